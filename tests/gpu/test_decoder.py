@@ -11,7 +11,7 @@ from interlace.executors import DeviceExecutor
 from interlace.nn import Decoder, Sampling
 from interlace.nn.decoder import launch
 from interlace.nn.decoder.launch import StepLaunch
-from interlace.workloads.llama import LlamaShape
+from interlace.workloads.llama import LLAMAS, LlamaShape
 
 from ..unit.llama import ToyForCausalLM
 
@@ -94,6 +94,23 @@ def test_what_lies_beyond_a_sequence_in_the_cache_reaches_nobody() -> None:
     for tensor in (*ours.cache.k, *ours.cache.v):
         tensor.fill_(float("nan"))
     assert ours.generate(PROMPTS[:2], 8) == right
+
+
+@pytest.mark.parametrize(("batch", "layers"), [(1, 8), (64, 2)])
+def test_a_decoder_takes_weights_cache_and_64_mib(batch: int, layers: int) -> None:
+    """At its peak, making, prompts and steps; a published model's widths and vocabulary."""
+    model = ToyForCausalLM(replace(LLAMAS["llama3.2-1b"], layers=layers), dtype=torch.bfloat16).cuda()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    ours = Decoder.from_model(model, batch=batch, capacity=1024)
+    assert isinstance(ours._launch, StepLaunch), ours.explain()
+    for slot in range(batch):
+        ours.join([slot + 1] * (slot + 5))
+    for _ in range(4):
+        ours.step()
+    torch.cuda.synchronize()
+    cache = sum(tensor.nbytes for tensor in (*ours.cache.k, *ours.cache.v))
+    assert torch.cuda.max_memory_allocated() - before - cache <= 64 << 20
 
 
 def test_a_step_waits_for_nothing_on_the_host() -> None:

@@ -33,6 +33,8 @@ POLLED_WORDS = 32
 #: Elements of a tile's tokens that are words and are polled by a warpgroup of consumers, at most: of more, which come
 #: piece by piece, those of later stages had better come while products of earlier ones are under way (docs/tried.md).
 POLLED_BY_CONSUMERS = 2048
+#: A tile of fewer stages has a text made for so many; of more, all even counts share one, and all odd ones.
+FEW_TURNS = 4
 
 SKINNY = r"""
 DEVICE unsigned load_pair_now(const ELEMENT* at) {
@@ -54,7 +56,7 @@ DEVICE unsigned times(unsigned pair, unsigned other) {
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 
-constexpr int POLLED_WORDS = """ + f"{POLLED_WORDS}" + r""";
+constexpr int POLLED_WORDS = """ + f"{POLLED_WORDS}, FEW_TURNS = {FEW_TURNS}" + r""";
 // Whether consumers have two thirds of the ring left to take when stage n is opened, loaded or on its way. Then there
 // is no hurry, and what is under way would delay what they wait for.
 DEVICE bool has_left(int n) {
@@ -62,7 +64,7 @@ DEVICE bool has_left(int n) {
   return taken >= 0 && !mbarrier_passed(independent_empty(taken % STAGES), taken / STAGES & 1);
 }
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          bool RAGGED, bool EVEN, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
+          bool RAGGED, int TURNS, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
           int AS_WORDS = 0, int STAGES_OF_TILE = 0>
 struct Skinny {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_;
@@ -101,7 +103,11 @@ struct Skinny {
   // No more than the ring has: slots for weights are then never two turns ahead of those for tokens.
   static constexpr int FIT =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
-  static constexpr int HELD = FIT < STAGES ? FIT : STAGES;
+  // Nor more than a tile has, of `TURNS` stages, or, if they are not few, of any even or odd number.
+  static constexpr bool FEW = TURNS < FEW_TURNS;
+  static constexpr int IN_RING = FIT < STAGES ? FIT : STAGES, HELD = FEW && TURNS < IN_RING ? TURNS : IN_RING;
+  // Whether stages may be left when so many have been taken at a time.
+  static constexpr bool LEFT = FEW ? TURNS % HELD > 0 : HELD != 2 || TURNS % 2 > 0;
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
@@ -460,7 +466,7 @@ struct Skinny {
 #pragma unroll 1
       for (; n + HELD <= stages; n += HELD) take<HELD>(launch, item, op, stage, sums, extras, feature, n);
     }
-    if constexpr (!EVEN || HELD != 2) {
+    if constexpr (HELD == 1 || LEFT) {
 #pragma unroll 1
       for (; n < stages; ++n) {
         if (WARPGROUPS > 1 && n % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back

@@ -25,7 +25,7 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.matmul.operands_cuda import product
-from interlace.kernels.matmul.skinny_cuda import POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
+from interlace.kernels.matmul.skinny_cuda import FEW_TURNS, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
 from interlace.kernels.matmul.tilings import (
     MOST_WARPGROUPS,
     SKINNY_TOKENS,
@@ -251,8 +251,8 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
     here = as_words >> _AS_WORDS.index("x") & 1 and rows * k <= POLLED_BY_CONSUMERS * warpgroups
     stages = -(-k // bk)
     scratch += here * stages * lines * ROW_BYTES
-    even = int(stages % 2 == 0)
-    numbers = [bm, bn, bk, rows, gates, *_epilogue(op), even, *_folded(op)]
+    turns = stages if stages < FEW_TURNS else FEW_TURNS + stages % 2
+    numbers = [bm, bn, bk, rows, gates, *_epilogue(op), turns, *_folded(op)]
     if as_words:
         numbers += [0] * (_BEFORE_WORDS - len(numbers)) + [as_words, *((stages,) if here else ())]
     return WalkTile(
