@@ -5,15 +5,16 @@
 Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
 random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
 torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-autotune. Cases share the GPUs,
-each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning,
-proof and compilation too, and of the one launch the trace of a layer in the middle. The record is written after each
-case.
+each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning
+and proof, lowering, and compilation too, and of the one launch the trace of a layer in the middle. The record is
+written after each case.
 ``interlace bench decode`` adds other settings and transposed weights, which takes minutes for a model.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -110,13 +111,17 @@ def measure(case: Case) -> dict[str, Any]:
         ways[name]()  # torch.compile compiles, which is no work for the GPU but for what it times
     for kind in EXECUTORS:
         try:
-            begin = time.perf_counter()
+            moments = [time.perf_counter()]
             deployment = Deployment(graph, device, kind)
+            deployment.proof(deployment.default)
+            moments.append(time.perf_counter())
             executor = deployment.make(deployment.default)
-            planned = time.perf_counter()
+            moments.append(time.perf_counter())
             for launch in executor.launches():
                 launch.compile()
-            seconds = {"plan_and_proof_s": planned - begin, "compile_s": time.perf_counter() - planned}
+            moments.append(time.perf_counter())
+            spans = (end - begin for begin, end in itertools.pairwise(moments))
+            seconds = dict(zip(("plan_and_proof_s", "lowering_s", "compile_s"), spans, strict=True))
             row["executors"][kind.name] = {"relative_error": problem.check(executor), **seconds}
             ways[kind.name] = problem.every(problem.run(executor))
         except InterlaceError as error:

@@ -5,6 +5,7 @@ What needs more than N GPUs is then deselected, and counted as such in pytest's 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -52,6 +53,14 @@ def _gpu() -> None:
 def _gpus(request: pytest.FixtureRequest) -> None:
     if needed(request.node) > present():
         pytest.skip(f"needs {needed(request.node)} CUDA GPUs")
+
+
+@pytest.fixture(autouse=True)
+def _garbage_waits() -> Generator[None, None, None]:
+    """A graph that a test left behind would end another's capture if it were collected there."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

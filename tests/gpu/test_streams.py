@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -143,18 +145,22 @@ def test_no_kernel_runs_on_the_legacy_default_stream_and_the_host_waits_for_noth
 
 
 def test_a_run_is_asked_awaited_and_waited_for_on_another_stream() -> None:
+    from cuda.bindings import driver
+
     c = diamonds()
     run, inputs, out = streams(c.graph), c.inputs(), c.poisoned()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()
-    torch.cuda._sleep(500_000_000)  # a quarter of a second on the current stream, more than a busy host takes here
+    copy, gate, other = torch.empty_like(out), threading.Event(), torch.cuda.Stream()
+    hold = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gate.wait(60) and None)
+    stream = torch.cuda.current_stream().cuda_stream
+    driver.cuLaunchHostFunc(stream, driver.CUhostFn(ctypes.cast(hold, ctypes.c_void_p).value), 0)
     last = run.run(tensors)
     assert not last.done()
-    other = torch.cuda.Stream()
     other.wait_event(last.event)
     with torch.cuda.stream(other):
-        copy = out.clone()
+        copy.copy_(out)
 
     async def wait() -> int:
         turns = 0
@@ -163,6 +169,8 @@ def test_a_run_is_asked_awaited_and_waited_for_on_another_stream() -> None:
             nonlocal turns
             while not last.done():
                 turns += 1
+                if turns == 5:
+                    gate.set()
                 await asyncio.sleep(1e-3)
 
         counting = asyncio.ensure_future(count())
@@ -170,7 +178,8 @@ def test_a_run_is_asked_awaited_and_waited_for_on_another_stream() -> None:
         await counting
         return turns
 
-    assert asyncio.run(wait()) > 1, "the event loop stood still"
+    assert asyncio.run(wait()) >= 5, "the event loop stood still"
+    assert gate.is_set()
     assert last.done()
     other.synchronize()
     assert torch.equal(copy, out)

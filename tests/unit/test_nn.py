@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -687,6 +688,27 @@ def test_instances_of_captured_graphs_stay() -> None:
         instances.run(KEY._replace(capture=number), {})
     assert len(made) == 5 + 3
     assert len(instances) == 5 + 1
+
+
+def test_garbage_waits_until_a_capture_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture.torch.cuda, "graph", nullcontext)
+    collecting = [gc.isenabled()]
+
+    def fail() -> None:
+        with capture.captured(None):  # type: ignore[arg-type]
+            collecting.append(gc.isenabled())
+            raise ShapeError("no")
+
+    with pytest.raises(ShapeError, match="no"):
+        fail()
+    assert [*collecting, gc.isenabled()] == [True, False, True]
+    gc.disable()
+    try:
+        with capture.captured(None):  # type: ignore[arg-type]
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_failure_to_build_leaves_nothing_behind() -> None:

@@ -126,6 +126,8 @@ def _samples_us(
 def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
     """A CUDA graph of each, replayed once."""
     torch, _ = open_device("cuda")
+    from interlace.executors.capture import captured  # imports torch
+
     graphs = {}
     for name, function in functions.items():
         stream = torch.cuda.Stream()
@@ -136,7 +138,7 @@ def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graphs[name] = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graphs[name]):
+        with captured(graphs[name]):
             function()
     for graph in graphs.values():
         graph.replay()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -34,6 +36,23 @@ def capture_id() -> int:
         "cuStreamGetCaptureInfo_v2", stream, ctypes.byref(status), ctypes.byref(number), *[ctypes.c_void_p()] * 3
     )
     return number.value
+
+
+@contextmanager
+def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what the current thread enqueues.
+
+    Garbage waits until that is done: a graph that is part of it would end the capture by being destroyed, and PyTorch
+    from 2.9 on no longer collects it before.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph):
+            yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def beside_captures(device: torch.device, work: Callable[[], T]) -> T:

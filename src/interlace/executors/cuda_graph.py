@@ -29,8 +29,10 @@ class CudaGraphExecutor(SerialExecutor):
             for launch in launches:
                 launch.load()
             torch.cuda.synchronize(self._device)
+            from interlace.executors.capture import captured  # imports torch
+
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with captured(graph):
                 super()._enqueue(launches)
             self._captured = (launches, graph)
         self._captured[1].replay()

@@ -16,6 +16,7 @@ from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import InterlaceError
 from interlace.deploy.deployment import Deployment, overlaps
 from interlace.executors import DeviceExecutor
+from interlace.executors.capture import captured
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
@@ -55,7 +56,7 @@ class StepLaunch:
             self._enqueue()  # compiles, which a capture does not allow; it writes what the first step overwrites
             executor.synchronize()
             self._captured = torch.cuda.CUDAGraph()
-            with torch.cuda.device(taken.device), torch.cuda.graph(self._captured):
+            with torch.cuda.device(taken.device), captured(self._captured):
                 self._enqueue()
 
     def run(self) -> None:
