@@ -31,11 +31,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 DECODE, SPEEDUP, OVER_FLOOR = (ROOT / "docs" / name for name in ("decode.svg", "speedup.svg", "ffn.png"))
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
-#: Of a decode step: the way, its label and its colour.
+#: Of a decode step, label and colour, and ways, of which the fastest counts.
 STEPS = {
-    "one_launch": ("Interlace, one launch", FASTER),
-    "compile": ("torch.compile, CUDA graph", "#9aa0a6"),
-    "eager": ("eager PyTorch, CUDA graph", "#dadce0"),
+    ("Interlace, one launch", FASTER): ("one_launch",),
+    ("torch.compile, the faster of two modes, CUDA graph", "#9aa0a6"): ("compile", "max-autotune"),
+    ("eager PyTorch, CUDA graph", "#dadce0"): ("eager",),
 }
 #: Of ``times``: label, colour and marker.
 SERIES = {
@@ -68,8 +68,8 @@ def plot_decode(records: Sequence[dict[str, Any]], path: Path = DECODE) -> None:
         labels = []
         for x, row in enumerate(record["rows"]):
             ways = row["libraries"] | row["executors"]
-            for place, (name, (label, colour)) in enumerate(STEPS.items()):
-                at, us = x + (place - 1) * 0.27, ways[name]["median_us"]
+            for place, ((label, colour), names) in enumerate(STEPS.items()):
+                at, us = x + (place - 1) * 0.27, min(ways[name]["median_us"] for name in names)
                 axis.bar(at, us, 0.25, color=colour, label=None if x else label)
                 axis.hlines(row["floor_us"], at - 0.125, at + 0.125, color=FLOOR, linewidth=1.5)
                 axis.annotate(f"{us:.0f}", (at, us), (0, 2), textcoords="offset points", ha="center", fontsize=7)

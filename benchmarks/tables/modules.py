@@ -64,13 +64,28 @@ def choice_line(record: dict[str, Any]) -> str:
 
 def decode_table(*records: dict[str, Any]) -> str:
     """A table of docs/decode.md: steps of whole models, of some records."""
-    names = ("one_launch", "pdl", "cuda_graph", "compile", "eager")
-    titles = "one launch | dependent launches | CUDA graph | torch.compile | eager"
+    names = ("one_launch", "pdl", "cuda_graph", "compile", "max-autotune", "eager")
+    titles = "one launch | dependent launches | CUDA graph | torch.compile | autotuned | eager"
     lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
     for row in (row for record in records for row in record["rows"]):
         times = {**row["libraries"], **row["executors"]}
         cells = " | ".join(f"{times[name]['median_us']:.0f}" if name in times else "" for name in names)
         lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
+    return "\n".join(lines)
+
+
+def prefill_table(record: dict[str, Any]) -> str:
+    """A table of docs/prefill.md: attention of prompts with its output product."""
+    names = {"flash + cuBLAS": "FlashAttention, cuBLAS", "cuDNN + cuBLAS": "cuDNN, cuBLAS", "one_launch": "one launch"}
+    heads = ("heads of", "prompts x tokens", *names.values(), "the better of both over one launch", "bodies op by op")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in record["rows"]:
+        us = {name: timing["median_us"] for name, timing in row["times"].items()}
+        cells = [f"{us[name]:,.0f}" for name in names]
+        ratio = min(us["flash + cuBLAS"], us["cuDNN + cuBLAS"]) / us["one_launch"]
+        plain = min(us["cuda_graph"], us["pdl"])
+        prompts = f"{row['batch']} x {row['tokens']}"
+        lines.append(f"| {row['model']} | {prompts} | {' | '.join(cells)} | {ratio:.2f} | {plain:,.0f} |")
     return "\n".join(lines)
 
 

@@ -10,8 +10,10 @@ import torch
 
 import interlace as il
 from interlace.core.errors import HangError
+from interlace.deploy import Deployment
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.reference import ReferenceExecutor
+from interlace.planner.settings import choices, retiled
 from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
 
 from ..cases import TORCH, relative_error
@@ -198,6 +200,29 @@ def test_steps_in_one_launch_each_are_the_same_under_any_delays(dependent: bool,
         run.run({**t, "logits": out})
     run.synchronize()
     assert all(torch.equal(out, logits) for out in results)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(batch: int) -> None:
+    """The same bodies in series: all tiles, whole or in parts, in the order of the plan."""
+    work = problem(SHAPES["llama"], batch)
+    graph = work.graph(il.H200)
+    t = tensors(work, graph, (700,) * batch)
+    setting = Deployment(graph, il.H200, il.OneLaunchExecutor).default
+    tiled = retiled(graph, setting)
+    found = []
+    for workers, dispatch in ((il.H200.sms, il.Dispatch.TICKET), (1, il.Dispatch.STATIC)):
+        chosen = replace(choices(tiled, setting, workers), dispatch=dispatch)
+        run = il.OneLaunchExecutor(il.build(tiled, chosen), il.Options(timeout_s=10.0))
+        mine = {name: value.clone() for name, value in t.items()}
+        for _ in range(3):
+            run.run(mine)
+            run.synchronize()
+            mine["tokens"].copy_(mine["next"])
+            mine["position"] += 1
+        found.append(mine)
+    assert not found[0]["logits"].isnan().any()
+    assert all(torch.equal(found[1][n].nan_to_num(), value.nan_to_num()) for n, value in found[0].items())
 
 
 @pytest.mark.parametrize(("name", "batch"), [("llama3.2-1b", 1), ("llama3.2-1b", 16), ("smollm2-135m", 1)])
