@@ -169,6 +169,7 @@ LAYERS = {
     "a short last stage": layer(13, "gelu-tanh", 320, 192, narrow(16, 56, 192), narrow(16, 32), bias=True),
     "four stages": layer(16, "gated", 576, 128, narrow(16, 40, 192), narrow(16, 24, 128)),
     "two warpgroups": layer(8, "relu", 448, 64, narrow(8, 8, 192, warps=8), narrow(8, 8, warps=8)),
+    "parts behind it": layer(13, "gated", 192, 256, narrow(16, 24, 192), narrow(16, 64)),
 }
 
 
@@ -176,7 +177,8 @@ LAYERS = {
 def layers() -> dict[str, Any]:
     from ..emulator.walk import EmulatedLaunch, prepare
 
-    plans = {name: il.build(case.graph, il.Choices(2)) for name, case in LAYERS.items()}
+    parts = {"parts behind it": {"down": il.SplitK(2)}}
+    plans = {name: il.build(case.graph, il.Choices(2, split=parts.get(name, {}))) for name, case in LAYERS.items()}
     made = {name: EmulatedLaunch(plan, stages=3, short=("x",)) for name, plan in plans.items()}
     prepare([*made.values()])
     return made
@@ -221,8 +223,12 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
     assert names(16, 128, 192, il.fp16) == ["norm", "up", "down"]
     for m, hidden in ((1, 1600), (16, 64), (16, 4096)):  # the last are not lean, or of several waves
         graph = il.workloads.ffn(m, ffn_shape("relu", hidden, 4 * hidden, norm=1e-5))
-        for setting in (*il.OneLaunchExecutor.likely(graph, il.H200), il.OneLaunchExecutor.default(graph, il.H200)):
-            assert all(dict(setting.op(name).params)["BN"] < 64 for name in ("up", "down"))
+        first, second = il.OneLaunchExecutor.likely(graph, il.H200)
+        assert first == il.OneLaunchExecutor.default(graph, il.H200)
+        assert all(dict(first.op(name).params)["BN"] < 64 for name in ("up", "down"))
+        assert second.op("up") == first.op("up")
+        assert dict(second.op("down").params)["BN"] == 64
+        assert second.op("down").parts > 1 or hidden != 1600
 
 
 def behind_an_op(m: int, k: int, n: int, out: int) -> il.Graph:

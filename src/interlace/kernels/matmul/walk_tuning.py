@@ -66,7 +66,7 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
         return Setting()
     m = _tokens(ops)
     if any(map(normalises, ops)):
-        return _normalising(graph, ops, m, device)
+        return next(_normalising(graph, ops, m, device))
     if _is_priced(graph, m):
         return next(cheapest(ops, m, device, _warpgroups(graph)), Setting())
     narrow = _narrow(ops, m, device.sms)
@@ -80,11 +80,11 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
 
 
-def _normalising(graph: Graph, ops: Sequence[Op], m: int, device: DeviceSpec) -> Setting:
-    """Tiles of few weight rows, of all ops if they may be in such, else of those that normalise their rows."""
+def _normalising(graph: Graph, ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
+    """Tiles of few weight rows, of all ops if they may be in such; and of those alone that normalise their rows."""
     narrow = _narrow(ops, m, device.sms)
     if narrow is not None:
-        return narrow
+        yield narrow
     others = [op for op in ops if not normalises(op)]
     rest = Setting()
     if others and _is_priced(graph, m):
@@ -92,7 +92,9 @@ def _normalising(graph: Graph, ops: Sequence[Op], m: int, device: DeviceSpec) ->
     elif others:
         rest = _cut(others, m, device)
     few = {op.name: _few(op, int(op.param("N")), m, device.sms) for op in ops if normalises(op)}
-    return Setting(tuple((op.name, few.get(op.name) or rest.op(op.name)) for op in ops))
+    mixed = Setting(tuple((op.name, few.get(op.name) or rest.op(op.name)) for op in ops))
+    if mixed != narrow:
+        yield mixed
 
 
 def _is_priced(graph: Graph, m: int) -> bool:
@@ -263,7 +265,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
         return
     m = _tokens(ops)
     if any(map(normalises, ops)):
-        yield _normalising(graph, ops, m, device)
+        yield from _normalising(graph, ops, m, device)
         return
     if _is_priced(graph, m):
         best: dict[tuple[int, ...], Setting] = {}
