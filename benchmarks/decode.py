@@ -6,8 +6,8 @@ Needs a GPU. A case is a model, a batch and the positions of every sequence. All
 random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
 torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-autotune. Cases share the GPUs,
 each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning
-and proof, lowering, and compilation too, and of the one launch the trace of a layer in the middle. The record is
-written after each case.
+and proof, lowering, and compilation too, less where plans or binaries are kept from before, and of the one launch the
+trace of a layer in the middle. The record is written after each case.
 ``interlace bench decode`` adds other settings and transposed weights, which takes minutes for a model.
 """
 
@@ -32,6 +32,7 @@ from interlace.bench.turns import alone, autotune_alone
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
+from interlace.deploy.deployment import overlaps
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
@@ -112,10 +113,9 @@ def measure(case: Case) -> dict[str, Any]:
     for kind in EXECUTORS:
         try:
             moments = [time.perf_counter()]
-            deployment = Deployment(graph, device, kind)
-            deployment.proof(deployment.default)
+            proof = (deployment := Deployment(graph, device, kind)).proof(deployment.default)
             moments.append(time.perf_counter())
-            executor = deployment.make(deployment.default)
+            executor = kind(proof, Options(dependent_launch=overlaps(kind, proof.plan, device)))
             moments.append(time.perf_counter())
             for launch in executor.launches():
                 launch.compile()

@@ -58,6 +58,7 @@ def _gpus(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 def _garbage_waits() -> Generator[None, None, None]:
     """A graph that a test left behind would end another's capture if it were collected there."""
+    gc.collect()
     gc.disable()
     yield
     gc.enable()

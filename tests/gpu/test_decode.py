@@ -202,18 +202,30 @@ def test_steps_in_one_launch_each_are_the_same_under_any_delays(dependent: bool,
     assert all(torch.equal(out, logits) for out in results)
 
 
-@pytest.mark.parametrize("batch", [1, 4, 64])
-def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(batch: int) -> None:
-    """The same bodies in series: all tiles, whole or in parts, in the order of the plan."""
-    work = problem(SHAPES["llama"], batch)
+#: Its products of few weight rows have stages in several turns, one of them fewer than registers are for.
+TURNS = {"turns": LlamaShape(2, 576, 1536, 9, 3, 64, 3000, tied=True)}
+
+
+@pytest.mark.parametrize(("name", "batch"), [("turns", 1), ("llama", 1), ("llama", 4), ("llama", 64)])
+def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(name: str, batch: int) -> None:
+    """The same bodies in series, but that nothing is words: all tiles, whole or in parts, in the order of the plan.
+
+    As a step is deployed, parts share the work of adding their sums, each in an order of its own.
+    """
+    work = problem((SHAPES | TURNS)[name], batch)
     graph = work.graph(il.H200)
     t = tensors(work, graph, (700,) * batch)
-    setting = Deployment(graph, il.H200, il.OneLaunchExecutor).default
+    deployment = Deployment(graph, il.H200, il.OneLaunchExecutor)
+    setting = deployment.default
     tiled = retiled(graph, setting)
+    series, many = (
+        il.build(tiled, replace(choices(tiled, setting, workers), dispatch=dispatch))
+        for workers, dispatch in ((1, il.Dispatch.STATIC), (il.H200.sms, il.Dispatch.TICKET))
+    )
     found = []
-    for workers, dispatch in ((il.H200.sms, il.Dispatch.TICKET), (1, il.Dispatch.STATIC)):
-        chosen = replace(choices(tiled, setting, workers), dispatch=dispatch)
-        run = il.OneLaunchExecutor(il.build(tiled, chosen), il.Options(timeout_s=10.0))
+    whole = all(own.parts == 1 for _, own in setting.ops)
+    for plan in (series, many, *([deployment.plan(setting)] if whole else [])):
+        run = il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0))
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(3):
             run.run(mine)
@@ -222,7 +234,8 @@ def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(batch: in
             mine["position"] += 1
         found.append(mine)
     assert not found[0]["logits"].isnan().any()
-    assert all(torch.equal(found[1][n].nan_to_num(), value.nan_to_num()) for n, value in found[0].items())
+    for other in found[1:]:
+        assert all(torch.equal(other[n].nan_to_num(), value.nan_to_num()) for n, value in found[0].items())
 
 
 @pytest.mark.parametrize(("name", "batch"), [("llama3.2-1b", 1), ("llama3.2-1b", 16), ("smollm2-135m", 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,7 @@ def test_what_lies_beyond_a_sequence_in_the_cache_reaches_nobody() -> None:
 def test_a_decoder_takes_weights_cache_and_64_mib(batch: int, layers: int) -> None:
     """At its peak, making, prompts and steps; a published model's widths and vocabulary."""
     model = ToyForCausalLM(replace(LLAMAS["llama3.2-1b"], layers=layers), dtype=torch.bfloat16).cuda()
+    gc.collect()  # what other tests have left
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     ours = Decoder.from_model(model, batch=batch, capacity=1024)

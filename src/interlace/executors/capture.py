@@ -40,10 +40,10 @@ def capture_id() -> int:
 
 @contextmanager
 def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture what the current thread enqueues.
+    """Capture what the current thread enqueues, where no other thread captures so at the time.
 
-    Garbage waits until that is done: a graph that is part of it would end the capture by being destroyed, and PyTorch
-    from 2.9 on no longer collects it before.
+    Garbage waits until that is done: a graph that is part of it would end the capture by being destroyed, and recent
+    releases of PyTorch no longer collect it before.
     """
     collects = gc.isenabled()
     gc.disable()

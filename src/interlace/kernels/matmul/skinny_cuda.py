@@ -12,8 +12,8 @@ A stage is one bulk load of a box of three dimensions: elements of a panel, rows
 do for the other tiles, in panels of 64 elements with the 128-byte swizzle. Of the tokens only those are loaded that
 there are; products of others are of whatever lies there, and nobody stores them.
 
-Weights of a stage or two are taken into registers, and their slots handed back, before the tokens are there: a block's
-registers hold as much as two stages, and while an item waits for what it depends on the ring fills with what comes
+Weights of some stages are taken into registers, and their slots handed back, before the tokens are there: a block's
+registers hold as much as two large ones, and while an item waits for what it depends on the ring fills with what comes
 behind it.
 
 Tokens that are words are polled, by whom depends on how many they are:
@@ -105,7 +105,9 @@ struct Skinny {
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
   // Nor more than a tile has, of `TURNS` stages, or, if they are not few, of any even or odd number.
   static constexpr bool FEW = TURNS < FEW_TURNS;
-  static constexpr int IN_RING = FIT < STAGES ? FIT : STAGES, HELD = FEW && TURNS < IN_RING ? TURNS : IN_RING;
+  static_assert(FEW_TURNS % 2 == 0, "of more stages TURNS tells whether they are even");
+  static constexpr int IN_RING = FIT < STAGES ? FIT : STAGES, MOST = FEW ? TURNS : FEW_TURNS;
+  static constexpr int HELD = MOST < IN_RING ? MOST : IN_RING;
   // Whether stages may be left when so many have been taken at a time.
   static constexpr bool LEFT = FEW ? TURNS % HELD > 0 : HELD != 2 || TURNS % 2 > 0;
 
