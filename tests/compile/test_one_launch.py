@@ -53,7 +53,7 @@ VARIANTS = [
 def test_a_launch_that_spills_holds_fewer_weights_in_registers(
     m: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice, and what spills less is taken."""
+    """Of each number that is tried, side by side, what spills least is taken."""
     seen: list[int] = []
 
     def compiled(text: str, name: str, architecture: str, *, preamble: str) -> Binary:
@@ -63,7 +63,7 @@ def test_a_launch_that_spills_holds_fewer_weights_in_registers(
     monkeypatch.setattr(registers, "compile_text", compiled)
     graph = il.workloads.ffn(m, SHAPES["gated"])
     binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).binary
-    assert (seen, binary.warnings) == (tried, ("142" if m == 1 else "172",))
+    assert (sorted(seen, reverse=True), binary.warnings) == (tried, ("142" if m == 1 else "172",))
 
 
 FP16 = [("relu", 16, il.fp16), pytest.param("gated", 256, il.fp16, marks=pytest.mark.thorough)]

@@ -1,12 +1,13 @@
 """The text of one launch, compiled with as many operands waiting in registers as do not spill.
 
 A text that takes operands ahead of waits is first compiled with the most registers for these, then, if that spills,
-with fewer. Of compilations that spill alike the first is taken.
+with each of fewer, side by side. Of compilations that spill alike the first is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from interlace.core.errors import CompileError
 from interlace.kernels.bodies import HELD_REGISTERS
@@ -30,10 +31,14 @@ def compiled(
         NoDeviceError: as of ``compile_text``.
     """
     made = [compile_text(text, name, architecture, preamble=preamble)]
-    for fewer in HELD_REGISTERS[1:] if holds else ():
-        if made[-1].resources.spill_bytes:
-            held = f"#define REGISTERS_TO_HOLD {fewer}\n{preamble}"
-            made.append(compile_text(text, name, architecture, preamble=held))
+    if holds and made[0].resources.spill_bytes:
+
+        def with_fewer(registers: int) -> Binary:
+            held = f"#define REGISTERS_TO_HOLD {registers}\n{preamble}"
+            return compile_text(text, name, architecture, preamble=held)
+
+        with ThreadPoolExecutor() as threads:
+            made += threads.map(with_fewer, HELD_REGISTERS[1:])
     binary = min(made, key=lambda binary: binary.resources.spill_bytes)
     if binary.resources.spill_bytes > _BYTES:
         named = ", ".join(dict.fromkeys(kernels))
