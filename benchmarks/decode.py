@@ -4,7 +4,8 @@
 
 Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
 random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
-torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-autotune. Cases share the GPUs,
+torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-autotune, and in other ways: with
+FlexAttention in place of SDPA, and with weights that multiply the same tokens joined ahead. Cases share the GPUs,
 each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning
 and proof, lowering, and compilation too, less where plans or binaries are kept from before, and of the one launch the
 trace of a layer in the middle. The record is written after each case.
@@ -14,17 +15,17 @@ trace of a layer in the middle. The record is written after each case.
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from interlace.bench.gpus import on_gpus
-from interlace.bench.problem import Problem
+from interlace.bench.problem import Problem, Tensors
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
 from interlace.bench.timing import protocol, rounds_us
@@ -39,6 +40,7 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import Decode
+from interlace.workloads.decode import JOINED
 
 _REPEATS = 5
 PROTOCOL = (
@@ -80,13 +82,66 @@ def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[st
     return ops
 
 
+Step = Callable[[Tensors], Tensors]
+Way = tuple[Step, Sequence[Tensors] | None]  # a step, and the sets of weights that it takes if not the problem's
+
+
+def as_written(problem: Problem) -> Way:
+    return problem.pytorch, None
+
+
+def by_flex(problem: Problem) -> Way:
+    """FlexAttention, with a block mask that is made ahead, so that it passes over what is masked."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    work, position = work_of(problem), problem.rest["position"].long()
+    capacity = problem.rest["rope"].shape[0]
+
+    def there(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return kv <= position[b]
+
+    mask = create_block_mask(there, work.batch, None, 1, capacity, device=position.device)
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+
+    return lambda t: work.in_torch(torch, t, attend), None
+
+
+def by_joined(problem: Problem) -> Way:
+    """One product in place of those of the same tokens, whose weights are there a second time."""
+    work = work_of(problem)
+    return problem.pytorch, [{**weights, **joined(work, weights)} for weights in problem.weights]
+
+
+def work_of(problem: Problem) -> Decode:
+    assert isinstance(problem.workload, Decode)
+    return problem.workload
+
+
+def joined(work: Decode, weights: Tensors) -> dict[str, Any]:
+    """The matrices of ``JOINED`` of all layers, and the biases beside them."""
+    import torch
+
+    found = {}
+    for layer, (name, parts), what in product(range(work.layers), JOINED.items(), ("", "_bias")):
+        each = [weights.get(f"layers.{layer}.{part}{what}") for part in parts]
+        if each[0] is not None:
+            found[f"layers.{layer}.{name}{what}"] = torch.cat(each)
+    return found
+
+
+WAYS = {"": as_written, "FlexAttention": by_flex, "joined weights": by_joined}
+
+
 @dataclass(frozen=True)
 class Case:
-    """A model, its step, and how PyTorch is a rival, some of ``MODES``."""
+    """A model, its step, and how PyTorch is a rival: some of ``MODES``, each in some of ``WAYS``."""
 
     name: str
     work: Decode
-    rivals: tuple[str, ...]
+    rivals: tuple[tuple[str, str], ...]
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -105,11 +160,14 @@ def measure(case: Case) -> dict[str, Any]:
     row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
     ways = {}
     autotune_alone()
-    for name in case.rivals:
-        mode = MODES[name]
-        rival = problem.pytorch if mode is None else torch.compile(problem.pytorch, mode=mode, dynamic=False)
-        ways[name] = problem.every(rival)
+    for mode, way in case.rivals:
+        name = f"{mode}, {way}" if way else mode
+        step, weights = WAYS[way](problem)
+        as_asked = MODES[mode]
+        rival = step if as_asked is None else torch.compile(step, mode=as_asked, dynamic=False)
+        ways[name] = problem.every(rival, weights)
         ways[name]()  # torch.compile compiles, which is no work for the GPU but for what it times
+    rivals = list(ways)
     for kind in EXECUTORS:
         try:
             moments = [time.perf_counter()]
@@ -120,7 +178,7 @@ def measure(case: Case) -> dict[str, Any]:
             for launch in executor.launches():
                 launch.compile()
             moments.append(time.perf_counter())
-            spans = (end - begin for begin, end in itertools.pairwise(moments))
+            spans = (end - begin for begin, end in pairwise(moments))
             seconds = dict(zip(("plan_and_proof_s", "lowering_s", "compile_s"), spans, strict=True))
             row["executors"][kind.name] = {"relative_error": problem.check(executor), **seconds}
             ways[kind.name] = problem.every(problem.run(executor))
@@ -130,7 +188,7 @@ def measure(case: Case) -> dict[str, Any]:
     if OneLaunchExecutor.name in row["executors"]:
         deployment = Deployment(graph, device, OneLaunchExecutor)
         row["layer"] = traced(deployment, problem, work.layers // 2)
-    row["libraries"] = {name: asdict(times[name]) for name in case.rivals}
+    row["libraries"] = {name: asdict(times[name]) for name in rivals}
     for name, told in row["executors"].items():
         told |= asdict(times[name])
     return row
@@ -147,11 +205,13 @@ def main() -> None:
     parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument("--max-autotune", action="store_true", help="torch.compile so too, which takes minutes")
+    parser.add_argument("--all-ways", action="store_true", help="what is compiled in other ways too; see above")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
     measures = launched(Decode.of({}, True).graph(here()))
     rows = kept_rows(given.path, measures)
-    rivals = ("eager", *["compile"] * (not given.no_compile), *["max-autotune"] * given.max_autotune)
+    modes = (*["compile"] * (not given.no_compile), *["max-autotune"] * given.max_autotune)
+    rivals = (("eager", ""), *product(modes, WAYS if given.all_ways else [""]))
     cases = []
     for asked in given.case:
         name, batch, context = asked.split(":")
@@ -160,7 +220,7 @@ def main() -> None:
     for case, row in on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
         rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
         command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
-        command += " --max-autotune" * given.max_autotune
+        command += " --max-autotune" * given.max_autotune + " --all-ways" * given.all_ways
         command += "".join(f" --case {r['model']}:{r['batch']}:{r['context']}" for r in rows)
         write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
         told = {**row["libraries"], **row["executors"]}

@@ -69,7 +69,8 @@ def plot_decode(records: Sequence[dict[str, Any]], path: Path = DECODE) -> None:
         for x, row in enumerate(record["rows"]):
             ways = row["libraries"] | row["executors"]
             for place, ((label, colour), names) in enumerate(STEPS.items()):
-                at, us = x + (place - 1) * 0.27, min(ways[name]["median_us"] for name in names if name in ways)
+                us = min(timing["median_us"] for way, timing in ways.items() if way.partition(",")[0] in names)
+                at = x + (place - 1) * 0.27
                 axis.bar(at, us, 0.25, color=colour, label=None if x else label)
                 axis.hlines(row["floor_us"], at - 0.125, at + 0.125, color=FLOOR, linewidth=1.5)
                 axis.annotate(f"{us:.0f}", (at, us), (0, 2), textcoords="offset points", ha="center", fontsize=7)

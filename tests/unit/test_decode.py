@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -369,6 +372,30 @@ def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> N
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
     for logits in (found, paged.dense(np, inputs)["logits"], paged.dense(torch, tensors)["logits"].numpy()):
         assert np.linalg.norm(logits - right) < 1e-12 * np.linalg.norm(right)
+
+
+@pytest.mark.parametrize("way", ["FlexAttention", "joined weights"])
+def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None:
+    torch = pytest.importorskip("torch")
+    shape = LlamaShape(2, 64, 96, 4, 2, 16, 61, qkv_bias=True)
+    work = Decode(**{**vars(shape), "batch": 3, "capacity": 128, "context": 70})
+    tensors = {name: torch.from_numpy(value) for name, value in work.inputs(0).items()}
+    weights = {name: value for name, value in tensors.items() if name in work.weights}
+    rest = {name: value for name, value in tensors.items() if name not in weights}
+    problem = SimpleNamespace(
+        workload=work, rest=rest, weights=[weights], pytorch=lambda given: work.dense(torch, given)
+    )
+    benchmark = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "decode.py"))
+    step, sets = benchmark["WAYS"][way](problem)
+    assert (sets is not None) == (way == "joined weights")
+    right = work.dense(torch, {name: value.clone() for name, value in tensors.items()})["logits"]
+    given = {**rest, **(sets or [weights])[0]}
+    if sets:  # and nothing else is read
+        apart = [name for name in given if name.rpartition(".")[2] in ("q", "k", "v", "gate", "up", "q_bias")]
+        assert len(apart) == 2 * 6
+        given |= {name: torch.full_like(given[name], NAN) for name in apart}
+    found = step(given)["logits"]
+    assert torch.linalg.norm(found - right) < 1e-5 * torch.linalg.norm(right)
 
 
 def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -31,6 +31,10 @@ DRAWN = 1_048_583
 #: Inputs that are a step's rather than the model's; caches are too.
 _STEP = ("tokens", "position", "rope", "table")
 _ATTENTION = "Attention"
+#: Queries (B, heads, 1, D), keys and values (B, kv_heads, capacity, D) to what queries find, as queries.
+Attend = Callable[[Any, Any, Any], Any]
+#: Weights that multiply the same tokens, by the name of the matrix that has the rows of all.
+JOINED: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
 def rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.float32]:
@@ -171,11 +175,19 @@ class Decode(Workload):
         return table
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        step = _in_numpy if xp is np else _in_torch
-        return step(xp, self.model, tensors)
+        return _in_numpy(self.model, tensors) if xp is np else self.in_torch(xp, tensors)
+
+    def in_torch(self, torch: Any, tensors: Mapping[str, Any], attend: Attend | None = None) -> Mapping[str, Any]:
+        """A step in PyTorch, with a static cache that is written in place, as models are compiled for decoding.
+
+        Args:
+            tensors: inputs; those of ``JOINED`` may be there in place of what they are made of.
+            attend: in place of ``scaled_dot_product_attention``.
+        """
+        return _in_torch(torch, self.model, tensors, attend)
 
 
-def _in_numpy(_: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
+def _in_numpy(model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
     """Sequence by sequence and head by head, without a cache for the new token."""
     tokens, position = t["tokens"].astype(np.int64), t["position"].astype(np.int64)
     x = t["embed"][tokens]
@@ -223,8 +235,8 @@ def _rows(pages: Any, table: Any, capacity: int) -> Any:
     return found.reshape(*found.shape[:2], -1, found.shape[-1])[:, :, :capacity]
 
 
-def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
-    """With a static cache that is written in place, as models are compiled for decoding."""
+def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Attend | None) -> dict[str, Any]:
+    """See ``Decode.in_torch``."""
     functional = torch.nn.functional
     tokens, position = t["tokens"].long(), t["position"].long()
     batch, d = len(tokens), model.head_dim
@@ -244,11 +256,18 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, 
         low, high = x.chunk(2, -1)
         return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
+    def products(h: Any, w: Mapping[str, Any], joined: str, widths: Sequence[int]) -> Sequence[Any]:
+        if w[joined] is not None:
+            made: Sequence[Any] = functional.linear(h, w[joined], w.get(f"{joined}_bias")).split(widths, -1)
+            return made
+        return [functional.linear(h, w[name], w.get(f"{name}_bias")) for name in JOINED[joined]]
+
+    heads = model.heads * d, model.kv_heads * d, model.kv_heads * d
     x = functional.embedding(tokens, t["embed"])
     for layer in range(model.layers):
-        w: dict[str, Any] = {name: t.get(f"layers.{layer}.{name}") for name in _NAMES}
+        w: dict[str, Any] = {name: t.get(f"layers.{layer}.{name}") for name in (*_NAMES, *JOINED, "qkv_bias")}
         h = norm(x, w["input_norm"])
-        q, k, v = (functional.linear(h, w[n], w[f"{n}_bias"]).view(batch, -1, d) for n in "qkv")
+        q, k, v = (made.view(batch, -1, d) for made in products(h, w, "qkv", heads))
         if model.qk_norm:
             q, k = norm(q, w["q_norm"]), norm(k, w["k_norm"])
         q, k = rotated(q), rotated(k)
@@ -257,11 +276,12 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, 
             if table is not None:
                 w[name] = _rows(w[name], table, capacity)
         # Of what was tried the fastest under torch.compile, alone and in batches (docs/tried.md).
-        q = q[:, :, None]
-        out = functional.scaled_dot_product_attention(q, w["k_cache"], w["v_cache"], mask, enable_gqa=True)
+        given = q[:, :, None], w["k_cache"], w["v_cache"]
+        out = attend(*given) if attend else functional.scaled_dot_product_attention(*given, mask, enable_gqa=True)
         x = x + functional.linear(out.reshape(batch, -1), w["o"])
         h = norm(x, w["post_norm"])
-        h = functional.silu(functional.linear(h, w["gate"])) * functional.linear(h, w["up"])
+        gate, up = products(h, w, "gate_up", (model.ffn, model.ffn))
+        h = functional.silu(gate) * up
         x = x + functional.linear(h, w["down"])
     logits = functional.linear(norm(x, t["norm"]), t["embed" if model.tied else "head"])
     return {"logits": logits, "next": logits.argmax(-1)}
