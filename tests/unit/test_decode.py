@@ -374,6 +374,7 @@ def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> N
         assert np.linalg.norm(logits - right) < 1e-12 * np.linalg.norm(right)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("way", ["FlexAttention", "joined weights"])
 def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None:
     torch = pytest.importorskip("torch")
