@@ -86,17 +86,16 @@ Step = Callable[[Tensors], Tensors]
 Way = tuple[Step, Sequence[Tensors] | None]  # a step, and the sets of weights that it takes if not the problem's
 
 
-def as_written(problem: Problem) -> Way:
+def as_written(work: Decode, problem: Problem) -> Way:
     return problem.pytorch, None
 
 
-def by_flex(problem: Problem) -> Way:
+def by_flex(work: Decode, problem: Problem) -> Way:
     """FlexAttention, with a block mask that is made ahead, so that it passes over what is masked."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    work, position = work_of(problem), problem.rest["position"].long()
-    capacity = problem.rest["rope"].shape[0]
+    position, capacity = problem.rest["position"].long(), problem.rest["rope"].shape[0]
 
     def there(b: Any, h: Any, q: Any, kv: Any) -> Any:
         return kv <= position[b]
@@ -109,15 +108,9 @@ def by_flex(problem: Problem) -> Way:
     return lambda t: work.in_torch(torch, t, attend), None
 
 
-def by_joined(problem: Problem) -> Way:
+def by_joined(work: Decode, problem: Problem) -> Way:
     """One product in place of those of the same tokens, whose weights are there a second time."""
-    work = work_of(problem)
     return problem.pytorch, [{**weights, **joined(work, weights)} for weights in problem.weights]
-
-
-def work_of(problem: Problem) -> Decode:
-    assert isinstance(problem.workload, Decode)
-    return problem.workload
 
 
 def joined(work: Decode, weights: Tensors) -> dict[str, Any]:
@@ -160,9 +153,10 @@ def measure(case: Case) -> dict[str, Any]:
     row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
     ways = {}
     autotune_alone()
+    written = {way: WAYS[way](work, problem) for way in {way for _, way in case.rivals}}
     for mode, way in case.rivals:
         name = f"{mode}, {way}" if way else mode
-        step, weights = WAYS[way](problem)
+        step, weights = written[way]
         as_asked = MODES[mode]
         rival = step if as_asked is None else torch.compile(step, mode=as_asked, dynamic=False)
         ways[name] = problem.every(rival, weights)
