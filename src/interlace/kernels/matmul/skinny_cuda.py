@@ -462,7 +462,7 @@ struct Skinny {
     Extras extras;
     extras.load_early(op, feature);
     const int stages = (item.k_hi - item.k_lo + BK - 1) / BK;
-    keep_last(item, stage, stages, min(HELD, stages));
+    keep_last(item, stage, stages, HELD);
     int n = 0;
     if constexpr (HELD > 1) {
 #pragma unroll 1
