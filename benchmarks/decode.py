@@ -119,9 +119,9 @@ def joined(work: Decode, weights: Tensors) -> dict[str, Any]:
 
     found = {}
     for layer, (name, parts), what in product(range(work.layers), JOINED.items(), ("", "_bias")):
-        each = [weights.get(f"layers.{layer}.{part}{what}") for part in parts]
-        if each[0] is not None:
-            found[f"layers.{layer}.{name}{what}"] = torch.cat(each)
+        each = [f"layers.{layer}.{part}{what}" for part in parts]
+        if each[0] in weights:
+            found[f"layers.{layer}.{name}{what}"] = torch.cat([weights[matrix] for matrix in each])
     return found
 
 
@@ -159,8 +159,13 @@ def measure(case: Case) -> dict[str, Any]:
         step, weights = written[way]
         as_asked = MODES[mode]
         rival = step if as_asked is None else torch.compile(step, mode=as_asked, dynamic=False)
-        ways[name] = problem.every(rival, weights)
-        ways[name]()  # torch.compile compiles, which is no work for the GPU but for what it times
+        timed = problem.every(rival, weights)
+        try:
+            timed()  # torch.compile compiles, which is no work for the GPU but for what it times
+        except RuntimeError as error:
+            row["left_out"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            ways[name] = timed
     rivals = list(ways)
     for kind in EXECUTORS:
         try:
