@@ -46,6 +46,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), planner.predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), planner.chosen_table),
     "decode": ("docs/decode.md", STEP_RECORDS, modules.decode_table),
+    "rivals": ("docs/decode.md", STEP_RECORDS, modules.rivals_table),
     "decode-h100": (
         "docs/decode.md",
         ("decode-h100.json", "decode-batch16-h100.json", "decode-batch64-h100.json"),

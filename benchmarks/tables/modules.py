@@ -63,16 +63,26 @@ def choice_line(record: dict[str, Any]) -> str:
 
 
 def decode_table(*records: dict[str, Any]) -> str:
-    """A table of docs/decode.md: steps of whole models, of some records."""
-    names = ("one_launch", "pdl", "cuda_graph", "compile", "max-autotune", "eager")
-    titles = "one launch | dependent launches | CUDA graph | torch.compile | autotuned | eager"
-    lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
+    """A table of docs/decode.md: steps of whole models, of some records, and the fastest of PyTorch's ways."""
+    names = "one_launch", "pdl", "cuda_graph"
+    titles = "one launch | dependent launches | CUDA graph | PyTorch | speedup"
+    lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 6) + "|"]
     for row in (row for record in records for row in record["rows"]):
-        ways: dict[str, list[float]] = {name: [] for name in names}  # of a mode those in which a step may be written
-        for way, timing in {**row["libraries"], **row["executors"]}.items():
-            ways[way.partition(",")[0]].append(timing["median_us"])
-        cells = " | ".join(f"{min(us):.0f}" if us else "" for us in ways.values())
-        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
+        ours = [row["executors"][name]["median_us"] for name in names]
+        pytorch = min(way["median_us"] for way in row["libraries"].values())
+        cells = " | ".join(f"{us:.0f}" for us in (row["floor_us"], *ours, pytorch))
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {cells} | {pytorch / ours[0]:.2f} |")
+    return "\n".join(lines)
+
+
+def rivals_table(*records: dict[str, Any]) -> str:
+    """Another one there: each way of PyTorch, of records that have all."""
+    rows = [row for record in records for row in record["rows"]]
+    ways = list(rows[0]["libraries"])
+    lines = [f"| model | batch | context | {' | '.join(ways)} |", "|---" * (len(ways) + 3) + "|"]
+    for row in rows:
+        cells = " | ".join(f"{row['libraries'][way]['median_us']:.0f}" for way in ways)
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {cells} |")
     return "\n".join(lines)
 
 
