@@ -14,7 +14,9 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
+from interlace.executors import one_launch  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
+from interlace.launch import compose  # noqa: E402
 from interlace.plan.plan import Waits  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
@@ -212,6 +214,38 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
     with pytest.raises(HangError, match="never posted"):
         run_once(run, 0)
     check(run, 1)
+
+
+_DRAW = "    row = tickets.take(launch, sent_already);\n    if (row >= 0"
+_BEGUN = "mbarrier_passed(dependent_empty(first.slot), first.phase)"
+#: A trap where an item of the second op that fits the ring has not begun when the next is drawn.
+_EARLY = _DRAW, f'    if (item.op && !{_BEGUN}) asm volatile("trap;");\n{_DRAW}'
+
+
+def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four items wait for one: whoever is free first would have several, and who comes later none."""
+    plan = il.build(ffn(5, tile(64, 64), tile(64, 32), width=64), il.Choices(4))
+    runs = []
+    for flag in (one_launch.LAST, 0):
+        monkeypatch.setattr(one_launch, "LAST", flag)
+        runs.append(EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY))
+    prepare(runs)
+    for seed in SEEDS:
+        check(runs[0], seed)
+        run_once(runs[1], seed)
+    assert {fault.kind for fault in runs[1].faults} == {"trap"}
+
+
+def test_the_last_items_are_those_that_wait_one_for_each_block() -> None:
+    def last(workers: int, **choices: object) -> list[int]:
+        plan = il.build(ffn(5, tile(64, 64), tile(64, 16), width=128), il.Choices(workers, **choices))
+        items = EmulatedLaunch(plan, stages=4)._table.items
+        assert items["op"].tolist() == [0, 0, *[1] * 8]
+        return [n for n, code in enumerate(items["code"]) if code & compose.LAST]
+
+    assert last(3) == [7, 8, 9]
+    assert last(20) == [*range(2, 10)]
+    assert last(1, **STATIC) == []
 
 
 _MEET = "  synchronise();\n  if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));\n"

@@ -59,7 +59,7 @@ from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, WORDS
-from interlace.launch.compose import AGAIN, KEEPS, Composition, codes, compose, stages
+from interlace.launch.compose import AGAIN, KEEPS, LAST, Composition, codes, compose, stages
 from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
 from interlace.launch.stealing import ROW_BITS
@@ -172,6 +172,8 @@ class OneLaunchExecutor(DeviceExecutor):
         if self.plan.dispatch in (Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID):
             last = table.last_of_ops if self.plan.dispatch is Dispatch.STATIC else table.last_wave_of_ops
             table.items["code"] |= np.where(last, KEEPS, 0)
+        late = table.last_that_wait & (self.plan.dispatch is Dispatch.TICKET)
+        table.items["code"] |= np.where(late, LAST, 0)
         again = table.same_op_before & (self.plan.dispatch is Dispatch.STATIC)
         table.items["code"] |= np.where(again, AGAIN, 0)
         return table

@@ -86,6 +86,13 @@ class Table:
         return found
 
     @property
+    def last_that_wait(self) -> NDArray[np.bool_]:
+        """Where workers draw tickets: rows that wait, of the last ones, one for each worker."""
+        waits: NDArray[np.bool_] = self.items["wait_hi"] > self.items["wait_lo"]
+        waits[: -self.workers] = False
+        return waits
+
+    @property
     def _posts(self) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.items["post"] >= 0
         return found

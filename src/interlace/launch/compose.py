@@ -45,6 +45,8 @@ KEEPS = 1 << 16
 LEAVES_SUMS = 1 << 17
 #: The same: the item before it in its block is of the same op, and left the scratch as that has it.
 AGAIN = 1 << 18
+#: The same: it waits and is one of the last, one for each block, so its block draws nothing behind it before it begins.
+LAST = 1 << 19
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
@@ -206,6 +208,7 @@ def compose(
         "KEEPS": KEEPS,
         "LEAVES_SUMS": LEAVES_SUMS,
         "AGAIN": AGAIN,
+        "LAST": LAST,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
         "DRAWS_AHEAD": int(draws_ahead(dispatch, independent > 0)),

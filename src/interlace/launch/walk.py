@@ -198,7 +198,7 @@ DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned 
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
-// By a warp that opened the stages of an item that has nothing to load, of which this is the first: it has begun, where
+// By a warp that opened the stages of an item, all that it has at once, of which this is the first: it has begun, where
 // whoever draws would have others meanwhile. Of a stage's slots that for tokens is handed back by then, and not kept.
 DEVICE void await_begin(const Stage& stage) {
   if (DRAWS_AHEAD) await(dependent_empty(stage.slot), stage.phase);
@@ -276,7 +276,11 @@ DEVICE void draw_and_load(const Launch& launch) {
     // A list tells the next item before this one is loaded, and nothing is loaded while a row is on its way.
     const int known = tickets.known();
     if (known >= 0) word = word_of(launch, known);
+    const Stage first = stage;
+    const int before = n;
     load_independent(launch, item, stage, n, tickets);
+    // More stages than the ring has are loaded when it has begun.
+    if (item.code & LAST && n > before && n - before <= STAGES) await_begin(first);
     row = tickets.take(launch, sent_already);
     if (row >= 0 && row != known) word = word_of(launch, row);
   }
