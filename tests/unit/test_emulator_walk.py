@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
-from interlace.executors import one_launch  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
 from interlace.launch import compose  # noqa: E402
+from interlace.launch.walk import ROLES  # noqa: E402
 from interlace.plan.plan import Waits  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
@@ -216,36 +217,61 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
     check(run, 1)
 
 
+_LOAD = "    load_independent(launch, item, stage, n, tickets);\n"
+_WAIT = "      load_dependent(launch, item, k, until, stage);\n"
 _DRAW = "    row = tickets.take(launch, sent_already);\n    if (row >= 0"
-_BEGUN = "mbarrier_passed(dependent_empty(first.slot), first.phase)"
-#: A trap where an item of the second op that fits the ring has not begun when the next is drawn.
-_EARLY = _DRAW, f'    if (item.op && !{_BEGUN}) asm volatile("trap;");\n{_DRAW}'
+_FROM_DRAW = ROLES[ROLES.index(_DRAW) : ROLES.index(_WAIT) + len(_WAIT)]
+_KNOWN = "*(volatile int*)&launch.done[item.number]"
+_TRAP = (
+    f"    if (item.code & {compose.LAST} && n - before <= STAGES && {_KNOWN} != (int)(item.run + 1) && "
+    f'{_KNOWN} != -(int)(item.run + 1)) asm volatile("trap;");\n'
+)
+#: A trap where the next item is drawn behind one of the last that fits the ring and whose tokens nobody loads yet.
+_MARKED = f"      if (first_lane()) {_KNOWN} = -(int)(item.run + 1);\n{_WAIT}"
+_EARLY = _FROM_DRAW, _TRAP + _FROM_DRAW.replace(_WAIT, _MARKED)
+#: Who draws comes late, when all that it loaded may be computed.
+_LATE = _LOAD, f"{_LOAD}    for (int late = 0; late < 3000; ++late) __nanosleep(1000);\n"
 
 
-def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four items wait for one: whoever is free first would have several, and who comes later none."""
-    plan = il.build(ffn(5, tile(64, 64), tile(64, 32), width=64), il.Choices(4))
-    runs = []
-    for flag in (one_launch.LAST, 0):
-        monkeypatch.setattr(one_launch, "LAST", flag)
-        runs.append(EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY))
-    prepare(runs)
+def products(widths: tuple[int, ...], *tiles: il.MatmulTile) -> il.Graph:
+    """One behind the other, of five tokens."""
+    names = (*(f"x{n}" for n in range(len(tiles))), "out")
+    t = [il.Tensor(name, (5, width), il.bf16) for name, width in zip(names, widths, strict=True)]
+    w = [il.Tensor(f"w{n}", (more, width), il.bf16) for n, (width, more) in enumerate(pairwise(widths))]
+    ops = tuple(il.matmul(f"op{n}", t[n], w[n], t[n + 1], tile=tile) for n, tile in enumerate(tiles))
+    return il.Graph("products", (*t, *w), ops, ("x0", *(weight.name for weight in w)), ("out",))
+
+
+_LAST_ITEMS = {
+    "as long as the ring": (6, products((128, 256, 128), tile(64, 64), tile(64, 32))),
+    "short, behind products whose weights are held": (
+        4,
+        products((128, 256, 128, 64), *(tile(8, n, swap_ab=True) for n in (48, 32, 16))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _LAST_ITEMS)
+def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: str) -> None:
+    """Whoever is free first would have several, and who comes later none."""
+    workers, graph = _LAST_ITEMS[name]
+    plan = il.build(graph, il.Choices(workers))
+    options = {"dependent_launch": True, "words": ()}
+    run = EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, **options)
+    prepare([run])
     for seed in SEEDS:
-        check(runs[0], seed)
-        run_once(runs[1], seed)
-    assert {fault.kind for fault in runs[1].faults} == {"trap"}
+        run_once(run, seed)
+    assert [str(fault) for fault in run.faults] == []
 
 
-def test_the_last_items_are_those_that_wait_one_for_each_block() -> None:
-    def last(workers: int, **choices: object) -> list[int]:
-        plan = il.build(ffn(5, tile(64, 64), tile(64, 16), width=128), il.Choices(workers, **choices))
-        items = EmulatedLaunch(plan, stages=4)._table.items
-        assert items["op"].tolist() == [0, 0, *[1] * 8]
-        return [n for n, code in enumerate(items["code"]) if code & compose.LAST]
-
-    assert last(3) == [7, 8, 9]
-    assert last(20) == [*range(2, 10)]
-    assert last(1, **STATIC) == []
+def test_who_draws_late_behind_an_item_longer_than_the_ring_waits_for_nothing() -> None:
+    """A slot for tokens may be two turns on by then, and it never was in the state that is waited for."""
+    plan = il.build(products((128, 256, 64), *(tile(8, n, swap_ab=True) for n in (48, 32))), il.Choices(2))
+    run = EmulatedLaunch(plan, stages=3, at_once=True, timeout_s=2.0, change=_LATE, words=())
+    prepare([run])
+    for seed in SEEDS:
+        run_once(run, seed)
+    assert [str(fault) for fault in run.faults] == []
 
 
 _MEET = "  synchronise();\n  if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));\n"

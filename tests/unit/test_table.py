@@ -1,4 +1,4 @@
-"""The tables that launches read: parts of split tiles."""
+"""The tables that launches read: parts of split tiles, and which items are the last."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def test_of_the_parts_of_a_tile_the_last_in_the_sequence_waits_for_the_others() 
             assert others == [~last] * len(others)
             found.add(~last)
         assert found == {*range(plan.semaphores, table.semaphores)}
+
+
+def test_the_last_items_are_those_that_wait_one_for_each_worker() -> None:
+    up, down = il.MatmulTile(64, 64, 64), il.MatmulTile(64, 16, 64)
+    graph = il.workloads.ffn(5, il.workloads.FFNShape(128, 128, il.Activation.RELU, False), il.bf16, up, down)
+    for workers, last in ((1, [9]), (3, [7, 8, 9]), (20, [*range(2, 10)])):
+        table = for_workers(il.build(graph, il.Choices(workers)), [True, True])
+        assert table.items["op"].tolist() == [0, 0, *[1] * 8]
+        assert table.last_that_wait.nonzero()[0].tolist() == last

@@ -40,11 +40,12 @@ is computed and one that loads. Tickets are drawn as early as the ring has room,
 ahead, and none behind an item that has nothing to load before that item begins: there is room for several such, and the
 block that starts first would have them all (``DRAWS_AHEAD``). Nor is one drawn so behind an item that waits, of the
 last ones, one for each block (``compose.LAST``), where all of it fits the ring: who is done early would have two, one
-behind the other, and who comes later none. Under the queue a block holds one alone unless another is
-there; a thief, too, unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have
-more than an item for each block. Where no op has anything to load ahead, the last items, one for each block, go to
-blocks that hold nothing, if they wait for nothing: behind a long item one begins later than where whoever is free first
-takes it, by up to all of an item, and the way to it, which is then not hidden, takes 1 or 2 us.
+behind the other, and who comes later none. That none is left such a block hears when this one begins, which is long
+before it ends, so the next launch is not held up. Under the queue a block holds one alone unless another is there; a
+thief, too, unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than
+an item for each block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that
+hold nothing, if they wait for nothing: behind a long item one begins later than where whoever is free first takes it,
+by up to all of an item, and the way to it, which is then not hidden, takes 1 or 2 us.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ struct Counter {
   // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin.
   DEVICE void look(const Launch& launch) {
     if (!DEPENDENT_LAUNCH || next >= 0) return;
-    if (in_sight >= first + launch.count) {
+    if (__shfl_sync(0xffffffff, in_sight, 0) >= first + launch.count) {
       next = (int)(draw(launch) - first);
       launch_dependents();
     }
@@ -195,14 +196,7 @@ struct Tickets {
 };
 """
 
-_FINISHED = f"\nconstexpr int HELD = {HELD};" + r"""
-constexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;
-// By a warp: until all but so many of the items that were sent are finished.
-DEVICE void await_finished(const Launch& launch, int sent, int held) {
-  const int last = sent - held - 1;
-  if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
-}
-"""
+_FINISHED = f"\nconstexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;\n"
 
 _WAITS = r"""
 // Whether an item waits for no other, nor for parts of its tile.

@@ -177,6 +177,11 @@ DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any) 
   if (lane == 0) mbarrier_arrive(sent(message));
   return item;
 }
+// By a warp: until all but so many of the items that were sent are finished.
+DEVICE void await_finished(const Launch& launch, int sent, int held) {
+  const int last = sent - held - 1;
+  if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
+}
 // By whole warps; false if there is none.
 DEVICE bool receive(const Launch& launch, int n, Item& item) {
   const int message = n % TICKETS;
@@ -198,8 +203,8 @@ DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned 
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
-// By a warp that opened the stages of an item, all that it has at once, of which this is the first: it has begun, where
-// whoever draws would have others meanwhile. Of a stage's slots that for tokens is handed back by then, and not kept.
+// By a warp that opened all stages of an item, of which this is the first: it has begun, where whoever draws would have
+// others meanwhile. Of a stage's slots that for tokens is handed back by then, and not kept.
 DEVICE void await_begin(const Stage& stage) {
   if (DRAWS_AHEAD) await(dependent_empty(stage.slot), stage.phase);
 }
@@ -279,8 +284,12 @@ DEVICE void draw_and_load(const Launch& launch) {
     const Stage first = stage;
     const int before = n;
     load_independent(launch, item, stage, n, tickets);
-    // More stages than the ring has are loaded when it has begun.
-    if (item.code & LAST && n > before && n - before <= STAGES) await_begin(first);
+    // Of more stages the first one's slot for tokens may be two turns on. Until the item before is finished it may be a
+    // turn behind that for weights, which consumers take into registers.
+    if (DRAWS_AHEAD && item.code & LAST && n - before <= STAGES) {
+      await_finished(launch, sent_already, 1);
+      await_begin(first);
+    }
     row = tickets.take(launch, sent_already);
     if (row >= 0 && row != known) word = word_of(launch, row);
   }
