@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
@@ -68,22 +69,27 @@ def decode_table(*records: dict[str, Any]) -> str:
     titles = "one launch | dependent launches | CUDA graph | PyTorch | speedup"
     lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 6) + "|"]
     for row in (row for record in records for row in record["rows"]):
-        ours = [row["executors"][name]["median_us"] for name in names]
         pytorch = min(way["median_us"] for way in row["libraries"].values())
-        cells = " | ".join(f"{us:.0f}" for us in (row["floor_us"], *ours, pytorch))
-        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {cells} | {pytorch / ours[0]:.2f} |")
+        speedup = pytorch / row["executors"][names[0]]["median_us"]
+        cells = " | ".join((*_cells(row["executors"], names), f"{pytorch:.0f}", f"{speedup:.2f}"))
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
     return "\n".join(lines)
 
 
 def rivals_table(*records: dict[str, Any]) -> str:
-    """Another one there: each way of PyTorch, of records that have all."""
+    """Another one there: each way of PyTorch that some row has."""
     rows = [row for record in records for row in record["rows"]]
-    ways = list(rows[0]["libraries"])
+    ways = [*dict.fromkeys(way for row in rows for way in row["libraries"])]
     lines = [f"| model | batch | context | {' | '.join(ways)} |", "|---" * (len(ways) + 3) + "|"]
     for row in rows:
-        cells = " | ".join(f"{row['libraries'][way]['median_us']:.0f}" for way in ways)
+        cells = " | ".join(_cells(row["libraries"], ways))
         lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {cells} |")
     return "\n".join(lines)
+
+
+def _cells(ways: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Microseconds of each, nothing where it was left out."""
+    return [f"{ways[name]['median_us']:.0f}" if name in ways else "" for name in names]
 
 
 def prefill_table(record: dict[str, Any]) -> str:
