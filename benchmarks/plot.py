@@ -34,7 +34,7 @@ FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
 #: Of a decode step, label and colour, and ways, of which the fastest counts.
 STEPS = {
     ("Interlace, one launch", FASTER): ("one_launch",),
-    ("torch.compile, the fastest of its ways, CUDA graph", "#9aa0a6"): ("compile", "max-autotune"),
+    ("best of torch.compile, CUDA graph", "#9aa0a6"): ("compile", "max-autotune"),
     ("eager PyTorch, CUDA graph", "#dadce0"): ("eager",),
 }
 #: Of ``times``: label, colour and marker.
