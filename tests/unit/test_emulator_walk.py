@@ -17,7 +17,7 @@ import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
 from interlace.launch import compose  # noqa: E402
-from interlace.launch.walk import ROLES  # noqa: E402
+from interlace.launch.roles import ROLES  # noqa: E402
 from interlace.plan.plan import Waits  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
@@ -226,8 +226,8 @@ _TRAP = (
     f"    if (item.code & {compose.LAST} && n - before <= STAGES && {_KNOWN} != (int)(item.run + 1) && "
     f'{_KNOWN} != -(int)(item.run + 1)) asm volatile("trap;");\n'
 )
-#: A trap where the next item is drawn behind one of the last that fits the ring and whose tokens nobody loads yet.
 _MARKED = f"      if (first_lane()) {_KNOWN} = -(int)(item.run + 1);\n{_WAIT}"
+#: A trap where the next item is drawn behind one of the last that fits the ring and whose tokens nobody loads yet.
 _EARLY = _FROM_DRAW, _TRAP + _FROM_DRAW.replace(_WAIT, _MARKED)
 #: Who draws comes late, when all that it loaded may be computed.
 _LATE = _LOAD, f"{_LOAD}    for (int late = 0; late < 3000; ++late) __nanosleep(1000);\n"
@@ -256,8 +256,9 @@ def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: st
     """Whoever is free first would have several, and who comes later none."""
     workers, graph = _LAST_ITEMS[name]
     plan = il.build(graph, il.Choices(workers))
-    options = {"dependent_launch": True, "words": ()}
-    run = EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, **options)
+    run = EmulatedLaunch(
+        plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, dependent_launch=True, words=()
+    )
     prepare([run])
     for seed in SEEDS:
         run_once(run, seed)

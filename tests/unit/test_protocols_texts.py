@@ -29,8 +29,9 @@ from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import WORDS
 from interlace.launch.plain import PLAIN
+from interlace.launch.roles import ROLES
 from interlace.launch.spawn import SPAWNING, Termination
-from interlace.launch.walk import ROLES, WALK
+from interlace.launch.walk import WALK
 from interlace.loops.cuda.items import ITEMS
 from interlace.plan.plan import Dispatch
 from interlace.protocols.check import check

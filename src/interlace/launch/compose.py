@@ -33,9 +33,10 @@ from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
 from interlace.launch.fetched import FETCHED
 from interlace.launch.plain import PLAIN, TILE
+from interlace.launch.roles import ROLES
 from interlace.launch.spawn import Termination
 from interlace.launch.streamed import BULK_LOAD, PASSAGE, STREAMED
-from interlace.launch.walk import ROLES, WALK
+from interlace.launch.walk import WALK
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
 

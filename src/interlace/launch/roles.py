@@ -1,0 +1,141 @@
+"""The kernel as CUDA C++: for each role of a block its loop over items; who does what says ``launch/walk``."""
+
+from __future__ import annotations
+
+#: After the bodies and, for each role, a function that branches to the code of an item.
+ROLES = r"""
+DEVICE void draw_and_load(const Launch& launch) {
+  int sent_already = 0, n = 0;
+  Stage stage = {0, 0};
+  Tickets tickets;
+  const unsigned run = tickets.begin(launch);
+  int row = tickets.take(launch, 0);
+  int word = word_of(launch, max(row, 0));
+#pragma unroll 1
+  while (row >= 0) {
+    const Item item = send(launch, sent_already++, word, run, true);
+    // A list tells the next item before this one is loaded, and nothing is loaded while a row is on its way.
+    const int known = tickets.known();
+    if (known >= 0) word = word_of(launch, known);
+    const Stage first = stage;
+    const int before = n;
+    load_independent(launch, item, stage, n, tickets);
+    // Of more stages the first one's slot for tokens may be two turns on. Until the item before is finished it may be a
+    // turn behind that for weights, which consumers take into registers.
+    if (DRAWS_AHEAD && item.code & LAST && n - before <= STAGES) {
+      await_finished(launch, sent_already, 1);
+      await_begin(first);
+    }
+    row = tickets.take(launch, sent_already);
+    if (row >= 0 && row != known) word = word_of(launch, row);
+  }
+  send(launch, sent_already, 0, run, false);
+  launch_dependents();
+}
+DEVICE void wait_and_load(const Launch& launch) {
+  await_launch_before();
+  Stage stage = {0, 0};
+  Item item;
+#pragma unroll 1
+  for (int taken = 0; receive(launch, taken, item); ++taken) {
+    TraceRow& entry = launch.trace[item.number];
+    if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
+    look_ahead(launch, item);
+    random_delay(launch, item, 0);
+    await_rows(launch, item, item.wait_lo, item.wait_mid);
+    if (launch.trace && first_lane()) entry.start_ns = nanoseconds();
+    int k = item.k_lo, wait = item.wait_mid;
+#pragma unroll 1
+    for (;;) {
+      const int until = wait < item.wait_hi ? load_row(launch.waits + wait).k : item.k_hi;
+      asm volatile("fence.proxy.async.global;" ::: "memory");
+      load_dependent(launch, item, k, until, stage);
+      k = until;
+      if (wait >= item.wait_hi) break;
+      const int end = waits_before(launch, item, wait, k);
+      await_rows(launch, item, wait, end);
+      wait = end;
+    }
+  }
+}
+DEVICE void consume(const Launch& launch) {
+  Stage stage = {0, 0};
+  Item item;
+#pragma unroll 1
+  for (int taken = 0; receive(launch, taken, item); ++taken) {
+    compute(launch, item, stage);
+    hand_over(launch, item, stage, taken);
+  }
+}
+// An item lasts no longer than its waits on semaphores and its work: a block that comes no further is ended by a trap.
+DEVICE void await_watched(const Launch& launch, unsigned barrier, unsigned parity) {
+  unsigned long long since = 0;
+#pragma unroll 1
+  for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
+    if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
+    if (!since) since = nanoseconds();
+    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) asm volatile("trap;");
+  }
+}
+// What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
+// releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
+DEVICE void post(const Launch& launch) {
+#pragma unroll 1
+  for (int taken = 0;; ++taken) {
+    const int message = taken % TICKETS;
+    await_watched(launch, sent(message), taken / TICKETS & 1);
+    const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
+    const Item item = item_of(message, (unsigned)last.x);
+    if (last.y) await_watched(launch, finished(message), taken / TICKETS & 1);
+    int4 kept = make_int4(0, 0, 0, 0);
+    if (last.y) kept = load_shared_128(kept_at(message));
+    __syncwarp();
+    if (first_lane()) mbarrier_arrive(received(message));
+    if (!last.y) return;
+    const int semaphore = leaves_sums(item) ? item.split : item.post;
+    if (semaphore >= 0) publish(launch, item, semaphore);
+    finish(launch, item, taken, semaphore);
+    __syncwarp();
+    for (int n = threadIdx.x % 32; n < kept.y; n += 32)
+      hand_back_kept((kept.x + n) % STAGES);
+    if (launch.trace && first_lane()) {
+      unsigned sm;
+      asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+      TraceRow& entry = launch.trace[item.number];
+      entry.end_ns = nanoseconds();
+      entry.place = (long long)blockIdx.x << 32 | sm;
+    }
+  }
+}
+constexpr int ALL_THREADS = WARPGROUPS * 128 + 128;
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __grid_constant__ Launch launch) {
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      mbarrier_init(independent_full(s), 1);
+      mbarrier_init(dependent_full(s), 1);
+      mbarrier_init(independent_empty(s), CLUSTER * WARPGROUPS * 4);
+      mbarrier_init(dependent_empty(s), CLUSTER_COLUMNS * WARPGROUPS * 4);
+    }
+    for (int t = 0; t < TICKETS; ++t) {
+      mbarrier_init(sent(t), 1);
+      mbarrier_init(received(t), WARPGROUPS * 4 + 2);
+      mbarrier_init(finished(t), WARPGROUPS);
+    }
+    for (int w = 0; w < WORDS; ++w) mbarrier_init(heard(w), 1);
+    fence_mbarrier_init();
+  }
+  begin_together();
+  if (threadIdx.x < WARPGROUPS * 128) {
+    if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
+    consume(launch);
+  } else {
+    if (WARPGROUPS > 1) registers_lower<LOADER_REGISTERS>();
+    const int warp = threadIdx.x / 32 - WARPGROUPS * 4;
+    if (warp == 0) draw_and_load(launch);
+    if (warp == 1) wait_and_load(launch);
+    if (warp == 2) post(launch);
+    if (warp == 3) serve(launch);
+  }
+  end_together();
+}
+"""
