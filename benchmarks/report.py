@@ -38,6 +38,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
         ffn.summary,
     ),
     "speedups": ("docs/performance.md", ("ffn-h200.json",), ffn.speedups_table),
+    "products": ("docs/performance.md", ("one-matmul-h200.json", "normed-matmuls-h200.json"), ffn.products_table),
     "models": ("docs/performance.md", ("ffn-models-h200.json",), ffn.models_table),
     "sync": ("docs/performance.md", ("sync-h200.json",), launches.sync_table),
     "trace": ("docs/performance.md", ("trace-h200.json",), launches.trace_lines),

@@ -1,4 +1,4 @@
-"""FFNs as one launch and as Triton bodies beside PyTorch: blocks of README and docs/performance.md."""
+"""FFNs, and single products, as one launch and as Triton bodies beside PyTorch: README and docs/performance.md."""
 
 from __future__ import annotations
 
@@ -173,6 +173,16 @@ def speedups_summary(record: dict[str, Any]) -> str:
         for ratios in _ratios(rows).values():
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f}", str(sum(r > 1 for r in ratios))]
         lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def products_table(*records: dict[str, Any]) -> str:
+    """Another one there: a matmul alone, and two with a norm between."""
+    lines = ["| product | tokens | best of PyTorch | which | one launch | speedup |", "|---" * 6 + "|"]
+    for row in (row for record in records for row in record["rows"]):
+        of, (library, ours) = row["workload"], _medians(row)
+        name = f"{of['hidden']} to {of['ffn']}, norm, back" if "ffn" in of else f"{of['k']} to {of['n']}"
+        lines.append(f"| {name} | {row['size']} | {library} | {row['library']} | {ours} | {row['ratio']:.2f} |")
     return "\n".join(lines)
 
 
