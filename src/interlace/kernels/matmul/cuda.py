@@ -64,8 +64,9 @@ struct Matmul {
   static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
   // Of a share that is small the residual is under way while others' sums are awaited.
   static constexpr bool RESIDUAL_AHEAD = RESIDUAL && TRANSPOSED && SHARES > 1 && SHARE <= 64 && BLOCKS * GROUPS <= 4;
-  // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
-  typedef Factors<BM, NORMALISED, SQUARED, EPS_BITS> RowFactors;
+  // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch of a warpgroup
+  // that multiplies them.
+  typedef Factors<TRANSPOSED ? BM : BLOCKS * 64, NORMALISED, SQUARED, EPS_BITS> RowFactors;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
   // Of a thread: its 8 of each 64 features of the scale.
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
@@ -165,8 +166,11 @@ struct Matmul {
   DEVICE static void load_factors(const Item& item, const Epilogue& op, const Stage& stage, RowFactors& factors) {
     if constexpr (NORMALISED > 0 && RowFactors::EARLY) {
       await(dependent_full(stage.slot), stage.phase);
-      factors.load(op, item.i * BM);
+      factors.load(op, first_factor(item));
     }
+  }
+  DEVICE static int first_factor(const Item& item) {
+    return item.i * BM + (TRANSPOSED ? 0 : warpgroup() * BLOCKS * 64);
   }
 
   // Of items whose first HELD stages are taken ahead.
@@ -183,6 +187,7 @@ struct Matmul {
     const int feature = item.j * BN + (TRANSPOSED ? warpgroup() * BLOCKS * 64 : 0);
     if constexpr (LEAVES && GAINS_EARLY) load_gains(op, feature, gains);
     RowFactors factors;
+    const unsigned to = scratch_of(warpgroup()) + FACTORS;
     const int own = uniform(warpgroup());
     int before = -1;
     keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK, HELD);
@@ -212,14 +217,17 @@ struct Matmul {
       if (before >= 0) release(stage, before);
       before = stage.slot;
       stage.advance();
+      if constexpr (NORMALISED > 0 && !RowFactors::EARLY) factors.go_on(op, first_factor(item), to);
     }
-    if constexpr (NORMALISED > 0) factors.leave(op, item.i * BM, scratch_of(warpgroup()) + FACTORS);
+    if constexpr (NORMALISED > 0 && RowFactors::EARLY) factors.leave(to);
     float4 early[EARLY ? OTHERS * COUNT / 4 : 1];
     if constexpr (EARLY)
       if (closes(item)) look(early, Others<COUNT / 4>(launch, item, 0, 0));
     wgmma_wait<0>();
     if (before >= 0) release(stage, before);
     settle_all(sums);
+    // What is left of them; a loop ahead of the last products would let none be under way (C7515).
+    if constexpr (NORMALISED > 0 && !RowFactors::EARLY) factors.go_on_to_end(op, first_factor(item), to);
     if constexpr (SHARES > 1) {
       float own[GATES][BLOCKS][SHARE / 2];
       leave_shares(launch, item, sums, own);
@@ -270,7 +278,7 @@ struct Matmul {
     synchronise();
     const unsigned factors = scratch_of(warpgroup()) + FACTORS;
     const int thread = threadIdx.x % 128, column = thread % 4 * 2;
-    const int row = warpgroup() * BLOCKS * 64 + thread / 32 * 16 + thread % 32 / 4;
+    const int row = thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
     for (int b = 0; b < (TRANSPOSED ? 1 : BLOCKS); ++b)
 #pragma unroll
@@ -532,7 +540,8 @@ struct Matmul {
           }
         }
         synchronise();
-        const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / PIECE;
+        // Where rows are scaled a thread has the same columns of each, if there are so many.
+        const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED || LEAVES ? 64 : wide) / PIECE;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
         if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
@@ -546,7 +555,9 @@ struct Matmul {
             if (token < op.m && feature < op.n) store_ragged(op, token, feature, pair);
             continue;
           }
-          const int4 values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
+          int4 values = make_int4(0, 0, 0, 0);
+          if (LEAVES && !TRANSPOSED && piece % pieces * PIECE >= wide) token = op.m;
+          else values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
           if (token < op.m && feature < op.n && (!LEAVES || op.out))
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) = values;
           if constexpr (LEAVES) leave_scaled<SQUARED>(op, token, feature, values, gains[TRANSPOSED ? b : c / 64]);

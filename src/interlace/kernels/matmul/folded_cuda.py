@@ -26,50 +26,67 @@ template <int THREADS_> DEVICE float sum_of(float value) {
   return value;
 }
 
-// What products of BM rows of K elements are multiplied by: 8 threads of a warpgroup add up the sums of squares of a
-// row, of 16 rows at a time; early, while products are under way, unless that takes many registers.
-template <int BM, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
-  static constexpr int ROUNDS = (BM + 15) / 16, OF_ROW = SQUARED > 0 ? (K + SQUARED - 1) / SQUARED : 1;
+// What products of so many rows of K elements are multiplied by: 8 threads of a warpgroup add up the sums of squares of
+// a row, of 16 rows at a time. If these are few all are loaded at once, and added up at the end. Of many a piece is
+// loaded in a stage and added in the next, while products are under way, so that nobody waits for them.
+template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
+  static constexpr int ROUNDS = (ROWS + 15) / 16, OF_ROW = SQUARED > 0 ? (K + SQUARED - 1) / SQUARED : 1;
   static constexpr int OF_THREAD = K > 0 ? (OF_ROW + 7) / 8 : 1;
   static constexpr bool EARLY = ROUNDS * OF_THREAD <= 16;
-  float squares[EARLY ? ROUNDS : 1][OF_THREAD];
+  static constexpr int PIECES = EARLY ? 1 : (OF_THREAD + 15) / 16, OF_PIECE = (OF_THREAD + PIECES - 1) / PIECES;
+  static constexpr int STEPS = ROUNDS * PIECES;
+  float squares[EARLY ? ROUNDS : 1][OF_PIECE];
+  float sum;
+  int next = 0;  // piece to load
 
   DEVICE static int row_of(int round) { return round * 16 + threadIdx.x % 128 / 8; }
   // From the first row on.
   DEVICE void load(const Epilogue& op, int first) {
 #pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) load_round(op, first, r, squares[r]);
+    for (int r = 0; r < ROUNDS; ++r) load_piece(op, first, r, 0, squares[r]);
   }
-  // To shared memory, a float for each row.
-  DEVICE void leave(const Epilogue& op, int first, unsigned factors) {
-    if constexpr (EARLY) {
-#pragma unroll
-      for (int r = 0; r < ROUNDS; ++r) leave_round(r, squares[r], factors);
-    } else {
+  // Adds the piece that is under way, and loads the next; a row that is whole goes to shared memory, as a float.
+  DEVICE void go_on(const Epilogue& op, int first, unsigned factors) {
+    if (next > STEPS) return;
+    if (next > 0) {
+      const int piece = (next - 1) % PIECES;
+      add(squares[0], piece == 0);
+      if (piece == PIECES - 1) leave_factor((next - 1) / PIECES, factors);
+    }
+    if (next < STEPS) load_piece(op, first, next / PIECES, next % PIECES, squares[0]);
+    ++next;
+  }
+  DEVICE void go_on_to_end(const Epilogue& op, int first, unsigned factors) {
 #pragma unroll 1
-      for (int r = 0; r < ROUNDS; ++r) {
-        load_round(op, first, r, squares[0]);
-        leave_round(r, squares[0], factors);
-      }
+    while (next <= STEPS) go_on(op, first, factors);
+  }
+  // To shared memory, all that were loaded.
+  DEVICE void leave(unsigned factors) {
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) {
+      add(squares[r], true);
+      leave_factor(r, factors);
     }
   }
-  DEVICE static void load_round(const Epilogue& op, int first, int round, float (&values)[OF_THREAD]) {
+  DEVICE static void load_piece(const Epilogue& op, int first, int round, int piece, float (&values)[OF_PIECE]) {
     const int row = row_of(round);
     const float* const of_row = op.x_squares + (long long)(first + row) * OF_ROW;
 #pragma unroll
-    for (int e = 0; e < OF_THREAD; ++e) {
-      const int at = e * 8 + threadIdx.x % 8;
+    for (int e = 0; e < OF_PIECE; ++e) {
+      const int at = (piece * OF_PIECE + e) * 8 + threadIdx.x % 8;
       values[e] = 0.0f;
-      if (row < BM && first + row < op.m && at < OF_ROW) values[e] = load_now(of_row + at);
+      if (row < ROWS && first + row < op.m && at < OF_ROW) values[e] = load_now(of_row + at);
     }
   }
-  DEVICE static void leave_round(int round, const float (&values)[OF_THREAD], unsigned factors) {
-    float sum = 0.0f;
+  DEVICE void add(const float (&values)[OF_PIECE], bool anew) {
+    if (anew) sum = 0.0f;
 #pragma unroll
-    for (int e = 0; e < OF_THREAD; ++e) sum += values[e];
+    for (int e = 0; e < OF_PIECE; ++e) sum += values[e];
+  }
+  DEVICE void leave_factor(int round, unsigned factors) const {
     const float factor = rsqrtf(sum_of<8>(sum) / K + __uint_as_float(EPS_BITS));
     const int row = row_of(round);
-    if (threadIdx.x % 8 == 0 && row < BM) store_shared_32(factors + row * 4, __float_as_uint(factor));
+    if (threadIdx.x % 8 == 0 && row < ROWS) store_shared_32(factors + row * 4, __float_as_uint(factor));
   }
 };
 

@@ -140,21 +140,17 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     what = checked_stage(op)
     check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
     rows = loaded_rows(op)
-    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
+    normalised = tensor_of(op, "x_squares") is not None
     require(
         not normalises(op),
         f"{what}: only tiles of at most {SKINNY_TOKENS} tokens and fewer than {_TALL} weight rows, with swap_ab, "
         "normalise their rows; use such a tile, or rms_norm before the op",
     )
-    require(
-        not leaves or bn % _TALL == 0,
-        f"{what}: its epilogue scales {_TALL} columns at a time; use a multiple of them",
-    )
     together = 1 if shares > 1 else min(parts, _TOGETHER)
     numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), together, *_folded(op)]
     if shares > 1:
         numbers += [0] * (_SHARES - len(numbers)) + [shares]
-    factors = -(-4 * bm // 16) * 16 if normalised else 0
+    factors = -(-4 * (bm if transposed else tall // warpgroups) // 16) * 16 if normalised else 0
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
         (product(wide),),

@@ -19,7 +19,6 @@ from math import inf
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Op
-from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import MOST_WARPGROUPS, SUMS_OF_LAUNCH, step, sums, tensor_of
 from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
@@ -115,18 +114,13 @@ def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
         some = [*run]
         first = some[0]
         widths = tuple(sorted(int(op.param("N")) for op in some))
-        kind = Extents(int(first.param("M")), widths, int(first.param("K")), sums(first)), max(map(_width_step, some))
+        kind = Extents(int(first.param("M")), widths, int(first.param("K")), sums(first)), max(map(step, some))
         found |= dict.fromkeys((op.name for op in some), kind)
     return found
 
 
 def _least_stages(ways: Sequence[Way]) -> int:
     return _SHALLOW_STAGES if all(way.tile.k == _DEPTHS[0] for way in ways) else _LEAST_STAGES
-
-
-def _width_step(op: Op) -> int:
-    """Weight rows that the width of a tile of an op is a multiple of; an epilogue that scales does so by panels."""
-    return step(op) if tensor_of(op, "scale") is None else max(step(op), PANEL)
 
 
 def _ways(
