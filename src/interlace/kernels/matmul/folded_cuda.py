@@ -9,6 +9,12 @@ DEVICE float load_now(const float* at) {
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(at) : "memory");
   return value;
 }
+DEVICE float4 load_four_now(const float* at) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
+  return v;
+}
 DEVICE int4 load_constant_now(const void* at) {
   int4 v;
   asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
@@ -28,60 +34,77 @@ template <int THREADS_> DEVICE float sum_of(float value) {
 
 // What products of so many rows of K elements are multiplied by: 8 threads of a warpgroup add up the sums of squares of
 // a row, of 16 rows at a time. If these are few all are loaded at once, and added up at the end. Of many a piece is
-// loaded in a stage and added in the next, while products are under way, so that nobody waits for them.
+// loaded in each stage, and added some stages later, so that nobody waits for it: a trip to the L2 is as long as several
+// stages.
 template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
   static constexpr int ROUNDS = (ROWS + 15) / 16, OF_ROW = SQUARED > 0 ? (K + SQUARED - 1) / SQUARED : 1;
   static constexpr int OF_THREAD = K > 0 ? (OF_ROW + 7) / 8 : 1;
   static constexpr bool EARLY = ROUNDS * OF_THREAD <= 16;
-  static constexpr int PIECES = EARLY ? 1 : (OF_THREAD + 15) / 16, OF_PIECE = (OF_THREAD + PIECES - 1) / PIECES;
-  static constexpr int STEPS = ROUNDS * PIECES;
-  float squares[EARLY ? ROUNDS : 1][OF_PIECE];
-  float sum;
+  static constexpr int OF_PIECE = 4, PIECES = (OF_THREAD + OF_PIECE - 1) / OF_PIECE, STEPS = ROUNDS * PIECES;
+  static constexpr int UNDER_WAY = 4;
+  float squares[EARLY ? ROUNDS : UNDER_WAY][EARLY ? OF_THREAD : OF_PIECE];
+  float sum = 0.0f;
   int next = 0;  // piece to load
 
   DEVICE static int row_of(int round) { return round * 16 + threadIdx.x % 128 / 8; }
   // From the first row on.
   DEVICE void load(const Epilogue& op, int first) {
 #pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) load_piece(op, first, r, 0, squares[r]);
+    for (int r = 0; r < ROUNDS; ++r)
+#pragma unroll
+      for (int e = 0; e < OF_THREAD; ++e) {
+        const int row = first + row_of(r), at = e * 8 + threadIdx.x % 8;
+        squares[r][e] = 0.0f;
+        if (row_of(r) < ROWS && row < op.m && at < OF_ROW)
+          squares[r][e] = load_now(op.x_squares + (long long)row * OF_ROW + at);
+      }
   }
-  // Adds the piece that is under way, and loads the next; a row that is whole goes to shared memory, as a float.
-  DEVICE void go_on(const Epilogue& op, int first, unsigned factors) {
-    if (next > STEPS) return;
-    if (next > 0) {
-      const int piece = (next - 1) % PIECES;
-      add(squares[0], piece == 0);
-      if (piece == PIECES - 1) leave_factor((next - 1) / PIECES, factors);
+  // Of all that were loaded: to shared memory, a float for each row.
+  DEVICE void leave(unsigned factors) {
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) {
+      sum = 0.0f;
+#pragma unroll
+      for (int e = 0; e < OF_THREAD; ++e) sum += squares[r][e];
+      leave_factor(r, factors);
     }
-    if (next < STEPS) load_piece(op, first, next / PIECES, next % PIECES, squares[0]);
+  }
+  // Adds the oldest piece that is under way, and loads the next; a row that is whole goes to shared memory.
+  DEVICE void go_on(const Epilogue& op, int first, unsigned factors) {
+    if (next >= STEPS + UNDER_WAY) return;
+#pragma unroll
+    for (int n = 0; n < UNDER_WAY; ++n)  // registers have no index
+      if (next % UNDER_WAY == n) {
+        if (next >= UNDER_WAY) add_piece(squares[n], factors);
+        load_piece(op, first, squares[n]);
+      }
     ++next;
   }
   DEVICE void go_on_to_end(const Epilogue& op, int first, unsigned factors) {
 #pragma unroll 1
-    while (next <= STEPS) go_on(op, first, factors);
+    while (next < STEPS + UNDER_WAY) go_on(op, first, factors);
   }
-  // To shared memory, all that were loaded.
-  DEVICE void leave(unsigned factors) {
-#pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) {
-      add(squares[r], true);
-      leave_factor(r, factors);
+  DEVICE void load_piece(const Epilogue& op, int first, float (&values)[OF_PIECE]) const {
+    const int row = row_of(next / PIECES), at = (next % PIECES * 8 + threadIdx.x % 8) * OF_PIECE;
+    const float* const from = op.x_squares + (long long)(first + row) * OF_ROW + at;
+    const bool inside = next < STEPS && row < ROWS && first + row < op.m;
+    float4 four = make_float4(0, 0, 0, 0);
+    if constexpr (OF_ROW % OF_PIECE == 0) {
+      if (inside && at < OF_ROW) four = load_four_now(from);
+    } else {
+      if (inside && at < OF_ROW) four.x = load_now(from);
+      if (inside && at + 1 < OF_ROW) four.y = load_now(from + 1);
+      if (inside && at + 2 < OF_ROW) four.z = load_now(from + 2);
+      if (inside && at + 3 < OF_ROW) four.w = load_now(from + 3);
     }
+    values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
   }
-  DEVICE static void load_piece(const Epilogue& op, int first, int round, int piece, float (&values)[OF_PIECE]) {
-    const int row = row_of(round);
-    const float* const of_row = op.x_squares + (long long)(first + row) * OF_ROW;
-#pragma unroll
-    for (int e = 0; e < OF_PIECE; ++e) {
-      const int at = (piece * OF_PIECE + e) * 8 + threadIdx.x % 8;
-      values[e] = 0.0f;
-      if (row < ROWS && first + row < op.m && at < OF_ROW) values[e] = load_now(of_row + at);
-    }
-  }
-  DEVICE void add(const float (&values)[OF_PIECE], bool anew) {
-    if (anew) sum = 0.0f;
-#pragma unroll
-    for (int e = 0; e < OF_PIECE; ++e) sum += values[e];
+  DEVICE void add_piece(const float (&values)[OF_PIECE], unsigned factors) {
+    const int piece = next - UNDER_WAY;
+    sum += (values[0] + values[1]) + (values[2] + values[3]);
+    if (piece % PIECES < PIECES - 1) return;
+    leave_factor(piece / PIECES, factors);
+    sum = 0.0f;
   }
   DEVICE void leave_factor(int round, unsigned factors) const {
     const float factor = rsqrtf(sum_of<8>(sum) / K + __uint_as_float(EPS_BITS));

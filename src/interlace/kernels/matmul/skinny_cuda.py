@@ -42,12 +42,6 @@ DEVICE unsigned load_pair_now(const ELEMENT* at) {
   asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
   return pair;
 }
-DEVICE float4 load_four_now(const float* at) {
-  float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
-  return v;
-}
 DEVICE unsigned times(unsigned pair, unsigned other) {
   unsigned both;
   asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
