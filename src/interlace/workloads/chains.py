@@ -19,6 +19,7 @@ from interlace.kernels.squares import COLUMNS, FINE, blocks
 from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
 
 _EPS = 1e-5
+_FEW = 8  # rows
 
 
 def one_matmul(m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:
@@ -62,10 +63,11 @@ def normed_matmuls(
 ) -> Graph:
     """``out = rms_norm(x @ a.T, gain) @ b.T`` for x of shape (m, k), a (n, k), gain (n,), b (p, n).
 
-    The normalisation is in both products (``kernels/squares``); tiles of the first are a multiple of 16 columns.
+    The normalisation is in both products (``kernels/squares``); tiles of the first are a multiple of 16 columns. Up
+    to 8 rows sums of squares are of as few, as the one launch then has tiles so narrow.
     """
     first = first or MatmulTile()
-    columns = FINE if first.n % COLUMNS else COLUMNS
+    columns = FINE if first.n % COLUMNS or m <= _FEW else COLUMNS
     given = {"x": (m, k), "a": (n, k), "gain": (n,), "b": (p, n)}
     t = {name: Tensor(name, shape, dtype) for name, shape in given.items()}
     scaled, out = Tensor("scaled", (m, n), dtype), Tensor("out", (m, p), dtype)

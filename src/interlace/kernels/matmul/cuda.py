@@ -217,7 +217,8 @@ struct Matmul {
       if (before >= 0) release(stage, before);
       before = stage.slot;
       stage.advance();
-      if constexpr (NORMALISED > 0 && !RowFactors::EARLY) factors.go_on(op, first_factor(item), to);
+      if constexpr (NORMALISED > 0 && !RowFactors::EARLY)
+        if (k >= item.k_hi - RowFactors::STEPS * BK) factors.go_on(op, first_factor(item), to);
     }
     if constexpr (NORMALISED > 0 && RowFactors::EARLY) factors.leave(to);
     float4 early[EARLY ? OTHERS * COUNT / 4 : 1];

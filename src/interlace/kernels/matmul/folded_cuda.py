@@ -34,14 +34,14 @@ template <int THREADS_> DEVICE float sum_of(float value) {
 
 // What products of so many rows of K elements are multiplied by: 8 threads of a warpgroup add up the sums of squares of
 // a row, of 16 rows at a time. If these are few all are loaded at once, and added up at the end. Of many a piece is
-// loaded in each stage, and added some stages later, so that nobody waits for it: a trip to the L2 is as long as several
-// stages.
+// loaded in each of the last stages, and added two stages later; in the first ones a block catches up with its ring.
 template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
   static constexpr int ROUNDS = (ROWS + 15) / 16, OF_ROW = SQUARED > 0 ? (K + SQUARED - 1) / SQUARED : 1;
   static constexpr int OF_THREAD = K > 0 ? (OF_ROW + 7) / 8 : 1;
   static constexpr bool EARLY = ROUNDS * OF_THREAD <= 16;
-  static constexpr int OF_PIECE = 4, PIECES = (OF_THREAD + OF_PIECE - 1) / OF_PIECE, STEPS = ROUNDS * PIECES;
-  static constexpr int UNDER_WAY = 4;
+  static constexpr int MOST = WARPGROUPS > 2 ? 8 : 16, PIECES = (OF_THREAD + MOST - 1) / MOST;
+  static constexpr int OF_PIECE = ((OF_THREAD + PIECES - 1) / PIECES + 3) / 4 * 4;  // loaded by four
+  static constexpr int UNDER_WAY = 2, STEPS = ROUNDS * PIECES + UNDER_WAY;
   float squares[EARLY ? ROUNDS : UNDER_WAY][EARLY ? OF_THREAD : OF_PIECE];
   float sum = 0.0f;
   int next = 0;  // piece to load
@@ -71,7 +71,6 @@ template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
   }
   // Adds the oldest piece that is under way, and loads the next; a row that is whole goes to shared memory.
   DEVICE void go_on(const Epilogue& op, int first, unsigned factors) {
-    if (next >= STEPS + UNDER_WAY) return;
 #pragma unroll
     for (int n = 0; n < UNDER_WAY; ++n)  // registers have no index
       if (next % UNDER_WAY == n) {
@@ -82,26 +81,31 @@ template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
   }
   DEVICE void go_on_to_end(const Epilogue& op, int first, unsigned factors) {
 #pragma unroll 1
-    while (next < STEPS + UNDER_WAY) go_on(op, first, factors);
+    while (next < STEPS) go_on(op, first, factors);
   }
   DEVICE void load_piece(const Epilogue& op, int first, float (&values)[OF_PIECE]) const {
-    const int row = row_of(next / PIECES), at = (next % PIECES * 8 + threadIdx.x % 8) * OF_PIECE;
-    const float* const from = op.x_squares + (long long)(first + row) * OF_ROW + at;
-    const bool inside = next < STEPS && row < ROWS && first + row < op.m;
-    float4 four = make_float4(0, 0, 0, 0);
-    if constexpr (OF_ROW % OF_PIECE == 0) {
-      if (inside && at < OF_ROW) four = load_four_now(from);
-    } else {
-      if (inside && at < OF_ROW) four.x = load_now(from);
-      if (inside && at + 1 < OF_ROW) four.y = load_now(from + 1);
-      if (inside && at + 2 < OF_ROW) four.z = load_now(from + 2);
-      if (inside && at + 3 < OF_ROW) four.w = load_now(from + 3);
+    const int round = next / PIECES, row = row_of(round);
+    const float* const of_row = op.x_squares + (long long)(first + row) * OF_ROW;
+    const bool inside = round < ROUNDS && row < ROWS && first + row < op.m;
+#pragma unroll
+    for (int e = 0; e < OF_PIECE; e += 4) {
+      const int at = (next % PIECES * OF_PIECE + e) * 8 + threadIdx.x % 8 * 4;
+      float4 four = make_float4(0, 0, 0, 0);
+      if constexpr (OF_ROW % 4 == 0) {
+        if (inside && at < OF_ROW) four = load_four_now(of_row + at);
+      } else {
+        if (inside && at < OF_ROW) four.x = load_now(of_row + at);
+        if (inside && at + 1 < OF_ROW) four.y = load_now(of_row + at + 1);
+        if (inside && at + 2 < OF_ROW) four.z = load_now(of_row + at + 2);
+        if (inside && at + 3 < OF_ROW) four.w = load_now(of_row + at + 3);
+      }
+      values[e] = four.x, values[e + 1] = four.y, values[e + 2] = four.z, values[e + 3] = four.w;
     }
-    values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
   }
   DEVICE void add_piece(const float (&values)[OF_PIECE], unsigned factors) {
     const int piece = next - UNDER_WAY;
-    sum += (values[0] + values[1]) + (values[2] + values[3]);
+#pragma unroll
+    for (int e = 0; e < OF_PIECE; ++e) sum += values[e];
     if (piece % PIECES < PIECES - 1) return;
     leave_factor(piece / PIECES, factors);
     sum = 0.0f;
