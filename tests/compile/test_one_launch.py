@@ -88,6 +88,13 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in wide}
 
 
+@pytest.mark.parametrize("m", [64, 128, pytest.param(160, marks=pytest.mark.thorough)])
+def test_sums_of_squares_come_while_products_are_under_way(m: int) -> None:
+    """Of tokens as rows in one warpgroup and two, and as columns: what is loaded and added there serialises none."""
+    run = il.OneLaunchExecutor(by_default(il.workloads.normed_matmuls(m, 4096, 14336, 4096)), META)
+    assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
+
+
 #: Of one product, tokens as rows and as columns, with shares as wide as each other and narrower last ones.
 SHARES = {
     "three of 64 columns": (256, il.MatmulTile(128, 192, 64, num_warps=8), 3),
