@@ -541,8 +541,9 @@ struct Matmul {
           }
         }
         synchronise();
+        const int tokens = TRANSPOSED ? wide : 64;
         // Where rows are scaled a thread has the same columns of each, if there are so many.
-        const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED || LEAVES ? 64 : wide) / PIECE;
+        const int pieces = (TRANSPOSED || LEAVES ? 64 : wide) / PIECE;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
         if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
