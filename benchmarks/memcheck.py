@@ -1,16 +1,18 @@
 """Every executor on every graph, and the one launch on FFNs and decode steps, for the CUDA sanitizers.
 
     PYTHONPATH=src compute-sanitizer --tool memcheck python benchmarks/memcheck.py
-    PYTHONPATH=src compute-sanitizer --tool racecheck python benchmarks/memcheck.py racecheck relu gated steps
+    PYTHONPATH=src compute-sanitizer --tool racecheck python benchmarks/memcheck.py --races
 
-The second runs the one launch alone, or a part of that. Answers are compared with float64 ones. Racecheck takes what a
-thread stores to be seen by those who wait for a barrier at which that thread itself arrives. In the launch the lanes of
-a warp store, or read, and meet, and one of them arrives (``launch/walk``, messages), which is as good by PTX's memory
-model. So for racecheck all lanes arrive, and nothing else is changed.
+The second runs the one launch alone; with names of its parts, these. Answers are compared with float64 ones. Racecheck
+takes what a thread stores to be seen by those who wait for a barrier at which that thread itself arrives. In the launch
+the lanes of a warp store, or read, and meet, and one of them arrives (``launch/walk``, messages), which is as good by
+PTX's memory model. So with ``--races`` all lanes arrive there, and nothing else is changed. In clusters, and where a
+warp brings words into the ring for others, one lane still arrives for all; neither is run here.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -18,15 +20,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import interlace as il
 from interlace.launch import compose
-from tests.cases import GRAPHS, Case, ffn_shape, relative_error
+from interlace.workloads import NormedMatmuls
+from tests.cases import GRAPHS, Case, by_default, ffn_shape, relative_error
 from tests.gpu.cases import EXECUTORS, case, executor, one_launch
 from tests.gpu.test_decode import SHAPES, go_on, problem, tensors
 from tests.gpu.test_decode import check as check_logits
+from tests.gpu.test_rows import is_right
 
 _TIMEOUT_S = 60.0
 #: Batches of steps whose tokens are words, in tiles of few rows, and in tiles of 64.
 _BATCHES = (1, 3, 16, 40)
-_PARTS = "relu", "gated", "steps"
+_PARTS = "relu", "gated", "normed", "steps"
 #: Of messages: one lane arrives, all do; and how many arrivals complete a phase.
 _ARRIVALS = {
     "if (lane == 0) mbarrier_arrive(sent(": "mbarrier_arrive(sent(",
@@ -46,6 +50,33 @@ def check(name: str, run: il.SerialExecutor | il.OneLaunchExecutor, c: Case) -> 
     if not relative_error(out, c.exact(inputs)) < 1e-2:
         sys.exit(f"{name} is wrong on {c.graph.name}, {c.graph.tensor(c.output)}")
     print(f"{name}: {c.graph.name}, {c.graph.tensor(c.output)}", flush=True)
+
+
+def check_graphs() -> None:
+    """Every executor on every graph."""
+    for graph in GRAPHS:
+        for m in (17, 128):
+            c = case(graph, m, "bf16")
+            for name in EXECUTORS:
+                check(name, executor(name, c.graph, timeout_s=_TIMEOUT_S), c)
+
+
+def check_ffns(kind: str) -> None:
+    """FFNs of a kind in one launch, and layers of them."""
+    for m in (1, 16, 64, 300):
+        for dependent in (False, True):
+            run, c = one_launch(m, ffn_shape(kind, 400, 1104), timeout_s=_TIMEOUT_S, dependent_launch=dependent)
+            check(run.name, run, c)
+    for m in (1, 16):
+        check("one_launch, a layer", *one_launch(m, ffn_shape(kind, 448, 1088, norm=1e-2), timeout_s=_TIMEOUT_S))
+
+
+def check_normed(m: int) -> None:
+    """Two products in one launch, the second normalised by many sums of squares."""
+    problem = NormedMatmuls(256, 4096, m)
+    run = il.OneLaunchExecutor(by_default(problem.graph(il.H200)), il.Options(timeout_s=_TIMEOUT_S))
+    is_right(run, problem)
+    print(f"{run.name}: {problem.title}", flush=True)
 
 
 def check_steps(batch: int) -> None:
@@ -69,22 +100,21 @@ def all_lanes_arrive() -> None:
 
 
 def main() -> None:
-    races = sys.argv[1:2] == ["racecheck"]
-    parts = set(sys.argv[2:] if races else ()) or set(_PARTS)
-    if races:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of the one launch: {', '.join(_PARTS)}; or all")
+    parser.add_argument("--races", action="store_true", help="the one launch alone, as racecheck can follow it")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(_PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}; use some of {', '.join(_PARTS)}")
+    if given.races:
         all_lanes_arrive()
-    for graph in () if races else GRAPHS:
-        for m in (17, 128):
-            c = case(graph, m, "bf16")
-            for name in EXECUTORS:
-                check(name, executor(name, c.graph, timeout_s=_TIMEOUT_S), c)
-    for kind in sorted(parts - {"steps"}):
-        for m in (1, 16, 64, 300):
-            for dependent in (False, True):
-                run, c = one_launch(m, ffn_shape(kind, 400, 1104), timeout_s=_TIMEOUT_S, dependent_launch=dependent)
-                check(run.name, run, c)
-        for m in (1, 16):
-            check("one_launch, a layer", *one_launch(m, ffn_shape(kind, 448, 1088, norm=1e-2), timeout_s=_TIMEOUT_S))
+    elif not given.parts:
+        check_graphs()
+    parts = set(given.parts or _PARTS)
+    for kind in sorted(parts & {"relu", "gated"}):
+        check_ffns(kind)
+    for m in (24, 100, 160) if "normed" in parts else ():
+        check_normed(m)
     for batch in _BATCHES if "steps" in parts else ():
         check_steps(batch)
     print("all ran and were right")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +13,14 @@ from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanErr
 from interlace.executors import registers
 from interlace.kernels.cuda.compiler import Binary, Resources
 from interlace.kernels.lint import lint
+from interlace.launch import compose
 from interlace.launch.compose import KEEPS
 
 from ..cases import by_default
 from ..thorough import some
 from .policies import hinted
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 META = il.Options("meta")
 A = il.Activation
 SHAPES = {
@@ -88,7 +92,20 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in wide}
 
 
-@pytest.mark.parametrize("m", [64, 128, pytest.param(160, marks=pytest.mark.thorough)])
+def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WALK", "ROLES"):
+        monkeypatch.setattr(compose, name, getattr(compose, name))
+    before = launch(il.workloads.one_matmul(8, 64, 64)).binary.ptx.count("mbarrier.arrive")
+    runpy.run_path(str(BENCHMARKS / "memcheck.py"))["all_lanes_arrive"]()
+    text = compose.WALK + compose.ROLES
+    for barrier, arrivals in (("sent", "32"), ("received", "32 * (WARPGROUPS * 4 + 2)")):
+        arrive = re.findall(rf".*mbarrier_arrive\({barrier}\(.*", text)
+        assert {"if" in line for line in arrive} == {False}
+        assert f"mbarrier_init({barrier}(t), {arrivals})" in text
+    assert launch(il.workloads.one_matmul(8, 64, 64)).binary.ptx.count("mbarrier.arrive") == before
+
+
+@pytest.mark.parametrize("m", [64, 128, 160])
 def test_sums_of_squares_come_while_products_are_under_way(m: int) -> None:
     """Of tokens as rows in one warpgroup and two, and as columns: what is loaded and added there serialises none."""
     run = il.OneLaunchExecutor(by_default(il.workloads.normed_matmuls(m, 4096, 14336, 4096)), META)

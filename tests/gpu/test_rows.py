@@ -9,7 +9,7 @@ import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
-from ..cases import TORCH, relative_error
+from ..cases import TORCH, by_default, relative_error
 from ..rows import CASES, Rows, normed, pointwise, scaled, shared, together
 
 WIDE = {
@@ -58,8 +58,17 @@ def test_problems_with_ops_of_rows_are_as_right_as_pytorch(
 ) -> None:
     preset = {FFNBlock: "gpt2-xl", NormedMatmuls: "small", Attention: "small"}[kind]
     problem = kind.of({"m": m}, True, preset)
-    graph = problem.graph(il.H200)
-    run = executor(il.build(graph, choices), il.Options(timeout_s=10.0))
+    is_right(executor(il.build(problem.graph(il.H200), choices), il.Options(timeout_s=10.0)), problem)
+
+
+@pytest.mark.parametrize("m", [24, 100, 160, 300])
+def test_products_normalised_by_many_sums_are_as_right_as_pytorch(m: int) -> None:
+    """In the tiles of the one launch: of tokens as rows and as columns, in one to three warpgroups."""
+    problem = NormedMatmuls(1024, 8192, m)
+    is_right(il.OneLaunchExecutor(by_default(problem.graph(il.H200)), il.Options(timeout_s=10.0)), problem)
+
+
+def is_right(run: DeviceExecutor, problem: Workload) -> None:
     for seed in range(2):
         given = {n: torch.from_numpy(v).to("cuda", TORCH["bf16"]) for n, v in problem.inputs(seed).items()}
         out = run.empty("out").fill_(float("nan"))

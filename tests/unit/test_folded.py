@@ -15,6 +15,7 @@ import interlace as il  # noqa: E402
 from interlace.core.errors import DTypeError, ShapeError  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
+from interlace.kernels.matmul.walk_body import pack  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
 from ..cases import TORCH, Case, by_default, ffn_answer, ffn_shape, relative_error  # noqa: E402
@@ -107,18 +108,44 @@ def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[
         make()
 
 
+@pytest.mark.parametrize(("op", "name"), [(0, "scale"), (0, "residual"), (1, "x_squares"), (1, "bias")])
+def test_what_an_epilogue_takes_by_16_bytes_begins_at_a_multiple_of_them(op: int, name: str) -> None:
+    graph = folded(13, tile(64, 64), tile(64, 64))
+    access = next(a for a in graph.ops[op].accesses if a.arg == name)
+    tensor = graph.tensor(access.tensor)
+    kind = TORCH[tensor.dtype.name]
+    aside = torch.zeros(int(np.prod(tensor.shape)) + 1, dtype=kind)[1:].view(tensor.shape)
+    with pytest.raises(ShapeError, match=f"op '.*': {name} begins at address .*, and its epilogue wants a multiple"):
+        pack(graph.ops[op], {name: aside}, il.bf16)
+
+
 GRAPHS = {
     "few tokens": folded(13, tile(16, 64, swap_ab=True), tile(16, 64, 128, swap_ab=True), gated=True, depth=256),
     "two warpgroups": folded(70, tile(64, 128, warps=8, swap_ab=True), tile(128, 72, warps=8)),
     "three warpgroups": folded(135, tile(72, 192, warps=12, swap_ab=True), tile(192, 64, warps=12)),
     "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128, kept=False),
-    # Widths of 48 and 112 columns; a piece of a row's sums in a stage, and more pieces than an item has stages.
+    # Of many sums, loaded in pieces: one by one and four at a time, in pieces of 16 and 8, in fewer stages than pieces;
+    # of one warpgroup's rows and of further ones', in one block of 64 rows and in two, with weights held ahead.
     "two pieces a row": folded(70, tile(64, 48), tile(64, 72), width=2072, columns=16),
     "fewer stages than pieces": folded(
         70, tile(128, 112, warps=8), tile(72, 128, warps=8, swap_ab=True), width=488, columns=16
     ),
+    "four at a time": folded(70, tile(64, 64), tile(64, 72), width=640, columns=16),
+    "rows of a second warpgroup": folded(
+        135, tile(128, 64, warps=8), tile(128, 72, warps=8), width=1216, gated=True, columns=16
+    ),
+    "rows of a third": folded(200, tile(192, 64, warps=12), tile(192, 72, warps=12), width=1152, columns=16),
+    "two blocks of rows": folded(135, tile(128, 64), tile(128, 72), width=640, columns=16),
+    "two blocks each": folded(260, tile(256, 48, warps=8), tile(256, 40, warps=8), width=640, columns=16),
+    "weights ahead": folded(40, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=1152, columns=16),
 }
-IN_PARTS = ("few tokens", "tokens are rows", "two pieces a row", "fewer stages than pieces")
+IN_PARTS = (
+    "few tokens",
+    "tokens are rows",
+    "two pieces a row",
+    "fewer stages than pieces",
+    "rows of a second warpgroup",
+)
 
 
 ROWS = [il.Tensor("x", (3, 200), il.bf16), il.Tensor("weight", (200,), il.bf16), il.Tensor("out", (3, 200), il.bf16)]

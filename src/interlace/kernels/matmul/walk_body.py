@@ -311,7 +311,7 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
     """
     from interlace.kernels.cuda.launcher import tensor_map
 
-    for name in ("bias", "residual", "out", "scale", "scaled"):
+    for name in ("bias", "residual", "out", "scale", "scaled", "x_squares"):
         if name in tensors:
             check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, "its epilogue wants")
     params = op.parameters
