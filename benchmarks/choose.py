@@ -11,8 +11,8 @@ count as 1. An oracle takes the launch wherever that exceeds 1. The sweep is one
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import exp, floor, log
@@ -142,11 +142,15 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
 
 
 def main() -> None:
-    if sys.argv[1] == "--table":
-        path, table = table_of(json.loads(Path(sys.argv[2]).read_text()))
-        write_whole(path, tables.text(table))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="the record to write; with --table, the sweep to read")
+    parser.add_argument("--table", action="store_true", help="write the table that ships")
+    given = parser.parse_args()
+    if given.table:
+        target, table = table_of(json.loads(given.path.read_text()))
+        write_whole(target, tables.text(table))
         return
-    path = Path(sys.argv[1])
+    path = given.path
     shipped = tables.FOLDER / f"{path.stem.rpartition('-')[2]}.json"
     if not shipped.exists():
         raise SystemExit(f"{path.name} names no chip with a table; call it like choose-h200.json")

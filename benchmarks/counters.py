@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
+from arguments import given
 
 from interlace.deploy import deployment, here
 from interlace.workloads import FFN
@@ -31,4 +30,5 @@ def main(row: str, m: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    network, tokens = given(__doc__, "network", "tokens")
+    main(network, int(tokens))

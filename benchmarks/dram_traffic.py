@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from arguments import given
+
 import interlace as il
 from interlace.bench.counters import count_launches
 from interlace.bench.record import write_record
@@ -135,4 +137,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1]) if len(sys.argv) > 1 else child()
+    main(*given(__doc__, "record")) if len(sys.argv) > 1 else child()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from arguments import given
 
 from interlace.bench.counters import count_launches
 from interlace.bench.record import write_record
@@ -89,4 +90,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1]) if len(sys.argv) > 1 else child()
+    main(*given(__doc__, "record")) if len(sys.argv) > 1 else child()

@@ -9,7 +9,6 @@ The rivals by hand are in ``rivals/``: no shared memory, 16 bytes to a load, man
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import given
 
 from interlace.bench.compile import compilers
 from interlace.bench.record import write_record
@@ -245,4 +245,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*given(__doc__, "record"))

@@ -8,12 +8,13 @@ splits, and the default of the executor, which measurements made; all of one FFN
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean
+
+from arguments import given
 
 import interlace as il
 from interlace.bench.problem import Problem
@@ -123,4 +124,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*given(__doc__, "record"))

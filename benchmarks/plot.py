@@ -17,6 +17,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from arguments import given
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from report import STEP_RECORDS
@@ -89,7 +90,7 @@ def plot_decode(records: Sequence[dict[str, Any]], path: Path = DECODE) -> None:
 
 
 def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
-    """Speedup over the fastest library as bars from 1, a group per FFN, with what the floor would allow above each."""
+    """Speedup in a model over the fastest library as bars from 1, a group per FFN, and above what the floor allows."""
     figure, axis = plt.subplots(figsize=(11, 4))
     small: dict[str, Any] = {"ha": "center", "fontsize": 8}
     ticks: dict[int, int] = {}
@@ -97,7 +98,7 @@ def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
     for name in FFN.record:
         rows = [row for row in record["rows"] if row["preset"] == name]
         for x, row in enumerate(rows, at):
-            ours, floor = row["ratio"], speedup(row, row["floor_us"])
+            ours, floor = row["layer"]["ratio"], speedup(row["layer"], row["floor_us"])
             axis.bar(x, ours - 1, 0.7, bottom=1, color=FASTER if ours >= 1 else SLOWER)
             axis.hlines(floor, x - 0.35, x + 0.35, color=FLOOR, linewidth=1.5)
             axis.annotate(f"{ours:.2f}", (x, min(ours, 1)), (0, -10), textcoords="offset points", **small)
@@ -107,12 +108,12 @@ def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
             axis.text(middle, -0.1, title(name), transform=axis.get_xaxis_transform(), va="top", **small)
             at += len(rows) + 1
     axis.axhline(1, color=FLOOR, linewidth=0.8)
-    axis.plot([], [], color=FLOOR, linewidth=1.5, label="memory or tensor-core limit")
+    axis.plot([], [], color=FLOOR, linewidth=1.5, label="memory or tensor-core limit of the FFN")
     axis.set_xticks(list(ticks), list(map(str, ticks.values())), fontsize=8)
     axis.margins(y=0.1)
     axis.set_ylabel("speedup over the best of PyTorch")
     axis.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 1.12))
-    axis.set_title(f"FFNs in bf16, by tokens; {record['gpu']}, {record['date']}", fontsize=9)
+    axis.set_title(f"FFNs between a norm and an add, in bf16, by tokens; {record['gpu']}, {record['date']}", fontsize=9)
     _save(figure, axis, path)
 
 
@@ -163,4 +164,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    given(__doc__)
     main()

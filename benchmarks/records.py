@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from arguments import given
 from rich.console import Console
 from rich.table import Table
 
@@ -94,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    given(__doc__)
     main()

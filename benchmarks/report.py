@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from arguments import given
 from tables import ffn, launches, loops, modules, planner
 
 from interlace.core.files import write_whole
@@ -99,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    given(__doc__)
     main()

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
+from arguments import given
 
 from interlace.core.dtypes import bf16
 from interlace.loops import library
@@ -87,4 +88,4 @@ def main(part: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*given(__doc__, optional=("part",)))

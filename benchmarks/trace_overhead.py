@@ -5,11 +5,11 @@ python benchmarks/trace_overhead.py benchmarks/results/trace-h200.json
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import given
 
 import interlace as il
 from interlace.bench.record import write_record
@@ -55,17 +55,17 @@ def overhead(model: str, m: int) -> dict[str, float]:
     return {name: t.median_us for name, t in median_us(functions, repeats=31, calls=3).items()}
 
 
-def main() -> None:
+def main(record: str | None = None) -> None:
     rows = [{"model": model, "m": m, **overhead(model, m)} for model, m in SHAPES]
     for row in rows:
         print(
             f"{row['model']}, M = {row['m']}: {100 * (row['with_us'] / row['without_us'] - 1):.2f} % overhead"
         )
-    if len(sys.argv) > 1:
+    if record is not None:
         protocol = "CUDA-graph replays, interleaved, median of 31 rounds, weights rotated past the L2"
         command = "python benchmarks/trace_overhead.py"
-        write_record(Path(sys.argv[1]), command, protocol, MEASURES, {"rows": rows})
+        write_record(Path(record), command, protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":
-    main()
+    main(*given(__doc__, optional=("record",)))

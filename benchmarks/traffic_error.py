@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from arguments import given
 from dram_traffic import Case, cases
 
 import interlace as il
@@ -102,4 +102,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*given(__doc__, "record"))
