@@ -119,7 +119,8 @@ def speedup_ends(record: dict[str, Any]) -> str:
         f"Feed-forward networks between a norm and an add, as in a model, on an {record['gpu']} ({record['date']}, "
         f"{_versions(record)}), beside the best of eager PyTorch and torch.compile in a CUDA graph; "
         f"[back to back](docs/glossary.md#back-to-back), each follows itself. Of each size "
-        f"({', '.join(name for name, *_ in SIZES)} tokens) these are the best row and the worst, where there are two. Over all {len(record['rows'])} rows the speedup is {means['in a model']:.2f}, "
+        f"({', '.join(name for name, *_ in SIZES)} tokens) these are the best row and the worst, where there are "
+        f"two. Over all {len(record['rows'])} rows the speedup is {means['in a model']:.2f}, "
         f"back to back {means['back to back']:.2f}, in the geometric mean: [performance](docs/performance.md).",
     ]
     return "\n".join(lines)
