@@ -92,11 +92,12 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Every executor that can run a workload against the best of eager PyTorch and torch.compile in CUDA graphs.
 
-        Without a preset or a shape, the rows that the project keeps records of. Back to back and, where the workload
-        is a layer's, inside a model. Each executor stands with the fastest of its settings, picked on other rounds
-        than those reported. On a host with many CPUs several rows are under way on a GPU at once; whatever is timed has
-        it alone. The record is written after each row, and rows come in an order in which any beginning says most, so a
-        run that is cut short keeps what it has.
+        Without a preset, a shape or sizes, the rows that the project keeps records of, if it does: of ffn relu, swiglu,
+        gelu and swiglu-tp8, each in sizes of its own. Back to back and, where the workload is a layer's, inside a
+        model. Each executor stands with the fastest of its settings, picked on other rounds than those reported. On a
+        host with many CPUs several rows are under way on a GPU at once; whatever is timed has it alone. The record is
+        written after each row, and rows come in an order in which any beginning says most, so a run that is cut short
+        keeps what it has.
 
         Example: interlace bench ffn --preset relu --m 16 --m 512 --out record.json
 
@@ -129,7 +130,7 @@ def register(app: typer.Typer) -> None:
             rows = in_order([*rows, row], cases)
             if out is not None:
                 figures = {"options": options, "rows": rows, "means": means_of(work.kind, rows)}
-                save(out, record(_command(work, executors, compiled, order), _PROTOCOL, measures, figures))
+                save(out, record(_command(work, executors, compiled, order, gpus), _PROTOCOL, measures, figures))
         if rows:
             show_rows(work.kind, rows, machine.name)
         if failed is not None:
@@ -225,7 +226,7 @@ def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
 
 
 def _command(
-    work: Selection, executors: Sequence[type[Executor]], compiled: bool, order: names.NamedOrder | None
+    work: Selection, executors: Sequence[type[Executor]], compiled: bool, order: names.NamedOrder | None, gpus: int
 ) -> str:
     """What repeats the measurement."""
     words = ["interlace", "bench", work.kind.name]
@@ -239,7 +240,8 @@ def _command(
     for executor in executors:
         words += ["--executor", executor.name]
     words += ["--order", order.name] if order else []
-    return shlex.join(words + ([] if compiled else ["--no-compile"]))
+    words += [] if compiled else ["--no-compile"]
+    return shlex.join(words + (["--gpus", str(gpus)] if gpus > 1 else []))
 
 
 def _word(value: Any) -> str:

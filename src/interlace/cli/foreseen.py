@@ -51,9 +51,11 @@ class Foreseen:
         until_ns = max(each.prediction.trace.span_ns for each in shown)
         for each in shown:
             workers = each.prediction.plan.workers
-            say(f"{', '.join(each.names)}: {plural(workers, 'worker')} over {number(until_ns * 1e-3)} us")
+            us = number(each.prediction.trace.span_ns * 1e-3)
+            say(f"{', '.join(each.names)}: {plural(workers, 'worker')}, {us} us")
             draw(picture(each.prediction.trace, workers, until_ns))
-        say("the more workers, the darker; `interlace explain` tells more")
+        until = number(until_ns * 1e-3)
+        say(f"from 0 to {until} us; the more workers, the darker; `interlace explain` tells more")
 
 
 def foreseen(work: Selection, schedule: ScheduleOptions) -> Foreseen | None:
