@@ -86,6 +86,21 @@ def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
     assert "\0" not in str(caught.value)
 
 
+@pytest.mark.parametrize("define", ["/* stages */ #define STAGES 1", "#define/**/STAGES 1", "#\\\ndefine STAGES 1"])
+def test_a_macro_written_strangely_ends_with_its_text_too(define: str) -> None:
+    """The launch behind it has its own number of stages."""
+    plain = launch(alone(replace(TEXT, text=NORM_TEXT))).composition.text
+    run = launch(alone(replace(TEXT, text=f"{define}\n{NORM_TEXT}")))
+    assert "#undef STAGES" in run.composition.text
+    assert "#undef STAGES" not in plain
+
+
+def test_a_constant_below_what_float32_holds_is_a_number_of_it() -> None:
+    for small in (1e-50, -1e-40, 0.0):
+        text = replace(TEXT, constants=(*TEXT.constants, "tiny"))
+        assert launch(alone(text, {"tiny": small})).binary.warnings == ()
+
+
 def test_macros_of_a_text_end_with_it() -> None:
     first = "#define rsqrtf(x) (x)\n#define DEVICE_HALF\n" + NORM_TEXT
     second = "#if defined(rsqrtf) || defined(DEVICE_HALF)\n#error they go on\n#endif\n" + NORM_TEXT
@@ -112,6 +127,15 @@ def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_laun
     """
     with pytest.raises(CompileError, match="my norm does not fit the registers: a thread has 1020 bytes"):
         _ = launch(alone(replace(TEXT, text=greedy))).binary
+    deep = r"""
+    DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
+      float v[1 << 18];
+      for (int i = 0; i < 1 << 18; ++i) v[i] = widened(a.x[i % 64]);
+      for (int i = thread(); i < 64; i += THREADS) a.y[i] = rounded<bf16>(v[(int)v[i] & 0x3ffff]);
+    }
+    """
+    with pytest.raises(CompileError, match="my norm keeps 1048576 bytes of each thread in local memory"):
+        _ = launch(alone(replace(TEXT, text=deep))).binary
 
 
 def test_what_no_text_takes_is_refused() -> None:
@@ -148,12 +172,35 @@ def test_what_no_text_takes_is_refused() -> None:
         launch(alone(replace(headed, header_bytes=lambda op: -16)))
     with pytest.raises(ArgumentError, match=r"op 'mine': header_bytes is 1\.5; write a whole number"):
         launch(alone(replace(headed, header_bytes=lambda op: 1.5)))
-    for more, message in (("\udcff", "no UTF-8 at its"), ("\0", "has a NUL"), ("__shared__ float a;", "scratch<T>")):
+    streamed = replace(TEXT, streamed=("x",), loads="Loads")
+    for stage, message in ((None, "stage_bytes is None"), (1.5, "stage_bytes is 1.5"), (-5, "a stage of -5 bytes")):
+        with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):
+            launch(alone(replace(streamed, stage_bytes=lambda op, stage=stage: stage)))
+    for boxes, message in (
+        (3, "boxes is 3"),
+        ({"x": 0}, "boxes of 0 rows of 'x'; give 1 to 256 rows"),
+        ({"x": 300}, "boxes of 300"),
+        ({"zz": 3}, "boxes of 3 rows of 'zz'"),
+        ({"x": "a"}, r"boxes\['x'\] is 'a'"),
+    ):
+        with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):
+            launch(alone(replace(streamed, boxes=lambda op, boxes=boxes: boxes)))
+    for more, message in (
+        ("\udcff", "no UTF-8 at its"),
+        ("\0", "has a NUL"),
+        ("__shared__ float a;", "scratch<T>"),
+        ("__global__ void mine() {}", "has a __global__ kernel"),
+        ("// and so on \\", "ends in a backslash"),
+    ):
         with pytest.raises(ParamError, match=message):
             il.TextBody(f"{NORM_TEXT}{more}", "norm_rows")
     il.TextBody(NORM_TEXT + '// no __shared__\n/* "__shared__"\n */', "norm_rows")
     with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name 'a b'"):
         launch(alone(TEXT, {"a b": 1}))
+    for name in ("int", "register", "DEVICE", "bf16"):
+        with pytest.raises(ParamError, match=f"CUDA C\\+\\+ has no name '{name}'"):
+            launch(alone(TEXT, {name: 1}))
+    launch(alone(TEXT, {"lambda": 1}))
     with pytest.raises(ParamError, match=r"both arguments and params \['x'\]"):
         launch(alone(TEXT, {"x": 1}))
 

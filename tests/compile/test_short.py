@@ -148,6 +148,15 @@ def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[In
         il.OneLaunchExecutor(plan, il.Options("meta", short=short))
 
 
+def test_what_an_op_writes_is_not_short() -> None:
+    """In place an epilogue would write the rows that are not there."""
+    x, w, y = (il.Tensor(name, (64, 64), il.bf16) for name in ("x", "w", "y"))
+    op = il.matmul("op", x, w, y, residual=y, tile=il.MatmulTile(64, 64, 64))
+    plan = il.build(il.Graph("in place", (x, w, y), (op,), ("x", "w", "y"), ("y",)), il.Choices(132))
+    with pytest.raises(PlanError, match="tensor 'y' may not have fewer rows .*: op 'op' writes all of them; leave it"):
+        il.OneLaunchExecutor(plan, il.Options("meta", short=("y",)))
+
+
 @pytest.mark.parametrize("norm", [None, 1e-5])
 def test_the_one_launch_takes_short_inputs_where_all_leave_out_what_is_missing(norm: float | None) -> None:
     plan = il.plan_graph(il.workloads.ffn(32, replace(SHAPE, norm=norm)), il.H200, il.OneLaunchExecutor)

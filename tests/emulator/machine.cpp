@@ -19,6 +19,7 @@ namespace {
 constexpr uint64_t MOST_STEPS = 4'000'000;
 constexpr size_t MOST_FAULTS = 64;
 constexpr uint32_t SLEEP = 8;  // of so many steps of the scheduler one ends the sleep of all
+constexpr uint64_t MOST_PICKS = 1 << 16;  // of threads of a block, one after another
 constexpr uint32_t REST_NS = 5000;  // of a block of which nobody has anything to do, until it has its turn again
 char* stacks;
 size_t stacks_bytes;
@@ -58,7 +59,9 @@ Thread* pick() {
   for (;;) {
     if (!machine.flying.empty() && machine.random.once_in(machine.land_one_in)) land_one();
     if (!machine.asleep.empty() && machine.random.once_in(SLEEP)) end_sleep(false);
-    if (machine.turns && machine.random.once_in(machine.pass_one_in)) machine.turns->pass();
+    // A warp that looks without sleeping keeps a turn no longer: every block comes on, as on a GPU.
+    const bool long_enough = ++machine.picks % MOST_PICKS == 0;
+    if (machine.turns && (machine.random.once_in(machine.pass_one_in) || long_enough)) machine.turns->pass();
     if (!machine.ready[machine.warp] || machine.random.once_in(machine.leave_one_in)) {
       const uint32_t warps = static_cast<uint32_t>(machine.ready.size()), first = machine.random.below(warps);
       uint32_t some = 0;
@@ -337,7 +340,7 @@ extern "C" {
 __attribute__((visibility("default"))) void emulate(Call* call, Turns* turns) {
   machine.random.state = call->seed;
   constexpr uint32_t LANDS[] = {4096, 1, 4, 32}, LEAVES[] = {2, 8, 64};  // 4096: late, but also while somebody polls
-  constexpr uint32_t PASSES[] = {0, 64, 4096};                           // 0: where all wait or poll alone
+  constexpr uint32_t PASSES[] = {0, 64, 4096};                           // 0: where all wait or poll, or after long
   machine.land_one_in = LANDS[machine.random.below(4)];
   machine.leave_one_in = LEAVES[machine.random.below(3)];
   machine.last_lane_first = machine.random.below(2);

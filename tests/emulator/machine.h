@@ -188,7 +188,7 @@ struct Machine {
   Turns* turns = nullptr;    // where further blocks run beside this one
   uint32_t pass_one_in = 0;  // how often it passes its turn on though there is something to do
   uint32_t warp = 0;
-  uint64_t steps = 0, clock_ns = 0;
+  uint64_t steps = 0, picks = 0, clock_ns = 0;
   Thread* current = nullptr;
   jmp_buf scheduler;
   bool fatal = false;

@@ -38,8 +38,8 @@ def chain(ops: int = 3) -> il.Graph:
     return il.Graph("chain", tuple(x), made, ("x0",), (x[-1].name,))
 
 
-def launch(dispatch: il.Dispatch, stealing: il.Stealing = ONE) -> EmulatedLaunch:
-    plan = il.build(chain(), il.Choices(WORKERS, dispatch, stealing=stealing))
+def launch(dispatch: il.Dispatch, stealing: il.Stealing = ONE, ops: int = 3) -> EmulatedLaunch:
+    plan = il.build(chain(ops), il.Choices(WORKERS, dispatch, stealing=stealing))
     return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
 
 
@@ -120,6 +120,7 @@ LAUNCHES |= {name: partial(queue, change, il.Dispatch.DISPATCHER) for name, chan
 LAUNCHES["half, kept twice"] = partial(two_lists, HALVES["half, kept twice"], stealing=HALF, timeout_s=2.0)
 LAUNCHES["given twice"] = partial(queue, DISPATCHER["given twice"], il.Dispatch.DISPATCHER, 2.0)
 LAUNCHES["host"] = hosted
+LAUNCHES["dispatcher, one op"] = partial(launch, il.Dispatch.DISPATCHER, ops=1)
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
 #: Where no wait is to end, or only one, a loaded machine may take its time.
@@ -288,6 +289,14 @@ def test_an_item_that_the_dispatcher_does_not_give_is_named(name: str, lost: int
 def test_an_item_that_the_dispatcher_gives_in_place_of_another_leaves_that_undone() -> None:
     with pytest.raises(AssertionError):
         run_once(launches()["given twice"], 0)
+
+
+def test_the_dispatcher_ends_where_nobody_posts() -> None:
+    """Seeds with which its block once had the only turn for ever, while others had yet to hear that nothing is left."""
+    run = launches()["dispatcher, one op"]
+    for seed in (6, 11, 22):
+        run_once(run, seed)
+        assert [str(fault) for fault in run.faults] == []
 
 
 def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:

@@ -375,6 +375,13 @@ def test_op_without_a_reduction_is_never_split() -> None:
     assert letters(SplitK(4), 3, 1) == letters(StreamK(4), 3, 1) == "a b c"
 
 
+def test_panels_of_more_rows_than_there_are_are_one_panel() -> None:
+    for order in (GroupedPanels, GroupedSerpentine):
+        np.testing.assert_array_equal(order(2**70).permutation((4, 3)), order(4).permutation((4, 3)))
+    plans = [build(two_matmuls(), Choices(4, interleaving=Panels(rows))) for rows in (4, 2**70)]
+    np.testing.assert_array_equal(plans[0].items.tile, plans[1].items.tile)
+
+
 def test_split_falls_on_chunks_and_the_last_is_short() -> None:
     graph = two_matmuls(1, (1, 10, 1), up=(1, 10), down=(1, 1), block=4)
     plan = build(graph, Choices(1, split={"down": SplitK(2)}))

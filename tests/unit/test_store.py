@@ -122,6 +122,9 @@ def _damages() -> dict[str, object]:
         "no time": change(us=None),
         "a time of no number": change(us="fast"),
         "a library's time below zero": change(library_us=-1.0),
+        "a time beyond a float": change(us=10**400),
+        "a library's time beyond all": change(library_us=1e300),
+        "a time that is none": change(us=5e-324),
         "setting is a number": change(setting=3),
         "setting lacks a field": change(setting={}),
         "an op that there is not": change(setting={"ops": {"off": SETTING.to_data()["ops"]["up"]}}),
@@ -158,7 +161,7 @@ def test_a_folder_in_the_place_of_the_file_is_ignored_with_a_warning() -> None:
     path = keep()
     path.unlink()
     path.mkdir()
-    with pytest.warns(RuntimeWarning, match="IsADirectoryError"):
+    with pytest.warns(RuntimeWarning, match="it is no regular file"):
         assert launch().kept is None
 
 

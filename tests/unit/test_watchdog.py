@@ -95,3 +95,11 @@ def test_a_tile_that_runs_when_data_want_it_is_named_where_it_posts_in_any_case(
     came = np.ones(len(plan.items), np.bool_)
     came[[waiting, ready]] = False
     assert hang_error(plan, 0, EMPTY, 2, 1, done, came).producer == "op 'level5', tile (31)"
+
+
+def test_where_every_item_came_none_is_called_missing() -> None:
+    plan = build(chain(2, 2), Choices(2, Dispatch.DISPATCHER))
+    done, came = np.where(plan.items.post >= 0, 1, 0), np.ones(len(plan.items), np.bool_)
+    error = hang_error(plan, 0, EMPTY, 4, 0, done, came)
+    assert (error.producer, error.item, error.seen) == (None, -1, 4)
+    assert "all of 4 items came, and was not told that none is left before the watchdog fired" in str(error)

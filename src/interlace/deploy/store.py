@@ -21,7 +21,7 @@ from typing import Any
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
-from interlace.core.files import cache_dir, write_whole
+from interlace.core.files import cache_dir, check_regular, write_whole
 from interlace.core.version import VERSION
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
@@ -30,6 +30,7 @@ from interlace.kernels.base import kernel_of
 from interlace.policies.setting import Setting
 
 _SCHEMA = 2
+_SHORTEST_US, _LONGEST_US = 1e-3, 1e12  # of a launch: a nanosecond, eleven days
 _FOLDER = "tune"
 
 
@@ -82,6 +83,7 @@ def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept |
     try:
         path = _path(key)
         where = str(path)
+        check_regular(path)
         entry = json.loads(path.read_text(encoding="utf-8"))
         if entry["schema_version"] != _SCHEMA or entry["key"] != key:
             raise ValueError("it is of another schema, or for something else")
@@ -97,8 +99,8 @@ def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept |
 
 
 def _us(value: Any, or_none: bool = False) -> Any:
-    if not (or_none and value is None) and not (type(value) in (int, float) and 0 < value < float("inf")):
-        raise ValueError(f"a time of {value!r}")
+    if not (or_none and value is None) and not (type(value) in (int, float) and _SHORTEST_US <= value <= _LONGEST_US):
+        raise ValueError(f"a time of {value if isinstance(value, float) else type(value).__name__}")
     return value
 
 

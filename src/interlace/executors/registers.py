@@ -14,6 +14,7 @@ from interlace.kernels.bodies import HELD_REGISTERS
 from interlace.kernels.cuda.compiler import Binary, compile_text
 
 _BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
+_MOST_STACK_BYTES = 512 << 10  # of a thread's local memory, by CUDA's programming guide
 
 
 def compiled(
@@ -45,5 +46,11 @@ def compiled(
         raise CompileError(
             f"a launch of kernels {named} does not fit the registers: a thread has {_BYTES} "
             f"bytes of them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
+        )
+    if binary.resources.stack_bytes > _MOST_STACK_BYTES:
+        named = ", ".join(dict.fromkeys(kernels))
+        raise CompileError(
+            f"a launch of kernels {named} keeps {binary.resources.stack_bytes} bytes of each thread in local memory, "
+            f"and CUDA has {_MOST_STACK_BYTES}; use smaller arrays, or scratch"
         )
     return binary

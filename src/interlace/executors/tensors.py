@@ -69,12 +69,17 @@ def check_short(
 
     Raises:
         GraphError: a name of no input.
-        PlanError: a load that fills nothing in.
+        PlanError: a load that fills nothing in, or an op that writes it.
     """
     for name in short:
         if name not in graph.inputs:
             raise GraphError(f"Options.short names {name!r}, which is no input of graph {graph.name!r}")
         for op in graph.ops:
+            if any(access.tensor == name for access in op.writes):
+                raise PlanError(
+                    f"tensor {name!r} may not have fewer rows than graph {graph.name!r} says: op {op.name!r} writes "
+                    "all of them; leave it out of Options.short, or write to another tensor"
+                )
             for access in op.reads:
                 if access.tensor == name and access.arg not in filled(op):
                     raise PlanError(

@@ -140,10 +140,20 @@ def _awaited(plan: Plan, items: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def _never_came(plan: Plan, place: int, expected: int, seen: int, done: np.ndarray, came: np.ndarray) -> HangError:
     """The error for a wait for an item that becomes ready."""
-    lost = _lost(plan, done, came)
     what = f"place {place} of the queue of ready items, to which"
     if plan.dispatch is Dispatch.DISPATCHER:
         what, seen = "an item of the dispatcher, for which", int(came.sum())
+    if came.all():
+        return HangError(
+            f"a worker waited for {what} all of {expected} items came, and was not told that none is left before the "
+            f"watchdog fired. {UNDEFINED}",
+            item=-1,
+            semaphore=-1,
+            expected=expected,
+            seen=expected,
+            producer=None,
+        )
+    lost = _lost(plan, done, came)
     return HangError(
         f"a worker waited for {what} {seen} of {expected} items came before the watchdog fired; "
         f"{plan.item_name(lost)} (item {lost}) never came, though all that it waits for was posted. {UNDEFINED}",
@@ -156,10 +166,10 @@ def _never_came(plan: Plan, place: int, expected: int, seen: int, done: np.ndarr
 
 
 def _lost(plan: Plan, done: np.ndarray, came: np.ndarray) -> int:
-    """The first item that did not come to the queue although all that it waits for was posted in the last run."""
+    """Of those that did not come to the queue, of which there are some, the first that waits for nothing more."""
     items, waits = plan.items, plan.waits
     short = np.bincount(items.post[_silent(plan, done)], minlength=plan.semaphores)
     ready = ~came
     ready[waits.item[fold(np.maximum, short, waits.first, waits.count, waits.stride) > 0]] = False
     lost = np.flatnonzero(ready) if ready.any() else np.flatnonzero(~came)
-    return int(lost[0]) if len(lost) else 0
+    return int(lost[0])

@@ -15,10 +15,10 @@ waited signals through the ring (``launch/plain``); what is written by no op bef
 
 from __future__ import annotations
 
-import keyword
 import math
 import re
 from collections.abc import Callable, Mapping
+from ctypes import c_float
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,13 +36,23 @@ _TYPE = "Walked"
 #: Stands behind a text; the composition puts the number of the line there.
 LINES_GO_ON = "#line 0\n"
 _INT32, _INT64 = 1 << 31, 1 << 63
-_FLOAT = (2 - 2**-23) * 2.0**127  # the largest that float32 holds
+_FLOAT, _LEAST = (2 - 2**-23) * 2.0**127, 2.0**-126  # the largest that float32 holds, the least with all its bits
 _ALIGN = 16
 _PANEL_BYTES = 128
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_MACRO = re.compile(r"^\s*(?:#|%:)\s*define\s+(\w+)", re.MULTILINE)
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and strings
+#: Words of C++17, and what stands before every text.
+_TAKEN = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const "
+    "const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern "
+    "false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or "
+    "or_eq private protected public register reinterpret_cast return short signed sizeof static static_assert "
+    "static_cast struct switch template this thread_local throw true try typedef typeid typename union unsigned using "
+    "virtual void volatile wchar_t while xor xor_eq DEVICE NULL bf16 fp16 fp32 Arguments Operands Tile".split()
+)
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 _LINE = 128  # bytes: headers, beside the slots, do
+_MOST_BOX = 256  # rows that a bulk load brings at once
 _MOST_RESIDENT = 256  # elements of what may lie in shared memory: a kilobyte
 
 
@@ -175,7 +185,7 @@ class TextBody:
         numbers = {name: value for name, value in op.params if not isinstance(value, str)}
         members = {name: value for name, value in numbers.items() if name not in self.constants}
         for name in (*pointers, *members, *self.constants):
-            if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+            if not name.isidentifier() or not name.isascii() or name in _TAKEN:
                 raise ParamError(f"op {op.name!r}: CUDA C++ has no name {name!r}; rename the argument or param")
         unknown = sorted({*self.streamed, *self.early, *self.headed} - pointers.keys() - {*self.optional})
         if unknown and not self.proved:
@@ -193,7 +203,7 @@ class TextBody:
         both = [name for name, _ in self.filled if name in self.polls]
         if both:
             raise ParamError(f"op {op.name!r}: {both} are filled and polled; words are of all rows, so leave out one")
-        rows = {} if self.boxes is None else dict(self.boxes(op))
+        rows = self._boxes(op, pointers)
         headed = self.header_bytes is not None and worded.numbers.keys().isdisjoint(self.polls)
         maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)
         kinds = ((name, _kind(op, name, value)) for name, value in members.items())
@@ -228,6 +238,18 @@ class TextBody:
             filled=tuple(name for name, _ in self.filled),
         )
 
+    def _boxes(self, op: Op, pointers: Mapping[str, str]) -> dict[str, int]:
+        """Rows of a box, by argument."""
+        found = {} if self.boxes is None else self.boxes(op)
+        check_type(found, Mapping, f"op {op.name!r}", "boxes")
+        for name, count in found.items():
+            if name not in pointers or not 1 <= whole(count, f"op {op.name!r}", f"boxes[{name!r}]") <= _MOST_BOX:
+                raise ParamError(
+                    f"op {op.name!r}: boxes of {count!r} rows of {name!r}; give 1 to {_MOST_BOX} rows of one of "
+                    f"{[*pointers]}"
+                )
+        return dict(found)
+
     def _resident(self, op: Op, tensors: Mapping[str, Tensor]) -> Resident | None:
         """What may lie in shared memory: a vector that has an element for every ``tile.i``, and not too many."""
         shape = tensors[self.resident].shape if self.resident in tensors else ()
@@ -241,7 +263,10 @@ class TextBody:
         if scratch < 0:
             raise ParamError(f"op {op.name!r}: {scratch} bytes of scratch; give 0 or more")
         of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
-        stage = 0 if self.stage_bytes is None else -(-int(self.stage_bytes(op)) // _SLOT) * _SLOT
+        stage = 0 if self.stage_bytes is None else whole(self.stage_bytes(op), f"op {op.name!r}", "stage_bytes")
+        if stage < 0:
+            raise ParamError(f"op {op.name!r}: a stage of {stage} bytes; give 0 or more")
+        stage = -(-stage // _SLOT) * _SLOT
         independent, dependent = (0, stage) if self.late else (stage, 0)
         header = 0
         if headed and self.header_bytes is not None:
@@ -271,12 +296,17 @@ class TextBody:
         kept = "" if resident is None else f" typedef {through}{self.function}, {resident.count}> Resident; "
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         # Macros know no namespace: those of the text end with it.
-        ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))
+        ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(_plain(self.text))))
         return (
             f"{constants}struct Arguments : Operands {{\n{null}}};\n"
             f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}{ends}'
             f"struct {_TYPE} : {through}{self.function}> {{{kept}}};\n"
         )
+
+
+def _plain(text: str) -> str:
+    """A text with its lines joined as a compiler does, without comments and strings."""
+    return _NO_CODE.sub(" ", text.replace("\\\n", ""))
 
 
 def _check_text(text: str) -> None:
@@ -287,7 +317,11 @@ def _check_text(text: str) -> None:
         raise ParamError(f"the text of a TextBody is no UTF-8 at its character {error.start}; write it anew") from None
     if "\0" in text:
         raise ParamError(f"the text of a TextBody has a NUL at its character {text.index(chr(0))}; write it anew")
-    if "__shared__" in _NO_CODE.sub(" ", text):
+    if text.rstrip().endswith("\\"):
+        raise ParamError("the text of a TextBody ends in a backslash, which joins it to what follows; leave it out")
+    if "__global__" in _plain(text):
+        raise ParamError("the text of a TextBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
+    if "__shared__" in _plain(text):
         raise ParamError(
             "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
             "scratch_bytes= bytes instead"
@@ -335,5 +369,6 @@ def _constant(op: Op, name: str) -> str:
     if isinstance(value, bool):
         return f"bool {name} = {str(value).lower()}"
     if isinstance(value, float):
-        return f"float {name} = {value!r}f"
+        # What float32 has no number for is 0 or the least there is, where a compiler would stop.
+        return f"float {name} = {value if abs(value) >= _LEAST else c_float(value).value!r}f"
     return f"{kind} {name} = {value}{'ll' if kind != 'int' else ''}"

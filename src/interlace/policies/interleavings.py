@@ -79,7 +79,7 @@ class Panels(Interleaving):
 
     def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
         def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
-            return coords[:, 0] // self.rows
+            return coords[:, 0] // min(self.rows, grid[0])
 
         return _by_group(parts, dependencies, post, source, self.lag)
 

@@ -70,7 +70,7 @@ class GroupedPanels(Order):
         positive("GroupedPanels", "rows", self.rows)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
-        return row // self.rows, column, row
+        return row // min(self.rows, rows), column, row
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class GroupedSerpentine(Order):
         positive("GroupedSerpentine", "rows", self.rows)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
-        panel = row // self.rows
+        panel = row // min(self.rows, rows)
         step = np.where(panel % 2 == 0, column, columns - 1 - column)
         return panel, step, np.where(step % 2 == 0, row, -row)
 
