@@ -25,7 +25,7 @@ class Options:
         trace: record times of every item.
         jitter_s: upper bound of random delays injected around waits and posts, for tests; at most 2.
         short: inputs that may come with fewer rows than the graph says, but one; rows of results that come of missing
-            ones mean nothing. For executors whose loads leave them out, which is checked.
+            ones mean nothing. For executors whose loads leave them out, which is checked, and of what no op writes.
         dependent_launch: let a run's launches start while the one before still drains (programmatic
             dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
         termination: how workers find that nothing is left, under spawn dispatch.
