@@ -56,6 +56,19 @@ def test_text_preamble_and_architecture_are_told_apart(folder: Path, compiled: l
     assert len(compiled) == len(list(folder.iterdir())) == 4
 
 
+def test_an_entry_whose_times_cannot_be_set_is_read(
+    folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared cache may be somebody else's."""
+    first = compile_it()
+
+    def refused(path: Path) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(cache.os, "utime", refused)
+    assert (compile_it(), len(compiled)) == (first, 1)
+
+
 @pytest.mark.parametrize("keep", [0, 20, 100, -1])
 def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, compiled: list[str], keep: int) -> None:
     first = compile_it()

@@ -108,14 +108,16 @@ def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[
         make()
 
 
-@pytest.mark.parametrize(("op", "name"), [(0, "scale"), (0, "residual"), (1, "x_squares"), (1, "bias")])
-def test_what_an_epilogue_takes_by_16_bytes_begins_at_a_multiple_of_them(op: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "name"), [(0, "scale"), (0, "residual"), (1, "x_squares"), (1, "bias"), (0, "x"), (1, "weight")]
+)
+def test_what_is_taken_by_16_bytes_begins_at_a_multiple_of_them(op: int, name: str) -> None:
     graph = folded(13, tile(64, 64), tile(64, 64))
     access = next(a for a in graph.ops[op].accesses if a.arg == name)
     tensor = graph.tensor(access.tensor)
     kind = TORCH[tensor.dtype.name]
     aside = torch.zeros(int(np.prod(tensor.shape)) + 1, dtype=kind)[1:].view(tensor.shape)
-    with pytest.raises(ShapeError, match=f"op '.*': {name} begins at address .*, and its epilogue wants a multiple"):
+    with pytest.raises(ShapeError, match=f"op '.*': {name} begins at address .*, and .* wants? a multiple of 16 bytes"):
         pack(graph.ops[op], {name: aside}, il.bf16)
 
 

@@ -51,7 +51,7 @@ _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _SHARES = 15  # numbers of a template before that of the parts that share sums
 _BEFORE_WORDS = 14  # the same, before that of what is words
 _AS_WORDS = ("x", "out", "scaled")  # by the bit of that; squares are words where what they are of is
-_PIECE_BYTES = 16  # of an epilogue's loads and stores
+_PIECE_BYTES = 16  # that bulk loads begin at a multiple of, and an epilogue loads and stores at once
 _SUMS_OF_SQUARES = ("x_squares", "squares")
 _BY_PIECES = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
@@ -307,13 +307,17 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
     Boxes are a block's share of what a tile needs.
 
     Raises:
-        ShapeError: what epilogues take by more than an element does not begin at a multiple of 16 bytes.
+        ShapeError: what bulk loads bring, or epilogues take by more than an element, does not begin at a multiple of
+            16 bytes.
     """
     from interlace.kernels.cuda.launcher import tensor_map
 
     for name in ("bias", "residual", "out", "scale", "scaled", "x_squares"):
         if name in tensors:
             check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, "its epilogue wants")
+    for name in ("x", "weight", "gate", "x_scale"):
+        if name in tensors:
+            check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, "bulk loads want")
     params = op.parameters
     bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
     panels = skinny(op)
