@@ -191,10 +191,14 @@ def test_what_no_text_takes_is_refused() -> None:
         ("__shared__ float a;", "scratch<T>"),
         ("__global__ void mine() {}", "has a __global__ kernel"),
         ("// and so on \\", "ends in a backslash"),
+        ("}", "closes 1 braces more than it opens"),
+        ("namespace mine {", "opens 1 braces more than it closes"),
     ):
         with pytest.raises(ParamError, match=message):
             il.TextBody(f"{NORM_TEXT}{more}", "norm_rows")
-    il.TextBody(NORM_TEXT + '// no __shared__\n/* "__shared__"\n */', "norm_rows")
+    il.TextBody(NORM_TEXT + '// no __shared__ {\n/* "__shared__" {\n */', "norm_rows")
+    il.TextBody(NORM_TEXT + "#if 1\nnamespace a {\n#else\nnamespace b {\n#endif\n}\n", "norm_rows")
+    il.TextBody(NORM_TEXT + "DEVICE char open() { return '{'; }\n", "norm_rows")
     with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name 'a b'"):
         launch(alone(TEXT, {"a b": 1}))
     for name in ("int", "register", "DEVICE", "bf16"):

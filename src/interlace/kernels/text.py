@@ -40,7 +40,8 @@ _FLOAT, _LEAST = (2 - 2**-23) * 2.0**127, 2.0**-126  # the largest that float32 
 _ALIGN = 16
 _PANEL_BYTES = 128
 _MACRO = re.compile(r"^\s*(?:#|%:)\s*define\s+(\w+)", re.MULTILINE)
-_NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and strings
+#: Comments, strings and characters.
+_NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
 #: Words of C++17, and what stands before every text.
 _TAKEN = frozenset(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const "
@@ -321,6 +322,12 @@ def _check_text(text: str) -> None:
         raise ParamError("the text of a TextBody ends in a backslash, which joins it to what follows; leave it out")
     if "__global__" in _plain(text):
         raise ParamError("the text of a TextBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
+    opened = _plain(text).count("{") - _plain(text).count("}")
+    if opened and not re.search(r"^\s*#\s*if", text, re.MULTILINE):  # of whose branches each may have its own
+        raise ParamError(
+            f"the text of a TextBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
+            f"{'closes' if opened > 0 else 'opens'}, so what stands behind it in the launch would be in the wrong place"
+        )
     if "__shared__" in _plain(text):
         raise ParamError(
             "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
