@@ -100,7 +100,7 @@ def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept |
 
 def _us(value: Any, or_none: bool = False) -> Any:
     if not (or_none and value is None) and not (type(value) in (int, float) and _SHORTEST_US <= value <= _LONGEST_US):
-        raise ValueError(f"a time of {value if isinstance(value, float) else type(value).__name__}")
+        raise ValueError(f"a time of {value!r:.40}")
     return value
 
 

@@ -41,14 +41,13 @@ def compiled(
         with ThreadPoolExecutor() as threads:
             made += threads.map(with_fewer, HELD_REGISTERS[1:])
     binary = min(made, key=lambda binary: binary.resources.spill_bytes)
+    named = ", ".join(dict.fromkeys(kernels))
     if binary.resources.spill_bytes > _BYTES:
-        named = ", ".join(dict.fromkeys(kernels))
         raise CompileError(
             f"a launch of kernels {named} does not fit the registers: a thread has {_BYTES} "
             f"bytes of them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
         )
     if binary.resources.stack_bytes > _MOST_STACK_BYTES:
-        named = ", ".join(dict.fromkeys(kernels))
         raise CompileError(
             f"a launch of kernels {named} keeps {binary.resources.stack_bytes} bytes of each thread in local memory, "
             f"and CUDA has {_MOST_STACK_BYTES}; use smaller arrays, or scratch"

@@ -29,7 +29,7 @@ from interlace.core.errors import ArgumentError, ParamError, PlanError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
-from interlace.kernels.bodies import AS_TENSORS, WORD, Resident, WalkBody, WalkTile, Worded, check_address
+from interlace.kernels.bodies import AS_TENSORS, BOX_ROWS, WORD, Resident, WalkBody, WalkTile, Worded, check_address
 
 #: The C++ type of a text; there is one in each namespace.
 _TYPE = "Walked"
@@ -53,7 +53,6 @@ _TAKEN = frozenset(
 )
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 _LINE = 128  # bytes: headers, beside the slots, do
-_MOST_BOX = 256  # rows that a bulk load brings at once
 _MOST_RESIDENT = 256  # elements of what may lie in shared memory: a kilobyte
 
 
@@ -244,9 +243,9 @@ class TextBody:
         found = {} if self.boxes is None else self.boxes(op)
         check_type(found, Mapping, f"op {op.name!r}", "boxes")
         for name, count in found.items():
-            if name not in pointers or not 1 <= whole(count, f"op {op.name!r}", f"boxes[{name!r}]") <= _MOST_BOX:
+            if name not in pointers or not 1 <= whole(count, f"op {op.name!r}", f"boxes[{name!r}]") <= BOX_ROWS:
                 raise ParamError(
-                    f"op {op.name!r}: boxes of {count!r} rows of {name!r}; give 1 to {_MOST_BOX} rows of one of "
+                    f"op {op.name!r}: boxes of {count!r} rows of {name!r}; give 1 to {BOX_ROWS} rows of one of "
                     f"{[*pointers]}"
                 )
         return dict(found)
@@ -260,20 +259,13 @@ class TextBody:
     def _tile(self, headed: bool, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
             raise PlanError(f"op {op.name!r} is split, and its text computes whole tiles; plan it with Whole()")
-        scratch = 0 if self.scratch_bytes is None else whole(self.scratch_bytes(op), f"op {op.name!r}", "scratch_bytes")
-        if scratch < 0:
-            raise ParamError(f"op {op.name!r}: {scratch} bytes of scratch; give 0 or more")
+        scratch = _size(op, "scratch_bytes", self.scratch_bytes, "{} bytes of scratch")
         of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
-        stage = 0 if self.stage_bytes is None else whole(self.stage_bytes(op), f"op {op.name!r}", "stage_bytes")
-        if stage < 0:
-            raise ParamError(f"op {op.name!r}: a stage of {stage} bytes; give 0 or more")
-        stage = -(-stage // _SLOT) * _SLOT
+        stage = -(-_size(op, "stage_bytes", self.stage_bytes, "a stage of {} bytes") // _SLOT) * _SLOT
         independent, dependent = (0, stage) if self.late else (stage, 0)
         header = 0
         if headed and self.header_bytes is not None:
-            own = whole(self.header_bytes(op), f"op {op.name!r}", "header_bytes")
-            if own < 0:
-                raise ParamError(f"op {op.name!r}: a header of {own} bytes; give 0 or more")
+            own = _size(op, "header_bytes", self.header_bytes, "a header of {} bytes")
             header = -(-(_ALIGN + own) // _LINE) * _LINE
         return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0, header_bytes=header)
 
@@ -305,6 +297,14 @@ class TextBody:
         )
 
 
+def _size(op: Op, name: str, given: Callable[[Op], int] | None, told: str) -> int:
+    """What an attribute gives of an op, in bytes; 0 if it is left out. Raises ParamError for less."""
+    found = 0 if given is None else whole(given(op), f"op {op.name!r}", name)
+    if found < 0:
+        raise ParamError(f"op {op.name!r}: {told.format(found)}; give 0 or more")
+    return found
+
+
 def _plain(text: str) -> str:
     """A text with its lines joined as a compiler does, without comments and strings."""
     return _NO_CODE.sub(" ", text.replace("\\\n", ""))
@@ -320,15 +320,16 @@ def _check_text(text: str) -> None:
         raise ParamError(f"the text of a TextBody has a NUL at its character {text.index(chr(0))}; write it anew")
     if text.rstrip().endswith("\\"):
         raise ParamError("the text of a TextBody ends in a backslash, which joins it to what follows; leave it out")
-    if "__global__" in _plain(text):
+    plain = _plain(text)
+    if "__global__" in plain:
         raise ParamError("the text of a TextBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
-    opened = _plain(text).count("{") - _plain(text).count("}")
-    if opened and not re.search(r"^\s*#\s*if", text, re.MULTILINE):  # of whose branches each may have its own
+    opened = plain.count("{") - plain.count("}")
+    if opened and not re.search(r"^\s*#\s*if", plain, re.MULTILINE):  # of whose branches each may have its own
         raise ParamError(
             f"the text of a TextBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
             f"{'closes' if opened > 0 else 'opens'}, so what stands behind it in the launch would be in the wrong place"
         )
-    if "__shared__" in _plain(text):
+    if "__shared__" in plain:
         raise ParamError(
             "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
             "scratch_bytes= bytes instead"

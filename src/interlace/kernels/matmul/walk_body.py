@@ -22,7 +22,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
+from interlace.kernels.bodies import ALONE, BOX_ROWS, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.matmul.operands_cuda import product
 from interlace.kernels.matmul.skinny_cuda import FEW_TURNS, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
@@ -41,7 +41,7 @@ from interlace.kernels.matmul.tilings import (
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
-_TALL, _WIDEST, _STEP = 64, 256, 8
+_TALL, _STEP = 64, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
 _SKINNY_WARPGROUPS = 1, 2  # of which threads are shared by 16 rows evenly
@@ -168,7 +168,7 @@ def checked_stage(op: Op) -> str:
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
     require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
-    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    require(max(bm, bn) <= BOX_ROWS, f"{what}: a bulk load brings at most {BOX_ROWS} rows; use a smaller tile")
     return what
 
 
@@ -312,12 +312,11 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
     """
     from interlace.kernels.cuda.launcher import tensor_map
 
-    for name in ("bias", "residual", "out", "scale", "scaled", "x_squares"):
+    wanting = dict.fromkeys(("bias", "residual", "out", "scale", "scaled", "x_squares"), "its epilogue wants")
+    wanting |= dict.fromkeys(("x", "weight", "gate", "x_scale"), "bulk loads want")
+    for name, why in wanting.items():
         if name in tensors:
-            check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, "its epilogue wants")
-    for name in ("x", "weight", "gate", "x_scale"):
-        if name in tensors:
-            check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, "bulk loads want")
+            check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, why)
     params = op.parameters
     bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
     panels = skinny(op)
