@@ -56,6 +56,17 @@ def test_what_is_under_way_is_less_where_ops_are_short() -> None:
     assert in_flight_bytes(RaggedAttention.of({}, gpu=False).graph(il.H200), il.H200) == MANY
 
 
+@pytest.mark.parametrize("shape", [LARGE, SMALL])
+def test_everything_is_under_way_where_products_take_longer_than_weights(shape: FFNShape) -> None:
+    # A weight is two bytes, and two FLOPs of each token.
+    even = il.H200.flops_per_s(il.bf16) / il.H200.dram_bytes_per_s
+    assert 128 < even < 256
+    assert in_flight_bytes(ffn(128, shape), il.H200) < in_flight_bytes(ffn(256, shape), il.H200) == il.H200.smem_bytes
+    # Fences between the ops of a chain wait for what is under way, however long its products take.
+    step = Decode.of({"batch": 512, "layers": 2}, True, "llama3.2-1b").graph(il.H200)
+    assert in_flight_bytes(step, il.H200) == share(il.H200)
+
+
 def test_only_tickets_are_drawn_ahead() -> None:
     assert [d for d in il.Dispatch if draws_ahead(d, loads_ahead=True)] == [il.Dispatch.TICKET]
     assert not any(draws_ahead(d, loads_ahead=False) for d in il.Dispatch)

@@ -2,7 +2,8 @@
 
 Both depend on what ops cost beside the hand-overs between them (docs/tried.md). Where an op streams its weights for
 long, more of them under way bring memory's rate more surely, and drawing evens out who is ahead. Where ops are short,
-what is under way delays every hand-over behind it, and lists spare the draws.
+what is under way delays every hand-over behind it, and lists spare the draws. Where products take longer than weights,
+few fences wait and a stage that comes late is one in which nothing is multiplied: then the ring is filled as it can be.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from interlace.core.devices import DeviceSpec
 from interlace.executors.parts import all_share, bodies_of
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.kernels.bodies import WalkBody
 from interlace.kernels.tuning import is_chain, longest_chain
 from interlace.plan.plan import Dispatch
@@ -40,24 +42,29 @@ def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None)
         for op, body in zip(graph.ops, bodies, strict=True)
     )
     mixed = any(idle) and any(body.independent for body in bodies)
-    held = 0 < sum(_weights(graph, bodies)) <= device.sms * device.smem_bytes
+    held = 0 < sum(nbytes for _, nbytes in _weighty(graph, bodies)) <= device.sms * device.smem_bytes
     shared = chosen is not None and all_share(graph, chosen)
     return Dispatch.STATIC if is_chain(graph) or held or mixed or shared else Dispatch.TICKET
 
 
 def in_flight_bytes(graph: Graph, device: DeviceSpec) -> int:
-    """Of weights, in one block."""
-    weights = _weights(graph, bodies_of(graph))
-    short = bool(weights) and sum(weights) <= len(weights) * _SHORT_S * device.dram_bytes_per_s
-    if is_chain(graph) or short:
+    """Of weights, in one block; as many as it holds where products take longer than memory does for their weights."""
+    weighty = _weighty(graph, bodies_of(graph))
+    memory_s = sum(nbytes for _, nbytes in weighty) / device.dram_bytes_per_s
+    products_s = sum(_products_s(op, graph, device) for op, _ in weighty)
+    if is_chain(graph) or (weighty and products_s <= memory_s <= len(weighty) * _SHORT_S):
         return int(_IN_FLIGHT_S * device.dram_bytes_per_s / device.sms)
-    return _IN_FLIGHT_BYTES
+    return device.smem_bytes if products_s > memory_s else _IN_FLIGHT_BYTES
 
 
-def _weights(graph: Graph, bodies: Sequence[WalkBody]) -> list[int]:
-    """Bytes of the weights of each op that loads some ahead of its waits."""
+def _products_s(op: Op, graph: Graph, device: DeviceSpec) -> float:
+    return op.flops * op.tiles / device.flops_per_s(graph.tensor(op.accesses[0].tensor).dtype)
+
+
+def _weighty(graph: Graph, bodies: Sequence[WalkBody]) -> list[tuple[Op, int]]:
+    """Ops that load weights ahead of their waits, and bytes of these."""
     found = []
     for op, body in zip(graph.ops, bodies, strict=True):
         nbytes = sum(graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.independent)
-        found += [nbytes] if nbytes else []
+        found += [(op, nbytes)] if nbytes else []
     return found
