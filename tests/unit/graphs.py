@@ -51,6 +51,8 @@ from . import oracle
 class AnyBody:
     """A body that takes every op."""
 
+    proved = True
+
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         """Nothing is wrong."""
 

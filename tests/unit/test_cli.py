@@ -365,6 +365,7 @@ def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> Non
         "longest_chain": 2,
         "workers_needed": 1,
         "in_sequence": True,
+        "unproved": [],
     }
 
 

@@ -14,6 +14,7 @@ from interlace.cli import run
 from interlace.cli.machine import Machine
 from interlace.cli.plan_file import planned
 
+from ..texts import chain
 from .commands import SMALL, fail, invoke, no_option, succeed
 from .test_params import doubled, ffn
 
@@ -21,6 +22,22 @@ from .test_params import doubled, ffn
 def write(path: Path, plan: il.Plan, **changes: Any) -> Path:
     path.write_text(json.dumps(json.loads(plan.to_json()) | changes))
     return path
+
+
+def test_a_plan_file_says_of_which_ops_nothing_holds_the_text_to_what_they_declare(tmp_path: Path) -> None:
+    plan = il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(4))
+    path, verdict = write(tmp_path / "p.json", plan), tmp_path / "v.json"
+    read = il.read_plan(path.read_text())
+    assert read == plan
+    assert [op.body for op in read.graph.ops if op.name == "norm"] == [None]
+    for proof in (il.verify(plan), il.verify(read), il.verify(il.read_plan(read.to_json()))):
+        assert proof.unproved == ("norm",)
+        assert str(proof).endswith("no race, if the text of 'norm' touches what its ops declare, which is not proved")
+    shown = " ".join(succeed("verify", path, "--json", verdict).split())
+    assert "no race, if the text of 'norm' touches what its ops declare, which is not proved" in shown
+    assert json.loads(verdict.read_text())["unproved"] == ["norm"]
+    path.write_text(path.read_text().replace('"unproved": true', '"unproved": 1'))
+    assert "true or false" in fail(2, "verify", path)
 
 
 @pytest.mark.parametrize(

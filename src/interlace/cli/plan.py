@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         if isinstance(verdict, Proof):
             if json is not None:
                 save_json(json, _proved(verdict))
-            show(table.facts(f"{plan}: safe, no deadlock and no race", _rows(verdict)))
+            show(table.facts(f"{plan}: safe, no deadlock and no race{verdict.provided}", _rows(verdict)))
             return
         if json is not None:
             wrong = {"type": type(verdict).__name__, "message": str(verdict)}
@@ -136,4 +136,5 @@ def _proved(proof: Proof) -> dict[str, object]:
         "longest_chain": proof.longest_chain,
         "workers_needed": proof.workers_needed,
         "in_sequence": proof.in_sequence,
+        "unproved": list(proof.unproved),
     }

@@ -199,7 +199,7 @@ def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
-    """The graph as JSON-ready data; bodies are left out, their kernels' names kept."""
+    """The graph as JSON-ready data; bodies are left out, their kernels' names kept, and which have unproved text."""
 
     def bound(b: Affine) -> list[Any]:
         return [b.const, list(b.tile), b.k_lo, b.k_hi]
@@ -221,6 +221,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
                 "params": dict(op.params),
                 "flops": op.flops,
                 **({"when": op.when} if op.when else {}),
+                **({"unproved": True} if op.unproved else {}),
             }
             for op in graph.ops
         ],
@@ -261,6 +262,7 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None)
                 _flops(o["flops"]),
                 _text(o.get("when", "")),
                 bodies.get(o["kernel"]),
+                _flag(o.get("unproved", False)),
             )
             for o in data["ops"]
         ),
@@ -272,6 +274,12 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None)
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a name is expected")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} stands where true or false is expected")
     return value
 
 

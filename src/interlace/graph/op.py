@@ -91,6 +91,8 @@ class Op:
         when: name of an int32 argument that each tile reads one element of, or "". A tile whose element is 0 does not
             compute: all that it writes becomes 0. Who writes the element so *spawns* the tile, or does not.
         body: the kernel itself; not part of the value, and None if it was not there when a plan was read.
+        unproved: its kernel has a text that nothing holds to the access maps; by the body, or as a plan that was read
+            has it. No part of the value either.
 
     Raises:
         ArgumentError: an attribute of another type.
@@ -109,6 +111,7 @@ class Op:
     flops: float = 0.0
     when: str = ""
     body: Body | None = field(default=None, compare=False, repr=False)
+    unproved: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_type(self.name, str, "Op", "name")
@@ -116,6 +119,9 @@ class Op:
         check_type(self.kernel, str, where, "kernel")
         check_type(self.reduction, (Reduction, type(None)), where, "reduction", "il.Reduction(extent, block)")
         check_type(self.flops, (int, float), where, "flops", "2.0 * m * n * k")
+        check_type(self.unproved, bool, where, "unproved")
+        if self.body is not None:
+            object.__setattr__(self, "unproved", not self.body.proved)
         object.__setattr__(self, "grid", series(self.grid, object, where, "grid"))
         object.__setattr__(self, "reads", series(self.reads, Access, where, "reads"))
         object.__setattr__(self, "writes", series(self.writes, Access, where, "writes"))

@@ -85,12 +85,16 @@ class Proof:
     @property
     def unproved(self) -> tuple[str, ...]:
         """Ops with a body of text that nothing holds to their access maps: the proof takes these for granted."""
-        return tuple(op.name for op in self.plan.graph.ops if op.body is not None and not op.body.proved)
+        return tuple(op.name for op in self.plan.graph.ops if op.unproved)
+
+    @property
+    def provided(self) -> str:
+        """What the proof takes for granted, as the end of a sentence; empty if nothing."""
+        texts = ", ".join(map(repr, self.unproved))
+        return f", if the text of {texts} touches what its ops declare, which is not proved" if texts else ""
 
     def __str__(self) -> str:
-        texts = ", ".join(map(repr, self.unproved))
-        rests = f", if the text of {texts} touches what its ops declare, which is not proved" if texts else ""
-        return f"{self.edges:,} dependencies enforced, no deadlock, no race{rests}"
+        return f"{self.edges:,} dependencies enforced, no deadlock, no race{self.provided}"
 
     def __post_init__(self, made_with: object) -> None:
         if made_with is not _VERIFIED:
