@@ -307,6 +307,19 @@ def test_jobs_go_to_several_gpus_one_to_each(monkeypatch: pytest.MonkeyPatch) ->
         next(gpus.on_gpus(seen, [0], 3))
 
 
+def compiling() -> None:
+    assert cli_bench._compilers(1).submit(abs, -1).result() == 1
+
+
+def test_a_process_that_measures_ends_though_others_compile_for_it() -> None:
+    measuring = get_context("spawn").Process(target=compiling)
+    measuring.start()
+    measuring.join(30)
+    ended = measuring.exitcode
+    measuring.kill()
+    assert ended == 0
+
+
 def in_turns(job: int) -> tuple[str | None, float, float]:
     """The GPU of a job, and when its turn began and ended."""
     with turns.alone(), turns.alone():

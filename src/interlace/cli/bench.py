@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.util import Finalize
 from typing import Annotated, Any
 
 import typer
@@ -213,7 +214,11 @@ class _Measure:
 @cache
 def _compilers(processes: int) -> Pool:
     """This process's own, for all its rows."""
-    return compilers(share=processes)
+    pool = compilers(share=processes)
+    # A process that on_gpus started waits for its children before it ends, and they for work until the pool is shut
+    # down; that needs the pool's queue, which is closed at priority 10.
+    Finalize(None, pool.shutdown, exitpriority=100)
+    return pool
 
 
 def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
