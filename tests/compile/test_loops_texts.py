@@ -36,3 +36,11 @@ def test_spilled_registers_are_counted():
     resources = compile_text(text, "spill", preamble=PTX).resources
     assert resources.registers == 64
     assert resources.spill_bytes > 0
+
+
+def test_bytes_of_code_are_sixteen_an_instruction():
+    def naps(count: int) -> int:
+        text = 'extern "C" __global__ void nap() { ' + 'asm volatile("nanosleep.u32 20;"); ' * count + "}"
+        return compile_text(text, "nap", preamble=PTX).resources.code_bytes
+
+    assert naps(264) - naps(200) == 16 * 64

@@ -21,7 +21,7 @@ from typing import Any
 from interlace.core.files import cache_dir, write_whole
 
 _FOLDER = "compiled"
-_SCHEMA = 2  # of the facts: another number where others are kept
+_SCHEMA = 3  # of the facts: another number where others are kept
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 #: Files that are kept; those that were used longest ago go first.
 MOST = 2000

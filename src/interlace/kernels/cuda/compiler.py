@@ -2,7 +2,7 @@
 
     text = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
     binary = compile_text(text, "twice", preamble=PTX)
-    binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0)
+    binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0, code_bytes=384)
 
 What has been compiled once is kept on disk (``cache``), for the next process too.
 """
@@ -10,7 +10,8 @@ What has been compiled once is kept on disk (``cache``), for the next process to
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, fields
 from functools import cache as once
 from importlib.metadata import distributions
 from io import StringIO
@@ -25,17 +26,19 @@ _OPTIONS = {"std": "c++17", "ptxas_options": ["-v"]}
 
 @dataclass(frozen=True)
 class Resources:
-    """What a thread of a kernel uses, as ptxas reports it.
+    """What a kernel uses: a thread of it, as ptxas reports that, and its code.
 
     Attributes:
-        registers: 32-bit registers.
-        spill_bytes: stored to plus loaded from local memory because registers ran out.
-        stack_bytes: of local memory, spilled or indexed.
+        registers: 32-bit registers of a thread.
+        spill_bytes: that a thread stores to plus loads from local memory because registers ran out.
+        stack_bytes: of a thread's local memory, spilled or indexed.
+        code_bytes: of machine instructions, which all threads share.
     """
 
     registers: int
     spill_bytes: int
     stack_bytes: int
+    code_bytes: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Binary:
         function: what the text, and so the driver, calls it.
         cubin: for one architecture.
         ptx: what the cubin was made from, for the lint.
-        resources: per thread.
+        resources: of a thread, and its code.
         warnings: the lines in which the compiler warned.
     """
 
@@ -85,7 +88,7 @@ def compile_text(
         kept = _compiled(whole, name, architecture)
         cache.keep(key, *kept)
     facts, cubin = kept
-    resources = Resources(facts["registers"], facts["spill_bytes"], facts["stack_bytes"])
+    resources = Resources(*(facts[field.name] for field in fields(Resources)))
     return Binary(name, facts["function"], cubin, facts["ptx"], resources, tuple(facts["warnings"]))
 
 
@@ -111,8 +114,10 @@ def _compiled(whole: str, name: str, architecture: str) -> tuple[dict[str, Any],
     _, size = nvrtc.nvrtcGetPTXSize(program.handle)
     ptx = b" " * size
     nvrtc.nvrtcGetPTX(program.handle, ptx)  # cuda.core asks for it only where there is a driver
-    facts = {"function": _function(log, name), "ptx": ptx.rstrip(b"\0").decode(), "warnings": warnings}
-    return {**facts, **vars(_resources(log, name))}, cubin
+    function = _function(log, name)
+    resources = _resources(log, name, _code_bytes(cubin, function))
+    facts = {"function": function, "ptx": ptx.rstrip(b"\0").decode(), "warnings": warnings}
+    return {**facts, **vars(resources)}, cubin
 
 
 @once
@@ -136,10 +141,26 @@ def _function(log: str, name: str) -> str:
     return str(found[0])
 
 
-def _resources(log: str, name: str) -> Resources:
+def _resources(log: str, name: str, code_bytes: int) -> Resources:
     """Read the report of ptxas -v."""
     used = re.search(r"Used (\d+) registers", log)
     stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if used is None or stack is None:
         raise CompileError(f"ptxas reports no resources of kernel {name}; its log: {log!r}")
-    return Resources(int(used[1]), int(stack[2]) + int(stack[3]), int(stack[1]))
+    return Resources(int(used[1]), int(stack[2]) + int(stack[3]), int(stack[1]), code_bytes)
+
+
+def _code_bytes(cubin: bytes, function: str) -> int:
+    """The size of section ``.text.<function>`` of a binary, which is an ELF file of 64 bits.
+
+    Offsets are those of ``Elf64_Ehdr`` and ``Elf64_Shdr`` (man 5 elf).
+    """
+    (table,) = struct.unpack_from("<Q", cubin, 40)  # of section headers: e_shoff
+    each, count, of_names = struct.unpack_from("<3H", cubin, 58)  # e_shentsize, e_shnum, e_shstrndx
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * each) for i in range(count)]  # sh_name to sh_size
+    names = headers[of_names][4]
+    wanted = f".text.{function}\0".encode()
+    sizes = [header[5] for header in headers if cubin.startswith(wanted, names + header[0])]
+    if len(sizes) != 1:
+        raise CompileError(f"a binary has {len(sizes)} sections {wanted!r}; it must have one")
+    return sizes[0]
