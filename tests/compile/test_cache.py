@@ -56,6 +56,19 @@ def test_text_preamble_and_architecture_are_told_apart(folder: Path, compiled: l
     assert len(compiled) == len(list(folder.iterdir())) == 4
 
 
+@pytest.mark.parametrize("what", ["nvrtc", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc"])
+def test_another_version_of_what_compiles_finds_nothing_of_this_one(
+    folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    first, versions = compile_it(), compiler._versions()
+    assert what in versions
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "_versions", lambda: versions | {what: "99.0"})
+        assert compile_it() == first
+        assert len(compiled) == len(list(folder.iterdir())) == 2
+    assert (compile_it(), len(compiled)) == (first, 2)
+
+
 def test_an_entry_whose_times_cannot_be_set_is_read(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +90,20 @@ def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, compiled: lis
     entry.write_bytes(whole[:keep])
     assert compile_it() == first
     assert len(compiled) == 2
+    assert entry.read_bytes() == whole
+
+
+@pytest.mark.parametrize("where", ["checksum", "facts", "binary"])
+def test_an_entry_of_which_one_bit_is_another_is_compiled_anew(folder: Path, compiled: list[str], where: str) -> None:
+    first = compile_it()
+    (entry,) = folder.iterdir()
+    whole = entry.read_bytes()
+    registers = b'"registers": '
+    number = whole.index(registers) + len(registers)
+    at = {"checksum": 0, "facts": number, "binary": len(whole) - len(first.cubin) // 2}[where]
+    entry.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert cache.lookup(entry.name) is None
+    assert (compile_it(), len(compiled)) == (first, 2)
     assert entry.read_bytes() == whole
 
 
