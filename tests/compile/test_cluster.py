@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import interlace as il
 from interlace.core.errors import DeviceError, PlanError, ShapeError, TooManyWorkersError
+from interlace.executors import one_launch
 from interlace.executors.clusters import check_resident
 from interlace.kernels.bodies import ALONE, Cluster
 from interlace.kernels.lint import lint
@@ -99,6 +100,39 @@ def test_what_loads_nothing_for_others_or_finds_no_room_is_refused() -> None:
     with pytest.raises(TooManyWorkersError, match="keeps 3 clusters of 2 blocks"):
         check_resident(3, 2, 8)
     check_resident(4, 2, 8)
+
+
+class Placed:
+    """A loaded kernel of which the device keeps so many clusters, and that is launched in vain."""
+
+    def __init__(self, clusters: int) -> None:
+        self.clusters = clusters
+        self.asked: list[tuple[int, int]] = []
+
+    def resident_clusters(self, threads: int, cluster: int) -> int:
+        self.asked.append((threads, cluster))
+        return self.clusters
+
+    def prepared(self, *arguments: object, **options: object) -> None:
+        raise AssertionError("it would be launched")
+
+
+@pytest.mark.parametrize(("dispatch", "enough", "needed"), [(D.TICKET, 1, 2), (D.STATIC, 4, 8)])
+def test_clusters_that_the_device_does_not_place_are_refused_before_they_are_launched(
+    dispatch: D, enough: int, needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lists all workers are needed, by tickets one cluster."""
+    run = launch(ffn(512), Cluster(2), dispatch=dispatch)
+    (one,) = run.launches()
+    for clusters in {0, enough - 1}:
+        kernel = Placed(clusters)
+        monkeypatch.setattr(one_launch, "loaded", lambda *_, kernel=kernel: kernel)
+        with pytest.raises(TooManyWorkersError, match=rf"keeps {clusters} clusters of 2 .* and {needed} blocks would"):
+            one.load()
+        assert kernel.asked == [(384, 2)]
+    kernel = Placed(enough)
+    monkeypatch.setattr(one_launch, "loaded", lambda *_: kernel)
+    assert run.loaded is kernel
 
 
 def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -> None:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import interlace as il
-from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
+from interlace.core.errors import (
+    DTypeError,
+    GraphError,
+    NoDeviceError,
+    PlanError,
+    ShapeError,
+    TooManyWorkersError,
+)
 from interlace.executors import registers
 from interlace.kernels.cuda.compiler import Binary, Resources
 from interlace.kernels.lint import lint
 from interlace.launch import compose
 from interlace.launch.compose import KEEPS
+from interlace.launch.spawn import Termination
+from interlace.workloads import quadrature
 
 from ..cases import by_default
 from ..thorough import some
@@ -296,6 +306,46 @@ def test_what_it_cannot_run_is_refused_before_anything_is_compiled() -> None:
         launch(il.Graph("meant", (x, y), (op,), ("x",), ("y",)))
     with pytest.raises(NoDeviceError):
         launch(il.workloads.ffn(16, shape, il.bf16, tile, tile), il.Options("cpu"))
+
+
+@pytest.mark.parametrize("other", ["x", "weight", "out", "gate", "residual"])
+def test_operands_of_bf16_and_fp16_do_not_meet_in_one_product(other: str) -> None:
+    extents = {"x": (16, 64), "weight": (128, 64), "out": (16, 128), "gate": (128, 64), "residual": (16, 128)}
+    tensors = {name: il.Tensor(name, extent, il.bf16) for name, extent in extents.items()}
+    odd = il.Tensor(other, extents[other], il.fp16)
+    mixed = r"op 'up' mixes dtypes \['bf16', 'fp16'\]; convert"
+    with pytest.raises(DTypeError, match=mixed):
+        il.matmul("up", **tensors | {other: odd}, activation=A.SILU)
+    op = il.matmul("up", **tensors, activation=A.SILU)
+    graph = il.Graph("one", tuple(tensors.values()), (op,), ("x", "weight", "gate", "residual"), ("out",))
+    with pytest.raises(DTypeError, match=mixed):
+        replace(graph, tensors=tuple((tensors | {other: odd}).values()))
+    run = launch(graph)
+    given = {name: run.empty(name) for name in tensors}
+    with pytest.raises(DTypeError, match=rf"tensor '{other}' is torch.float16; .* built for torch.bfloat16"):
+        run.launches(given | {other: given[other].half()})
+
+
+VOTES = {"termination": Termination.VOTES}
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "options"),
+    [*((dispatch, {}) for dispatch in il.Dispatch if dispatch.resident), (il.Dispatch.SPAWN, VOTES)],
+)
+def test_more_workers_than_sms_where_all_must_be_resident_are_refused_without_a_device_too(
+    dispatch: il.Dispatch, options: dict[str, Termination]
+) -> None:
+    spawning = dispatch is il.Dispatch.SPAWN
+    graph = quadrature(8, 2, 8, 1e-4) if spawning else il.workloads.ffn(16, SHAPES["relu"], il.bf16)
+    full, many, drawn = (
+        il.build(graph, il.Choices(workers, by))
+        for workers, by in ((132, dispatch), (133, dispatch), (133, dispatch if spawning else il.Dispatch.TICKET))
+    )
+    assert il.OneLaunchExecutor(full, il.Options("meta", **options))._table.workers == 132
+    with pytest.raises(TooManyWorkersError, match=rf"133 workers, but .*H200 keeps 132 .* {dispatch.value} dispatch"):
+        il.OneLaunchExecutor(many, il.Options("meta", **options))
+    assert il.OneLaunchExecutor(drawn, META)._table.workers == 133
 
 
 def test_triton_bodies_refuse_widths_that_are_no_powers_of_two() -> None:

@@ -190,12 +190,12 @@ class OneLaunchExecutor(DeviceExecutor):
         self._resident = self.plan.dispatch.resident or votes
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
-            if self._resident and self._table.workers > self._spec.sms:
-                raise TooManyWorkersError(
-                    f"plan has {self._table.workers} workers, but {self._device} keeps {self._spec.sms} thread blocks "
-                    f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
-                    f"most {self._spec.sms} workers, or use ticket dispatch"
-                )
+        if self._resident and self._table.workers > self._spec.sms:
+            raise TooManyWorkersError(
+                f"plan has {self._table.workers} workers, but {self._spec.name} keeps {self._spec.sms} thread blocks "
+                f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
+                f"most {self._spec.sms} workers, or use ticket dispatch"
+            )
         if self.plan.dispatch is Dispatch.STEALING and len(self.plan.items) >= 1 << ROW_BITS:
             raise PlanError(
                 f"plan has {len(self.plan.items):,} items, and words of lists that others take from count to "
