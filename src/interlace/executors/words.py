@@ -14,7 +14,12 @@ The plan is proved with its waits, and words do what these do:
   than that tile gives it in this run. It polls all that its access maps say, of tiles of one op each, and a wait is
   left out only where it covers these and no others. So whatever follows from the wait follows from the words.
 - *Who overwrites* words is a later op that writes the tensor, which the plan orders behind all who read it, as for any
-  tensor. So nobody finds a later number where it wants an earlier one, and what the run before left has a lower one.
+  tensor. So nobody finds a later number where it wants an earlier one.
+- *What the run before left* has another number, though numbers wrap: they count on from run to run modulo 2^32, readers
+  want theirs exactly, and every word that is polled is stored in every run, whatever the tensors hold. Which these are
+  follows from access maps and shapes of the graph alone: ops that run only ``when`` something all run under these
+  dispatches, and missing rows of ``Options.short`` are computed as zeros. So what a reader finds is at most a run old,
+  fewer than twice the ops of the graph; or 0 since allocation, but only in the first run, whose numbers are from 1.
 - *Who writes a tensor beside its words*, for those who read it as such, is awaited by one of them, or by who reads
   another of its results as a tensor. So its stores are seen before what follows from its words stores over them.
 - *What a tile read* for its words has come when they are there, since they are made from it, and it writes nothing
