@@ -13,7 +13,15 @@ tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables, and no word is
             stored that is polled itself (``primitives/words_cuda``)
 wrap        what an acquire poll loads is not itself compared with another number: only differences survive a wrap
-absent      a launch that posts has a release, one that waits an acquire poll
+word        a tagged word (``primitives/tagged_cuda``) is stored by one relaxed access of 64 bits, with a number in the
+            upper half, and loaded by one: none of halves, and no weak, volatile or non-coherent one
+polled      the upper half of what such a load brings is compared with a number, exactly
+absent      a launch that posts has a release, one that waits an acquire poll, and one that hands over by words both
+            accesses to them
+
+A word is known by its halves: what is shifted to the upper one, and what is compared of it. Who looks at no number, or
+stores none, is told so, so a form that the rules do not know is not passed over. What they cannot tell is whether it
+is the right number (the emulator of the tests can), or whether weak loads of 32 bits are halves of a word.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 _RELEASE = re.compile(r"\b(?:red|atom|st)\.\S*(?:release|acq_rel)\S*")
@@ -30,6 +38,11 @@ _ACQUIRE = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*")
 _ACQUIRED = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*\s+\{?\s*(%r\d+)")
 _MOVED = re.compile(r"\bmov\.[bsu]32\s+(%r\d+)\s*,\s*(%r\d+)\s*;")
 _ORDERED = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
+_WHOLE = re.compile(r"\b(?:ld|st)\.relaxed\.gpu\.global\.(?:v2\.)?b64\b")
+_SUMS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # of ``primitives/words_cuda``
+_HALF_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
+_HALF_LOAD = re.compile(r"\bld\.(?:relaxed\.gpu\.global|volatile\S*)\.(?:v2\.)?[bsu]32\b")
+_ELSEWHERE = re.compile(r"\b(?:ld|st)\.(?:shared|local|param|const)")
 _FUNCTION = re.compile(r"\.(?:entry|func)\b")
 _BARRIER = re.compile(r"\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _WARP_BARRIER = re.compile(r"\bbar\.warp\.sync|\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
@@ -50,6 +63,16 @@ _SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%rd?\d+\s*\}?,")
 _BRANCH = re.compile(r"(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+([$\w]+)\s*;")
 _BRANCH_TABLE = re.compile(r"([$\w]+):\s*\.branchtargets\s+([^;]*);")
 _SWITCH = re.compile(r"brx\.idx(?:\.uni)?\s+%r\d+\s*,\s*([$\w]+)\s*;")
+_REGISTER = re.compile(r"%r[ds]?\d+")
+#: An instruction, what it makes, and of what.
+_MADE = re.compile(r"(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(\{[^}]*\}|%\w+)\s*,\s*([^;]*)")
+_ACCESS = re.compile(r"\bld\.\S+\s+(?P<load>[^\[]*),\s*\[|\bst\.\S+\s+\[[^\]]*\]\s*,\s*(?P<store>[^;]*)")
+_EXACT = re.compile(r"setp\.(?:eq|ne)(?:\.(?:and|or))?\.[bsu]32\b")
+_COPY = re.compile(r"(?:mov|selp)\.[bsu]\d+$")
+_WIDENED = re.compile(rf"{_COPY.pattern}|cvt\.u64\.u32$")
+_JOINED = re.compile(rf"{_COPY.pattern}|(?:or|bfi)\.b64$")
+_JOINS = re.compile(r"(?:shl|bfi)\.b64$")
+_UPPER = re.compile(r"shr\.[bu]64$")
 Match = Callable[[str], object]
 
 
@@ -65,13 +88,16 @@ class Finding:
         return f"{self.rule}: line {self.line}: {self.text}"
 
 
-def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False) -> list[Finding]:
+def lint(
+    ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, words: bool = False
+) -> list[Finding]:
     """Broken rules of memory order in a PTX module; empty if it follows them all.
 
     Args:
         posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
             them would hold of nothing.
         posting_warp: a warp of its own releases what others stored, as in ``launch/walk``.
+        words: whether it hands tensors over word by word (``executors/words``).
     """
     code = _Code(ptx)
     met = _BARRIER_OR_BLOCK_WAIT if posting_warp else _BARRIER
@@ -85,6 +111,7 @@ def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False) -> l
         *code.between("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
         *code.dependent(),
         *_compared(ptx),
+        *(_of_words(ptx) if words else ()),
     ]
 
 
@@ -98,6 +125,119 @@ def _compared(ptx: str) -> Iterator[Finding]:
         counters |= {m[1] for m in _MOVED.finditer(line) if m[2] in counters}
         if _ORDERED.search(line) and counters & set(re.findall(r"%r\d+", line)):
             yield Finding("wrap", number, line.strip())
+
+
+def _of_words(ptx: str) -> Iterator[Finding]:
+    """Where tagged words are not stored, loaded or looked at as such."""
+    for kind in ("st", "ld"):
+        if not any(_WHOLE.search(line) and line.strip().startswith(kind) for line in ptx.splitlines()):
+            what = "store" if kind == "st" else "load"
+            yield Finding("absent", 0, f"no {what} of a word, though the launch hands over by words")
+    lines = [*enumerate((line.split("//")[0].strip() for line in ptx.splitlines()), 1)]
+    starts = [n for n, (_, text) in enumerate(lines) if _FUNCTION.search(text)]
+    for first, end in zip([0, *starts], [*starts, len(lines)], strict=True):
+        yield from _Halves(lines[first:end]).findings()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An instruction that makes registers of others."""
+
+    name: str
+    results: tuple[str, ...]
+    operands: tuple[str, ...]
+    text: str
+
+    @property
+    def upper_of(self) -> tuple[str, ...]:
+        """The register whose upper half it takes, if it does."""
+        return self.operands if _UPPER.match(self.name) and self.text.endswith(", 32") else ()
+
+    @property
+    def upper(self) -> tuple[str, ...]:
+        """The register that it puts into an upper half, if it does."""
+        pair = self.name == "mov.b64" and len(self.operands) == 2
+        joined = _JOINS.match(self.name) and self.text.endswith((", 32", ", 32, 32"))
+        return self.operands[-1:] if pair else self.operands[:1] if joined else ()
+
+
+class _Halves:
+    """What the registers of a function have in halves of 64 bits, whichever way the code goes."""
+
+    def __init__(self, lines: list[tuple[int, str]]) -> None:
+        self._lines = lines
+        self._made: dict[str, list[_Made]] = {}
+        compared: set[str] = set()
+        for _, text in lines:
+            found = _MADE.match(text)
+            if found is None:
+                continue
+            results, operands = (tuple(_REGISTER.findall(found[n])) for n in (2, 3))
+            made = _Made(found[1], results, operands, found[3].strip())
+            if _EXACT.match(made.name) and len(operands) == 2:
+                compared |= {*operands}
+            for register in results:
+                self._made.setdefault(register, []).append(made)
+        #: What is compared with another register for equality, and of what 64 bits it is the upper half.
+        self._compared = self._behind(compared)
+        self._polled = self._behind(word for register in self._compared for word in self._halved(register))
+
+    def findings(self) -> Iterator[Finding]:
+        for number, text in self._lines:
+            access = _ACCESS.search(text)
+            if access is None or _ELSEWHERE.search(text):
+                continue
+            whole, given = bool(_WHOLE.search(text)), _REGISTER.findall(access["load"] or access["store"])
+            if access["load"]:
+                rule = self._loaded(text, {*given}, whole)
+            else:
+                rule = self._stored(text, [self._numbers(register) for register in given], whole)
+            if rule:
+                yield Finding(rule, number, text)
+
+    def _loaded(self, text: str, given: set[str], whole: bool) -> str:
+        """The rule that a load breaks, or none."""
+        if whole:
+            return "" if given <= self._polled else "polled"
+        half = bool(_HALF_LOAD.search(text)) and not self._compared.isdisjoint(given)
+        return "word" if half or not self._polled.isdisjoint(given) else ""
+
+    def _stored(self, text: str, numbers: list[set[str]], whole: bool) -> str:
+        """The rule that a store breaks, given what is in the upper half of each register."""
+        if whole:
+            return "" if all(numbers) else "word"
+        half = bool(_HALF_STORE.search(text)) and not _SUMS_STORE.search(text)
+        return "word" if half or any(self._is_number(upper) for of in numbers for upper in of) else ""
+
+    def _behind(self, registers: Iterable[str], same: re.Pattern[str] | None = None) -> set[str]:
+        """These registers and those that they have their values of: by copies, or by instructions of some kind."""
+        found: set[str] = set()
+        stack = [*registers]
+        while stack:
+            register = stack.pop()
+            if register not in found:
+                found.add(register)
+                for made in self._made.get(register, ()):
+                    stack += made.operands if (same or _COPY).match(made.name) else ()
+        return found
+
+    def _halved(self, register: str) -> set[str]:
+        """What a register of 32 bits is the upper half of."""
+        narrowed = (made for made in self._made.get(register, ()) if made.name == "cvt.u32.u64")
+        shifted = {upper for made in narrowed for upper in self._behind(made.operands)}
+        found = {word for upper in shifted for made in self._made.get(upper, ()) for word in made.upper_of}
+        pairs = (made for made in self._made.get(register, ()) if made.name == "mov.b64")
+        return found | {made.operands[0] for made in pairs if made.results[1:] == (register,)}
+
+    def _numbers(self, word: str) -> set[str]:
+        """What has been put into the upper half of a register of 64 bits."""
+        parts = self._behind([word], _JOINED)
+        return {upper for part in parts for made in self._made.get(part, ()) for upper in made.upper}
+
+    def _is_number(self, register: str) -> bool:
+        """Whether it may be that of a publication, which is made of the number of the run."""
+        made = (made for of in self._behind([register], _WIDENED) for made in self._made.get(of, ()))
+        return any(each.name == "mad.lo.s32" for each in made)
 
 
 @dataclass(frozen=True)

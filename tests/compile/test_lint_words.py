@@ -1,0 +1,116 @@
+"""The lint knows tagged words in compiled launches, and each way in which they would be none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import interlace as il
+from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.lint import Finding, lint
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.kernels.primitives.words_cuda import WORDS
+from interlace.workloads import LLAMAS, decode_graph
+
+from ..thorough import some
+
+STORE = '''  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;"
+               ::"l"(__cvta_generic_to_global(at)), "l"(word_of(data, publication)) : "memory");
+'''
+LOAD = (
+    '  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : '
+    '"l"(__cvta_generic_to_global(at)) : "memory");\n'
+)
+LOAD_TWO = '''  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+               : "=l"(first), "=l"(second) : "l"(__cvta_generic_to_global(at)) : "memory");
+'''
+HALVES = '"r"((int)data), "r"((int)publication) : "memory");\n'
+EXACT = "return (unsigned)(word >> 32) == publication;"
+#: What stands in place of what, and the rule that finds it.
+BROKEN = {
+    "stored as a pair of halves": (
+        STORE,
+        '  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(at)), ' + HALVES,
+        "word",
+    ),
+    "stored half by half": (
+        STORE,
+        '  asm volatile("st.relaxed.gpu.global.b32 [%0], %1; st.relaxed.gpu.global.b32 [%0 + 4], %2;"\n'
+        '               ::"l"(__cvta_generic_to_global(at)), ' + HALVES,
+        "word",
+    ),
+    "stored weakly": (STORE, "  *at = word_of(data, publication);\n", "word"),
+    "stored as volatile": (STORE, "  *(volatile unsigned long long*)at = word_of(data, publication);\n", "word"),
+    "stored without a number": (STORE, STORE.replace("word_of(data, publication)", "(long long)data"), "word"),
+    "loaded as if nobody wrote it": (LOAD, "  word = __ldg(at);\n", "word"),
+    "loaded in two as if nobody wrote them": (LOAD_TWO, "  first = __ldg(at), second = __ldg(at + 1);\n", "word"),
+    "loaded non-coherently": (LOAD_TWO, LOAD_TWO.replace("relaxed.gpu.global", "global.nc"), "word"),
+    "loaded weakly": (LOAD_TWO, LOAD_TWO.replace("relaxed.gpu.global", "global"), "word"),
+    "loaded as volatile": (LOAD, "  word = *(const volatile unsigned long long*)at;\n", "word"),
+    "loaded as a pair of halves": (
+        LOAD,
+        "  unsigned data, number;\n"
+        '  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"\n'
+        '               : "=r"(data), "=r"(number) : "l"(__cvta_generic_to_global(at)) : "memory");\n'
+        "  word = word_of(data, number);\n",
+        "word",
+    ),
+    "taken of a later number": (EXACT, EXACT.replace("==", ">="), "polled"),
+    "taken of any number": (EXACT, "return true;", "polled"),
+    "taken by its data": (EXACT, EXACT.replace("word >> 32", "word"), "polled"),
+}
+
+
+@cache
+def launch(
+    options: il.Options, dispatch: il.Dispatch | None = None, model: str = "smollm2-135m"
+) -> il.OneLaunchExecutor:
+    """A layer for one sequence, as it is planned or under a dispatch: words of heads, splits, tokens and squares."""
+    graph = decode_graph(replace(LLAMAS[model], layers=1, vocabulary=4096), 1, 1088, il.H200)
+    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+    plan = plan if dispatch is None else il.build(plan.graph, il.Choices(132, dispatch))
+    return il.OneLaunchExecutor(plan, options)
+
+
+def found(ptx: str) -> list[Finding]:
+    return lint(ptx, posts=True, waits=True, posting_warp=True, words=True)
+
+
+OPTIONS = {
+    "words": il.Options("meta"),
+    "dependent": il.Options("meta", dependent_launch=True),
+    "traced": il.Options("meta", trace=True),
+}
+
+
+@pytest.mark.parametrize("options", some([*OPTIONS], lambda name: name == "words"))
+def test_launches_by_words_store_load_and_look_at_them_whole(options: str) -> None:
+    """By loaders, as of ``inner``, and by consumers."""
+    run = launch(OPTIONS[options], model="llama3.2-1b")
+    assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run._handed_over.sizes.keys()
+    assert found(run.binary.ptx) == []
+
+
+@pytest.mark.parametrize("dispatch", some([il.Dispatch.STATIC, il.Dispatch.TICKET], lambda d: d is il.Dispatch.TICKET))
+def test_so_they_do_under_each_dispatch_that_has_words(dispatch: il.Dispatch) -> None:
+    run = launch(OPTIONS["words"], dispatch)
+    assert {"q_heads", "parts", "heads", "x_scaled"} <= run._handed_over.sizes.keys()
+    assert found(run.binary.ptx) == []
+
+
+def test_a_launch_without_words_where_its_plan_has_them_is_found() -> None:
+    ptx = launch(il.Options("meta", words=())).binary.ptx
+    assert [(f.rule, f.line) for f in found(ptx)] == [("absent", 0)] * 2
+    assert lint(ptx, posts=True, waits=True, posting_warp=True) == []
+
+
+@pytest.mark.parametrize("how", some([*BROKEN], lambda how: how in ("stored weakly", "loaded weakly")))
+def test_the_lint_finds_a_word_that_is(how: str) -> None:
+    text = launch(OPTIONS["words"]).composition.text
+    before, after, rule = BROKEN[how]
+    assert text.count(before) == 1
+    ptx = compile_text(text.replace(before, after), "broken", il.H200.architecture, preamble=PTX + SEMAPHORES + WORDS)
+    assert {finding.rule for finding in found(ptx.ptx)} - {"absent"} == {rule}
