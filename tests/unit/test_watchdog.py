@@ -25,14 +25,14 @@ def error_of(plan: Plan, waiting: int, done: np.ndarray, **more: object) -> Hang
     return hang_error(plan, waiting, semaphore, expected, expected - 1, done, **more)
 
 
-@pytest.mark.parametrize("runs", [1, 7])
+@pytest.mark.parametrize("runs", [1, 7, 1 << 31, (1 << 31) + 1, (1 << 32) - 1])  # a device has int32 of them
 @pytest.mark.parametrize("waiting", [2, 3, 4])
 def test_what_never_posted_is_named_whichever_wait_behind_it_failed_first(waiting: int, runs: int) -> None:
     """The third tile of all ops lost its post too, which nothing here is behind."""
     plan = build(chain(5, 3), Choices(4, policy=TileSync()))
     done = np.where(plan.items.post >= 0, runs, 0)
     done[[item_at(plan, "copy1", 1), *(item_at(plan, f"copy{n}", 2) for n in range(4))]] = runs - 1
-    error = error_of(plan, item_at(plan, f"copy{waiting}", 1), done)
+    error = error_of(plan, item_at(plan, f"copy{waiting}", 1), done.astype(np.uint32).view(np.int32))
     assert error.producer == "op 'copy1', tile (1)"
     behind = "" if waiting == 2 else "behind what posts it, "
     assert f"saw 0 before the watchdog fired; {behind}op 'copy1', tile (1) never posted." in str(error)

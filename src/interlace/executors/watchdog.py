@@ -30,10 +30,11 @@ def hang_error(
     """The error for a wait that the watchdog ended.
 
     Args:
-        done: which items have posted, and in which run.
+        done: which items have posted, and in which run, from 1, modulo 2^32; 0 for those that never did.
         came: which items came to a queue of ready items.
         shared: ops whose parts of a tile all post.
     """
+    done = _in_order(done)
     if came is not None and semaphore == EMPTY:
         return _never_came(plan, item, expected, seen, done, came)
     if item < 0:
@@ -83,6 +84,14 @@ def hang_error(
         seen=seen,
         producer=producer,
     )
+
+
+def _in_order(done: np.ndarray) -> Ints:
+    """Numbers that increase from run to run, for those of runs as a device counts them; 0 stays 0."""
+    runs = done.astype(np.uint32)
+    some = runs != 0
+    since = (runs - runs[some.argmax()]).astype(np.int32).astype(np.int64)  # one of them: all are few runs apart
+    return np.where(some, since - since.min(initial=0, where=some) + 1, 0)
 
 
 def _words(plan: Plan, item: int, number: int) -> str:
