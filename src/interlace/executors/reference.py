@@ -2,24 +2,28 @@
 
 W workers walk the plan as on a device: wait, read, compute, write, post, each a separate step. Which worker
 takes the next step goes round in turn, or is drawn at random from a seed: a race then shows as a NaN, because
-everything that no item has written yet is poisoned, and a deadlock as DeadlockError.
+everything that no item has written yet is poisoned, and a deadlock as DeadlockError. So does a word that is stored over
+before somebody has it (``numbered``), as the number that it wants never comes.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import DeadlockError, DeviceError, DTypeError, GraphError, ShapeError
-from interlace.executors.base import Executor, by_name, check_arguments
+from interlace.core.errors import DeadlockError, DeviceError, GraphError, ShapeError
+from interlace.executors.arrays import check_arrays
+from interlace.executors.base import Executor, by_name
+from interlace.executors.numbered import Numbered
+from interlace.graph.access import Access
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.graph.tensor import Region
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Array, BodyKind, Reference
 from interlace.plan.orderings import Ordering
@@ -40,9 +44,11 @@ class ReferenceExecutor(Executor):
         plan: verified here unless it comes with its proof.
         seed: None to let workers step in turn, else the seed of a random interleaving of the plan's workers.
         first_run: number of the first run, to start counters near their wrap-around.
+        words: tensors that are handed over word by word, as the one launch does it (``Options.words``), with what waits
+            and posts it leaves then; none unless they are named, None for those of the launch.
 
     Raises:
-        PlanError: the plan is not safe.
+        PlanError: the plan is not safe, or a tensor cannot be words.
         GraphError: an op has no reference.
         DeviceError: a seed or a number of a run that is no int.
     """
@@ -55,9 +61,19 @@ class ReferenceExecutor(Executor):
     interpreted = True
     traces = True
 
-    def __init__(self, plan: Plan | Proof, *, seed: int | None = None, first_run: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan | Proof,
+        *,
+        seed: int | None = None,
+        first_run: int = 0,
+        words: tuple[str, ...] | None = (),
+    ) -> None:
         self.proof = self.prove(plan)
         self.plan = self.proof.plan
+        self._numbered = None if words == () else Numbered(self.proof, words)
+        self._waits = self.plan.waits if self._numbered is None else self._numbered.waits
+        self._posts = self.plan.items.post if self._numbered is None else self._numbered.posts
         for what, number in (("seed", seed), ("first_run", first_run)):
             if type(number) is not int and (what, number) != ("seed", None):
                 raise DeviceError(f"{what} is {number!r}; give an int")
@@ -65,7 +81,7 @@ class ReferenceExecutor(Executor):
         self._random = None if seed is None else random.Random(seed)
         self._run = first_run
         items = self.plan.items
-        posts = np.bincount(items.post[(items.k_lo == 0) & (items.post >= 0)], minlength=self.plan.semaphores)
+        posts = np.bincount(self._posts[(items.k_lo == 0) & (self._posts >= 0)], minlength=self.plan.semaphores)
         self._semaphores = [int(p) * first_run % _WRAP for p in posts]
         #: Trace of the last run; its clock counts steps.
         self.trace: Trace | None = None
@@ -94,7 +110,7 @@ class ReferenceExecutor(Executor):
         """
         graph = self.plan.graph
         arrays = by_name(tensors)
-        _check_inputs(graph, arrays)
+        check_arrays(graph, arrays)
         self._memory = {t.name: np.full(t.shape, np.nan) for t in graph.tensors}
         for name in graph.inputs:
             self._memory[name][...] = arrays[name]
@@ -137,8 +153,8 @@ class ReferenceExecutor(Executor):
         while running or blocked:
             if not running:
                 raise DeadlockError(
-                    f"workers {blocked[:8]} wait for posts that never come; the plan passed verification, "
-                    "so a kernel or the verification is wrong"
+                    f"workers {blocked[:8]} wait for posts or words that never come; the plan passed "
+                    "verification, so a kernel or the verification is wrong"
                 )
             at = self._random.randrange(len(running)) if self._random else self._clock % len(running)
             worker = running[at]
@@ -244,11 +260,11 @@ class ReferenceExecutor(Executor):
                 self._post(never)
 
     def _is_ready(self, item: int) -> bool:
-        rows = range(int(self.plan.waits.ptr[item]), int(self.plan.waits.ptr[item + 1]))
+        rows = range(int(self._waits.ptr[item]), int(self._waits.ptr[item + 1]))
         return all(next(self._wait(row), None) is None for row in rows)
 
     def _item(self, item: int) -> Iterator[str]:
-        items, waits = self.plan.items, self.plan.waits
+        items, waits = self.plan.items, self._waits
         op = self.plan.graph.ops[int(items.op[item])]
         reference = self._references[int(items.op[item])]
         tile, k_lo, k_hi = int(items.tile[item]), int(items.k_lo[item]), int(items.k_hi[item])
@@ -262,6 +278,7 @@ class ReferenceExecutor(Executor):
         while reference.accumulate and lo < k_hi:
             hi = int(waits.k[row]) if row < end else k_hi
             if lo < hi:
+                yield from self._poll(op, tile, lo, hi, moving=True)
                 moving = self._read(op, tile, lo, hi, moving=True)
                 yield "read"
                 part = reference.accumulate(moving, op.parameters)
@@ -281,42 +298,50 @@ class ReferenceExecutor(Executor):
                 yield "partial"
                 return
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
+        yield from self._poll(op, tile, 0, op.k_extent, moving=False)
         fixed = self._read(op, tile, 0, op.k_extent, moving=False)
         yield "read"
+        regions = self._regions(op, op.writes, tile, 0, op.k_extent)
         if op.when and not fixed[op.when].any():
-            regions = {a.arg: self.plan.graph.region(op, a, tile, 0, op.k_extent) for a in op.writes}
-            self._write(op, tile, {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()})
+            values: object = {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()}
         else:
-            self._write(op, tile, reference.complete(op, tile, acc, fixed))
-        yield "wrote"
+            values = reference.complete(op, tile, acc, fixed)
+        yield from self._write(op, tile, regions, values)
         self._post(item)
         self._spawn(item)
         yield "posted"
 
     def _post(self, item: int) -> None:
-        post = int(self.plan.items.post[item])
+        post = int(self._posts[item])
         if post >= 0:
             self._semaphores[post] = (self._semaphores[post] + 1) % _WRAP
 
     def _wait(self, row: int) -> Iterator[str]:
-        waits = self.plan.waits
+        waits = self._waits
         first, count, stride = int(waits.first[row]), int(waits.count[row]), int(waits.stride[row])
         target = (self._run + 1) * int(waits.threshold[row])
         for s in range(first, first + count * stride, stride):
             while 0 < (target - self._semaphores[s]) % _WRAP < _WRAP // 2:
                 yield "blocked"
 
+    def _poll(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> Iterator[str]:
+        """Wait for what is read as words."""
+        if self._numbered is None:
+            return
+        regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
+        while not self._numbered.have_come(self.plan.graph.op_index(op.name), self._run, regions):
+            yield "blocked"
+
     def _read(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> dict[str, Array]:
         """Copies of the regions that move with k, or of the others."""
-        return {
-            a.arg: self._memory[a.tensor][self.plan.graph.region(op, a, tile, k_lo, k_hi).slices].copy()
-            for a in op.reads
-            if a.uses_k == moving
-        }
+        regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
+        return {arg: self._memory[region.tensor][region.slices].copy() for arg, region in regions.items()}
 
-    def _write(self, op: Op, tile: int, values: object) -> None:
-        """Store what a tile's reference returned."""
-        wanted = {a.arg: self.plan.graph.region(op, a, tile, 0, op.k_extent) for a in op.writes}
+    def _regions(self, op: Op, accesses: Iterable[Access], tile: int, k_lo: int, k_hi: int) -> dict[str, Region]:
+        return {a.arg: self.plan.graph.region(op, a, tile, k_lo, k_hi) for a in accesses}
+
+    def _write(self, op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> Iterator[str]:
+        """Store what a tile's reference returned; words come first, and whoever polls them may go on."""
         if not isinstance(values, Mapping) or values.keys() != wanted.keys():
             found = f"regions of {list(values)}" if isinstance(values, Mapping) else shown(values)
             raise GraphError(
@@ -330,7 +355,14 @@ class ReferenceExecutor(Executor):
                     f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
                     f"{np.shape(values[arg])}, but writes {region}; return {part.shape}"
                 )
-            part[...] = values[arg]
+        number = self.plan.graph.op_index(op.name)
+        words = [] if self._numbered is None else self._numbered.of(number, wanted)
+        for arg in sorted(wanted, key=lambda arg: arg not in words):
+            self._memory[wanted[arg].tensor][wanted[arg].slices] = values[arg]
+            if self._numbered is not None and arg in words:
+                self._numbered.store(number, self._run, {arg: wanted[arg]})
+                yield "posted"
+        yield "wrote"
 
 
 class RandomReferenceExecutor(ReferenceExecutor):
@@ -341,27 +373,15 @@ class RandomReferenceExecutor(ReferenceExecutor):
     what = "NumPy in float64, steps drawn at random"
     traces = False
 
-    def __init__(self, plan: Plan | Proof, *, seed: int | None = 0, first_run: int = 0) -> None:
-        super().__init__(plan, seed=seed, first_run=first_run)
-
-
-def _check_inputs(graph: Graph, tensors: Mapping[str, Any]) -> None:
-    """Raise unless these are arrays of real numbers for the inputs of a graph, and nothing else."""
-    for name, value in tensors.items():
-        if not isinstance(value, np.ndarray):
-            raise GraphError(
-                f"tensor {name!r} is {shown(value)}; the reference executor takes NumPy arrays, such as "
-                "np.array(values), or tensor.double().cpu().numpy() of a tensor of PyTorch"
-            )
-        if not np.can_cast(value.dtype, np.float64, "same_kind"):
-            raise DTypeError(f"tensor {name!r} holds {value.dtype}; pass real numbers, such as np.float32")
-    check_arguments(graph, {name: value.shape for name, value in tensors.items()})
-    more = [name for name in tensors if name not in graph.inputs]
-    if more:
-        raise GraphError(
-            f"tensors {more} are no inputs of graph {graph.name!r}; the reference executor keeps memory of its own and "
-            f"returns the outputs, so pass {list(graph.inputs)} alone"
-        )
+    def __init__(
+        self,
+        plan: Plan | Proof,
+        *,
+        seed: int | None = 0,
+        first_run: int = 0,
+        words: tuple[str, ...] | None = (),
+    ) -> None:
+        super().__init__(plan, seed=seed, first_run=first_run, words=words)
 
 
 def _reference(op: Op) -> Reference:

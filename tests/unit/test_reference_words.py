@@ -1,0 +1,100 @@
+"""Plans whose tensors are handed over word by word, in NumPy: right in any interleaving, and faults have names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import interlace as il
+from interlace.core.errors import DeadlockError, PlanError
+from interlace.kernels.bodies import Array, Worded
+from interlace.plan.plan import Plan, Waits
+
+from .test_words import ALL, EMBEDDED, HEADS, POSITIONS, SHAPE, TOKENS, plan, products
+
+#: Runs ahead of which numbers of a step wrap in the second run, those of runs, and pass 2^31.
+PUBLICATIONS = len(plan().graph.ops)
+AHEAD = 2**32 // PUBLICATIONS - 1, 2**32 - 2, 2**31 // PUBLICATIONS - 1
+
+
+@cache
+def inputs() -> dict[str, Array]:
+    """Of a step of two layers, three sequences and two splits of each."""
+    work = il.workloads.Decode(**{**vars(SHAPE), "batch": len(POSITIONS), "capacity": 192, "context": 0})
+    return {**work.inputs(0), "position": np.array(POSITIONS, np.float32)}
+
+
+@cache
+def right() -> dict[str, Array]:
+    """By semaphores."""
+    return il.ReferenceExecutor(plan()).run(inputs())
+
+
+def check(run: il.ReferenceExecutor, runs: int = 1) -> None:
+    for _ in range(runs):
+        found = run.run(inputs())
+        for name, value in right().items():
+            np.testing.assert_array_equal(found[name], value, name)
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+@pytest.mark.parametrize(("splits", "words"), [(2, ALL), (2, None), (1, (*HEADS, *TOKENS, *EMBEDDED))])
+def test_a_step_by_words_is_what_it_is_by_semaphores(
+    splits: int, words: tuple[str, ...] | None, seed: int | None
+) -> None:
+    run = il.ReferenceExecutor(plan(splits), words=words, seed=seed)
+    semaphores = il.ReferenceExecutor(plan(splits))
+    assert len(run._waits) < len(semaphores._waits)
+    found, wanted = run.run(inputs()), semaphores.run(inputs())
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, name)
+
+
+@pytest.mark.parametrize("first_run", AHEAD)
+def test_numbers_of_the_run_before_are_not_those_of_this_one_where_they_wrap(first_run: int) -> None:
+    check(il.ReferenceExecutor(plan(), words=ALL, seed=1, first_run=first_run), runs=4)
+
+
+def test_a_wrong_number_is_waited_for_until_nothing_moves() -> None:
+    run = il.ReferenceExecutor(plan(), words=ALL)
+    assert run._numbered is not None
+    handed_over = run._numbered._handed_over
+    writer = plan().graph.op_index("layers.0.attend")
+    wrong = {name: number + (name == "out") for name, number in handed_over.of(writer).numbers.items()}
+    assert wrong != handed_over.of(writer).numbers  # of what it leaves, not of what it polls
+    ops = {**handed_over.ops, writer: Worded(wrong, PUBLICATIONS)}
+    run._numbered._handed_over = replace(handed_over, ops=ops)
+    with pytest.raises(DeadlockError, match="wait for posts or words that never come"):
+        run.run(inputs())
+
+
+def without_waits(of: Waits, op: int, plan: Plan) -> Waits:
+    """But for those of one op."""
+    keep = plan.items.op[of.item] != op
+    ptr = np.r_[0, np.cumsum(keep)][of.ptr]
+    return Waits(ptr, *(column[keep] for column in (of.first, of.count, of.stride, of.threshold, of.k)))
+
+
+@pytest.mark.parametrize("op", ["most", "next"])
+def test_who_polls_nothing_waits_for_semaphores_and_is_wrong_without(op: str) -> None:
+    assert all(is_wrong(op, seed) for seed in range(4))
+
+
+def is_wrong(name: str, seed: int) -> bool:
+    run = il.ReferenceExecutor(plan(), words=ALL, seed=seed)
+    run._waits = without_waits(run._waits, plan().graph.op_index(name), plan())
+    try:
+        found = run.run(inputs())
+    except DeadlockError:
+        return True
+    return any(not np.array_equal(found[output], value) for output, value in right().items())
+
+
+def test_words_are_those_that_a_launch_can_have() -> None:
+    chain = il.build(products(8, 64, 64), il.Choices(2))
+    assert il.ReferenceExecutor(chain, words=("inner",))._numbered is not None
+    with pytest.raises(PlanError, match=r"tensors \['out'\] cannot be words"):
+        il.ReferenceExecutor(chain, words=("out",))
