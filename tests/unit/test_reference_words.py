@@ -85,7 +85,8 @@ def test_who_polls_nothing_waits_for_semaphores_and_is_wrong_without(op: str) ->
 
 def is_wrong(name: str, seed: int) -> bool:
     run = il.ReferenceExecutor(plan(), words=ALL, seed=seed)
-    run._waits = without_waits(run._waits, plan().graph.op_index(name), plan())
+    assert run._numbered is not None
+    run._numbered.waits = without_waits(run._numbered.waits, plan().graph.op_index(name), plan())
     try:
         found = run.run(inputs())
     except DeadlockError:

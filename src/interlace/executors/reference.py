@@ -20,14 +20,14 @@ from interlace.core.errors import DeadlockError, DeviceError, GraphError, ShapeE
 from interlace.executors.arrays import check_arrays
 from interlace.executors.base import Executor, by_name
 from interlace.executors.numbered import Numbered
-from interlace.graph.access import Access
+from interlace.graph.access import Access, Ints
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Array, BodyKind, Reference
 from interlace.plan.orderings import Ordering
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.spawns import Spawns, cleared, when_tensor
 from interlace.plan.stealing import Victim
 from interlace.plan.verify import Proof
@@ -72,8 +72,6 @@ class ReferenceExecutor(Executor):
         self.proof = self.prove(plan)
         self.plan = self.proof.plan
         self._numbered = None if words == () else Numbered(self.proof, words)
-        self._waits = self.plan.waits if self._numbered is None else self._numbered.waits
-        self._posts = self.plan.items.post if self._numbered is None else self._numbered.posts
         for what, number in (("seed", seed), ("first_run", first_run)):
             if type(number) is not int and (what, number) != ("seed", None):
                 raise DeviceError(f"{what} is {number!r}; give an int")
@@ -311,6 +309,14 @@ class ReferenceExecutor(Executor):
         self._spawn(item)
         yield "posted"
 
+    @property
+    def _waits(self) -> Waits:
+        return self.plan.waits if self._numbered is None else self._numbered.waits
+
+    @property
+    def _posts(self) -> Ints:
+        return self.plan.items.post if self._numbered is None else self._numbered.posts
+
     def _post(self, item: int) -> None:
         post = int(self._posts[item])
         if post >= 0:
@@ -326,11 +332,10 @@ class ReferenceExecutor(Executor):
 
     def _poll(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> Iterator[str]:
         """Wait for what is read as words."""
-        if self._numbered is None:
-            return
-        regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
-        while not self._numbered.have_come(self.plan.graph.op_index(op.name), self._run, regions):
-            yield "blocked"
+        if self._numbered:
+            regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
+            while not self._numbered.have_come(self.plan.graph.op_index(op.name), self._run, regions):
+                yield "blocked"
 
     def _read(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> dict[str, Array]:
         """Copies of the regions that move with k, or of the others."""
@@ -355,12 +360,12 @@ class ReferenceExecutor(Executor):
                     f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
                     f"{np.shape(values[arg])}, but writes {region}; return {part.shape}"
                 )
-        number = self.plan.graph.op_index(op.name)
-        words = [] if self._numbered is None else self._numbered.of(number, wanted)
+        number, numbered = self.plan.graph.op_index(op.name), self._numbered
+        words = numbered.of(number, wanted) if numbered else []
         for arg in sorted(wanted, key=lambda arg: arg not in words):
             self._memory[wanted[arg].tensor][wanted[arg].slices] = values[arg]
-            if self._numbered is not None and arg in words:
-                self._numbered.store(number, self._run, {arg: wanted[arg]})
+            if numbered and arg in words:
+                numbered.store(number, self._run, {arg: wanted[arg]})
                 yield "posted"
         yield "wrote"
 
