@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -9,15 +10,15 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.errors import DeadlockError, PlanError
+from interlace.core.errors import DeadlockError, DeviceError, PlanError
 from interlace.kernels.bodies import Array, Worded
 from interlace.plan.plan import Plan, Waits
 
 from .test_words import ALL, EMBEDDED, HEADS, POSITIONS, SHAPE, TOKENS, plan, products
 
-#: Runs ahead of which numbers of a step wrap in the second run, those of runs, and pass 2^31.
+#: Runs ahead of which numbers of a step wrap in the first run and in the second, those of runs, and pass 2^31.
 PUBLICATIONS = len(plan().graph.ops)
-AHEAD = 2**32 // PUBLICATIONS - 1, 2**32 - 2, 2**31 // PUBLICATIONS - 1
+AHEAD = 2**32 // PUBLICATIONS, 2**32 // PUBLICATIONS - 1, 2**32 - 2, 2**31 // PUBLICATIONS - 1
 
 
 @cache
@@ -56,6 +57,42 @@ def test_a_step_by_words_is_what_it_is_by_semaphores(
 @pytest.mark.parametrize("first_run", AHEAD)
 def test_numbers_of_the_run_before_are_not_those_of_this_one_where_they_wrap(first_run: int) -> None:
     check(il.ReferenceExecutor(plan(), words=ALL, seed=1, first_run=first_run), runs=4)
+
+
+def test_whoever_polls_goes_on_before_the_writer_has_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it polls is not what the tensor has: that is stored later, or not at all."""
+    write = il.ReferenceExecutor._write
+
+    def slow(self: il.ReferenceExecutor, op: il.Op, *more: object) -> Iterator[str]:
+        for state in write(self, op, *more):
+            yield state
+            if state == "posted" and op.name == "layers.0.attend":
+                yield from ["wrote"] * 100
+
+    monkeypatch.setattr(il.ReferenceExecutor, "_write", slow)
+    run = il.ReferenceExecutor(plan(2, 132), words=ALL)
+    check(run)
+    assert run.trace is not None
+    names = np.array(run.trace.ops)[run.trace.op]
+    ends = run.trace.end_ns[names == "layers.0.attend"]
+    assert run.trace.end_ns[names == "layers.0.combine"].min() < ends.min()
+    assert all(np.isnan(run._memory[name]).all() for name in ("heads", "parts"))
+
+
+def test_a_run_that_fails_leaves_nothing_to_the_next() -> None:
+    run = il.ReferenceExecutor(plan(), words=ALL, seed=2)
+    references = run._references
+    run._references = [*references[:-4], *[None] * 4]
+    with pytest.raises(AttributeError):
+        run.run(inputs())
+    run._references = references
+    check(run, runs=2)
+
+
+@pytest.mark.parametrize("words", [np.array(["parts"]), np.array([]), ["parts"], "parts", (1,)])
+def test_words_that_are_no_tuple_of_names_are_refused(words: object) -> None:
+    with pytest.raises(DeviceError, match="give names of tensors as a tuple, or None"):
+        il.ReferenceExecutor(plan(), words=words)
 
 
 def test_a_wrong_number_is_waited_for_until_nothing_moves() -> None:

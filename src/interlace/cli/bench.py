@@ -217,7 +217,7 @@ def _compilers(processes: int) -> Pool:
     pool = compilers(share=processes)
     # A process that on_gpus started waits for its children before it ends, and they for work until the pool is shut
     # down; that needs the pool's queue, which is closed at priority 10.
-    Finalize(None, pool.shutdown, exitpriority=100)
+    Finalize(None, pool.shutdown, kwargs={"cancel_futures": True}, exitpriority=100)
     return pool
 
 

@@ -1,4 +1,4 @@
-"""What the reference executor takes: NumPy arrays, of a graph's inputs alone."""
+"""What the reference executor takes and what references of kernels return: NumPy arrays, checked."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from interlace.core.arguments import shown
-from interlace.core.errors import DTypeError, GraphError
+from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.executors.base import check_arguments
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.tensor import Region
+from interlace.kernels.bodies import Array
 
 
 def check_arrays(graph: Graph, tensors: Mapping[str, Any]) -> None:
@@ -36,3 +39,26 @@ def check_arrays(graph: Graph, tensors: Mapping[str, Any]) -> None:
             f"tensors {more} are no inputs of graph {graph.name!r}; the reference executor keeps memory of its own and "
             f"returns the outputs, so pass {list(graph.inputs)} alone"
         )
+
+
+def written(op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> Mapping[str, Array]:
+    """What the reference of an op returned for a tile, which is the regions that it writes.
+
+    Raises:
+        GraphError: others than these.
+        ShapeError: one has another shape.
+    """
+    if not isinstance(values, Mapping) or values.keys() != wanted.keys():
+        found = f"regions of {list(values)}" if isinstance(values, Mapping) else shown(values)
+        raise GraphError(
+            f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {found}; return a dict with the "
+            f"region of each argument that the op writes, {list(wanted)}"
+        )
+    for arg, region in wanted.items():
+        shape = tuple(max(hi - lo, 0) for lo, hi in zip(region.lo, region.hi, strict=True))
+        if np.shape(values[arg]) != shape:
+            raise ShapeError(
+                f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
+                f"{np.shape(values[arg])}, but writes {region}; return {shape}"
+            )
+    return values

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import DeadlockError, DeviceError, GraphError, ShapeError
-from interlace.executors.arrays import check_arrays
+from interlace.core.errors import DeadlockError, DeviceError, GraphError
+from interlace.executors.arrays import check_arrays, written
 from interlace.executors.base import Executor, by_name
 from interlace.executors.numbered import Numbered
 from interlace.graph.access import Access, Ints
@@ -49,8 +48,8 @@ class ReferenceExecutor(Executor):
 
     Raises:
         PlanError: the plan is not safe, or a tensor cannot be words.
-        GraphError: an op has no reference.
-        DeviceError: a seed or a number of a run that is no int.
+        GraphError: an op has no reference, or, where there may be words, no part in a launch.
+        DeviceError: a seed or a number of a run that is no int, or words that are no tuple of names.
     """
 
     name = title = "reference"
@@ -71,18 +70,23 @@ class ReferenceExecutor(Executor):
     ) -> None:
         self.proof = self.prove(plan)
         self.plan = self.proof.plan
-        self._numbered = None if words == () else Numbered(self.proof, words)
+        self._numbered = None if type(words) is tuple and not words else Numbered(self.proof, words)
         for what, number in (("seed", seed), ("first_run", first_run)):
             if type(number) is not int and (what, number) != ("seed", None):
                 raise DeviceError(f"{what} is {number!r}; give an int")
         self._references = [_reference(op) for op in self.plan.graph.ops]
         self._random = None if seed is None else random.Random(seed)
         self._run = first_run
-        items = self.plan.items
-        posts = np.bincount(self._posts[(items.k_lo == 0) & (self._posts >= 0)], minlength=self.plan.semaphores)
-        self._semaphores = [int(p) * first_run % _WRAP for p in posts]
+        self._begin_afresh()
         #: Trace of the last run; its clock counts steps.
         self.trace: Trace | None = None
+
+    def _begin_afresh(self) -> None:
+        """Semaphores and words are as the runs before have left them."""
+        posts = np.bincount(self._posts[(self.plan.items.k_lo == 0) & (self._posts >= 0)])
+        self._semaphores = [int(p) * self._run % _WRAP for p in np.pad(posts, (0, self.plan.semaphores - len(posts)))]
+        if self._numbered:
+            self._numbered.empty(self._run)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -122,7 +126,11 @@ class ReferenceExecutor(Executor):
         self._clock = 0
         n = len(self.plan.items)
         self._times = np.zeros((n, 4), np.int64)  # worker, wait, start, end
-        self._schedule()
+        try:
+            self._schedule()
+        except BaseException:
+            self._begin_afresh()
+            raise
         self._run += 1
         items = self.plan.items
         worker, wait, start, end = self._times.T
@@ -304,7 +312,7 @@ class ReferenceExecutor(Executor):
             values: object = {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()}
         else:
             values = reference.complete(op, tile, acc, fixed)
-        yield from self._write(op, tile, regions, values)
+        yield from self._write(op, tile, regions, written(op, tile, regions, values))
         self._post(item)
         self._spawn(item)
         yield "posted"
@@ -340,33 +348,25 @@ class ReferenceExecutor(Executor):
     def _read(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> dict[str, Array]:
         """Copies of the regions that move with k, or of the others."""
         regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
-        return {arg: self._memory[region.tensor][region.slices].copy() for arg, region in regions.items()}
+        found = {arg: self._memory[region.tensor][region.slices].copy() for arg, region in regions.items()}
+        if self._numbered:
+            found |= self._numbered.read(self.plan.graph.op_index(op.name), regions)
+        return found
 
     def _regions(self, op: Op, accesses: Iterable[Access], tile: int, k_lo: int, k_hi: int) -> dict[str, Region]:
         return {a.arg: self.plan.graph.region(op, a, tile, k_lo, k_hi) for a in accesses}
 
-    def _write(self, op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> Iterator[str]:
-        """Store what a tile's reference returned; words come first, and whoever polls them may go on."""
-        if not isinstance(values, Mapping) or values.keys() != wanted.keys():
-            found = f"regions of {list(values)}" if isinstance(values, Mapping) else shown(values)
-            raise GraphError(
-                f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {found}; return a dict with the "
-                f"region of each argument that the op writes, {list(wanted)}"
-            )
-        for arg, region in wanted.items():
-            part = self._memory[region.tensor][region.slices]
-            if np.shape(values[arg]) != part.shape:
-                raise ShapeError(
-                    f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
-                    f"{np.shape(values[arg])}, but writes {region}; return {part.shape}"
-                )
+    def _write(self, op: Op, tile: int, wanted: Mapping[str, Region], values: Mapping[str, Array]) -> Iterator[str]:
+        """Store what a tile leaves; words come first, and whoever polls them may go on."""
         number, numbered = self.plan.graph.op_index(op.name), self._numbered
         words = numbered.of(number, wanted) if numbered else []
-        for arg in sorted(wanted, key=lambda arg: arg not in words):
-            self._memory[wanted[arg].tensor][wanted[arg].slices] = values[arg]
-            if numbered and arg in words:
-                numbered.store(number, self._run, {arg: wanted[arg]})
-                yield "posted"
+        for arg in words:
+            assert numbered
+            numbered.store(number, self._run, arg, wanted[arg], values[arg])
+            yield "posted"
+        for arg, region in wanted.items():
+            if numbered is None or arg not in words or numbered.keeps(number):
+                self._memory[region.tensor][region.slices] = values[arg]
         yield "wrote"
 
 

@@ -87,10 +87,13 @@ def hang_error(
 
 
 def _in_order(done: np.ndarray) -> Ints:
-    """Numbers that increase from run to run, for those of runs as a device counts them; 0 stays 0."""
+    """Numbers that increase from run to run, for those of runs as a device counts them; 0 stays 0.
+
+    Two of them are wrong: the run of number 0 itself, and a part of a split tile that last noted its run 2^31 ago.
+    """
     runs = done.astype(np.uint32)
     some = runs != 0
-    since = (runs - runs[some.argmax()]).astype(np.int32).astype(np.int64)  # one of them: all are few runs apart
+    since = (runs - runs[some.argmax()]).astype(np.int32).astype(np.int64)
     return np.where(some, since - since.min(initial=0, where=some) + 1, 0)
 
 

@@ -209,7 +209,7 @@ class Plan:
         return self.tile_base()[self.items.op] + self.items.tile
 
     def to_json(self) -> str:
-        """The plan with its graph as JSON text; equal plans give equal text."""
+        """The plan with its graph as JSON text; equal plans of kernels with the same bodies give equal text."""
         data = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
