@@ -13,7 +13,7 @@ from interlace.workloads import LLAMAS, RaggedAttention, decode_graph
 
 from ..sampling import sampling_graph
 from ..thorough import some
-from .limits import TWO_WARPGROUPS, assert_within
+from .limits import assert_within
 from .policies import hinted
 
 
@@ -38,11 +38,11 @@ def test_steps_of_one_sequence_by_words_spill_nothing_and_keep_the_memory_order(
     shared = {"q_heads", "heads", "inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares"))}
     assert made._handed_over.sizes.keys() >= shared
     assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
-    assert_within(made.binary.resources, TWO_WARPGROUPS, 182)
+    assert_within(made.binary.resources, 182)
     assert lint(made.binary.ptx, posts=True, waits=True, posting_warp=True, words=True) == []
 
 
-@pytest.mark.parametrize(("batch", "kind", "limits"), [(1, "Skinny", (208, 33)), (64, "Matmul", (184, 46))])
+@pytest.mark.parametrize(("batch", "kind", "limits"), [(1, "Skinny", (33, 208)), (64, "Matmul", (46, 184))])
 def test_logits_of_a_vocabulary_of_any_size_compile_for_sm_90(batch: int, kind: str, limits: tuple[int, int]) -> None:
     x, head, logits = (
         il.Tensor(name, shape, il.bf16)
@@ -83,7 +83,7 @@ def test_attention_by_shares_compiles_for_sm_90() -> None:
     binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options).binary
     assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
-    assert_within(binary.resources, 176, 78)
+    assert_within(binary.resources, 78, 176)
     assert hinted(binary.ptx) == (4, 4)  # two panels of keys and of values; angles and this step's q, k and v
 
 
