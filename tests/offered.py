@@ -36,14 +36,14 @@ def _text(tile: il.MatmulTile) -> str:
 @cache
 def offered() -> tuple[Offered, ...]:
     """As few as a greedy search finds that have each tile, of both kinds of FFN, that is offered to any."""
-    left = {key: found for found in _every() for key in _tiles(found)}
+    left = {tile for found in _every() for tile in _tiles(found)}
     chosen = []
     for most in (2, 1):
         for found in _every():
-            new = _tiles(found) & left.keys()
+            new = _tiles(found) & left
             if len(new) >= most:
                 chosen.append(found)
-                left = {key: value for key, value in left.items() if key not in new}
+                left -= new
     assert not left
     return tuple(chosen)
 

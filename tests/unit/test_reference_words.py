@@ -12,8 +12,8 @@ import pytest
 import interlace as il
 from interlace.core.errors import DeadlockError, DeviceError, PlanError
 from interlace.kernels.bodies import Array, Worded
-from interlace.plan.plan import Plan, Waits
 
+from .graphs import drop_waits
 from .test_words import ALL, EMBEDDED, HEADS, POSITIONS, SHAPE, TOKENS, plan, products
 
 #: Runs ahead of which numbers of a step wrap in the first run and in the second, those of runs, and pass 2^31.
@@ -63,10 +63,10 @@ def test_whoever_polls_goes_on_before_the_writer_has_posted(monkeypatch: pytest.
     """And what it polls is not what the tensor has: that is stored later, or not at all."""
     write = il.ReferenceExecutor._write
 
-    def slow(self: il.ReferenceExecutor, op: il.Op, *more: object) -> Iterator[str]:
+    def slow(self: il.ReferenceExecutor, op: int, *more: object) -> Iterator[str]:
         for state in write(self, op, *more):
             yield state
-            if state == "posted" and op.name == "layers.0.attend":
+            if state == "posted" and self.plan.graph.ops[op].name == "layers.0.attend":
                 yield from ["wrote"] * 100
 
     monkeypatch.setattr(il.ReferenceExecutor, "_write", slow)
@@ -108,13 +108,6 @@ def test_a_wrong_number_is_waited_for_until_nothing_moves() -> None:
         run.run(inputs())
 
 
-def without_waits(of: Waits, op: int, plan: Plan) -> Waits:
-    """But for those of one op."""
-    keep = plan.items.op[of.item] != op
-    ptr = np.r_[0, np.cumsum(keep)][of.ptr]
-    return Waits(ptr, *(column[keep] for column in (of.first, of.count, of.stride, of.threshold, of.k)))
-
-
 @pytest.mark.parametrize("op", ["most", "next"])
 def test_who_polls_nothing_waits_for_semaphores_and_is_wrong_without(op: str) -> None:
     assert all(is_wrong(op, seed) for seed in range(4))
@@ -123,7 +116,9 @@ def test_who_polls_nothing_waits_for_semaphores_and_is_wrong_without(op: str) ->
 def is_wrong(name: str, seed: int) -> bool:
     run = il.ReferenceExecutor(plan(), words=ALL, seed=seed)
     assert run._numbered is not None
-    run._numbered.waits = without_waits(run._numbered.waits, plan().graph.op_index(name), plan())
+    left = replace(plan(), waits=run._numbered.waits)
+    mine = np.flatnonzero(left.items.op[left.waits.item] == left.graph.op_index(name))
+    run._numbered.waits = drop_waits(left, *mine).waits
     try:
         found = run.run(inputs())
     except DeadlockError:

@@ -271,8 +271,8 @@ class ReferenceExecutor(Executor):
 
     def _item(self, item: int) -> Iterator[str]:
         items, waits = self.plan.items, self._waits
-        op = self.plan.graph.ops[int(items.op[item])]
-        reference = self._references[int(items.op[item])]
+        number = int(items.op[item])
+        op, reference = self.plan.graph.ops[number], self._references[number]
         tile, k_lo, k_hi = int(items.tile[item]), int(items.k_lo[item]), int(items.k_hi[item])
         row, end = int(waits.ptr[item]), int(waits.ptr[item + 1])
         while row < end and waits.k[row] <= k_lo:
@@ -284,8 +284,9 @@ class ReferenceExecutor(Executor):
         while reference.accumulate and lo < k_hi:
             hi = int(waits.k[row]) if row < end else k_hi
             if lo < hi:
-                yield from self._poll(op, tile, lo, hi, moving=True)
-                moving = self._read(op, tile, lo, hi, moving=True)
+                regions = self._regions(op, [a for a in op.reads if a.uses_k], tile, lo, hi)
+                yield from self._poll(number, regions)
+                moving = self._read(number, regions)
                 yield "read"
                 part = reference.accumulate(moving, op.parameters)
                 acc = part if acc is None else acc + part
@@ -298,21 +299,22 @@ class ReferenceExecutor(Executor):
             row += 1
         if (k_lo, k_hi) != (0, op.k_extent):
             assert acc is not None
-            parts = self._partial.setdefault((int(items.op[item]), tile), {})
+            parts = self._partial.setdefault((number, tile), {})
             parts[k_lo] = acc
-            if len(parts) < self._parts[int(items.op[item]), tile]:
+            if len(parts) < self._parts[number, tile]:
                 yield "partial"
                 return
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
-        yield from self._poll(op, tile, 0, op.k_extent, moving=False)
-        fixed = self._read(op, tile, 0, op.k_extent, moving=False)
+        regions = self._regions(op, [a for a in op.reads if not a.uses_k], tile, 0, op.k_extent)
+        yield from self._poll(number, regions)
+        fixed = self._read(number, regions)
         yield "read"
         regions = self._regions(op, op.writes, tile, 0, op.k_extent)
         if op.when and not fixed[op.when].any():
             values: object = {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()}
         else:
             values = reference.complete(op, tile, acc, fixed)
-        yield from self._write(op, tile, regions, written(op, tile, regions, values))
+        yield from self._write(number, regions, written(op, tile, regions, values))
         self._post(item)
         self._spawn(item)
         yield "posted"
@@ -338,34 +340,29 @@ class ReferenceExecutor(Executor):
             while 0 < (target - self._semaphores[s]) % _WRAP < _WRAP // 2:
                 yield "blocked"
 
-    def _poll(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> Iterator[str]:
+    def _poll(self, op: int, regions: Mapping[str, Region]) -> Iterator[str]:
         """Wait for what is read as words."""
-        if self._numbered:
-            regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
-            while not self._numbered.have_come(self.plan.graph.op_index(op.name), self._run, regions):
-                yield "blocked"
+        while self._numbered and not self._numbered.have_come(op, self._run, regions):
+            yield "blocked"
 
-    def _read(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> dict[str, Array]:
-        """Copies of the regions that move with k, or of the others."""
-        regions = self._regions(op, [a for a in op.reads if a.uses_k == moving], tile, k_lo, k_hi)
+    def _read(self, op: int, regions: Mapping[str, Region]) -> dict[str, Array]:
+        """Copies of regions, by argument."""
         found = {arg: self._memory[region.tensor][region.slices].copy() for arg, region in regions.items()}
-        if self._numbered:
-            found |= self._numbered.read(self.plan.graph.op_index(op.name), regions)
-        return found
+        return found | (self._numbered.read(op, regions) if self._numbered else {})
 
     def _regions(self, op: Op, accesses: Iterable[Access], tile: int, k_lo: int, k_hi: int) -> dict[str, Region]:
         return {a.arg: self.plan.graph.region(op, a, tile, k_lo, k_hi) for a in accesses}
 
-    def _write(self, op: Op, tile: int, wanted: Mapping[str, Region], values: Mapping[str, Array]) -> Iterator[str]:
+    def _write(self, op: int, regions: Mapping[str, Region], values: Mapping[str, Array]) -> Iterator[str]:
         """Store what a tile leaves; words come first, and whoever polls them may go on."""
-        number, numbered = self.plan.graph.op_index(op.name), self._numbered
-        words = numbered.of(number, wanted) if numbered else []
+        numbered = self._numbered
+        words = numbered.of(op, regions) if numbered else []
         for arg in words:
             assert numbered
-            numbered.store(number, self._run, arg, wanted[arg], values[arg])
+            numbered.store(op, self._run, arg, regions[arg], values[arg])
             yield "posted"
-        for arg, region in wanted.items():
-            if numbered is None or arg not in words or numbered.keeps(number):
+        for arg, region in regions.items():
+            if numbered is None or arg not in words or numbered.keeps(op):
                 self._memory[region.tensor][region.slices] = values[arg]
         yield "wrote"
 
