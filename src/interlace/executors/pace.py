@@ -51,14 +51,10 @@ def in_flight_bytes(graph: Graph, device: DeviceSpec) -> int:
     """Of weights, in one block; as many as it holds where products take longer than memory does for their weights."""
     weighty = _weighty(graph, bodies_of(graph))
     memory_s = sum(nbytes for _, nbytes in weighty) / device.dram_bytes_per_s
-    products_s = sum(_products_s(op, graph, device) for op, _ in weighty)
+    products_s = sum(op.flops * op.tiles / device.flops_per_s(graph.dtype_of(op)) for op, _ in weighty)
     if is_chain(graph) or (weighty and products_s <= memory_s <= len(weighty) * _SHORT_S):
         return int(_IN_FLIGHT_S * device.dram_bytes_per_s / device.sms)
     return device.smem_bytes if products_s > memory_s else _IN_FLIGHT_BYTES
-
-
-def _products_s(op: Op, graph: Graph, device: DeviceSpec) -> float:
-    return op.flops * op.tiles / device.flops_per_s(graph.tensor(op.accesses[0].tensor).dtype)
 
 
 def _weighty(graph: Graph, bodies: Sequence[WalkBody]) -> list[tuple[Op, int]]:

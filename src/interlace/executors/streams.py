@@ -105,7 +105,7 @@ def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
         """The least that an op takes: its FLOPs, or the bytes of its tensors, at the device's rate of them."""
         op = graph.ops[o]
         touched = [graph.tensor(name) for name in dict.fromkeys(access.tensor for access in op.accesses)]
-        computing = op.flops * op.tiles / device.flops_per_s(touched[0].dtype) if touched else 0.0
+        computing = op.flops * op.tiles / device.flops_per_s(graph.dtype_of(op)) if touched else 0.0
         return max(computing, sum(tensor.nbytes for tensor in touched) / device.dram_bytes_per_s)
 
     return Streams.of(ops_before(graph), [seconds(o) for o in range(len(graph.ops))], MOST_STREAMS)

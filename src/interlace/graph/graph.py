@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from interlace.core.arguments import check_type, series
-from interlace.core.dtypes import dtype
+from interlace.core.dtypes import DType, dtype
 from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
 from interlace.graph.access import Access, Affine, Span
 from interlace.graph.op import Body, Op, Param, Reduction
@@ -68,6 +68,10 @@ class Graph:
         if name not in self._tensors:
             raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[*self._tensors]}")
         return self._tensors[name]
+
+    def dtype_of(self, op: Op) -> DType:
+        """In which an op computes: that of its first tensor, which is what a matmul multiplies."""
+        return self.tensor(op.accesses[0].tensor).dtype
 
     def op(self, name: str) -> Op:
         """The op called ``name``."""

@@ -143,7 +143,7 @@ def floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = N
     """
     plan, costs = prediction.plan, prediction.costs
     of_op = np.bincount(plan.items.op, costs.flops, len(plan.graph.ops))
-    rates = [device.flops_per_s(plan.graph.tensor(op.accesses[0].tensor).dtype) for op in plan.graph.ops]
+    rates = [device.flops_per_s(plan.graph.dtype_of(op)) for op in plan.graph.ops]
     needed = 1.0 if flops is None else min(1.0, flops / (float(of_op.sum()) or 1.0))
     arithmetic_s = needed * float((of_op / rates).sum())
     return 1e6 * max(prediction.traffic.compulsory / device.dram_bytes_per_s, arithmetic_s)

@@ -141,8 +141,8 @@ def item_flops(plan: Plan) -> Floats:
 
 
 def op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
-    """FLOP/s that bodies reach in each op: in the dtype of its first tensor, which is what a matmul multiplies."""
-    rates = [device.flops_per_s(graph.tensor(op.accesses[0].tensor).dtype) for op in graph.ops]
+    """FLOP/s that bodies reach in each op."""
+    rates = [device.flops_per_s(graph.dtype_of(op)) for op in graph.ops]
     return np.array(rates) * mode.matrix_share
 
 
