@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import interlace as il
+from interlace.kernels.matmul.tile import TILING
 from interlace.kernels.spin import spin
 
 from ..cases import FFNS, Case, Tensors, check_missing_posts, ffn_shape, relative_error
@@ -56,13 +57,31 @@ def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("kind", FFNS)
-@pytest.mark.parametrize("m", [1, 3, 8, 11, 16, 17])
+@pytest.mark.parametrize("m", [1, 3, 8, 11, 16, 17, 33, 64, 100, 128, 129])
 def test_a_norm_before_and_a_sum_behind_are_in_the_launch(m: int, kind: str, dtype: str) -> None:
-    """Up to 16 tokens of bf16 the up-projection normalises its rows, over stages the last of which is shorter."""
+    """Up to 128 tokens of bf16 the up-projection normalises its rows, over stages the last of which is shorter."""
     run, c = made(m, ffn_shape(kind, 1088, 2816, norm=1e-2), dtype=dtype)
-    alone = ["norm"] if m > 16 or dtype == "fp16" else []
+    alone = ["norm"] if m > 128 or dtype == "fp16" else []
     assert [op.name for op in c.graph.ops] == [*alone, "up", "down"]
     check(run, c, seed=m)
+
+
+@pytest.mark.parametrize("hidden", [1088, 4096])
+@pytest.mark.parametrize("kind", ["gelu-tanh", "gated"])
+@pytest.mark.parametrize("m", [17, 24, 40, 64])
+def test_rows_are_normalised_right_in_every_way_that_is_likely(m: int, kind: str, hidden: int) -> None:
+    """In parts too, and over weights that are wider than long."""
+    shape = ffn_shape(kind, hidden, 2816, norm=1e-2)
+    ways = {}
+    for setting in il.OneLaunchExecutor.likely(il.workloads.ffn(m, shape), il.H200):
+        up, down = (setting.op(name) for name in ("up", "down"))
+        tiles = [il.MatmulTile(*(dict(of.params)[name] for name in TILING)) for of in (up, down)]
+        split = {"up": il.SplitK(up.parts), "down": il.SplitK(down.parts)}
+        ways[up, down] = made(m, shape, *tiles, choices=il.Choices(132, split=split))
+    assert len(ways) > 2
+    assert any(up.parts > 1 for up, _ in ways) or hidden < 4096
+    for run, c in ways.values():
+        check(run, c, seed=m)
 
 
 def tile(m: int, n: int, k: int, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:
@@ -127,6 +146,8 @@ SHARED = {
     "three warpgroups": (150, tile(192, 96, 64, 12), 3),
     "transposed, three warpgroups": (150, tile(72, 192, 64, 12, True), 2),
 }
+#: The same of first products that normalise their rows.
+NORMALISED = {"64 tokens": (64, tile(64, 64, 128), 3), "two warpgroups": (100, tile(128, 56, 64, 8), 2)}
 
 
 @pytest.mark.parametrize("kind", ["gelu-tanh", "gated"])
@@ -136,6 +157,20 @@ def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(nam
     choices = il.Choices(132, il.Dispatch.STATIC, split={"down": il.SplitK(parts)})
     run, c = made(m, ffn_shape(kind), down, down, choices=choices, jitter_s=3e-6, dependent_launch=True)
     assert run._parts[1].tile.share
+    check(run, c, seed=m)
+    inputs = c.inputs(seed=m)
+    check_bits(run, inputs, first_result(run, c, inputs), every=1)
+    assert (run._workspace.view(torch.int32) == -1).all(), "every sum was taken"
+
+
+@pytest.mark.parametrize("kind", ["gelu-tanh", "gated"])
+@pytest.mark.parametrize("name", NORMALISED)
+def test_parts_that_normalise_rows_give_the_same_bits_under_delays(name: str, kind: str) -> None:
+    m, up, parts = NORMALISED[name]
+    choices = il.Choices(132, il.Dispatch.STATIC, split={"up": il.SplitK(parts)})
+    shape = ffn_shape(kind, 1088, 2816, norm=1e-2)
+    run, c = made(m, shape, up, up, choices=choices, jitter_s=3e-6, dependent_launch=True)
+    assert run._parts[0].tile.share
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
     check_bits(run, inputs, first_result(run, c, inputs), every=1)

@@ -196,7 +196,8 @@ def narrow(m: int, n: int, k: int = 64, warps: int = 4) -> il.MatmulTile:
     return tile(m, n, k, warps, swap_ab=True)
 
 
-#: Of one panel and more, of stages the last of which has fewer, in turns of two warpgroups.
+#: Of one panel and more, of stages the last of which has fewer, in turns of two warpgroups; and of more tokens, which
+#: are the 64-row operand, out of registers.
 LAYERS = {
     "one token": layer(1, "gated", 128, 64, narrow(8, 16, 128), narrow(8, 8)),
     "three tokens, odd panels": layer(3, "gated", 192, 128, narrow(8, 24, 192), narrow(8, 16, 128)),
@@ -204,6 +205,24 @@ LAYERS = {
     "four stages": layer(16, "gated", 576, 128, narrow(16, 40, 192), narrow(16, 24, 128)),
     "two warpgroups": layer(8, "relu", 448, 64, narrow(8, 8, 192, warps=8), narrow(8, 8, warps=8)),
     "parts behind it": layer(13, "gated", 192, 256, narrow(16, 24, 192), narrow(16, 64)),
+    "24 tokens": layer(24, "gated", 192, 128, tile(64, 32), tile(64, 32)),
+    "two rows of tiles, the last stage of one panel": layer(70, "relu", 320, 72, tile(64, 40, 128), tile(64, 32)),
+    "stages of four panels": layer(33, "gated", 576, 64, tile(64, 24, 256), tile(64, 32)),
+    "stages of three panels": layer(20, "relu", 576, 64, tile(64, 32, 192), tile(64, 32)),
+    "three parts of one stage and two": layer(40, "gated", 320, 64, tile(64, 24), tile(64, 32)),
+    "two blocks of rows of two warpgroups, parts": layer(
+        128, "gelu-tanh", 192, 80, tile(256, 24, 64, 8), tile(128, 24, 64, 8), bias=True
+    ),
+    "parts that share sums": layer(90, "gelu-tanh", 320, 64, tile(128, 40, 64, 8), tile(128, 24, 64, 8), bias=True),
+    "three such parts, two blocks of rows": layer(120, "gated", 192, 48, tile(128, 24), tile(64, 24)),
+}
+#: How some of them run.
+RUN = {
+    "parts behind it": il.Choices(2, split={"down": il.SplitK(2)}),
+    "three parts of one stage and two": il.Choices(3, split={"up": il.SplitK(3)}),
+    "two blocks of rows of two warpgroups, parts": il.Choices(2, split={"up": il.SplitK(2)}),
+    "parts that share sums": il.Choices(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
+    "three such parts, two blocks of rows": il.Choices(6, il.Dispatch.STATIC, split={"up": il.SplitK(3)}),
 }
 
 
@@ -211,9 +230,12 @@ LAYERS = {
 def layers() -> dict[str, Any]:
     from ..emulator.walk import EmulatedLaunch, prepare
 
-    parts = {"parts behind it": {"down": il.SplitK(2)}}
-    plans = {name: il.build(case.graph, il.Choices(2, split=parts.get(name, {}))) for name, case in LAYERS.items()}
-    made = {name: EmulatedLaunch(plan, stages=3, short=("x",)) for name, plan in plans.items()}
+    plans = {name: il.build(case.graph, RUN.get(name, il.Choices(2))) for name, case in LAYERS.items()}
+    made = {
+        name: EmulatedLaunch(plan, stages=3, short=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
+        for name, plan in plans.items()
+    }
+    assert [name for name, run in made.items() if run._parts[0].tile.share] == [*RUN][-2:]
     prepare([*made.values()])
     return made
 
@@ -251,10 +273,15 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
     def names(m: int, hidden: int, ffn: int, dtype: il.DType = il.bf16) -> list[str]:
         return [op.name for op in il.workloads.ffn(m, ffn_shape("gated", hidden, ffn, norm=1e-5), dtype).ops]
 
-    assert names(1, 128, 192) == names(16, 128, 192) == ["up", "down"]
-    assert names(17, 128, 192) == names(16, 136, 192) == names(16, 128, 200) == ["norm", "up", "down"]
+    for m, hidden in ((1, 128), (16, 8192), (17, 8192), (64, 8192), (65, 2048), (128, 2048)):
+        assert names(m, hidden, 192) == ["up", "down"]
+    for m, hidden in ((16, 136), (17, 136), (65, 2112), (129, 128)):
+        assert names(m, hidden, 192) == ["norm", "up", "down"]
+    assert names(16, 128, 200) == ["norm", "up", "down"]  # the down-projection would be in other tiles
+    assert names(17, 128, 200) == ["up", "down"]
     assert names(16, 128, 192, il.fp32) == ["up", "down"]
-    assert names(16, 128, 192, il.fp16) == ["norm", "up", "down"]
+    assert names(17, 128, 192, il.fp32) == names(16, 128, 192, il.fp16) == names(17, 128, 192, il.fp16)
+    assert names(17, 128, 192, il.fp16) == ["norm", "up", "down"]
     for m, hidden in ((1, 1600), (16, 64), (16, 4096)):  # the last are not lean, or of several waves
         graph = il.workloads.ffn(m, ffn_shape("relu", hidden, 4 * hidden, norm=1e-5))
         first, second = il.OneLaunchExecutor.likely(graph, il.H200)
@@ -283,7 +310,7 @@ def behind_an_op(m: int, k: int, n: int, out: int) -> il.Graph:
 def launches_behind() -> dict[tuple[int, ...], Any]:
     from ..emulator.walk import EmulatedLaunch, prepare
 
-    # More tokens than a tile has, and an op that cannot be in narrow tiles beside one that must be.
+    # More tokens than tiles of few weight rows have, and an op that cannot be in these beside one that must be.
     shapes = (24, 128, 64, 64), (4, 128, 72, 64)
     made = {shape: EmulatedLaunch(by_default(behind_an_op(*shape), 2), stages=3) for shape in shapes}
     prepare([*made.values()])
@@ -306,21 +333,35 @@ def test_rows_that_another_op_wrote_are_normalised_as_the_rules_tile_it(shape: t
     assert relative_error(out, inner @ d["w_down"].T) < 6e-3
 
 
-@pytest.mark.parametrize(("m", "warps"), [(20, 4), (100, 8), (300, 8)])
-def test_beside_products_that_normalise_their_rows_others_are_tiled_as_ever(m: int, warps: int) -> None:
-    setting = il.OneLaunchExecutor.default(behind_an_op(m, 128, 192, 128), il.H200)
-    tiles = {name: dict(own.params) for name, own in setting.ops}
-    assert tiles["up"]["BM"] == 16
-    assert tiles["up"]["BN"] < 64
-    assert {tiles[name]["num_warps"] for name in ("first", "down")} == {warps}
+@pytest.mark.parametrize(("m", "warps"), [(20, 4), (64, 4), (100, 8), (300, 8)])
+def test_from_17_tokens_on_rows_that_are_normalised_are_the_64_row_operand(m: int, warps: int) -> None:
+    graph = behind_an_op(m, 128, 192, 128)
+    for setting in il.OneLaunchExecutor.likely(graph, il.H200):
+        tiles = {name: dict(own.params) for name, own in setting.ops}
+        assert not tiles["up"]["SWAP"]
+        assert {of["num_warps"] for of in tiles.values()} == {warps} or m > 128
+    up = dict(il.OneLaunchExecutor.default(graph, il.H200).op("up").params)
+    assert up["BM"] == 16 * warps
 
 
-def test_a_tile_of_64_weight_rows_does_not_normalise_its_rows() -> None:
+@pytest.mark.parametrize(
+    ("own", "k", "warpgroups", "told"),
+    [
+        (tile(16, 64, swap_ab=True), 64, 1, "tiles normalise their rows without swap_ab; leave it out, or use rms_nor"),
+        (tile(64, 64), 72, 1, "tiles normalise rows of a multiple of 64 elements; use rms_norm before the op"),
+        (tile(64, 160, 128), 128, 1, "208 registers a thread for sums and for tokens that are normalised, and at "),
+        (tile(192, 128, 64, 12), 64, 3, "128 registers a thread for sums and for tokens that are normalised, and at "),
+    ],
+)
+def test_a_tile_that_cannot_normalise_its_rows_says_so(
+    own: il.MatmulTile, k: int, warpgroups: int, told: str
+) -> None:
     from interlace.kernels.matmul.walk_body import WALK_BODY
 
-    op = itself(tile=tile(16, 64, swap_ab=True))
-    with pytest.raises(ShapeError, match="only tiles of at most 16 tokens and fewer than 64 weight rows, with swap_ab"):
-        WALK_BODY.tile(op, 1, 1)
+    shapes = {"x": (24, k), "weight": (192, k), "out": (24, 192), "x_scale": (k,)}
+    op = il.matmul("m", **{arg: il.Tensor(arg, shape, il.bf16) for arg, shape in shapes.items()}, eps=1e-5, tile=own)
+    with pytest.raises(ShapeError, match=f"op 'm': tile of .*{told}"):
+        WALK_BODY.tile(op, 1, warpgroups)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -128,8 +128,9 @@ class Cluster:
 ALONE = Cluster()
 #: Registers of a thread, ``REGISTERS_TO_HOLD`` of a text, that it may have for operands which it takes ahead of waits,
 #: with what else an item has. What is left beside them only the compiler knows: a launch that spills tries the next.
-#: Each try is a compilation of seconds, so there are but two more.
-HELD_REGISTERS = (172, 160, 142)
+#: Each try is a compilation of seconds, so there are but three more. With the last, products of 64 weight rows hold one
+#: stage where they would hold two.
+HELD_REGISTERS = (172, 160, 142, 100)
 
 
 @dataclass(frozen=True)

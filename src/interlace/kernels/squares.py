@@ -7,8 +7,8 @@ columns of x, as stored, the sum of squares, C being 64, or 16 for tiles as narr
 multiplies its sums by the factor of their row, 1 / sqrt(sum(squares) / N + eps). So no op stands between the two, and
 none has to see a whole row before the next may begin to multiply.
 
-The input of a graph has nobody to scale it. There a matmul of few tokens does all of it: it scales x and squares what
-it multiplies (``kernels/matmul``, ``x_scale``).
+The input of a graph has nobody to scale it. There a matmul of few tokens does all of it: it scales x, and squares what
+it scales (``kernels/matmul``, ``x_scale``).
 """
 
 from __future__ import annotations

@@ -7,18 +7,12 @@ swizzled line); the panels of the gate come first, then those of the other weigh
 small as their tensors leave them, bulk loads fill what lies beyond k with zeros, and stores are masked: so any M will
 do, any N (``RAGGED``: no multiple of 8), and any K that is a multiple of 8.
 
-Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace. The last adds
-these sums to its own. They are words that say themselves whether they are there (``kernels/primitives/words_cuda``): no
-part posts for them, and the last looks for them while its last products run, when mostly they are there. Who adds and
-in which order is settled by the plan, so a result is the same bit by bit in every run.
-
-Why words hold a part's sums of this run, and no others: a part stores them, and another takes them, behind a stage that
-the loader that waits has filled. This loader has waited for the launch before, which left all words empty, and for the
-item's waits. Rows are shared with ops alone that have ended then (``executors/sums``), whose words were empty before
-their tiles were posted.
+How the parts of a split tile meet is ``parts_cuda``'s.
 
 RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring
 columns of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
+Rows that are normalised here (``x_scale``) are the 64-row operand, out of registers: there a thread scales what it has
+of a stage, and adds up its squares. The slot is handed back at once, and the stage's weights are awaited after that.
 """
 
 from __future__ import annotations
@@ -27,8 +21,14 @@ from interlace.kernels import gelu
 from interlace.kernels.matmul.epilogue_cuda import EPILOGUE
 from interlace.kernels.matmul.folded_cuda import FOLDED
 from interlace.kernels.matmul.operands_cuda import OPERANDS_OF_PRODUCTS
+from interlace.kernels.matmul.parts_cuda import SUMS_OF_PARTS
 
-MATMUL = gelu.CUDA + OPERANDS_OF_PRODUCTS + EPILOGUE + FOLDED + r"""
+MATMUL = (
+    gelu.CUDA
+    + OPERANDS_OF_PRODUCTS
+    + EPILOGUE
+    + FOLDED
+    + r"""
 // Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
@@ -56,9 +56,12 @@ struct Matmul {
   static constexpr int OF_STAGE = GATES * BLOCKS * PANELS * 16;
   static constexpr int ROOM = TRANSPOSED && WARPGROUPS * CLUSTER == 1 ? HELD_REGISTERS - COUNT : 0;
   static constexpr int FIT = ROOM < 0 ? 0 : ROOM / OF_STAGE, MOST_HELD = FIT < STAGES / 2 ? FIT : STAGES / 2;
+  // Whether rows are normalised here; else others left their squares, if they are normalised at all.
+  static constexpr bool OWN = NORMALISED > 0 && SQUARED == 0, FACTORED = NORMALISED > 0 && !OWN;
+  static_assert(!OWN || !TRANSPOSED, "rows that are normalised here are the 64-row operand");
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
-  static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= MOST_EARLY;
+  static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= MOST_EARLY && !OWN;
   // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
   static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
   static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
@@ -67,6 +70,13 @@ struct Matmul {
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch of a warpgroup
   // that multiplies them.
   typedef Factors<TRANSPOSED ? BM : BLOCKS * 64, NORMALISED, SQUARED, EPS_BITS> RowFactors;
+  // What is multiplied of such rows. Their squares are so many more pieces of a thread, where tiles are split.
+  static constexpr int AT_ONCE = PANELS % 2 ? 1 : 2, STEPS = PANELS / AT_ONCE;
+  typedef Scaled<AT_ONCE, BLOCKS, ROWS> Tokens;
+  typedef float Squares[BLOCKS][2];
+  static constexpr int OF_SQUARES = OWN ? (BLOCKS + 1) / 2 : 0, GAINS_AT = PANELS * ROWS * 128;
+  // Of a thread of a part, and of a share, pieces in the workspace.
+  static constexpr int OF_PART = COUNT / 4 + OF_SQUARES, OF_SHARE = PIECES + OF_SQUARES;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
   // Of a thread: its 8 of each 64 features of the scale.
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
@@ -112,9 +122,10 @@ struct Matmul {
     const int before = rows_before<true>(rows);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(stage, PANELS * rows * 128);
+      open_dependent(stage, PANELS * (rows + OWN) * 128);
       const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
       const int column = uniform(k);
+      if (OWN && first_lane()) tma_load_2d(slot + GAINS_AT, op.x_scale, 0, column / 64, full);
       if (first_lane() && rows > 0)
 #pragma unroll
         for (int p = 0; p < PANELS; ++p)
@@ -134,7 +145,7 @@ struct Matmul {
   template <int HELD>
   DEVICE static void take_ahead(const Item& item, const Epilogue& op, Stage& stage, AllSums& sums,
                                 RowFactors& factors) {
-    Weights<PANELS, GATES, BLOCKS, BN> weights[HELD];
+    Tall<PANELS, GATES, BLOCKS, BN> weights[HELD];
     take_weights(stage, weights, inside<1>(op.n - item.j * BN, BN));
     load_factors(item, op, stage, factors);
     settle_all(sums);  // or ptxas lets no products be under way, of any tile (C7520)
@@ -162,9 +173,81 @@ struct Matmul {
     wgmma_wait<0>();
     release_dependent(before);
   }
+  // Rows that are normalised here: tokens are scaled, a panel or two at a time, while products of what came before are
+  // under way. Steps go by pairs, since registers have no index; of an odd number the first goes alone.
+  DEVICE static void multiply_scaled(const Launch& launch, const Item& item, Stage& stage, AllSums& sums,
+                                     Squares& squares) {
+    const int rows = inside<1>(operands_of<Operands>(launch, item).x_rows - item.i * BM, ROWS);
+    int left = (item.k_hi - item.k_lo + BK - 1) / BK * STEPS;
+    // Of the stage ahead, of that which is multiplied and of the oldest: how many of its pieces are done with.
+    int scaled = 0, begun = 0, ended = 0, oldest = stage.slot;
+    Stage ahead = {stage.slot, stage.phase};
+    Tokens even, odd;
+    const auto scale = [&](Tokens& tokens) {
+      if (scaled == 0) await(dependent_full(ahead.slot), ahead.phase);
+      const unsigned slot = dependent_slot(ahead.slot), first = scaled * AT_ONCE * 128;
+      if (rows > 0) tokens.load(slot + first * ROWS, slot + GAINS_AT + first, rows, squares);
+      if (++scaled < STEPS) return;
+      __syncwarp();
+      release_dependent(ahead.slot);
+      ahead.advance();
+      scaled = 0;
+    };
+    const auto multiply = [&](const Tokens& tokens) {
+      if (begun == 0) await(independent_full(stage.slot), stage.phase);
+      const unsigned weights = operand(independent_slot(stage.slot)) + begun * AT_ONCE * BN * 8;
+      wgmma_fence();
+#pragma unroll
+      for (int p = 0; p < AT_ONCE; ++p)
+#pragma unroll
+        for (int g = 0; g < GATES; ++g)
+#pragma unroll
+          for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              Product<WIDTH>::add(sums[g][b], tokens.pieces[p][0][b][i],
+                                  descriptor(weights + (g * PANELS + p) * BN * 8 + i * 2));
+      wgmma_commit();
+      if (++begun < STEPS) return;
+      stage.advance();
+      begun = 0;
+    };
+    const auto hand_back = [&] {
+      if (++ended < STEPS) return;
+      release_independent(stage, oldest);
+      oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
+      ended = 0;
+    };
+    settle_all(sums);  // or ptxas lets no products be under way (C7520)
+    if (left % 2) {
+      scale(odd);
+      multiply(odd);
+      wgmma_wait<0>();
+      hand_back();
+    }
+    if (left == 1) return;
+    scale(even);
+    multiply(even);
+    scale(odd);
+#pragma unroll 1
+    for (left -= left % 2 + 2; left > 0; left -= 2) {
+      multiply(odd);
+      wgmma_wait<1>();
+      hand_back();
+      scale(even);
+      multiply(even);
+      wgmma_wait<1>();
+      hand_back();
+      scale(odd);
+    }
+    multiply(odd);
+    wgmma_wait<0>();
+    hand_back();
+    hand_back();
+  }
   // Behind the item's waits: factors are of the launch's.
   DEVICE static void load_factors(const Item& item, const Epilogue& op, const Stage& stage, RowFactors& factors) {
-    if constexpr (NORMALISED > 0 && RowFactors::EARLY) {
+    if constexpr (FACTORED && RowFactors::EARLY) {
       await(dependent_full(stage.slot), stage.phase);
       factors.load(op, first_factor(item));
     }
@@ -187,14 +270,16 @@ struct Matmul {
     const int feature = item.j * BN + (TRANSPOSED ? warpgroup() * BLOCKS * 64 : 0);
     if constexpr (LEAVES && GAINS_EARLY) load_gains(op, feature, gains);
     RowFactors factors;
+    Squares squares = {};
     const unsigned to = scratch_of(warpgroup()) + FACTORS;
     const int own = uniform(warpgroup());
     int before = -1;
     keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK, HELD);
-    if constexpr (HELD > 0) take_ahead<HELD>(item, op, stage, sums, factors);
+    if constexpr (OWN) multiply_scaled(launch, item, stage, sums, squares);
+    else if constexpr (HELD > 0) take_ahead<HELD>(item, op, stage, sums, factors);
     else load_factors(item, op, stage, factors);
 #pragma unroll 1
-    for (int k = item.k_lo + HELD * BK; k < item.k_hi; k += BK) {
+    for (int k = OWN ? item.k_hi : item.k_lo + HELD * BK; k < item.k_hi; k += BK) {
       await_stage(stage);
       const unsigned weights = operand(independent_slot(stage.slot)), tokens = operand(dependent_slot(stage.slot));
       wgmma_fence();
@@ -217,10 +302,10 @@ struct Matmul {
       if (before >= 0) release(stage, before);
       before = stage.slot;
       stage.advance();
-      if constexpr (NORMALISED > 0 && !RowFactors::EARLY)
+      if constexpr (FACTORED && !RowFactors::EARLY)
         if (k >= item.k_hi - RowFactors::STEPS * BK) factors.go_on(op, first_factor(item), to);
     }
-    if constexpr (NORMALISED > 0 && RowFactors::EARLY) factors.leave(to);
+    if constexpr (FACTORED && RowFactors::EARLY) factors.leave(to);
     float4 early[EARLY ? OTHERS * COUNT / 4 : 1];
     if constexpr (EARLY)
       if (closes(item)) look(early, Others<COUNT / 4>(launch, item, 0, 0));
@@ -228,25 +313,27 @@ struct Matmul {
     if (before >= 0) release(stage, before);
     settle_all(sums);
     // What is left of them; a loop ahead of the last products would let none be under way (C7515).
-    if constexpr (NORMALISED > 0 && !RowFactors::EARLY) factors.go_on_to_end(op, first_factor(item), to);
+    if constexpr (FACTORED && !RowFactors::EARLY) factors.go_on_to_end(op, first_factor(item), to);
     if constexpr (SHARES > 1) {
       float own[GATES][BLOCKS][SHARE / 2];
-      leave_shares(launch, item, sums, own);
+      leave_shares(launch, item, sums, own, squares);
       unsigned short residual[RESIDUAL_AHEAD ? BLOCKS : 1][GROUPS][4];
       if constexpr (RESIDUAL_AHEAD)
 #pragma unroll
         for (int b = 0; b < BLOCKS; ++b)
           load_residual(op, feature + b * 64, item.i * BM + first_column<SHARE>(item), residual[b]);
-      add_shares(launch, item, own);
-      if constexpr (NORMALISED > 0) normalise<SHARE>(item, own);
+      add_shares(launch, item, own, squares);
+      if constexpr (FACTORED) normalise<SHARE>(item, own);
+      if constexpr (OWN) normalise_rows<NORMALISED, EPS_BITS>(own, squares);
       if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
       return finish<SHARE>(op, item, own, gains, residual);
     }
     if (OTHERS > 0 && item.parts > 1) {
-      if (!closes(item)) return leave(launch, item, sums);
-      add_others(launch, item, sums, early);
+      if (!closes(item)) return leave(launch, item, sums, squares);
+      add_others(launch, item, sums, early, squares);
     }
-    if constexpr (NORMALISED > 0) normalise<WIDTH>(item, sums);
+    if constexpr (FACTORED) normalise<WIDTH>(item, sums);
+    if constexpr (OWN) normalise_rows<NORMALISED, EPS_BITS>(sums, squares);
     if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
     finish<WIDTH>(op, item, sums, gains);
   }
@@ -298,139 +385,9 @@ struct Matmul {
       }
   }
 
-  // Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace; the last
-  // takes them, which are mostly there, and adds them in the order of k to what it has itself.
-  DEVICE static bool closes(const Item& item) { return item.parts > 1 && !(item.code & LEAVES_SUMS); }
-  // Where a thread's sums begin: of a part that leaves them, or of one of those that the last part adds.
-  DEVICE static float4* sums_of(const Launch& launch, const Item& item, int other) {
-    const long long row = (long long)item.slot + (other * WARPGROUPS + warpgroup()) * (COUNT / 4);
-    return reinterpret_cast<float4*>(launch.workspace) + row * 128 + threadIdx.x % 128;
-  }
-  DEVICE static void leave(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
-    const float (*const flat)[4] = reinterpret_cast<const float (*)[4]>(&sums[0][0][0]);
-    float4* const mine = sums_of(launch, item, 0);
-    random_delay(launch, item, 2);
-#pragma unroll
-    for (int i = 0; i < COUNT / 4; ++i) fill_words(mine + i * 128, flat[i][0], flat[i][1], flat[i][2], flat[i][3]);
-  }
-  // Where a thread's pieces of the sums of some other parts lie, and which there are: from the part `from` on, and of
-  // each from `piece` on.
-  template <int PIECES> struct Others {
-    float4* first;
-    int left, pieces;
-    DEVICE Others(const Launch& launch, const Item& item, int from, int piece)
-        : first(sums_of(launch, item, from) + piece * 128), left(item.parts - 1 - from), pieces(COUNT / 4 - piece) {}
-    DEVICE bool has(int n) const { return n / PIECES < left && n % PIECES < pieces; }
-    DEVICE float4* operator()(int n) const {
-      return first + (n / PIECES * WARPGROUPS * (COUNT / 4) + n % PIECES) * 128;
-    }
-  };
-  // Of one part's share those that the others have left there.
-  struct Shared {
-    float4* first;
-    int columns;
-    DEVICE Shared(const Launch& launch, const Item& item)
-        : first(share_of(launch, item, item.part, 0)), columns(groups_of(item.part) * 8) {}
-    DEVICE bool has(int n) const { return MORE == 0 || n % PIECES % GROUPS * 8 < columns; }
-    DEVICE float4* operator()(int n) const { return first + (n / PIECES * WARPGROUPS * PIECES + n % PIECES) * 128; }
-  };
-  template <int N, class AT> DEVICE static void look(float4 (&values)[N], const AT& at) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) values[n] = at.has(n) ? load_words(at(n)) : make_float4(0, 0, 0, 0);
-  }
-  // Sums that others leave and this thread has looked for, when they are there; their words are empty behind it.
-  template <int N, class AT>
-  DEVICE static void take(const Launch& launch, const Item& item, float4 (&values)[N], const AT& at) {
-    if (!await_words(launch, values, at)) give_up(launch, item.number, ~item.split, item.parts - 1, 0);
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-      if (at.has(n)) empty_words(at(n));
-  }
-  template <int PIECES>
-  DEVICE static void add_pieces(float4 (&total)[PIECES], const float4 (&values)[OTHERS > 0 ? OTHERS * PIECES : 1]) {
-#pragma unroll
-    for (int t = 0; t < OTHERS; ++t)
-#pragma unroll
-      for (int j = 0; j < PIECES; ++j) {
-        const float4 value = values[t * PIECES + j];
-        total[j].x += value.x, total[j].y += value.y, total[j].z += value.z, total[j].w += value.w;
-      }
-  }
-  DEVICE static void add_others(const Launch& launch, const Item& item, float (&sums)[GATES][BLOCKS][SUMS],
-                                float4 (&early)[EARLY ? OTHERS * COUNT / 4 : 1]) {
-    float (*const flat)[4] = reinterpret_cast<float (*)[4]>(&sums[0][0][0]);
-    constexpr int FIT = (SUM_REGISTERS - COUNT) / (4 * (OTHERS + 1)), MOST = FIT > 1 ? FIT : 1;
-    constexpr int TRIPS = (COUNT / 4 + MOST - 1) / MOST, PIECES = EARLY ? COUNT / 4 : (COUNT / 4 + TRIPS - 1) / TRIPS;
-#pragma unroll
-    for (int i = 0; i < COUNT / 4; i += PIECES) {
-      float4 total[PIECES], values[OTHERS > 0 ? OTHERS * PIECES : 1];
-#pragma unroll
-      for (int j = 0; j < PIECES; ++j) total[j] = make_float4(0, 0, 0, 0);
-      if constexpr (EARLY) {
-        take(launch, item, early, Others<PIECES>(launch, item, 0, 0));
-        add_pieces(total, early);
-      }
-#pragma unroll 1
-      for (int from = EARLY ? OTHERS : 0; from < item.parts - 1; from += OTHERS) {
-        const Others<PIECES> at(launch, item, from, i);
-        look(values, at);
-        take(launch, item, values, at);
-        add_pieces(total, values);
-      }
-#pragma unroll
-      for (int j = 0; j < PIECES && i + j < COUNT / 4; ++j) {
-        flat[i + j][0] += total[j].x, flat[i + j][1] += total[j].y;
-        flat[i + j][2] += total[j].z, flat[i + j][3] += total[j].w;
-      }
-    }
-  }
-
-  // Where parts share the sums of a tile, each leaves those of the others' shares, takes what they leave of its own,
-  // and adds that to what it has, in the order of k. Of a share the others' sums lie one behind the other.
-  DEVICE static float4* share_of(const Launch& launch, const Item& item, int share, int other) {
-    const long long row = (long long)item.slot + ((share * (SHARES - 1) + other) * WARPGROUPS + warpgroup()) * PIECES;
-    return reinterpret_cast<float4*>(launch.workspace) + row * 128 + threadIdx.x % 128;
-  }
-  DEVICE static void leave_shares(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS],
-                                  float (&own)[GATES][BLOCKS][SHARE / 2]) {
-    random_delay(launch, item, 2);
-#pragma unroll
-    for (int share = 0; share < SHARES; ++share) {
-      float4* const theirs = share_of(launch, item, share, item.part - (item.part > share));
-#pragma unroll
-      for (int n = 0; n < PIECES; ++n) {
-        const int b = n / GROUPS % BLOCKS, from = (first_group(share) + n % GROUPS) * 4;
-        if (n % GROUPS >= groups_of(share)) continue;
-        const float* const piece = &sums[n / GROUPS / BLOCKS][b][from];
-        float* const mine = &own[n / GROUPS / BLOCKS][b][n % GROUPS * 4];
-        if (share == item.part) {
-#pragma unroll
-          for (int t = 0; t < 4; ++t) mine[t] = piece[t];
-        } else {
-          fill_words(theirs + n * 128, piece[0], piece[1], piece[2], piece[3]);
-        }
-      }
-    }
-  }
-  DEVICE static void add_shares(const Launch& launch, const Item& item, float (&own)[GATES][BLOCKS][SHARE / 2]) {
-    float4 values[(SHARES - 1) * PIECES];
-    const Shared at(launch, item);
-    look(values, at);
-    take(launch, item, values, at);
-#pragma unroll
-    for (int n = 0; n < PIECES; ++n) {
-      float4 total = values[n];
-#pragma unroll
-      for (int other = 1; other < SHARES - 1; ++other) {
-        const float4 value = values[other * PIECES + n];
-        total.x += value.x, total.y += value.y, total.z += value.z, total.w += value.w;
-      }
-      float* const mine = &own[n / GROUPS / BLOCKS][n / GROUPS % BLOCKS][n % GROUPS * 4];
-      mine[0] += total.x, mine[1] += total.y, mine[2] += total.z, mine[3] += total.w;
-    }
-  }
-
+"""
+    + SUMS_OF_PARTS
+    + r"""
   // Bias, activation and gate of one element.
   DEVICE static float value_of(float up, float gate, float bias) {
     return activated<GATES, ACTIVATION>(BIAS ? up + bias : up, gate);
@@ -570,3 +527,4 @@ struct Matmul {
   }
 };
 """
+)

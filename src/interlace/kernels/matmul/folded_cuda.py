@@ -117,6 +117,45 @@ template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
   }
 };
 
+// Tokens of a stage that are normalised here, in registers: what is multiplied in their place.
+template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLOCKS, PITCH> {
+  // Of so many rows, whose squares are added to sums: a thread has two rows of each 64, and so have the others of its
+  // quad. Gains lie in lines of a panel each, without a swizzle. Elements are of bf16, the high halves of float32.
+  DEVICE void load(unsigned slot, unsigned gains, int rows, float (&squares)[BLOCKS][2]) {
+    Tall<PANELS, 1, BLOCKS, PITCH>::load(slot, rows);
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p) {
+      unsigned gain[2][4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        load_matrices(gain[half], gains + p * 128 + half * 64 + threadIdx.x % 32 / 8 * 16);
+#pragma unroll
+      for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+        for (int n = 0; n < 16; ++n) {
+          unsigned& pair = this->pieces[p][0][b][n / 4][n % 4];
+          const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000);
+          squares[b][n % 2] = fmaf(low, low, fmaf(high, high, squares[b][n % 2]));
+          pair = times(pair, gain[n / 8][n / 2 % 4]);
+        }
+    }
+  }
+};
+// Sums of rows, of some columns, times the factors of these, given a thread's sums of their squares.
+template <int K, unsigned EPS_BITS, int GATES, int BLOCKS, int COUNT>
+DEVICE void normalise_rows(float (&sums)[GATES][BLOCKS][COUNT], const float (&squares)[BLOCKS][2]) {
+#pragma unroll
+  for (int b = 0; b < BLOCKS; ++b) {
+    float factors[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) factors[r] = rsqrtf(sum_of<4>(squares[b][r]) / K + __uint_as_float(EPS_BITS));
+#pragma unroll
+    for (int g = 0; g < GATES; ++g)
+#pragma unroll
+      for (int t = 0; t < COUNT; ++t) sums[g][b][t] *= factors[t / 2 % 2];
+  }
+}
+
 // A thread stores the same 8 of each 64 features: their scale, from the first feature on.
 template <int COUNT> DEVICE void load_gains(const Epilogue& op, int first, int4 (&gains)[COUNT]) {
   const int own = first + threadIdx.x % 8 * 8;

@@ -1,7 +1,7 @@
-"""What the tensor core multiplies in the one launch, in CUDA C++: elements, descriptors, weights in registers.
+"""What the tensor core multiplies in the one launch, in CUDA C++: elements, descriptors, operands in registers.
 
-Weights that are the 64-row operand may come out of registers. Those of an item's first stages are there before its
-tokens are, so that their slots fill with what comes behind.
+The 64-row operand may come out of registers. Weights of an item's first stages are there before its tokens are, so that
+their slots fill with what comes behind; tokens that are normalised here are scaled there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,21 @@ DEVICE float as_float(unsigned short bits) {
   asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
-// Weights of a stage as the tensor core has 64 rows of them in registers, a warp 16; of so many blocks of 64 rows of
-// tiles of BN.
-template <int PANELS, int GATES, int BLOCKS, int BN> struct Weights {
+DEVICE unsigned times(unsigned pair, unsigned other) {
+  unsigned both;
+  asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
+  return both;
+}
+DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
+DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
+// What a warpgroup multiplies of a stage as the 64-row operand, in registers, a warp 16 rows; of so many blocks of 64
+// rows, of panels that have PITCH.
+template <int PANELS, int GATES, int BLOCKS, int PITCH> struct Tall {
   unsigned pieces[PANELS][GATES][BLOCKS][4][4];
   // Of so many rows; lanes whose rows are none of them read the last.
   DEVICE void load(unsigned slot, int rows) {
-    const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 % 4 * 16 + lane % 16;
+    const int lane = threadIdx.x % 32, first = WARPGROUPS > 1 ? threadIdx.x / 128 * BLOCKS * 64 : 0;
+    const int mine = first + threadIdx.x / 32 % 4 * 16 + lane % 16;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       const int row = min(b * 64 + mine, rows - 1);
@@ -39,7 +47,7 @@ template <int PANELS, int GATES, int BLOCKS, int BN> struct Weights {
         for (int g = 0; g < GATES; ++g)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int line = (g * PANELS + p) * BN + row, piece = i * 2 + lane / 16;
+            const int line = (g * PANELS + p) * PITCH + row, piece = i * 2 + lane / 16;
             load_matrices(pieces[p][g][b][i], slot + line * 128 + ((piece ^ row & 7) << 4));
           }
     }

@@ -42,13 +42,6 @@ DEVICE unsigned load_pair_now(const ELEMENT* at) {
   asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
   return pair;
 }
-DEVICE unsigned times(unsigned pair, unsigned other) {
-  unsigned both;
-  asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
-  return both;
-}
-DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
-DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 
 constexpr int POLLED_WORDS = """ + f"{POLLED_WORDS}, FEW_TURNS = {FEW_TURNS}" + r""";
 // Whether consumers have two thirds of the ring left to take when stage n is opened, loaded or on its way. Then there

@@ -19,12 +19,14 @@ NAME = "matmul"
 WHOLE = "x_whole"
 #: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
 SKINNY_TOKENS = 16
+_SCALED_TOKENS, _SHORT_ROW = 64, 2048  # whose normalisation products hide (docs/tried.md), and elements of a row
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 SUMS_PER_THREAD = 128
 #: The same in the one launch, by consumer warpgroups of a block: threads of one have 255 registers, of two 224 each, of
 #: three 152.
 SUMS_OF_LAUNCH = {1: 168, 2: 168, 3: 96}
 MOST_WARPGROUPS = max(SUMS_OF_LAUNCH)
+_BESIDE_SUMS = 24  # registers of operands, of tiles that have as many sums as there may be
 _STEP = 8  # columns of products
 
 
@@ -95,8 +97,18 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
 
 
 def normalises(op: Op) -> bool:
-    """Whether a matmul normalises its rows itself (``x_scale``), which only tiles of few weight rows do."""
+    """Whether a matmul normalises its rows itself (``x_scale``)."""
     return tensor_of(op, "x_scale") is not None
+
+
+def registers_to_normalise(rows: int, columns: int, k: int, warpgroups: int) -> tuple[int, int]:
+    """Of a thread, for a tile of so many rows and columns of products, stages k deep, whose rows it normalises.
+
+    Returns:
+        Those of sums and of tokens, two panels twice, with as many for what makes the latter; how many fit.
+    """
+    each = 128 * warpgroups
+    return rows * columns // each + 2 * rows * min(k, 2 * PANEL) // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS
 
 
 def scales_freely(dtype: DType) -> bool:
@@ -105,11 +117,16 @@ def scales_freely(dtype: DType) -> bool:
 
 
 def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
-    """Whether one of some matmuls over m tokens, whose reductions have these widths, may normalise its rows itself.
+    """Whether the first of some matmuls over m tokens, whose reductions have these widths, should normalise its rows.
 
-    All are in tiles of few weight rows then, which take panels of k.
+    Up to 16 tokens all are in tiles of few weight rows then, which take panels of k. With more each tile scales rows as
+    it multiplies them, which takes less than an op before it up to 64 of them, and up to 128 where they are short.
     """
-    return scales_freely(dtype) and m <= SKINNY_TOKENS and all(width % PANEL == 0 for width in widths)
+    if m <= SKINNY_TOKENS:
+        return scales_freely(dtype) and all(width % PANEL == 0 for width in widths)
+    most = 2 * _SCALED_TOKENS if widths[0] <= _SHORT_ROW else _SCALED_TOKENS
+    halves = dtype.on_tensor_cores and dtype.itemsize == 2
+    return halves and scales_freely(dtype) and m <= most and widths[0] % PANEL == 0
 
 
 def share_of(columns: int, parts: int) -> int:

@@ -33,6 +33,7 @@ from interlace.kernels.matmul.tilings import (
     WHOLE,
     normalises,
     partial,
+    registers_to_normalise,
     share_of,
     sums,
     tensor_of,
@@ -42,6 +43,8 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _STEP = 64, 8
+_SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
+_WORDS_OF_WARPGROUP = 4 * 128  # 16 bytes of each thread
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
 _SKINNY_WARPGROUPS = 1, 2  # of which threads are shared by 16 rows evenly
@@ -140,26 +143,44 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     what = checked_stage(op)
     check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
     rows = loaded_rows(op)
-    normalised = tensor_of(op, "x_squares") is not None
-    require(
-        not normalises(op),
-        f"{what}: only tiles of at most {SKINNY_TOKENS} tokens and fewer than {_TALL} weight rows, with swap_ab, "
-        "normalise their rows; use such a tile, or rms_norm before the op",
-    )
+    normalised, own = tensor_of(op, "x_squares") is not None, normalises(op)
+    if own:
+        _check_normalising(op, what, warpgroups)
     together = 1 if shares > 1 else min(parts, _TOGETHER)
     numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), together, *_folded(op)]
     if shares > 1:
         numbers += [0] * (_SHARES - len(numbers)) + [shares]
     factors = -(-4 * (bm if transposed else tall // warpgroups) // 16) * 16 if normalised else 0
+    squares = -(-tall // (2 * _TALL * warpgroups)) * _WORDS_OF_WARPGROUP * warpgroups if own else 0
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
         (product(wide),),
         independent_bytes=gates * bn * k * 2,
-        dependent_bytes=rows * k * 2,
+        dependent_bytes=-(-(rows + own) * k * 2 // _SWIZZLED_BYTES) * _SWIZZLED_BYTES,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
-        beyond_bytes=(bm - rows) * ROW_BYTES,
-        sums=partial(op),
-        share=partial(op) // wide * share_of(wide, shares),
+        beyond_bytes=0 if own else (bm - rows) * ROW_BYTES,
+        sums=partial(op) + squares,
+        share=partial(op) // wide * share_of(wide, shares) + squares * (shares > 1),
+    )
+
+
+def _check_normalising(op: Op, what: str, warpgroups: int) -> None:
+    """Raise ShapeError unless tokens of a tile, of 64 weight rows or more, can be normalised in registers."""
+    require(
+        not op.param("SWAP"),
+        f"{what}: of 64 weight rows or more tiles normalise their rows without swap_ab; leave it out, or use rms_norm "
+        "before the op",
+    )
+    require(
+        int(op.param("K")) % PANEL == 0,
+        f"{what}: tiles normalise rows of a multiple of {PANEL} elements; use rms_norm before the op",
+    )
+    bm, bn, bk = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    registers, most = registers_to_normalise(bm, bn * sums(op), bk, warpgroups)
+    require(
+        registers <= most,
+        f"{what}: {registers} registers a thread for sums and for tokens that are normalised, and at most {most} fit; "
+        "use a smaller tile or more warps",
     )
 
 

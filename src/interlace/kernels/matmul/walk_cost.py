@@ -34,6 +34,7 @@ _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
+_SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
 
@@ -44,12 +45,14 @@ class Extents:
     Attributes:
         widths: n of each.
         sums: matrices of each.
+        normalised: they normalise their rows themselves.
     """
 
     m: int
     widths: tuple[int, ...]
     k: int
     sums: int
+    normalised: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +64,14 @@ class Way:
         parts: along k.
         sums: matrices of weights.
         loaded: of its tokens.
+        gains: whether those of its k come with tokens.
     """
 
     tile: MatmulTile
     parts: int
     sums: int
     loaded: int
+    gains: bool = False
 
     @cached_property
     def rows(self) -> int:
@@ -76,7 +81,8 @@ class Way:
     @cached_property
     def stage_bytes(self) -> tuple[int, int]:
         """Of weights and of tokens."""
-        return self.rows * self.tile.k * 2, self.loaded * self.tile.k * 2
+        tokens = (self.loaded + self.gains) * self.tile.k * 2
+        return self.rows * self.tile.k * 2, -(-tokens // _SWIZZLED_BYTES) * _SWIZZLED_BYTES
 
     @cached_property
     def sum_bytes(self) -> int:

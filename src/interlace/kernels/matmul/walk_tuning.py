@@ -19,7 +19,8 @@ the tokens are there, and then every further item of a block is a round trip tha
 
 Elsewhere, from 17 tokens on, tiles may have any width that is a multiple of 8 and any parts, each op its own, and
 either operand may be the tensor core's 64-row one: what takes least time by ``walk_cost`` is taken. There too ops that
-multiply the same tokens are in waves together.
+multiply the same tokens are in waves together. Of ops that normalise their rows tokens are the 64-row operand then, in
+chains, too.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     if not ops:
         return Setting()
     m = _tokens(ops)
-    if any(map(normalises, ops)):
-        return next(_normalising(graph, ops, m, device))
+    if _is_few(ops, m):
+        return next(_normalising(ops, m, device))
     if _is_priced(graph, m):
         return next(cheapest(ops, m, device, _warpgroups(graph)), Setting())
     narrow = _narrow(ops, m, device.sms)
@@ -80,21 +81,22 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
 
 
-def _normalising(graph: Graph, ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
+def _normalising(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
     """Tiles of few weight rows, of all ops if they may be in such; and of those alone that normalise their rows."""
     narrow = _narrow(ops, m, device.sms)
     if narrow is not None:
         yield narrow
     others = [op for op in ops if not normalises(op)]
-    rest = Setting()
-    if others and _is_priced(graph, m):
-        rest = next(cheapest(others, m, device, min(_warpgroups(graph), 2)), rest)
-    elif others:
-        rest = _cut(others, m, device)
+    rest = _cut(others, m, device) if others else Setting()
     few = {op.name: _few(op, int(op.param("N")), m, device.sms) for op in ops if normalises(op)}
     mixed = Setting(tuple((op.name, few.get(op.name) or rest.op(op.name)) for op in ops))
     if mixed != narrow:
         yield mixed
+
+
+def _is_few(ops: Sequence[Op], m: int) -> bool:
+    """Whether some normalise their rows in tiles of few weight rows: from 17 tokens on they are in others."""
+    return m <= SKINNY_TOKENS and any(map(normalises, ops))
 
 
 def _is_priced(graph: Graph, m: int) -> bool:
@@ -126,6 +128,9 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     together = _together(ops, _tiles)
     each, one_wave = [], True
     for op in ops:
+        if m > SKINNY_TOKENS and normalises(op):
+            each += [(op.name, setting.op(op.name)) for setting in islice(cheapest([op], m, device, 1), 1)]
+            continue
         rows = _ROWS if sums(op) > 1 or _tiles(op) < _MANY_WAVES * device.sms else 2 * _ROWS
         tile = MatmulTile(tokens, rows, nbytes // (rows * 2 * sums(op)), swap_ab=True)
         tiles, most = together[op.name], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
@@ -264,8 +269,8 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     if not ops:
         return
     m = _tokens(ops)
-    if any(map(normalises, ops)):
-        yield from _normalising(graph, ops, m, device)
+    if _is_few(ops, m):
+        yield from _normalising(ops, m, device)
         return
     if _is_priced(graph, m):
         best: dict[tuple[int, ...], Setting] = {}
@@ -301,7 +306,7 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """These, and for more than few tokens those that take little more time than the best."""
     ops = matmuls(graph)
     yield from likely(graph, device)
-    if ops and not any(map(normalises, ops)) and _is_priced(graph, _tokens(ops)):
+    if ops and _is_priced(graph, _tokens(ops)) and not _is_few(ops, _tokens(ops)):
         yield from islice(cheapest(ops, _tokens(ops), device, _warpgroups(graph)), 1, _TRIED)
 
 

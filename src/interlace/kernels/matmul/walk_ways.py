@@ -20,7 +20,15 @@ from math import inf
 from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Op
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import MOST_WARPGROUPS, SUMS_OF_LAUNCH, step, sums, tensor_of
+from interlace.kernels.matmul.tilings import (
+    MOST_WARPGROUPS,
+    SUMS_OF_LAUNCH,
+    normalises,
+    registers_to_normalise,
+    step,
+    sums,
+    tensor_of,
+)
 from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
 from interlace.policies.setting import Setting
 
@@ -110,11 +118,11 @@ def _rings(
 def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
     """Of each op its extents, with those next to it that multiply the same tokens, and the step of its widths."""
     found: dict[str, tuple[Extents, int]] = {}
-    for _, run in groupby(ops, lambda op: (tensor_of(op, "x"), sums(op), op.param("K"))):
+    for _, run in groupby(ops, lambda op: (tensor_of(op, "x"), sums(op), op.param("K"), normalises(op))):
         some = [*run]
-        first = some[0]
+        m, k = (int(some[0].param(name)) for name in "MK")
         widths = tuple(sorted(int(op.param("N")) for op in some))
-        kind = Extents(int(first.param("M")), widths, int(first.param("K")), sums(first)), max(map(step, some))
+        kind = Extents(m, widths, k, sums(some[0]), normalises(some[0])), max(map(step, some))
         found |= dict.fromkeys((op.name for op in some), kind)
     return found
 
@@ -142,13 +150,20 @@ def _every(extents: Extents, width_step: int, warpgroups: int, depths: Sequence[
         widest = min(_WIDEST, most_sums, _MOST_STAGE_BYTES // (depth * 2)) // gates
         widths = range(least, widest + 1, width_step)
         tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
-        if tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
+        if extents.normalised:
+            tiles = [(tile, loaded) for tile, loaded in tiles if _normalises(tile, gates, warpgroups)]
+        elif tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
             for most in dict.fromkeys((min(_WIDEST, most_sums) // gates, min(_WIDEST, most_sums // gates))):
                 tokens = _up(-(-m // -(-m // most)))
                 tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
         for tile, loaded in tiles:
             for parts in range(1, min(_MOST_PARTS, -(-extents.k // depth)) + 1):
-                yield Way(tile, parts, gates, loaded)
+                yield Way(tile, parts, gates, loaded, extents.normalised)
+
+
+def _normalises(tile: MatmulTile, gates: int, warpgroups: int) -> bool:
+    registers, most = registers_to_normalise(tile.m, tile.n * gates, tile.k, warpgroups)
+    return registers <= most
 
 
 def _up(extent: int) -> int:
