@@ -39,9 +39,9 @@ Where items are not all a block's own, it takes them late, so that another may h
 is computed and one that loads. Tickets are drawn as early as the ring has room, but where no op has anything to load
 ahead, and none behind an item that has nothing to load before that item begins: there is room for several such, and the
 block that starts first would have them all (``DRAWS_AHEAD``). Nor is one drawn so behind an item that waits, of the
-last ones, one for each block (``compose.LAST``), where all of it fits the ring: who is done early would have two, one
-behind the other, and who comes later none. That none is left such a block hears when this one begins, which is long
-before it ends, so the next launch is not held up. Under the queue a block holds one alone unless another is there; a
+last ones, one for each block (``compose.LAST``), before what is left of it fits the ring: who is done early would have
+two, one behind the other, and who comes later none. That none is left such a block hears some stages before the end, so
+the next launch is not held up. Under the queue a block holds one alone unless another is there; a
 thief, too, unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than
 an item for each block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that
 hold nothing, if they wait for nothing: behind a long item one begins later than where whoever is free first takes it,

@@ -20,11 +20,12 @@ DEVICE void draw_and_load(const Launch& launch) {
     const Stage first = stage;
     const int before = n;
     load_independent(launch, item, stage, n, tickets);
-    // Of more stages the first one's slot for tokens may be two turns on. Until the item before is finished it may be a
-    // turn behind that for weights, which consumers take into registers.
-    if (DRAWS_AHEAD && item.code & LAST && n - before <= STAGES) {
+    // Of more stages than a ring has, the first one's slot for tokens may be two turns on; then the first of the last
+    // STAGES tells. Until the item before is finished, slots for tokens may be a turn behind those for weights, which
+    // consumers take into registers.
+    if (DRAWS_AHEAD && item.code & LAST) {
       await_finished(launch, sent_already, 1);
-      await_begin(first);
+      await_begin(n - before < STAGES ? first : Stage{stage.slot, stage.phase ^ 1});
     }
     row = tickets.take(launch, sent_already);
     if (row >= 0 && row != known) word = word_of(launch, row);
