@@ -114,6 +114,48 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in wide}
 
 
+#: Layers, by shape and tokens: KiB of code. All but the first try fewer registers for what waits in them.
+LAYERS = {
+    ("gated", 64): 92,
+    ("relu", 64): 93,
+    ("gated", 24): 97,
+    ("narrow", 100): 93,
+    ("gelu", 64): 107,
+    ("medium", 24): 97,
+}
+#: The largest tiles in which tokens are normalised, by warpgroups and whether there is a gate.
+LARGEST = [
+    *(((64, 256, 64), 1, False), ((64, 128, 128), 1, False), ((64, 64, 128), 1, True), ((128, 64, 64), 1, False)),
+    *(((128, 256, 64), 2, False), ((128, 128, 128), 2, False), ((256, 64, 64), 2, False), ((192, 112, 64), 3, False)),
+]
+
+
+@pytest.mark.parametrize(("shape", "m"), LAYERS)
+def test_products_are_under_way_while_rows_are_normalised(shape: str, m: int) -> None:
+    of = (SHAPES | {"medium": il.workloads.FFNShape(1600, 6400, A.GELU_TANH, False)})[shape]
+    graph = il.workloads.ffn(m, replace(of, norm=1e-5))
+    assert [op.name for op in graph.ops] == ["up", "down"]
+    run = il.OneLaunchExecutor(by_default(graph), il.Options("meta", dependent_launch=True))
+    assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
+    assert_within(run.binary.resources, LAYERS[shape, m])
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+
+
+@pytest.mark.parametrize("parts", some([1, 2, 3], lambda parts: parts == 2))
+@pytest.mark.parametrize(("tile", "warpgroups", "gated"), LARGEST)
+def test_the_largest_tiles_that_normalise_rows_fit_the_registers(
+    tile: tuple[int, int, int], warpgroups: int, gated: bool, parts: int
+) -> None:
+    shapes = {"x": (300, 4096), "weight": (4096, 4096), "out": (300, 4096), "x_scale": (4096,)}
+    shapes |= {"gate": (4096, 4096)} if gated else {}
+    t = {arg: il.Tensor(arg, shape, il.bf16) for arg, shape in shapes.items()}
+    own = il.MatmulTile(*tile, num_warps=4 * warpgroups)
+    op = il.matmul("m", **t, activation=A.SILU if gated else A.NONE, eps=1e-5, tile=own)
+    graph = il.Graph("m", (*t.values(),), (op,), tuple(arg for arg in t if arg != "out"), ("out",))
+    run = launch(graph, split={"m": il.SplitK(parts)})
+    assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
+
+
 def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WALK", "ROLES"):
         monkeypatch.setattr(compose, name, getattr(compose, name))

@@ -207,6 +207,8 @@ LAYERS = {
     "parts behind it": layer(13, "gated", 192, 256, narrow(16, 24, 192), narrow(16, 64)),
     "24 tokens": layer(24, "gated", 192, 128, tile(64, 32), tile(64, 32)),
     "two rows of tiles, the last stage of one panel": layer(70, "relu", 320, 72, tile(64, 40, 128), tile(64, 32)),
+    "eight stages": layer(24, "gated", 512, 64, tile(64, 32), tile(64, 32)),
+    "a row of tiles for each worker": layer(70, "relu", 320, 40, tile(64, 40, 128), tile(64, 32)),
     "stages of four panels": layer(33, "gated", 576, 64, tile(64, 24, 256), tile(64, 32)),
     "stages of three panels": layer(20, "relu", 576, 64, tile(64, 32, 192), tile(64, 32)),
     "three parts of one stage and two": layer(40, "gated", 320, 64, tile(64, 24), tile(64, 32)),
@@ -218,6 +220,7 @@ LAYERS = {
 }
 #: How some of them run.
 RUN = {
+    "a row of tiles for each worker": il.Choices(2, il.Dispatch.STATIC),
     "parts behind it": il.Choices(2, split={"down": il.SplitK(2)}),
     "three parts of one stage and two": il.Choices(3, split={"up": il.SplitK(3)}),
     "two blocks of rows of two warpgroups, parts": il.Choices(2, split={"up": il.SplitK(2)}),
@@ -347,7 +350,7 @@ def test_from_17_tokens_on_rows_that_are_normalised_are_the_64_row_operand(m: in
 @pytest.mark.parametrize(
     ("own", "k", "warpgroups", "told"),
     [
-        (tile(16, 64, swap_ab=True), 64, 1, "tiles normalise their rows without swap_ab; leave it out, or use rms_nor"),
+        (tile(16, 64, swap_ab=True), 64, 1, "normalise their rows only without swap_ab; leave it out, or use rms_nor"),
         (tile(64, 64), 72, 1, "tiles normalise rows of a multiple of 64 elements; use rms_norm before the op"),
         (tile(64, 160, 128), 128, 1, "208 registers a thread for sums and for tokens that are normalised, and at "),
         (tile(192, 128, 64, 12), 64, 3, "128 registers a thread for sums and for tokens that are normalised, and at "),

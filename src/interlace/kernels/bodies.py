@@ -146,7 +146,7 @@ class WalkTile:
         beyond_bytes: that may be read, whatever they hold, behind the last stage.
         sums: float32 elements of one partial sum; without one, of what all consumers keep in registers.
         share: float32 elements of a partial sum that one part adds, where all parts add; else 0.
-        holds: whether it takes operands into registers ahead of the item's waits; see ``HELD_REGISTERS``.
+        holds: whether operands wait in registers; see ``HELD_REGISTERS``.
         header_bytes: of shared memory beside the slots of a stage, for what else comes with an item's first one.
         resident_bytes: of shared memory that the loader ahead fills once in a launch.
     """

@@ -97,8 +97,9 @@ def ffn(
 
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
-    (hidden,). The up-projection normalises its rows itself if they are few, widths are multiples of 64 and the dtype is
-    not fp16 (``kernels/matmul/tilings.may_normalise``); else the norm is an op, which leaves ``normed`` (m, hidden).
+    (hidden,). The up-projection normalises its rows itself if they are few and widths multiples of 64, but in fp16
+    (``kernels/matmul/tilings.may_normalise``); from 17 on its tile is then one without ``swap_ab``. Else the norm is an
+    op, which leaves ``normed`` (m, hidden).
 
     Args:
         norm_rows: of a tile of the norm, where that is an op.

@@ -12,7 +12,7 @@ How the parts of a split tile meet is ``parts_cuda``'s.
 RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring
 columns of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
 Rows that are normalised here (``x_scale``) are the 64-row operand, out of registers: there a thread scales what it has
-of a stage, and adds up its squares. The slot is handed back at once, and the stage's weights are awaited after that.
+of a stage, and adds up its squares, before it awaits the stage's weights, and while products of others are under way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MATMUL = (
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
 constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 144 : WARPGROUPS == 2 ? 136 : 104;
-constexpr int MOST_EARLY = WARPGROUPS > 2 ? 16 : 48;  // the latter alone, under way with products
+constexpr int MOST_EARLY = WARPGROUPS > 2 ? 16 : HELD_REGISTERS > 100 ? 48 : 32;  // the latter alone, with products
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           bool RAGGED, int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
@@ -58,7 +58,7 @@ struct Matmul {
   static constexpr int FIT = ROOM < 0 ? 0 : ROOM / OF_STAGE, MOST_HELD = FIT < STAGES / 2 ? FIT : STAGES / 2;
   // Whether rows are normalised here; else others left their squares, if they are normalised at all.
   static constexpr bool OWN = NORMALISED > 0 && SQUARED == 0, FACTORED = NORMALISED > 0 && !OWN;
-  static_assert(!OWN || !TRANSPOSED, "rows that are normalised here are the 64-row operand");
+  static_assert(!OWN || (!TRANSPOSED && BLOCKS <= 2), "such rows are the 64-row operand, and fit the registers");
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
   static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= MOST_EARLY && !OWN;
@@ -70,13 +70,14 @@ struct Matmul {
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch of a warpgroup
   // that multiplies them.
   typedef Factors<TRANSPOSED ? BM : BLOCKS * 64, NORMALISED, SQUARED, EPS_BITS> RowFactors;
-  // What is multiplied of such rows. Their squares are so many more pieces of a thread, where tiles are split.
+  // What is multiplied of rows that are normalised here, at a time. Their squares are one more piece of a thread, where
+  // tiles are split.
   static constexpr int AT_ONCE = PANELS % 2 ? 1 : 2, STEPS = PANELS / AT_ONCE;
   typedef Scaled<AT_ONCE, BLOCKS, ROWS> Tokens;
   typedef float Squares[BLOCKS][2];
-  static constexpr int OF_SQUARES = OWN ? (BLOCKS + 1) / 2 : 0, GAINS_AT = PANELS * ROWS * 128;
+  static constexpr int GAINS_AT = PANELS * ROWS * 128;
   // Of a thread of a part, and of a share, pieces in the workspace.
-  static constexpr int OF_PART = COUNT / 4 + OF_SQUARES, OF_SHARE = PIECES + OF_SQUARES;
+  static constexpr int OF_PART = COUNT / 4 + OWN, OF_SHARE = PIECES + OWN;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
   // Of a thread: its 8 of each 64 features of the scale.
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
@@ -101,6 +102,7 @@ struct Matmul {
       if (first_lane()) {
         const int left = op.x_rows - item.i * BM;
         if (k == item.k_lo) prefetch_map(inside<CLUSTER_COLUMNS>(left, ROWS) == ROWS ? op.x : op.x_last);
+        if (OWN && k == item.k_lo) prefetch_map(op.x_scale);
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
           const unsigned target = slot + (p * BN + before) * 128;
@@ -187,6 +189,7 @@ struct Matmul {
       if (scaled == 0) await(dependent_full(ahead.slot), ahead.phase);
       const unsigned slot = dependent_slot(ahead.slot), first = scaled * AT_ONCE * 128;
       if (rows > 0) tokens.load(slot + first * ROWS, slot + GAINS_AT + first, rows, squares);
+      else tokens = {};  // or ptxas keeps their registers for them through all items
       if (++scaled < STEPS) return;
       __syncwarp();
       release_dependent(ahead.slot);

@@ -33,17 +33,13 @@ SUMS_OF_PARTS = r"""
     for (int i = 0; i < COUNT / 4; ++i) fill_words(mine + i * 128, flat[i][0], flat[i][1], flat[i][2], flat[i][3]);
     leave_squares(mine + COUNT / 4 * 128, squares);
   }
+  // Squares of rows that are normalised here, of one block of rows or two.
   DEVICE static void leave_squares(float4* to, const Squares& squares) {
-#pragma unroll
-    for (int i = 0; i < OF_SQUARES; ++i) {
-      const bool both = 2 * i + 1 < BLOCKS;
-      const float* const second = squares[both ? 2 * i + 1 : 0];
-      fill_words(to + i * 128, squares[2 * i][0], squares[2 * i][1], both ? second[0] : 0, both ? second[1] : 0);
-    }
+    if (OWN) fill_words(to, squares[0][0], squares[0][1], squares[BLOCKS - 1][0], squares[BLOCKS - 1][1]);
   }
-  DEVICE static void add_squares(Squares& squares, int i, const float4& value) {
-    squares[2 * i][0] += value.x, squares[2 * i][1] += value.y;
-    if (2 * i + 1 < BLOCKS) squares[2 * i + 1][0] += value.z, squares[2 * i + 1][1] += value.w;
+  DEVICE static void add_squares(Squares& squares, const float4& value) {
+    squares[0][0] += value.x, squares[0][1] += value.y;
+    if (BLOCKS > 1) squares[BLOCKS - 1][0] += value.z, squares[BLOCKS - 1][1] += value.w;
   }
   // Where a thread's pieces of the sums of some other parts lie, and which there are: from the part `from` on, and of
   // each from `piece` on.
@@ -121,14 +117,14 @@ SUMS_OF_PARTS = r"""
       }
     }
     if constexpr (OWN) {
-      float4 values[OTHERS > 0 ? OTHERS * OF_SQUARES : 1];
+      float4 values[OTHERS > 0 ? OTHERS : 1];
 #pragma unroll 1
       for (int from = 0; from < item.parts - 1; from += OTHERS) {
-        const Others<OF_SQUARES> at(launch, item, from, COUNT / 4, OF_PART);
+        const Others<1> at(launch, item, from, COUNT / 4, OF_PART);
         look(values, at);
         take(launch, item, values, at);
 #pragma unroll
-        for (int n = 0; n < OTHERS * OF_SQUARES; ++n) add_squares(squares, n % OF_SQUARES, values[n]);
+        for (int n = 0; n < OTHERS; ++n) add_squares(squares, values[n]);
       }
     }
   }
@@ -180,7 +176,6 @@ SUMS_OF_PARTS = r"""
     }
     if constexpr (OWN)
 #pragma unroll
-      for (int n = 0; n < (SHARES - 1) * OF_SQUARES; ++n)
-        add_squares(squares, n % OF_SQUARES, values[n / OF_SQUARES * OF_SHARE + PIECES + n % OF_SQUARES]);
+      for (int other = 0; other < SHARES - 1; ++other) add_squares(squares, values[other * OF_SHARE + PIECES]);
   }
 """

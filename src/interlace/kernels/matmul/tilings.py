@@ -26,6 +26,7 @@ SUMS_PER_THREAD = 128
 #: three 152.
 SUMS_OF_LAUNCH = {1: 168, 2: 168, 3: 96}
 MOST_WARPGROUPS = max(SUMS_OF_LAUNCH)
+_SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
 _BESIDE_SUMS = 24  # registers of operands, of tiles that have as many sums as there may be
 _STEP = 8  # columns of products
 
@@ -101,14 +102,20 @@ def normalises(op: Op) -> bool:
     return tensor_of(op, "x_scale") is not None
 
 
+def token_bytes(rows: int, k: int, gains: bool) -> int:
+    """A slot of so many rows of tokens of a stage k deep, and of the gains of its k behind them."""
+    return -(-(rows + gains) * k * 2 // _SWIZZLED_BYTES) * _SWIZZLED_BYTES
+
+
 def registers_to_normalise(rows: int, columns: int, k: int, warpgroups: int) -> tuple[int, int]:
     """Of a thread, for a tile of so many rows and columns of products, stages k deep, whose rows it normalises.
 
     Returns:
-        Those of sums and of tokens, two panels twice, with as many for what makes the latter; how many fit.
+        Those of sums and of tokens, two panels twice if a stage is of pairs, with as many for what makes the latter;
+        how many fit.
     """
-    each = 128 * warpgroups
-    return rows * columns // each + 2 * rows * min(k, 2 * PANEL) // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS
+    each, at_once = 128 * warpgroups, PANEL if k // PANEL % 2 else 2 * PANEL
+    return rows * columns // each + 2 * rows * at_once // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS
 
 
 def scales_freely(dtype: DType) -> bool:

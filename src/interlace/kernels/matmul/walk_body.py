@@ -37,13 +37,13 @@ from interlace.kernels.matmul.tilings import (
     share_of,
     sums,
     tensor_of,
+    token_bytes,
 )
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _STEP = 64, 8
-_SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
 _WORDS_OF_WARPGROUP = 4 * 128  # 16 bytes of each thread
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
@@ -151,16 +151,17 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     if shares > 1:
         numbers += [0] * (_SHARES - len(numbers)) + [shares]
     factors = -(-4 * (bm if transposed else tall // warpgroups) // 16) * 16 if normalised else 0
-    squares = -(-tall // (2 * _TALL * warpgroups)) * _WORDS_OF_WARPGROUP * warpgroups if own else 0
+    squares = _WORDS_OF_WARPGROUP * warpgroups if own else 0
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
         (product(wide),),
         independent_bytes=gates * bn * k * 2,
-        dependent_bytes=-(-(rows + own) * k * 2 // _SWIZZLED_BYTES) * _SWIZZLED_BYTES,
+        dependent_bytes=token_bytes(rows, k, own),
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
         beyond_bytes=0 if own else (bm - rows) * ROW_BYTES,
         sums=partial(op) + squares,
         share=partial(op) // wide * share_of(wide, shares) + squares * (shares > 1),
+        holds=own,
     )
 
 
@@ -168,8 +169,8 @@ def _check_normalising(op: Op, what: str, warpgroups: int) -> None:
     """Raise ShapeError unless tokens of a tile, of 64 weight rows or more, can be normalised in registers."""
     require(
         not op.param("SWAP"),
-        f"{what}: of 64 weight rows or more tiles normalise their rows without swap_ab; leave it out, or use rms_norm "
-        "before the op",
+        f"{what}: tiles of {_TALL} weight rows or more normalise their rows only without swap_ab; leave it out, or use "
+        "rms_norm before the op",
     )
     require(
         int(op.param("K")) % PANEL == 0,

@@ -28,13 +28,13 @@ from functools import cached_property
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
 from interlace.kernels.matmul.tile import MatmulTile
+from interlace.kernels.matmul.tilings import token_bytes
 from interlace.policies.setting import OpSetting
 
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
-_SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
 
@@ -81,8 +81,7 @@ class Way:
     @cached_property
     def stage_bytes(self) -> tuple[int, int]:
         """Of weights and of tokens."""
-        tokens = (self.loaded + self.gains) * self.tile.k * 2
-        return self.rows * self.tile.k * 2, -(-tokens // _SWIZZLED_BYTES) * _SWIZZLED_BYTES
+        return self.rows * self.tile.k * 2, token_bytes(self.loaded, self.tile.k, self.gains)
 
     @cached_property
     def sum_bytes(self) -> int:

@@ -297,7 +297,7 @@ def _mixed(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setti
     for op in ops:
         own = cut.op(op.name)
         nbytes = _ROWS * sums(op) * 2 * int(dict(own.params)["BK"])
-        level = _level(op, m, device.sms, 1, nbytes) if own.parts == 1 else None
+        level = _level(op, m, device.sms, 1, nbytes) if own.parts == 1 and not normalises(op) else None
         each.append((op.name, own if level is None or dict(level.params)["BN"] == _ROWS else level))
     return Setting(tuple(each))
 
