@@ -141,6 +141,16 @@ def test_products_are_under_way_while_rows_are_normalised(shape: str, m: int) ->
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
 
 
+@pytest.mark.parametrize("m", [1, 16, 24, 64, 100])
+def test_a_layer_as_a_plan_file_has_it_is_a_launch(m: int) -> None:
+    """In tiles that nobody chose for the one launch."""
+    graph = il.workloads.FFN(1600, 6400, m, norm=1e-5).graph(il.H200)
+    assert [op.name for op in graph.ops] == ["up", "down"]
+    run = launch(graph)
+    assert run.composition.stages >= 2
+    assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
+
+
 @pytest.mark.parametrize("parts", some([1, 2, 3], lambda parts: parts == 2))
 @pytest.mark.parametrize(("tile", "warpgroups", "gated"), LARGEST)
 def test_the_largest_tiles_that_normalise_rows_fit_the_registers(

@@ -34,6 +34,7 @@ from interlace.workloads.base import (
 from interlace.workloads.checkpoint import Checkpoint
 
 _EPS = 1e-5  # of the norm in whose layer an FFN is measured
+_ROWS = 64  # tokens for which a tile has them as the tensor core's operand of 64 rows
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
 
@@ -299,6 +300,9 @@ class FFN(Workload):
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
         up = down = matmul_tile(self.m, device, tile)
+        own = self.norm is not None and not norm_is_op(self.m, self.shape, self.dtype)
+        if own and up.swap_ab and self.dtype.itemsize == 2:
+            up = MatmulTile.heuristic(_ROWS)  # in which every executor normalises rows
         return ffn(self.m, self.shape, self.dtype, up, down, norm_rows=rows_of(self.m, device.sms))
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
