@@ -11,7 +11,7 @@ import pytest
 
 import interlace as il
 from interlace.executors import sums
-from interlace.executors.sums import ROW_FLOATS
+from interlace.kernels.bodies import ROW_FLOATS
 from interlace.launch.compose import LEAVES_SUMS
 from interlace.workloads import FFN, LLAMAS, FFNLayers, decode_graph
 

@@ -48,12 +48,12 @@ from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.registers import compiled
 from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
-from interlace.executors.sums import ROW_FLOATS, with_sums
+from interlace.executors.sums import with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.executors.words import handed_over
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import ALONE, BodyKind
+from interlace.kernels.bodies import ALONE, ROW_FLOATS, BodyKind
 from interlace.kernels.cuda.compiler import Binary
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX

@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 
 from interlace.executors.table import Table
 from interlace.graph.access import Ints
+from interlace.kernels.bodies import ROW_FLOATS
 from interlace.launch.compose import LEAVES_SUMS
 from interlace.plan.implied import Implied
 from interlace.plan.plan import Dispatch, Plan
 
-#: float32 elements of a row, the unit of column ``slot``.
-ROW_FLOATS = 4 * 128
 #: Dispatches under which nobody asks whether sums are there but who adds them.
 _SILENT = (Dispatch.STATIC, Dispatch.TICKET)
 

@@ -126,6 +126,8 @@ class Cluster:
 
 #: Each block loads for itself.
 ALONE = Cluster()
+#: float32 elements of a row of partial sums in the workspace: 16 bytes of each thread of a warpgroup.
+ROW_FLOATS = 4 * 128
 #: Registers of a thread, ``REGISTERS_TO_HOLD`` of a text, that it may have for operands which it takes ahead of waits,
 #: with what else an item has. What is left beside them only the compiler knows: a launch that spills tries the next.
 #: Each try is a compilation of seconds, so there are but three more. With the last, products of 64 weight rows hold one

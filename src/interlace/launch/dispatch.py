@@ -41,11 +41,11 @@ ahead, and none behind an item that has nothing to load before that item begins:
 block that starts first would have them all (``DRAWS_AHEAD``). Nor is one drawn so behind an item that waits, of the
 last ones, one for each block (``compose.LAST``), before what is left of it fits the ring: who is done early would have
 two, one behind the other, and who comes later none. That none is left such a block hears some stages before the end, so
-the next launch is not held up. Under the queue a block holds one alone unless another is there; a
-thief, too, unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than
-an item for each block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that
-hold nothing, if they wait for nothing: behind a long item one begins later than where whoever is free first takes it,
-by up to all of an item, and the way to it, which is then not hidden, takes 1 or 2 us.
+the next launch is not held up. Under the queue a block holds one alone unless another is there; a thief, too, unless
+what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than an item for each
+block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that hold nothing, if
+they wait for nothing: behind a long item one begins later than where whoever is free first takes it, by up to all of an
+item, and the way to it, which is then not hidden, takes 1 or 2 us.
 """
 
 from __future__ import annotations

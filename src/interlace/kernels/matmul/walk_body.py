@@ -22,7 +22,18 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import ALONE, BOX_ROWS, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
+from interlace.kernels.bodies import (
+    ALONE,
+    BOX_ROWS,
+    PANEL,
+    ROW_FLOATS,
+    WORD,
+    Cluster,
+    WalkBody,
+    WalkTile,
+    Worded,
+    check_address,
+)
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.matmul.operands_cuda import product
 from interlace.kernels.matmul.skinny_cuda import FEW_TURNS, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
@@ -44,7 +55,6 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _STEP = 64, 8
-_WORDS_OF_WARPGROUP = 4 * 128  # 16 bytes of each thread
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
 _SKINNY_WARPGROUPS = 1, 2  # of which threads are shared by 16 rows evenly
@@ -151,7 +161,7 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     if shares > 1:
         numbers += [0] * (_SHARES - len(numbers)) + [shares]
     factors = -(-4 * (bm if transposed else tall // warpgroups) // 16) * 16 if normalised else 0
-    squares = _WORDS_OF_WARPGROUP * warpgroups if own else 0
+    squares = ROW_FLOATS * warpgroups if own else 0
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
         (product(wide),),

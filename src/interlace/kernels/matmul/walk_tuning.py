@@ -129,7 +129,7 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     each, one_wave = [], True
     for op in ops:
         if m > SKINNY_TOKENS and normalises(op):
-            each += [(op.name, setting.op(op.name)) for setting in islice(cheapest([op], m, device, 1), 1)]
+            each.append((op.name, next(cheapest([op], m, device, 1), Setting()).op(op.name)))
             continue
         rows = _ROWS if sums(op) > 1 or _tiles(op) < _MANY_WAVES * device.sms else 2 * _ROWS
         tile = MatmulTile(tokens, rows, nbytes // (rows * 2 * sums(op)), swap_ab=True)
