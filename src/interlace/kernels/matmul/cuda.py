@@ -175,11 +175,22 @@ struct Matmul {
     wgmma_wait<0>();
     release_dependent(before);
   }
+  // Of rows that are not there nothing is multiplied.
+  DEVICE static void take_none(const Item& item, Stage& stage) {
+#pragma unroll 1
+    for (int k = item.k_lo; k < item.k_hi; k += BK) {
+      await_stage(stage);
+      release(stage, stage.slot);
+      stage.advance();
+    }
+  }
   // Rows that are normalised here: tokens are scaled, a panel or two at a time, while products of what came before are
   // under way. Steps go by pairs, since registers have no index; of an odd number the first goes alone.
   DEVICE static void multiply_scaled(const Launch& launch, const Item& item, Stage& stage, AllSums& sums,
                                      Squares& squares) {
-    const int rows = inside<1>(operands_of<Operands>(launch, item).x_rows - item.i * BM, ROWS);
+    const int count = inside<1>(operands_of<Operands>(launch, item).x_rows - item.i * BM, ROWS);
+    if (count == 0) return take_none(item, stage);
+    typename Tokens::Rows rows(count);
     int left = (item.k_hi - item.k_lo + BK - 1) / BK * STEPS;
     // Of the stage ahead, of that which is multiplied and of the oldest: how many of its pieces are done with.
     int scaled = 0, begun = 0, ended = 0, oldest = stage.slot;
@@ -188,8 +199,7 @@ struct Matmul {
     const auto scale = [&](Tokens& tokens) {
       if (scaled == 0) await(dependent_full(ahead.slot), ahead.phase);
       const unsigned slot = dependent_slot(ahead.slot), first = scaled * AT_ONCE * 128;
-      if (rows > 0) tokens.load(slot + first * ROWS, slot + GAINS_AT + first, rows, squares);
-      else tokens = {};  // or ptxas keeps their registers for them through all items
+      tokens.load(slot + first * ROWS, slot + GAINS_AT + first, rows);
       if (++scaled < STEPS) return;
       __syncwarp();
       release_dependent(ahead.slot);
@@ -228,25 +238,30 @@ struct Matmul {
       wgmma_wait<0>();
       hand_back();
     }
-    if (left == 1) return;
-    scale(even);
-    multiply(even);
-    scale(odd);
-#pragma unroll 1
-    for (left -= left % 2 + 2; left > 0; left -= 2) {
-      multiply(odd);
-      wgmma_wait<1>();
-      hand_back();
+    if (left > 1) {
       scale(even);
       multiply(even);
-      wgmma_wait<1>();
-      hand_back();
       scale(odd);
+#pragma unroll 1
+      for (left -= left % 2 + 2; left > 0; left -= 2) {
+        multiply(odd);
+        wgmma_wait<1>();
+        hand_back();
+        scale(even);
+        multiply(even);
+        wgmma_wait<1>();
+        hand_back();
+        scale(odd);
+      }
+      multiply(odd);
+      wgmma_wait<0>();
+      hand_back();
+      hand_back();
     }
-    multiply(odd);
-    wgmma_wait<0>();
-    hand_back();
-    hand_back();
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) squares[b][r] = rows.squares[b][r];
   }
   // Behind the item's waits: factors are of the launch's.
   DEVICE static void load_factors(const Item& item, const Epilogue& op, const Stage& stage, RowFactors& factors) {

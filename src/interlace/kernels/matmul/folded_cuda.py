@@ -119,23 +119,43 @@ template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
 
 // Tokens of a stage that are normalised here, in registers: what is multiplied in their place.
 template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLOCKS, PITCH> {
-  // Of so many rows, whose squares are added to sums: a thread has two rows of each 64, and so have the others of its
-  // quad. Gains lie in lines of a panel each, without a swizzle. Elements are of bf16, the high halves of float32.
-  DEVICE void load(unsigned slot, unsigned gains, int rows, float (&squares)[BLOCKS][2]) {
-    Tall<PANELS, 1, BLOCKS, PITCH>::load(slot, rows);
+  // Of an item's rows, so many: where in a slot a lane has what it reads of them and of gains, which lie in lines of a
+  // panel each, without a swizzle; and the squares of a thread, which has two rows of each 64, as have the others of its
+  // quad.
+  struct Rows {
+    unsigned places[BLOCKS], gains = threadIdx.x % 32 / 8 * 16;
+    float squares[BLOCKS][2] = {};
+
+    DEVICE explicit Rows(int count) {
+#pragma unroll
+      for (int b = 0; b < BLOCKS; ++b) {
+        places[b] = Scaled::place_of(b, count);
+        keep(places[b]);
+      }
+      keep(gains);
+    }
+    // Where there are registers for it, or it is made anew for each panel.
+    DEVICE static void keep(unsigned& place) {
+      if (WARPGROUPS < 3) asm volatile("" : "+r"(place));
+    }
+  };
+  // Elements are of bf16, the high halves of float32.
+  DEVICE void load(unsigned slot, unsigned gains, Rows& rows) {
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) this->load_block(b, slot + rows.places[b]);
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
       unsigned gain[2][4];
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        load_matrices(gain[half], gains + p * 128 + half * 64 + threadIdx.x % 32 / 8 * 16);
+        load_matrices(gain[half], gains + rows.gains + p * 128 + half * 64);
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
         for (int n = 0; n < 16; ++n) {
           unsigned& pair = this->pieces[p][0][b][n / 4][n % 4];
           const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000);
-          squares[b][n % 2] = fmaf(low, low, fmaf(high, high, squares[b][n % 2]));
+          rows.squares[b][n % 2] = fmaf(low, low, fmaf(high, high, rows.squares[b][n % 2]));
           pair = times(pair, gain[n / 8][n / 2 % 4]);
         }
     }

@@ -34,23 +34,24 @@ DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 // rows, of panels that have PITCH.
 template <int PANELS, int GATES, int BLOCKS, int PITCH> struct Tall {
   unsigned pieces[PANELS][GATES][BLOCKS][4][4];
-  // Of so many rows; lanes whose rows are none of them read the last.
-  DEVICE void load(unsigned slot, int rows) {
+  // Where in a slot a lane has the first piece of a block, of so many rows; lanes whose rows are none read the last.
+  DEVICE static unsigned place_of(int block, int rows) {
     const int lane = threadIdx.x % 32, first = WARPGROUPS > 1 ? threadIdx.x / 128 * BLOCKS * 64 : 0;
-    const int mine = first + threadIdx.x / 32 % 4 * 16 + lane % 16;
+    const int mine = first + threadIdx.x / 32 % 4 * 16 + lane % 16, row = min(block * 64 + mine, rows - 1);
+    return row * 128 + ((lane / 16 ^ row & 7) << 4);
+  }
+  DEVICE void load(unsigned slot, int rows) {
 #pragma unroll
-    for (int b = 0; b < BLOCKS; ++b) {
-      const int row = min(b * 64 + mine, rows - 1);
+    for (int b = 0; b < BLOCKS; ++b) load_block(b, slot + place_of(b, rows));
+  }
+  DEVICE void load_block(int block, unsigned first) {
 #pragma unroll
-      for (int p = 0; p < PANELS; ++p)
+    for (int p = 0; p < PANELS; ++p)
 #pragma unroll
-        for (int g = 0; g < GATES; ++g)
+      for (int g = 0; g < GATES; ++g)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int line = (g * PANELS + p) * PITCH + row, piece = i * 2 + lane / 16;
-            load_matrices(pieces[p][g][b][i], slot + line * 128 + ((piece ^ row & 7) << 4));
-          }
-    }
+        for (int i = 0; i < 4; ++i)
+          load_matrices(pieces[p][g][block][i], (first ^ i << 5) + (g * PANELS + p) * PITCH * 128);
   }
 };
 // By a warp, ahead of tokens: its weights of the next stages, so many rows of them, into registers, so that others may
