@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from interlace.core.devices import DeviceSpec
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
 from interlace.sim.machine import Costs
-from interlace.sim.modes import Gate, Mode
+from interlace.sim.modes import ByWords, Gate, Mode
 from interlace.sim.steal import scrambled
+
+#: A semaphore, how many posts it must have, and from the last of them to the wait's end.
+Need = tuple[int, int, float]
 
 
 @dataclass
@@ -27,7 +32,7 @@ class Until:
 class Posts:
     """Go on when all of these semaphores have so many posts."""
 
-    needs: list[tuple[int, int]]
+    needs: list[Need]
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Ahead:
     """Load ahead until told to stop; ``stop_ns`` is found by ``needs`` and ``ready``."""
 
     loading: Loading
-    needs: list[tuple[int, int]]
+    needs: list[Need]
     ready_ns: float | None = None
 
 
@@ -64,6 +69,8 @@ class SlowMachine:
 
     def run(self) -> None:
         plan, n = self.plan, len(self.plan.items)
+        nothing = ByWords(np.zeros(len(plan.waits), np.bool_), np.zeros(n, np.bool_))
+        self.words = nothing if self.mode.words is None else self.mode.words(plan)
         self.order = list(range(n))
         self.by_op = self.mode.gate is not Gate.OPEN
         if self.by_op:
@@ -124,8 +131,8 @@ class SlowMachine:
             return min((t for t in (done, ready) if t is not None), default=None)
         return done
 
-    def met(self, needs: list[tuple[int, int]]) -> bool:
-        return all(len(self.post_times.get(s, [])) >= n for s, n in needs)
+    def met(self, needs: list[Need]) -> bool:
+        return all(len(self.post_times.get(s, [])) >= n for s, n, _ in needs)
 
     def advance(self, requests: dict[int, Request], t: float) -> None:
         speeds = self.speeds(requests)
@@ -205,22 +212,26 @@ class SlowMachine:
                 return item
         return None
 
-    def needs(self, item: int, lo: float, hi: float) -> list[tuple[int, int]]:
-        """Semaphores and thresholds of the item's waits that stand at k in (lo, hi]."""
-        waits = self.plan.waits
+    def needs(self, item: int, lo: float, hi: float) -> list[Need]:
+        """Of the item's waits that stand at k in (lo, hi]."""
+        waits, ns = self.plan.waits, self.device.latencies
         if not self.mode.waits:
             return []
         return [
-            (int(waits.first[r] + n * waits.stride[r]), int(waits.threshold[r]))
+            (
+                int(waits.first[r] + n * waits.stride[r]),
+                int(waits.threshold[r]),
+                ns.word_ns if self.words.waits[r] else ns.hand_over_ns,
+            )
             for r in range(int(waits.ptr[item]), int(waits.ptr[item + 1]))
             if lo < waits.k[r] <= hi
             for n in range(int(waits.count[r]))
         ]
 
-    def known(self, needs: list[tuple[int, int]], arrived: float) -> float:
+    def known(self, needs: list[Need], arrived: float) -> float:
         ring = self.mode.ring_bytes > 0
         poll = self.device.latencies.wait_ns if needs and not ring else 0.0
-        posts = [max(self.post_times[s]) + self.device.latencies.hand_over_ns for s, _ in needs]
+        posts = [max(self.post_times[s]) + ns for s, _, ns in needs]
         return max([arrived + poll, *posts])
 
     def worker(self, w: int) -> Generator[Request, None, None]:
@@ -243,13 +254,15 @@ class SlowMachine:
             first |= stolen
             self.rows[item] = [w, arrived]
             needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0
+            rows = self.plan.waits.item == item
+            fill_ns = 0.0 if rows.any() and self.words.waits[rows].all() else ns.fill_ns
             ahead = min(float(self.costs.ahead_bytes[item]), self.mode.ring_bytes)
             sm_dram = self.per_worker(self.device.sm_dram_bytes_per_s)
             if ring and ahead > 0 and (not self.met(needs) or self.known(needs, arrived) > arrived):
                 request = Ahead(Loading(ahead / sm_dram, sm_dram), needs)
                 while request.ready_ns is None or self.now < request.ready_ns:
                     if request.ready_ns is None and self.met(needs):
-                        request.ready_ns = self.known(needs, arrived) + ns.fill_ns
+                        request.ready_ns = self.known(needs, arrived) + fill_ns
                     yield request
                 start = self.known(needs, arrived)
                 loaded = ahead - request.loading.ns * sm_dram
@@ -257,7 +270,7 @@ class SlowMachine:
                 if not self.met(needs):
                     yield Posts(needs)
                 start = self.known(needs, arrived)
-                yield Until(start + (0.0 if ring and not first and start <= arrived else ns.fill_ns))
+                yield Until(start + (0.0 if ring and not first and start <= arrived else fill_ns))
             self.rows[item].append(start)
             first = False
             yield from self.work(item, loaded)
@@ -298,7 +311,7 @@ class SlowMachine:
         self.ended.add(item)
         if self.ended.issuperset(parts) and items.post[item] >= 0 and self.mode.waits:
             self.post_times.setdefault(int(items.post[item]), []).append(end)
-            end += post_ns
+            end += 0.0 if self.words.silent[item] else post_ns
             self.come(self.order)
         self.rows[item].append(end)
         yield Until(end)

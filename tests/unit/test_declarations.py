@@ -124,7 +124,9 @@ def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     assert {modes.pop(name) for name in ("reference", "reference-random")} == {PERSISTENT}
     stage = 2 * 64 * 64 * 2  # of its own ring, with three barriers; beside it scratch, messages and a few barriers
     beside = 64 * (2 * 64 + 16) + 8 + 4 * (2 * 8 + 80)
-    assert modes.pop("one_launch") == ring_launch((il.H200.smem_bytes - beside) // (stage + 24) * stage)
+    launch = modes.pop("one_launch")
+    assert launch.words is not None
+    assert launch == ring_launch((il.H200.smem_bytes - beside) // (stage + 24) * stage, launch.words)
     assert {*modes.values()} == {plain_bodies(PERSISTENT)}
 
 

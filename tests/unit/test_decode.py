@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import runpy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, DTypeError, ShapeError
+from interlace.deploy import Deployment
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.append import append
@@ -230,6 +232,22 @@ def test_a_step_of_many_narrow_tiles_is_predicted_where_few_touches_are_told_apa
     mode = il.OneLaunchExecutor.mode(plan.graph, il.H200)
     coarse, fine = (predict(plan, il.H200, mode, limit=limit) for limit in (1000, 1 << 22))
     assert coarse.traffic.dram_read == pytest.approx(fine.traffic.dram_read, rel=0.1)
+
+
+def test_a_step_takes_what_is_predicted_where_hand_overs_are_words() -> None:
+    """Of one sequence, on an H200. As if they were semaphores it would be up to a quarter more."""
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    of = {f.name for f in fields(Decode)} - {"dtype"}
+    for record, error in (("decode-h200.json", 0.03), ("decode-8b-h200.json", 0.05)):
+        for row in json.loads((results / record).read_text())["rows"]:
+            if row["batch"] > 1:
+                continue
+            work = Decode(**{name: value for name, value in row["workload"].items() if name in of})
+            step = Deployment(work.graph(il.H200), il.H200, il.OneLaunchExecutor)
+            plan, measured = step.plan(step.default, alone=False), row["executors"]["one_launch"]["median_us"]
+            predicted = predict(plan, il.H200, step.mode(plan)).us
+            assert predicted == pytest.approx(measured, rel=error)
+            assert predicted < 0.99 * predict(plan, il.H200, replace(step.mode(plan), words=None)).us
 
 
 def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_layer() -> None:

@@ -22,7 +22,7 @@ from interlace.policies.sync import KernelSync, NoSync, RowSync
 from interlace.sim.lockstep import interleave
 from interlace.sim.machine import Costs, item_flops, simulate
 from interlace.sim.memory import find_level
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, ring_launch, streams
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, ByWords, Gate, Mode, ring_launch, streams
 from interlace.sim.traffic import touches
 from interlace.trace.events import Trace
 
@@ -30,9 +30,9 @@ from ..draws import EXAMPLES
 from .graphs import chain, choices, graphs, matmul, pair, pointwise, program, set_entry, two_matmuls
 from .slow_machine import SlowMachine
 
-#: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.
-LATENCIES = Latencies(30.0, 20.0, 50.0, 10.0, 5.0, 100.0)
-NONE = Latencies(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # integers would compile the simulation anew
+#: Post 30, met wait 20, hand-over 50, by words 40, ticket 10, fill 5, launch 100.
+LATENCIES = Latencies(30.0, 20.0, 50.0, 40.0, 10.0, 5.0, 100.0)
+NONE = Latencies(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # integers would compile the simulation anew
 
 
 def rates(flops_per_s: float) -> tuple[tuple[str, float], ...]:
@@ -69,6 +69,13 @@ def rows(trace: Trace) -> list[tuple[int, int, int, int]]:
 
 
 # ---------------------------------------------------------------- exact times
+
+
+def test_words_come_without_a_post_and_without_a_load() -> None:
+    plan = build(pair(1), Choices(2))
+    mode = Mode(words=lambda plan: ByWords(np.array([True]), np.array([True, False])))
+    assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE)) == [(0, 10, 10, 145), (1, 10, 165, 210)]
+    assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE, mode)) == [(0, 10, 10, 115), (1, 10, 155, 195)]
 
 
 def test_two_dependent_items_take_ticket_hand_over_and_post() -> None:
@@ -335,7 +342,17 @@ def random_costs(plan: Plan, seed: int) -> Costs:
     return Costs(flops, l2, dram, dram * rng.random(len(dram)), l2 * rng.random(len(l2)))
 
 
-MODES = st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, ring_launch(100), Mode(Gate.ENDED)))
+def some_words(plan: Plan) -> ByWords:
+    """Of every third item all that it waits for; and every other item is silent."""
+    return ByWords(plan.waits.item % 3 == 0, np.arange(len(plan.items)) % 2 == 0)
+
+
+MODES = st.sampled_from(
+    (
+        *(PERSISTENT, SERIAL, SEMAPHORE_STREAMS, ring_launch(100), Mode(Gate.ENDED)),
+        *(Mode(words=some_words), ring_launch(100, some_words)),
+    )
+)
 
 
 @st.composite
@@ -381,11 +398,14 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
     assert (trace.wait_ns[order][1:] >= trace.end_ns[order][:-1])[same].all(), "a worker holds two items"
     items, waits = plan.items, plan.waits
     owner = waits.item
+    none = ByWords(np.zeros(len(waits), np.bool_), np.zeros(len(items), np.bool_))
+    words = none if mode.words is None else mode.words(plan)
     for row in np.flatnonzero(waits.k <= items.k_lo[owner]) if mode.waits else ():
         for n in range(int(waits.count[row])):
             posters = items.post == waits.first[row] + n * waits.stride[row]
-            posted = trace.end_ns[posters].max() - LATENCIES.post_ns
-            assert trace.start_ns[owner[row]] >= posted + LATENCIES.hand_over_ns - 1.0
+            posted = (trace.end_ns - np.where(words.silent, 0.0, LATENCIES.post_ns))[posters].max()
+            takes = LATENCIES.word_ns if words.waits[row] else LATENCIES.hand_over_ns
+            assert trace.start_ns[owner[row]] >= posted + takes - 1.0
     assert cost.dram_bytes.sum() <= 3.0 * trace.span_ns
     assert (cost.flops <= trace.end_ns - trace.start_ns + 1.0).all()
     if mode.gate is Gate.ENDED:

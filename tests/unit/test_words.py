@@ -107,6 +107,19 @@ def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> No
     assert posts_of(every, "layers.1.combine") == posts_of(semaphores, "layers.1.combine")
 
 
+def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_nothing() -> None:
+    of, step = OneLaunchExecutor.mode(graph(), il.H200).words, plan(workers=40)
+    assert of is not None
+    found, left = of(step), executor(of=step)._handed_over.without(step.waits, step)
+    assert 0 < found.waits.sum() == len(step.waits) - len(left)
+    names = np.array([op.name for op in graph().ops])[step.items.op]
+    assert {"layers.0.combine", "layers.1.attend"} <= {*names[step.waits.item[found.waits]]}
+    assert {"layers.0.q_heads", "layers.0.attend"} <= {*names[found.silent]}
+    assert step.items.post[found.silent].min() >= 0
+    for nobody in of(replace(step, dispatch=Dispatch.QUEUE)):
+        assert not nobody.any()
+
+
 def test_of_tokens_that_are_words_waits_are_left_for_what_is_added_alone() -> None:
     every, semaphores = executor(ALL), executor(())
     for op, left in (("q_heads", 0), ("inner", 0), ("x_attended", 8), ("x", 8)):

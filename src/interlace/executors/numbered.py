@@ -41,7 +41,7 @@ class Numbered:
 
     def __init__(self, proof: Proof, words: tuple[str, ...] | None) -> None:
         plan, bodies = proof.plan, bodies_of(proof.plan.graph)
-        self._handed_over = handed_over(proof, bodies, Options("meta", words=words))
+        self._handed_over = handed_over(plan, bodies, Options("meta", words=words))
         self._keeps = [body.keeps for body in bodies]
         self.waits = self._handed_over.without(plan.waits, plan)
         self.posts = self._handed_over.posts(self.waits, plan)

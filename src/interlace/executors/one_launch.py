@@ -67,7 +67,7 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
-from interlace.sim.modes import Mode, ring_launch
+from interlace.sim.modes import ByWords, Mode, ring_launch
 from interlace.trace.events import Trace
 
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
@@ -149,12 +149,12 @@ class OneLaunchExecutor(DeviceExecutor):
         """One launch whose loads run ahead through its ring."""
         tiles = [part.tile for part in parts_of(graph)]
         stage = max(t.independent_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
-        return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage)
+        return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage, _by_words)
 
     def _lower(self) -> Table:
         graph, bodies = self.plan.graph, bodies_of(self.plan.graph)
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
-        self._shared, self._handed_over = shares.ops, handed_over(self.proof, bodies, self.options)
+        self._shared, self._handed_over = shares.ops, handed_over(self.plan, bodies, self.options)
         chunked, words = [body.chunked for body in bodies], self._handed_over
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=words)
         check_order(self.proof, table.parts.tolist())
@@ -375,6 +375,11 @@ class OneLaunchExecutor(DeviceExecutor):
             count=count,
             programs=workers if self._resident or self._spawning is not None else count + workers,
         )
+
+
+def _by_words(plan: Plan) -> ByWords:
+    """What a launch of a plan hands over by words if nobody says otherwise."""
+    return handed_over(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)
 
 
 def _check_capability(name: str, capability: tuple[int, int]) -> None:

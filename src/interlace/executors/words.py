@@ -36,6 +36,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.errors import PlanError
 from interlace.executors.options import Options
@@ -46,7 +47,7 @@ from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, distinct, fold, grouped, held
 from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
 from interlace.plan.plan import Dispatch, Plan, Waits
-from interlace.plan.verify import Proof
+from interlace.sim.modes import ByWords
 
 _DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
 #: Most trips to the L2 for words, of all items of an op on a worker: each brings twice the bytes of tensors, and a
@@ -88,10 +89,7 @@ class HandedOver:
         """The waits that are left: of all ops but those that poll, and for the end of none that is seen by words."""
         if not self.ops:
             return waits
-        owner, op_of_wait = _owners(plan), plan.items.op[waits.item]
-        keep = np.ones(len(waits), bool)
-        for op, sources in self.polled.items():
-            keep[_for_some(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = False
+        owner, keep = _owners(plan), ~self._polled(waits, plan)
         first, count, stride, threshold = (
             column.copy() for column in (waits.first, waits.count, waits.stride, waits.threshold)
         )
@@ -104,6 +102,19 @@ class HandedOver:
                 first[later], count[later], stride[later], threshold[later] = post[0], len(post), 1, posts[0]
         ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
         return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
+
+    def _polled(self, waits: Waits, plan: Plan) -> NDArray[np.bool_]:
+        """Whether each wait is for tiles alone whose words are polled."""
+        owner, op_of_wait = _owners(plan), plan.items.op[waits.item]
+        found = np.zeros(len(waits), np.bool_)
+        for op, sources in self.polled.items():
+            found[_for_some(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = True
+        return found
+
+    def by_words(self, plan: Plan) -> ByWords:
+        """The same as the simulated machine takes it."""
+        posts = self.posts(self.without(plan.waits, plan), plan)
+        return ByWords(self._polled(plan.waits, plan), (plan.items.post >= 0) & (posts < 0))
 
     def posts(self, waits: Waits, plan: Plan) -> Ints:
         """What each item posts, given the waits that are left: nothing where it leaves words and nobody waits."""
@@ -120,8 +131,8 @@ class HandedOver:
 NONE = HandedOver({}, {}, {}, {})
 
 
-def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
-    """The tensors that are words.
+def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
+    """The tensors of a plan that are words, which is proved where it is run.
 
     Those that options name; or all that can be of ops whose tiles all run at once, as who polls keeps the consumers of
     its block from other items, and of those that load weights meanwhile, if all their items on a worker take few trips
@@ -133,7 +144,7 @@ def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> H
     Raises:
         PlanError: one of those named cannot be.
     """
-    plan, wanted = proof.plan, options.words
+    wanted = options.words
     able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
     able &= plan.dispatch in _DISPATCHES and options.cluster == ALONE
     found = NONE

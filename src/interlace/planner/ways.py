@@ -23,6 +23,7 @@ from interlace.sim.modes import Gate, Mode
 _DIFFERENCES: Mapping[str, tuple[tuple[str, ...], Callable[[Mode], str]]] = {
     "launches": (("gate", "after", "waits"), lambda mode: _launches(mode)),
     "loads ahead of waits": (("ring_bytes",), lambda mode: f"{mode.ring_bytes >> 10} KiB"),
+    "hand-overs": (("words",), lambda mode: "by semaphores" if mode.words is None else "by words where they can be"),
     "bodies": (
         ("matrix_share", "memory_share"),
         lambda mode: f"{mode.matrix_share:.0%} of the rate of matmuls, {mode.memory_share:.0%} of memory's",
@@ -114,15 +115,16 @@ def compare(
 def rival(entries: Sequence[Entry]) -> Entry | None:
     """Of ways in the order of their times, the first that differs from the fastest in more than how far it loads ahead.
 
-    Two single launches, in whatever language, are alike in that. None if there is one way.
+    Two single launches, in whatever language, are alike in that, and in what they hand over by words. None if there is
+    one way.
     """
-    best, *others = (replace(entry.way.mode, ring_bytes=0) for entry in entries)
+    best, *others = (replace(entry.way.mode, ring_bytes=0, words=None) for entry in entries)
     unlike = (entry for entry, mode in zip(entries[1:], others, strict=True) if mode != best)
     return next(unlike, entries[1] if others else None)
 
 
 def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reason]:
-    """Why one way is faster than another: both times, then each difference of the modes undone alone."""
+    """Why one way is faster than another: both times, then each difference of the modes undone alone, if it matters."""
     yield Reason("executor", best.way.name, other.best.us, other.best.dram_read)
     first = best.best
     for name, (attributes, words) in _DIFFERENCES.items():
@@ -130,4 +132,6 @@ def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reaso
         if theirs != {a: getattr(best.way.mode, a) for a in attributes}:
             mode = replace(best.way.mode, **theirs)
             undone = first.sketch.candidate(first.prediction.plan, first.choices, device, mode, FINE)
-            yield Reason(name, words(best.way.mode), best.planned.us(undone), best.planned.dram_read(undone))
+            without = best.planned.us(undone), best.planned.dram_read(undone)
+            if without != (best.planned.us(first), best.planned.dram_read(first)):
+                yield Reason(name, words(best.way.mode), *without)

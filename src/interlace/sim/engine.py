@@ -51,14 +51,12 @@ class Machine(NamedTuple):
     worker_l2: float
     post_ns: float
     wait_ns: float
-    hand_over_ns: float
     ticket_ns: float
     most_stolen: int
     random_victims: bool
     steal_ns: float
     shared: bool
     in_turn: bool
-    fill_ns: float
     launch_ns: float
 
 
@@ -68,10 +66,10 @@ class Work(NamedTuple):
     Attributes:
         items, queue_ptr: as in ``Queues``.
         op_ptr, before, next_ptr, next: as in ``Launches``, where ``op_ptr`` is called ``ptr``.
-        op, tile, post: of each item; tiles of all ops are numbered together.
-        parts: items of each tile.
+        op, tile, post, parts: of each item; tiles of all ops are numbered together, and each has so many items.
         first, semaphores, stride, threshold: as in ``Waits``, where ``semaphores`` is called ``count``.
-        share: how much of the item's work stands before the wait, 0 for none.
+        hand_over_ns, share: from a post to the wait's end; how much of the item's work stands before it, 0 for none.
+        post_ns, fill_ns: what the item's post takes, and its first loads.
         compute_ns: what its FLOPs take at least.
         l2_bytes: all bytes that it moves.
         extra_ns: what it takes on top of the longer of both.
@@ -94,7 +92,10 @@ class Work(NamedTuple):
     semaphores: Ints
     stride: Ints
     threshold: Ints
+    hand_over_ns: Floats
     share: Floats
+    post_ns: Floats
+    fill_ns: Floats
     compute_ns: Floats
     l2_bytes: Floats
     extra_ns: Floats
@@ -135,16 +136,16 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     # what a worker does is told by functions within this one.
     items, queue_ptr, op_of, tile_of, post_of = work.items, work.queue_ptr, work.op, work.tile, work.post
     wait_ptr, first, count, stride = work.wait_ptr, work.first, work.semaphores, work.stride
-    threshold, share_before, parts = work.threshold, work.share, work.parts
+    threshold, share_before, parts, hand_over_ns = work.threshold, work.share, work.parts, work.hand_over_ns
     compute_ns, l2_bytes, extra_ns = work.compute_ns, work.l2_bytes, work.extra_ns
-    dram_bytes, ahead_bytes = work.dram_bytes, work.ahead_bytes
+    dram_bytes, ahead_bytes, post_ns, fill_ns = work.dram_bytes, work.ahead_bytes, work.post_ns, work.fill_ns
     op_ptr, next_ptr, next_op = work.op_ptr, work.next_ptr, work.next
     out_worker, out_wait, out_start, out_end, posts = out.worker, out.wait_ns, out.start_ns, out.end_ns, out.posts
 
     workers = machine.workers
     # Of each worker: what it does next and when, and by when in any case.
     state, when, limit = np.full(workers, FREE), np.zeros(workers), np.full(workers, NEVER)
-    # What it holds, or held last; where in the item it stands, when it came there, and the last post that it saw.
+    # What it holds, or held last; where in the item it stands, when it came there, and when the last wait ended.
     held, share, arrived, latest = np.full(workers, -1), np.zeros(workers), np.zeros(workers), np.zeros(workers)
     cold, stolen, pays = np.ones(workers, np.bool_), np.zeros(workers, np.bool_), np.ones(workers, np.bool_)
     # Wait and semaphore of the wait that it looks at, and who waits for the same semaphore.
@@ -191,7 +192,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
                 if posts[semaphore] < threshold[r]:
                     next_blocked[w], blocked[semaphore] = blocked[semaphore], w
                     return False
-                latest[w] = max(latest[w], posted[semaphore])
+                latest[w] = max(latest[w], posted[semaphore] + hand_over_ns[r])
                 place[w] += 1
             row[w] += 1
             place[w] = 0
@@ -199,12 +200,12 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
 
     def release(w: int) -> None:
         """The waits are met: when does the worker know, and when can it multiply?"""
-        start = max(arrived[w], latest[w] + machine.hand_over_ns)
+        start = max(arrived[w], latest[w])
         ready = start
         if share[w] == 0.0:
             out_start[held[w]] = start
             if not machine.ahead or cold[w] or start > arrived[w]:
-                ready += machine.fill_ns
+                ready += fill_ns[held[w]]
         limit[w] = ready
         when[w] = min(when[w], ready)
 
@@ -353,7 +354,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             semaphore = post_of[item]
             posts[semaphore] += 1
             posted[semaphore] = max(posted[semaphore], ends)
-            ends += machine.post_ns
+            ends += post_ns[item]
             v = blocked[semaphore]
             blocked[semaphore] = -1
             while v >= 0:

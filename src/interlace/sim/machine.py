@@ -9,6 +9,7 @@ Each of W workers holds one item at a time and takes the next when it has ended.
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
+                of words, which come by themselves, there is no post and no fill
                 work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, longer by what
                 bytes from memory and partial sums cost besides, and longer still where the workers together want more
                 of memory than there is (``memory``)
@@ -191,14 +192,12 @@ def simulate(
         worker_l2=device.sm_l2_bytes_per_s * 1e-9 / sharing,
         post_ns=times.post_ns,
         wait_ns=times.wait_ns,
-        hand_over_ns=times.hand_over_ns,
         ticket_ns=times.ticket_ns if draws else 0.0,
         most_stolen=most_stolen if steals else 0,
         random_victims=plan.stealing.victim is Victim.RANDOM,
         steal_ns=times.wait_ns + times.ticket_ns,
         shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
         in_turn=mode.gate is Gate.OPEN and (plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN),
-        fill_ns=times.fill_ns,
         launch_ns=times.launch_ns,
     )
     wait, start, end = np.full((3, n), NEVER)
@@ -217,7 +216,11 @@ def simulate(
 def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Queues, sharing: int) -> Work:
     """``sharing`` workers share an SM."""
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
-    k_lo, k_hi = items.k_lo[owner], items.k_hi[owner]
+    times, k_lo, k_hi = device.latencies, items.k_lo[owner], items.k_hi[owner]
+    worded, silent = np.zeros(len(waits), np.bool_), np.zeros(len(items), np.bool_)
+    if mode.words is not None:
+        worded, silent = mode.words(facts.plan)
+    waiting, polling = np.bincount(owner, minlength=len(items)), np.bincount(owner, worded, len(items))
     launches = Launches.of(facts.plan, mode)
     work = Work(
         items=queues.items,
@@ -235,6 +238,9 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
         semaphores=waits.count,
         stride=waits.stride,
         threshold=waits.threshold,
+        hand_over_ns=np.where(worded, times.word_ns, times.hand_over_ns),
+        post_ns=np.where(silent, 0.0, times.post_ns),
+        fill_ns=np.where((polling == waiting) & (waiting > 0), 0.0, times.fill_ns),
         share=np.clip((waits.k - k_lo) / (k_hi - k_lo), 0.0, 1.0),
         compute_ns=costs.flops * (device.sms * sharing * 1e9) / op_rates(facts.plan.graph, device, mode)[items.op],
         l2_bytes=costs.l2_bytes + costs.dram_bytes,

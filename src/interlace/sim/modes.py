@@ -11,12 +11,14 @@ Five items over two ops, sequence u0 d0 u1 d1 d2:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.errors import ItemError, PlanError, SimulationError
 from interlace.graph.access import Ints
@@ -25,6 +27,18 @@ from interlace.plan.plan import Dispatch, Plan
 
 #: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.
 MOST_WORKERS = 1 << 16
+
+
+class ByWords(NamedTuple):
+    """What of a plan is handed over by words, data that say themselves whether they are there.
+
+    Attributes:
+        waits: whether each wait is for such data alone.
+        silent: whether each item posts nothing.
+    """
+
+    waits: NDArray[np.bool_]
+    silent: NDArray[np.bool_]
 
 
 class Gate(IntEnum):
@@ -48,6 +62,7 @@ class Mode:
         after: if the gate is ENDED, of each op the ops that it comes after; None if that is the one before. Whoever is
             free takes of the first op that may be taken.
         waits: whether items wait and post as the plan says.
+        words: what of a plan is handed over by words; None if nothing is.
         ring_bytes: shared memory of one worker into which loads run ahead. With a ring, tickets and waits that are
             met already cost nothing, and what an item reads that no item writes is loaded while it waits.
         matrix_share, memory_share: of the device's rates of matmuls and of memory, what its bodies reach.
@@ -59,6 +74,7 @@ class Mode:
     gate: Gate = Gate.OPEN
     after: tuple[tuple[int, ...], ...] | None = None
     waits: bool = True
+    words: Callable[[Plan], ByWords] | None = None
     ring_bytes: int = 0
     matrix_share: float = 1.0
     memory_share: float = 1.0
@@ -102,9 +118,9 @@ def streams(after: Sequence[Sequence[int]]) -> Mode:
     return SERIAL if mode.after == in_turn else mode
 
 
-def ring_launch(ring_bytes: int) -> Mode:
+def ring_launch(ring_bytes: int, words: Callable[[Plan], ByWords] | None = None) -> Mode:
     """``executors/one_launch``: one launch whose loads run ahead through a ring of shared memory."""
-    return Mode(ring_bytes=ring_bytes)
+    return Mode(ring_bytes=ring_bytes, words=words)
 
 
 @dataclass(frozen=True, eq=False)

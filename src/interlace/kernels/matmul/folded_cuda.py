@@ -120,8 +120,7 @@ template <int ROWS, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
 // Tokens of a stage that are normalised here, in registers: what is multiplied in their place.
 template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLOCKS, PITCH> {
   // Of an item's rows, so many: where in a slot a lane has what it reads of them and of gains, which lie in lines of a
-  // panel each, without a swizzle; and the squares of a thread, which has two rows of each 64, as have the others of its
-  // quad.
+  // panel each, without a swizzle; and squares of the two rows of each 64 that a thread has, as its quad does.
   struct Rows {
     unsigned places[BLOCKS], gains = threadIdx.x % 32 / 8 * 16;
     float squares[BLOCKS][2] = {};
