@@ -285,6 +285,10 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
     assert names(16, 128, 192, il.fp32) == ["up", "down"]
     assert names(17, 128, 192, il.fp32) == names(16, 128, 192, il.fp16) == names(17, 128, 192, il.fp16)
     assert names(17, 128, 192, il.fp16) == ["norm", "up", "down"]
+    for m, n, ops in ((40, 64, ["norm", "up", "down"]), (16, 64, ["norm", "up", "down"]), (16, 56, ["up", "down"])):
+        graph = il.workloads.ffn(m, ffn_shape("relu", 128, 192, norm=1e-5), up=tile(m // 8 * 8, n, swap_ab=True))
+        assert [op.name for op in graph.ops] == ops
+        il.OneLaunchExecutor.check_tiles(graph, il.H200)
     for m, hidden in ((1, 1600), (16, 64), (16, 4096)):  # the last are not lean, or of several waves
         graph = il.workloads.ffn(m, ffn_shape("relu", hidden, 4 * hidden, norm=1e-5))
         first, second = il.OneLaunchExecutor.likely(graph, il.H200)

@@ -34,7 +34,7 @@ from interlace.workloads.base import (
 from interlace.workloads.checkpoint import Checkpoint
 
 _EPS = 1e-5  # of the norm in whose layer an FFN is measured
-_ROWS = 64  # tokens for which a tile has them as the tensor core's operand of 64 rows
+_ROWS = 64  # of the first operand of the tensor core: of tokens, or of weights with ``swap_ab``
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
 
@@ -99,8 +99,8 @@ def ffn(
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
     (hidden,). The up-projection normalises its rows itself if they are few and widths multiples of 64, but in fp16
-    (``kernels/matmul/tilings.may_normalise``); from 17 on its tile is then one without ``swap_ab``. Else the norm is an
-    op, which leaves ``normed`` (m, hidden).
+    (``kernels/matmul/tilings.may_normalise``) and in a tile of 64 weight rows or more with ``swap_ab``. Else the norm
+    is an op, which leaves ``normed`` (m, hidden).
 
     Args:
         norm_rows: of a tile of the norm, where that is an op.
@@ -122,7 +122,8 @@ def ffn(
     w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
     folded = shape.norm is not None
     norms = []
-    if shape.norm is not None and norm_is_op(m, shape, dtype):
+    turned = up is not None and up.swap_ab and up.n >= _ROWS
+    if shape.norm is not None and (turned or norm_is_op(m, shape, dtype)):
         norms.append(rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows))
     own = folded and not norms
     ops = (
@@ -160,7 +161,7 @@ def ffn(
 
 
 def norm_is_op(m: int, shape: FFNShape, dtype: DType) -> bool:
-    """Whether an FFN over m tokens has an op that leaves its rows ``normed``: a norm that up does not make itself."""
+    """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is."""
     return shape.norm is not None and not may_normalise(m, dtype, shape.hidden, shape.ffn)
 
 
