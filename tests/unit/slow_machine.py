@@ -70,7 +70,8 @@ class SlowMachine:
     def run(self) -> None:
         plan, n = self.plan, len(self.plan.items)
         nothing = ByWords(np.zeros(len(plan.waits), np.bool_), np.zeros(n, np.bool_))
-        self.words = nothing if self.mode.words is None else self.mode.words(plan)
+        able = self.mode.words is not None and self.mode.waits and self.mode.gate is Gate.OPEN
+        self.words = self.mode.words(plan) if able else nothing
         self.order = list(range(n))
         self.by_op = self.mode.gate is not Gate.OPEN
         if self.by_op:

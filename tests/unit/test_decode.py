@@ -235,7 +235,7 @@ def test_a_step_of_many_narrow_tiles_is_predicted_where_few_touches_are_told_apa
 
 
 def test_a_step_takes_what_is_predicted_where_hand_overs_are_words() -> None:
-    """Of one sequence, on an H200. As if they were semaphores it would be up to a quarter more."""
+    """Of one sequence, on an H200, to which one constant is fitted. As if by semaphores it would be a quarter more."""
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     of = {f.name for f in fields(Decode)} - {"dtype"}
     for record, error in (("decode-h200.json", 0.03), ("decode-8b-h200.json", 0.05)):

@@ -217,6 +217,8 @@ LAYERS = {
     ),
     "parts that share sums": layer(90, "gelu-tanh", 320, 64, tile(128, 40, 64, 8), tile(128, 24, 64, 8), bias=True),
     "three such parts, two blocks of rows": layer(120, "gated", 192, 48, tile(128, 24), tile(64, 24)),
+    "such parts of rows that are not there": layer(70, "relu", 320, 40, tile(64, 40), tile(64, 32)),
+    "parts of rows that are not there": layer(70, "gated", 320, 40, tile(64, 24), tile(64, 32)),
 }
 #: How some of them run.
 RUN = {
@@ -224,8 +226,10 @@ RUN = {
     "parts behind it": il.Choices(2, split={"down": il.SplitK(2)}),
     "three parts of one stage and two": il.Choices(3, split={"up": il.SplitK(3)}),
     "two blocks of rows of two warpgroups, parts": il.Choices(2, split={"up": il.SplitK(2)}),
+    "parts of rows that are not there": il.Choices(3, split={"up": il.SplitK(2)}),
     "parts that share sums": il.Choices(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
     "three such parts, two blocks of rows": il.Choices(6, il.Dispatch.STATIC, split={"up": il.SplitK(3)}),
+    "such parts of rows that are not there": il.Choices(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
 }
 
 
@@ -238,7 +242,7 @@ def layers() -> dict[str, Any]:
         name: EmulatedLaunch(plan, stages=3, short=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
         for name, plan in plans.items()
     }
-    assert [name for name, run in made.items() if run._parts[0].tile.share] == [*RUN][-2:]
+    assert [name for name, run in made.items() if run._parts[0].tile.share] == [*RUN][-3:]
     prepare([*made.values()])
     return made
 
@@ -297,6 +301,37 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
         assert second.op("up") == first.op("up")
         assert dict(second.op("down").params)["BN"] == 64
         assert second.op("down").parts > 1 or hidden != 1600
+
+
+_PASSED = "      await_stage(stage);\n      __syncwarp();\n      release(stage, stage.slot);\n"
+_LATE = "      if (threadIdx.x % 32 == 5) for (int late = 0; late < 200; ++late) __nanosleep(100);\n"
+
+
+@cache
+def passed() -> list[Any]:
+    from ..emulator.walk import EmulatedLaunch, prepare
+
+    plan = il.build(layer(70, "relu", 512, 40, tile(64, 40), tile(64, 32)).graph, il.Choices(1))
+    texts = _LATE + _PASSED, _LATE + _PASSED.replace("      __syncwarp();\n", "")
+    made = [EmulatedLaunch(plan, stages=3, short=("x",), timeout_s=2.0, change=(_PASSED, text)) for text in texts]
+    prepare(made)
+    return made
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_slots_of_rows_that_are_not_there_are_handed_back_when_all_lanes_have_seen_them() -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import kinds_of_faults, run_poisoned
+
+    case = layer(70, "relu", 512, 40, tile(64, 40), tile(64, 32))
+    good, bad = passed()
+    given = case.inputs(0)
+    few = {**given, "x": given["x"][:10]}
+    for seed in range(3):
+        out = run_poisoned(good, few, seed)[:10]
+        assert relative_error(out - few["x"], case.exact(few) - few["x"].double()) < 1e-2
+    assert [str(fault) for fault in good.faults] == []
+    assert "deadlock" in kinds_of_faults(bad, few, [0])
 
 
 def behind_an_op(m: int, k: int, n: int, out: int) -> il.Graph:

@@ -343,14 +343,16 @@ def random_costs(plan: Plan, seed: int) -> Costs:
 
 
 def some_words(plan: Plan) -> ByWords:
-    """Of every third item all that it waits for; and every other item is silent."""
-    return ByWords(plan.waits.item % 3 == 0, np.arange(len(plan.items)) % 2 == 0)
+    """Of every third item all that it waits for, and of others every third wait; and every other item is silent."""
+    waits = (plan.waits.item % 3 == 0) | (np.arange(len(plan.waits)) % 3 == 0)
+    return ByWords(waits, np.arange(len(plan.items)) % 2 == 0)
 
 
 MODES = st.sampled_from(
     (
         *(PERSISTENT, SERIAL, SEMAPHORE_STREAMS, ring_launch(100), Mode(Gate.ENDED)),
-        *(Mode(words=some_words), ring_launch(100, some_words)),
+        *(Mode(words=some_words), ring_launch(100, some_words), Mode(waits=False, words=some_words)),
+        replace(SEMAPHORE_STREAMS, words=some_words),
     )
 )
 
@@ -399,7 +401,7 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
     items, waits = plan.items, plan.waits
     owner = waits.item
     none = ByWords(np.zeros(len(waits), np.bool_), np.zeros(len(items), np.bool_))
-    words = none if mode.words is None else mode.words(plan)
+    words = mode.words(plan) if mode.words is not None and mode.gate is Gate.OPEN else none
     for row in np.flatnonzero(waits.k <= items.k_lo[owner]) if mode.waits else ():
         for n in range(int(waits.count[row])):
             posters = items.post == waits.first[row] + n * waits.stride[row]

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import interlace as il
+from interlace.plan.plan import Plan
 from interlace.planner import shared, touched
 from interlace.planner.explain import Limit, explain
 from interlace.planner.predict import CHEAP, FINE, predict
 from interlace.planner.search import search
-from interlace.planner.ways import Way, compare, differences, merged
-from interlace.sim.modes import PERSISTENT, SERIAL, plain_bodies
+from interlace.planner.ways import Way, compare, differences, merged, rival
+from interlace.sim.modes import PERSISTENT, SERIAL, ByWords, plain_bodies
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import touches as all_touches
 
@@ -203,6 +204,26 @@ def ways() -> list[Way]:
 
 def test_executors_that_are_planned_alike_are_one_way() -> None:
     assert [way.names for way in merged(ways())] == [("serial", "pdl"), ("persistent",), ("ring",)]
+
+
+def by_words(plan: Plan) -> ByWords:
+    """All of it."""
+    return ByWords(np.ones(len(plan.waits), np.bool_), plan.items.post >= 0)
+
+
+def test_what_words_are_worth_is_told_where_there_are_any_and_a_launch_without_is_no_rival() -> None:
+    graphs, tickets = (ffn(1024, il.MatmulTile(128, 256, 64)),), (il.Dispatch.TICKET,)
+    launches = [Way((name,), graphs, replace(RING, words=of), tickets) for name, of in (("a", by_words), ("b", None))]
+    entries = compare([*launches, Way(("serial",), graphs, SERIAL, tickets)], il.H200)
+    words, semaphores, serial = sorted(entries, key=lambda entry: entry.way.name)
+    assert words.best.us < semaphores.best.us
+    assert rival([words, semaphores, serial]) is serial
+    found = {reason.decision: reason for reason in differences(words, semaphores, il.H200)}
+    assert [*found] == ["executor", "hand-overs"]
+    assert found["hand-overs"].without_us > words.best.us
+    none = replace(RING, words=lambda plan: ByWords(*(np.zeros(len(each), bool) for each in (plan.waits, plan.items))))
+    (same,) = compare([Way(("a",), graphs, none, tickets)], il.H200)
+    assert [reason.decision for reason in differences(same, semaphores, il.H200)] == ["executor"]
 
 
 def test_every_way_is_planned_at_its_best_and_the_fastest_is_told_apart_one_difference_at_a_time() -> None:

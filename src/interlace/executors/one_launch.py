@@ -146,7 +146,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """One launch whose loads run ahead through its ring."""
+        """One launch whose loads run ahead through its ring, which hands over by words what it may."""
         tiles = [part.tile for part in parts_of(graph)]
         stage = max(t.independent_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
         return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage, _by_words)
@@ -378,7 +378,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
 
 def _by_words(plan: Plan) -> ByWords:
-    """What a launch of a plan hands over by words if nobody says otherwise."""
+    """What a launch of a plan hands over by words under default options."""
     return handed_over(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)
 
 

@@ -112,7 +112,7 @@ class HandedOver:
         return found
 
     def by_words(self, plan: Plan) -> ByWords:
-        """The same as the simulated machine takes it."""
+        """As the simulated machine takes it. Waits for the end of what leaves words alone stay where they were."""
         posts = self.posts(self.without(plan.waits, plan), plan)
         return ByWords(self._polled(plan.waits, plan), (plan.items.post >= 0) & (posts < 0))
 
@@ -132,7 +132,7 @@ NONE = HandedOver({}, {}, {}, {})
 
 
 def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
-    """The tensors of a plan that are words, which is proved where it is run.
+    """The tensors that are words, of a plan that is proved where it is run.
 
     Those that options name; or all that can be of ops whose tiles all run at once, as who polls keeps the consumers of
     its block from other items, and of those that load weights meanwhile, if all their items on a worker take few trips

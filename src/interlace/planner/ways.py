@@ -124,7 +124,7 @@ def rival(entries: Sequence[Entry]) -> Entry | None:
 
 
 def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reason]:
-    """Why one way is faster than another: both times, then each difference of the modes undone alone, if it matters."""
+    """Why one way is faster than another: both times, then each difference of the modes that matters, undone alone."""
     yield Reason("executor", best.way.name, other.best.us, other.best.dram_read)
     first = best.best
     for name, (attributes, words) in _DIFFERENCES.items():

@@ -9,7 +9,7 @@ Each of W workers holds one item at a time and takes the next when it has ended.
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
-                of words, which come by themselves, there is no post and no fill
+                words end a wait themselves, without a post before it and a fill behind it
                 work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, longer by what
                 bytes from memory and partial sums cost besides, and longer still where the workers together want more
                 of memory than there is (``memory``)
@@ -218,7 +218,7 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     times, k_lo, k_hi = device.latencies, items.k_lo[owner], items.k_hi[owner]
     worded, silent = np.zeros(len(waits), np.bool_), np.zeros(len(items), np.bool_)
-    if mode.words is not None:
+    if mode.words is not None and mode.waits and mode.gate is Gate.OPEN:
         worded, silent = mode.words(facts.plan)
     waiting, polling = np.bincount(owner, minlength=len(items)), np.bincount(owner, worded, len(items))
     launches = Launches.of(facts.plan, mode)

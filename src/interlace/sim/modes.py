@@ -62,7 +62,7 @@ class Mode:
         after: if the gate is ENDED, of each op the ops that it comes after; None if that is the one before. Whoever is
             free takes of the first op that may be taken.
         waits: whether items wait and post as the plan says.
-        words: what of a plan is handed over by words; None if nothing is.
+        words: what of a plan is handed over by words; None if nothing is. In one launch whose items wait; else nothing.
         ring_bytes: shared memory of one worker into which loads run ahead. With a ring, tickets and waits that are
             met already cost nothing, and what an item reads that no item writes is loaded while it waits.
         matrix_share, memory_share: of the device's rates of matmuls and of memory, what its bodies reach.

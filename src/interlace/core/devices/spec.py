@@ -15,7 +15,8 @@ class Latencies:
         post_ns: barrier and release add of an item that posts, or of a part that arrives.
         wait_ns: a wait that is met already: its row, one poll, a barrier.
         hand_over_ns: from before a post to behind the wait that it ends.
-        word_ns: from an item's end to where others have what it left as words, without a post, a wait and a load.
+        word_ns: from an item's end to where others have what it left as words, in place of a post, a hand-over and a
+            fill.
         ticket_ns: drawing a ticket and telling all threads.
         fill_ns: from an item's first loads to its first multiplication.
         launch_ns: from the end of a kernel to the start of the next in a CUDA graph.

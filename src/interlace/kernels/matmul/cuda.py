@@ -175,11 +175,12 @@ struct Matmul {
     wgmma_wait<0>();
     release_dependent(before);
   }
-  // Of rows that are not there nothing is multiplied.
+  // Of rows that are not there nothing is multiplied: sums and squares stay zero.
   DEVICE static void take_none(const Item& item, Stage& stage) {
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       await_stage(stage);
+      __syncwarp();
       release(stage, stage.slot);
       stage.advance();
     }

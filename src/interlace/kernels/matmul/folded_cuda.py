@@ -133,7 +133,7 @@ template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLO
       }
       keep(gains);
     }
-    // Where there are registers for it, or it is made anew for each panel.
+    // With three warpgroups there are no registers for it, and it is made anew for each panel.
     DEVICE static void keep(unsigned& place) {
       if (WARPGROUPS < 3) asm volatile("" : "+r"(place));
     }

@@ -44,6 +44,7 @@ template <int PANELS, int GATES, int BLOCKS, int PITCH> struct Tall {
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) load_block(b, slot + place_of(b, rows));
   }
+  // From the first piece on, of a slot that begins at a multiple of 128 bytes.
   DEVICE void load_block(int block, unsigned first) {
 #pragma unroll
     for (int p = 0; p < PANELS; ++p)
