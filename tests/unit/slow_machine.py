@@ -79,7 +79,7 @@ class SlowMachine:
         self.lists = not self.by_op and plan.dispatch.lists
         self.steals = plan.dispatch is Dispatch.STEALING
         self.owner = plan.items.worker.tolist()
-        self.thefts = [0] * plan.workers
+        self.thefts, self.held = [0] * plan.workers, dict[int, int]()
         self.in_turn = not self.by_op and (plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN)
         self.ready: list[int] = []
         self.taken: list[int] = []
@@ -252,7 +252,9 @@ class SlowMachine:
             own = self.plan.dispatch is Dispatch.HYBRID and items.worker[item] == w
             draws_this = draws and not own
             arrived = self.now + (ns.wait_ns + ns.ticket_ns if stolen else ns.ticket_ns if draws_this else 0.0)
-            first |= stolen
+            launched = self.mode.gate is not Gate.OPEN and self.held.get(w) not in (None, int(items.op[item]))
+            first |= stolen or launched
+            self.held[w] = int(items.op[item])
             self.rows[item] = [w, arrived]
             needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0
             rows = self.plan.waits.item == item

@@ -352,7 +352,7 @@ MODES = st.sampled_from(
     (
         *(PERSISTENT, SERIAL, SEMAPHORE_STREAMS, ring_launch(100), Mode(Gate.ENDED)),
         *(Mode(words=some_words), ring_launch(100, some_words), Mode(waits=False, words=some_words)),
-        replace(SEMAPHORE_STREAMS, words=some_words),
+        *(replace(SEMAPHORE_STREAMS, words=some_words), replace(SERIAL, ring_bytes=100)),
     )
 )
 

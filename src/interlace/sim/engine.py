@@ -310,14 +310,10 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
 
     def take(w: int, t: float) -> None:
         """Take the next item if there is one."""
-        if machine.gate != Gate.OPEN:
-            item = from_launch(w, t)
-        elif machine.in_turn:
-            item = from_ready(w)
-        else:
-            item = from_queue(w)
+        launched = machine.gate != Gate.OPEN
+        item = from_launch(w, t) if launched else from_ready(w) if machine.in_turn else from_queue(w)
         if item >= 0:
-            cold[w] = held[w] < 0 or stolen[w]
+            cold[w] = held[w] < 0 or stolen[w] or (launched and op_of[held[w]] != op_of[item])
             held[w], row[w] = item, wait_ptr[item]
             share[w] = loaded[w] = 0.0
             arrives = t + (machine.steal_ns if stolen[w] else machine.ticket_ns if pays[w] else 0.0)

@@ -8,7 +8,8 @@ Each of W workers holds one item at a time and takes the next when it has ended.
                 under spawn dispatch those that are not wanted never are
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
-                first loads are on their way (fill)
+                first loads are on their way (fill); with a ring only behind a wait, of a worker's first item, or of its
+                first in a launch
                 words end a wait themselves, without a post before it and a fill behind it
                 work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, longer by what
                 bytes from memory and partial sums cost besides, and longer still where the workers together want more
