@@ -303,6 +303,7 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
         assert second.op("down").parts > 1 or hidden != 1600
 
 
+_ABSENT = layer(70, "relu", 512, 40, tile(64, 40), tile(64, 32))
 _PASSED = "      await_stage(stage);\n      __syncwarp();\n      release(stage, stage.slot);\n"
 _LATE = "      if (threadIdx.x % 32 == 5) for (int late = 0; late < 200; ++late) __nanosleep(100);\n"
 
@@ -311,7 +312,7 @@ _LATE = "      if (threadIdx.x % 32 == 5) for (int late = 0; late < 200; ++late)
 def passed() -> list[Any]:
     from ..emulator.walk import EmulatedLaunch, prepare
 
-    plan = il.build(layer(70, "relu", 512, 40, tile(64, 40), tile(64, 32)).graph, il.Choices(1))
+    plan = il.build(_ABSENT.graph, il.Choices(1))
     texts = _LATE + _PASSED, _LATE + _PASSED.replace("      __syncwarp();\n", "")
     made = [EmulatedLaunch(plan, stages=3, short=("x",), timeout_s=2.0, change=(_PASSED, text)) for text in texts]
     prepare(made)
@@ -323,13 +324,12 @@ def test_slots_of_rows_that_are_not_there_are_handed_back_when_all_lanes_have_se
     pytest.importorskip("triton")
     from ..emulator.walk import kinds_of_faults, run_poisoned
 
-    case = layer(70, "relu", 512, 40, tile(64, 40), tile(64, 32))
     good, bad = passed()
-    given = case.inputs(0)
+    given = _ABSENT.inputs(0)
     few = {**given, "x": given["x"][:10]}
     for seed in range(3):
         out = run_poisoned(good, few, seed)[:10]
-        assert relative_error(out - few["x"], case.exact(few) - few["x"].double()) < 1e-2
+        assert relative_error(out - few["x"], _ABSENT.exact(few) - few["x"].double()) < 1e-2
     assert [str(fault) for fault in good.faults] == []
     assert "deadlock" in kinds_of_faults(bad, few, [0])
 

@@ -400,8 +400,7 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
     assert (trace.wait_ns[order][1:] >= trace.end_ns[order][:-1])[same].all(), "a worker holds two items"
     items, waits = plan.items, plan.waits
     owner = waits.item
-    none = ByWords(np.zeros(len(waits), np.bool_), np.zeros(len(items), np.bool_))
-    words = mode.words(plan) if mode.words is not None and mode.gate is Gate.OPEN else none
+    words = mode.words(plan) if mode.words is not None and mode.gate is Gate.OPEN else ByWords.nothing(plan)
     for row in np.flatnonzero(waits.k <= items.k_lo[owner]) if mode.waits else ():
         for n in range(int(waits.count[row])):
             posters = items.post == waits.first[row] + n * waits.stride[row]

@@ -221,8 +221,7 @@ def test_what_words_are_worth_is_told_where_there_are_any_and_a_launch_without_i
     found = {reason.decision: reason for reason in differences(words, semaphores, il.H200)}
     assert [*found] == ["executor", "hand-overs"]
     assert found["hand-overs"].without_us > words.best.us
-    none = replace(RING, words=lambda plan: ByWords(*(np.zeros(len(each), bool) for each in (plan.waits, plan.items))))
-    (same,) = compare([Way(("a",), graphs, none, tickets)], il.H200)
+    (same,) = compare([Way(("a",), graphs, replace(RING, words=ByWords.nothing), tickets)], il.H200)
     assert [reason.decision for reason in differences(same, semaphores, il.H200)] == ["executor"]
 
 

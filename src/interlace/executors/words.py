@@ -89,7 +89,8 @@ class HandedOver:
         """The waits that are left: of all ops but those that poll, and for the end of none that is seen by words."""
         if not self.ops:
             return waits
-        owner, keep = _owners(plan), ~self._polled(waits, plan)
+        owner = _owners(plan)
+        keep = ~self._polled(waits, plan, owner)
         first, count, stride, threshold = (
             column.copy() for column in (waits.first, waits.count, waits.stride, waits.threshold)
         )
@@ -103,18 +104,19 @@ class HandedOver:
         ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
         return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
 
-    def _polled(self, waits: Waits, plan: Plan) -> NDArray[np.bool_]:
+    def _polled(self, waits: Waits, plan: Plan, owner: Ints) -> NDArray[np.bool_]:
         """Whether each wait is for tiles alone whose words are polled."""
-        owner, op_of_wait = _owners(plan), plan.items.op[waits.item]
-        found = np.zeros(len(waits), np.bool_)
+        op_of_wait, found = plan.items.op[waits.item], np.zeros(len(waits), np.bool_)
         for op, sources in self.polled.items():
             found[_for_some(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = True
         return found
 
     def by_words(self, plan: Plan) -> ByWords:
         """As the simulated machine takes it. Waits for the end of what leaves words alone stay where they were."""
+        if not self.ops:
+            return ByWords.nothing(plan)
         posts = self.posts(self.without(plan.waits, plan), plan)
-        return ByWords(self._polled(plan.waits, plan), (plan.items.post >= 0) & (posts < 0))
+        return ByWords(self._polled(plan.waits, plan, _owners(plan)), (plan.items.post >= 0) & (posts < 0))
 
     def posts(self, waits: Waits, plan: Plan) -> Ints:
         """What each item posts, given the waits that are left: nothing where it leaves words and nobody waits."""

@@ -44,7 +44,7 @@ from interlace.plan.stealing import Victim
 from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.memory import Floats
-from interlace.sim.modes import PERSISTENT, Gate, Launches, Mode, Queues
+from interlace.sim.modes import PERSISTENT, ByWords, Gate, Launches, Mode, Queues
 from interlace.sim.units import Units
 from interlace.trace.events import Trace
 
@@ -218,9 +218,8 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
     """``sharing`` workers share an SM."""
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     times, k_lo, k_hi = device.latencies, items.k_lo[owner], items.k_hi[owner]
-    worded, silent = np.zeros(len(waits), np.bool_), np.zeros(len(items), np.bool_)
-    if mode.words is not None and mode.waits and mode.gate is Gate.OPEN:
-        worded, silent = mode.words(facts.plan)
+    words = mode.words if mode.waits and mode.gate is Gate.OPEN else None
+    worded, silent = ByWords.nothing(facts.plan) if words is None else words(facts.plan)
     waiting, polling = np.bincount(owner, minlength=len(items)), np.bincount(owner, worded, len(items))
     launches = Launches.of(facts.plan, mode)
     work = Work(

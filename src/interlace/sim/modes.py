@@ -40,6 +40,11 @@ class ByWords(NamedTuple):
     waits: NDArray[np.bool_]
     silent: NDArray[np.bool_]
 
+    @staticmethod
+    def nothing(plan: Plan) -> ByWords:
+        """All waits are for semaphores."""
+        return ByWords(np.zeros(len(plan.waits), np.bool_), np.zeros(len(plan.items), np.bool_))
+
 
 class Gate(IntEnum):
     """From when on the items of an op may be taken."""
