@@ -28,6 +28,11 @@ DEVICE unsigned times(unsigned pair, unsigned other) {
   asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
   return both;
 }
+DEVICE unsigned plus_squares(unsigned sums, unsigned pair) {
+  unsigned both;
+  asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %1, %2;" : "=r"(both) : "r"(pair), "r"(sums));
+  return both;
+}
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 // What a warpgroup multiplies of a stage as the 64-row operand, in registers, a warp 16 rows; of so many blocks of 64
