@@ -253,11 +253,15 @@ inline void mul_rn_bf16x2(unsigned& both, unsigned a, unsigned b) {
 inline void mul_rn_f16x2(unsigned& both, unsigned a, unsigned b) {
   cvt_rn_f16x2_f32(both, from_half(a >> 16) * from_half(b >> 16), from_half(a) * from_half(b));
 }
-// Fused: float64 holds a product of two elements and what is added to it, but for what is far below either.
+// Fused: a product of two elements is a float, and the sum is rounded to one before it is an element.
 inline void fma_rn_bf16x2(unsigned& both, unsigned a, unsigned b, unsigned c) {
-  const auto half = [](unsigned bits) { return double(__uint_as_float(bits & 0xffff0000)); };
-  const float low = float(half(a << 16) * half(b << 16) + half(c << 16));
-  cvt_rn_bf16x2_f32(both, float(half(a) * half(b) + half(c)), low);
+  const auto high = [](unsigned bits) { return __uint_as_float(bits & 0xffff0000); };
+  const float low = high(a << 16) * high(b << 16) + high(c << 16);
+  cvt_rn_bf16x2_f32(both, high(a) * high(b) + high(c), low);
+}
+inline void fma_rn_f16x2(unsigned& both, unsigned a, unsigned b, unsigned c) {
+  const float low = from_half(a) * from_half(b) + from_half(c);
+  cvt_rn_f16x2_f32(both, from_half(a >> 16) * from_half(b >> 16) + from_half(c >> 16), low);
 }
 inline void setp_lt_f32(float) {}  // and a trap that its predicate guards
 inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }

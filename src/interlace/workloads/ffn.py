@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from interlace.core.arguments import check_type, whole
-from interlace.core.devices import DeviceSpec
+from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import ArgumentError, DTypeError, ShapeError
 from interlace.core.rounding import round_to
@@ -18,6 +18,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tilings import may_normalise
+from interlace.kernels.matmul.walk_ways import normalises_sooner
 from interlace.kernels.rms_norm import normalised, rms_norm
 from interlace.kernels.teams import rows_of
 from interlace.workloads.base import (
@@ -93,17 +94,19 @@ def ffn(
     down: MatmulTile | None = None,
     bias: bool = False,
     norm_rows: int = 1,
+    device: DeviceSpec = H200,
 ) -> Graph:
     """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
 
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
-    (hidden,). The up-projection normalises its rows itself if they are few and widths multiples of 64, but in fp16
-    (``kernels/matmul/tilings.may_normalise``) and in a tile of 64 weight rows or more with ``swap_ab``. Else the norm
-    is an op, which leaves ``normed`` (m, hidden).
+    (hidden,). The up-projection normalises its rows itself if they are few, or it would be sooner done than an op, and
+    widths are multiples of 64, but in fp16 (``norm_is_op``) and in a tile of 64 weight rows or more with ``swap_ab``.
+    Else the norm is an op, which leaves ``normed`` (m, hidden).
 
     Args:
         norm_rows: of a tile of the norm, where that is an op.
+        device: for which it is decided who normalises rows.
 
     Raises:
         ArgumentError: a shape that is none, such as the name of a model.
@@ -123,7 +126,7 @@ def ffn(
     folded = shape.norm is not None
     norms = []
     turned = up is not None and up.swap_ab and up.n >= _ROWS
-    if shape.norm is not None and (turned or norm_is_op(m, shape, dtype)):
+    if shape.norm is not None and (turned or norm_is_op(m, shape, dtype, device)):
         norms.append(rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows))
     own = folded and not norms
     ops = (
@@ -160,9 +163,16 @@ def ffn(
     )
 
 
-def norm_is_op(m: int, shape: FFNShape, dtype: DType) -> bool:
-    """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is."""
-    return shape.norm is not None and not may_normalise(m, dtype, shape.hidden, shape.ffn)
+def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec = H200) -> bool:
+    """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is.
+
+    It has where up may not normalise them, and over more than 64 tokens where that would take longer, by what tiles of
+    the one launch are predicted to take: on an H200 where the device is none of its generation.
+    """
+    if shape.norm is None or not may_normalise(m, dtype, shape.hidden, shape.ffn):
+        return shape.norm is not None
+    chip = device if device.capability == H200.capability else H200
+    return m > _ROWS and not normalises_sooner(m, shape.hidden, shape.ffn, 1 + shape.gated, chip)
 
 
 def ffn_shape(
@@ -301,10 +311,10 @@ class FFN(Workload):
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
         up = down = matmul_tile(self.m, device, tile)
-        own = self.norm is not None and not norm_is_op(self.m, self.shape, self.dtype)
+        own = self.norm is not None and not norm_is_op(self.m, self.shape, self.dtype, device)
         if own and up.swap_ab and self.dtype.itemsize == 2:
             up = MatmulTile.heuristic(_ROWS)  # in which every executor normalises rows
-        return ffn(self.m, self.shape, self.dtype, up, down, norm_rows=rows_of(self.m, device.sms))
+        return ffn(self.m, self.shape, self.dtype, up, down, norm_rows=rows_of(self.m, device.sms), device=device)
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._within(xp, tensors, lambda x: self._network(xp, x, tensors))

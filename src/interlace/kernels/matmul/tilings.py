@@ -19,7 +19,6 @@ NAME = "matmul"
 WHOLE = "x_whole"
 #: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
 SKINNY_TOKENS = 16
-_SCALED_TOKENS, _SHORT_ROW = 64, 2048  # whose normalisation products hide (docs/tried.md), and elements of a row
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 SUMS_PER_THREAD = 128
 #: The same in the one launch, by consumer warpgroups of a block: threads of one have 255 registers, of two 224 each, of
@@ -124,16 +123,15 @@ def scales_freely(dtype: DType) -> bool:
 
 
 def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
-    """Whether the first of some matmuls over m tokens, whose reductions have these widths, should normalise its rows.
+    """Whether the first of some matmuls over m tokens, whose reductions have these widths, may normalise its rows.
 
     Up to 16 tokens all are in tiles of few weight rows then, which take panels of k. With more each tile scales rows as
-    it multiplies them, which takes less than an op before it up to 64 of them, and up to 128 where they are short.
+    it multiplies them, by pairs of elements.
     """
     if m <= SKINNY_TOKENS:
         return scales_freely(dtype) and all(width % PANEL == 0 for width in widths)
-    most = 2 * _SCALED_TOKENS if widths[0] <= _SHORT_ROW else _SCALED_TOKENS
     halves = dtype.on_tensor_cores and dtype.itemsize == 2
-    return halves and scales_freely(dtype) and m <= most and widths[0] % PANEL == 0
+    return halves and scales_freely(dtype) and widths[0] % PANEL == 0
 
 
 def share_of(columns: int, parts: int) -> int:

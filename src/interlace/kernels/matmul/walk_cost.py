@@ -6,6 +6,7 @@ or a part of one along k, is also no faster than
     products    at the chip's rate, of as many tokens as the tensor core pads to
     loads       weights and tokens, at the rate of an SM through the L2
     stages      of the ring, each with its barriers
+    scaling     of rows that are normalised, a panel at a time, and products behind it
 
 and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
 every stage costs besides and the epilogue, by the float32 sums of a tile; and of a split tile the others' sums are
@@ -27,6 +28,7 @@ from functools import cached_property
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
+from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import token_bytes
 from interlace.policies.setting import OpSetting
@@ -34,6 +36,9 @@ from interlace.policies.setting import OpSetting
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
+# Of a panel whose rows are normalised, and of each 64 of its rows: of tiles that were measured it takes those that were
+# faster. Of a row that an op normalises, by the latter alone (docs/tried.md).
+_SCALED_NS, _ROWS_SCALED_NS, _NORMED_BYTES_PER_S = 60.0, 60.0, 7e9
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
@@ -106,6 +111,12 @@ def loaded_bytes(extents: Extents, way: Way) -> int:
     return items * (way.loaded + way.rows) * extents.k * 2
 
 
+def norm_seconds(m: int, k: int, device: DeviceSpec) -> float:
+    """What an op takes that normalises m rows of k elements of 2 bytes ahead of all others: till they multiply."""
+    first = (device.latencies.hand_over_ns + device.latencies.fill_ns) * 1e-9
+    return first + -(-m // device.sms) * k * 2 / _NORMED_BYTES_PER_S
+
+
 def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> float:
     """What ops of these extents take in a way, in a ring of so many stages."""
     stage = device.stages
@@ -117,6 +128,8 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s * (_ALONE if stages < _ENOUGH_STAGES else 1.0)
     chunks = k / way.tile.k
     item = max(products, loads, chunks * stage.least_ns * 1e-9)
+    if way.gains and (waves > 1 or way.tile.num_warps > 4):  # of an SM's only item a warpgroup's is hidden
+        item = max(item, products + k / PANEL * (_SCALED_NS + way.tile.m / 64 * _ROWS_SCALED_NS) * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
     weights *= max(1.0, stage.saturating * device.sms / items)
     under_way = min(_MOST_BYTES, stages * way.stage_bytes[0])

@@ -13,6 +13,7 @@ stages that its ring has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import groupby, islice, product
 from math import inf
@@ -29,7 +30,7 @@ from interlace.kernels.matmul.tilings import (
     sums,
     tensor_of,
 )
-from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
+from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, norm_seconds, ring_stages, seconds
 from interlace.policies.setting import Setting
 
 _ROWS = 64  # of the tensor core's first operand, by each warpgroup
@@ -77,6 +78,20 @@ def least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
     """What matmuls over some tokens, 17 or more, take in the way that takes least; infinite if no ring holds them."""
     _, costs = _priced(list(dict.fromkeys(_kinds(ops).values())), device, MOST_WARPGROUPS)
     return min(costs, default=inf)
+
+
+@cache
+def normalises_sooner(m: int, hidden: int, ffn: int, sums: int, device: DeviceSpec) -> bool:
+    """Whether an FFN whose up-projection normalises its rows takes no longer than behind an op that does.
+
+    Args:
+        m: tokens, 17 or more.
+        sums: matrices of up, which are ffn x hidden.
+    """
+    up, down = Extents(m, (ffn,), hidden, sums), Extents(m, (hidden,), ffn, 1)
+    own = min(_priced([(replace(up, normalised=True), _STEP), (down, _STEP)], device, MOST_WARPGROUPS)[1], default=inf)
+    apart = min(_priced([(up, _STEP), (down, _STEP)], device, MOST_WARPGROUPS)[1], default=inf)
+    return own <= norm_seconds(m, hidden, device) + apart
 
 
 def _priced(
