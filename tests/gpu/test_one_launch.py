@@ -59,14 +59,15 @@ def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
 @pytest.mark.parametrize("kind", FFNS)
 @pytest.mark.parametrize("m", [1, 3, 8, 11, 16, 17, 33, 64, 100, 128, 129])
 def test_a_norm_before_and_a_sum_behind_are_in_the_launch(m: int, kind: str, dtype: str) -> None:
-    """Up to 128 tokens of bf16 the up-projection normalises its rows, over stages the last of which is shorter."""
+    """Of bf16 the up-projection normalises its rows, over stages the last of which is shorter, but those of 129 tokens
+    beside a gate."""
     run, c = made(m, ffn_shape(kind, 1088, 2816, norm=1e-2), dtype=dtype)
-    alone = ["norm"] if m > 128 or dtype == "fp16" else []
+    alone = ["norm"] if dtype == "fp16" or (m > 128 and kind == "gated") else []
     assert [op.name for op in c.graph.ops] == [*alone, "up", "down"]
     check(run, c, seed=m)
 
 
-@pytest.mark.parametrize("hidden", [1088, 4096])
+@pytest.mark.parametrize("hidden", [1088, 8192])
 @pytest.mark.parametrize("kind", ["gelu-tanh", "gated"])
 @pytest.mark.parametrize("m", [17, 24, 40, 64])
 def test_rows_are_normalised_right_in_every_way_that_is_likely(m: int, kind: str, hidden: int) -> None:
@@ -79,7 +80,7 @@ def test_rows_are_normalised_right_in_every_way_that_is_likely(m: int, kind: str
         split = {"up": il.SplitK(up.parts), "down": il.SplitK(down.parts)}
         ways[up, down] = made(m, shape, *tiles, choices=il.Choices(132, split=split))
     assert len(ways) > 2
-    assert any(up.parts > 1 for up, _ in ways) or hidden < 4096
+    assert any(up.parts > 1 for up, _ in ways) or hidden < 8192
     for run, c in ways.values():
         check(run, c, seed=m)
 

@@ -48,6 +48,36 @@ def test_deeper_split_and_wider_tiles_cost_what_they_cost() -> None:
     assert way_us(many, tall) < way_us(many, replace(tall, tile=replace(tall.tile, n=64)))  # tokens load for 64 rows
 
 
+def test_scaling_rows_takes_time_for_each_panel_of_each_tile() -> None:
+    own = replace(UP, normalised=True)
+    narrow, wide = (Way(MatmulTile(64, n, 256), 1, 1, 64, gains=True) for n in (32, 112))
+    assert way_us(own, wide) == way_us(own, replace(wide, gains=False))  # one item of an SM, of one warpgroup
+    panels = 4 * 4096 // 64  # of the busiest SM, which has four of 448 items
+    scaling = way_us(own, narrow) - way_us(own, replace(narrow, gains=False))
+    assert 0 < scaling < panels * 0.12
+    two = Way(MatmulTile(128, 112, 64, num_warps=8), 1, 1, 128, gains=True)
+    tall, rows = replace(own, m=128), 64 * 0.18  # of 64 panels: behind products, where memory hides neither
+    products = 2 * 128 * 112 * 4096 * 132 / 790e12 * 1e6
+    stream = 14336 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
+    longer = way_us(tall, two) - way_us(tall, replace(two, gains=False))
+    assert longer == pytest.approx(products + rows - stream, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("m", "hidden", "ffn", "gated"),
+    [(48, 3072, 8192, True), (17, 4544, 18176, False), (48, 5120, 14336, True)],
+)  # 6 to 16 % faster than tiles by what memory takes (docs/tried.md)
+def test_tiles_whose_rows_are_normalised_are_wider_where_an_sm_has_several(
+    m: int, hidden: int, ffn: int, gated: bool
+) -> None:
+    shape = il.workloads.FFNShape(hidden, ffn, A.SILU if gated else A.RELU, gated)
+    graphs = (il.workloads.ffn(m, replace(shape, norm=norm)) for norm in (None, 1e-5))
+    alone, layer = (il.OneLaunchExecutor.default(graph, il.H200).op("up") for graph in graphs)
+    items = -(-ffn // dict(alone.params)["BN"]) * alone.parts
+    assert items > 132
+    assert dict(layer.params)["BN"] > dict(alone.params)["BN"]
+
+
 def test_ops_side_by_side_have_tiles_of_their_own() -> None:
     """Three ops of 512 rows are 9 tiles of 200, where 1536 rows were 8; 66 SMs of two are one wave."""
     one, three = (Extents(64, widths, 2048, 1) for widths in ((1536,), (512, 512, 512)))
