@@ -78,6 +78,9 @@ struct Matmul {
   static constexpr int GAINS_AT = PANELS * ROWS * 128;
   // Of a thread of a part, and of a share, pieces in the workspace.
   static constexpr int OF_PART = COUNT / 4 + OWN, OF_SHARE = PIECES + OWN;
+  // Where rows are tokens the residuals of 64 columns at a time are: of a share's first while others' sums are awaited,
+  // of others while those before are stored.
+  typedef unsigned Residuals[RESIDUAL && !TRANSPOSED ? 8 : 1][2];
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
   // Of a thread: its 8 of each 64 features of the scale.
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
@@ -336,6 +339,8 @@ struct Matmul {
     if constexpr (SHARES > 1) {
       float own[GATES][BLOCKS][SHARE / 2];
       leave_shares(launch, item, sums, own, squares);
+      Residuals first;
+      look_at_residuals<SHARE>(op, item, 0, 0, first);
       unsigned short residual[RESIDUAL_AHEAD ? BLOCKS : 1][GROUPS][4];
       if constexpr (RESIDUAL_AHEAD)
 #pragma unroll
@@ -345,7 +350,7 @@ struct Matmul {
       if constexpr (FACTORED) normalise<SHARE>(item, own);
       if constexpr (OWN) normalise_rows<NORMALISED, EPS_BITS>(own, squares);
       if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
-      return finish<SHARE>(op, item, own, gains, residual);
+      return finish<SHARE>(op, item, own, gains, residual, first);
     }
     if (OTHERS > 0 && item.parts > 1) {
       if (!closes(item)) return leave(launch, item, sums, squares);
@@ -446,17 +451,33 @@ struct Matmul {
           residual_of(op, token + n / 4 * 8 + column + n % 2, feature + row + n / 2 % 2 * 8);
   }
 
+  // Of 64 columns of a block of rows, from one on, of a tile or a share.
+  template <int COLUMNS>
+  DEVICE static void look_at_residuals(const Epilogue& op, const Item& item, int block, int from,
+                                       Residuals& residuals) {
+    if constexpr (RESIDUAL && !TRANSPOSED) {
+      const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+      const int token = item.i * BM + warpgroup() * BLOCKS * 64 + block * 64 + row;
+      const int feature = item.j * BN + (COLUMNS < WIDTH ? first_column<COLUMNS>(item) : 0) + from + column;
+#pragma unroll
+      for (int n = 0; n < 16 && from + n / 2 * 8 < COLUMNS; ++n)
+        residuals[n / 2][n % 2] = residuals_of(op, token + n % 2 * 8, feature + n / 2 * 8);
+    }
+  }
   template <int COLUMNS>
   DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][COLUMNS / 2],
                             const int4 (&gains)[GAINS]) {
     const unsigned short none[1][COLUMNS / 8][4] = {};
-    finish<COLUMNS>(op, item, sums, gains, none);
+    Residuals first;
+    look_at_residuals<COLUMNS>(op, item, 0, 0, first);
+    finish<COLUMNS>(op, item, sums, gains, none, first);
   }
   // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces, of a tile or
   // a share.
   template <int COLUMNS, int N>
   DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][COLUMNS / 2],
-                            const int4 (&gains)[GAINS], const unsigned short (&residual_ahead)[N][COLUMNS / 8][4]) {
+                            const int4 (&gains)[GAINS], const unsigned short (&residual_ahead)[N][COLUMNS / 8][4],
+                            Residuals& ahead) {
     const int from = first_column<COLUMNS>(item);
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
@@ -466,14 +487,6 @@ struct Matmul {
     constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64, PIECE = RAGGED ? 2 : 8;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
-      unsigned ahead[RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is stored
-      const auto load_ahead = [&](int c) {
-#pragma unroll
-        for (int n = 0; n < CHUNK / 4 && c + n / 2 * 8 < COLUMNS; ++n)
-          ahead[n / 2][n % 2] =
-              residuals_of(op, first_tall + b * 64 + row + n % 2 * 8, first_wide + c + n / 2 * 8 + column);
-      };
-      if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(0);
 #pragma unroll
       for (int c = 0; c < COLUMNS; c += CHUNK) {
         constexpr int LAST = COLUMNS % CHUNK ? COLUMNS % CHUNK : CHUNK;
@@ -522,7 +535,8 @@ struct Matmul {
         const int pieces = (TRANSPOSED || LEAVES ? 64 : wide) / PIECE;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
-        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
+        if (c + CHUNK < COLUMNS) look_at_residuals<COLUMNS>(op, item, b, c + CHUNK, ahead);
+        else if (b + 1 < BLOCKS) look_at_residuals<COLUMNS>(op, item, b + 1, 0, ahead);
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
           int token = first_token + piece / pieces;
           const int feature = first_feature + piece % pieces * PIECE;
