@@ -253,6 +253,13 @@ inline void mul_rn_bf16x2(unsigned& both, unsigned a, unsigned b) {
 inline void mul_rn_f16x2(unsigned& both, unsigned a, unsigned b) {
   cvt_rn_f16x2_f32(both, from_half(a >> 16) * from_half(b >> 16), from_half(a) * from_half(b));
 }
+inline void add_rn_bf16x2(unsigned& both, unsigned a, unsigned b) {
+  const float low = __uint_as_float(a << 16) + __uint_as_float(b << 16);
+  cvt_rn_bf16x2_f32(both, __uint_as_float(a & 0xffff0000) + __uint_as_float(b & 0xffff0000), low);
+}
+inline void add_rn_f16x2(unsigned& both, unsigned a, unsigned b) {
+  cvt_rn_f16x2_f32(both, from_half(a >> 16) + from_half(b >> 16), from_half(a) + from_half(b));
+}
 // Fused: a product of two elements is a float, and the sum is rounded to one before it is an element.
 inline void fma_rn_bf16x2(unsigned& both, unsigned a, unsigned b, unsigned c) {
   const auto high = [](unsigned bits) { return __uint_as_float(bits & 0xffff0000); };

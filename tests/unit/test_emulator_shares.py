@@ -12,9 +12,10 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 
+from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
-from .test_emulator_walk import check, ffn, run_once, tile  # noqa: E402
+from .test_emulator_walk import check, ffn, inputs_of, run_once, tile  # noqa: E402
 from .test_sums import chain, overwritten  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -62,12 +63,26 @@ BROKEN = {
 }
 
 
+def with_residual_of_the_launch() -> il.Graph:
+    """A product that is added to another, which is split, in tiles of 80 and 72 columns' shares."""
+    shapes = {"x": (70, 152), "w_first": (152, 152), "w_up": (192, 152), "w_down": (152, 192)}
+    shapes |= {"first": (70, 152), "inner": (70, 192), "out": (70, 152)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    ops = (
+        il.matmul("first", t["x"], t["w_first"], t["first"], tile=tile(64, 24)),
+        il.matmul("up", t["x"], t["w_up"], t["inner"], activation=A.RELU, tile=tile(64, 48)),
+        il.matmul("down", t["inner"], t["w_down"], t["out"], residual=t["first"], tile=tile(64, 152)),
+    )
+    return il.Graph("added", (*t.values(),), ops, ("x", "w_first", "w_up", "w_down"), ("out",))
+
+
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: make() for name, make in LAUNCHES.items()}
     made |= {name: launch(SMALL, 2, 3, BROKEN[name]) for name in ("first", "hasty", "full")}
     rows = il.Choices(4, il.Dispatch.STATIC, split=il.SplitK(2), policy=il.RowSync())
     made["rows"] = EmulatedLaunch(il.build(chain(4), rows), stages=3, at_once=True, timeout_s=2.0, jitter_s=1e-6)
+    made["added"] = launch(with_residual_of_the_launch(), 2, 4)
     made["lost"] = launch(SMALL, 2, 3, BROKEN["lost"], timeout_s=0.004)
     prepare([*made.values()])
     return made
@@ -82,6 +97,17 @@ def test_shares_are_right_run_after_run(name: str) -> None:
         check(run, seed)
         results.append(run_once(run, seed))
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_share_adds_a_residual_that_the_launch_writes_when_it_is_there(seed: int) -> None:
+    run = launches()["added"]
+    assert run._parts[2].tile.share
+    given = inputs_of(run.plan.graph)
+    d = {name: value.double() for name, value in given.items()}
+    first, inner = (value.bfloat16().double() for value in (d["x"] @ d["w_first"].T, torch.relu(d["x"] @ d["w_up"].T)))
+    assert relative_error(run_once(run, seed), inner @ d["w_down"].T + first) < 1e-2
+    assert ([str(fault) for fault in run.faults], run.sums_left) == ([], 0)
 
 
 def test_ops_that_share_rows_of_the_workspace_take_their_own_sums_alone_in_runs_of_unlike_inputs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from interlace.core.errors import DTypeError, ShapeError  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
 from interlace.kernels.matmul.walk_body import pack  # noqa: E402
+from interlace.kernels.matmul.walk_ways import normalises_sooner  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
 from ..cases import TORCH, Case, by_default, ffn_answer, ffn_shape, relative_error  # noqa: E402
@@ -207,6 +209,7 @@ LAYERS = {
     "parts behind it": layer(13, "gated", 192, 256, narrow(16, 24, 192), narrow(16, 64)),
     "24 tokens": layer(24, "gated", 192, 128, tile(64, 32), tile(64, 32)),
     "two rows of tiles, the last stage of one panel": layer(70, "relu", 320, 72, tile(64, 40, 128), tile(64, 32)),
+    "rows of 64 panels": layer(20, "relu", 4096, 64, tile(64, 32, 128), tile(64, 64)),
     "eight stages": layer(24, "gated", 512, 64, tile(64, 32), tile(64, 32)),
     "a row of tiles for each worker": layer(70, "relu", 320, 40, tile(64, 40, 128), tile(64, 32)),
     "stages of four panels": layer(33, "gated", 576, 64, tile(64, 24, 256), tile(64, 32)),
@@ -264,6 +267,26 @@ def test_products_that_normalise_their_rows_are_right_and_touch_nothing_else(nam
         assert relative_error(out - x, case.exact({**given, "x": x}) - x.double()) < 1e-2
 
 
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("magnitude", ["1.82", "1.43", "every eighth 23 times as large"])
+def test_squares_are_right_to_what_results_are_rounded_to_of_rows_whose_errors_add_up(magnitude: str) -> None:
+    """They are added in bf16 at first, eight at a time; the factor is off by half of what their sum is."""
+    pytest.importorskip("triton")
+    from ..emulator.walk import run_poisoned
+
+    case, run = LAYERS["rows of 64 panels"], layers()["rows of 64 panels"]
+    given = case.inputs(0)
+    shape = given["x"].shape
+    sign = torch.randn(shape, generator=torch.Generator().manual_seed(1)).sign()
+    outer = torch.where(torch.arange(shape[1]) % 64 < 8, 23.0, 1.0)
+    x = (sign * (outer if magnitude.startswith("every") else float(magnitude))).bfloat16()
+    given |= {"x": x, "w_down": (given["w_down"] * 64).bfloat16()}  # beside which x counts little
+    out, want = run_poisoned(run, given, 0) - x, case.exact(given) - x.double()
+    scale = float((out.double() * want).sum() / want.square().sum())
+    assert abs(scale - 1) < 1 / 256
+    assert relative_error(out, want) < 1e-2
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) -> None:
     """Its parts, too, which scale but do not divide; and what each tile reads is declared."""
@@ -298,8 +321,48 @@ def test_beyond_64_tokens_a_norm_is_an_op_where_that_is_predicted_to_be_sooner(
     for name, device in (("H100", il.H100), ("H200", il.H200)):
         alone = [] if own in (name, "both") else ["norm"]
         graph = il.workloads.ffn(m, shape, device=device)
+        work = il.workloads.FFN(hidden, ffn, m, gated, shape.activation, norm=shape.norm)
+        assert [op.name for op in work.graph(device).ops] == [op.name for op in graph.ops]
         assert [op.name for op in graph.ops] == [*alone, "up", "down"]
         il.OneLaunchExecutor.check_tiles(graph, device)
+
+
+def test_a_norm_is_an_op_where_nobody_measured_otherwise() -> None:
+    """Beyond 64 tokens on other devices than those of the one launch, and beyond 4096."""
+    shape = ffn_shape("relu", 768, 3072, norm=1e-5)
+    for m, device, alone in (
+        (4096, il.H200, []),
+        (4097, il.H200, ["norm"]),
+        (64, il.CPU, []),
+        (65, il.CPU, ["norm"]),
+        (65, replace(il.H200, capability=(8, 0)), ["norm"]),
+    ):
+        assert [op.name for op in il.workloads.ffn(m, shape, device=device).ops] == [*alone, "up", "down"]
+
+
+def test_up_to_64_tokens_rows_are_normalised_by_the_product_whatever_is_predicted() -> None:
+    shape = ffn_shape("gated", 4096, 65536, norm=1e-5)
+    assert not normalises_sooner(17, 4096, 65536, 2, il.H200)
+    assert next(op.name for op in il.workloads.ffn(17, shape).ops) == "up"
+
+
+@pytest.mark.parametrize(
+    ("m", "gated", "up"),
+    [
+        (1024, False, tile(256, 128, warps=8)),
+        (1024, False, tile(192, 128, warps=12)),
+        (64, True, tile(64, 136)),
+        (100, True, tile(128, 80, 128, warps=8)),
+        (300, False, tile(128, 128, warps=16)),
+    ],
+)
+def test_a_tile_that_leaves_no_registers_to_normalise_has_the_norm_as_an_op(
+    m: int, gated: bool, up: il.MatmulTile
+) -> None:
+    shape = ffn_shape("gated" if gated else "relu", 768, 3072, norm=1e-5)
+    assert [op.name for op in il.workloads.ffn(m, shape).ops] == ["up", "down"]
+    graph = il.workloads.ffn(m, shape, up=up, down=il.MatmulTile(128, 64, 64, num_warps=8))
+    assert [op.name for op in graph.ops] == ["norm", "up", "down"]
 
 
 def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> None:

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
-from interlace.core.devices import H200  # noqa: E402
+from interlace.core.devices import CPU, H100, H200  # noqa: E402
 from interlace.core.dtypes import bf16, fp16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
@@ -108,6 +108,8 @@ def test_a_launch_is_given_what_its_graph_has_between_the_ops(rows: int, norm: f
         shape = FFNShape(hidden, 192, Activation.SILU, True, norm)
         graph = ffn_graph(rows, shape, dtype)
         made = op._between(torch.empty(rows, hidden, dtype=getattr(torch, dtype.torch)), rows, shape)
+        for device in (H100, CPU):  # whichever it is for, as nobody asks there
+            assert ffn_graph(rows, shape, dtype, device=device) == graph
         ends = {*graph.inputs, *graph.outputs}
         assert {name: tuple(t.shape) for name, t in made.items()} == {
             t.name: t.shape for t in graph.tensors if t.name not in ends

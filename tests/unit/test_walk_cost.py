@@ -16,7 +16,7 @@ import interlace as il
 from interlace.core.errors import ShapeError
 from interlace.kernels.matmul import Activation as A
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
+from interlace.kernels.matmul.walk_cost import Extents, Way, norm_seconds, ring_stages, seconds
 from interlace.policies.setting import Setting
 from interlace.workloads import LLAMAS, decode_graph
 
@@ -50,8 +50,10 @@ def test_deeper_split_and_wider_tiles_cost_what_they_cost() -> None:
 
 def test_scaling_rows_takes_time_for_each_panel_of_each_tile() -> None:
     own = replace(UP, normalised=True)
-    narrow, wide = (Way(MatmulTile(64, n, 256), 1, 1, 64, gains=True) for n in (32, 112))
-    assert way_us(own, wide) == way_us(own, replace(wide, gains=False))  # one item of an SM, of one warpgroup
+    narrow = Way(MatmulTile(64, 32, 256), 1, 1, 64, gains=True)
+    few = replace(own, widths=(132 * 32,))  # an item for each SM: of one warpgroup its scaling is hidden
+    assert way_us(few, narrow) == way_us(few, replace(narrow, gains=False))
+    assert way_us(few, narrow) < 64 * 0.12 + 2 * 64 * 32 * 4096 * 132 / 790e12 * 1e6
     panels = 4 * 4096 // 64  # of the busiest SM, which has four of 448 items
     scaling = way_us(own, narrow) - way_us(own, replace(narrow, gains=False))
     assert 0 < scaling < panels * 0.12
@@ -61,6 +63,12 @@ def test_scaling_rows_takes_time_for_each_panel_of_each_tile() -> None:
     stream = 14336 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
     longer = way_us(tall, two) - way_us(tall, replace(two, gains=False))
     assert longer == pytest.approx(products + rows - stream, abs=0.1)
+
+
+def test_others_wait_for_an_op_that_normalises_as_long_as_its_busiest_sm_reads_rows() -> None:
+    first = il.H200.latencies.hand_over_ns + il.H200.latencies.fill_ns
+    for m, rows in ((1, 1), (132, 1), (133, 2), (1024, 8)):
+        assert norm_seconds(m, 8192, il.H200) == pytest.approx((first + rows * 8192 * 2 / 7) * 1e-9)
 
 
 @pytest.mark.parametrize(

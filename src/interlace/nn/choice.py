@@ -24,7 +24,7 @@ def choice(device: torch.device, shape: FFNShape, dtype: DType, bias: bool, toke
     spec = spec_by_name(str(device))
     shape = shape if tokens <= MOST_WHOLE else replace(shape, norm=None)
     own, launched = (
-        ffn(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms))
+        ffn(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms), device=spec)
         for rows in (tokens, launched_rows(tokens, shape, spec))
     )
     return choose(own, spec, launched)

@@ -279,7 +279,7 @@ def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
 def _between(x: torch.Tensor, rows: int, shape: FFNShape) -> dict[str, torch.Tensor]:
     """What lies between the ops of the graph."""
     between = {"hidden": x.new_empty(rows, shape.ffn)}
-    if norm_is_op(rows, shape, _DTYPES[x.dtype]):
+    if norm_is_op(rows, shape, _DTYPES[x.dtype]):  # up to MOST_WHOLE rows on every device, or none
         between["normed"] = x.new_empty(rows, shape.hidden)
     return between
 
@@ -305,7 +305,8 @@ def _proved(
 ) -> tuple[type[DeviceExecutor], Proof]:
     """How the launch runs, once for all streams and captures."""
     spec = spec_by_name(device)
-    found = deployment(ffn_graph(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms)), spec)
+    graph = ffn_graph(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms), device=spec)
+    found = deployment(graph, spec)
     proof = found.proof(found.setting(), alone=False)  # captured graphs may be replayed beside one another
     return found.executor, found.executor.prove(proof)
 

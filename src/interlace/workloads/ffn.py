@@ -17,7 +17,7 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.matmul.tilings import may_normalise
+from interlace.kernels.matmul.tilings import may_normalise, normalises_in
 from interlace.kernels.matmul.walk_ways import normalises_sooner
 from interlace.kernels.rms_norm import normalised, rms_norm
 from interlace.kernels.teams import rows_of
@@ -36,6 +36,7 @@ from interlace.workloads.checkpoint import Checkpoint
 
 _EPS = 1e-5  # of the norm in whose layer an FFN is measured
 _ROWS = 64  # of the first operand of the tensor core: of tokens, or of weights with ``swap_ab``
+_MOST_TOKENS = 4096  # over which layers were measured whose up-projection normalises its rows (docs/tried.md)
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
 
@@ -101,8 +102,8 @@ def ffn(
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
     (hidden,). The up-projection normalises its rows itself if they are few, or it would be sooner done than an op, and
-    widths are multiples of 64, but in fp16 (``norm_is_op``) and in a tile of 64 weight rows or more with ``swap_ab``.
-    Else the norm is an op, which leaves ``normed`` (m, hidden).
+    widths are multiples of 64, but in fp16 (``norm_is_op``), in a tile of 64 weight rows or more with ``swap_ab``, and
+    in one that leaves no registers for it. Else the norm is an op, which leaves ``normed`` (m, hidden).
 
     Args:
         norm_rows: of a tile of the norm, where that is an op.
@@ -125,8 +126,8 @@ def ffn(
     w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
     folded = shape.norm is not None
     norms = []
-    turned = up is not None and up.swap_ab and up.n >= _ROWS
-    if shape.norm is not None and (turned or norm_is_op(m, shape, dtype, device)):
+    able = up is None or (up.swap_ab and up.n < _ROWS) or normalises_in(up, 1 + shape.gated)
+    if shape.norm is not None and (not able or norm_is_op(m, shape, dtype, device)):
         norms.append(rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows))
     own = folded and not norms
     ops = (
@@ -166,13 +167,13 @@ def ffn(
 def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec = H200) -> bool:
     """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is.
 
-    It has where up may not normalise them, and over more than 64 tokens where that would take longer, by what tiles of
-    the one launch are predicted to take: on an H200 where the device is none of its generation.
+    It has where up may not normalise them, and over more than 64 tokens but where that is sooner done, by what tiles of
+    the one launch are predicted to take, on a device that it runs on, and over as many as that was measured.
     """
     if shape.norm is None or not may_normalise(m, dtype, shape.hidden, shape.ffn):
         return shape.norm is not None
-    chip = device if device.capability == H200.capability else H200
-    return m > _ROWS and not normalises_sooner(m, shape.hidden, shape.ffn, 1 + shape.gated, chip)
+    told = m <= _MOST_TOKENS and device.capability == H200.capability
+    return m > _ROWS and not (told and normalises_sooner(m, shape.hidden, shape.ffn, 1 + shape.gated, device))
 
 
 def ffn_shape(

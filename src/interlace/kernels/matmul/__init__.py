@@ -140,9 +140,9 @@ def matmul(
         x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
             scaled: its rows are normalised, with ``eps``.
         x_scale: (K,), in place of those: rows of x as it is are normalised, with ``eps``, and scaled by it. Each tile
-            does that again, so it pays where tokens are few. The one launch has it where K is a multiple of 64, in
-            tiles of fewer than 64 weight rows, or without ``swap_ab``. Not in fp16, where x times it may overflow
-            though the normalised row does not.
+            does that again, so it pays where tokens are few or rows short. The one launch has it where K is a multiple
+            of 64, in tiles of fewer than 64 weight rows, or without ``swap_ab``. Not in fp16, where x times it may
+            overflow though the normalised row does not.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
             (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 

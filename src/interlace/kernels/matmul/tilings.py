@@ -12,6 +12,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL
+from interlace.kernels.matmul.tile import MatmulTile
 
 #: The kernel's.
 NAME = "matmul"
@@ -115,6 +116,15 @@ def registers_to_normalise(rows: int, columns: int, k: int, warpgroups: int) -> 
     """
     each, at_once = 128 * warpgroups, PANEL if k // PANEL % 2 else 2 * PANEL
     return rows * columns // each + 2 * rows * at_once // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS
+
+
+def normalises_in(tile: MatmulTile, sums: int) -> bool:
+    """Whether a launch has registers to normalise rows in a tile of so many matrices, where rows are tokens."""
+    warpgroups = max(1, tile.num_warps // 4)
+    if tile.swap_ab or warpgroups not in SUMS_OF_LAUNCH:
+        return False
+    registers, most = registers_to_normalise(tile.m, tile.n * sums, tile.k, warpgroups)
+    return registers <= most
 
 
 def scales_freely(dtype: DType) -> bool:

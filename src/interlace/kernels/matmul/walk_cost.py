@@ -6,18 +6,20 @@ or a part of one along k, is also no faster than
     products    at the chip's rate, of as many tokens as the tensor core pads to
     loads       weights and tokens, at the rate of an SM through the L2
     stages      of the ring, each with its barriers
-    scaling     of rows that are normalised, a panel at a time, and products behind it
+    scaling     of rows that are normalised, a panel at a time, and products behind it; but of one warpgroup that has
+                one item, whose scaling is mostly hidden
 
 and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
 every stage costs besides and the epilogue, by the float32 sums of a tile; and of a split tile the others' sums are
 stored and loaded, several at a time.
 
 Six constants of a chip are fitted (``Stages``), those of an H200 to 236 ways of 43 FFNs, gated and not, over 17 to
-4,096 tokens (``walk-cost-h200.json``); everything else was measured by itself. It is ways of one FFN that they tell
-apart: to 2.1 % (root mean square), where each FFN has a factor of its own, for its run's clocks and what a launch costs
-besides, and to 8 % without. The way that costs least is 0.3 % slower in the mean than the fastest of those measured.
-``benchmarks/fit_walk_cost.py`` repeats the fit and says what it comes to. Few have rings of three stages:
-that loads take 1.35 times as long there is of gated FFNs of 160 to 320 tokens (``explored-launch-h200.json``).
+4,096 tokens (``walk-cost-h200.json``); those of scaling were chosen by layers (below), and everything else was measured
+by itself. It is ways of one FFN that they tell apart: to 2.1 % (root mean square), where each FFN has a factor of its
+own, for its run's clocks and what a launch costs besides, and to 8 % without. The way that costs least is 0.3 % slower
+in the mean than the fastest of those measured. ``benchmarks/fit_walk_cost.py`` repeats the fit and says what it comes
+to. Few have rings of three stages: that loads take 1.35 times as long there is of gated FFNs of 160 to 320 tokens
+(``explored-launch-h200.json``).
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from interlace.policies.setting import OpSetting
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
-# Of a panel whose rows are normalised, and of each 64 of its rows: of tiles that were measured it takes those that were
-# faster. Of a row that an op normalises, by the latter alone (docs/tried.md).
+# Scaling a panel of rows, and each 64 of these: so the formula takes those of the tiles measured that were faster. And
+# what an SM reads of the rows that it normalises for an op which does nothing else (docs/tried.md for all three).
 _SCALED_NS, _ROWS_SCALED_NS, _NORMED_BYTES_PER_S = 60.0, 60.0, 7e9
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
@@ -112,7 +114,7 @@ def loaded_bytes(extents: Extents, way: Way) -> int:
 
 
 def norm_seconds(m: int, k: int, device: DeviceSpec) -> float:
-    """What an op takes that normalises m rows of k elements of 2 bytes ahead of all others: till they multiply."""
+    """How long others wait for an op that normalises m rows of k elements of 2 bytes, till they multiply."""
     first = (device.latencies.hand_over_ns + device.latencies.fill_ns) * 1e-9
     return first + -(-m // device.sms) * k * 2 / _NORMED_BYTES_PER_S
 

@@ -25,7 +25,7 @@ from interlace.kernels.matmul.tilings import (
     MOST_WARPGROUPS,
     SUMS_OF_LAUNCH,
     normalises,
-    registers_to_normalise,
+    normalises_in,
     step,
     sums,
     tensor_of,
@@ -166,7 +166,7 @@ def _every(extents: Extents, width_step: int, warpgroups: int, depths: Sequence[
         widths = range(least, widest + 1, width_step)
         tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
         if extents.normalised:
-            tiles = [(tile, loaded) for tile, loaded in tiles if _normalises(tile, gates, warpgroups)]
+            tiles = [(tile, loaded) for tile, loaded in tiles if normalises_in(tile, gates)]
         elif tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
             for most in dict.fromkeys((min(_WIDEST, most_sums) // gates, min(_WIDEST, most_sums // gates))):
                 tokens = _up(-(-m // -(-m // most)))
@@ -174,11 +174,6 @@ def _every(extents: Extents, width_step: int, warpgroups: int, depths: Sequence[
         for tile, loaded in tiles:
             for parts in range(1, min(_MOST_PARTS, -(-extents.k // depth)) + 1):
                 yield Way(tile, parts, gates, loaded, extents.normalised)
-
-
-def _normalises(tile: MatmulTile, gates: int, warpgroups: int) -> bool:
-    registers, most = registers_to_normalise(tile.m, tile.n * gates, tile.k, warpgroups)
-    return registers <= most
 
 
 def _up(extent: int) -> int:
