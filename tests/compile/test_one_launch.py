@@ -126,7 +126,7 @@ LAYERS = {
 #: The largest tiles in which tokens are normalised, by warpgroups and whether there is a gate.
 LARGEST = [
     *(((64, 256, 64), 1, False), ((64, 128, 128), 1, False), ((64, 64, 128), 1, True), ((128, 64, 64), 1, False)),
-    *(((128, 256, 64), 2, False), ((128, 128, 128), 2, False), ((256, 64, 64), 2, False), ((192, 112, 64), 3, False)),
+    *(((128, 256, 64), 2, False), ((128, 128, 128), 2, False), ((256, 64, 64), 2, False), ((192, 96, 64), 3, False)),
 ]
 
 

@@ -27,7 +27,7 @@ SUMS_PER_THREAD = 128
 SUMS_OF_LAUNCH = {1: 168, 2: 168, 3: 96}
 MOST_WARPGROUPS = max(SUMS_OF_LAUNCH)
 _SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
-_BESIDE_SUMS = 24  # registers of operands, of tiles that have as many sums as there may be
+_BESIDE_SUMS = {1: 24, 2: 24, 3: 16}  # registers of operands, of tiles that have as many sums as there may be
 _STEP = 8  # columns of products
 
 
@@ -115,7 +115,7 @@ def registers_to_normalise(rows: int, columns: int, k: int, warpgroups: int) -> 
         how many fit.
     """
     each, at_once = 128 * warpgroups, PANEL if k // PANEL % 2 else 2 * PANEL
-    return rows * columns // each + 2 * rows * at_once // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS
+    return rows * columns // each + 2 * rows * at_once // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS[warpgroups]
 
 
 def normalises_in(tile: MatmulTile, sums: int) -> bool:
