@@ -71,7 +71,7 @@ def one_launch(
     **options: object,
 ) -> tuple[il.OneLaunchExecutor, Case]:
     """An FFN as one launch, by default as the rules tile it, and its answer."""
-    graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias)
+    graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias, device=il.H200)
     if up is None:
         plan = by_default(graph, workers)
     else:

@@ -191,7 +191,7 @@ def test_the_one_launch_is_right_and_touches_nothing_else(name: str) -> None:
 def layer(m: int, kind: str, hidden: int, ffn: int, up: il.MatmulTile, down: il.MatmulTile, bias: bool = False) -> Case:
     """The half of a layer whose up-projection normalises its rows."""
     shape = ffn_shape(kind, hidden, ffn, norm=1e-2)
-    return Case(il.workloads.ffn(m, shape, il.bf16, up, down, bias), ffn_answer(shape))
+    return Case(il.workloads.ffn(m, shape, il.bf16, up, down, bias, device=il.H200), ffn_answer(shape))
 
 
 def narrow(m: int, n: int, k: int = 64, warps: int = 4) -> il.MatmulTile:
@@ -336,6 +336,7 @@ def test_a_norm_is_an_op_where_nobody_measured_otherwise() -> None:
         (64, il.CPU, []),
         (65, il.CPU, ["norm"]),
         (65, replace(il.H200, capability=(8, 0)), ["norm"]),
+        (65, None, ["norm"]),
     ):
         assert [op.name for op in il.workloads.ffn(m, shape, device=device).ops] == [*alone, "up", "down"]
 
@@ -360,14 +361,15 @@ def test_a_tile_that_leaves_no_registers_to_normalise_has_the_norm_as_an_op(
     m: int, gated: bool, up: il.MatmulTile
 ) -> None:
     shape = ffn_shape("gated" if gated else "relu", 768, 3072, norm=1e-5)
-    assert [op.name for op in il.workloads.ffn(m, shape).ops] == ["up", "down"]
-    graph = il.workloads.ffn(m, shape, up=up, down=il.MatmulTile(128, 64, 64, num_warps=8))
+    assert [op.name for op in il.workloads.ffn(m, shape, device=il.H200).ops] == ["up", "down"]
+    graph = il.workloads.ffn(m, shape, up=up, down=il.MatmulTile(128, 64, 64, num_warps=8), device=il.H200)
     assert [op.name for op in graph.ops] == ["norm", "up", "down"]
 
 
 def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> None:
     def names(m: int, hidden: int, ffn: int, dtype: il.DType = il.bf16) -> list[str]:
-        return [op.name for op in il.workloads.ffn(m, ffn_shape("gated", hidden, ffn, norm=1e-5), dtype).ops]
+        shape = ffn_shape("gated", hidden, ffn, norm=1e-5)
+        return [op.name for op in il.workloads.ffn(m, shape, dtype, device=il.H200).ops]
 
     for m, hidden in ((1, 128), (16, 8192), (17, 8192), (64, 8192), (65, 2112)):
         assert names(m, hidden, 192) == ["up", "down"]

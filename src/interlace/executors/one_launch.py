@@ -53,7 +53,7 @@ from interlace.executors.table import Table, for_workers
 from interlace.executors.words import chosen, handed_over
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import ALONE, ROW_FLOATS, BodyKind
+from interlace.kernels.bodies import ALONE, GENERATION, ROW_FLOATS, BodyKind
 from interlace.kernels.cuda.compiler import Binary
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
@@ -108,8 +108,7 @@ class OneLaunchExecutor(DeviceExecutor):
     kinds = (BodyKind.WALK,)
     traces = True
     kernel = "one_launch"
-    #: The compute capability whose instructions the text uses.
-    generation = 9
+    generation = GENERATION
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         proof = self.prove(plan)

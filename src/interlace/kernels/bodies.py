@@ -38,6 +38,8 @@ Params = Mapping[str, Param]
 PROVIDED = ("tile", "sync", "acc")
 #: Elements of k in a panel of the one launch: 128 bytes of 16-bit elements, one swizzled line of the tensor core.
 PANEL = 64
+#: The major compute capability whose instructions bodies of the one launch use.
+GENERATION = 9
 #: Rows that one bulk load brings, at most (CUDA driver API, cuTensorMapEncodeTiled).
 BOX_ROWS = 256
 

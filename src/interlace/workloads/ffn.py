@@ -10,12 +10,13 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from interlace.core.arguments import check_type, whole
-from interlace.core.devices import H200, DeviceSpec
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import ArgumentError, DTypeError, ShapeError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
+from interlace.kernels.bodies import GENERATION
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tilings import may_normalise, normalises_in
 from interlace.kernels.matmul.walk_ways import normalises_sooner
@@ -95,7 +96,7 @@ def ffn(
     down: MatmulTile | None = None,
     bias: bool = False,
     norm_rows: int = 1,
-    device: DeviceSpec = H200,
+    device: DeviceSpec | None = None,
 ) -> Graph:
     """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
 
@@ -107,7 +108,7 @@ def ffn(
 
     Args:
         norm_rows: of a tile of the norm, where that is an op.
-        device: for which it is decided who normalises rows.
+        device: for which it is predicted who should normalise rows if they are more than 64; without it that is an op.
 
     Raises:
         ArgumentError: a shape that is none, such as the name of a model.
@@ -164,7 +165,7 @@ def ffn(
     )
 
 
-def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec = H200) -> bool:
+def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec | None = None) -> bool:
     """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is.
 
     It has where up may not normalise them, and over more than 64 tokens but where that is sooner done, by what tiles of
@@ -172,8 +173,9 @@ def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec = H200)
     """
     if shape.norm is None or not may_normalise(m, dtype, shape.hidden, shape.ffn):
         return shape.norm is not None
-    told = m <= _MOST_TOKENS and device.capability == H200.capability
-    return m > _ROWS and not (told and normalises_sooner(m, shape.hidden, shape.ffn, 1 + shape.gated, device))
+    if m <= _ROWS or m > _MOST_TOKENS or device is None or device.capability[0] != GENERATION:
+        return m > _ROWS
+    return not normalises_sooner(m, shape.hidden, shape.ffn, 1 + shape.gated, device)
 
 
 def ffn_shape(
