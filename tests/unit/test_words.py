@@ -14,10 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
-from interlace.core.errors import CoverageError, HangError, PlanError  # noqa: E402
-from interlace.executors import words  # noqa: E402
+from interlace.core.errors import HangError, PlanError  # noqa: E402
 from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
-from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.executors.watchdog import hang_error  # noqa: E402
 from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
 from interlace.launch.compose import AGAIN  # noqa: E402
@@ -107,25 +105,6 @@ def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> No
     # What appends to the cache awaits those who have what attention made of it.
     assert waits_of(every, "layers.1.append") == len(POSITIONS)
     assert posts_of(every, "layers.1.combine") == posts_of(semaphores, "layers.1.combine")
-
-
-def test_what_is_launched_is_proved_with_words_in_the_place_of_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = plan()
-    found = executor(ATTENTION)._handed_over
-    launched = found.launched(step)
-    moved = np.flatnonzero(launched.waits.first != step.waits.first)
-    names = np.array([op.name for op in graph().ops])[step.items.op]
-    assert {*names[step.waits.item[moved]]} == {"layers.0.append", "layers.1.append"}
-    assert il.verify(launched).edges == il.verify(step).edges
-    attend, q_heads = (step.graph.op_index(f"layers.0.{op}") for op in ("attend", "q_heads"))
-    assert found.ended_with[attend] == step.graph.op_index("layers.0.combine")
-    # What has ended before attention reads the cache says nothing of who overwrites it.
-    monkeypatch.setattr(words._Search, "_ended_with", lambda *_: found.ended_with | {attend: q_heads})
-    says = "op 'layers.0.append'"
-    with pytest.raises(CoverageError, match=says):
-        executor(ATTENTION)
-    with pytest.raises(CoverageError, match=says):
-        ReferenceExecutor(step, words=ATTENTION)
 
 
 def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_nothing() -> None:

@@ -50,7 +50,7 @@ from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import with_sums
 from interlace.executors.table import Table, for_workers
-from interlace.executors.words import chosen, handed_over
+from interlace.executors.words import handed_over
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import ALONE, GENERATION, ROW_FLOATS, BodyKind
@@ -378,7 +378,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
 def _by_words(plan: Plan) -> ByWords:
     """What a launch of a plan hands over by words under default options."""
-    return chosen(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)
+    return handed_over(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)
 
 
 def _check_capability(name: str, capability: tuple[int, int]) -> None:

@@ -8,8 +8,7 @@ layers, whose attention leaves ``parts`` for ``combine``:
     append 0 waits for 3, and overwrites a cache       waits for combine 0, which has what attend 0 made of the cache
     attend 0 posts 3                                   posts nothing: nobody waits for it
 
-The plan is proved with its waits. What is launched is proved again (``HandedOver.launched``), as a plan in which the
-waits are those that are left, and those whose place words take. For words do what these do:
+The plan is proved with its waits, and words do what these do:
 
 - *Who reads* has a wait for each tile that writes what it reads (``verify``), and takes no word that has another number
   than that tile gives it in this run. It polls all that its access maps say, of tiles of one op each, and a wait is
@@ -32,7 +31,7 @@ waits are those that are left, and those whose place words take. For words do wh
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +47,6 @@ from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, distinct, fold, grouped, held
 from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
 from interlace.plan.plan import Dispatch, Plan, Waits
-from interlace.planner.kept import proof_of
 from interlace.sim.modes import ByWords
 
 _DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
@@ -87,20 +85,10 @@ class HandedOver:
         beside = "_words" if body.keeps else ""
         return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.of(number).numbers}
 
-    def launched(self, plan: Plan) -> Plan:
-        """The plan as it is launched, where polls wait for all that they are of, and who leaves words posts."""
-        return replace(plan, waits=self._moved(plan.waits, plan)) if self.ops else plan
-
     def without(self, waits: Waits, plan: Plan) -> Waits:
         """The waits that are left: of all ops but those that poll, and for the end of none that is seen by words."""
         if not self.ops:
             return waits
-        keep, left = ~self._polled(waits, plan, _owners(plan)), self._moved(waits, plan)
-        ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
-        return Waits(ptr, *(getattr(left, f.name)[keep] for f in fields(Waits) if f.name != "ptr"))
-
-    def _moved(self, waits: Waits, plan: Plan) -> Waits:
-        """Waits of a plan, those for ends that are seen by words for the end of who polls these."""
         owner = _owners(plan)
         keep = ~self._polled(waits, plan, owner)
         first, count, stride, threshold = (
@@ -113,7 +101,8 @@ class HandedOver:
             if dense and (owner[post] == last).all():
                 later = _for_some(waits, np.flatnonzero(keep & (waits.item > mine.max())), owner, (op,))
                 first[later], count[later], stride[later], threshold[later] = post[0], len(post), 1, posts[0]
-        return Waits(waits.ptr, first, count, stride, threshold, waits.k)
+        ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
+        return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
 
     def _polled(self, waits: Waits, plan: Plan, owner: Ints) -> NDArray[np.bool_]:
         """Whether each wait is for tiles alone whose words are polled."""
@@ -145,19 +134,7 @@ NONE = HandedOver({}, {}, {}, {})
 
 
 def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
-    """As ``chosen``; what is launched then is proved, too.
-
-    Raises:
-        PlanError: as ``chosen``; or, as ``verify``, what is launched is not safe.
-    """
-    found = chosen(plan, bodies, options)
-    if found.ops:
-        proof_of(found.launched(plan))
-    return found
-
-
-def chosen(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
-    """The tensors that are words.
+    """The tensors that are words, of a plan that is proved where it is run.
 
     Those that options name; or all that can be of ops whose tiles all run at once, as who polls keeps the consumers of
     its block from other items, and of those that load weights meanwhile, if all their items on a worker take few trips
