@@ -16,6 +16,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError, PlanError  # noqa: E402
 from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
+from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.executors.watchdog import hang_error  # noqa: E402
 from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
 from interlace.launch.compose import AGAIN  # noqa: E402
@@ -176,6 +177,60 @@ def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_no
     assert sizes(64) == {"scaled", "squares"}
     with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
         sizes(320)
+
+
+def overwritten(dead: bool) -> Plan:
+    """A product that stores beside words what another overwrites: what nobody reads, or what is read behind that."""
+    shapes = {"x": (8, 128), "w": (320, 128), "scale": (320,), "up": (192, 320), "down": (320, 192), "last": (64, 320)}
+    shapes |= {"h": (8, 320), "other": (8, 320), "scaled": (8, 320), "inner": (8, 192), "out": (8, 64)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items() if name != "other" or not dead}
+    t["squares"] = il.Tensor("squares", (8, 20), il.fp32)
+    left = {name: t[name] for name in ("scale", "scaled", "squares")}
+    normed = {"x_squares": t["squares"], "eps": 1e-2}
+
+    def tile(columns: int, deep: int) -> il.MatmulTile:
+        return il.MatmulTile(8, columns, deep, swap_ab=True)
+
+    third, fourth, rest = (t["h"], t["h"], {}) if dead else (t["other"], t["scaled"], left)
+    ops = (
+        il.matmul("first", t["x"], t["w"], t["h"], **left, tile=tile(16, 128)),
+        il.matmul("second", t["scaled"], t["up"], t["inner"], **normed, tile=tile(24, 64)),
+        il.matmul("third", t["inner"], t["down"], third, **rest, tile=tile(16, 64)),
+        il.matmul("fourth", fourth, t["last"], t["out"], **({} if dead else normed), tile=tile(16, 320)),
+    )
+    outputs = ("out",) if dead else ("out", "other")
+    inputs = ("x", "w", "scale", "up", "down", "last")
+    return il.build(il.Graph("overwritten", (*t.values(),), ops, inputs, outputs), il.Choices(132, Dispatch.STATIC))
+
+
+@pytest.mark.parametrize(("dead", "left"), [(True, {"inner"}), (False, set())])
+def test_stores_beside_words_that_nobody_awaits_before_they_are_overwritten_leave_none(
+    dead: bool, left: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = overwritten(dead)
+    assert {*executor(of=of)._handed_over.sizes} == left
+    random = np.random.default_rng(0)
+    given = {name: random.standard_normal(of.graph.tensor(name).shape) for name in of.graph.inputs}
+    right = ReferenceExecutor(of).run(given)
+    write, item = ReferenceExecutor._write, ReferenceExecutor._item
+
+    def late(self: ReferenceExecutor, op: int, *more: Any) -> Any:
+        for step in write(self, op, *more):
+            yield step
+            if step == "posted" and self.plan.graph.ops[op].name == "first":
+                yield from ["wrote"] * 3000
+
+    def last(self: ReferenceExecutor, i: int) -> Any:
+        if self.plan.graph.ops[int(self.plan.items.op[i])].name == "fourth":
+            for wait in range(int(self._waits.ptr[i]), int(self._waits.ptr[i + 1])):
+                yield from self._wait(wait)
+            yield from ["wrote"] * 30000
+        yield from item(self, i)
+
+    monkeypatch.setattr(ReferenceExecutor, "_write", late)
+    monkeypatch.setattr(ReferenceExecutor, "_item", last)
+    found = ReferenceExecutor(of, words=None).run(given)
+    assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
 def test_layers_number_their_publications_apart() -> None:

@@ -20,8 +20,9 @@ The plan is proved with its waits, and words do what these do:
   follows from access maps and shapes of the graph alone: ops that run only ``when`` something all run under these
   dispatches, and missing rows of ``Options.short`` are computed as zeros. So what a reader finds is at most a run old,
   fewer than twice the ops of the graph; or 0 since allocation, but only in the first run, whose numbers are from 1.
-- *Who writes a tensor beside its words*, for those who read it as such, is awaited by one of them, or by who reads
-  another of its results as a tensor. So its stores are seen before what follows from its words stores over them.
+- *Who writes a tensor beside its words*, for those who read it as such, is awaited by them. Words do not order its
+  stores. So where somebody stores over them, another has awaited them all and read them before, and whoever overwrites
+  what that one reads comes behind it; or nobody reads the tensor later.
 - *What a tile read* for its words has come when they are there, since they are made from it, and it writes nothing
   else that others wait for. So its end may be awaited through those who have polled all of them.
 - *Progress* is that of the plan: a worker's items begin in order, and one that polls keeps nobody waiting who would not
@@ -40,7 +41,7 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import PlanError
 from interlace.executors.options import Options
-from interlace.graph.access import Ints
+from interlace.graph.access import Access, Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -189,7 +190,7 @@ class _Search:
 
     def found(self) -> HandedOver:
         """What is left."""
-        while any([self._without_readers(), self._without_writers(), self._without_words()]):
+        while any([self._without_readers(), self._without_writers(), self._without_words(), self._without_order()]):
             pass
         names = {name for args in self.writes.values() for name in args.values()}
         sizes = {name: _words_of(self.graph, name) for name in sorted(names)}
@@ -249,6 +250,66 @@ class _Search:
         """Leave out readers whose waits are for other tiles too than those whose words they poll."""
         return self._leave_out(self.reads, {o for o, args in self.reads.items() if not self._suits(o, frozenset(args))})
 
+    def _without_order(self) -> bool:
+        """Leave out what ops write whose stores beside their words another op could store over before them."""
+        wrong = {o for o in self.writes if any(self._may_come_late(o, name) for name in self._stored(o))}
+        return self._leave_out(self.writes, wrong)
+
+    def _stored(self, op: int) -> set[str]:
+        """What an op that leaves words stores as tensors, with them or beside them."""
+        accesses, words = self.graph.ops[op].writes, self.writes[op]
+        return {a.tensor for a in accesses if self.bodies[op].keeps or a.arg not in words}
+
+    def _may_come_late(self, op: int, tensor: str) -> bool:
+        """Whether stores of an op to a tensor may come behind those of the next who writes it, as words order neither.
+
+        Not where nobody reads the tensor later. Nor where an op between has awaited them all to read them: whoever
+        overwrites what that one reads comes behind it. A tile's other stores are awaited with those that are read, and
+        come before those of the same tile of the next who writes, if both ops cut these tensors alike; or before all
+        of them, if these begin when all of the op that awaited has ended.
+        """
+        ops = self.graph.ops
+        later = [o for o in range(op + 1, len(ops)) if _writes(ops[o], tensor)]
+        if not later or not (self._plain(op + 1, len(ops), tensor) or tensor in self.graph.outputs):
+            return False
+        alike = {name for name in self._stored(op) if _cut(ops[op], name) == _cut(ops[later[0]], name)}
+        for name in {tensor, *self._stored(op)}:
+            next_written = next((o for o in range(op + 1, later[0]) if _writes(ops[o], name)), later[0])
+            readers = [o for o, a in self._plain(op + 1, next_written, name) if self._reads_all(ops[o], a)]
+            behind = name == tensor or {name, tensor} <= alike
+            if any(behind or self._ends_before(o, later[0]) for o in readers):
+                return False
+        return True
+
+    def _ends_before(self, op: int, other: int) -> bool:
+        """Whether one op between two, or the second itself, needs all of the first, and the second some of that one."""
+        needed = {p for link in self._links(other) if link.hazard is Hazard.RAW for p in link.producers}
+        return any(self._needs_all(between, op) for between in {other, *needed} if between > op)
+
+    def _needs_all(self, op: int, of: int) -> bool:
+        tiles = self.graph.ops[of].tiles
+        links = [k for k in self._links(op) if k.hazard is Hazard.RAW and k.producers == (of,)]
+        needed = (self.dependencies.of_tiles(link).rows for link in links)
+        return any(bool((np.bincount(rows, minlength=self.graph.ops[op].tiles) == tiles).all()) for rows in needed)
+
+    def _plain(self, first: int, end: int, tensor: str) -> list[tuple[int, Access]]:
+        """Which of some ops read a tensor as such, and by which access."""
+        return [
+            (o, access)
+            for o in range(first, end)
+            for access in self.graph.ops[o].reads
+            if access.tensor == tensor and access.arg not in self.reads.get(o, {})
+        ]
+
+    def _reads_all(self, op: Op, access: Access) -> bool:
+        """Whether tiles of an op read every element of a tensor, in boxes that are equal or apart."""
+        shape = self.graph.tensor(access.tensor).shape
+        first = np.zeros(op.tiles, np.int64)
+        lo, hi = access.bounds(shape, op.coords(), first, first + op.k_extent)
+        boxes = np.unique(np.concatenate([lo, hi], axis=1), axis=0)
+        elements = np.prod(boxes[:, len(shape) :] - boxes[:, : len(shape)], axis=1, dtype=np.int64)
+        return int(elements.sum()) == int(np.prod(shape, dtype=np.int64))
+
     def _suits(self, op: int, args: frozenset[str]) -> bool:
         """Whether an op that polls these arguments waits for the tiles behind them alone."""
         if (op, args) not in self._suited:
@@ -300,6 +361,15 @@ class _Search:
         for op in wrong:
             del of[op]
         return bool(wrong)
+
+
+def _writes(op: Op, tensor: str) -> bool:
+    return any(access.tensor == tensor for access in op.writes)
+
+
+def _cut(op: Op, tensor: str) -> tuple[object, ...]:
+    """Which tile of an op writes what of a tensor, equal for ops that cut it alike; of one that writes none nothing."""
+    return op.grid, *(access.spans for access in op.writes if access.tensor == tensor)
 
 
 def _owners(plan: Plan) -> Ints:
