@@ -16,6 +16,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError, PlanError  # noqa: E402
 from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
+from interlace.executors.parts import bodies_of  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.executors.watchdog import hang_error  # noqa: E402
 from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
@@ -119,6 +120,15 @@ def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_n
     assert step.items.post[found.silent].min() >= 0
     for nobody in of(replace(step, dispatch=Dispatch.QUEUE)):
         assert not nobody.any()
+
+
+def test_the_end_of_who_stores_tensors_too_is_seen_by_no_words() -> None:
+    """Only what leaves nothing but words, such as attention, is over for who has polled those who polled it."""
+    found, bodies = executor(ALL)._handed_over, bodies_of(graph())
+    left = {o for o, op in enumerate(graph().ops) if {a.arg for a in op.writes} <= found.of(o).numbers.keys()}
+    assert any(bodies[o].keeps for o in left)
+    assert {graph().ops[o].name for o in found.ended_with} >= {"layers.0.attend", "layers.1.attend"}
+    assert not any(bodies[o].keeps for o in found.ended_with)
 
 
 def test_of_tokens_that_are_words_waits_are_left_for_what_is_added_alone() -> None:
