@@ -46,6 +46,7 @@ from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, distinct, fold, grouped, held
+from interlace.graph.uses import boxes
 from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.sim.modes import ByWords
@@ -219,23 +220,9 @@ class _Search:
         for o, args in self.writes.items():
             readers = [(r, a) for r, op in enumerate(self.graph.ops) for a in op.reads if a.tensor in args.values()]
             plain = any(a.arg not in self.reads.get(r, {}) for r, a in readers)
-            if not {*args.values()} <= polled or (plain and not (self.bodies[o].keeps and self._is_awaited(o))):
+            if not {*args.values()} <= polled or (plain and not self.bodies[o].keeps):
                 wrong.add(o)
         return self._leave_out(self.writes, wrong)
-
-    def _is_awaited(self, op: int) -> bool:
-        """Whether some op waits for tiles of this one as it reads a tensor."""
-        return any(link.target.arg not in self.reads.get(taker, {}) for taker, link in self._takers.get(op, ()))
-
-    @cached_property
-    def _takers(self) -> dict[int, list[tuple[int, Link]]]:
-        """Of each op, who reads what it writes."""
-        found: dict[int, list[tuple[int, Link]]] = {}
-        for taker in range(len(self.graph.ops)):
-            for link in self._links(taker):
-                for op in link.producers if link.hazard is Hazard.RAW else ():
-                    found.setdefault(op, []).append((taker, link))
-        return found
 
     def _without_writers(self) -> bool:
         """Leave out readers of what some op writes as a tensor, and writers beside such."""
@@ -303,12 +290,9 @@ class _Search:
 
     def _reads_all(self, op: Op, access: Access) -> bool:
         """Whether tiles of an op read every element of a tensor, in boxes that are equal or apart."""
-        shape = self.graph.tensor(access.tensor).shape
-        first = np.zeros(op.tiles, np.int64)
-        lo, hi = access.bounds(shape, op.coords(), first, first + op.k_extent)
-        boxes = np.unique(np.concatenate([lo, hi], axis=1), axis=0)
-        elements = np.prod(boxes[:, len(shape) :] - boxes[:, : len(shape)], axis=1, dtype=np.int64)
-        return int(elements.sum()) == int(np.prod(shape, dtype=np.int64))
+        lo, hi = np.split(np.unique(np.hstack(boxes(self.graph, op, access)), axis=0), 2, axis=1)
+        elements = int(np.prod(hi - lo, axis=1, dtype=np.int64).sum())
+        return elements == int(np.prod(self.graph.tensor(access.tensor).shape, dtype=np.int64))
 
     def _suits(self, op: int, args: frozenset[str]) -> bool:
         """Whether an op that polls these arguments waits for the tiles behind them alone."""

@@ -76,8 +76,7 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MO
 
 def least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
     """What matmuls over some tokens, 17 or more, take in the way that takes least; infinite if no ring holds them."""
-    _, costs = _priced(list(dict.fromkeys(_kinds(ops).values())), device, MOST_WARPGROUPS)
-    return min(costs, default=inf)
+    return _least(list(dict.fromkeys(_kinds(ops).values())), device)
 
 
 @cache
@@ -89,9 +88,13 @@ def normalises_sooner(m: int, hidden: int, ffn: int, sums: int, device: DeviceSp
         sums: matrices of up, which are ffn x hidden.
     """
     up, down = Extents(m, (ffn,), hidden, sums), Extents(m, (hidden,), ffn, 1)
-    own = min(_priced([(replace(up, normalised=True), _STEP), (down, _STEP)], device, MOST_WARPGROUPS)[1], default=inf)
-    apart = min(_priced([(up, _STEP), (down, _STEP)], device, MOST_WARPGROUPS)[1], default=inf)
+    own, apart = (_least([(first, _STEP), (down, _STEP)], device) for first in (replace(up, normalised=True), up))
     return own <= norm_seconds(m, hidden, device) + apart
+
+
+def _least(unlike: Sequence[tuple[Extents, int]], device: DeviceSpec) -> float:
+    _, costs = _priced(unlike, device, MOST_WARPGROUPS)
+    return min(costs, default=inf)
 
 
 def _priced(
