@@ -139,7 +139,7 @@ template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLO
     }
   };
   // Of a row of a panel a thread adds 8 pairs of squares as pairs of bf16, two by two, in 30 instructions for 64. Four
-  // roundings are behind each such sum, so it is off by 4 / 256 at the very worst; sums of thousands mostly by 1e-4,
+  // roundings are behind each such sum, so it is off by 4 / 256 at the very worst; sums of thousands by some 2e-4,
   // and of rows whose elements are all of one magnitude by 3.5e-3 at most (docs/tried.md).
   DEVICE void load(unsigned slot, unsigned gains, Rows& rows) {
 #pragma unroll
