@@ -90,7 +90,7 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
     plain, biased = (ffn(16, FFNShape(4096, 14336, RELU, False), bias=bias) for bias in (False, True))
     assert library_us(plain, H200) == library_us(biased, H200) < library_us(graph, H200)
     assert library_us(graph, H100) > library_us(graph, H200)  # whose memory is slower
-    few, more = (ffn(128, FFNShape(4096, 14336, RELU, False, norm=1e-5), device=device) for device in (H100, H200))
+    few, more = (ffn(200, FFNShape(4096, 14336, RELU, False, norm=1e-5), device=device) for device in (H100, H200))
     assert len(few.ops) < len(more.ops)  # PyTorch's norm is a kernel, whoever makes ours
     assert library_us(few, H200) == library_us(more, H200)
     assert library_us(two_copies(64, 64), H200) == pytest.approx(2 * 2.5, rel=0.01)

@@ -268,9 +268,9 @@ def test_products_that_normalise_their_rows_are_right_and_touch_nothing_else(nam
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize("magnitude", ["1.82", "1.43", "every eighth 23 times as large"])
-def test_squares_are_right_to_what_results_are_rounded_to_of_rows_whose_errors_add_up(magnitude: str) -> None:
-    """They are added in bf16 at first, eight at a time; the factor is off by half of what their sum is."""
+@pytest.mark.parametrize("magnitude", ["1.65", "1.18", "every eighth 17 times as large"])
+def test_squares_are_right_to_twice_what_results_are_rounded_to_of_rows_whose_errors_add_up(magnitude: str) -> None:
+    """They are added in bf16 at first, four at a time; the factor is off by half of what their sum is."""
     pytest.importorskip("triton")
     from ..emulator.walk import run_poisoned
 
@@ -278,12 +278,12 @@ def test_squares_are_right_to_what_results_are_rounded_to_of_rows_whose_errors_a
     given = case.inputs(0)
     shape = given["x"].shape
     sign = torch.randn(shape, generator=torch.Generator().manual_seed(1)).sign()
-    outer = torch.where(torch.arange(shape[1]) % 64 < 8, 23.0, 1.0)
+    outer = torch.where(torch.arange(shape[1]) % 64 < 8, 17.0, 1.0)
     x = (sign * (outer if magnitude.startswith("every") else float(magnitude))).bfloat16()
     given |= {"x": x, "w_down": (given["w_down"] * 64).bfloat16()}  # beside which x counts little
     out, want = run_poisoned(run, given, 0) - x, case.exact(given) - x.double()
     scale = float((out.double() * want).sum() / want.square().sum())
-    assert abs(scale - 1) < 1 / 256
+    assert abs(scale - 1) < 2 / 256
     assert relative_error(out, want) < 1e-2
 
 
@@ -303,14 +303,16 @@ def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) 
     ("m", "hidden", "ffn", "gated", "own"),
     [
         (64, 12288, 6144, False, "both"),
-        (67, 4096, 14336, True, "both"),  # 1 to 16 % faster than with an op, as all that say so (docs/tried.md)
-        (94, 5120, 13824, True, "both"),
+        (86, 3072, 8192, True, "both"),  # on an H200 2 to 6 % faster than with an op, as all that say so
         (128, 2048, 8192, True, "both"),
-        (128, 4096, 14336, False, "H100"),  # whose memory takes longer for weights, while rows are scaled
-        (128, 12288, 6144, False, "H100"),
-        (96, 4096, 14336, False, "H100"),
-        (200, 4096, 14336, False, ""),
-        (256, 12288, 6144, False, ""),
+        (128, 4096, 14336, False, "both"),
+        (256, 12288, 6144, False, "both"),
+        (256, 8192, 3584, True, "both"),
+        (128, 12288, 6144, False, "H100"),  # whose memory takes longer for weights, while rows are scaled
+        (200, 4096, 14336, False, "H100"),
+        (128, 4096, 14336, True, ""),
+        (68, 5120, 27648, True, ""),
+        (136, 2560, 10240, False, ""),
         (1024, 4096, 14336, True, ""),
     ],
 )

@@ -57,12 +57,17 @@ def test_scaling_rows_takes_time_for_each_panel_of_each_tile() -> None:
     panels = 4 * 4096 // 64  # of the busiest SM, which has four of 448 items
     scaling = way_us(own, narrow) - way_us(own, replace(narrow, gains=False))
     assert 0 < scaling < panels * 0.12
-    two = Way(MatmulTile(128, 112, 64, num_warps=8), 1, 1, 128, gains=True)
-    tall, rows = replace(own, m=128), 64 * 0.18  # of 64 panels: behind products, where memory hides neither
-    products = 2 * 128 * 112 * 4096 * 132 / 790e12 * 1e6
-    stream = 14336 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
-    longer = way_us(tall, two) - way_us(tall, replace(two, gains=False))
-    assert longer == pytest.approx(products + rows - stream, abs=0.1)
+@pytest.mark.parametrize("width", [64, 112, 160, 256])
+def test_more_warpgroups_scale_beside_products_and_loads(width: int) -> None:
+    """45 ns a panel, and what 180 ns beside 7 tenths of its products take longer than whatever is longest."""
+    rows = Extents(256, (width * 66,), 4096, 1, normalised=True)  # an item for each SM, of 64 panels
+    way = Way(MatmulTile(128, width, 64, num_warps=8), 1, 1, 128, gains=True)
+    longer = 1e6 * (seconds(rows, way, 8, il.H200) - seconds(rows, replace(way, gains=False), 8, il.H200))
+    products = 2 * 128 * width * 64 * 132 / 790e12 * 1e6
+    longest = max(products, 0.3, (128 + width) * 64 * 2 / il.H200.sm_l2_bytes_per_s * 1e6)  # or stages, or loads
+    beside = max(0.0, 0.18 + 0.7 * products - longest)
+    assert longer == pytest.approx(64 * (0.045 + beside), rel=1e-6)
+    assert (beside > 0.04) == (width == 160)
 
 
 def test_others_wait_for_an_op_that_normalises_as_long_as_its_busiest_sm_reads_rows() -> None:

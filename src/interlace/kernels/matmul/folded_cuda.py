@@ -138,9 +138,9 @@ template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLO
       if (WARPGROUPS < 3) asm volatile("" : "+r"(place));
     }
   };
-  // Of a row of a panel a thread adds 8 pairs of squares as pairs of bf16, two by two, in 30 instructions for 64. Four
-  // roundings are behind each such sum, so it is off by 4 / 256 at the very worst; sums of thousands by some 2e-4,
-  // and of rows whose elements are all of one magnitude by 3.5e-3 at most (docs/tried.md).
+  // Of a row of a panel a thread adds 8 pairs of squares as pairs of bf16: four, the other four, and these two sums, in
+  // 26 instructions for 64. Five roundings are behind each, so it is off by 5 / 256 at the very worst; sums of
+  // thousands by some 2e-4, and of rows whose elements are all of one magnitude by 5.3e-3 at most (docs/tried.md).
   DEVICE void load(unsigned slot, unsigned gains, Rows& rows) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) this->load_block(b, slot + rows.places[b]);
@@ -152,18 +152,16 @@ template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLO
         load_matrices(gain[half], gains + rows.gains + p * 128 + half * 64);
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) {
-        unsigned squares[2][4];
+        unsigned squares[2][2] = {};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          unsigned(&piece)[4] = this->pieces[p][0][b][i];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) squares[r][i] = squares_of(piece[r], piece[r + 2]);
-#pragma unroll
-          for (int n = 0; n < 4; ++n) piece[n] = times(piece[n], gain[i / 2][i % 2 * 2 + n / 2]);
+        for (int n = 0; n < 16; ++n) {
+          unsigned& pair = this->pieces[p][0][b][n / 4][n % 4];
+          squares[n % 2][n / 8] = plus_squares(squares[n % 2][n / 8], pair);
+          pair = times(pair, gain[n / 8][n / 2 % 4]);
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const unsigned sum = plus(plus(squares[r][0], squares[r][1]), plus(squares[r][2], squares[r][3]));
+          const unsigned sum = plus(squares[r][0], squares[r][1]);
           rows.squares[b][r] += low_of(sum) + high_of(sum);
         }
       }

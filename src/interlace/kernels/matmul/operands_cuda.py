@@ -33,10 +33,9 @@ DEVICE unsigned plus(unsigned pair, unsigned other) {
   asm("add.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
   return both;
 }
-// Of each half of two pairs the sum of squares.
-DEVICE unsigned squares_of(unsigned pair, unsigned other) {
+DEVICE unsigned plus_squares(unsigned sums, unsigned pair) {
   unsigned both;
-  asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %1, %2;" : "=r"(both) : "r"(other), "r"(times(pair, pair)));
+  asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %1, %2;" : "=r"(both) : "r"(pair), "r"(sums));
   return both;
 }
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }

@@ -6,12 +6,12 @@ or a part of one along k, is also no faster than
     products    at the chip's rate, of as many tokens as the tensor core pads to
     loads       weights and tokens, at the rate of an SM through the L2
     stages      of the ring, each with its barriers
-    scaling     of rows that are normalised, a panel at a time, and products behind it; but of one warpgroup that has
-                one item, whose scaling is mostly hidden
+    scaling     of rows that are normalised, a panel at a time: by one warpgroup, and products behind it, but of an SM's
+                only item that is mostly hidden; by more, beside products, which take shared memory's time too
 
 and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
-every stage costs besides and the epilogue, by the float32 sums of a tile; and of a split tile the others' sums are
-stored and loaded, several at a time.
+every stage costs besides, and each panel that more than one warpgroup scales, and the epilogue, by the float32 sums of
+a tile; and of a split tile the others' sums are stored and loaded, several at a time.
 
 Six constants of a chip are fitted (``Stages``), those of an H200 to 236 ways of 43 FFNs, gated and not, over 17 to
 4,096 tokens (``walk-cost-h200.json``); those of scaling were chosen by layers (below), and everything else was measured
@@ -38,9 +38,10 @@ from interlace.policies.setting import OpSetting
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
-# Scaling a panel of rows, and each 64 of these: so the formula takes those of the tiles measured that were faster. And
-# what an SM reads of the rows that it normalises for an op which does nothing else (docs/tried.md for all three).
-_SCALED_NS, _ROWS_SCALED_NS, _NORMED_BYTES_PER_S = 60.0, 60.0, 7e9
+# Scaling a panel of rows that are normalised, by a warpgroup that is alone; by more, for each of them and beside this
+# part of their products, which share shared memory with it; and besides. What an SM reads of such rows for an op which
+# does nothing else (docs/tried.md for all).
+_SCALED_NS, _BESIDE_NS, _OF_PRODUCTS, _SCALED_TOO_NS, _NORMED_BYTES_PER_S = 120.0, 90.0, 0.7, 45.0, 7e9
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
@@ -130,13 +131,17 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s * (_ALONE if stages < _ENOUGH_STAGES else 1.0)
     chunks = k / way.tile.k
     item = max(products, loads, chunks * stage.least_ns * 1e-9)
-    if way.gains and (waves > 1 or way.tile.num_warps > 4):  # of an SM's only item a warpgroup's is hidden
-        item = max(item, products + k / PANEL * (_SCALED_NS + way.tile.m / 64 * _ROWS_SCALED_NS) * 1e-9)
+    each, panels = chunks * stage.each_ns, k / PANEL
+    if way.gains and way.tile.num_warps > 4:
+        item = max(item, _OF_PRODUCTS * products + panels * way.tile.m / 64 * _BESIDE_NS * 1e-9)
+        each += panels * _SCALED_TOO_NS
+    elif way.gains and waves > 1:  # of an SM's only item a warpgroup's is hidden
+        item = max(item, products + panels * _SCALED_NS * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
     weights *= max(1.0, stage.saturating * device.sms / items)
     under_way = min(_MOST_BYTES, stages * way.stage_bytes[0])
     weights *= 1 + stage.shallow * max(0.0, 1 - under_way / _ENOUGH_BYTES)
     epilogue = way.sum_bytes / stage.epilogue_bytes_per_s * (stage.turned if way.tile.swap_ab else 1.0)
     fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
-    found = max(waves * item, weights) + waves * (epilogue + chunks * stage.each_ns * 1e-9) + fix_up
+    found = max(waves * item, weights) + waves * (epilogue + each * 1e-9) + fix_up
     return found * (_THREE if way.tile.num_warps > 8 else 1.0)
