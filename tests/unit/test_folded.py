@@ -313,6 +313,8 @@ def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) 
         (128, 4096, 14336, True, ""),
         (68, 5120, 27648, True, ""),
         (136, 2560, 10240, False, ""),
+        (512, 4096, 14336, False, ""),
+        (512, 12288, 6144, False, ""),
         (1024, 4096, 14336, True, ""),
     ],
 )

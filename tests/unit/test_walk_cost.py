@@ -67,6 +67,9 @@ def test_more_warpgroups_scale_beside_products_and_loads(width: int) -> None:
     longest = max(products, 0.3, (128 + width) * 64 * 2 / il.H200.sm_l2_bytes_per_s * 1e6)  # or stages, or loads
     beside = max(0.0, 0.18 + 0.7 * products - longest)
     assert longer == pytest.approx(64 * (0.045 + beside), rel=1e-6)
+    more = replace(rows, m=384, widths=(width * 44,))  # as many items, of three tiles that have the same weights
+    longer = 1e6 * (seconds(more, way, 8, il.H200) - seconds(more, replace(way, gains=False), 8, il.H200))
+    assert longer == pytest.approx(64 * (0.11 + beside), rel=1e-6)
     assert (beside > 0.04) == (width == 160)
 
 

@@ -39,9 +39,10 @@ _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
 # Scaling a panel of rows that are normalised, by a warpgroup that is alone; by more, for each of them and beside this
-# part of their products, which share shared memory with it; and besides. What an SM reads of such rows for an op which
-# does nothing else (docs/tried.md for all).
-_SCALED_NS, _BESIDE_NS, _OF_PRODUCTS, _SCALED_TOO_NS, _NORMED_BYTES_PER_S = 120.0, 90.0, 0.7, 45.0, 7e9
+# part of their products, which share shared memory with it; and besides, where at most so many tiles have the same
+# weights, and where more do. What an SM reads of such rows for an op which does nothing else (docs/tried.md for all).
+_SCALED_NS, _BESIDE_NS, _OF_PRODUCTS, _SCALED_TOO_NS, _FEW_ROWS = 120.0, 90.0, 0.7, (45.0, 110.0), 2
+_NORMED_BYTES_PER_S = 7e9
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
@@ -124,7 +125,8 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     """What ops of these extents take in a way, in a ring of so many stages."""
     stage = device.stages
     columns = sum([-(-width // way.tile.n) for width in extents.widths])
-    items = -(-extents.m // way.tile.m) * columns * way.parts
+    rows = -(-extents.m // way.tile.m)
+    items = rows * columns * way.parts
     waves = -(-items // device.sms)
     k = extents.k / way.parts
     products = 2 * way.tile.m * way.rows * k * device.sms / device.flops_per_s(bf16)
@@ -134,7 +136,7 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     each, panels = chunks * stage.each_ns, k / PANEL
     if way.gains and way.tile.num_warps > 4:
         item = max(item, _OF_PRODUCTS * products + panels * way.tile.m / 64 * _BESIDE_NS * 1e-9)
-        each += panels * _SCALED_TOO_NS
+        each += panels * _SCALED_TOO_NS[rows > _FEW_ROWS]
     elif way.gains and waves > 1:  # of an SM's only item a warpgroup's is hidden
         item = max(item, products + panels * _SCALED_NS * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
