@@ -268,8 +268,10 @@ def test_products_that_normalise_their_rows_are_right_and_touch_nothing_else(nam
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize("magnitude", ["1.65", "1.18", "every eighth 17 times as large"])
-def test_squares_are_right_to_twice_what_results_are_rounded_to_of_rows_whose_errors_add_up(magnitude: str) -> None:
+@pytest.mark.parametrize(
+    ("magnitude", "off"), [("1.65", 1), ("1.18", 1), ("1.82", 1), ("every eighth 17 times as large", 2)]
+)
+def test_squares_are_about_as_right_as_results_of_rows_whose_errors_add_up(magnitude: str, off: int) -> None:
     """They are added in bf16 at first, four at a time; the factor is off by half of what their sum is."""
     pytest.importorskip("triton")
     from ..emulator.walk import run_poisoned
@@ -283,7 +285,7 @@ def test_squares_are_right_to_twice_what_results_are_rounded_to_of_rows_whose_er
     given |= {"x": x, "w_down": (given["w_down"] * 64).bfloat16()}  # beside which x counts little
     out, want = run_poisoned(run, given, 0) - x, case.exact(given) - x.double()
     scale = float((out.double() * want).sum() / want.square().sum())
-    assert abs(scale - 1) < 2 / 256
+    assert abs(scale - 1) < off / 256
     assert relative_error(out, want) < 1e-2
 
 
@@ -304,6 +306,7 @@ def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) 
     [
         (64, 12288, 6144, False, "both"),
         (86, 3072, 8192, True, "both"),  # on an H200 2 to 6 % faster than with an op, as all that say so
+        (90, 4096, 14336, True, "H200"),
         (128, 2048, 8192, True, "both"),
         (128, 4096, 14336, False, "both"),
         (256, 12288, 6144, False, "both"),

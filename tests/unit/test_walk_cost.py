@@ -48,29 +48,58 @@ def test_deeper_split_and_wider_tiles_cost_what_they_cost() -> None:
     assert way_us(many, tall) < way_us(many, replace(tall, tile=replace(tall.tile, n=64)))  # tokens load for 64 rows
 
 
-def test_scaling_rows_takes_time_for_each_panel_of_each_tile() -> None:
-    own = replace(UP, normalised=True)
-    narrow = Way(MatmulTile(64, 32, 256), 1, 1, 64, gains=True)
-    few = replace(own, widths=(132 * 32,))  # an item for each SM: of one warpgroup its scaling is hidden
-    assert way_us(few, narrow) == way_us(few, replace(narrow, gains=False))
-    assert way_us(few, narrow) < 64 * 0.12 + 2 * 64 * 32 * 4096 * 132 / 790e12 * 1e6
-    panels = 4 * 4096 // 64  # of the busiest SM, which has four of 448 items
-    scaling = way_us(own, narrow) - way_us(own, replace(narrow, gains=False))
-    assert 0 < scaling < panels * 0.12
+def longer_us(rows: Extents, way: Way) -> float:
+    """What scaling takes, in a ring of eight stages."""
+    return 1e6 * (seconds(rows, way, 8, il.H200) - seconds(rows, replace(way, gains=False), 8, il.H200))
+
+
+@pytest.mark.parametrize("waves", [1, 2, 4])
+def test_one_warpgroup_scales_ahead_of_products_but_an_sms_only_item(waves: int) -> None:
+    """120 ns a panel of each tile, by as much as memory does not hide."""
+    rows = Extents(64, (waves * 132 * 32,), 4096, 1, normalised=True)
+    products = 2 * 64 * 32 * 4096 * 132 / 790e12 * 1e6
+    stream = 132 * 32 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
+    assert products + 64 * 0.12 > stream
+    loads = (64 + 32) * 4096 * 2 / il.H200.sm_l2_bytes_per_s * 1e6
+    scaled = waves * (products + 64 * 0.12 - max(stream, loads, 16 * 0.3))
+    way = Way(MatmulTile(64, 32, 256), 1, 1, 64, gains=True)
+    assert longer_us(rows, way) == pytest.approx(scaled if waves > 1 else 0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize("width", [64, 112, 160, 256])
 def test_more_warpgroups_scale_beside_products_and_loads(width: int) -> None:
     """45 ns a panel, and what 180 ns beside 7 tenths of its products take longer than whatever is longest."""
     rows = Extents(256, (width * 66,), 4096, 1, normalised=True)  # an item for each SM, of 64 panels
     way = Way(MatmulTile(128, width, 64, num_warps=8), 1, 1, 128, gains=True)
-    longer = 1e6 * (seconds(rows, way, 8, il.H200) - seconds(rows, replace(way, gains=False), 8, il.H200))
     products = 2 * 128 * width * 64 * 132 / 790e12 * 1e6
     longest = max(products, 0.3, (128 + width) * 64 * 2 / il.H200.sm_l2_bytes_per_s * 1e6)  # or stages, or loads
     beside = max(0.0, 0.18 + 0.7 * products - longest)
-    assert longer == pytest.approx(64 * (0.045 + beside), rel=1e-6)
-    more = replace(rows, m=384, widths=(width * 44,))  # as many items, of three tiles that have the same weights
-    longer = 1e6 * (seconds(more, way, 8, il.H200) - seconds(more, replace(way, gains=False), 8, il.H200))
-    assert longer == pytest.approx(64 * (0.11 + beside), rel=1e-6)
     assert (beside > 0.04) == (width == 160)
+    assert longer_us(rows, way) == pytest.approx(64 * (0.045 + beside), rel=1e-6)
+    more = replace(rows, m=384, widths=(width * 44,))  # as many items, of three tiles that have the same weights
+    assert longer_us(more, way) == pytest.approx(64 * (0.11 + beside), rel=1e-6)
+
+
+@pytest.mark.parametrize(("m", "besides"), [(384, 0.045), (385, 0.11)])
+def test_scaling_costs_more_beyond_two_tiles_of_rows_however_many_they_have(m: int, besides: float) -> None:
+    three = Way(MatmulTile(192, 96, 64, num_warps=12), 1, 1, 192, gains=True)
+    rows = Extents(m, (96 * 40,), 4096, 1, normalised=True)
+    products = 2 * 192 * 96 * 64 * 132 / 790e12 * 1e6
+    beside = 3 * 0.09 + 0.7 * products - max(products, (192 + 96) * 64 * 2 / il.H200.sm_l2_bytes_per_s * 1e6)
+    assert beside > 0.04
+    assert longer_us(rows, three) == pytest.approx(1.035 * 64 * (besides + beside), rel=1e-6)
+
+
+def test_memory_and_loads_are_in_each_others_way_where_deep_stages_have_more_tokens_than_weights() -> None:
+    """To the sixth root of the sum of both times' sixth powers (docs/tried.md)."""
+    rows = Extents(96, (132 * 80,), 4096, 1)
+    deep = Way(MatmulTile(128, 80, 128, num_warps=8), 1, 1, 96)
+    stream = 132 * 80 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
+    loads = (96 + 80) * 4096 * 2 / il.H200.sm_l2_bytes_per_s * 1e6
+
+    apart = seconds(rows, replace(deep, loaded=80), 8, il.H200)
+    longer = 1e6 * (seconds(rows, deep, 8, il.H200) - apart)
+    assert longer == pytest.approx((stream**6 + loads**6) ** (1 / 6) - max(stream, 160 / 176 * loads), abs=1e-6)
 
 
 def test_others_wait_for_an_op_that_normalises_as_long_as_its_busiest_sm_reads_rows() -> None:

@@ -33,6 +33,7 @@ DEVICE unsigned plus(unsigned pair, unsigned other) {
   asm("add.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
   return both;
 }
+// Sums, and to each half the square of a pair's half.
 DEVICE unsigned plus_squares(unsigned sums, unsigned pair) {
   unsigned both;
   asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %1, %2;" : "=r"(both) : "r"(pair), "r"(sums));

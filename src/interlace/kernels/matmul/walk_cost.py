@@ -4,10 +4,11 @@ An op's weights stream at memory's rate, if most SMs have an item and enough of 
 or a part of one along k, is also no faster than
 
     products    at the chip's rate, of as many tokens as the tensor core pads to
-    loads       weights and tokens, at the rate of an SM through the L2
+    loads       weights and tokens, at the rate of an SM through the L2; where deep stages have more tokens than
+                weights, these and memory are in each other's way
     stages      of the ring, each with its barriers
     scaling     of rows that are normalised, a panel at a time: by one warpgroup, and products behind it, but of an SM's
-                only item that is mostly hidden; by more, beside products, which take shared memory's time too
+                only item that is mostly hidden; by more, at the same time as a part of products
 
 and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
 every stage costs besides, and each panel that more than one warpgroup scales, and the epilogue, by the float32 sums of
@@ -38,10 +39,13 @@ from interlace.policies.setting import OpSetting
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
-# Scaling a panel of rows that are normalised, by a warpgroup that is alone; by more, for each of them and beside this
-# part of their products, which share shared memory with it; and besides, where at most so many tiles have the same
-# weights, and where more do. What an SM reads of such rows for an op which does nothing else (docs/tried.md for all).
-_SCALED_NS, _BESIDE_NS, _OF_PRODUCTS, _SCALED_TOO_NS, _FEW_ROWS = 120.0, 90.0, 0.7, (45.0, 110.0), 2
+_IN_THE_WAY = 6  # if both are alike, the sixth root of 2 times as long (docs/tried.md)
+# Scaling a panel of rows that are normalised, by a warpgroup that is alone (docs/tried.md for all).
+_SCALED_NS = 120.0
+# By more: for each, beside so much of their products; and besides, where few tiles have the same weights, or more.
+_BESIDE_NS, _OF_PRODUCTS = 90.0, 0.7
+_BESIDES_NS, _FEW_ROW_TILES, _BESIDES_OF_MORE_NS = 45.0, 2, 110.0
+# What an SM reads of such rows for an op that does nothing else.
 _NORMED_BYTES_PER_S = 7e9
 _THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
@@ -125,8 +129,8 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     """What ops of these extents take in a way, in a ring of so many stages."""
     stage = device.stages
     columns = sum([-(-width // way.tile.n) for width in extents.widths])
-    rows = -(-extents.m // way.tile.m)
-    items = rows * columns * way.parts
+    row_tiles = -(-extents.m // way.tile.m)
+    items = row_tiles * columns * way.parts
     waves = -(-items // device.sms)
     k = extents.k / way.parts
     products = 2 * way.tile.m * way.rows * k * device.sms / device.flops_per_s(bf16)
@@ -135,8 +139,8 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     item = max(products, loads, chunks * stage.least_ns * 1e-9)
     each, panels = chunks * stage.each_ns, k / PANEL
     if way.gains and way.tile.num_warps > 4:
-        item = max(item, _OF_PRODUCTS * products + panels * way.tile.m / 64 * _BESIDE_NS * 1e-9)
-        each += panels * _SCALED_TOO_NS[rows > _FEW_ROWS]
+        item = max(item, _OF_PRODUCTS * products + panels * (way.tile.num_warps // 4) * _BESIDE_NS * 1e-9)
+        each += panels * (_BESIDES_NS if row_tiles <= _FEW_ROW_TILES else _BESIDES_OF_MORE_NS)
     elif way.gains and waves > 1:  # of an SM's only item a warpgroup's is hidden
         item = max(item, products + panels * _SCALED_NS * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
@@ -145,5 +149,7 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     weights *= 1 + stage.shallow * max(0.0, 1 - under_way / _ENOUGH_BYTES)
     epilogue = way.sum_bytes / stage.epilogue_bytes_per_s * (stage.turned if way.tile.swap_ab else 1.0)
     fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
+    if way.tile.num_warps > 4 and way.tile.k > PANEL and way.loaded > way.rows:
+        weights = (weights**_IN_THE_WAY + (waves * loads) ** _IN_THE_WAY) ** (1 / _IN_THE_WAY)
     found = max(waves * item, weights) + waves * (epilogue + each * 1e-9) + fix_up
     return found * (_THREE if way.tile.num_warps > 8 else 1.0)
