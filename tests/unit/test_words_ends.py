@@ -1,0 +1,139 @@
+"""What becomes of waits for the end of an op that leaves words alone: they are for those who have polled them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il  # noqa: E402
+from interlace.executors.parts import bodies_of  # noqa: E402
+from interlace.executors.words import HandedOver, handed_over  # noqa: E402
+from interlace.kernels.bodies import AS_TENSORS  # noqa: E402
+from interlace.plan.plan import Plan, Waits  # noqa: E402
+
+#: The first leaves words, the second polls them, the third and fourth do neither.
+NAMES = "left", "polls", "later", "last"
+LEFT, POLLS, LATER, LAST = range(4)
+FOUND = HandedOver({}, {LEFT: AS_TENSORS}, {POLLS: frozenset({LEFT})}, {LEFT: POLLS})
+TILES = 4
+
+
+def chain() -> Plan:
+    """Four products one behind the other, of four tiles each, with a semaphore for each tile."""
+    t = {name: il.Tensor(name, (16 * TILES, 16), il.fp32) for name in ("x", *NAMES)}
+    t["w"] = il.Tensor("w", (16, 16), il.fp32)
+    before = ("x", *NAMES)
+    tile = il.MatmulTile(16, 16, 16)
+    ops = [il.matmul(f"to_{name}", t[of], t["w"], t[name], tile=tile) for of, name in zip(before, NAMES, strict=False)]
+    return il.build(il.Graph("chain", (*t.values(),), (*ops,), ("x", "w"), ("last",)), il.Choices(2))
+
+
+def semaphores(plan: Plan, op: int) -> list[int]:
+    return sorted({*plan.items.post[plan.items.op == op].tolist()})
+
+
+def with_waits(plan: Plan, rows: dict[int, tuple[int, int, int, int]]) -> Plan:
+    """A plan whose items have these waits alone, as first, count, stride and threshold."""
+    ptr = np.searchsorted([*rows], np.arange(len(plan.items) + 1))
+    return replace(plan, waits=Waits(ptr, *zip(*rows.values(), strict=True), [0] * len(rows)))
+
+
+def left(plan: Plan) -> dict[int, tuple[int, int, int, int]]:
+    """Of each item that waits still, its wait."""
+    found = FOUND.without(plan.waits, plan)
+    columns = (found.item, found.first, found.count, found.stride, found.threshold)
+    return {item: tuple(rest) for item, *rest in np.stack(columns, 1).tolist()}
+
+
+def items(plan: Plan, op: int) -> list[int]:
+    return np.flatnonzero(plan.items.op == op).tolist()
+
+
+@pytest.mark.parametrize("posts", [1, 2])
+def test_who_waits_for_an_end_awaits_all_who_polled_it_if_it_begins_behind_them(posts: int) -> None:
+    plan = chain()
+    if posts == 2:  # every tile of who polls posts twice, as two parts of it do
+        twice = np.sort(np.r_[np.arange(len(plan.items)), items(plan, POLLS)])
+        plan = replace(plan, items=replace(plan.items, **{c: getattr(plan.items, c)[twice] for c in vars(plan.items)}))
+    first, count = semaphores(plan, LEFT)[0], TILES
+    of_polls = semaphores(plan, POLLS)
+    behind = [i for i in items(plan, LAST) if i > max(items(plan, POLLS))]
+    whole, part = (first, count, 1, 1), (first + 1, 1, 1, 1)
+    assert of_polls == [*range(of_polls[0], of_polls[0] + TILES)]
+    assert len(behind) >= 2
+    found = left(with_waits(plan, {behind[0]: whole, behind[1]: part}))
+    assert found == dict.fromkeys(behind[:2], (of_polls[0], TILES, 1, posts))
+
+
+def test_who_begins_before_one_who_polls_waits_as_it_did() -> None:
+    plan = chain()
+    order = np.r_[items(plan, LEFT), items(plan, POLLS)[:2], items(plan, LATER)[:1], items(plan, POLLS)[2:]]
+    order = np.r_[order, items(plan, LATER)[1:], items(plan, LAST)]
+    plan = replace(plan, items=replace(plan.items, **{c: getattr(plan.items, c)[order] for c in vars(plan.items)}))
+    between, whole = items(plan, LATER)[0], (semaphores(plan, LEFT)[0], TILES, 1, 1)
+    assert min(items(plan, POLLS)) < between < max(items(plan, POLLS))
+    assert left(with_waits(plan, {between: whole})) == {between: whole}
+
+
+def test_waits_of_who_polls_are_gone_and_those_for_others_are_what_they_were() -> None:
+    plan = chain()
+    whole = {op: (semaphores(plan, op)[0], TILES, 1, 1) for op in range(4)}
+    beside = (semaphores(plan, LEFT)[0], 2 * TILES, 1, 1)  # of two ops
+    assert semaphores(plan, LEFT) + semaphores(plan, POLLS) == [*range(beside[0], beside[0] + 2 * TILES)]
+    a, b, c = items(plan, LAST)[:3]
+    rows = {items(plan, POLLS)[0]: whole[LEFT], a: whole[POLLS], b: beside, c: whole[LATER]}
+    assert left(with_waits(plan, rows)) == {a: whole[POLLS], b: beside, c: whole[LATER]}
+
+
+@pytest.mark.parametrize("how", ["apart", "another's", "unlike"])
+def test_an_end_is_awaited_itself_where_who_polled_it_is_no_run_of_semaphores_of_its_own(how: str) -> None:
+    plan = chain()
+    post = plan.items.post.copy()
+    if how == "apart":
+        post *= 2
+    elif how == "another's":
+        post[items(plan, LATER)[0]] = semaphores(plan, POLLS)[1]
+    else:  # one of them counts two tiles, and another is of none
+        post[items(plan, POLLS)[1]] = semaphores(plan, POLLS)[0]
+        post[items(plan, POLLS)[2]] = semaphores(plan, POLLS)[1]
+        post[items(plan, POLLS)[3]] = semaphores(plan, POLLS)[2]
+    plan = replace(plan, items=replace(plan.items, post=post), semaphores=2 * plan.semaphores)
+    step = 2 if how == "apart" else 1
+    last, whole = items(plan, LAST)[-1], (semaphores(plan, LEFT)[0], TILES, step, 1)
+    assert left(with_waits(plan, {last: whole})) == {last: whole}
+
+
+def tensor(name: str) -> il.Tensor:
+    return il.Tensor(name, (16 * TILES // (2 if name == "half" else 1), 16), il.fp32)
+
+
+def copied(of: str, *to: str) -> il.Op:
+    """As many tiles as results have rows, each of which is made of its own."""
+    rows = (il.axes(1)[0].block(16), il.ALL)
+    writes = {("out", "beside")[n]: (tensor(name), rows) for n, name in enumerate(to)}
+    return il.Kernel("copied").op(f"to_{to[0]}", (tensor(to[0]).shape[0] // 16,), {"x": (tensor(of), rows)}, writes)
+
+
+def ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:
+    """Who is seen to end by whose polls, where any result may be words, beside which all is stored, or nothing."""
+    names = dict.fromkeys(access.tensor for op in ops for access in op.accesses)
+    graph = il.Graph("ends", (*map(tensor, names),), ops, ("x",), outputs)
+    body = bodies_of(chain().graph)[0]
+    body = replace(body, publishes=("out",), polls=("x",), keeps=keeps, by_words=None, trips=None)
+    bodies = [body] * len(ops)
+    found = handed_over(il.build(graph, il.Choices(16)), bodies, il.Options("meta")).ended_with
+    return {ops[o].name: ops[by].name for o, by in found.items()}
+
+
+def test_an_end_is_seen_by_one_op_that_polls_every_tile_and_by_no_other() -> None:
+    left, a, b = copied("x", "left"), copied("left", "a"), copied("left", "b")
+    assert ended(left, a) == {"to_left": "to_a"}
+    assert ended(left, a, keeps=True) == {}
+    assert ended(left, a, b, outputs=("a", "b")) == {}
+    assert ended(left, copied("left", "half"), outputs=("half",)) == {}
+    assert ended(copied("x", "left", "b"), a, outputs=("a", "b")) == {}
