@@ -62,9 +62,25 @@ def environment() -> dict[str, str]:
 
 
 def key(of: Graph, choices: Choices = CHOICES) -> str:
-    found = kept._key(of, choices)
+    found = kept._key(lambda: kept._made_of(of, choices))
     assert found is not None
     return found
+
+
+def test_of_a_plan_that_is_there_what_was_proved_is_found_again_if_it_is_the_same(
+    folder: Path, made: list[Proof]
+) -> None:
+    plan = il.build(graph(), CHOICES)
+    first, second = kept.proof_of(plan), kept.proof_of(il.build(graph(), CHOICES))
+    assert same(first, second)
+    assert len(made) == len([*folder.iterdir()]) == 1
+    waits = plan.waits
+    early = replace(plan, waits=replace(waits, threshold=waits.threshold - 1))
+    with pytest.raises(ThresholdError):
+        kept.proof_of(early)
+    few = il.build(graph(ops=kept.MANY - 1), CHOICES)
+    assert kept.proof_of(few).plan is few
+    assert len([*folder.iterdir()]) == 1
 
 
 def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(folder: Path, made: list[Proof]) -> None:

@@ -51,6 +51,7 @@ from interlace.executors.spawning import Spawning
 from interlace.executors.sums import with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.executors.words import handed_over
+from interlace.executors.words_proof import proved_words
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import ALONE, GENERATION, ROW_FLOATS, BodyKind
@@ -153,7 +154,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _lower(self) -> Table:
         graph, bodies = self.plan.graph, bodies_of(self.plan.graph)
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
-        self._shared, self._handed_over = shares.ops, handed_over(self.plan, bodies, self.options)
+        self._shared, self._handed_over = shares.ops, proved_words(self.plan, bodies, self.options)
         chunked, words = [body.chunked for body in bodies], self._handed_over
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=words)
         check_order(self.proof, table.parts.tolist())

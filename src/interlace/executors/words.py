@@ -8,7 +8,8 @@ layers, whose attention leaves ``parts`` for ``combine``:
     append 0 waits for 3, and overwrites a cache       waits for combine 0, which has what attend 0 made of the cache
     attend 0 posts 3                                   posts nothing: nobody waits for it
 
-The plan is proved with its waits, and words do what these do:
+The plan is proved with its waits. What is launched is proved again (``words_proof``): there polls wait for words, which
+order nothing else. For words do what these waits do:
 
 - *Who reads* has a wait for each tile that writes what it reads (``verify``), and takes no word that has another number
   than that tile gives it in this run. It polls all that its access maps say, of tiles of one op each, and a wait is

@@ -7,8 +7,9 @@ plans and proves:
     choices    workers, dispatch, policies, orders, splits, interleaving; how a device or an executor matters
     versions   of Python, NumPy and this package, and a hash of its sources
 
-Choices that are not the package's own, such as a policy of yours, are code that no key tells, so what they plan is not
-kept. Nor is what a package plans whose files changed after it was imported, nor a plan of few ops, which takes no time.
+Of a plan that is there (``proof_of``) the key has its digest for graph and choices. Choices that are not the package's
+own, such as a policy of yours, are code that no key tells, so what they plan is not kept. Nor is what a package plans
+whose files changed after it was imported, nor a plan of few ops, which takes no time.
 
 Why what is read is as good as proved here. The process that wrote it proved it, by the same code on the same graph, and
 proving again would give the same. A file begins with a hash of its key and of all that follows, so one that is damaged,
@@ -24,7 +25,7 @@ import hashlib
 import sys
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -38,7 +39,8 @@ from interlace.core.version import VERSION
 from interlace.graph.graph import Graph, to_data
 from interlace.kernels.cuda import cache as disk
 from interlace.plan.coverage import Coverage
-from interlace.plan.record import read, written
+from interlace.plan.plan import Plan
+from interlace.plan.record import digest, read, written
 from interlace.plan.verify import Proof, recalled, verify
 from interlace.planner.build import Choices, build
 
@@ -55,13 +57,32 @@ def proved(graph: Graph, choices: Choices) -> Proof:
     Raises:
         InterlaceError: as ``build`` and ``verify``.
     """
-    key = _key(graph, choices) if len(graph.ops) >= MANY else None
+    return _proved(graph, lambda: _made_of(graph, choices), lambda: build(graph, choices))
+
+
+def proof_of(plan: Plan) -> Proof:
+    """Of a plan that is there, such as one that follows from another: kept from before, or made here and kept.
+
+    Raises:
+        InterlaceError: as ``verify``.
+    """
+    return _proved(plan.graph, lambda: {"digest": digest(plan)}, lambda: plan)
+
+
+def _proved(graph: Graph, what: Callable[[], Mapping[str, Any]], plan: Callable[[], Plan]) -> Proof:
+    """Of a plan, by what it depends on, as JSON data."""
+    key = _key(what) if len(graph.ops) >= MANY else None
     proof = None if key is None else _lookup(key, graph)
     if proof is None:
-        proof = verify(build(graph, choices))
+        proof = verify(plan())
         if key is not None:
             disk.keep(key, *written(proof.plan, Coverage(proof.edges, proof.edges_by_wait, proof.rests_on)))
     return proof
+
+
+def _made_of(graph: Graph, choices: Choices) -> dict[str, Any]:
+    """Raises TypeError if a choice is not the package's own."""
+    return {"graph": to_data(graph), "choices": _told(choices)}
 
 
 def _lookup(key: str, graph: Graph) -> Proof | None:
@@ -74,14 +95,14 @@ def _lookup(key: str, graph: Graph) -> Proof | None:
         return None  # not what is written here, so it is made and written anew
 
 
-def _key(graph: Graph, choices: Choices) -> str | None:
+def _key(what: Callable[[], Mapping[str, Any]]) -> str | None:
     """The hash of what a proved plan depends on; None if that cannot be told."""
     made_by = sources(Path(__file__).parents[1])
     if made_by is None:
         return None
     versions = [sys.version, np.__version__, VERSION, made_by]
     try:
-        return disk.key_of(plan=_SCHEMA, graph=to_data(graph), choices=_told(choices), versions=versions)
+        return disk.key_of(plan=_SCHEMA, versions=versions, **what())
     except TypeError:
         return None
 

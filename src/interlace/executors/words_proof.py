@@ -1,0 +1,219 @@
+"""What is launched with words, as a plan that ``verify`` proves: words are tensors of their own there.
+
+A word orders nothing but itself. So a tile that polls words, or leaves some, is taken apart, each part an op of its
+own:
+
+    reads     what it reads as tensors, behind the waits that are left; it leaves a mark
+    words     from that mark and what it polls, the words that it leaves
+    stores    from the same, what it stores as tensors, words too where its body keeps these; it posts as the tile did
+
+Who polls waits in this plan for the words of each tile whose data it reads, and for nothing else of that tile; who
+waits for a tile's post waits for its words, too, as it posts behind them. What is stored as a tensor that nobody reads
+as such is left out, for nobody minds which of two such stores comes last. Of all this ``verify`` shows what it shows of
+any plan: that nothing is read before it is there, that no word is stored over before all who poll its last publication
+have it, and that no two wait for each other. It may rest on waits alone, as parts of a worker's items overlap.
+
+That a poll is as good as such a wait, with numbers that wrap, is said in ``words``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from interlace.core.dtypes import fp32
+from interlace.core.errors import CoverageError
+from interlace.executors.options import Options
+from interlace.executors.words import HandedOver, handed_over
+from interlace.graph.access import Access, Ints, axes
+from interlace.graph.dependencies import Dependencies, Hazard
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel
+from interlace.kernels.bodies import WalkBody
+from interlace.plan.orderings import Ordering
+from interlace.plan.plan import Items, Plan, Waits
+from interlace.planner.kept import proof_of
+
+_PART = Kernel("part of an op")
+_WHOLE, _READS, _WORDS, _STORES = range(4)
+
+
+def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
+    """As ``handed_over``, and what is launched then is proved.
+
+    Raises:
+        PlanError: as ``handed_over``; or, as ``verify``, what is launched is not safe.
+        CoverageError: so, as only the order of a worker's items enforces it.
+    """
+    found = handed_over(plan, bodies, options)
+    if found.ops:
+        for ordering, edge in proof_of(in_parts(plan, bodies, found)).rests_on:
+            if ordering is not Ordering.WAIT:
+                raise CoverageError(f"{edge}, but words order no items of one worker; name fewer in Options.words")
+    return found
+
+
+def in_parts(plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> Plan:
+    """The plan in which words are tensors of their own."""
+    return _Parts(plan, bodies, words).plan()
+
+
+class _Parts:
+    def __init__(self, plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> None:
+        self.whole, self.words, self.bodies = plan, words, bodies
+        self.dependencies = Dependencies(plan.graph)
+        self.ops: list[Op] = []
+        self.marks: list[Tensor] = []
+        #: Of each op its parts, as their role and their op.
+        self.parts: list[dict[int, int]] = []
+        tiles = np.array([op.tiles for op in plan.graph.ops], np.int64)
+        #: The first of as many semaphores as an op has tiles, for what it has read and for its words.
+        self.read_at = plan.semaphores + np.r_[0, np.cumsum(tiles)]
+        self.left_at = self.read_at[-1] + np.r_[0, np.cumsum(tiles)]
+        self.first_tile = np.r_[0, np.cumsum(tiles)]
+
+    def plan(self) -> Plan:
+        graph = self._graph()
+        items, begin = self._items()
+        rows = np.concatenate([self._left(begin), self._marks(begin), self._polls(begin)], axis=1)
+        item, first, count, stride, threshold, k = rows[:, np.lexsort((rows[5], rows[0]))]
+        # Semaphores that nobody posts now are none; those of a row are all posted, and stay next to each other.
+        posted = np.zeros(self.left_at[-1] + 1, np.bool_)
+        posted[items.post[items.post >= 0]] = True
+        number = np.cumsum(posted) - 1
+        ptr = np.searchsorted(item, np.arange(len(items) + 1))
+        return replace(
+            self.whole,
+            graph=graph,
+            items=replace(items, post=np.where(items.post >= 0, number[items.post], -1)),
+            waits=Waits(ptr, number[first], count, stride, threshold, k),
+            semaphores=int(posted.sum()),
+        )
+
+    def _graph(self) -> Graph:
+        graph = self.whole.graph
+        plain = {a.tensor for o, op in enumerate(graph.ops) for a in op.reads if a.arg not in self.words.of(o).numbers}
+        kept = plain | {*graph.outputs}
+        for o, op in enumerate(graph.ops):
+            self.parts.append(self._apart(o, op, kept))
+        names = {access.tensor for op in self.ops for access in op.accesses}
+        mine = [replace(graph.tensor(name), name=_words(name)) for name in self.words.sizes]
+        tensors = [t for t in (*graph.tensors, *mine, *self.marks) if t.name in names]
+        return Graph(graph.name, tuple(tensors), tuple(self.ops), graph.inputs, graph.outputs)
+
+    def _apart(self, o: int, op: Op, kept: set[str]) -> dict[int, int]:
+        """The parts of an op, of which those that others see as tensors store these."""
+        numbers = self.words.of(o).numbers
+        if not numbers:
+            self.ops.append(op)
+            return {_WHOLE: len(self.ops) - 1}
+        found = {}
+
+        def part(role: int, name: str, reads: Sequence[Access], writes: Sequence[Access]) -> None:
+            of = replace(op, name=f"{op.name} {name}", kernel=_PART.name, body=_PART)
+            self.ops.append(replace(of, reads=tuple(reads), writes=tuple(writes)))
+            found[role] = len(self.ops) - 1
+
+        polled = [replace(a, tensor=_words(a.tensor)) for a in op.reads if a.arg in numbers]
+        if read := [a for a in op.reads if a.arg not in numbers]:
+            self.marks.append(Tensor(f"{op.name} has read", op.grid, fp32))
+            mark = Access("read", self.marks[-1].name, tuple(axis.block(1) for axis in axes(len(op.grid))))
+            part(_READS, "reads", read, [mark])
+            polled.append(mark)
+        if left := [replace(a, tensor=_words(a.tensor)) for a in op.writes if a.arg in numbers]:
+            part(_WORDS, "words", polled, left)
+        stored = [a for a in op.writes if a.arg not in numbers or self.bodies[o].keeps]
+        if some := [a for a in stored if a.tensor in kept] or (not left and stored):
+            part(_STORES, "stores", polled, some)
+        return found
+
+    def _items(self) -> tuple[Items, Ints]:
+        """Those of the parts of each item in turn, and where the parts of each begin."""
+        items = self.whole.items
+        count = np.array([len(parts) for parts in self.parts], np.int64)[items.op]
+        begin = np.cumsum(count) - count
+        of = np.repeat(np.arange(len(items)), count)
+        which = np.arange(len(of)) - begin[of]
+        roles, ops = np.zeros((2, len(self.parts), 3), np.int64)
+        for o, parts in enumerate(self.parts):
+            roles[o, : len(parts)], ops[o, : len(parts)] = [*parts], [*parts.values()]
+        op, tile = items.op[of], items.tile[of]
+        posts = self.words.posts(self.words.without(self.whole.waits, self.whole), self.whole)
+        role = roles[op, which]
+        own = {_READS: self.read_at[op] + tile, _WORDS: self.left_at[op] + tile}
+        post = np.select([role == each for each in own], [*own.values()], posts[of])
+        return Items(ops[op, which], tile, items.k_lo[of], items.k_hi[of], items.worker[of], post), begin
+
+    def _left(self, begin: Ints) -> Ints:
+        """Waits that are left, of each part of an item: for posts, and for words of the tiles that post them."""
+        items, waits = self.whole.items, self.words.without(self.whole.waits, self.whole)
+        with_words = np.array([_WORDS in parts for parts in self.parts])[items.op] & (items.post >= 0)
+        with_stores = np.array([_WORDS not in p or _STORES in p for p in self.parts])[items.op] & (items.post >= 0)
+        stored = np.zeros(self.whole.semaphores, np.bool_)
+        stored[items.post[with_stores]] = True
+        row = np.repeat(np.arange(len(waits)), waits.count)
+        step = np.arange(len(row)) - np.repeat(np.cumsum(waits.count) - waits.count, waits.count)
+        semaphore = waits.first[row] + step * waits.stride[row]
+        # Of each semaphore those whose words stand before it.
+        mine = np.flatnonzero(with_words)
+        mine = mine[np.argsort(items.post[mine], kind="stable")]
+        lo, hi = (np.searchsorted(items.post[mine], semaphore, side) for side in ("left", "right"))
+        of = np.repeat(np.arange(len(row)), hi - lo)
+        before = mine[np.arange(len(of)) - np.repeat(np.cumsum(hi - lo) - (hi - lo), hi - lo) + np.repeat(lo, hi - lo)]
+        keep = stored[semaphore]
+        found = [
+            _runs(row[keep], semaphore[keep], waits.threshold[row[keep]]),
+            _runs(row[of], self.left_at[items.op[before]] + items.tile[before], np.ones(len(of), np.int64)),
+        ]
+        at, first, count, threshold = np.concatenate(found, axis=1)
+        return self._of_parts(begin, waits.item[at], first, count, threshold, waits.k[at], reads=True)
+
+    def _marks(self, begin: Ints) -> Ints:
+        items = self.whole.items
+        some = np.flatnonzero(np.array([_READS in parts for parts in self.parts])[items.op])
+        one = np.ones(len(some), np.int64)
+        first = self.read_at[items.op[some]] + items.tile[some]
+        return self._of_parts(begin, some, first, one, one, items.k_lo[some], reads=False)
+
+    def _polls(self, begin: Ints) -> Ints:
+        items, graph = self.whole.items, self.whole.graph
+        item_of = np.zeros(self.first_tile[-1], np.int64)
+        item_of[self.first_tile[items.op] + items.tile] = np.arange(len(items))
+        found = [np.zeros((4, 0), np.int64)]
+        for o in range(len(graph.ops)):
+            for link in self.dependencies.into(o):
+                if link.hazard is Hazard.RAW and link.target.arg in self.words.of(o).numbers:
+                    needed = self.dependencies.of_tiles(link)
+                    words = needed.values - self.first_tile[0] + self.left_at[0]
+                    found.append(_runs(item_of[self.first_tile[o] + needed.rows], words, np.ones_like(words)))
+        item, first, count, threshold = np.concatenate(found, axis=1)
+        return self._of_parts(begin, item, first, count, threshold, items.k_lo[item], reads=False)
+
+    def _of_parts(
+        self, begin: Ints, item: Ints, first: Ints, count: Ints, threshold: Ints, k: Ints, *, reads: bool
+    ) -> Ints:
+        """Waits of items as those of their parts, with the part that reads or without."""
+        has = np.array([_READS in parts for parts in self.parts])[self.whole.items.op[item]]
+        skipped = np.where(reads, 0, has)
+        parts = np.array([len(parts) for parts in self.parts])[self.whole.items.op[item]] - skipped
+        of = np.repeat(np.arange(len(item)), parts)
+        which = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
+        mine = begin[item[of]] + skipped[of] + which
+        found: Ints = np.stack([mine, first[of], count[of], np.ones_like(of), threshold[of], k[of]])
+        return found
+
+
+def _words(tensor: str) -> str:
+    return f"{tensor} as words"
+
+
+def _runs(row: Ints, semaphore: Ints, threshold: Ints) -> Ints:
+    """Runs of semaphores next to each other in a row, with one threshold: row, first, count, threshold."""
+    apart = (np.diff(row) != 0) | (np.diff(semaphore) != 1) | (np.diff(threshold) != 0)
+    begin = np.flatnonzero(np.r_[True, apart]) if len(row) else np.zeros(0, np.int64)
+    found: Ints = np.stack([row[begin], semaphore[begin], np.diff(np.r_[begin, len(row)]), threshold[begin]])
+    return found

@@ -1,0 +1,127 @@
+"""What is launched with words is proved, as a plan in which words are tensors that order nothing but themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il
+from interlace.core.errors import CoverageError
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.parts import bodies_of
+from interlace.executors.words import HandedOver, _Search, handed_over
+from interlace.executors.words_proof import _runs, in_parts, proved_words
+from interlace.plan.plan import Plan
+
+from .test_words import ATTENTION, PARTS, overwritten, plan, products
+
+STEPS = [(splits, workers) for splits in (1, 2) for workers in (2, 4, 40)]
+
+
+def parts(of: Plan, words: tuple[str, ...] | None = None) -> Plan:
+    bodies = bodies_of(of.graph)
+    return in_parts(of, bodies, handed_over(of, bodies, il.Options("meta", words=words)))
+
+
+@pytest.mark.parametrize(("splits", "workers"), STEPS)
+def test_steps_of_a_model_are_proved_by_waits_alone(splits: int, workers: int) -> None:
+    proof = il.verify(parts(plan(splits, workers)))
+    assert [ordering.value for ordering, _ in proof.rests_on] == ["wait"]
+    assert proof.in_sequence
+
+
+def test_tiles_that_poll_or_leave_words_are_taken_apart_and_others_are_not() -> None:
+    of = parts(plan(), PARTS)
+    names = {op.name for op in of.graph.ops}
+    assert {"layers.0.attend reads", "layers.0.attend words", "layers.0.combine stores", "layers.0.append"} <= names
+    assert not {"layers.0.attend stores", "layers.0.combine reads", "layers.0.append reads"} & names
+    assert len(of.items) == len(plan().items) + 2 * 6  # six tiles of attention a layer
+    words = {tensor.name for tensor in of.graph.tensors if tensor.name.endswith(" as words")}
+    assert words == {f"{name} as words" for name in PARTS}
+    assert not {*PARTS} & {tensor.name for tensor in of.graph.tensors}  # nobody reads these as such
+
+
+def test_who_polls_waits_for_the_words_that_it_reads_and_who_waits_for_a_post_for_those_before_it() -> None:
+    chain = il.build(products(8, 64, 64), il.Choices(2))
+    of = parts(chain, ("inner",))
+    op = {op.name: o for o, op in enumerate(of.graph.ops)}
+    posts = {o: {*of.items.post[of.items.op == o].tolist()} for o in op.values()}
+
+    def awaited(name: str) -> set[int]:
+        waits = of.waits
+        rows = np.flatnonzero(of.items.op[waits.item] == op[name])
+        return {s for r in rows for s in range(waits.first[r], waits.first[r] + waits.count[r] * waits.stride[r])}
+
+    assert {"second reads", "second words", "third reads", "third stores"} <= op.keys()
+    assert awaited("second reads") == posts[op["first"]]
+    assert awaited("third reads") == set()  # weights alone
+    assert awaited("third stores") == posts[op["second words"]] | posts[op["third reads"]]
+    assert [a.tensor for a in of.graph.ops[op["second words"]].reads] == ["second has read"]
+
+
+def test_semaphores_next_to_each_other_in_a_row_are_one_wait_if_their_thresholds_are_one() -> None:
+    rows = np.array([[0, 0, 0, 0, 1, 1, 1], [3, 4, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 1, 2]])
+    assert _runs(*rows).T.tolist() == [[0, 3, 2, 1], [0, 6, 2, 1], [1, 8, 2, 1], [1, 10, 1, 2]]
+    assert _runs(*rows[:, :0]).shape == (4, 0)
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_stores_beside_words_that_come_late_are_refused(dead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What once went wrong, where the search does not leave such words out."""
+    of = overwritten(dead)
+    il.verify(parts(of))
+    monkeypatch.setattr(_Search, "_without_order", always(False))
+    with pytest.raises(CoverageError, match=r"'third stores', tile \(0, 0\) overwrites .* which op 'first stores'"):
+        il.verify(parts(of))
+    with pytest.raises(CoverageError, match="'third stores'"):
+        OneLaunchExecutor(of, il.Options("meta"))
+
+
+def polls_for_all(self: HandedOver, waits: Any, of: Plan, owner: Any) -> Any:
+    return np.isin(of.items.op[waits.item], [*self.polled])
+
+
+def by_any(self: _Search, polled: Any) -> dict[int, int]:
+    return {o: c for c, sources in polled.items() for o in sources if o in self.writes}
+
+
+@pytest.mark.parametrize(("splits", "workers"), STEPS)
+@pytest.mark.parametrize(
+    ("where", "name", "wrong"),
+    [(HandedOver, "_polled", polls_for_all), (_Search, "_ended_with", by_any)],
+    ids=["who polls waits for nothing", "an end is seen by who polls some"],
+)
+def test_waits_that_words_do_not_stand_for_are_missed(
+    where: type, name: str, wrong: Any, splits: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    with pytest.raises(CoverageError, match="RAW through"):
+        il.verify(parts(plan(splits, workers)))
+
+
+def test_what_rests_on_the_order_of_a_worker_is_refused() -> None:
+    """Without the wait of who appends for who has what attention read, one worker's own order is left."""
+    of, bodies = plan(2, 1), bodies_of(plan(2, 1).graph)
+    found = handed_over(of, bodies, il.Options("meta", words=ATTENTION))
+    append = of.graph.op_index("layers.1.append")
+    keep = of.items.op[of.waits.item] != append
+    ptr = np.r_[0, np.cumsum(keep)][of.waits.ptr]
+    columns = {name: getattr(of.waits, name)[keep] for name in ("first", "count", "stride", "threshold", "k")}
+    without = replace(of, waits=replace(of.waits, ptr=ptr, **columns))
+    orderings = [o.value for o, _ in il.verify(in_parts(without, bodies, found)).rests_on]
+    assert "worker" in orderings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interlace.executors.words_proof.handed_over", always(found))
+        with pytest.raises(CoverageError, match="words order no items of one worker"):
+            proved_words(without, bodies, il.Options("meta"))
