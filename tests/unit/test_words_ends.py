@@ -112,21 +112,29 @@ def tensor(name: str) -> il.Tensor:
     return il.Tensor(name, (16 * TILES // (2 if name == "half" else 1), 16), il.fp32)
 
 
-def copied(of: str, *to: str) -> il.Op:
-    """As many tiles as results have rows, each of which is made of its own."""
-    rows = (il.axes(1)[0].block(16), il.ALL)
+def copied(of: str, *to: str, block: int = 16) -> il.Op:
+    """As many tiles as results have rows in blocks of these, each of which is made of its own."""
+    rows = (il.axes(1)[0].block(block), il.ALL)
     writes = {("out", "beside")[n]: (tensor(name), rows) for n, name in enumerate(to)}
-    return il.Kernel("copied").op(f"to_{to[0]}", (tensor(to[0]).shape[0] // 16,), {"x": (tensor(of), rows)}, writes)
+    return il.Kernel("copied").op(f"to_{to[0]}", (tensor(to[0]).shape[0] // block,), {"x": (tensor(of), rows)}, writes)
 
 
-def ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:
-    """Who is seen to end by whose polls, where any result may be words, beside which all is stored, or nothing."""
+def words(
+    *ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, gathers: bool | None = None
+) -> HandedOver:
+    """Of a graph in which any result may be words, beside which all is stored, or nothing."""
     names = dict.fromkeys(access.tensor for op in ops for access in op.accesses)
     graph = il.Graph("ends", (*map(tensor, names),), ops, ("x",), outputs)
     body = bodies_of(chain().graph)[0]
     body = replace(body, publishes=("out",), polls=("x",), keeps=keeps, by_words=None, trips=None)
+    body = replace(body, gathers=None if gathers is None else lambda op: gathers)
     bodies = [body] * len(ops)
-    found = handed_over(il.build(graph, il.Choices(16)), bodies, il.Options("meta")).ended_with
+    return handed_over(il.build(graph, il.Choices(16)), bodies, il.Options("meta"))
+
+
+def ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:
+    """Who is seen to end by whose polls."""
+    found = words(*ops, outputs=outputs, keeps=keeps).ended_with
     return {ops[o].name: ops[by].name for o, by in found.items()}
 
 
@@ -137,3 +145,13 @@ def test_an_end_is_seen_by_one_op_that_polls_every_tile_and_by_no_other() -> Non
     assert ended(left, a, b, outputs=("a", "b")) == {}
     assert ended(left, copied("left", "half"), outputs=("half",)) == {}
     assert ended(copied("x", "left", "b"), a, outputs=("a", "b")) == {}
+
+
+@pytest.mark.parametrize(("block", "gathers", "able"), [
+    (16, None, True), (32, None, True), (8, None, False), (8, False, False), (8, True, True)
+])  # fmt: skip
+def test_some_words_of_a_tile_are_polled_where_they_tell_that_all_it_reads_has_come(
+    block: int, gathers: bool | None, able: bool
+) -> None:
+    found = words(copied("x", "left"), copied("left", "a", block=block), gathers=gathers)
+    assert ("left" in found.sizes) == able

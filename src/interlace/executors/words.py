@@ -24,8 +24,9 @@ order nothing else. For words do what these waits do:
 - *Who writes a tensor beside its words*, for those who read it as such, is awaited by them. Words do not order its
   stores. So where somebody stores over them, another has awaited them all and read them before, and whoever overwrites
   what that one reads comes behind it; or nobody reads the tensor later.
-- *What a tile read* for its words has come when they are there, since they are made from it, and it writes nothing
-  else that others wait for. So its end may be awaited through those who have polled all of them.
+- *What a tile read* for its words has come when all of them are there, since they are made from it, or any, where
+  bodies leave none before (``WalkBody.gathers``); others are polled whole. And it writes nothing else that others wait
+  for. So its end may be awaited through those who have polled all of them.
 - *Progress* is that of the plan: a worker's items begin in order, and one that polls keeps nobody waiting who would not
   wait for it in the plan. Under dispatches in which items are taken when they no longer wait, none is handed over so.
 """
@@ -305,6 +306,8 @@ class _Search:
         plan = self.plan
         sources = {self._source(op, arg) for arg in args}
         polling = [k for k in self._links(op) if k.target.arg in args and k.hazard is Hazard.RAW]
+        if not all(self._sees_reads(op, link) for link in polling):
+            return False
         others = {p for link in self._links(op) if link not in polling for p in link.producers}
         if -1 in sources or sources & others:
             return False
@@ -315,6 +318,21 @@ class _Search:
         of = _for_some(waits, self._waits_of_op[op], self._owners, sources)
         awaited = np.bincount(waits.item[of], (waits.count * waits.threshold)[of], minlength=len(plan.items))
         return bool((awaited[mine] == tiles[plan.items.tile[mine]]).all())
+
+    def _sees_reads(self, op: int, link: Link) -> bool:
+        """Whether who has what it polls through a link knows that all has come which the tiles behind it read."""
+        source = link.producers[0]
+        gathers = self.bodies[source].gathers
+        if gathers is not None and gathers(self.graph.ops[source]):
+            return True
+        lo, hi = boxes(self.graph, self.graph.ops[op], link.target)
+        if (lo == 0).all() and (hi >= self.graph.tensor(link.target.tensor).shape).all():
+            return True
+        written = next(a for a in self.graph.ops[source].writes if a.tensor == link.target.tensor)
+        begin, end = boxes(self.graph, self.graph.ops[source], written)
+        needed = self.dependencies.of_tiles(link)
+        tile = needed.values - sum(of.tiles for of in self.graph.ops[:source])
+        return bool(((lo[needed.rows] <= begin[tile]) & (hi[needed.rows] >= end[tile])).all())
 
     @cached_property
     def _items_of_op(self) -> Groups:

@@ -13,7 +13,8 @@ as such is left out, for nobody minds which of two such stores comes last. Of al
 any plan: that nothing is read before it is there, that no word is stored over before all who poll its last publication
 have it, and that no two wait for each other. It may rest on waits alone, as parts of a worker's items overlap.
 
-That a poll is as good as such a wait, with numbers that wrap, is said in ``words``.
+That a poll is as good as such a wait, with numbers that wrap and if some of a tile's words are polled, is said in
+``words``.
 """
 
 from __future__ import annotations

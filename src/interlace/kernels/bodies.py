@@ -258,6 +258,8 @@ class WalkBody:
             words.
         by_words: op, name of an argument -> whether that can; None if all always can.
         trips: op -> how many times one behind the other a tile asks the L2 for words; None if it is once.
+        gathers: op -> whether a tile leaves no word before all that it reads has come, so that any of its words tells
+            so; None if it does not.
         worded: which arguments are words -> the part that has them so.
     """
 
@@ -283,6 +285,7 @@ class WalkBody:
     keeps: bool = False
     by_words: Callable[[Op, str], bool] | None = None
     trips: Callable[[Op], int] | None = None
+    gathers: Callable[[Op], bool] | None = None
     worded: Callable[[Worded], WalkBody] | None = None
 
 

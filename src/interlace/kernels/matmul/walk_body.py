@@ -451,6 +451,11 @@ def _trips(op: Op) -> int:
     return -(-loaded_rows(op) * int(op.param("K")) // (2 * 32 * POLLED_WORDS))
 
 
+def _gathers(op: Op) -> bool:
+    """Warps' sums meet before words are left, but not residuals, of which a thread has its own."""
+    return tensor_of(op, "residual") is None
+
+
 WALK_BODY = WalkBody(
     MATMUL,
     OPERANDS,
@@ -469,5 +474,6 @@ WALK_BODY = WalkBody(
     keeps=True,
     by_words=_by_words,
     trips=_trips,
+    gathers=_gathers,
     worded=_worded,
 )
