@@ -13,14 +13,14 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il
-from interlace.core.errors import CoverageError
+from interlace.core.errors import CoverageError, PlanError
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.parts import bodies_of
 from interlace.executors.words import HandedOver, _Search, handed_over
 from interlace.executors.words_proof import _runs, in_parts, proved_words
 from interlace.plan.plan import Plan
 
-from .test_words import ATTENTION, PARTS, overwritten, plan, products
+from .test_words import ALL, ATTENTION, HEADS, PARTS, TOKENS, overwritten, plan, products
 
 STEPS = [(splits, workers) for splits in (1, 2) for workers in (2, 4, 40)]
 
@@ -35,6 +35,20 @@ def test_steps_of_a_model_are_proved_by_waits_alone(splits: int, workers: int) -
     proof = il.verify(parts(plan(splits, workers)))
     assert [ordering.value for ordering, _ in proof.rests_on] == ["wait"]
     assert proof.in_sequence
+
+
+@pytest.mark.parametrize("words", [PARTS, HEADS, (*HEADS, "heads"), (*TOKENS, *HEADS), ATTENTION, ALL])
+@pytest.mark.parametrize("workers", [4, 40])
+def test_what_options_name_is_proved_as_well(words: tuple[str, ...], workers: int) -> None:
+    """Who waits for a post waits for what its tile has read."""
+    assert [ordering.value for ordering, _ in il.verify(parts(plan(2, workers), words)).rests_on] == ["wait"]
+
+
+def test_inputs_that_nobody_reads_are_no_matter() -> None:
+    graph = products(8, 64, 64)
+    extra = il.Tensor("extra", (8, 8), il.bf16)
+    more = replace(graph, tensors=(*graph.tensors, extra), inputs=(*graph.inputs, "extra"))
+    il.verify(parts(il.build(more, il.Choices(2)), ("inner",)))
 
 
 def test_tiles_that_poll_or_leave_words_are_taken_apart_and_others_are_not() -> None:
@@ -84,8 +98,9 @@ def test_stores_beside_words_that_come_late_are_refused(dead: bool, monkeypatch:
     monkeypatch.setattr(_Search, "_without_order", always(False))
     with pytest.raises(CoverageError, match=r"'third stores', tile \(0, 0\) overwrites .* which op 'first stores'"):
         il.verify(parts(of))
-    with pytest.raises(CoverageError, match="'third stores'"):
-        OneLaunchExecutor(of, il.Options("meta"))
+    assert OneLaunchExecutor(of, il.Options("meta"))._handed_over.sizes == {}
+    with pytest.raises(PlanError, match=r"with scaled, squares as words .* not safe: op 'third.*'first stores'"):
+        OneLaunchExecutor(of, il.Options("meta", words=("scaled", "squares")))
 
 
 def polls_for_all(self: HandedOver, waits: Any, of: Plan, owner: Any) -> Any:
@@ -123,5 +138,6 @@ def test_what_rests_on_the_order_of_a_worker_is_refused() -> None:
     assert "worker" in orderings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("interlace.executors.words_proof.handed_over", always(found))
-        with pytest.raises(CoverageError, match="words order no items of one worker"):
-            proved_words(without, bodies, il.Options("meta"))
+        assert proved_words(without, bodies, il.Options("meta")).sizes == {}
+        with pytest.raises(PlanError, match=r"words order no items of one worker; name fewer in Options\.words"):
+            proved_words(without, bodies, il.Options("meta", words=ATTENTION))

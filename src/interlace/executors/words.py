@@ -175,7 +175,7 @@ class _Search:
         items, ops = plan.items, plan.graph.ops
         extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
         cut = {*items.op[items.k_hi - items.k_lo < extent].tolist()}
-        inner = {*plan.graph.intermediates}
+        inner, self._outside = {*plan.graph.intermediates}, {*plan.graph.inputs, *plan.graph.outputs}
         #: Of each op its arguments that can be words, by what they are: tensors.
         self.writes: dict[int, dict[str, str]] = {}
         self.reads: dict[int, dict[str, str]] = {}
@@ -259,7 +259,7 @@ class _Search:
         """
         ops = self.graph.ops
         later = [o for o in range(op + 1, len(ops)) if _writes(ops[o], tensor)]
-        if not later or not (self._plain(op + 1, len(ops), tensor) or tensor in self.graph.outputs):
+        if not later or not (self._plain(op + 1, len(ops), tensor) or tensor in self._outside):
             return False
         alike = {name for name in self._stored(op) if _cut(ops[op], name) == _cut(ops[later[0]], name)}
         for name in {tensor, *self._stored(op)}:

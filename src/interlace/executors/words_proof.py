@@ -8,10 +8,11 @@ own:
     stores    from the same, what it stores as tensors, words too where its body keeps these; it posts as the tile did
 
 Who polls waits in this plan for the words of each tile whose data it reads, and for nothing else of that tile; who
-waits for a tile's post waits for its words, too, as it posts behind them. What is stored as a tensor that nobody reads
-as such is left out, for nobody minds which of two such stores comes last. Of all this ``verify`` shows what it shows of
-any plan: that nothing is read before it is there, that no word is stored over before all who poll its last publication
-have it, and that no two wait for each other. It may rest on waits alone, as parts of a worker's items overlap.
+waits for a tile's post waits for its words and what it reads, too, as it posts behind them. What is stored as a tensor
+that nobody reads as such, here or from outside, is left out, for nobody minds which of two such stores comes last. Of
+all this ``verify`` shows what it shows of any plan: that nothing is read before it is there, that no word is stored
+over before all who poll its last publication have it, and that no two wait for each other. It may rest on waits alone,
+as parts of a worker's items overlap.
 
 That a poll is as good as such a wait, with numbers that wrap and if some of a tile's words are polled, is said in
 ``words``.
@@ -25,9 +26,9 @@ from dataclasses import replace
 import numpy as np
 
 from interlace.core.dtypes import fp32
-from interlace.core.errors import CoverageError
+from interlace.core.errors import CoverageError, InterlaceError, PlanError
 from interlace.executors.options import Options
-from interlace.executors.words import HandedOver, handed_over
+from interlace.executors.words import NONE, HandedOver, handed_over
 from interlace.graph.access import Access, Ints, axes
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
@@ -44,17 +45,25 @@ _WHOLE, _READS, _WORDS, _STORES = range(4)
 
 
 def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
-    """As ``handed_over``, and what is launched then is proved.
+    """As ``handed_over``, where what is launched then is proved; else nothing is words, unless options name some.
 
     Raises:
-        PlanError: as ``handed_over``; or, as ``verify``, what is launched is not safe.
-        CoverageError: so, as only the order of a worker's items enforces it.
+        PlanError: as ``handed_over``; or what is launched with those named is not safe.
     """
     found = handed_over(plan, bodies, options)
-    if found.ops:
+    if not found.ops:
+        return found
+    try:
         for ordering, edge in proof_of(in_parts(plan, bodies, found)).rests_on:
             if ordering is not Ordering.WAIT:
-                raise CoverageError(f"{edge}, but words order no items of one worker; name fewer in Options.words")
+                raise CoverageError(f"{edge}, but words order no items of one worker")
+    except InterlaceError as error:
+        if options.words is None:
+            return NONE
+        raise PlanError(
+            f"with {', '.join(options.words)} as words the launch is not safe: {error}; name fewer in Options.words, "
+            "or () for none"
+        ) from error
     return found
 
 
@@ -98,10 +107,10 @@ class _Parts:
     def _graph(self) -> Graph:
         graph = self.whole.graph
         plain = {a.tensor for o, op in enumerate(graph.ops) for a in op.reads if a.arg not in self.words.of(o).numbers}
-        kept = plain | {*graph.outputs}
+        kept = plain | {*graph.inputs} | {*graph.outputs}
         for o, op in enumerate(graph.ops):
             self.parts.append(self._apart(o, op, kept))
-        names = {access.tensor for op in self.ops for access in op.accesses}
+        names = {access.tensor for op in self.ops for access in op.accesses} | {*graph.inputs} | {*graph.outputs}
         mine = [replace(graph.tensor(name), name=_words(name)) for name in self.words.sizes]
         tensors = [t for t in (*graph.tensors, *mine, *self.marks) if t.name in names]
         return Graph(graph.name, tuple(tensors), tuple(self.ops), graph.inputs, graph.outputs)
@@ -115,7 +124,7 @@ class _Parts:
         found = {}
 
         def part(role: int, name: str, reads: Sequence[Access], writes: Sequence[Access]) -> None:
-            of = replace(op, name=f"{op.name} {name}", kernel=_PART.name, body=_PART)
+            of = replace(op, name=f"{op.name} {name}", kernel=_PART.name, body=_PART, when="")
             self.ops.append(replace(of, reads=tuple(reads), writes=tuple(writes)))
             found[role] = len(self.ops) - 1
 
@@ -152,24 +161,22 @@ class _Parts:
     def _left(self, begin: Ints) -> Ints:
         """Waits that are left, of each part of an item: for posts, and for words of the tiles that post them."""
         items, waits = self.whole.items, self.words.without(self.whole.waits, self.whole)
-        with_words = np.array([_WORDS in parts for parts in self.parts])[items.op] & (items.post >= 0)
         with_stores = np.array([_WORDS not in p or _STORES in p for p in self.parts])[items.op] & (items.post >= 0)
         stored = np.zeros(self.whole.semaphores, np.bool_)
         stored[items.post[with_stores]] = True
         row = np.repeat(np.arange(len(waits)), waits.count)
         step = np.arange(len(row)) - np.repeat(np.cumsum(waits.count) - waits.count, waits.count)
         semaphore = waits.first[row] + step * waits.stride[row]
-        # Of each semaphore those whose words stand before it.
-        mine = np.flatnonzero(with_words)
-        mine = mine[np.argsort(items.post[mine], kind="stable")]
-        lo, hi = (np.searchsorted(items.post[mine], semaphore, side) for side in ("left", "right"))
-        of = np.repeat(np.arange(len(row)), hi - lo)
-        before = mine[np.arange(len(of)) - np.repeat(np.cumsum(hi - lo) - (hi - lo), hi - lo) + np.repeat(lo, hi - lo)]
         keep = stored[semaphore]
-        found = [
-            _runs(row[keep], semaphore[keep], waits.threshold[row[keep]]),
-            _runs(row[of], self.left_at[items.op[before]] + items.tile[before], np.ones(len(of), np.int64)),
-        ]
+        found = [_runs(row[keep], semaphore[keep], waits.threshold[row[keep]])]
+        for role, first_of in ((_READS, self.read_at), (_WORDS, self.left_at)):  # of those that stand before a post
+            mine = np.flatnonzero(np.array([role in parts for parts in self.parts])[items.op] & (items.post >= 0))
+            mine = mine[np.argsort(items.post[mine], kind="stable")]
+            lo, hi = (np.searchsorted(items.post[mine], semaphore, side) for side in ("left", "right"))
+            of = np.repeat(np.arange(len(row)), hi - lo)
+            step = np.arange(len(of)) - np.repeat(np.cumsum(hi - lo) - (hi - lo), hi - lo)
+            before = mine[step + np.repeat(lo, hi - lo)]
+            found.append(_runs(row[of], first_of[items.op[before]] + items.tile[before], np.ones(len(of), np.int64)))
         at, first, count, threshold = np.concatenate(found, axis=1)
         return self._of_parts(begin, waits.item[at], first, count, threshold, waits.k[at], reads=True)
 
@@ -189,7 +196,7 @@ class _Parts:
             for link in self.dependencies.into(o):
                 if link.hazard is Hazard.RAW and link.target.arg in self.words.of(o).numbers:
                     needed = self.dependencies.of_tiles(link)
-                    words = needed.values - self.first_tile[0] + self.left_at[0]
+                    words = needed.values + self.left_at[0]
                     found.append(_runs(item_of[self.first_tile[o] + needed.rows], words, np.ones_like(words)))
         item, first, count, threshold = np.concatenate(found, axis=1)
         return self._of_parts(begin, item, first, count, threshold, items.k_lo[item], reads=False)
