@@ -14,7 +14,7 @@ import numpy as np
 
 from interlace.executors.options import Options
 from interlace.executors.parts import bodies_of
-from interlace.executors.words import handed_over
+from interlace.executors.words_proof import proved_words
 from interlace.graph.tensor import Region
 from interlace.kernels.bodies import Array
 from interlace.plan.verify import Proof
@@ -41,7 +41,7 @@ class Numbered:
 
     def __init__(self, proof: Proof, words: tuple[str, ...] | None) -> None:
         plan, bodies = proof.plan, bodies_of(proof.plan.graph)
-        self._handed_over = handed_over(plan, bodies, Options("meta", words=words))
+        self._handed_over = proved_words(plan, bodies, Options("meta", words=words))
         self._keeps = [body.keeps for body in bodies]
         self.waits = self._handed_over.without(plan.waits, plan)
         self.posts = self._handed_over.posts(self.waits, plan)

@@ -331,7 +331,7 @@ class _Search:
         written = next(a for a in self.graph.ops[source].writes if a.tensor == link.target.tensor)
         begin, end = boxes(self.graph, self.graph.ops[source], written)
         needed = self.dependencies.of_tiles(link)
-        tile = needed.values - sum(of.tiles for of in self.graph.ops[:source])
+        tile = needed.values - self.dependencies.base[source]
         return bool(((lo[needed.rows] <= begin[tile]) & (hi[needed.rows] >= end[tile])).all())
 
     @cached_property

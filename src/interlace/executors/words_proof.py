@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import CoverageError, InterlaceError, PlanError
@@ -33,6 +34,7 @@ from interlace.graph.access import Access, Ints, axes
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.graph.ragged import grouped, offsets, ranges
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import WalkBody
@@ -75,24 +77,23 @@ def in_parts(plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> Plan:
 class _Parts:
     def __init__(self, plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> None:
         self.whole, self.words, self.bodies = plan, words, bodies
+        self.waits = words.without(plan.waits, plan)
         self.dependencies = Dependencies(plan.graph)
         self.ops: list[Op] = []
         self.marks: list[Tensor] = []
         #: Of each op its parts, as their role and their op.
         self.parts: list[dict[int, int]] = []
-        tiles = np.array([op.tiles for op in plan.graph.ops], np.int64)
-        #: The first of as many semaphores as an op has tiles, for what it has read and for its words.
-        self.read_at = plan.semaphores + np.r_[0, np.cumsum(tiles)]
-        self.left_at = self.read_at[-1] + np.r_[0, np.cumsum(tiles)]
-        self.first_tile = np.r_[0, np.cumsum(tiles)]
+        #: Semaphores of tiles, numbered together: for what they have read, and for their words.
+        self.read_at = plan.semaphores
+        self.left_at = plan.semaphores + int(self.dependencies.base[-1])
 
     def plan(self) -> Plan:
         graph = self._graph()
-        items, begin = self._items()
-        rows = np.concatenate([self._left(begin), self._marks(begin), self._polls(begin)], axis=1)
+        items = self._items()
+        rows = np.concatenate([self._left(), self._marks(), self._polls()], axis=1)
         item, first, count, stride, threshold, k = rows[:, np.lexsort((rows[5], rows[0]))]
         # Semaphores that nobody posts now are none; those of a row are all posted, and stay next to each other.
-        posted = np.zeros(self.left_at[-1] + 1, np.bool_)
+        posted = np.zeros(self.left_at + self.dependencies.base[-1] + 1, np.bool_)
         posted[items.post[items.post >= 0]] = True
         number = np.cumsum(posted) - 1
         ptr = np.searchsorted(item, np.arange(len(items) + 1))
@@ -141,76 +142,68 @@ class _Parts:
             part(_STORES, "stores", polled, some)
         return found
 
-    def _items(self) -> tuple[Items, Ints]:
-        """Those of the parts of each item in turn, and where the parts of each begin."""
-        items = self.whole.items
-        count = np.array([len(parts) for parts in self.parts], np.int64)[items.op]
-        begin = np.cumsum(count) - count
-        of = np.repeat(np.arange(len(items)), count)
-        which = np.arange(len(of)) - begin[of]
+    def _has(self, role: int) -> NDArray[np.bool_]:
+        """Which items have a part of a role."""
+        return np.array([role in parts for parts in self.parts])[self.whole.items.op]
+
+    def _counts(self) -> Ints:
+        """Parts of each item."""
+        return np.array([len(parts) for parts in self.parts], np.int64)[self.whole.items.op]
+
+    def _items(self) -> Items:
+        """Those of the parts of each item in turn."""
+        items, count = self.whole.items, self._counts()
+        of, which = np.repeat(np.arange(len(items)), count), ranges(np.zeros_like(count), count)
         roles, ops = np.zeros((2, len(self.parts), 3), np.int64)
         for o, parts in enumerate(self.parts):
             roles[o, : len(parts)], ops[o, : len(parts)] = [*parts], [*parts.values()]
-        op, tile = items.op[of], items.tile[of]
-        posts = self.words.posts(self.words.without(self.whole.waits, self.whole), self.whole)
-        role = roles[op, which]
-        own = {_READS: self.read_at[op] + tile, _WORDS: self.left_at[op] + tile}
-        post = np.select([role == each for each in own], [*own.values()], posts[of])
-        return Items(ops[op, which], tile, items.k_lo[of], items.k_hi[of], items.worker[of], post), begin
+        op, tile, posts = items.op[of], self.whole.tile_of_item[of], self.words.posts(self.waits, self.whole)
+        own = {_READS: self.read_at + tile, _WORDS: self.left_at + tile}
+        post = np.select([roles[op, which] == role for role in own], [*own.values()], posts[of])
+        return Items(ops[op, which], items.tile[of], items.k_lo[of], items.k_hi[of], items.worker[of], post)
 
-    def _left(self, begin: Ints) -> Ints:
-        """Waits that are left, of each part of an item: for posts, and for words of the tiles that post them."""
-        items, waits = self.whole.items, self.words.without(self.whole.waits, self.whole)
-        with_stores = np.array([_WORDS not in p or _STORES in p for p in self.parts])[items.op] & (items.post >= 0)
+    def _left(self) -> Ints:
+        """Waits that are left, of each part of an item: for posts, and for what stands before them in their tiles."""
+        post, waits = self.whole.items.post, self.waits
         stored = np.zeros(self.whole.semaphores, np.bool_)
-        stored[items.post[with_stores]] = True
-        row = np.repeat(np.arange(len(waits)), waits.count)
-        step = np.arange(len(row)) - np.repeat(np.cumsum(waits.count) - waits.count, waits.count)
-        semaphore = waits.first[row] + step * waits.stride[row]
+        stored[post[(self._has(_STORES) | ~self._has(_WORDS)) & (post >= 0)]] = True
+        row, semaphore = np.repeat(np.arange(len(waits)), waits.count), ranges(waits.first, waits.count, waits.stride)
         keep = stored[semaphore]
         found = [_runs(row[keep], semaphore[keep], waits.threshold[row[keep]])]
-        for role, first_of in ((_READS, self.read_at), (_WORDS, self.left_at)):  # of those that stand before a post
-            mine = np.flatnonzero(np.array([role in parts for parts in self.parts])[items.op] & (items.post >= 0))
-            mine = mine[np.argsort(items.post[mine], kind="stable")]
-            lo, hi = (np.searchsorted(items.post[mine], semaphore, side) for side in ("left", "right"))
-            of = np.repeat(np.arange(len(row)), hi - lo)
-            step = np.arange(len(of)) - np.repeat(np.cumsum(hi - lo) - (hi - lo), hi - lo)
-            before = mine[step + np.repeat(lo, hi - lo)]
-            found.append(_runs(row[of], first_of[items.op[before]] + items.tile[before], np.ones(len(of), np.int64)))
+        for role, own in ((_READS, self.read_at), (_WORDS, self.left_at)):
+            mine = np.flatnonzero(self._has(role) & (post >= 0))
+            before = grouped(post[mine], self.whole.semaphores).take(semaphore)
+            tile = self.whole.tile_of_item[mine[before.values]]
+            found.append(_runs(row[before.rows], own + tile, np.ones_like(tile)))
         at, first, count, threshold = np.concatenate(found, axis=1)
-        return self._of_parts(begin, waits.item[at], first, count, threshold, waits.k[at], reads=True)
+        return self._of_parts(waits.item[at], first, count, threshold, waits.k[at], reads=True)
 
-    def _marks(self, begin: Ints) -> Ints:
-        items = self.whole.items
-        some = np.flatnonzero(np.array([_READS in parts for parts in self.parts])[items.op])
-        one = np.ones(len(some), np.int64)
-        first = self.read_at[items.op[some]] + items.tile[some]
-        return self._of_parts(begin, some, first, one, one, items.k_lo[some], reads=False)
+    def _marks(self) -> Ints:
+        """Of who polls or leaves words, for what its tile has read."""
+        some = np.flatnonzero(self._has(_READS))
+        tile, one = self.whole.tile_of_item[some], np.ones_like(some)
+        return self._of_parts(some, self.read_at + tile, one, one, self.whole.items.k_lo[some], reads=False)
 
-    def _polls(self, begin: Ints) -> Ints:
-        items, graph = self.whole.items, self.whole.graph
-        item_of = np.zeros(self.first_tile[-1], np.int64)
-        item_of[self.first_tile[items.op] + items.tile] = np.arange(len(items))
+    def _polls(self) -> Ints:
+        items, base = self.whole.items, self.dependencies.base
+        item_of = np.zeros(base[-1], np.int64)
+        item_of[self.whole.tile_of_item] = np.arange(len(items))
         found = [np.zeros((4, 0), np.int64)]
-        for o in range(len(graph.ops)):
+        for o in range(len(self.parts)):
             for link in self.dependencies.into(o):
                 if link.hazard is Hazard.RAW and link.target.arg in self.words.of(o).numbers:
                     needed = self.dependencies.of_tiles(link)
-                    words = needed.values + self.left_at[0]
-                    found.append(_runs(item_of[self.first_tile[o] + needed.rows], words, np.ones_like(words)))
+                    one = np.ones_like(needed.values)
+                    found.append(_runs(item_of[base[o] + needed.rows], self.left_at + needed.values, one))
         item, first, count, threshold = np.concatenate(found, axis=1)
-        return self._of_parts(begin, item, first, count, threshold, items.k_lo[item], reads=False)
+        return self._of_parts(item, first, count, threshold, items.k_lo[item], reads=False)
 
-    def _of_parts(
-        self, begin: Ints, item: Ints, first: Ints, count: Ints, threshold: Ints, k: Ints, *, reads: bool
-    ) -> Ints:
+    def _of_parts(self, item: Ints, first: Ints, count: Ints, threshold: Ints, k: Ints, *, reads: bool) -> Ints:
         """Waits of items as those of their parts, with the part that reads or without."""
-        has = np.array([_READS in parts for parts in self.parts])[self.whole.items.op[item]]
-        skipped = np.where(reads, 0, has)
-        parts = np.array([len(parts) for parts in self.parts])[self.whole.items.op[item]] - skipped
-        of = np.repeat(np.arange(len(item)), parts)
-        which = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
-        mine = begin[item[of]] + skipped[of] + which
+        skipped = 0 if reads else self._has(_READS)[item]
+        parts = self._counts()
+        mine = ranges(offsets(parts)[item] + skipped, parts[item] - skipped)
+        of = np.repeat(np.arange(len(item)), parts[item] - skipped)
         found: Ints = np.stack([mine, first[of], count[of], np.ones_like(of), threshold[of], k[of]])
         return found
 
