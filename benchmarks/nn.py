@@ -19,7 +19,8 @@ ships has, those that are whole layers up to as many tokens as they may; beside 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
 
 ``--seed`` draws rows at random instead: any of the models, its network shared by 1, 2, 4 or 8 GPUs, 1 to 1,000 tokens.
-Then the launch of exactly so many tokens is timed too, whatever the module runs.
+Then the launch of exactly so many tokens is timed too, whatever the module runs, and beside PyTorch's other ways
+torch.compile's max-autotune.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from interlace.bench.gpus import on_gpus, shares
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.timing import protocol, rounds_us
 from interlace.bench.turns import alone, autotune_alone
+from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, Deployment, choose, here, launched_rows
 from interlace.executors.one_launch import OneLaunchExecutor
@@ -75,9 +77,9 @@ MEASURES = (
 _REPEATS = 5
 PROTOCOL = (
     f"CUDA graphs of many runs each, {protocol(_REPEATS)}, bf16, weights rotated past twice the L2; alone: back to "
-    "back; layer: x + ffn(rms_norm(x) * gain); whole: the module has all of that; ratio: the better of eager PyTorch "
-    "and torch.compile (default mode, static shapes) over the module, median of those of the rounds; rows are compiled "
-    "beside each other, and what is timed has the GPU alone"
+    "back; layer: x + ffn(rms_norm(x) * gain); whole: the module has all of that; ratio: the best of eager PyTorch and "
+    "torch.compile (static shapes; default mode, of drawn rows max-autotune, too) over the module, median of those of "
+    "the rounds; rows are compiled beside each other, and what is timed has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
 #: The table that the module chooses by has half of them; the others are beside it.
@@ -129,7 +131,7 @@ class Job:
     Attributes:
         forced: the module runs a launch in any case.
         share: the GPUs that share it.
-        drawn: at random; then the launch of exactly its tokens is timed too.
+        drawn: at random; then the launch of exactly its tokens is timed too, and max-autotune.
     """
 
     model: str
@@ -153,6 +155,11 @@ class Job:
         layer = self.workload.layered
         assert isinstance(layer, FFN)
         return layer.shape
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """How torch.compile is told to compile PyTorch's ops: some of ``MODES``."""
+        return ("compile", "max-autotune") if self.drawn else ("compile",)
 
     @property
     def row(self) -> tuple[str, int, int]:
@@ -209,16 +216,19 @@ def in_a_layer(job: Job, network: Network) -> Layer:
     return lambda x, t: in_layer(x, gain, norm, lambda y: network({**t, "x": y})["out"])
 
 
-def compiled(job: Job) -> tuple[Network, Layer, Layer, Layer]:
-    """By torch.compile: the FFN alone, its layer, a layer with the module, and the module that is the layer."""
+def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
+    """By torch.compile: PyTorch's FFN by mode, and layers, PyTorch's by mode, with the module, and the module's own."""
     import torch
+
+    def made(way: Any, mode: str = "compile") -> Any:
+        return torch.compile(way, dynamic=False, mode=MODES[mode])
 
     plain, module = networks(job)
     torch.compiler.reset()
     autotune_alone()
-    ways: Any = plain, in_a_layer(job, plain), in_a_layer(job, module), whole_layer(job)
-    one, layer, ours, whole = (torch.compile(way, dynamic=False) for way in ways)
-    return one, layer, ours, whole
+    ways = {mode: made(plain, mode) for mode in job.modes}
+    layers = {mode: made(in_a_layer(job, plain), mode) for mode in job.modes}
+    return ways, layers | {"module": made(in_a_layer(job, module)), "whole": made(whole_layer(job))}
 
 
 def exact(job: Job) -> Any:
@@ -279,16 +289,16 @@ def measure(job: Job) -> dict[str, Any]:
     plain, module = networks(job)
     said = chosen(job)
     with torch.no_grad():
-        compiled_alone, compiled_layer, compiled_module, compiled_whole = compiled(job)
-        ways = {"eager": plain, "compile": compiled_alone, "module": module}
+        compiled_ways, compiled_layers = compiled(job)
+        ways = {"eager": plain, **compiled_ways, "module": module}
         layers = {
             "eager": in_a_layer(job, plain),
-            "compile": compiled_layer,
+            **{mode: compiled_layers[mode] for mode in job.modes},
             "module": in_a_layer(job, module),
-            "module, compiled": compiled_module,
+            "module, compiled": compiled_layers["module"],
         }
         if not job.forced or job.tokens <= MOST_WHOLE:
-            layers |= {"whole": whole_layer(job), "whole, compiled": compiled_whole}
+            layers |= {"whole": whole_layer(job), "whole, compiled": compiled_layers["whole"]}
         if job.forced or job.drawn:
             ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
         if job.drawn:
@@ -298,10 +308,11 @@ def measure(job: Job) -> dict[str, Any]:
             ways["exact"], layers["exact"] = run, in_a_layer(job, run)
         error = right(module, problem)
         # Else all this would be compiled in the turn of what is timed.
-        for way in (module, compiled_alone):
+        for way in (module, *compiled_ways.values()):
             problem.once(way)
-        for layer in (compiled_layer, compiled_module, *(layers[name] for name in layers if name.startswith("whole"))):
-            problem.once_layer(layer)
+        for name, layer in layers.items():
+            if name in job.modes or name == "module, compiled" or name.startswith("whole"):
+                problem.once_layer(layer)
         by = {
             "alone": rounds_us({name: problem.every(way) for name, way in ways.items()}, _REPEATS, problem.runs),
             "layer": rounds_us(
@@ -317,7 +328,7 @@ def measure(job: Job) -> dict[str, Any]:
         best, ours, whole = (
             [name for name in rounds.reported if test(name)]
             for test in (
-                ("eager", "compile").__contains__,
+                MODES.__contains__,
                 lambda name: name.startswith("module"),
                 lambda name: name.startswith("whole"),
             )
@@ -343,13 +354,13 @@ def worse(row: Mapping[str, Any]) -> float:
 
 
 def of_launches(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The mean speed of launches of exactly their tokens over the better of PyTorch's, alone, by tokens."""
+    """The mean speed of launches of exactly their tokens over the best of PyTorch's, alone, by tokens."""
     found: dict[str, list[float]] = {}
     for row in rows:
         times = {name: told["median_us"] for name, told in row["alone"].items()}
         if "exact" in times:
             size = "up to 64" if row["tokens"] <= 64 else "from 65"
-            found.setdefault(size, []).append(min(times["eager"], times["compile"]) / times["exact"])
+            found.setdefault(size, []).append(min(times[name] for name in MODES if name in times) / times["exact"])
     return {size: geometric_mean(ratios) for size, ratios in found.items()}
 
 

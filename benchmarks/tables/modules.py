@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
+from interlace.bench.workload import MODES
+
 
 def nn_table(record: dict[str, Any]) -> str:
     """The table of docs/pytorch.md: modules against PyTorch by number of tokens."""
@@ -40,7 +42,7 @@ def drawn_table(record: dict[str, Any]) -> str:
     for size, most in _SIZES.items():
         rows, left = ([row for row in left if (row["tokens"] <= most) == inside] for inside in (True, False))
         times = [{name: told["median_us"] for name, told in row["alone"].items()} for row in rows]
-        exact = [min(us["eager"], us["compile"]) / us["exact"] for us in times]
+        exact = [min(us[name] for name in MODES if name in us) / us["exact"] for us in times]
         ratios = [[row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer", "whole")]
         modules = " | ".join(f"{geometric_mean(values):.3f}" for values in ratios)
         cells = f"{geometric_mean(exact):.3f} | {min(exact):.3f} | {modules} | {min(map(min, ratios)):.3f}"

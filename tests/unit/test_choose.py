@@ -277,6 +277,8 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     assert (found["models"], found["launches"], found["worst"]) == (1, 2, 0.9)
     assert found["mean_layer"] == pytest.approx(0.9**0.5)
     assert found["launch_means"] == {"up to 64": pytest.approx(1.1)}
+    timed["max-autotune"] = {"median_us": 10.5}
+    assert sweep["summary"](told)["launch_means"] == {"up to 64": pytest.approx(1.05)}
 
 
 def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +297,8 @@ def test_drawn_rows_are_the_same_for_a_seed() -> None:
     assert rows == jobs([], seed=3, rows=40) != jobs([], seed=4, rows=40)
     assert {job.share for job in rows} == {1, 2, 4, 8}
     assert all(job.drawn and 1 <= job.tokens <= 1000 for job in rows)
+    assert {job.modes for job in rows} == {("compile", "max-autotune")}
+    assert {job.modes for job in jobs([])} == {("compile",)}
     done = [{"model": job.model, "tokens": job.tokens, "share": job.share, "alone": {}} for job in rows[:7]]
     known = {job.row for job in rows[:7]}
     assert jobs(done, seed=3, rows=40) == [job for job in rows if job.row not in known]
