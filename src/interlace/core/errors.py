@@ -295,6 +295,22 @@ class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
 
 
+class StageCountError(DeviceError):
+    """Two roles of a body of the one launch took different numbers of stages of its ring for one item.
+
+    The launch ended there, and with it the CUDA context of the process.
+
+    Attributes:
+        item: its position in the plan's sequence.
+        more: stages that a role took beyond those that the loads ahead of waits did; negative if it took fewer.
+    """
+
+    def __init__(self, message: str, *, item: int, more: int) -> None:
+        super().__init__(message)
+        self.item = item
+        self.more = more
+
+
 class DecodeError(InterlaceError):
     """A language model cannot be decoded, or cannot take what was asked of it; nothing has changed."""
 

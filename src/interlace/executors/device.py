@@ -22,7 +22,7 @@ from interlace.executors.options import Options, given
 from interlace.executors.run import Run
 from interlace.executors.table import Table
 from interlace.executors.tensors import check_short, check_tensors
-from interlace.executors.watchdog import hang_error
+from interlace.executors.watchdog import ended_error, hang_error
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.abi import RECORD, TRACE
@@ -125,6 +125,7 @@ class DeviceExecutor(Executor):
             ShapeError, DTypeError: a tensor differs from the graph's.
             ConcurrentRunError: an earlier run of this instance is still going on another stream.
             HangError: a wait of an earlier run ended by the watchdog.
+            StageCountError: an earlier run ended itself, as roles of a body count differently.
         """
         launches = self._bind(tensors)
         if self._interpret:
@@ -151,9 +152,18 @@ class DeviceExecutor(Executor):
             return self._last[1]
 
     def synchronize(self) -> None:
-        """Wait for all runs. Raises HangError if a wait ended by the watchdog; the instance is then as new."""
+        """Wait for all runs.
+
+        Raises:
+            HangError: a wait ended by the watchdog; the instance is then as new.
+            StageCountError: a run ended itself, as roles of a body count differently, and with it the CUDA context.
+        """
         if not self._interpret:
-            self._torch.cuda.synchronize(self._device)
+            try:
+                self._torch.cuda.synchronize(self._device)
+            except RuntimeError as error:
+                self._raise_ended(error)
+                raise
         self._raise_fault()
 
     def _check(self) -> None:
@@ -264,10 +274,23 @@ class DeviceExecutor(Executor):
         """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
         if not self.failed:
             return
-        (record,) = self._record.numpy().copy().view(RECORD.dtype)
-        error = self._error(*(int(record[name]) for name in ("item", "semaphore", "expected", "seen")))
+        self._raise_ended()
+        error = self._error(*self._recorded)
         self._reset()
         raise error
+
+    def _raise_ended(self, cause: BaseException | None = None) -> None:
+        """Raise what a launch recorded that ended itself, which is in memory of the host."""
+        error = ended_error(self.plan, *self._recorded) if self.failed else None
+        if error is not None:
+            raise error from cause
+
+    @property
+    def _recorded(self) -> tuple[int, int, int, int]:
+        """Item, semaphore, expected and seen of the record."""
+        (record,) = self._record.numpy().copy().view(RECORD.dtype)
+        item, semaphore, expected, seen = (int(record[name]) for name in ("item", "semaphore", "expected", "seen"))
+        return item, semaphore, expected, seen
 
     def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
         """What the first failed wait recorded, as an error."""

@@ -37,21 +37,29 @@ class Run:
 
         Raises:
             DeviceError: it was captured.
+            HangError, StageCountError: it, or another run of the executor, ended itself.
         """
         self._refuse_captured()
-        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+        try:
+            return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            self.check()
+            raise
 
     def __await__(self) -> Generator[object, None, None]:
         """Go on when it has ended.
 
         Raises:
             DeviceError: it was captured.
-            HangError: a wait of it, or of another run of the executor, ended by the watchdog.
+            HangError, StageCountError: a wait of it, or of another run of the executor, ended by the watchdog, or the
+                launch ended itself.
         """
         self._refuse_captured()
-        if self.event is not None:
-            yield from asyncio.to_thread(self.event.synchronize).__await__()
-        self.check()
+        try:
+            if self.event is not None:
+                yield from asyncio.to_thread(self.event.synchronize).__await__()
+        finally:
+            self.check()
 
     def _refuse_captured(self) -> None:
         if self.captured:

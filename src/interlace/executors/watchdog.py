@@ -7,14 +7,44 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.errors import HangError
+from interlace.core.errors import HangError, StageCountError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, fold, held
 from interlace.kernels.primitives.tagged_cuda import AWAITED
 from interlace.launch.dispatch import EMPTY
+from interlace.launch.walk import MISCOUNTED, UNFINISHED
 from interlace.plan.plan import Dispatch, Plan
 
 UNDEFINED = "The outputs of this run are undefined; counters were reset, the next run starts afresh"
+_ENDED = "The launch was ended, and the CUDA context of the process with it; go on in a new process"
+
+
+def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> StageCountError | HangError | None:
+    """The error for a launch that ended itself by a trap (``launch/walk``); None if it did not."""
+    if why == MISCOUNTED:
+        role = "its consumers" if expected else "its loads behind waits"
+        count = f"{abs(seen)} {'stage' if abs(seen) == 1 else 'stages'} {'more' if seen > 0 else 'fewer'}"
+        return StageCountError(
+            f"{plan.item_name(item)} (item {item}): {role} took {count} of the ring than its loads ahead of waits; "
+            f"make all roles of the body count the same stages for an item. {_ENDED}",
+            item=item,
+            more=seen,
+        )
+    if why != UNFINISHED:
+        return None
+    who = f"{plan.item_name(item)} (item {item})" if item >= 0 else "a worker's first item"
+    told = f"{who} did not end" if expected else f"nothing was loaded behind {who}"
+    if item < 0:
+        told = f"{who} never began"
+    return HangError(
+        f"{told} before the watchdog fired: a role of its body waits for a stage that no other fills or hands back, or "
+        f"runs without end. {_ENDED}",
+        item=item,
+        semaphore=-1,
+        expected=0,
+        seen=0,
+        producer=plan.tile_name(item) if item >= 0 else None,
+    )
 
 
 def hang_error(

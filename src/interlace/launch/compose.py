@@ -36,7 +36,7 @@ from interlace.launch.plain import PLAIN, TILE
 from interlace.launch.roles import ROLES
 from interlace.launch.spawn import Termination
 from interlace.launch.streamed import BULK_LOAD, PASSAGE, STREAMED
-from interlace.launch.walk import WALK
+from interlace.launch.walk import ENDED, MISCOUNTED, UNFINISHED, WALK
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
 
@@ -210,6 +210,9 @@ def compose(
         "LEAVES_SUMS": LEAVES_SUMS,
         "AGAIN": AGAIN,
         "LAST": LAST,
+        "ENDED": ENDED,
+        "MISCOUNTED": MISCOUNTED,
+        "UNFINISHED": UNFINISHED,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
         "DRAWS_AHEAD": int(draws_ahead(dispatch, independent > 0)),

@@ -13,7 +13,7 @@ DEVICE void draw_and_load(const Launch& launch) {
   int word = word_of(launch, max(row, 0));
 #pragma unroll 1
   while (row >= 0) {
-    const Item item = send(launch, sent_already++, word, run, true);
+    const Item item = send(launch, sent_already++, word, run, true, stage);
     // A list tells the next item before this one is loaded, and nothing is loaded while a row is on its way.
     const int known = tickets.known();
     if (known >= 0) word = word_of(launch, known);
@@ -30,7 +30,7 @@ DEVICE void draw_and_load(const Launch& launch) {
     row = tickets.take(launch, sent_already);
     if (row >= 0 && row != known) word = word_of(launch, row);
   }
-  send(launch, sent_already, 0, run, false);
+  send(launch, sent_already, 0, run, false, stage);
   launch_dependents();
 }
 DEVICE void wait_and_load(const Launch& launch) {
@@ -38,7 +38,7 @@ DEVICE void wait_and_load(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, item); ++taken) {
+  for (int taken = 0; receive(launch, taken, stage, item); ++taken) {
     TraceRow& entry = launch.trace[item.number];
     if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
     look_ahead(launch, item);
@@ -63,31 +63,33 @@ DEVICE void consume(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, item); ++taken) {
+  for (int taken = 0; receive(launch, taken, stage, item); ++taken) {
     compute(launch, item, stage);
     hand_over(launch, item, stage, taken);
   }
 }
-// An item lasts no longer than its waits on semaphores and its work: a block that comes no further is ended by a trap.
-DEVICE void await_watched(const Launch& launch, unsigned barrier, unsigned parity) {
+// An item lasts no longer than its waits on semaphores and its work: a block that comes no further ends the launch.
+DEVICE void await_watched(const Launch& launch, int item, bool begun, unsigned barrier, unsigned parity) {
   unsigned long long since = 0;
 #pragma unroll 1
   for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
     if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
     if (!since) since = nanoseconds();
-    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) asm volatile("trap;");
+    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) end_launch(launch, item, UNFINISHED, begun, 0);
   }
 }
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
 DEVICE void post(const Launch& launch) {
+  int before = -1;
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
     const int message = taken % TICKETS;
-    await_watched(launch, sent(message), taken / TICKETS & 1);
+    await_watched(launch, before, false, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
     const Item item = item_of(message, (unsigned)last.x);
-    if (last.y) await_watched(launch, finished(message), taken / TICKETS & 1);
+    before = item.number;
+    if (last.y) await_watched(launch, before, true, finished(message), taken / TICKETS & 1);
     int4 kept = make_int4(0, 0, 0, 0);
     if (last.y) kept = load_shared_128(kept_at(message));
     __syncwarp();

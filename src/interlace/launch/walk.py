@@ -49,11 +49,20 @@ Independent loads then precede ``griddepcontrol.wait``, everything else follows 
 by the launch before.
 
 A wait on a semaphore, or for sums of other parts, that takes longer than ``timeout_ns`` records itself and falls
-through, as do all waits after it. Waits on barriers of the block can last no longer than those; the warp that posts,
-which all others of its block keep waiting, traps after twice that and a second.
+through, as do all waits after it. Waits on barriers of the block can last no longer than those, if all roles count the
+same stages. A message says where the first stage of its item lies, so who counted another number for an item before
+finds out with the next message, of which there is one behind the last item, too. It records which item that was, and
+ends the launch with a trap: what follows would be made of other items' operands. Where a role waits for a stage that
+does not come, the warp that posts, which all others of its block keep waiting, does so after twice that time and a
+second.
 """
 
 from __future__ import annotations
+
+#: What the flag of a launch is that ends by a trap, and what its record has in place of a semaphore: another number of
+#: stages than the loader that draws counted, by the consumers (``expected`` is 1) or the loader that waits (0), so many
+#: more (``seen``); an item that does not end (``expected`` is 1), or behind which no other is sent (0).
+ENDED, MISCOUNTED, UNFINISHED = 2, -8, -9
 
 WALK = r"""
 // What an item's dependent loads take that its waits are not for. The loader asks for it before them: every acquire
@@ -135,6 +144,18 @@ DEVICE void store_shared_word(unsigned at, int word) {
 DEVICE void store_shared_128(unsigned at, int4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+// By a warp: the launch ends here, when the host can read why; the first to end it says so, in place of a wait that
+// failed before, which may be for what this one never did.
+DEVICE void end_launch(const Launch& launch, int item, int why, int expected, int seen) {
+  const volatile int& failed = launch.record->failed;
+  int before = ENDED;
+  if (first_lane()) before = atomicCAS(launch.fault, 0, ENDED);
+  if (before == 1) before = atomicCAS(launch.fault, 1, ENDED);
+  while (before == 1 && !failed) __nanosleep(1000);
+  if (before != ENDED) note(launch, ENDED, item, why, expected, seen);
+  while (failed != ENDED) __nanosleep(1000);
+  asm volatile("trap;");
+}
 // Waits `first` to `end` of an item, by a warp: all at once, as one answer comes no sooner than 32. Lanes are dealt to
 // rows, a power of two to each, and a row's semaphores to its lanes; then all synchronise.
 DEVICE void await_rows(const Launch& launch, const Item& item, int first, int end) {
@@ -166,12 +187,14 @@ DEVICE Item item_of(int message, unsigned run) {
 DEVICE int word_of(const Launch& launch, int row) {
   return reinterpret_cast<const int*>(launch.items + row)[threadIdx.x % 32 % (QUADS * 4)];
 }
-// To the other roles, by a warp: the item of a row, or that there is none. Returns the item.
-DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any) {
+// To the other roles, by a warp: the item of a row, whose stages begin at `first`, or that there is none. Returns the
+// item.
+DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, const Stage& first) {
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(received(message), (n / TICKETS & 1) ^ 1);
   if (lane < QUADS * 4) store_shared_word(message_at(message) + lane * 4, word);
-  if (lane == 0) store_shared_128(message_at(message) + (int)sizeof(ItemRow), make_int4((int)run, any, 0, 0));
+  const int4 last = make_int4((int)run, any, first.slot, (int)first.phase);
+  if (lane == 0) store_shared_128(message_at(message) + (int)sizeof(ItemRow), last);
   __syncwarp();
   const Item item = item_of(message, run);
   if (lane == 0) mbarrier_arrive(sent(message));
@@ -182,11 +205,19 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
   if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
 }
-// By whole warps; false if there is none.
-DEVICE bool receive(const Launch& launch, int n, Item& item) {
+// A role that is at `stage` has taken another number of stages of an item than the loader that draws, whose next begins
+// at `slot` in a round of this phase: modulo two rounds so many more, or fewer.
+DEVICE void miscounted(const Launch& launch, int item, const Stage& stage, int slot, int phase) {
+  const int apart = stage.slot - slot + ((int)stage.phase - phase) * STAGES;
+  const int more = apart > STAGES ? apart - 2 * STAGES : apart <= -STAGES ? apart + 2 * STAGES : apart;
+  end_launch(launch, item, MISCOUNTED, threadIdx.x < WARPGROUPS * 128, more);
+}
+// By whole warps, which are at `stage`; false if there is none. `item` is the one before.
+DEVICE bool receive(const Launch& launch, int n, const Stage& stage, Item& item) {
   const int message = n % TICKETS;
   await(sent(message), n / TICKETS & 1);
   const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
+  if (last.z != stage.slot || last.w != (int)stage.phase) miscounted(launch, item.number, stage, last.z, last.w);
   item = item_of(message, (unsigned)last.x);
   __syncwarp();
   if (first_lane()) mbarrier_arrive(received(message));

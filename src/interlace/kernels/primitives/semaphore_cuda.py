@@ -54,16 +54,18 @@ template <class L, class I> DEVICE void random_delay(const L& launch, const I& i
   while (nanoseconds() - since < delay) {
   }
 }
-// The first failed wait records itself, with item, semaphore, posts expected and seen; later ones leave it as it is.
-template <class L> DEVICE void give_up(const L& launch, int item, int semaphore, int expected, int seen) {
-  if (atomicCAS(launch.fault, 0, 1)) return;
+template <class L> DEVICE void note(const L& launch, int failed, int item, int semaphore, int expected, int seen) {
   Record& record = *launch.record;
   record.item = item;
   record.semaphore = semaphore;
   record.expected = expected;
   record.seen = seen;
   __threadfence_system();
-  record.failed = 1;
+  record.failed = failed;
+}
+// The first failed wait records itself, with item, semaphore, posts expected and seen; later ones leave it as it is.
+template <class L> DEVICE void give_up(const L& launch, int item, int semaphore, int expected, int seen) {
+  if (!atomicCAS(launch.fault, 0, 1)) note(launch, 1, item, semaphore, expected, seen);
 }
 // One wait of an item, by some threads: every `step`-th semaphore from `lane` on. They must meet before they read.
 // `nap_ns`: between two polls.
