@@ -31,14 +31,14 @@ _CONSUMERS = "item.k_lo + HELD * BK; k < item.k_hi; k += BK) {"
 WAITER, CONSUMERS = "its loads behind waits", "its consumers"
 #: What is changed in the text of a product, and which role then takes how many stages more than it should.
 FAULTS = {
-    "ahead one fewer": (_AHEAD, "k = item.k_lo;", "k = item.k_lo + BK;", WAITER, 1),
+    "ahead one fewer": (_AHEAD, "k = item.k_lo;", "k = item.k_lo + BK;", CONSUMERS, 1),
     "behind one fewer": (_BEHIND, "k = k_lo;", "k = k_lo + BK;", WAITER, -1),
     "consumers one fewer": (_CONSUMERS, "item.k_lo +", "item.k_lo + BK +", CONSUMERS, -1),
     "consumers two fewer": (_CONSUMERS, "item.k_lo +", "item.k_lo + 2 * BK +", CONSUMERS, -2),
     "consumers one more": (_CONSUMERS, "k < item.k_hi", "k < item.k_hi + BK", CONSUMERS, 1),
 }
-#: Of an item by itself, behind which nothing comes but that there is none; the last of four stages by the ring's turn.
-ALONE = "consumers one fewer", "consumers two fewer", "behind one fewer"
+#: Of an item by itself, behind which nothing comes but that there is none.
+ALONE = "consumers one fewer", "consumers two fewer"
 
 
 @cache

@@ -291,7 +291,7 @@ FAULTS = {
     "a loader that counts other stages": (
         "k = k_lo; k < k_hi; k += BK",
         "k = k_lo + BK; k < k_hi; k += BK",
-        "trap",
+        "deadlock",
     ),
     "a message that is not received": (_TAKEN, _TAKEN.partition("\n")[2], "deadlock"),
     "one arrival too few": ("(received(t), WARPGROUPS * 4 + 2)", "(received(t), WARPGROUPS * 4 + 1)", "pending"),
@@ -320,9 +320,9 @@ FAULTS = {
     ),
     "a post before all have stored": (_MEET, _MEET[len("  synchronise();\n") :], "race"),
     "a post before the tile is finished": (
-        "if (last.y) await_watched(launch, before, true, finished(message), taken / TICKETS & 1);",
+        "came = await_watched(launch, finished(message), taken / TICKETS & 1);",
         "",
-        "race",
+        "unwritten",  # what consumers tell with it
     ),
     "loads that do not wait for posts": (
         "await_rows(launch, item, item.wait_lo, item.wait_mid);",

@@ -115,7 +115,7 @@ def of_launch(text: str) -> HandOver:
     storing = launch.steps("consume", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
     adds = {r"\b(?:fetch_)?add_release\(launch\.semaphores": "post"}
     by = {r"\bpublish\(": launch.steps("publish", adds)} if "publish(" in launch.body("post") else adds
-    posting = launch.steps("post", {r"\bawait\w*\((?:launch, before, true, )?finished\(": "await", **by})
+    posting = launch.steps("post", {r"\bawait\w*\((?:launch, )?finished\(": "await", **by})
     add = re.search(r"\b(\w*add_release)\(launch\.semaphores", text)
     await_rows = launch.steps("await_rows", {r"\bawait_posts\(": "poll", r"__syncwarp\(\)": "synchronise"})
     opening = launch.steps("open_dependent", {r"mbarrier_arrive_expect_tx\(dependent_full": "arrive"})
@@ -282,7 +282,7 @@ def test_the_model_is_what_the_text_does(name: str) -> None:
         (LAUNCH, r"load_acquire\(at\)", "load_relaxed(at)", StaleReadError),
         (LAUNCH, r"  synchronise\(\);\n(?=.*mbarrier_arrive\(finished)", "", StaleReadError),
         (LAUNCH, r".*mbarrier_arrive\(finished.*\n", "", StuckError),
-        (LAUNCH, r".*await\w*\((?:launch, before, true, )?finished.*\n", "", StaleReadError),
+        (LAUNCH, r".*await\w*\((?:launch, )?finished.*\n", "", StaleReadError),
         (LAUNCH, r".*add_release\(launch\.semaphores.*\n", "", StuckError),
         (LAUNCH, r"    __syncwarp\(\);\n(?=  \}\n\})", "", StaleReadError),
         (LAUNCH, r"  await\((?:launch, )?dependent_full.*\n(?=  await)", "", StaleReadError),

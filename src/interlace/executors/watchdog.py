@@ -21,23 +21,24 @@ _ENDED = "The launch was ended, and the CUDA context of the process with it; go 
 
 def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> StageCountError | HangError | None:
     """The error for a launch that ended itself by a trap (``launch/walk``); None if it did not."""
+    who = f"{plan.item_name(item)} (item {item})" if item >= 0 else "a worker's first item"
     if why == MISCOUNTED:
         role = "its consumers" if expected else "its loads behind waits"
         count = f"{abs(seen)} {'stage' if abs(seen) == 1 else 'stages'} {'more' if seen > 0 else 'fewer'}"
         return StageCountError(
-            f"{plan.item_name(item)} (item {item}): {role} took {count} of the ring than its loads ahead of waits; "
-            f"make all roles of the body count the same stages for an item. {_ENDED}",
+            f"{who}: {role} took {count} of the ring than its loads ahead of waits; make all roles of its body "
+            f"count the same for an item. {_ENDED}",
             item=item,
             more=seen,
         )
     if why != UNFINISHED:
         return None
-    who = f"{plan.item_name(item)} (item {item})" if item >= 0 else "a worker's first item"
-    told = f"{who} did not end" if expected else f"nothing was loaded behind {who}"
-    if item < 0:
-        told = f"{who} never began"
+    if expected:
+        what = f"{who} did not end"
+    else:
+        what = f"nothing was loaded behind {who}" if item >= 0 else f"{who} never began"
     return HangError(
-        f"{told} before the watchdog fired: a role of its body waits for a stage that no other fills or hands back, or "
+        f"{what} before the watchdog fired: a role of its body waits for a stage that no other fills or hands back, or "
         f"runs without end. {_ENDED}",
         item=item,
         semaphore=-1,

@@ -38,7 +38,8 @@ DEVICE void wait_and_load(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, stage, item); ++taken) {
+  for (int taken = 0; receive(launch, taken, item); ++taken) {
+    if (first_lane()) store_shared_word(kept_at(taken % TICKETS) + 12, stage.place());
     TraceRow& entry = launch.trace[item.number];
     if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
     look_ahead(launch, item);
@@ -63,35 +64,59 @@ DEVICE void consume(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, stage, item); ++taken) {
+  for (int taken = 0; receive(launch, taken, item); ++taken) {
     compute(launch, item, stage);
     hand_over(launch, item, stage, taken);
   }
 }
-// An item lasts no longer than its waits on semaphores and its work: a block that comes no further ends the launch.
-DEVICE void await_watched(const Launch& launch, int item, bool begun, unsigned barrier, unsigned parity) {
+// False if it takes longer than an item lasts, whose waits on semaphores are watched, with its work.
+DEVICE bool await_watched(const Launch& launch, unsigned barrier, unsigned parity) {
   unsigned long long since = 0;
 #pragma unroll 1
   for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
     if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
     if (!since) since = nanoseconds();
-    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) end_launch(launch, item, UNFINISHED, begun, 0);
+    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) return false;
   }
+  return true;
+}
+// By any threads: the launch ends here, when the host can read why. Who is first says that, in place of a wait that
+// failed before, which may be for what was never done for this.
+DEVICE void end_launch(const Launch& launch, int item, int why, int expected, int seen) {
+  const volatile int& failed = launch.record->failed;
+  int before = atomicCAS(launch.fault, 0, ENDED);
+  if (before == 1) before = atomicCAS(launch.fault, 1, ENDED);
+  while (before == 1 && !failed) __nanosleep(1000);
+  if (before != ENDED) note(launch, ENDED, item, why, expected, seen);
+  while (failed != ENDED) __nanosleep(1000);
+  asm volatile("trap;");
+}
+// How many stages one place is behind another.
+DEVICE int stages_between(int place, int later) {
+  const int more = later - place;
+  return more > STAGES ? more - 2 * STAGES : more <= -STAGES ? more + 2 * STAGES : more;
 }
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
 DEVICE void post(const Launch& launch) {
-  int before = -1;
+  int before = -1, place = 0;  // the item before, and where consumers are behind it
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
     const int message = taken % TICKETS;
-    await_watched(launch, before, false, sent(message), taken / TICKETS & 1);
-    const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
+    bool came = await_watched(launch, sent(message), taken / TICKETS & 1);
+    const int4 last = load_shared_128(last_of(message));
     const Item item = item_of(message, (unsigned)last.x);
-    before = item.number;
-    if (last.y) await_watched(launch, before, true, finished(message), taken / TICKETS & 1);
-    int4 kept = make_int4(0, 0, 0, 0);
-    if (last.y) kept = load_shared_128(kept_at(message));
+    const bool begins = came && place == last.z;
+    int4 kept = make_int4(0, 0, 0, last.z);
+    if (begins && last.y) {
+      came = await_watched(launch, finished(message), taken / TICKETS & 1);
+      kept = load_shared_128(kept_at(message));  // the last of it stored before a stage was opened
+    }
+    if (!came || !begins || kept.w != last.z) {
+      const int more = came ? stages_between(last.z, begins ? kept.w : place) : 0;
+      end_launch(launch, came || !begins ? before : item.number, came ? MISCOUNTED : UNFINISHED, came != begins, more);
+    }
+    before = item.number, place = kept.z;
     __syncwarp();
     if (first_lane()) mbarrier_arrive(received(message));
     if (!last.y) return;

@@ -50,11 +50,10 @@ by the launch before.
 
 A wait on a semaphore, or for sums of other parts, that takes longer than ``timeout_ns`` records itself and falls
 through, as do all waits after it. Waits on barriers of the block can last no longer than those, if all roles count the
-same stages. A message says where the first stage of its item lies, so who counted another number for an item before
-finds out with the next message, of which there is one behind the last item, too. It records which item that was, and
-ends the launch with a trap: what follows would be made of other items' operands. Where a role waits for a stage that
-does not come, the warp that posts, which all others of its block keep waiting, does so after twice that time and a
-second.
+same stages. The warp that posts sees to that: a message says where the first stage of its item lies, the loader that
+waits notes in it where it is itself, and consumers say with what they have finished where they have come to. If these
+differ, or where all others of the block keep it waiting for twice that time and a second, it records which item it was
+and ends the launch with a trap (``roles``).
 """
 
 from __future__ import annotations
@@ -87,6 +86,8 @@ struct Stage {
   DEVICE void advance() {
     if (++slot == STAGES) slot = 0, phase ^= 1;
   }
+  // Modulo two rounds.
+  DEVICE int place() const { return slot + (int)phase * STAGES; }
 };
 
 DEVICE unsigned independent_slot(int slot) { return SHARED_BASE + slot * INDEPENDENT_BYTES; }
@@ -110,9 +111,12 @@ DEVICE unsigned finished(int message) { return barriers() + (4 * STAGES + 2 * TI
 // Words from another block of the cluster (``launch/cluster``), and their barriers.
 DEVICE unsigned heard(int word) { return barriers() + (4 * STAGES + 3 * TICKETS + word) * 8; }
 DEVICE unsigned word_at(int word) { return heard(WORDS + word); }
-// A message: the item's row of the table, then the run, 0 words where there is no item.
+// A message: the item's row of the table.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
-// Behind it: the first slot that its consumers keep, and how many.
+// Then the run; whether there is an item; the place of its first stage.
+DEVICE unsigned last_of(int message) { return message_at(message) + (int)sizeof(ItemRow); }
+// Behind it: the first slot that its consumers keep, how many, and their place behind the item; then the place of the
+// loader that waits, ahead of the item.
 DEVICE unsigned kept_at(int message) { return message_at(message) + MESSAGE_BYTES - 16; }
 
 // Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and
@@ -143,18 +147,6 @@ DEVICE void store_shared_word(unsigned at, int word) {
 }
 DEVICE void store_shared_128(unsigned at, int4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-// By a warp: the launch ends here, when the host can read why; the first to end it says so, in place of a wait that
-// failed before, which may be for what this one never did.
-DEVICE void end_launch(const Launch& launch, int item, int why, int expected, int seen) {
-  const volatile int& failed = launch.record->failed;
-  int before = ENDED;
-  if (first_lane()) before = atomicCAS(launch.fault, 0, ENDED);
-  if (before == 1) before = atomicCAS(launch.fault, 1, ENDED);
-  while (before == 1 && !failed) __nanosleep(1000);
-  if (before != ENDED) note(launch, ENDED, item, why, expected, seen);
-  while (failed != ENDED) __nanosleep(1000);
-  asm volatile("trap;");
 }
 // Waits `first` to `end` of an item, by a warp: all at once, as one answer comes no sooner than 32. Lanes are dealt to
 // rows, a power of two to each, and a row's semaphores to its lanes; then all synchronise.
@@ -187,14 +179,13 @@ DEVICE Item item_of(int message, unsigned run) {
 DEVICE int word_of(const Launch& launch, int row) {
   return reinterpret_cast<const int*>(launch.items + row)[threadIdx.x % 32 % (QUADS * 4)];
 }
-// To the other roles, by a warp: the item of a row, whose stages begin at `first`, or that there is none. Returns the
-// item.
-DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, const Stage& first) {
+// To the other roles, by a warp that is at `stage`: the item of a row, or that there is none. Returns the item.
+DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, const Stage& stage) {
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(received(message), (n / TICKETS & 1) ^ 1);
   if (lane < QUADS * 4) store_shared_word(message_at(message) + lane * 4, word);
-  const int4 last = make_int4((int)run, any, first.slot, (int)first.phase);
-  if (lane == 0) store_shared_128(message_at(message) + (int)sizeof(ItemRow), last);
+  const int4 last = make_int4((int)run, any, stage.place(), 0);
+  if (lane == 0) store_shared_128(last_of(message), last);
   __syncwarp();
   const Item item = item_of(message, run);
   if (lane == 0) mbarrier_arrive(sent(message));
@@ -205,19 +196,11 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
   if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
 }
-// A role that is at `stage` has taken another number of stages of an item than the loader that draws, whose next begins
-// at `slot` in a round of this phase: modulo two rounds so many more, or fewer.
-DEVICE void miscounted(const Launch& launch, int item, const Stage& stage, int slot, int phase) {
-  const int apart = stage.slot - slot + ((int)stage.phase - phase) * STAGES;
-  const int more = apart > STAGES ? apart - 2 * STAGES : apart <= -STAGES ? apart + 2 * STAGES : apart;
-  end_launch(launch, item, MISCOUNTED, threadIdx.x < WARPGROUPS * 128, more);
-}
-// By whole warps, which are at `stage`; false if there is none. `item` is the one before.
-DEVICE bool receive(const Launch& launch, int n, const Stage& stage, Item& item) {
+// By whole warps; false if there is none.
+DEVICE bool receive(const Launch& launch, int n, Item& item) {
   const int message = n % TICKETS;
   await(sent(message), n / TICKETS & 1);
-  const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
-  if (last.z != stage.slot || last.w != (int)stage.phase) miscounted(launch, item.number, stage, last.z, last.w);
+  const int4 last = load_shared_128(last_of(message));
   item = item_of(message, (unsigned)last.x);
   __syncwarp();
   if (first_lane()) mbarrier_arrive(received(message));
@@ -284,7 +267,11 @@ DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
 // By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
 DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int n) {
   if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);
-  if (threadIdx.x == 0) store_shared_128(kept_at(n % TICKETS), make_int4(stage.first_kept, stage.kept, 0, 0));
+  if (threadIdx.x == 0) {
+    store_shared_word(kept_at(n % TICKETS), stage.first_kept);
+    store_shared_word(kept_at(n % TICKETS) + 4, stage.kept);
+    store_shared_word(kept_at(n % TICKETS) + 8, stage.place());
+  }
   stage.passed = 1 << 30, stage.kept = 0;
   synchronise();
   if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));
