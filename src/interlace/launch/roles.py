@@ -91,10 +91,9 @@ DEVICE void end_launch(const Launch& launch, int item, int why, int expected, in
   while (failed != ENDED) __nanosleep(1000);
   asm volatile("trap;");
 }
-// How many stages one place is behind another.
+// How many stages one place is behind another, of up to a ring before it or behind it.
 DEVICE int stages_between(int place, int later) {
-  const int more = later - place;
-  return more > STAGES ? more - 2 * STAGES : more <= -STAGES ? more + 2 * STAGES : more;
+  return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1;
 }
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
@@ -113,7 +112,7 @@ DEVICE void post(const Launch& launch) {
       kept = load_shared_128(kept_at(message));  // the last of it stored before a stage was opened
     }
     if (!came || !begins || kept.w != last.z) {
-      const int more = came ? stages_between(last.z, begins ? kept.w : place) : 0;
+      const int more = stages_between(last.z, begins ? kept.w : place);
       end_launch(launch, came || !begins ? before : item.number, came ? MISCOUNTED : UNFINISHED, came != begins, more);
     }
     before = item.number, place = kept.z;
