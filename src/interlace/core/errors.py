@@ -72,7 +72,8 @@
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ChunkError          a part of a chunk failed in a pipeline of streams
     ├── ConcurrentRunError  one compiled plan on two streams at once
-    └── HangError           a wait on the device ran into the watchdog
+    ├── HangError           a wait on the device ran into the watchdog
+    └── StageCountError     roles of a body in the one launch count stages of the ring differently
 
 A message says what is wrong, where, and what to change.
 """
@@ -295,22 +296,6 @@ class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
 
 
-class StageCountError(DeviceError):
-    """Two roles of a body of the one launch took different numbers of stages of its ring for one item.
-
-    The launch ended there, and with it the CUDA context of the process.
-
-    Attributes:
-        item: its position in the plan's sequence.
-        more: stages that a role took beyond those that the loads ahead of waits did; negative if it took fewer.
-    """
-
-    def __init__(self, message: str, *, item: int, more: int) -> None:
-        super().__init__(message)
-        self.item = item
-        self.more = more
-
-
 class DecodeError(InterlaceError):
     """A language model cannot be decoded, or cannot take what was asked of it; nothing has changed."""
 
@@ -401,3 +386,19 @@ class HangError(InterlaceError):
         self.expected = expected
         self.seen = seen
         self.producer = producer
+
+
+class StageCountError(InterlaceError):
+    """Two roles of a body of the one launch took different numbers of stages of its ring for one item.
+
+    The launch ended there, and with it the CUDA context of the process.
+
+    Attributes:
+        item: its position in the plan's sequence.
+        more: stages that a role took beyond those that the loads ahead of waits did; negative if it took fewer.
+    """
+
+    def __init__(self, message: str, *, item: int, more: int) -> None:
+        super().__init__(message)
+        self.item = item
+        self.more = more
