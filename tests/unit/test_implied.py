@@ -113,6 +113,19 @@ def test_a_tile_that_nobody_awaits_is_not_known_to_have_ended() -> None:
     refused(without, CoverageError, "op 'd'")
 
 
+def test_who_awaits_one_tile_of_an_op_comes_behind_what_all_of_them_await_though_others_post_nothing() -> None:
+    """c reads what one tile of b leaves; nobody awaits the others, b's first or those on both sides. c overwrites x."""
+    for tile in range(N):
+        a, b, c, _ = ring("p", N, 0).ops
+        c = replace(c, grid=(1,), reads=(Access("in0", "q", (fixed(tile, tile + 1),)),), writes=(Access("out", "x", (ALL,)),))
+        graph = il.Graph("some", tuple(il.Tensor(name, (N,), il.fp32) for name in "xpq"), (a, b, c), ("x",), ("x", "q"))
+        plan = il.build(graph, il.Choices(3))
+        assert awaited(plan, "c") == {"b"}
+        assert (plan.items.post[plan.items.op == 1] >= 0).tolist() == [n == tile for n in range(N)]
+        il.verify(plan)
+        assert oracle.races(plan) == []
+
+
 def test_what_is_awaited_behind_the_first_chunk_has_not_ended_when_an_item_begins() -> None:
     """d awaits all of c, chunk by chunk, and overwrites what b reads from its start."""
     a, b, c, d = ring("p", 0, 0).ops

@@ -9,9 +9,10 @@ all tiles of b have ended before any of c has, and so before any item of z begin
 nothing. Semaphores are released and acquired in the scope of the device, and that order is handed on from one to the
 next.
 
-Only ops whose tiles all post, to semaphores that lie side by side and that no other op posts, are looked at; and of
-waits for semaphores that lie apart, where they are very many, only the first of each. So some of what follows may not
-be found, and nothing else is.
+Of an op some of whose tiles post nothing, as nobody waits for them, none is known to have ended by itself; but who awaits
+one of the others comes behind whatever all of its tiles await. Only ops whose semaphores lie side by side, with none
+that another op posts between them, are looked at; and of waits for semaphores that lie apart, where they are very many,
+only the first of each. So some of what follows may not be found, and nothing else is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import BATCH, distinct, grouped, ranges
+from interlace.graph.ragged import BATCH, distinct, grouped, offsets, ranges
 from interlace.plan.plan import Items, Waits
 
 Bools = NDArray[np.bool_]
@@ -37,7 +38,7 @@ class Implied:
 
     def __init__(self, items: Items, waits: Waits, post_of_tile: Ints, base: Ints) -> None:
         ops = len(base) - 1
-        self._low, self._high, self._owner = _posted(post_of_tile, base)
+        self._low, self._high, self._owner, post = _posted(post_of_tile, base)
         owner = waits.item
         of_op = grouped(items.op[owner], ops)
         sizes = np.bincount(items.op, minlength=ops)
@@ -64,10 +65,10 @@ class Implied:
                     if p == c:
                         continue
                     every, any_of, all_together = awaited.of(int(self._low[p]), int(self._high[p]))
-                    found[p, c] |= every
+                    found[p, c] |= every and post[p]
                     if any_of:
                         found[:, c] |= ended[:, p]
-                    each[p, c] |= all_together
+                    each[p, c] |= all_together and post[p]
                 more = found[:, c]
                 while more.any():
                     more = each[:, more].any(axis=1) & ~found[:, c]
@@ -102,8 +103,11 @@ def _dense(rows: Ints, item: Ints, items: Items, waits: Waits) -> tuple[Ints, In
     return item, low, low + np.repeat(np.where(gaps, 1, count), each) - 1, opens
 
 
-def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints]:
-    """First and last semaphore of each op, and the op of each semaphore: -1 unless that op has all in between."""
+def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
+    """First and last semaphore of each op, the op of each semaphore, and whether all tiles of an op post.
+
+    The op is -1 where another posts a semaphore between the op's first and last, or nobody posts it.
+    """
     ops = len(base) - 1
     op = np.repeat(np.arange(ops, dtype=np.int64), np.diff(base))
     count = int(post_of_tile.max(initial=-1)) + 1
@@ -116,8 +120,11 @@ def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints]:
     np.minimum.at(low, op[posts], post_of_tile[posts])
     np.maximum.at(high, op[posts], post_of_tile[posts])
     silent = np.bincount(op[post_of_tile < 0], minlength=ops)
-    known = (silent == 0) & (high - low + 1 == np.bincount(owner[owner >= 0], minlength=ops))
-    return low, high, np.where((owner >= 0) & known[owner], owner, -1)
+    # Others' semaphores and shared ones that lie between an op's first and last make their number more than its own.
+    posted = offsets((most >= 0).astype(np.int64))
+    between = posted[np.maximum(high + 1, 0)] - posted[np.minimum(low, count)]
+    known = between == np.bincount(owner[owner >= 0], minlength=ops)
+    return low, high, np.where((owner >= 0) & known[owner], owner, -1), silent == 0
 
 
 class _Awaited:
