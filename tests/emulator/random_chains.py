@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 import interlace as il
-from interlace.core.errors import HangError, PlanError
+from interlace.core.errors import HangError, LaunchEndedError, PlanError
 from interlace.plan.plan import Dispatch, Plan
 
 from ..cases import TORCH
@@ -37,7 +37,7 @@ class Chain:
         """What is wrong under a schedule."""
         try:
             found, right = (run_poisoned(run, _inputs(run.plan.graph, seed), seed) for run in self._runs)
-        except HangError as error:
+        except (HangError, LaunchEndedError) as error:
             return [str(error)]
         told = [str(fault) for run in self._runs for fault in run.faults]
         told += [] if bool(right.isfinite().all()) else ["results are no numbers"]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import interlace as il
-from interlace.core.errors import HangError, PlanError
+from interlace.core.errors import HangError, LaunchEndedError, PlanError
 from interlace.workloads import Decode, LlamaShape, decode_graph
 
 from ..cases import TORCH, relative_error
@@ -39,7 +39,7 @@ class Step:
         """What is wrong under a schedule."""
         try:
             found, right = (self._logits(run, seed) for run in (self.words, self.semaphores))
-        except HangError as error:
+        except (HangError, LaunchEndedError) as error:
             return [str(error)]
         told = [str(fault) for run in (self.words, self.semaphores) for fault in run.faults]
         told += [] if torch.equal(found, right) else [f"words {sorted(self.words._handed_over.sizes)} change it"]

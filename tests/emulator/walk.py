@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 
 from interlace.core.dtypes import DType
-from interlace.core.errors import HangError, StageCountError
+from interlace.core.errors import HangError, LaunchEndedError
 from interlace.executors import pace
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
@@ -231,7 +231,7 @@ def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: 
 def kinds_of_faults(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seeds: Iterable[int]) -> set[str]:
     """Of runs under these schedules, each with counters as a first run has them."""
     for seed in seeds:
-        with suppress(HangError, StageCountError):
+        with suppress(HangError, LaunchEndedError):
             run_poisoned(run, inputs, seed)
         run._reset()
     return {fault.kind for fault in run.faults}

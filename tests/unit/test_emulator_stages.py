@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
-from interlace.core.errors import HangError, InterlaceError, StageCountError  # noqa: E402
+from interlace.core.errors import InterlaceError, LaunchEndedError, StageCountError  # noqa: E402
 from interlace.executors.run import Run  # noqa: E402
 from interlace.kernels.abi import RECORD  # noqa: E402
 from interlace.launch.walk import MISCOUNTED, UNFINISHED  # noqa: E402
@@ -33,42 +34,78 @@ WAITER, CONSUMERS = "its loads behind waits", "its consumers"
 FAULTS = {
     "ahead one fewer": (_AHEAD, "k = item.k_lo;", "k = item.k_lo + BK;", CONSUMERS, 1),
     "behind one fewer": (_BEHIND, "k = k_lo;", "k = k_lo + BK;", WAITER, -1),
+    "behind one more": (_BEHIND, "k < k_hi;", "k < k_hi + BK;", WAITER, 1),
     "consumers one fewer": (_CONSUMERS, "item.k_lo +", "item.k_lo + BK +", CONSUMERS, -1),
     "consumers two fewer": (_CONSUMERS, "item.k_lo +", "item.k_lo + 2 * BK +", CONSUMERS, -2),
     "consumers one more": (_CONSUMERS, "k < item.k_hi", "k < item.k_hi + BK", CONSUMERS, 1),
 }
+#: Of the second item alone.
+LATE = _CONSUMERS, _CONSUMERS.replace("item.k_lo +", "item.k_lo + (item.number == 1) * BK +")
 #: Of an item by itself, behind which nothing comes but that there is none.
-ALONE = "consumers one fewer", "consumers two fewer"
+ALONE = "consumers one fewer", "consumers two fewer", "behind one more"
+#: Items of so many stages, of a ring of so many, such that the place of the next item and that of who took one stage
+#: more or fewer lie on both sides of two turns of the ring.
+TURNS = {"none": (4, 5), "fewer": (4, 2), "more": (3, 2)}
+CASES = [
+    *((name, "none") for name in FAULTS),
+    *((name, "alone") for name in ALONE),
+    ("consumers one fewer", "fewer"),
+    ("consumers one more", "more"),
+]
+
+
+def products(stages: int) -> il.Graph:
+    return ffn(5, tile(64, 64), tile(64, 64), hidden=stages * 64, width=192)
 
 
 @cache
-def launches() -> dict[tuple[str, bool], EmulatedLaunch]:
-    own = tile(64, 64)
-    alone = il.workloads.one_matmul(5, 64, 256, tile=own)
-    made = {}
-    for name, (before, old, new, _, _) in FAULTS.items():
-        change = before, before.replace(old, new)
-        plan = il.build(ffn(5, own, own, hidden=256, width=192), il.Choices(1))
-        made[name, False] = EmulatedLaunch(plan, stages=5, change=change)
-        if name in ALONE:
-            made[name, True] = EmulatedLaunch(il.build(alone, il.Choices(1)), stages=4, change=change)
+def launches() -> dict[tuple[str, str], EmulatedLaunch]:
+    """By what is wrong, and of what items."""
+    one, alone = il.Choices(1), il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64))
+    made = {("late", "none"): EmulatedLaunch(il.build(products(4), one), stages=5, change=LATE)}
+    for name, where in CASES:
+        before, old, new, *_ = FAULTS[name]
+        stages, ring = TURNS.get(where, (4, 6))
+        plan = il.build(alone if where == "alone" else products(stages), one)
+        made[name, where] = EmulatedLaunch(plan, stages=ring, change=(before, before.replace(old, new)))
     prepare([*made.values()])
     return made
 
 
-@pytest.mark.parametrize(("name", "alone"), [*((name, False) for name in FAULTS), *((name, True) for name in ALONE)])
-def test_who_counts_otherwise_is_named_with_the_item(name: str, alone: bool) -> None:
-    run, (*_, role, more) = launches()[name, alone], FAULTS[name]
+def ended_by(run: EmulatedLaunch, seed: int = 0) -> StageCountError:
+    """What a run that counts wrong ends with; it traps, and no other run goes on from there."""
+    with pytest.raises(StageCountError) as caught:
+        run_poisoned(run, inputs_of(run.plan.graph), seed)
+    assert "trap" in {fault.kind for fault in run.faults}
+    run.faults.clear()
+    run._reset()
+    return caught.value
+
+
+@pytest.mark.parametrize(("name", "where"), CASES)
+def test_who_counts_otherwise_is_named_with_the_item(name: str, where: str) -> None:
+    run, (*_, role, more) = launches()[name, where], FAULTS[name]
     for seed in range(3):
-        with pytest.raises(StageCountError) as caught:
-            run_poisoned(run, inputs_of(run.plan.graph), seed)
-        run._reset()
+        error = ended_by(run, seed)
         count = f"{abs(more)} stage{'s' * (abs(more) > 1)} {'more' if more > 0 else 'fewer'}"
         op = run.plan.graph.ops[0].name
-        said = rf"op '{op}', tile \(0, \d\) \(item \d\): {role} took {count} of the ring than its loads ahead of waits;"
-        assert re.match(said, str(caught.value))
-        assert caught.value.more == more
-        assert caught.value.item in range(run.plan.graph.ops[0].tiles)
+        said = rf"op '{op}', tile \(0, 0\) \(item 0\): {role} took {count} of the ring than its loads ahead of waits;"
+        assert re.match(said, str(error))
+        assert (error.item, error.more) == (0, more)
+
+
+def test_the_item_that_is_named_is_the_one_that_was_counted_otherwise() -> None:
+    error = ended_by(launches()["late", "none"])
+    assert str(error).startswith("op 'up', tile (0, 1) (item 1): its consumers took 1 stage fewer")
+    assert (error.item, error.more) == (1, -1)
+
+
+def test_what_ends_the_launch_is_told_in_place_of_a_wait_that_failed_before() -> None:
+    """Such as for what the item that is named never did."""
+    run = launches()["consumers one fewer", "none"]
+    run._fault.fill_(1)
+    run._record.copy_(torch.tensor([1, 2, 0, 1, 0], dtype=torch.int32))
+    assert ended_by(run).item == 0
 
 
 # ---------------------------------------------------------------- where the context has ended
@@ -96,11 +133,11 @@ def ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
 @pytest.mark.parametrize(
     ("record", "error", "said"),
     [
-        ((MISCOUNTED, 0, 1, -3), StageCountError, "its consumers took 3 stages fewer"),
-        ((UNFINISHED, 0, 1, 0), HangError, r"^op 'matmul', tile \(0, 0\) \(item 0\) did not end"),
-        ((UNFINISHED, 0, 0, 0), HangError, r"^nothing was loaded behind op 'matmul', tile \(0, 0\) \(item 0\)"),
-        ((UNFINISHED, -1, 0, 0), HangError, r"^a worker's first item never began"),
-        ((0, 0, 2, 1), RuntimeError, "unspecified launch failure"),  # a wait that failed; what it was is gone
+        ((MISCOUNTED, 0, 0, -3), StageCountError, "its consumers took 3 stages fewer"),
+        ((UNFINISHED, 0, 1, 0), LaunchEndedError, r"^op 'matmul', tile \(0, 0\) \(item 0\) did not end"),
+        ((UNFINISHED, 0, 0, 0), LaunchEndedError, r"^nothing was loaded behind op 'matmul', tile \(0, 0\) \(item 0\)"),
+        ((UNFINISHED, -1, 0, 0), LaunchEndedError, r"^a worker's first item never began"),
+        ((0, 0, 2, 1), RuntimeError, "unspecified launch failure"),  # a wait that failed, of which no more can be told
     ],
 )
 def test_what_ended_the_launch_is_said_by_whoever_asks(
@@ -112,9 +149,35 @@ def test_what_ended_the_launch_is_said_by_whoever_asks(
     async def wait() -> None:
         await asks
 
-    for ask in (run.synchronize, run._check, asks.done, lambda: asyncio.run(wait())):
-        with pytest.raises(error, match=said):
+    # The device is asked for nothing before that: new tensors would be laid out, and operands copied.
+    for ask in (run.synchronize, lambda: run.run({}), asks.done, lambda: asyncio.run(wait())):
+        with pytest.raises(error, match=said) as caught:
             ask()
+        if isinstance(caught.value, LaunchEndedError):
+            assert caught.value.item == record[1]
+
+
+def test_a_run_that_is_no_longer_awaited_checks_nothing() -> None:
+    """Which would wait for the device, and hide why it is not awaited."""
+
+    def check() -> None:
+        raise AssertionError
+
+    async def given_up() -> None:
+        started, go_on = threading.Event(), threading.Event()
+        event = SimpleNamespace(synchronize=lambda: (started.set(), go_on.wait()))
+
+        async def wait() -> None:
+            await Run(event, False, check)
+
+        task = asyncio.create_task(wait())
+        await asyncio.to_thread(started.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+
+    asyncio.run(given_up())
 
 
 def test_an_error_of_the_device_that_no_launch_recorded_is_left_as_it_is() -> None:

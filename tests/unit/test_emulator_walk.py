@@ -320,9 +320,9 @@ FAULTS = {
     ),
     "a post before all have stored": (_MEET, _MEET[len("  synchronise();\n") :], "race"),
     "a post before the tile is finished": (
-        "came = await_watched(launch, finished(message), taken / TICKETS & 1);",
+        "if (begins && last.y) came = await_watched(launch, finished(message), taken / TICKETS & 1);",
         "",
-        "unwritten",  # what consumers tell with it
+        "race",  # of what consumers tell with it
     ),
     "loads that do not wait for posts": (
         "await_rows(launch, item, item.wait_lo, item.wait_mid);",

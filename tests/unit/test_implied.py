@@ -117,7 +117,8 @@ def test_who_awaits_one_tile_of_an_op_comes_behind_what_all_of_them_await_though
     """c reads what one tile of b leaves; nobody awaits the others, b's first or those on both sides. c overwrites x."""
     for tile in range(N):
         a, b, c, _ = ring("p", N, 0).ops
-        c = replace(c, grid=(1,), reads=(Access("in0", "q", (fixed(tile, tile + 1),)),), writes=(Access("out", "x", (ALL,)),))
+        one = Access("in0", "q", (fixed(tile, tile + 1),))
+        c = replace(c, grid=(1,), reads=(one,), writes=(Access("out", "x", (ALL,)),))
         graph = il.Graph("some", tuple(il.Tensor(name, (N,), il.fp32) for name in "xpq"), (a, b, c), ("x",), ("x", "q"))
         plan = il.build(graph, il.Choices(3))
         assert awaited(plan, "c") == {"b"}

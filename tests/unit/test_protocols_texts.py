@@ -222,7 +222,8 @@ def of_dispatcher(text: str) -> Mailboxes:
     fills = re.search(r"mailbox\(.*given\[k\]\) = mail\(run, (turn\(given\[k\]\) \| )?row\[k\]\);", text)
     assert waits, "whoever takes does not look at the turn"
     assert fills
-    posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", r"arrive\(received": "finished"})
+    of_item = r"arrive\(received\(message\)\);\n    const"
+    posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", of_item: "finished"})
     assert posting == ("finished", "post", "empty")
     turns = waits[1] == "EMPTIED | TURN" and fills[1] is not None
     looks = "given[k] - back[k] == held" in launch.body("serve")

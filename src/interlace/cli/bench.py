@@ -34,7 +34,7 @@ from interlace.cli.outputs import Output, output, output_file, save
 from interlace.cli.table import facts, number
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import InterlaceError
+from interlace.core.errors import InterlaceError, LaunchEndedError
 from interlace.executors import Executor
 from interlace.policies.orders import Order
 
@@ -206,6 +206,8 @@ class _Measure:
             picked, compiled = self.executors, self.compiled
             found = measure(preset, problem, self.device, picked, compiled=compiled, order=self.order, pool=pool)
             row = found.to_data()
+        except LaunchEndedError:  # no other row runs in this process any more
+            raise
         except InterlaceError as error:
             row = error
         return row, time.monotonic() - begin

@@ -73,7 +73,8 @@
     ├── ChunkError          a part of a chunk failed in a pipeline of streams
     ├── ConcurrentRunError  one compiled plan on two streams at once
     ├── HangError           a wait on the device ran into the watchdog
-    └── StageCountError     roles of a body in the one launch count stages of the ring differently
+    └── LaunchEndedError    a launch ended itself, and the CUDA context with it
+        └── StageCountError     roles of a body count stages of the ring differently
 
 A message says what is wrong, where, and what to change.
 """
@@ -365,7 +366,7 @@ class ConcurrentRunError(InterlaceError):
 
 
 class HangError(InterlaceError):
-    """A wait on the device ended by the watchdog.
+    """A wait on the device ended by the watchdog, and with it the run; the next one starts afresh.
 
     Attributes:
         item: position of the waiting item in the plan's sequence.
@@ -388,10 +389,21 @@ class HangError(InterlaceError):
         self.producer = producer
 
 
-class StageCountError(InterlaceError):
-    """Two roles of a body of the one launch took different numbers of stages of its ring for one item.
+class LaunchEndedError(InterlaceError):
+    """The one launch ended itself by a trap, as a block came no further; the process has no CUDA context any more.
 
-    The launch ended there, and with it the CUDA context of the process.
+    Attributes:
+        item: position in the plan's sequence of the item that did not end, or behind which nothing was loaded; -1 if
+            a worker's first was not.
+    """
+
+    def __init__(self, message: str, *, item: int) -> None:
+        super().__init__(message)
+        self.item = item
+
+
+class StageCountError(LaunchEndedError):
+    """Two roles of a body of the one launch took different numbers of stages of its ring for an item.
 
     Attributes:
         item: its position in the plan's sequence.
@@ -399,6 +411,5 @@ class StageCountError(InterlaceError):
     """
 
     def __init__(self, message: str, *, item: int, more: int) -> None:
-        super().__init__(message)
-        self.item = item
+        super().__init__(message, item=item)
         self.more = more

@@ -125,14 +125,14 @@ class DeviceExecutor(Executor):
             ShapeError, DTypeError: a tensor differs from the graph's.
             ConcurrentRunError: an earlier run of this instance is still going on another stream.
             HangError: a wait of an earlier run ended by the watchdog.
-            StageCountError: an earlier run ended itself, as roles of a body count differently.
+            LaunchEndedError: an earlier run ended itself, and with it the CUDA context.
         """
-        launches = self._bind(tensors)
         if self._interpret:
-            self._enqueue(launches)
+            self._enqueue(self._bind(tensors))
             self._raise_fault()
             return Run(None, False, self._check)
         self._check()
+        launches = self._bind(tensors)
         with self._torch.cuda.device(self._device.index):
             stream = self._torch.cuda.current_stream(self._device.index)
             capturing = self._torch.cuda.is_current_stream_capturing()
@@ -156,7 +156,7 @@ class DeviceExecutor(Executor):
 
         Raises:
             HangError: a wait ended by the watchdog; the instance is then as new.
-            StageCountError: a run ended itself, as roles of a body count differently, and with it the CUDA context.
+            LaunchEndedError: a run ended itself, and with it the CUDA context.
         """
         if not self._interpret:
             try:
@@ -172,7 +172,7 @@ class DeviceExecutor(Executor):
 
     @property
     def failed(self) -> bool:
-        """Whether a wait of an earlier run ended by the watchdog; ``synchronize`` raises what it was."""
+        """Whether a wait ended by the watchdog, or a run ended itself; ``synchronize`` raises what it was."""
         return self._seen is not None and bool(self._seen[_FAILED])
 
     @property
@@ -271,7 +271,7 @@ class DeviceExecutor(Executor):
         return int(partial(op))
 
     def _raise_fault(self) -> None:
-        """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
+        """Raise what is recorded; where a wait ended, the instance and captured runs of it are as new then."""
         if not self.failed:
             return
         self._raise_ended()

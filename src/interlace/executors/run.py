@@ -21,7 +21,7 @@ class Run:
         event: recorded behind the run on the stream where it was enqueued, for other streams to wait for
             (``stream.wait_event(run.event)``); None if it had ended before ``run`` returned, as under the interpreter.
         captured: it was captured into a CUDA graph rather than run.
-        check: raises what the watchdog found.
+        check: raises what the watchdog found, or why a launch ended itself.
 
     An asyncio program awaits it, and the event loop goes on meanwhile:
 
@@ -37,7 +37,7 @@ class Run:
 
         Raises:
             DeviceError: it was captured.
-            HangError, StageCountError: it, or another run of the executor, ended itself.
+            LaunchEndedError: it, or another run of the executor, ended itself.
         """
         self._refuse_captured()
         try:
@@ -51,15 +51,17 @@ class Run:
 
         Raises:
             DeviceError: it was captured.
-            HangError, StageCountError: a wait of it, or of another run of the executor, ended by the watchdog, or the
-                launch ended itself.
+            HangError: a wait of it, or of another run of the executor, ended by the watchdog.
+            LaunchEndedError: it, or another run of the executor, ended itself.
         """
         self._refuse_captured()
         try:
             if self.event is not None:
                 yield from asyncio.to_thread(self.event.synchronize).__await__()
-        finally:
+        except RuntimeError:
             self.check()
+            raise
+        self.check()
 
     def _refuse_captured(self) -> None:
         if self.captured:

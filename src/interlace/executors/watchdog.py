@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.errors import HangError, StageCountError
+from interlace.core.errors import HangError, LaunchEndedError, StageCountError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, fold, held
 from interlace.kernels.primitives.tagged_cuda import AWAITED
@@ -19,11 +19,11 @@ UNDEFINED = "The outputs of this run are undefined; counters were reset, the nex
 _ENDED = "The launch was ended, and the CUDA context of the process with it; go on in a new process"
 
 
-def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> StageCountError | HangError | None:
+def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> LaunchEndedError | None:
     """The error for a launch that ended itself by a trap (``launch/walk``); None if it did not."""
     who = f"{plan.item_name(item)} (item {item})" if item >= 0 else "a worker's first item"
     if why == MISCOUNTED:
-        role = "its consumers" if expected else "its loads behind waits"
+        role = "its loads behind waits" if expected else "its consumers"
         count = f"{abs(seen)} {'stage' if abs(seen) == 1 else 'stages'} {'more' if seen > 0 else 'fewer'}"
         return StageCountError(
             f"{who}: {role} took {count} of the ring than its loads ahead of waits; make all roles of its body "
@@ -37,14 +37,10 @@ def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> St
         what = f"{who} did not end"
     else:
         what = f"nothing was loaded behind {who}" if item >= 0 else f"{who} never began"
-    return HangError(
+    return LaunchEndedError(
         f"{what} before the watchdog fired: a role of its body waits for a stage that no other fills or hands back, or "
         f"runs without end. {_ENDED}",
         item=item,
-        semaphore=-1,
-        expected=0,
-        seen=0,
-        producer=plan.tile_name(item) if item >= 0 else None,
     )
 
 

@@ -53,7 +53,7 @@ TICKETS = 4
 _BARRIER_BYTES = 8
 _WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
 _STAGE_BARRIERS = 4  # full and empty, of either slot
-_MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
+_MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, the slots that are kept, places in the ring
 #: Registers of a thread of the warpgroup that loads; consumers share the rest.
 _OF_LOADER = 56
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many

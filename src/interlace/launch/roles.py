@@ -38,8 +38,7 @@ DEVICE void wait_and_load(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, item); ++taken) {
-    if (first_lane()) store_shared_word(kept_at(taken % TICKETS) + 12, stage.place());
+  for (int taken = 0; receive(launch, taken, item, stage.place()); ++taken) {
     TraceRow& entry = launch.trace[item.number];
     if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
     look_ahead(launch, item);
@@ -87,6 +86,7 @@ DEVICE void end_launch(const Launch& launch, int item, int why, int expected, in
   int before = atomicCAS(launch.fault, 0, ENDED);
   if (before == 1) before = atomicCAS(launch.fault, 1, ENDED);
   while (before == 1 && !failed) __nanosleep(1000);
+  __threadfence_system();
   if (before != ENDED) note(launch, ENDED, item, why, expected, seen);
   while (failed != ENDED) __nanosleep(1000);
   asm volatile("trap;");
@@ -105,20 +105,23 @@ DEVICE void post(const Launch& launch) {
     bool came = await_watched(launch, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(last_of(message));
     const Item item = item_of(message, (unsigned)last.x);
-    const bool begins = came && place == last.z;
-    int4 kept = make_int4(0, 0, 0, last.z);
-    if (begins && last.y) {
-      came = await_watched(launch, finished(message), taken / TICKETS & 1);
-      kept = load_shared_128(kept_at(message));  // the last of it stored before a stage was opened
+    const bool counted = !came || place == last.z, begins = came && counted;
+    if (begins && last.y) came = await_watched(launch, finished(message), taken / TICKETS & 1);
+    if (begins && !last.y) {
+      if (first_lane()) mbarrier_arrive(received(message));
+      came = await_watched(launch, received(message), taken / TICKETS & 1);
     }
-    if (!came || !begins || kept.w != last.z) {
+    const int4 kept = begins ? load_shared_128(kept_at(message)) : make_int4(0, 0, 0, last.z);
+    if (!came || !counted || kept.w != last.z) {
+      const bool stuck = counted && kept.w == last.z;  // in the item, or with nothing behind the one before
+      const int named = stuck && begins && last.y ? item.number : before;
       const int more = stages_between(last.z, begins ? kept.w : place);
-      end_launch(launch, came || !begins ? before : item.number, came ? MISCOUNTED : UNFINISHED, came != begins, more);
+      end_launch(launch, named, stuck ? UNFINISHED : MISCOUNTED, begins, more);
     }
+    if (!last.y) return;
     before = item.number, place = kept.z;
     __syncwarp();
     if (first_lane()) mbarrier_arrive(received(message));
-    if (!last.y) return;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
     if (semaphore >= 0) publish(launch, item, semaphore);
     finish(launch, item, taken, semaphore);

@@ -59,7 +59,7 @@ and ends the launch with a trap (``roles``).
 from __future__ import annotations
 
 #: What the flag of a launch is that ends by a trap, and what its record has in place of a semaphore: another number of
-#: stages than the loader that draws counted, by the consumers (``expected`` is 1) or the loader that waits (0), so many
+#: stages than the loader that draws counted, by consumers (``expected`` is 0) or the loader that waits (1), so many
 #: more (``seen``); an item that does not end (``expected`` is 1), or behind which no other is sent (0).
 ENDED, MISCOUNTED, UNFINISHED = 2, -8, -9
 
@@ -116,7 +116,7 @@ DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_
 // Then the run; whether there is an item; the place of its first stage.
 DEVICE unsigned last_of(int message) { return message_at(message) + (int)sizeof(ItemRow); }
 // Behind it: the first slot that its consumers keep, how many, and their place behind the item; then the place of the
-// loader that waits, ahead of the item.
+// loader that waits ahead of the item, which is noted before a stage of it is opened: each item has one at least.
 DEVICE unsigned kept_at(int message) { return message_at(message) + MESSAGE_BYTES - 16; }
 
 // Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and
@@ -184,8 +184,10 @@ DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, 
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(received(message), (n / TICKETS & 1) ^ 1);
   if (lane < QUADS * 4) store_shared_word(message_at(message) + lane * 4, word);
-  const int4 last = make_int4((int)run, any, stage.place(), 0);
-  if (lane == 0) store_shared_128(last_of(message), last);
+  if (lane == 0) {
+    store_shared_128(last_of(message), make_int4((int)run, any, stage.place(), 0));
+    store_shared_128(kept_at(message), make_int4(0, 0, 0, stage.place()));
+  }
   __syncwarp();
   const Item item = item_of(message, run);
   if (lane == 0) mbarrier_arrive(sent(message));
@@ -197,9 +199,11 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
   if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
 }
 // By whole warps; false if there is none.
-DEVICE bool receive(const Launch& launch, int n, Item& item) {
+// The loader that waits notes its place.
+DEVICE bool receive(const Launch& launch, int n, Item& item, int place = -1) {
   const int message = n % TICKETS;
   await(sent(message), n / TICKETS & 1);
+  if (place >= 0 && first_lane()) store_shared_word(kept_at(message) + 12, place);
   const int4 last = load_shared_128(last_of(message));
   item = item_of(message, (unsigned)last.x);
   __syncwarp();

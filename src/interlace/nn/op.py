@@ -71,6 +71,7 @@ def ffn(
             own errors.
         ArgumentError: a norm without its weight, a weight without what it adds, or no small number of 0 or more.
         HangError: an earlier run ended by the watchdog.
+        LaunchEndedError: an earlier run ended itself, and with it the CUDA context.
     """
     norm = checked_norm("ffn", w_norm, norm)
     tensors = (x, w_up, w_gate, w_down, b_up, b_down, w_norm)

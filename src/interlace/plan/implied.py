@@ -9,7 +9,7 @@ all tiles of b have ended before any of c has, and so before any item of z begin
 nothing. Semaphores are released and acquired in the scope of the device, and that order is handed on from one to the
 next.
 
-Of an op some of whose tiles post nothing, as nobody waits for them, none is known to have ended by itself; but who awaits
+Of an op some of whose tiles post nothing, as nobody waits for them, not all are known to have ended; but who awaits
 one of the others comes behind whatever all of its tiles await. Only ops whose semaphores lie side by side, with none
 that another op posts between them, are looked at; and of waits for semaphores that lie apart, where they are very many,
 only the first of each. So some of what follows may not be found, and nothing else is.

@@ -16,7 +16,7 @@ from interlace.bench.compile import compile_launches
 from interlace.bench.problem import Problem, running
 from interlace.bench.timing import median_us
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import InterlaceError, StoreError
+from interlace.core.errors import InterlaceError, LaunchEndedError, StoreError
 from interlace.deploy import Deployment, deployment, here, store
 from interlace.executors.device import DeviceExecutor
 from interlace.policies.setting import Setting
@@ -228,6 +228,8 @@ def _checked(problem: Problem, case: Case, setting: Setting, needed: bool) -> De
         with _running(case):
             executor = case.deployment.make(setting)
             problem.check(executor)
+    except LaunchEndedError:  # no other runs in this process any more
+        raise
     except InterlaceError:
         if needed:
             raise

@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 from interlace.core.dtypes import DTYPES, DType
-from interlace.core.errors import InterlaceError
+from interlace.core.errors import InterlaceError, LaunchEndedError
 from interlace.deploy.deployment import Deployment, overlaps
 from interlace.executors import DeviceExecutor
 from interlace.executors.capture import captured
@@ -64,6 +64,7 @@ class StepLaunch:
 
         Raises:
             HangError: a wait of an earlier step ended by the watchdog.
+            LaunchEndedError: an earlier step ended itself, and with it the CUDA context.
         """
         if self._captured is None:
             self._enqueue()
@@ -79,6 +80,7 @@ class StepLaunch:
 
         Raises:
             HangError: a wait ended by the watchdog.
+            LaunchEndedError: a step ended itself, and with it the CUDA context.
         """
         if self._captured is None:
             return 0.0
@@ -137,6 +139,8 @@ def step_launch(
                 runner.check(graph, spec_by_name(device))
                 launch = StepLaunch(made(graph, runner, device), given, taken)
                 able.append((launch.step_us(), launch))
+            except LaunchEndedError:  # no other runs in this process any more
+                raise
             except (InterlaceError, torch.OutOfMemoryError) as error:  # there may be room for one, and not for both
                 reasons.append(f"{runner.name}: {error}")
     if not able:
