@@ -117,6 +117,9 @@ def step_launch(
         tensors: inputs and outputs by the names of ``decode_graph``, and maybe more.
         taken: see ``StepLaunch``.
         drawn, pages: see ``decode_graph``.
+
+    Raises:
+        LaunchEndedError: one of them ended itself, and with it the CUDA context.
     """
     embed = tensors["embed"]
     reason = obstacle_of_device(embed.device)
