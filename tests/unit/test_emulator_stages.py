@@ -32,7 +32,7 @@ _CONSUMERS = "item.k_lo + HELD * BK; k < item.k_hi; k += BK) {"
 WAITER, CONSUMERS = "its loads behind waits", "its consumers"
 #: What is changed in the text of a product, and which role then takes how many stages more than it should.
 FAULTS = {
-    "ahead one fewer": (_AHEAD, "k = item.k_lo;", "k = item.k_lo + BK;", CONSUMERS, 1),
+    "ahead one fewer": (_AHEAD, "k = item.k_lo;", "k = item.k_lo + BK;", f"(?:{WAITER}|{CONSUMERS})", 1),
     "behind one fewer": (_BEHIND, "k = k_lo;", "k = k_lo + BK;", WAITER, -1),
     "behind one more": (_BEHIND, "k < k_hi;", "k < k_hi + BK;", WAITER, 1),
     "consumers one fewer": (_CONSUMERS, "item.k_lo +", "item.k_lo + BK +", CONSUMERS, -1),
@@ -42,7 +42,7 @@ FAULTS = {
 #: Of the second item alone.
 LATE = _CONSUMERS, _CONSUMERS.replace("item.k_lo +", "item.k_lo + (item.number == 1) * BK +")
 #: Of an item by itself, behind which nothing comes but that there is none.
-ALONE = "consumers one fewer", "consumers two fewer", "behind one more"
+ALONE = "consumers one fewer", "consumers two fewer", "behind one more", "behind one fewer"
 #: Items of so many stages, of a ring of so many, such that the place of the next item and that of who took one stage
 #: more or fewer lie on both sides of two turns of the ring.
 TURNS = {"none": (4, 5), "fewer": (4, 2), "more": (3, 2)}

@@ -320,7 +320,7 @@ FAULTS = {
     ),
     "a post before all have stored": (_MEET, _MEET[len("  synchronise();\n") :], "race"),
     "a post before the tile is finished": (
-        "if (begins && last.y) came = await_watched(launch, finished(message), taken / TICKETS & 1);",
+        "if (begins && last.y) ends = await_watched(launch, finished(message), taken / TICKETS & 1);",
         "",
         "race",  # of what consumers tell with it
     ),

@@ -222,8 +222,7 @@ def of_dispatcher(text: str) -> Mailboxes:
     fills = re.search(r"mailbox\(.*given\[k\]\) = mail\(run, (turn\(given\[k\]\) \| )?row\[k\]\);", text)
     assert waits, "whoever takes does not look at the turn"
     assert fills
-    of_item = r"arrive\(received\(message\)\);\n    const"
-    posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", of_item: "finished"})
+    posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", r"arrive\(received": "finished"})
     assert posting == ("finished", "post", "empty")
     turns = waits[1] == "EMPTIED | TURN" and fills[1] is not None
     looks = "given[k] - back[k] == held" in launch.body("serve")

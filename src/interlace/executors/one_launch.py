@@ -168,7 +168,10 @@ class OneLaunchExecutor(DeviceExecutor):
         if self._spawning is not None:
             return self._spawning.table
         sums = [self._accumulator_size(op) for op in graph.ops]
-        table = with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
+        left = words.without(self.plan.waits, self.plan)  # words order nothing but themselves
+        launched = replace(self.plan.items, post=words.posts(left, self.plan))
+        one_adds = [part.tile.share for part in self._parts]
+        table = with_sums(table, sums, one_adds, replace(self.plan, items=launched, waits=left))
         if self.plan.dispatch in (Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID):
             last = table.last_of_ops if self.plan.dispatch is Dispatch.STATIC else table.last_wave_of_ops
             table.items["code"] |= np.where(last, KEEPS, 0)

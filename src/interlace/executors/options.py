@@ -21,7 +21,8 @@ class Options:
     Attributes:
         device: a torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta"
             only compiles them.
-        timeout_s: the watchdog of every wait, from 1e-9 to 9e9.
+        timeout_s: the watchdog of every wait, from 1e-9 to 9e9. An item of the one launch may take twice that and a
+            second in all.
         trace: record times of every item.
         jitter_s: upper bound of random delays injected around waits and posts, for tests; at most 2.
         short: inputs that may come with fewer rows than the graph says, but one; rows of results that come of missing

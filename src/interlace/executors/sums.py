@@ -50,7 +50,7 @@ def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Pl
         table: whose parts wait for each other, and have their codes.
         sums: float32 elements of a partial sum of each op; 0 where none is split.
         shares: of them those that one part adds, where parts of a tile share its sums; else 0.
-        plan: of the table, verified.
+        plan: of the table, with the waits and posts that are launched.
     """
     items = table.items
     rows = np.flatnonzero(items["parts"] > 1)

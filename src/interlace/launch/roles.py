@@ -33,12 +33,33 @@ DEVICE void draw_and_load(const Launch& launch) {
   send(launch, sent_already, 0, run, false, stage);
   launch_dependents();
 }
+// By any threads: the launch ends here, when the host can read why. Who is first says that, in place of a wait that
+// failed before, which may be for what was never done for this.
+DEVICE void end_launch(const Launch& launch, int item, int why, int expected, int seen) {
+  const volatile int& failed = launch.record->failed;
+  int before = atomicCAS(launch.fault, 0, ENDED);
+  if (before == 1) before = atomicCAS(launch.fault, 1, ENDED);
+  while (before == 1 && !failed) __nanosleep(1000);
+  __threadfence_system();
+  if (before != ENDED) note(launch, ENDED, item, why, expected, seen);
+  while (failed != ENDED) __nanosleep(1000);
+  asm volatile("trap;");
+}
+// How many stages one place is behind another, of up to a ring before it or behind it.
+DEVICE int stages_between(int place, int later) {
+  return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1;
+}
 DEVICE void wait_and_load(const Launch& launch) {
   await_launch_before();
   Stage stage = {0, 0};
   Item item;
+  int before = -1, place;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, item, stage.place()); ++taken) {
+  for (int taken = 0;; ++taken) {
+    const bool any = receive(launch, taken, item, place);
+    if (stage.place() != place) end_launch(launch, before, MISCOUNTED, 1, stages_between(place, stage.place()));
+    if (!any) return;
+    before = item.number;
     TraceRow& entry = launch.trace[item.number];
     if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
     look_ahead(launch, item);
@@ -62,8 +83,9 @@ DEVICE void wait_and_load(const Launch& launch) {
 DEVICE void consume(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
+  int place;
 #pragma unroll 1
-  for (int taken = 0; receive(launch, taken, item); ++taken) {
+  for (int taken = 0; receive(launch, taken, item, place); ++taken) {
     compute(launch, item, stage);
     hand_over(launch, item, stage, taken);
   }
@@ -79,55 +101,39 @@ DEVICE bool await_watched(const Launch& launch, unsigned barrier, unsigned parit
   }
   return true;
 }
-// By any threads: the launch ends here, when the host can read why. Who is first says that, in place of a wait that
-// failed before, which may be for what was never done for this.
-DEVICE void end_launch(const Launch& launch, int item, int why, int expected, int seen) {
-  const volatile int& failed = launch.record->failed;
-  int before = atomicCAS(launch.fault, 0, ENDED);
-  if (before == 1) before = atomicCAS(launch.fault, 1, ENDED);
-  while (before == 1 && !failed) __nanosleep(1000);
-  __threadfence_system();
-  if (before != ENDED) note(launch, ENDED, item, why, expected, seen);
-  while (failed != ENDED) __nanosleep(1000);
-  asm volatile("trap;");
-}
-// How many stages one place is behind another, of up to a ring before it or behind it.
-DEVICE int stages_between(int place, int later) {
-  return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1;
-}
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
 DEVICE void post(const Launch& launch) {
-  int before = -1, place = 0;  // the item before, and where consumers are behind it
+  await_launch_before();  // no item ends before that
+  int before = -1;
+  int4 kept = make_int4(0, 0, 0, 0);  // of the item before
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
     const int message = taken % TICKETS;
-    bool came = await_watched(launch, sent(message), taken / TICKETS & 1);
+    const bool came = await_watched(launch, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(last_of(message));
     const Item item = item_of(message, (unsigned)last.x);
-    const bool counted = !came || place == last.z, begins = came && counted;
-    if (begins && last.y) came = await_watched(launch, finished(message), taken / TICKETS & 1);
-    if (begins && !last.y) {
-      if (first_lane()) mbarrier_arrive(received(message));
-      came = await_watched(launch, received(message), taken / TICKETS & 1);
+    int place = kept.y;  // of a warpgroup that is elsewhere, if one is
+    if (WARPGROUPS > 1 && kept.z != last.z) place = kept.z;
+    if (WARPGROUPS > 2 && kept.w != last.z) place = kept.w;
+    const bool begins = came && place == last.z;
+    bool ends = begins;
+    if (begins && last.y) ends = await_watched(launch, finished(message), taken / TICKETS & 1);
+    if (!ends) {
+      const int why = came && !begins ? MISCOUNTED : UNFINISHED;
+      end_launch(launch, begins ? item.number : before, why, begins, stages_between(last.z, place));
     }
-    const int4 kept = begins ? load_shared_128(kept_at(message)) : make_int4(0, 0, 0, last.z);
-    if (!came || !counted || kept.w != last.z) {
-      const bool stuck = counted && kept.w == last.z;  // in the item, or with nothing behind the one before
-      const int named = stuck && begins && last.y ? item.number : before;
-      const int more = stages_between(last.z, begins ? kept.w : place);
-      end_launch(launch, named, stuck ? UNFINISHED : MISCOUNTED, begins, more);
-    }
-    if (!last.y) return;
-    before = item.number, place = kept.z;
+    if (last.y) kept = load_shared_128(kept_at(message));
     __syncwarp();
     if (first_lane()) mbarrier_arrive(received(message));
+    if (!last.y) return;
+    before = item.number;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
     if (semaphore >= 0) publish(launch, item, semaphore);
     finish(launch, item, taken, semaphore);
     __syncwarp();
-    for (int n = threadIdx.x % 32; n < kept.y; n += 32)
-      hand_back_kept((kept.x + n) % STAGES);
+    for (int n = threadIdx.x % 32; n < kept.x >> 16; n += 32)
+      hand_back_kept(((kept.x & 0xffff) + n) % STAGES);
     if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));

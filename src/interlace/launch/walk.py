@@ -50,10 +50,10 @@ by the launch before.
 
 A wait on a semaphore, or for sums of other parts, that takes longer than ``timeout_ns`` records itself and falls
 through, as do all waits after it. Waits on barriers of the block can last no longer than those, if all roles count the
-same stages. The warp that posts sees to that: a message says where the first stage of its item lies, the loader that
-waits notes in it where it is itself, and consumers say with what they have finished where they have come to. If these
-differ, or where all others of the block keep it waiting for twice that time and a second, it records which item it was
-and ends the launch with a trap (``roles``).
+same stages. A message says where the first stage of its item lies, behind the last item too. The loader that waits
+compares that with where it is itself, and the warp that posts with where warpgroups of consumers say that they are
+when they have finished. If these differ, or where all others of the block keep the latter waiting for twice that time
+and a second, it is recorded which item it was, and the launch ends with a trap (``roles``).
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ DEVICE unsigned word_at(int word) { return heard(WORDS + word); }
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
 // Then the run; whether there is an item; the place of its first stage.
 DEVICE unsigned last_of(int message) { return message_at(message) + (int)sizeof(ItemRow); }
-// Behind it: the first slot that its consumers keep, how many, and their place behind the item; then the place of the
-// loader that waits ahead of the item, which is noted before a stage of it is opened: each item has one at least.
+// Behind it: the first slot that its consumers keep, and in the upper half how many; then the places of up to three
+// warpgroups of consumers behind the item.
 DEVICE unsigned kept_at(int message) { return message_at(message) + MESSAGE_BYTES - 16; }
 
 // Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and
@@ -184,10 +184,7 @@ DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, 
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(received(message), (n / TICKETS & 1) ^ 1);
   if (lane < QUADS * 4) store_shared_word(message_at(message) + lane * 4, word);
-  if (lane == 0) {
-    store_shared_128(last_of(message), make_int4((int)run, any, stage.place(), 0));
-    store_shared_128(kept_at(message), make_int4(0, 0, 0, stage.place()));
-  }
+  if (lane == 0) store_shared_128(last_of(message), make_int4((int)run, any, stage.place(), 0));
   __syncwarp();
   const Item item = item_of(message, run);
   if (lane == 0) mbarrier_arrive(sent(message));
@@ -198,14 +195,13 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
   if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
 }
-// By whole warps; false if there is none.
-// The loader that waits notes its place.
-DEVICE bool receive(const Launch& launch, int n, Item& item, int place = -1) {
+// By whole warps; false if there is none. `place` is that of its first stage.
+DEVICE bool receive(const Launch& launch, int n, Item& item, int& place) {
   const int message = n % TICKETS;
   await(sent(message), n / TICKETS & 1);
-  if (place >= 0 && first_lane()) store_shared_word(kept_at(message) + 12, place);
   const int4 last = load_shared_128(last_of(message));
   item = item_of(message, (unsigned)last.x);
+  place = last.z;
   __syncwarp();
   if (first_lane()) mbarrier_arrive(received(message));
   return last.y;
@@ -271,11 +267,8 @@ DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
 // By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
 DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int n) {
   if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);
-  if (threadIdx.x == 0) {
-    store_shared_word(kept_at(n % TICKETS), stage.first_kept);
-    store_shared_word(kept_at(n % TICKETS) + 4, stage.kept);
-    store_shared_word(kept_at(n % TICKETS) + 8, stage.place());
-  }
+  if (threadIdx.x == 0) store_shared_word(kept_at(n % TICKETS), stage.first_kept | stage.kept << 16);
+  if (threadIdx.x % 128 == 0) store_shared_word(kept_at(n % TICKETS) + 4 + warpgroup() * 4, stage.place());
   stage.passed = 1 << 30, stage.kept = 0;
   synchronise();
   if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));
