@@ -113,7 +113,7 @@ FAULTS = {
         "race",
     ),
     "a text that does not meet": ("  synchronise_block();\n  float sum", "  float sum", "race"),
-    "a stage handed back before it is full": ("    await_stage(stage);\n    __sync", "    __sync", "race"),
+    "a stage handed back before it is full": ("    await_stage(stage);\n    __sync", "    __sync", "deadlock"),
     "a loader that counts no stage": ("    open_dependent(stage, 0);\n    stage.advance();\n", "", "deadlock"),
 }
 

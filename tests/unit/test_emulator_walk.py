@@ -291,7 +291,7 @@ FAULTS = {
     "a loader that counts other stages": (
         "k = k_lo; k < k_hi; k += BK",
         "k = k_lo + BK; k < k_hi; k += BK",
-        "deadlock",
+        "trap",
     ),
     "a message that is not received": (_TAKEN, _TAKEN.partition("\n")[2], "deadlock"),
     "one arrival too few": ("(received(t), WARPGROUPS * 4 + 2)", "(received(t), WARPGROUPS * 4 + 1)", "pending"),
@@ -322,7 +322,7 @@ FAULTS = {
     "a post before the tile is finished": (
         "if (begins && last.y) ends = await_watched(launch, finished(message), taken / TICKETS & 1);",
         "",
-        "race",  # of what consumers tell with it
+        "unwritten",  # what consumers tell with it
     ),
     "loads that do not wait for posts": (
         "await_rows(launch, item, item.wait_lo, item.wait_mid);",
@@ -377,7 +377,7 @@ def broken() -> dict[str, EmulatedLaunch]:
     wide = tile(128, 104, warps=8)
     greedy = "registers_lower<LOADER_REGISTERS>", "registers_lower<LOADER_REGISTERS + 8>"
     kept = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1, **STATIC))
-    lost = "hand_back_kept((kept.x + n) % STAGES);", ";"
+    lost = "hand_back_kept(((kept & 0xffff) + n) % STAGES);", ";"
     made["kept"] = EmulatedLaunch(kept, stages=3, change=lost)
     made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Choices(1)), stages=2, change=greedy)
     prepare([*made.values()])

@@ -105,17 +105,17 @@ DEVICE bool await_watched(const Launch& launch, unsigned barrier, unsigned parit
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
 DEVICE void post(const Launch& launch) {
   await_launch_before();  // no item ends before that
-  int before = -1;
-  int4 kept = make_int4(0, 0, 0, 0);  // of the item before
+  int before = -1, kept = 0, places[WARPGROUPS] = {};  // the item before, and what its consumers told
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
     const int message = taken % TICKETS;
     const bool came = await_watched(launch, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(last_of(message));
     const Item item = item_of(message, (unsigned)last.x);
-    int place = kept.y;  // of a warpgroup that is elsewhere, if one is
-    if (WARPGROUPS > 1 && kept.z != last.z) place = kept.z;
-    if (WARPGROUPS > 2 && kept.w != last.z) place = kept.w;
+    int place = last.z;  // of a warpgroup that is elsewhere, if one is
+#pragma unroll
+    for (int g = 0; g < WARPGROUPS; ++g)
+      if (places[g] != last.z) place = places[g];
     const bool begins = came && place == last.z;
     bool ends = begins;
     if (begins && last.y) ends = await_watched(launch, finished(message), taken / TICKETS & 1);
@@ -123,7 +123,11 @@ DEVICE void post(const Launch& launch) {
       const int why = came && !begins ? MISCOUNTED : UNFINISHED;
       end_launch(launch, begins ? item.number : before, why, begins, stages_between(last.z, place));
     }
-    if (last.y) kept = load_shared_128(kept_at(message));
+    if (last.y) {
+      kept = load_shared_word(kept_at(message));
+#pragma unroll
+      for (int g = 0; g < WARPGROUPS; ++g) places[g] = load_shared_word(kept_at(message) + 4 + g * 4);
+    }
     __syncwarp();
     if (first_lane()) mbarrier_arrive(received(message));
     if (!last.y) return;
@@ -132,8 +136,8 @@ DEVICE void post(const Launch& launch) {
     if (semaphore >= 0) publish(launch, item, semaphore);
     finish(launch, item, taken, semaphore);
     __syncwarp();
-    for (int n = threadIdx.x % 32; n < kept.x >> 16; n += 32)
-      hand_back_kept(((kept.x & 0xffff) + n) % STAGES);
+    for (int n = threadIdx.x % 32; n < kept >> 16; n += 32)
+      hand_back_kept(((kept & 0xffff) + n) % STAGES);
     if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));

@@ -142,6 +142,11 @@ DEVICE int4 load_shared_128(unsigned at) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
   return v;
 }
+DEVICE int load_shared_word(unsigned at) {
+  unsigned word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+  return (int)word;
+}
 DEVICE void store_shared_word(unsigned at, int word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
 }
