@@ -47,6 +47,7 @@ MODULES = {
     "bench.record": "Benchmarks: records",
     "core.errors": "Errors",
     "core.loop_errors": "Errors of kernels of loops",
+    "core.launch_errors": "Errors of runs on a device",
 }
 
 
