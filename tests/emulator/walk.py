@@ -219,13 +219,13 @@ def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
 
 
 def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: int) -> torch.Tensor:
-    """The tensor ``out`` of a run under a schedule; all that the run writes is NaN before."""
+    """The first output of a run under a schedule; all that the run writes is NaN before."""
     run.seed = seed
-    out = run.empty("out")
-    for value in (*map(run.intermediate, run.plan.graph.intermediates), out):
+    outputs = {name: run.empty(name) for name in run.plan.graph.outputs}
+    for value in (*map(run.intermediate, run.plan.graph.intermediates), *outputs.values()):
         value.fill_(float("nan"))
-    run.run({**inputs, "out": out})
-    return out
+    run.run({**inputs, **outputs})
+    return outputs[run.plan.graph.outputs[0]]
 
 
 def kinds_of_faults(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seeds: Iterable[int]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from interlace.workloads import FFNBlock, FFNLayers, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..rows import CASES, scaled, together  # noqa: E402
+from ..rows import CASES, normed, scaled, together  # noqa: E402
 
 each = pytest.mark.parametrize("name", CASES)
 
@@ -72,6 +73,30 @@ def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
     prepare([*runs.values()])
     found = {name: kinds_of_faults(run, case.inputs(), range(2)) for name, run in runs.items()}
     assert {name: "race" in kinds for name, kinds in found.items()} == dict.fromkeys(FAULTS, True)
+
+
+#: Both rows of the first op are for one warpgroup, and the other comes to the next op ahead of it.
+_TEAMS = {"of two warps": normed(2, 1640, rows=8), "of four": scaled(8, 1032, il.fp32, rows=8)}
+_BARRIER = "2 + WARPGROUPS + warpgroup() * 2 + thread() % 128 / TEAM"
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize(("barrier", "kinds"), [(_BARRIER, set()), ("2 + WARPGROUPS + thread() / TEAM", {"diverged"})])
+def test_warpgroups_at_ops_of_unlike_teams_have_barriers_of_their_own(barrier: str, kinds: set[str]) -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import EmulatedLaunch, Walk, kinds_of_faults, prepare
+
+    class Changed(EmulatedLaunch):
+        @property
+        def walk(self) -> Walk:
+            walk = super().walk
+            assert walk.text.count(_BARRIER) == len(_TEAMS)
+            return replace(walk, text=walk.text.replace(_BARRIER, barrier))
+
+    run = Changed(il.build(together(_TEAMS.items()), il.Choices(1)), stages=4)
+    prepare([run])
+    inputs = {name + of: value for name, case in _TEAMS.items() for of, value in case.inputs().items()}
+    assert kinds_of_faults(run, inputs, range(24)) == kinds
 
 
 def test_rows_beside_products_are_dealt_in_lists() -> None:

@@ -290,7 +290,8 @@ DEVICE float* shared_by_team(int place) {
   const int warps = thread() % 128 / TEAM * (TEAM / 32) + place * 4;
   return scratch<float>() + warpgroup() * (SCRATCH_BYTES / 4) + warps;
 }
-DEVICE void synchronise_team() { named_barrier(2 + WARPGROUPS + thread() / TEAM, TEAM); }
+// Barriers of a warpgroup's own, two of them: another one may be at an item whose teams are larger.
+DEVICE void synchronise_team() { named_barrier(2 + WARPGROUPS + warpgroup() * 2 + thread() % 128 / TEAM, TEAM); }
 """
 
 
