@@ -135,6 +135,37 @@ def test_clusters_that_the_device_does_not_place_are_refused_before_they_are_lau
     assert run.loaded is kernel
 
 
+@pytest.mark.parametrize(
+    ("m", "changed", "pairs"),
+    [
+        (256, {"dispatch": D.STATIC}, True),
+        (256, {"dispatch": D.STATIC, "parts": 2}, True),  # of one part of k
+        (512, {"dispatch": D.STATIC}, True),
+        (128, {"dispatch": D.STATIC}, False),  # all have other weights
+        (384, {"dispatch": D.STATIC, "workers": 4}, True),  # two of three
+        (256, {"dispatch": D.STATIC, "workers": 7}, False),
+        (256, {"dispatch": D.TICKET}, False),  # who has which is not known
+        (256, {"dispatch": D.STATIC, "order": il.RowMajor()}, False),
+    ],
+)
+def test_blocks_that_load_the_same_weights_are_placed_in_pairs_where_there_is_room(
+    m: int, changed: dict[str, object], pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"order": Clusters(Cluster(2)), **changed}
+    for clusters in (4, 3):
+        run = launch(ffn(m), ALONE, **options)
+        kernel = Placed(clusters)
+        monkeypatch.setattr(one_launch, "loaded", lambda *_, kernel=kernel: kernel)
+        room = 2 * clusters >= options.get("workers", 8)
+        assert run.placed_together == (2 if pairs and room else 1)
+        assert kernel.asked == [(384, 2)] * pairs
+
+
+def test_those_of_a_cluster_are_placed_together_anyhow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_launch, "loaded", lambda *_: Placed(4))
+    assert launch(ffn(512), Cluster(2, 2), dispatch=D.STATIC).placed_together == 4
+
+
 def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -> None:
     setting = Setting(tuple((name, OpSetting(TILE.params)) for name in ("up", "down")))
     tiled = retiled(ffn(256), setting)

@@ -114,6 +114,15 @@ def _spec_of(properties: Properties) -> DeviceSpec:
 
 
 @cache
+def check_generation(name: str, capability: tuple[int, int], needed: int) -> None:
+    """Raise NoDeviceError unless a device is of the generation that launches of CUDA C++ are for."""
+    if capability[0] != needed:
+        raise NoDeviceError(
+            f"{name} has compute capability {capability[0]}.{capability[1]}, this executor needs {needed}.0; use the "
+            "persistent executor"
+        )
+
+
 def torch_dtype(torch: Any, name: str) -> Any:
     """The torch dtype of one of ours."""
     return getattr(torch, dtype(name).torch)

@@ -29,9 +29,9 @@ from interlace.core.errors import (
 )
 from interlace.executors.base import by_name
 from interlace.executors.bound import places_of
-from interlace.executors.clusters import check_clusters, check_resident, in_clusters
+from interlace.executors.clusters import are_pairs, check_clusters, check_resident, in_clusters
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.gpu import spec_by_name
+from interlace.executors.gpu import check_generation, spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.operands import OperandsInMemory, WithOperands
 from interlace.executors.options import Options, given
@@ -127,7 +127,7 @@ class OneLaunchExecutor(DeviceExecutor):
         """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
         check_operands(graph)
-        _check_capability(device.name, device.capability)
+        check_generation(device.name, device.capability, cls.generation)
 
     @classmethod
     def check_tiles(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -192,7 +192,8 @@ class OneLaunchExecutor(DeviceExecutor):
         votes = self.plan.dispatch is Dispatch.SPAWN and self.options.termination is Termination.VOTES
         self._resident = self.plan.dispatch.resident or votes
         if self._device.type == "cuda":
-            _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
+            capability = self._torch.cuda.get_device_capability(self._device)
+            check_generation(str(self._device), capability, self.generation)
         if self._resident and self._table.workers > self._spec.sms:
             raise TooManyWorkersError(
                 f"plan has {self._table.workers} workers, but {self._spec.name} keeps {self._spec.sms} thread blocks "
@@ -298,6 +299,14 @@ class OneLaunchExecutor(DeviceExecutor):
             check_resident(kernel.resident_clusters(self._threads, blocks), blocks, needed)
         return kernel
 
+    @cached_property
+    def placed_together(self) -> int:
+        """Blocks that the device has on neighbouring SMs: those of a cluster, or pairs that load the same weights."""
+        blocks = self.options.cluster.blocks
+        pairs = blocks == 1 and are_pairs(self.plan, self._table, self._parts)
+        fit = pairs and 2 * self.loaded.resident_clusters(self._threads, 2) >= self._table.workers
+        return 2 if fit else blocks
+
     @property
     def _threads(self) -> int:
         """Of a block."""
@@ -383,12 +392,3 @@ class OneLaunchExecutor(DeviceExecutor):
 def _by_words(plan: Plan) -> ByWords:
     """What a launch of a plan hands over by words under default options."""
     return handed_over(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)
-
-
-def _check_capability(name: str, capability: tuple[int, int]) -> None:
-    needed = OneLaunchExecutor.generation
-    if capability[0] != needed:
-        raise NoDeviceError(
-            f"{name} has compute capability {capability[0]}.{capability[1]}, this executor needs {needed}.0; use the "
-            "persistent executor"
-        )

@@ -50,7 +50,7 @@ class _OnTensors:
             executor._threads,
             [executor._parameter(self._operands)],
             dependent=executor.options.dependent_launch,
-            cluster=executor.options.cluster.blocks,
+            cluster=executor.placed_together,
         )
         return enqueue
 
