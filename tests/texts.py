@@ -8,6 +8,8 @@ import numpy as np
 
 import interlace as il
 
+#: What is compiled elsewhere, too, begins so.
+GUARD = "#ifndef DEVICE\n#define DEVICE __device__\n#endif\n"
 NORM_TEXT = r"""
 // The sum over all threads of the block, through one of two places in turn: who writes has met those who read before.
 DEVICE float sum_of_block(float value, int turn) {
@@ -44,7 +46,9 @@ def _finish(_: object, regions: Mapping[str, np.ndarray], params: Mapping[str, f
 NORM = il.Kernel(
     "rms norm",
     il.Reference(_finish),
-    walk=il.TextBody(NORM_TEXT, "norm_rows", constants=("BM",), optional=("weight",), scratch_bytes=lambda op: 64),
+    walk=il.TextBody(
+        GUARD + NORM_TEXT, "norm_rows", constants=("BM",), optional=("weight",), scratch_bytes=lambda op: 64
+    ),
 )
 
 

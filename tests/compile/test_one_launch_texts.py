@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, CompileError, ParamError, PlanError
+from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.kernels.primitives.words_cuda import WORDS
+from interlace.kernels.text_source import is_name
 from interlace.launch.compose import KEEPS
 
-from ..texts import NORM, NORM_TEXT, chain, norm
+from ..texts import GUARD, NORM, NORM_TEXT, chain, norm
 from ..thorough import some
 
 
@@ -79,11 +84,44 @@ def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
     run = launch(alone(replace(TEXT, text=wrong)))
     with pytest.raises(CompileError, match=rf'my_norm\.cu\({line}\): error: identifier "none" is undefined'):
         _ = run.binary
-    run = launch(alone(replace(TEXT, text=NORM_TEXT.replace("const Arguments& a", "int a"))))
-    behind = run.composition.text[: run.composition.text.index(": Plain<")].count("\n") + 1
-    with pytest.raises(CompileError, match=rf"one_launch\.cu\({behind}\): error") as caught:
+
+
+_HEAD = "DEVICE void norm_rows(const Tile& tile, const Arguments& a) {"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        _HEAD.replace(", const Arguments& a", ""),
+        _HEAD.replace("const Tile& tile, const Arguments& a", "const Arguments& a, const Tile& tile"),
+        _HEAD.replace("Arguments&", "int&"),
+        f"template <int N> {_HEAD}",
+        f"struct Tile {{}};  {_HEAD}",
+        f"struct Arguments {{}};  {_HEAD}",
+    ],
+)
+def test_a_function_that_does_not_suit_is_told_with_its_own_line(head: str) -> None:
+    """Whatever joins or parts the lines before it."""
+    before = "// \\\nvoid norm_rows(\n/*\n*/\n#line 0\n\f// two \\\n\\\nlines\x85\n#line 9\n"
+    run = launch(alone(replace(TEXT, text=f"{before}{head}}}\n")))
+    with pytest.raises(CompileError) as caught:
         _ = run.binary
+    line = 9 if head.startswith("struct") else 1 + before.count("\n")
+    assert f"my_norm.cu({line}): error" in str(caught.value)
     assert "\0" not in str(caught.value)
+
+
+def test_behind_a_text_lines_count_on_whatever_stands_in_it() -> None:
+    text = launch(alone(replace(TEXT, text=f"#line 0\n// \f\v \x85 \u2028 \r\n{NORM_TEXT}"))).composition.text
+    _, line, behind = re.split(r'^#line (\d+) "one_launch.cu"\n', text, flags=re.MULTILINE)
+    assert int(line) == text[: -len(behind)].count("\n") + 1
+
+
+def test_types_and_functions_of_a_text_are_its_own_whatever_the_launch_has() -> None:
+    types = "Plain Walked Operands Streamed Fetched Launch Item Stage own text body0 THREADS_OF".split()
+    own = "".join(f"struct {name} {{ int {name.lower()}; }};\n" for name in types)
+    own += "DEVICE int release(const Operands& o) { return o.operands; }\n"
+    assert launch(alone(replace(TEXT, text=own + NORM_TEXT))).binary.warnings == ()
 
 
 @pytest.mark.parametrize("define", ["/* stages */ #define STAGES 1", "#define/**/STAGES 1", "#\\\ndefine STAGES 1"])
@@ -101,15 +139,32 @@ def test_a_constant_below_what_float32_holds_is_a_number_of_it() -> None:
         assert launch(alone(text, {"tiny": small})).binary.warnings == ()
 
 
-def test_macros_of_a_text_end_with_it() -> None:
-    first = "#define rsqrtf(x) (x)\n#define DEVICE_HALF\n" + NORM_TEXT
-    second = "#if defined(rsqrtf) || defined(DEVICE_HALF)\n#error they go on\n#endif\n" + NORM_TEXT
+_GUARDED = GUARD.replace("DEVICE", "{0}").replace("__device__", "{1}")
+
+
+@pytest.mark.parametrize(
+    "defines",
+    [
+        "#define rsqrtf(x) (x)\n#define DEVICE_HALF\n",
+        "#undef DEVICE_HALF\n#define DEVICE_HALF 1\n",
+        GUARD,
+        _GUARDED.format("__device__", "") + _GUARDED.format("NULL", "0") + _GUARDED.format("offsetof", "0"),
+        "#undef DEVICE\n#define DEVICE __device__ inline\n",
+        "#define DEVICE __device__ inline\n",
+    ],
+)
+def test_macros_of_a_text_end_with_it_and_those_of_the_launch_do_not(defines: str) -> None:
+    first = defines + NORM_TEXT
+    second = "#if defined(rsqrtf) || defined(DEVICE_HALF) || !defined(NULL)\n#error they go on\n#endif\n" + NORM_TEXT
+    second += "#define TEXT(x) #x\n#define TEXT_OF(x) TEXT(x)\nstatic_assert(sizeof(TEXT_OF(DEVICE)) > 20);\n"
     x, y, z = (il.Tensor(name, (16, 128), il.bf16) for name in "xyz")
     ops = []
     for name, text, into, out in (("first", first, x, y), ("second", second, y, z)):
         op = norm(name, into, out)
         ops.append(replace(op, kernel=name, body=replace(NORM, name=name, walk=replace(TEXT, text=text))))
-    assert launch(il.Graph("macros", (x, y, z), tuple(ops), ("x",), ("z",))).binary.warnings == ()
+    run = launch(il.Graph("macros", (x, y, z), tuple(ops), ("x",), ("z",)))
+    told = 'first.cu(1): warning #47-D: incompatible redefinition of macro "DEVICE"'
+    assert [warning for warning in run.binary.warnings if not warning.startswith(told)] == []
 
 
 def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_launch() -> None:
@@ -199,14 +254,36 @@ def test_what_no_text_takes_is_refused() -> None:
     il.TextBody(NORM_TEXT + '// no __shared__ {\n/* "__shared__" {\n */', "norm_rows")
     il.TextBody(NORM_TEXT + "#if 1\nnamespace a {\n#else\nnamespace b {\n#endif\n}\n", "norm_rows")
     il.TextBody(NORM_TEXT + "DEVICE char open() { return '{'; }\n", "norm_rows")
+    strings = 'R"(a"b{)", u8R"x(}}} )" // )x", LR"(\n{\n)"'
+    il.TextBody(f"{NORM_TEXT}constexpr const char* texts[] = {{{strings}}};\n", "norm_rows")
+    for function in ("norm_rows_", "", "norm rows", "*", "nothing"):
+        with pytest.raises(ParamError, match="the text of a TextBody defines no function"):
+            il.TextBody("// void nothing()\n/* void nothing() {} */\n" + NORM_TEXT, function)
+    for macro in ("define SHARED_BASE 0", "undef ELEMENT", " define ELEMENT_PTX"):
+        with pytest.raises(ParamError, match=rf"the macros \['{macro.split()[1]}'\] of the launch; rename them"):
+            il.TextBody(f"#{macro}\n{NORM_TEXT}", "norm_rows")
     with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name 'a b'"):
         launch(alone(TEXT, {"a b": 1}))
-    for name in ("int", "register", "DEVICE", "bf16"):
+    for name in ("int", "register", "DEVICE", "bf16", "Tile", "Operands", "__global__"):
         with pytest.raises(ParamError, match=f"CUDA C\\+\\+ has no name '{name}'"):
             launch(alone(TEXT, {name: 1}))
+        with pytest.raises(ParamError, match=f"CUDA C\\+\\+ has no name '{name}'"):
+            launch(alone(replace(TEXT, optional=(name,))))
+    with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name ''"):
+        launch(alone(replace(TEXT, optional=("",))))
+    with pytest.raises(ParamError, match="op 'mine': its text defines norm_rows, so no constant is called so"):
+        launch(alone(replace(TEXT, constants=("norm_rows",)), {"norm_rows": 1}))
     launch(alone(TEXT, {"lambda": 1}))
     with pytest.raises(ParamError, match=r"both arguments and params \['x'\]"):
         launch(alone(TEXT, {"x": 1}))
+
+
+@pytest.mark.parametrize("graph", [chain(17, il.MatmulTile(24, 64, 64, swap_ab=True)), alone(TEXT)])
+def test_no_param_is_called_as_a_macro_of_the_launch(graph: il.Graph) -> None:
+    text = PTX + SEMAPHORES + WORDS + launch(graph).composition.text
+    macros = {*re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE)}
+    assert {"DEVICE", "SHARED_BASE", "ELEMENT"} <= macros
+    assert [name for name in sorted(macros) if is_name(name)] == []
 
 
 def test_a_proof_says_that_it_rests_on_the_texts_of_users() -> None:

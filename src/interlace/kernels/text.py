@@ -30,27 +30,16 @@ from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.bodies import AS_TENSORS, BOX_ROWS, WORD, Resident, WalkBody, WalkTile, Worded, check_address
+from interlace.kernels.text_source import check_text, is_name, line_of, macros_end
 
-#: The C++ type of a text; there is one in each namespace.
-_TYPE = "Walked"
-#: Stands behind a text; the composition puts the number of the line there.
-LINES_GO_ON = "#line 0\n"
+#: The C++ type of a text, and the namespace of all that is its own; there is one of both in each namespace of a launch.
+_TYPE, _OWN = "Walked", "own"
+#: Stands behind a text, and in none; the composition puts the number of the line there.
+LINES_GO_ON = "#line \0\n"
 _INT32, _INT64 = 1 << 31, 1 << 63
 _FLOAT, _LEAST = (2 - 2**-23) * 2.0**127, 2.0**-126  # the largest that float32 holds, the least with all its bits
 _ALIGN = 16
 _PANEL_BYTES = 128
-_MACRO = re.compile(r"^\s*(?:#|%:)\s*define\s+(\w+)", re.MULTILINE)
-#: Comments, strings and characters.
-_NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
-#: Words of C++17, and what stands before every text.
-_TAKEN = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const "
-    "const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern "
-    "false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or "
-    "or_eq private protected public register reinterpret_cast return short signed sizeof static static_assert "
-    "static_cast struct switch template this thread_local throw true try typedef typeid typename union unsigned using "
-    "virtual void volatile wchar_t while xor xor_eq DEVICE NULL bf16 fp16 fp32 Arguments Operands Tile".split()
-)
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 _LINE = 128  # bytes: headers, beside the slots, do
 _MOST_RESIDENT = 256  # elements of what may lie in shared memory: a kilobyte
@@ -141,8 +130,8 @@ class TextBody:
         if any(len(pair) != 2 for pair in pairs):
             raise ArgumentError(f"TextBody: filled is {self.filled!r}; give pairs, such as (('x', 'M'),)")
         object.__setattr__(self, "filled", pairs)
-        _check_text(self.text)
-        if not re.search(rf"\bvoid\s+{re.escape(self.function)}\s*\(", self.text):
+        check_text(self.text)
+        if not line_of(self.text, self.function):
             raise ParamError(
                 f"the text of a TextBody defines no function {self.function!r}; write DEVICE void {self.function}"
                 "(const Tile& tile, const Arguments& a) {...}, or give the name of the one that it defines"
@@ -184,9 +173,12 @@ class TextBody:
         pointers |= {name: f"{'const ' * pointers[name].startswith('const ')}{WORD}*" for name in worded.numbers}
         numbers = {name: value for name, value in op.params if not isinstance(value, str)}
         members = {name: value for name, value in numbers.items() if name not in self.constants}
-        for name in (*pointers, *members, *self.constants):
-            if not name.isidentifier() or not name.isascii() or name in _TAKEN:
+        for name in (*pointers, *members, *self.constants, *self.optional, *self.polls, *self.publishes):
+            if not is_name(name):
                 raise ParamError(f"op {op.name!r}: CUDA C++ has no name {name!r}; rename the argument or param")
+        if {self.function, self.loads} & {*self.constants}:
+            names = " and ".join(filter(None, (self.function, self.loads)))
+            raise ParamError(f"op {op.name!r}: its text defines {names}, so no constant is called so; rename one")
         unknown = sorted({*self.streamed, *self.early, *self.headed} - pointers.keys() - {*self.optional})
         if unknown and not self.proved:
             has = f"it has {[*pointers]}"
@@ -282,18 +274,23 @@ class TextBody:
         constants += "".join(f"constexpr bool {name}_words = {flag};\n" for name, flag in flags)
         left = (name for name in self.publishes if name in tensors)
         constants += "".join(f"using {name}_element = {tensors[name].dtype.name};\n" for name in left)
-        kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
-        through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
+        kind, taken = ("Streamed", "Stream") if self.streamed else ("Fetched", "Fetch") if self.late else ("Plain", "")
+        loads = f"{_OWN}::{self.loads}, " if self.loads else ""
+        through = f"{kind}<{_OWN}::Arguments, Operands, {loads}"
         through += f"{str(headed).lower()}, " if self.streamed else ""
+        through += f"{_OWN}::{self.function}"
         resident = self._resident(op, tensors)
-        kept = "" if resident is None else f" typedef {through}{self.function}, {resident.count}> Resident; "
-        file = re.sub(r"[^\w.-]", "_", op.kernel)
-        # Macros know no namespace: those of the text end with it.
-        ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(_plain(self.text))))
+        kept = "" if resident is None else f" typedef {through}, {resident.count}> Resident; "
+        # What a text's function takes is in its namespace, so a type of its own that is called so is told where it is.
+        types = "".join(f"using {name} = {name};\n" for name in ("Tile", taken) if name)
+        types += f"struct Arguments : Operands {{\n{null}}};\n"
+        file = re.sub(r"[^\w.-]", "_", op.kernel) + ".cu"
+        ahead, behind = macros_end(self.text)
+        # Of a function that does not suit, a compiler tells where it is taken: that is its own line.
+        line = line_of(self.text, self.function)
         return (
-            f"{constants}struct Arguments : Operands {{\n{null}}};\n"
-            f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}{ends}'
-            f"struct {_TYPE} : {through}{self.function}> {{{kept}}};\n"
+            f'namespace {_OWN} {{\n{constants}{types}{ahead}#line 1 "{file}"\n{self.text.rstrip()}\n{behind}}}\n'
+            f'#line {line} "{file}"\nstruct {_TYPE} : {through}> {{{kept}}};\n{LINES_GO_ON}'
         )
 
 
@@ -303,37 +300,6 @@ def _size(op: Op, name: str, given: Callable[[Op], int] | None, told: str) -> in
     if found < 0:
         raise ParamError(f"op {op.name!r}: {told.format(found)}; give 0 or more")
     return found
-
-
-def _plain(text: str) -> str:
-    """A text with its lines joined as a compiler does, without comments and strings."""
-    return _NO_CODE.sub(" ", text.replace("\\\n", ""))
-
-
-def _check_text(text: str) -> None:
-    """Raise ParamError for what a compiler, or a driver, would not tell clearly."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ParamError(f"the text of a TextBody is no UTF-8 at its character {error.start}; write it anew") from None
-    if "\0" in text:
-        raise ParamError(f"the text of a TextBody has a NUL at its character {text.index(chr(0))}; write it anew")
-    if text.rstrip().endswith("\\"):
-        raise ParamError("the text of a TextBody ends in a backslash, which joins it to what follows; leave it out")
-    plain = _plain(text)
-    if "__global__" in plain:
-        raise ParamError("the text of a TextBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
-    opened = plain.count("{") - plain.count("}")
-    if opened and not re.search(r"^\s*#\s*if", plain, re.MULTILINE):  # of whose branches each may have its own
-        raise ParamError(
-            f"the text of a TextBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
-            f"{'closes' if opened > 0 else 'opens'}, so what stands behind it in the launch would be in the wrong place"
-        )
-    if "__shared__" in plain:
-        raise ParamError(
-            "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
-            "scratch_bytes= bytes instead"
-        )
 
 
 def _map(value: Any, rows: int, dtype: DType) -> bytes:

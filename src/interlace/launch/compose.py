@@ -259,10 +259,9 @@ def _numbered(text: str) -> str:
     """Behind a text whose lines count by themselves, those of the launch go on."""
     if LINES_GO_ON not in text:
         return text
-    lines = text.splitlines(keepends=True)
-    return "".join(
-        f'#line {n + 2} "one_launch.cu"\n' if line == LINES_GO_ON else line for n, line in enumerate(lines)
-    )
+    lines = text.split("\n")  # at what a compiler takes for an end, and no other
+    go_on = LINES_GO_ON.rstrip("\n")
+    return "\n".join(f'#line {n + 2} "one_launch.cu"' if line == go_on else line for n, line in enumerate(lines))
 
 
 def _switches(parts: Sequence[Part]) -> str:

@@ -1,0 +1,104 @@
+"""The source of a tile as CUDA C++ text: what it may not have, where its function stands, and how its macros end.
+
+Macros know no namespace. Around a text that defines ``ROWS``, and ``DEVICE`` where that is missing:
+
+    #ifdef ROWS                  whether it was there before
+    #define ROWS_was_there
+    #endif
+    the text
+    #ifndef ROWS_was_there       what was not ends with the text
+    #undef ROWS
+    #endif
+    #undef ROWS_was_there
+    #undef DEVICE                what a launch builds on is as it was
+    #define DEVICE __device__ __forceinline__
+"""
+
+from __future__ import annotations
+
+import re
+
+from interlace.core.errors import ParamError
+from interlace.kernels.cuda.ptx import PTX
+
+_MACRO = re.compile(r"^\s*(?:#|%:)\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
+#: Lines that a compiler joins.
+_JOINED = re.compile(r"(?:[^\n]*\\\n)+[^\n]*")
+#: Comments, strings and characters.
+_NO_CODE = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|\b(?:u8|[uUL])?R"(?P<ends>[^()\\\s]*)\(.*?\)(?P=ends)"|"(?:\\.|[^"\\\n])*"|"""
+    r"""'(?:\\.|[^'\\\n])'""",
+    re.DOTALL,
+)
+#: Macros of a launch that are not of its preamble.
+_MACROS = frozenset({"ELEMENT", "ELEMENT_PTX", "INFINITE", "REGISTERS_TO_HOLD", "SHARED_BASE"})
+#: Words of C++17, and what stands before every text.
+_TAKEN = _MACROS | frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const "
+    "const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern "
+    "false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or "
+    "or_eq private protected public register reinterpret_cast return short signed sizeof static static_assert "
+    "static_cast struct switch template this thread_local throw true try typedef typeid typename union unsigned using "
+    "virtual void volatile wchar_t while xor xor_eq DEVICE NULL WATCHDOG offsetof bf16 fp16 fp32 Arguments Fetch "
+    "Operands Stream Tile".split()
+)
+
+
+def check_text(text: str) -> None:
+    """Raise ParamError for what a compiler, or a driver, would not tell clearly."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ParamError(f"the text of a TextBody is no UTF-8 at its character {error.start}; write it anew") from None
+    if "\0" in text:
+        raise ParamError(f"the text of a TextBody has a NUL at its character {text.index(chr(0))}; write it anew")
+    if text.rstrip().endswith("\\"):
+        raise ParamError("the text of a TextBody ends in a backslash, which joins it to what follows; leave it out")
+    plain = _plain(text)
+    if "__global__" in plain:
+        raise ParamError("the text of a TextBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
+    opened = plain.count("{") - plain.count("}")
+    if opened and not re.search(r"^\s*#\s*if", plain, re.MULTILINE):  # of whose branches each may have its own
+        raise ParamError(
+            f"the text of a TextBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
+            f"{'closes' if opened > 0 else 'opens'}, so what stands behind it in the launch would be in the wrong place"
+        )
+    if "__shared__" in plain:
+        raise ParamError(
+            "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
+            "scratch_bytes= bytes instead"
+        )
+    owned = sorted(_MACROS.intersection(_MACRO.findall(plain)))
+    if owned:
+        raise ParamError(f"the text of a TextBody defines or undefines the macros {owned} of the launch; rename them")
+
+
+def is_name(name: str) -> bool:
+    """Whether a text may call something of its op so; two underscores in front are the compiler's."""
+    return name.isidentifier() and name.isascii() and name not in _TAKEN and not name.startswith("__")
+
+
+def line_of(text: str, function: str) -> int:
+    """The line where a text defines a function, from 1; 0 if it does not."""
+    found = [*re.finditer(rf"\bvoid\s+{re.escape(function)}\s*\(", _plain(text))] if function.isidentifier() else []
+    return found[-1].string.count("\n", 0, found[-1].start()) + 1 if found else 0  # declarations stand before
+
+
+def macros_end(text: str) -> tuple[str, str]:
+    """What stands before a text and behind it, so that its macros end with it."""
+    ahead = behind = ""
+    for name in dict.fromkeys(_MACRO.findall(_plain(text))):
+        own = re.search(rf"^#define {name}\b.*\n", PTX, re.MULTILINE)
+        if own is not None:
+            behind += f"#undef {name}\n{own[0]}"
+            continue
+        before = f"{name}_was_there"
+        ahead += f"#ifdef {name}\n#define {before}\n#endif\n"
+        behind += f"#ifndef {before}\n#undef {name}\n#endif\n#undef {before}\n"
+    return ahead, behind
+
+
+def _plain(text: str) -> str:
+    """A text with its lines joined as a compiler does, without comments and strings; what follows keeps its line."""
+    joined = _JOINED.sub(lambda lines: lines[0].replace("\\\n", "") + "\n" * lines[0].count("\n"), text)
+    return _NO_CODE.sub(lambda found: " " + "\n" * found[0].count("\n"), joined)
