@@ -245,6 +245,11 @@ def test_what_no_text_takes_is_refused() -> None:
         ("\0", "has a NUL"),
         ("__shared__ float a;", "scratch<T>"),
         ("__global__ void mine() {}", "has a __global__ kernel"),
+        ("DEVICE void meet() { __syncthreads(); }", r"has __syncthreads, .* call synchronise_block\(\) instead"),
+        ("DEVICE int count() { return __syncthreads_count(1); }", "has __syncthreads_count, at which all threads"),
+        ("DEVICE void meet() { __barrier_sync(0); }", "has __barrier_sync, at which all threads"),
+        ('DEVICE void meet() { asm volatile("bar.sync 0;"); }', "has bar.sync 0, at which all threads"),
+        ('DEVICE void meet() { asm("{ barrier.cta.sync.aligned 0; }"); }', "has barrier.cta.sync.aligned 0, at"),
         ("// and so on \\", "ends in a backslash"),
         ("}", "closes 1 braces more than it opens"),
         ("namespace mine {", "opens 1 braces more than it closes"),
@@ -254,6 +259,9 @@ def test_what_no_text_takes_is_refused() -> None:
     il.TextBody(NORM_TEXT + '// no __shared__ {\n/* "__shared__" {\n */', "norm_rows")
     il.TextBody(NORM_TEXT + "#if 1\nnamespace a {\n#else\nnamespace b {\n#endif\n}\n", "norm_rows")
     il.TextBody(NORM_TEXT + "DEVICE char open() { return '{'; }\n", "norm_rows")
+    il.TextBody(NORM_TEXT + '// no __syncthreads() or asm("bar.sync 0;")\n', "norm_rows")
+    meet = 'DEVICE void meet(int n) { asm volatile("bar.sync %0, 64;" ::"r"(n)); }\n'
+    il.TextBody(NORM_TEXT + meet + 'constexpr const char* told = "__syncthreads";\n', "norm_rows")
     strings = 'R"(a"b{)", u8R"x(}}} )" // )x", LR"(\n{\n)"'
     il.TextBody(f"{NORM_TEXT}constexpr const char* texts[] = {{{strings}}};\n", "norm_rows")
     for function in ("norm_rows_", "", "norm rows", "*", "nothing"):

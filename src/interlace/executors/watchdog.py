@@ -39,7 +39,7 @@ def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> La
         what = f"nothing was loaded behind {who}" if item >= 0 else f"{who} never began"
     return LaunchEndedError(
         f"{what} before the watchdog fired: a role of its body waits for a stage that no other fills or hands back, or "
-        f"runs without end. {_ENDED}",
+        f"at a barrier which not all of its threads reach, or runs without end. {_ENDED}",
         item=item,
     )
 

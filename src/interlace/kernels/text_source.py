@@ -30,6 +30,9 @@ _NO_CODE = re.compile(
     r"""'(?:\\.|[^'\\\n])'""",
     re.DOTALL,
 )
+#: A barrier of all threads of a block, in C++ and in PTX.
+_ALL_MEET = re.compile(r"\b(?:__syncthreads\w*|__barrier_sync)\b")
+_ALL_MEET_PTX = re.compile(r"\bbar(?:rier)?(?:\.cta)?\.sync(?:\.aligned)?\s+0\s*;")
 #: Macros of a launch that are not of its preamble.
 _MACROS = frozenset({"ELEMENT", "ELEMENT_PTX", "INFINITE", "REGISTERS_TO_HOLD", "SHARED_BASE"})
 #: Words of C++17, and what stands before every text.
@@ -67,6 +70,13 @@ def check_text(text: str) -> None:
         raise ParamError(
             "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
             "scratch_bytes= bytes instead"
+        )
+    strings = (found[0] for found in _NO_CODE.finditer(text) if not found[0].startswith("/"))
+    met = _ALL_MEET.search(plain) or next(filter(None, map(_ALL_MEET_PTX.search, strings)), None)
+    if met is not None:
+        raise ParamError(
+            f"the text of a TextBody has {met[0].rstrip(';')}, at which all threads of the block meet, and those that "
+            "load run no text; call synchronise_block() instead"
         )
     owned = sorted(_MACROS.intersection(_MACRO.findall(plain)))
     if owned:
