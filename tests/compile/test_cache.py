@@ -119,6 +119,17 @@ def test_what_does_not_compile_is_not_kept_and_a_folder_that_cannot_be_written_k
     assert len(compiled) == 4
 
 
+def test_a_pipe_in_place_of_an_entry_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens it would wait for somebody who writes."""
+    first = compile_it()
+    (entry,) = folder.iterdir()
+    entry.unlink()
+    os.mkfifo(entry)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it is read"))
+    assert compile_it() == first
+    assert entry.is_fifo()
+
+
 def test_what_was_used_longest_ago_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST", 2)
     for second, key in enumerate("abc"):

@@ -5,6 +5,7 @@ compiler and architecture, and proved plans (``planner/kept``), one for each gra
 
 The key has all that these depend on: text, options, and the versions of what compiles it. A file is written whole,
 then renamed, so readers never see half of one; one that is damaged nevertheless counts as absent and is written anew.
+What is no file there, such as a pipe, counts as absent, too.
 A folder that cannot be written keeps nothing, and nothing else is lost.
 """
 
@@ -18,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from interlace.core.files import cache_dir, write_whole
+from interlace.core.files import cache_dir, check_regular, write_whole
 
 _FOLDER = "compiled"
 _SCHEMA = 3  # of the facts: another number where others are kept
@@ -36,6 +37,7 @@ def lookup(key: str) -> tuple[dict[str, Any], bytes] | None:
     """The facts and the binary that were kept under a key; None if there are none, or they are damaged."""
     try:
         path = _path(key)
+        check_regular(path)
         content = path.read_bytes()
         told, rest = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
         if told != _checksum(key, rest):
