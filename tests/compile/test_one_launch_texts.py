@@ -86,6 +86,12 @@ def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
         _ = run.binary
 
 
+def test_of_what_ptxas_refuses_the_line_of_ptx_is_told() -> None:
+    wrong = NORM_TEXT.replace("float squares = 0.0f;", 'float squares = 0.0f; asm volatile("nonsense.instr;");')
+    with pytest.raises(CompileError, match=r"line \d+; error +: [^\n]* 'nonsense', in 'nonsense.instr;'\n"):
+        _ = launch(alone(replace(TEXT, text=wrong))).binary
+
+
 _HEAD = "DEVICE void norm_rows(const Tile& tile, const Arguments& a) {"
 
 

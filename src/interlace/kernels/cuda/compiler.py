@@ -94,30 +94,48 @@ def compile_text(
 
 def _compiled(whole: str, name: str, architecture: str) -> tuple[dict[str, Any], bytes]:
     """What the compiler says of a text, as JSON data, and the binary."""
-    from cuda.bindings import nvrtc
     from cuda.core import Program, ProgramOptions
 
     # A binary from NVRTC's own cache comes without the log that tells its resources.
     options = ProgramOptions(arch=architecture, **_OPTIONS, no_cache=True)
     written = StringIO()
+    program = Program(whole, "c++", options)
     try:
-        program = Program(whole, "c++", options)
         cubin = bytes(program.compile("cubin", logs=written).code)
     except Exception as error:
         if type(error).__name__ != "NVRTCError":  # a private class of cuda.core
             raise
-        told = str(error).replace("\0", "").rstrip()  # the driver's texts end with NULs
+        told = _quoted(str(error).replace("\0", "").rstrip(), program)  # the driver's texts end with NULs
         raise CompileError(f"kernel {name} does not compile for {architecture}: {told}") from error
     log = written.getvalue()
     # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
     warnings = [line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line)]
-    _, size = nvrtc.nvrtcGetPTXSize(program.handle)
-    ptx = b" " * size
-    nvrtc.nvrtcGetPTX(program.handle, ptx)  # cuda.core asks for it only where there is a driver
     function = _function(log, name)
     resources = _resources(log, name, _code_bytes(cubin, function))
-    facts = {"function": function, "ptx": ptx.rstrip(b"\0").decode(), "warnings": warnings}
+    facts = {"function": function, "ptx": _ptx(program), "warnings": warnings}
     return {**facts, **vars(resources)}, cubin
+
+
+def _ptx(program: Any) -> str:
+    """What NVRTC made of a text, whether or not ptxas takes it; cuda.core asks for it only where there is a driver."""
+    from cuda.bindings import nvrtc
+
+    _, size = nvrtc.nvrtcGetPTXSize(program.handle)
+    ptx = b" " * size
+    nvrtc.nvrtcGetPTX(program.handle, ptx)
+    return ptx.rstrip(b"\0").decode()
+
+
+def _quoted(told: str, program: Any) -> str:
+    """A log in which ptxas names lines of PTX, which nobody else sees, with these lines."""
+    numbered = re.compile(r"^ptxas .*, line (\d+);.*$", re.MULTILINE)
+    lines = _ptx(program).split("\n") if numbered.search(told) else []
+
+    def with_line(found: re.Match[str]) -> str:
+        line = "".join(lines[int(found[1]) - 1 : int(found[1])]).strip()
+        return f"{found[0]}, in {line!r}" if line else found[0]
+
+    return numbered.sub(with_line, told)
 
 
 @once
