@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il
-from interlace.core.errors import CoverageError, PlanError
+from interlace.core.errors import CoverageError, GraphError, PlanError
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.parts import bodies_of
 from interlace.executors.words import HandedOver, _Search, handed_over
@@ -60,6 +60,34 @@ def test_tiles_that_poll_or_leave_words_are_taken_apart_and_others_are_not() -> 
     words = {tensor.name for tensor in of.graph.tensors if tensor.name.endswith(" as words")}
     assert words == {f"{name} as words" for name in PARTS}
     assert not {*PARTS} & {tensor.name for tensor in of.graph.tensors}  # nobody reads these as such
+
+
+def test_a_graph_may_have_any_names() -> None:
+    chain = products(8, 64, 64)
+    of = il.build(chain, il.Choices(2))
+    names = {"x": "inner as words", "gate": "inner as words'", "up": "second has read", "down": "second reads"}
+
+    def named(access: Any) -> Any:
+        return replace(access, tensor=names.get(access.tensor, access.tensor))
+
+    ops = [replace(op, reads=tuple(map(named, op.reads))) for op in chain.ops]
+    ops[2] = replace(ops[2], name="second words")
+    tensors = tuple(replace(t, name=names.get(t.name, t.name)) for t in chain.tensors)
+    inputs = tuple(names.get(name, name) for name in chain.inputs)
+    strange = il.build(replace(chain, tensors=tensors, ops=tuple(ops), inputs=inputs), il.Choices(2))
+    for words in (None, ("inner",)):
+        found = [proved_words(p, bodies_of(p.graph), il.Options("meta", words=words)) for p in (of, strange)]
+        assert "inner" in found[0].sizes
+        assert found[0] == found[1]
+    assert {"inner as words''", "second has read'"} <= {t.name for t in parts(strange).graph.tensors}
+    assert "second words'" in {op.name for op in parts(strange).graph.ops}
+
+
+def test_a_fault_of_the_proofs_builder_is_no_fault_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlace.executors.words_proof.in_parts", lambda *given: products(8, 64, 64).tensor("none"))
+    of = il.build(products(8, 64, 64), il.Choices(2))
+    with pytest.raises(GraphError, match="has no tensor 'none'"):
+        proved_words(of, bodies_of(of.graph), il.Options("meta"))
 
 
 def test_who_polls_waits_for_the_words_that_it_reads_and_who_waits_for_a_post_for_those_before_it() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.dtypes import fp32
-from interlace.core.errors import CoverageError, InterlaceError, PlanError
+from interlace.core.errors import CoverageError, IntraOpRaceError, PlanError, UnwrittenError
 from interlace.executors.options import Options
 from interlace.executors.words import NONE, HandedOver, handed_over
 from interlace.graph.access import Access, Ints, axes
@@ -55,11 +55,12 @@ def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Ha
     found = handed_over(plan, bodies, options)
     if not found.ops:
         return found
+    launched = in_parts(plan, bodies, found)
     try:
-        for ordering, edge in proof_of(in_parts(plan, bodies, found)).rests_on:
+        for ordering, edge in proof_of(launched).rests_on:
             if ordering is not Ordering.WAIT:
                 raise CoverageError(f"{edge}, but words order no items of one worker")
-    except InterlaceError as error:
+    except (PlanError, IntraOpRaceError, UnwrittenError) as error:  # what verify raises
         if options.words is None:
             return NONE
         raise PlanError(
@@ -81,6 +82,7 @@ class _Parts:
         self.dependencies = Dependencies(plan.graph)
         self.ops: list[Op] = []
         self.marks: list[Tensor] = []
+        self._taken = {t.name for t in plan.graph.tensors} | {op.name for op in plan.graph.ops}
         #: Of each op its parts, as their role and their op.
         self.parts: list[dict[int, int]] = []
         #: Semaphores of tiles, numbered together: for what they have read, and for their words.
@@ -112,7 +114,7 @@ class _Parts:
         for o, op in enumerate(graph.ops):
             self.parts.append(self._apart(o, op, kept))
         names = {access.tensor for op in self.ops for access in op.accesses} | {*graph.inputs} | {*graph.outputs}
-        mine = [replace(graph.tensor(name), name=_words(name)) for name in self.words.sizes]
+        mine = [replace(graph.tensor(name), name=self._words(name)) for name in self.words.sizes]
         tensors = [t for t in (*graph.tensors, *mine, *self.marks) if t.name in names]
         return Graph(graph.name, tuple(tensors), tuple(self.ops), graph.inputs, graph.outputs)
 
@@ -125,22 +127,31 @@ class _Parts:
         found = {}
 
         def part(role: int, name: str, reads: Sequence[Access], writes: Sequence[Access]) -> None:
-            of = replace(op, name=f"{op.name} {name}", kernel=_PART.name, body=_PART, when="")
+            of = replace(op, name=self._called(f"{op.name} {name}"), kernel=_PART.name, body=_PART, when="")
             self.ops.append(replace(of, reads=tuple(reads), writes=tuple(writes)))
             found[role] = len(self.ops) - 1
 
-        polled = [replace(a, tensor=_words(a.tensor)) for a in op.reads if a.arg in numbers]
+        polled = [replace(a, tensor=self._words(a.tensor)) for a in op.reads if a.arg in numbers]
         if read := [a for a in op.reads if a.arg not in numbers]:
-            self.marks.append(Tensor(f"{op.name} has read", op.grid, fp32))
+            self.marks.append(Tensor(self._called(f"{op.name} has read"), op.grid, fp32))
             mark = Access("read", self.marks[-1].name, tuple(axis.block(1) for axis in axes(len(op.grid))))
             part(_READS, "reads", read, [mark])
             polled.append(mark)
-        if left := [replace(a, tensor=_words(a.tensor)) for a in op.writes if a.arg in numbers]:
+        if left := [replace(a, tensor=self._words(a.tensor)) for a in op.writes if a.arg in numbers]:
             part(_WORDS, "words", polled, left)
         stored = [a for a in op.writes if a.arg not in numbers or self.bodies[o].keeps]
         if some := [a for a in stored if a.tensor in kept] or (not left and stored):
             part(_STORES, "stores", polled, some)
         return found
+
+    def _words(self, tensor: str) -> str:
+        return self._called(f"{tensor} as words")
+
+    def _called(self, name: str) -> str:
+        """A name of this plan that is none of the graph."""
+        while name in self._taken:
+            name += "'"
+        return name
 
     def _has(self, role: int) -> NDArray[np.bool_]:
         """Which items have a part of a role."""
@@ -206,10 +217,6 @@ class _Parts:
         of = np.repeat(np.arange(len(item)), parts[item] - skipped)
         found: Ints = np.stack([mine, first[of], count[of], np.ones_like(of), threshold[of], k[of]])
         return found
-
-
-def _words(tensor: str) -> str:
-    return f"{tensor} as words"
 
 
 def _runs(row: Ints, semaphore: Ints, threshold: Ints) -> Ints:
