@@ -19,6 +19,8 @@ from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
 from interlace.executors.parts import bodies_of  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.executors.watchdog import hang_error  # noqa: E402
+from interlace.executors.words import handed_over  # noqa: E402
+from interlace.kernels.bodies import Cluster  # noqa: E402
 from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
 from interlace.launch.compose import AGAIN  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402
@@ -133,9 +135,9 @@ def test_the_end_of_who_stores_tensors_too_is_seen_by_no_words() -> None:
 
 def test_of_tokens_that_are_words_waits_are_left_for_what_is_added_alone() -> None:
     every, semaphores = executor(ALL), executor(())
-    for op, left in (("q_heads", 0), ("inner", 0), ("x_attended", 8), ("x", 8)):
-        assert 0 < left < waits_of(semaphores, f"layers.1.{op}") or not left
-        assert waits_of(every, f"layers.1.{op}") == left, op
+    ops = [f"layers.1.{op}" for op in ("q_heads", "inner", "x_attended", "x")]
+    assert [waits_of(semaphores, op) for op in ops] == [16, 24, 16, 16]
+    assert [waits_of(every, op) for op in ops] == [0, 0, 8, 8]
     # What is added is awaited as a tensor, and so posted.
     assert [posts_of(every, f"layers.0.{op}") for op in ("q_heads", "inner", "x_attended", "x")] == [0, 0, 8, 8]
 
@@ -265,13 +267,23 @@ def test_a_wait_for_more_than_is_polled_is_kept() -> None:
 def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> None:
     queued = il.build(plan().graph, il.Choices(4, Dispatch.QUEUE, policy=il.RowSync()))
     assert executor(of=queued)._handed_over.sizes == {}
-    with pytest.raises(PlanError, match=r"tensors \['parts', 'peak', 'total'\] cannot be words"):
+    with pytest.raises(PlanError, match=r"\['parts', 'peak', 'total'\] .* it has queue dispatch; plan for static"):
         executor(PARTS, queued)
 
 
-def test_what_nobody_polls_cannot_be_words() -> None:
-    with pytest.raises(PlanError, match=r"tensors \['logits'\] cannot be words"):
-        executor((*PARTS, "logits"))
+@pytest.mark.parametrize(
+    ("words", "options", "says"),
+    [
+        (("nothing", "parts"), {}, r"\['nothing'\] cannot be words of this plan: graph '.*' has none of these names"),
+        (("logits",), {}, r"\['logits'\] cannot be words of this plan: inputs and outputs are seen from outside"),
+        (("tokens",), {}, r"\['tokens'\] cannot be words of this plan: inputs and outputs are seen from outside"),
+        (PARTS, {"cluster": Cluster(2, 1)}, r"\['parts', 'peak', 'total'\] .* leave out Options.cluster or Options"),
+        (("embedded",), {}, r"\['embedded'\] cannot be words of this plan: who writes one and who reads it must"),
+    ],
+)
+def test_what_cannot_be_words_is_told_with_its_reason(words: tuple[str, ...], options: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=f"^tensors {says}"):
+        handed_over(plan(), bodies_of(graph()), il.Options("meta", words=words, **options))
 
 
 @cache

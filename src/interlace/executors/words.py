@@ -41,8 +41,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.errors import PlanError
 from interlace.executors.options import Options
+from interlace.executors.words_refused import DISPATCHES, words_refused
 from interlace.graph.access import Access, Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
@@ -50,10 +50,9 @@ from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, distinct, fold, grouped, held
 from interlace.graph.uses import boxes
 from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
-from interlace.plan.plan import Dispatch, Plan, Waits
+from interlace.plan.plan import Plan, Waits
 from interlace.sim.modes import ByWords
 
-_DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
 #: Most trips to the L2 for words, of all items of an op on a worker: each brings twice the bytes of tensors, and a
 #: semaphore with a bulk load takes some four (docs/tried.md).
 _TRIPS = 4
@@ -152,16 +151,13 @@ def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Han
     """
     wanted = options.words
     able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
-    able &= plan.dispatch in _DISPATCHES and options.cluster == ALONE
+    able &= plan.dispatch in DISPATCHES and options.cluster == ALONE
     found = NONE
     if able and wanted != ():
         found = _Search(plan, bodies, None if wanted is None else frozenset(wanted)).found()
-    missing = sorted({*(wanted or ())} - found.sizes.keys())
+    missing = {*(wanted or ())} - found.sizes.keys()
     if missing:
-        raise PlanError(
-            f"tensors {missing} cannot be words of this plan: who writes one and who reads it must be able to, whole "
-            "tiles of one op each, under static or ticket dispatch; leave them out of Options.words"
-        )
+        raise words_refused(plan, options, missing)
     return found
 
 
