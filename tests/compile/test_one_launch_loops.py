@@ -74,7 +74,8 @@ def test_a_bias_that_an_op_writes_is_refused(tile: il.MatmulTile) -> None:
 def test_stages_that_shared_memory_does_not_hold_twice_are_refused_before_a_launch() -> None:
     kernel = marked(loops.library.copy_2d(tile=(128, 256), walk=1), s=1)
     graph = side_by_side({"copy": (kernel, {"x": (128, 256), "y": (128, 256)})})
-    with pytest.raises(PlanError, match=r"a stage takes 131072 bytes.*do not hold two of them; give the ops smaller"):
+    told = r"a stage takes 131072 bytes.*do not hold two of them; op 'copy' takes 262144 bytes for the slots of two"
+    with pytest.raises(PlanError, match=told):
         launch(graph)
     with pytest.raises(PlanError, match="hold 1 stages of these tiles"):
         il.OneLaunchExecutor.check_tiles(graph, il.H200)

@@ -174,8 +174,14 @@ def test_macros_of_a_text_end_with_it_and_those_of_the_launch_do_not(defines: st
 
 
 def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_launch() -> None:
-    with pytest.raises(PlanError, match="232448 do not hold two of them; give the ops smaller tiles"):
-        launch(alone(replace(TEXT, scratch_bytes=lambda op: 232448)))
+    for more, told in (
+        ({"scratch_bytes": lambda op: 232448}, "232448 bytes for its scratch, so give it smaller tiles, or its text"),
+        ({"stage_bytes": lambda op: 1 << 17}, "262144 bytes for the slots of two stages, so give it smaller tiles$"),
+        ({"header_bytes": lambda op: 1 << 17, "headed": ("x",)}, "262400 bytes for the headers of two stages, so give"),
+    ):
+        loads = {} if "scratch_bytes" in more else {"streamed": ("x",), "loads": "Loads", "stage_bytes": lambda op: 64}
+        with pytest.raises(PlanError, match=f"232448 do not hold two of them; op 'mine' takes {told}"):
+            launch(alone(replace(TEXT, **{**loads, **more})))
     greedy = r"""
     DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
       float v[420];

@@ -59,7 +59,7 @@ def parts_of(
             body = body.worded(words.of(o))
         shared = body.shared(op, count, warpgroups) if o in shares and body.shared is not None else None
         tile = body.tile(op, count, warpgroups) if shared is None else shared
-        parts.append(Part(body, tile, graph.dtype_of(op)))
+        parts.append(Part(body, tile, graph.dtype_of(op), op.name))
     parts = _resident(graph, parts)
     return parts if least is None else _ahead(graph, parts, least)
 

@@ -95,11 +95,13 @@ class Part:
         body: of its kernel.
         tile: how its tiles are computed.
         dtype: of its first argument.
+        name: of the op, for messages.
     """
 
     body: WalkBody
     tile: WalkTile
     dtype: DType
+    name: str
 
     @property
     def namespace(self) -> tuple[str, Struct, DType]:
@@ -187,10 +189,7 @@ def compose(
     count = stages(tiles, warpgroups, smem_bytes, cluster)
     independent, dependent, header = _independent(tiles), _dependent(tiles), _header(tiles)
     if count < 2:
-        raise PlanError(
-            f"a stage takes {independent + dependent + header} bytes of shared memory, what tiles keep beside the "
-            f"stages {_fixed(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; give the ops smaller tiles"
-        )
+        raise _too_large(parts, warpgroups, smem_bytes)
     operand_bytes = -(-max(part.body.operands.size for part in parts) // _ROW_STEP) * _ROW_STEP
     constants = {
         "STAGES": count,
@@ -234,6 +233,24 @@ def compose(
     shared = count * (independent + dependent + header + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     shared += _words(count, cluster) * _WORD_BYTES
     return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
+
+
+def _too_large(parts: Sequence[Part], warpgroups: int, smem_bytes: int) -> PlanError:
+    """The error for ops that have no ring of two stages together: which of them takes most, for what."""
+    tiles = [part.tile for part in parts]
+    stage = _independent(tiles) + _dependent(tiles) + _header(tiles)
+    slots = [(2 * (part.tile.independent_bytes + part.tile.dependent_bytes), part.name) for part in parts]
+    headers = [(2 * part.tile.header_bytes, part.name) for part in parts]
+    scratch = [(warpgroups * part.tile.scratch_bytes, part.name) for part in parts]
+    (most, name), what, less = max(
+        (max(slots), "the slots of two stages", "smaller tiles"),
+        (max(headers), "the headers of two stages", "a smaller header"),
+        (max(scratch), "its scratch", "smaller tiles, or its text less scratch"),
+    )
+    return PlanError(
+        f"a stage takes {stage} bytes of shared memory, what tiles keep beside the stages {_fixed(tiles, warpgroups)}, "
+        f"and {smem_bytes} do not hold two of them; op {name!r} takes {most} bytes for {what}, so give it {less}"
+    )
 
 
 def _namespaces(parts: Sequence[Part]) -> dict[object, str]:
