@@ -239,6 +239,8 @@ def test_what_no_text_takes_is_refused() -> None:
         launch(alone(replace(headed, header_bytes=lambda op: -16)))
     with pytest.raises(ArgumentError, match=r"op 'mine': header_bytes is 1\.5; write a whole number"):
         launch(alone(replace(headed, header_bytes=lambda op: 1.5)))
+    with pytest.raises(ParamError, match="op 'mine': an int of 16,610 bits bytes of scratch; give 0 or more, below 2"):
+        launch(alone(replace(TEXT, scratch_bytes=lambda op: 10**5000)))
     streamed = replace(TEXT, streamed=("x",), loads="Loads")
     for stage, message in ((None, "stage_bytes is None"), (1.5, "stage_bytes is 1.5"), (-5, "a stage of -5 bytes")):
         with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.errors import ArgumentError, DTypeError, GraphError, OrderError, ShapeError
+from interlace.core.arguments import shown
+from interlace.core.errors import ArgumentError, DTypeError, GraphError, OrderError, ParamError, ShapeError
 from interlace.planner.predict import predict
 from interlace.planner.search import search
 
@@ -267,3 +268,15 @@ def test_a_list_of_integers_is_an_array_of_them() -> None:
 def test_an_error_of_an_argument_is_one_of_ours() -> None:
     assert issubclass(ArgumentError, il.InterlaceError)
     assert not issubclass(ArgumentError, GraphError)
+
+
+def test_numbers_that_python_does_not_print_are_told_by_their_bits() -> None:
+    huge = 10**5000
+    assert shown(-huge) == "an int of 16,610 bits"
+    assert shown((huge, 1)) == "(an int of 16,610 bits, 1)"
+    assert shown(10**12) == "1000000000000"
+    x, y = (il.Tensor(name, (8,), il.fp32) for name in "xy")
+    kernel = il.Kernel("any", il.Reference(lambda _, regions, params: {"y": regions["x"]}))
+    for name in ("num_warps", "N"):
+        with pytest.raises(ParamError, match=f"param {name} is an int of 16,610 bits; give one of 10,000 bits at most"):
+            kernel.op("op", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))}, params={name: huge})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import interlace as il
+from interlace.core.arguments import shown
 from interlace.core.errors import DeviceError, DTypeError, GraphError, InterlaceError, NoDeviceError, ShapeError
 from interlace.executors.gpu import open_device
 from interlace.kernels.bodies import Array
@@ -26,7 +27,7 @@ def plan() -> il.Plan:
     ("option", "value", "message"),
     [
         *(
-            ("timeout_s", value, f"Options.timeout_s is {value!r}; give seconds as a number from 1e-09 to 9e+09")
+            ("timeout_s", value, f"Options.timeout_s is {shown(value)}; give seconds as a number from 1e-09 to 9e+09")
             for value in (-1, 0, 0.0, 1e-10, 1e10, 10**400, float("nan"), float("inf"), "2", None, True, 2j)
         ),
         *(
@@ -43,6 +44,14 @@ def test_an_option_of_another_type_or_out_of_range_is_named(option: str, value: 
     with pytest.raises(DeviceError) as caught:
         il.Options(**{option: value})
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "option", ["timeout_s", "jitter_s", "capacity", "device", "trace", "short", "words", "cluster", "termination"]
+)
+def test_an_option_that_python_does_not_print_is_named(option: str) -> None:
+    with pytest.raises(DeviceError, match=rf"^Options\.{option} is an int of 16,610 bits; "):
+        il.Options(**{option: -(10**5000)})
 
 
 def test_the_limits_of_options_are_whole_nanoseconds_that_devices_hold() -> None:

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import ArgumentError, InterlaceError
 
+#: Bits of an int that is printed; Python refuses to print one of more than 4,300 digits.
+PRINTED_BITS = 10_000
 _LEGIBLE = 60  # characters of a list that are shown; of a longer one, that it is a list
 
 
@@ -100,13 +102,19 @@ def integers(
     return array.astype(np.int64)
 
 
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        bits = x.bit_length()
+        return f"an int of {bits:,} bits" if bits > PRINTED_BITS else super().repr_int(x, level)
+
+
 def shown(value: object) -> str:
     """What stands where something else belongs, for messages: ``the class Plan``, ``None``, ``'row'``, ``a Graph``."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if value is None or isinstance(value, (str, bytes, int, float, Enum)):
-        return reprlib.repr(value)
-    if isinstance(value, (list, tuple, dict)) and len(text := reprlib.repr(value)) <= _LEGIBLE:
+        return _Short().repr(value)
+    if isinstance(value, (list, tuple, dict)) and len(text := _Short().repr(value)) <= _LEGIBLE:
         return text
     kind = type(value).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"

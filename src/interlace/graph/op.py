@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import PRINTED_BITS, check_type, series, shown
 from interlace.core.errors import ParamError, ShapeError
 from interlace.graph.access import Access, Ints, Span
 from interlace.graph.tensor import Tensor
@@ -67,6 +67,8 @@ def _number(where: str, name: object, value: object) -> Param:
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, str)):
         raise ParamError(f"{where}: param {name} is {value!r}; give a number, a bool or a text")
+    if isinstance(value, int) and value.bit_length() > PRINTED_BITS:
+        raise ParamError(f"{where}: param {name} is {shown(value)}; give one of {PRINTED_BITS:,} bits at most")
     return value
 
 

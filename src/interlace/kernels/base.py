@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import check_type, series, shown
 from interlace.core.dtypes import DType
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
@@ -173,7 +173,7 @@ class Kernel:
                 )
         warps = op.parameters.get("num_warps", _WARPS[0])
         if type(warps) is not int or warps not in _WARPS:
-            raise ParamError(f"op {op.name!r} has num_warps {warps!r}; use one of {', '.join(map(str, _WARPS))}")
+            raise ParamError(f"op {op.name!r} has num_warps {shown(warps)}; use one of {', '.join(map(str, _WARPS))}")
 
 
 def _told(op: Op) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from interlace.core.arguments import check_type, series, whole
+from interlace.core.arguments import check_type, series, shown, whole
 from interlace.core.dtypes import DType
 from interlace.core.errors import ArgumentError, ParamError, PlanError
 from interlace.graph.op import Op, Param
@@ -122,9 +122,10 @@ class TextBody:
         for name in ("scratch_bytes", "stage_bytes", "header_bytes", "boxes", "by_words", "other"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise ArgumentError(f"TextBody: {name} is {value!r}; write {name}=lambda op: {value!r}")
+                told = shown(value)
+                raise ArgumentError(f"TextBody: {name} is {told}; write {name}=lambda op: {told}")
         if type(self.most_warpgroups) is not int or self.most_warpgroups not in (2, 3):
-            raise ArgumentError(f"TextBody: most_warpgroups is {self.most_warpgroups!r}; use 2 or 3")
+            raise ArgumentError(f"TextBody: most_warpgroups is {shown(self.most_warpgroups)}; use 2 or 3")
         filled = series(self.filled, tuple, "TextBody", "filled")
         pairs = tuple(series(pair, str, "TextBody", "filled") for pair in filled)
         if any(len(pair) != 2 for pair in pairs):
@@ -237,7 +238,7 @@ class TextBody:
         for name, count in found.items():
             if name not in pointers or not 1 <= whole(count, f"op {op.name!r}", f"boxes[{name!r}]") <= BOX_ROWS:
                 raise ParamError(
-                    f"op {op.name!r}: boxes of {count!r} rows of {name!r}; give 1 to {BOX_ROWS} rows of one of "
+                    f"op {op.name!r}: boxes of {shown(count)} rows of {name!r}; give 1 to {BOX_ROWS} rows of one of "
                     f"{[*pointers]}"
                 )
         return dict(found)
@@ -295,10 +296,10 @@ class TextBody:
 
 
 def _size(op: Op, name: str, given: Callable[[Op], int] | None, told: str) -> int:
-    """What an attribute gives of an op, in bytes; 0 if it is left out. Raises ParamError for less."""
+    """What an attribute gives of an op, in bytes; 0 if it is left out. Raises ParamError for less, and for no int."""
     found = 0 if given is None else whole(given(op), f"op {op.name!r}", name)
-    if found < 0:
-        raise ParamError(f"op {op.name!r}: {told.format(found)}; give 0 or more")
+    if not 0 <= found < _INT32:
+        raise ParamError(f"op {op.name!r}: {told.format(shown(found))}; give 0 or more, below 2^31")
     return found
 
 
