@@ -30,6 +30,7 @@ from interlace.core.errors import HangError, LaunchEndedError
 from interlace.executors import pace
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
+from interlace.graph.op import Op
 from interlace.kernels.abi import ITEM
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.cuda.ptx import PTX
@@ -143,14 +144,19 @@ class EmulatedLaunch(OneLaunchExecutor):
             at += slots * slot_bytes
         return out
 
-    def _promises(self) -> Promises:
+    def _rows(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> int:
+        """Rows of tokens of a product that come."""
+        (x,) = (access.tensor for access in op.reads if access.arg == "x")
+        return tensors["x"].shape[0] if x in self.options.short else int(op.param("M"))
+
+    def _promises(self, arguments: tuple[Any, ...]) -> Promises:
         c = self._numbers()
         first = c["STAGES"] * c["INDEPENDENT_BYTES"]
         end = first + c["STAGES"] * c["DEPENDENT_BYTES"]
-        matmuls = [op for op in self.plan.graph.ops if op.kernel == MATMUL.name]
-        smaller = any(int(op.param(a)) % int(op.param(f"B{a}")) for op in matmuls for a in "MN")
+        came = [(op, self._rows(op, tensors)) for op, tensors in arguments if op.kernel == MATMUL.name]
+        smaller = any(m % int(op.param("BM")) or int(op.param("N")) % int(op.param("BN")) for op, m in came)
         # Of rows that are normalised in registers none is read that is not there.
-        products = [op for op in matmuls if not op.param("SWAP") and not normalises(op)]
+        products = [op for op, _ in came if not op.param("SWAP") and not normalises(op)]
         rows = {loaded_rows(op) for op in products if loaded_rows(op) < int(op.param("BM"))}
         if not rows:
             return Promises(0, smaller)
@@ -201,7 +207,7 @@ class _Emulated:
             (run._warpgroups + 1) * 128,
             [self.parameter.data_ptr()],
             run._buffers(self.operands, self.arguments),
-            run._promises(),
+            run._promises(self.arguments),
         )
         if not run.at_once:
             run.faults += emulate(library, grid, run.seed)

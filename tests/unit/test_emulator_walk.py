@@ -242,6 +242,19 @@ def products(widths: tuple[int, ...], *tiles: il.MatmulTile) -> il.Graph:
     return il.Graph("products", (*t, *w), ops, ("x0", *(weight.name for weight in w)), ("out",))
 
 
+def test_of_tokens_that_do_not_come_no_product_is_said_to_read_them() -> None:
+    """Of 64 or 128 tokens, by tiles of 64, there are five: their box has eight."""
+    short = {"short": ("x",)}
+    runs = [launch(ffn(m, tile(64, 64), tile(64, 64)), 3, options=short) for m in (64, 128)]
+    prepare(runs)
+    for run in runs:
+        given = inputs_of(run.plan.graph)
+        given["x"] = given["x"][:5].contiguous()
+        found = run_poisoned(run, given, 0)[:5]
+        assert [str(fault) for fault in run.faults] == []
+        assert relative_error(found, exact(run.plan.graph, given)) < TOLERANCE["bf16"]
+
+
 _LAST_ITEMS = {
     "as long as the ring": (6, products((128, 256, 128), tile(64, 64), tile(64, 32))),
     "longer than the ring": (6, products((128, 384, 128), tile(64, 64), tile(64, 32))),
