@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -115,6 +116,12 @@ def test_a_function_that_does_not_suit_is_told_with_its_own_line(head: str) -> N
     line = 9 if head.startswith("struct") else 1 + before.count("\n")
     assert f"my_norm.cu({line}): error" in str(caught.value)
     assert "\0" not in str(caught.value)
+
+
+def test_a_long_line_is_looked_at_once() -> None:
+    began = time.process_time()
+    il.TextBody(f"{NORM_TEXT}// {'x' * 200_000}\n", "norm_rows")
+    assert time.process_time() - began < 1.0  # of each place in it, minutes
 
 
 def test_behind_a_text_lines_count_on_whatever_stands_in_it() -> None:

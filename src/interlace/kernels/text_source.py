@@ -23,7 +23,7 @@ from interlace.kernels.cuda.ptx import PTX
 
 _MACRO = re.compile(r"^\s*(?:#|%:)\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
 #: Lines that a compiler joins.
-_JOINED = re.compile(r"(?:[^\n]*\\\n)+[^\n]*")
+_JOINED = re.compile(r"^(?:[^\n]*\\\n)+[^\n]*", re.MULTILINE)
 #: Comments, strings and characters.
 _NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|\b(?:u8|[uUL])?R"(?P<ends>[^()\\\s]*)\(.*?\)(?P=ends)"|"(?:\\.|[^"\\\n])*"|"""
