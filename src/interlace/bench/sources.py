@@ -29,6 +29,7 @@ _LAUNCHES = (  # whatever is launched
     "kernels/squares.py",
     "kernels/templates.py",
     "kernels/text.py",
+    "kernels/text_source.py",
     "kernels/tuning.py",
     "launch",
     "planner/build.py",
