@@ -118,6 +118,31 @@ def test_a_function_that_does_not_suit_is_told_with_its_own_line(head: str) -> N
     assert "\0" not in str(caught.value)
 
 
+def test_loads_may_be_made_of_types_and_macros_of_their_text() -> None:
+    text = r"""
+#define ELEMENTS bf16
+template <class T> struct Rows {
+  static constexpr int STAGES_OF_TILE = 1;
+  DEVICE Rows(const Tile& tile, const Arguments& a) {}
+  DEVICE unsigned bytes(int n) const { return 0; }
+  DEVICE void load(int n, unsigned target, unsigned barrier) const {}
+};
+DEVICE void norm_rows(const Tile& tile, const Arguments& a, Fetch& fetch) {
+  fetch.next();
+  fetch.done();
+}
+"""
+    body = il.TextBody(text, "norm_rows", late=("x",), loads="Rows<ELEMENTS>", stage_bytes=lambda op: 64)
+    assert launch(alone(body)).binary.warnings == ()
+
+
+def test_of_functions_called_alike_the_one_that_takes_a_tile_is_told() -> None:
+    other = "DEVICE void norm_rows(float) {}\n#if 0\nvoid norm_rows(\n#endif\n"
+    body = il.TextBody(f"DEVICE void norm_rows(const Tile& tile, int a) {{}}\n{other}", "norm_rows")
+    with pytest.raises(CompileError, match=r"my_norm\.cu\(1\): error"):
+        _ = launch(alone(body)).binary
+
+
 def test_a_long_line_is_looked_at_once() -> None:
     began = time.process_time()
     il.TextBody(f"{NORM_TEXT}// {'x' * 200_000}\n", "norm_rows")
@@ -229,7 +254,7 @@ def test_what_no_text_takes_is_refused() -> None:
         launch(alone(TEXT, {"heat": 1e300}))
     with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead; it has \['x'"):
         launch(alone(replace(TEXT, early=("w",))))
-    with pytest.raises(ArgumentError, match="scratch_bytes is 64; write scratch_bytes=lambda op: 64"):
+    with pytest.raises(ArgumentError, match=r"scratch_bytes is 64; give a function of the op, scratch_bytes=lambda"):
         il.TextBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
     with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
@@ -271,6 +296,7 @@ def test_what_no_text_takes_is_refused() -> None:
         ("DEVICE void meet() { __barrier_sync(0); }", "has __barrier_sync, at which all threads"),
         ('DEVICE void meet() { asm volatile("bar.sync 0;"); }', "has bar.sync 0, at which all threads"),
         ('DEVICE void meet() { asm("{ barrier.cta.sync.aligned 0; }"); }', "has barrier.cta.sync.aligned 0, at"),
+        ('DEVICE void meet() { asm("bar.sync "\n"\\t0;"); }', "has bar.sync  0, at"),
         ("// and so on \\", "ends in a backslash"),
         ("}", "closes 1 braces more than it opens"),
         ("namespace mine {", "opens 1 braces more than it closes"),
@@ -283,6 +309,15 @@ def test_what_no_text_takes_is_refused() -> None:
     il.TextBody(NORM_TEXT + '// no __syncthreads() or asm("bar.sync 0;")\n', "norm_rows")
     meet = 'DEVICE void meet(int n) { asm volatile("bar.sync %0, 64;" ::"r"(n)); }\n'
     il.TextBody(NORM_TEXT + meet + 'constexpr const char* told = "__syncthreads";\n', "norm_rows")
+    for unseen in (
+        'static_assert(true, "call no bar.sync 0; here");\n',
+        'DEVICE void meet() { asm volatile("// no bar.sync 0; here\\n"); }\n',
+        '// say \\\n"asm(bar.sync 0;)"\n',
+        "#define __syncthreads synchronise_block\nDEVICE void meet() { __syncthreads(); }\n",
+        "#ifdef ALONE\nDEVICE void meet() { __syncthreads(); }\n#endif\n",
+        "DEVICE void meet() { __syncthreads_or_not(); }\n",
+    ):
+        il.TextBody(NORM_TEXT + unseen, "norm_rows")
     strings = 'R"(a"b{)", u8R"x(}}} )" // )x", LR"(\n{\n)"'
     il.TextBody(f"{NORM_TEXT}constexpr const char* texts[] = {{{strings}}};\n", "norm_rows")
     for function in ("norm_rows_", "", "norm rows", "*", "nothing"):

@@ -113,7 +113,6 @@ def _spec_of(properties: Properties) -> DeviceSpec:
     return spec
 
 
-@cache
 def check_generation(name: str, capability: tuple[int, int], needed: int) -> None:
     """Raise NoDeviceError unless a device is of the generation that launches of CUDA C++ are for."""
     if capability[0] != needed:
@@ -123,6 +122,7 @@ def check_generation(name: str, capability: tuple[int, int], needed: int) -> Non
         )
 
 
+@cache
 def torch_dtype(torch: Any, name: str) -> Any:
     """The torch dtype of one of ours."""
     return getattr(torch, dtype(name).torch)

@@ -301,7 +301,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @cached_property
     def placed_together(self) -> int:
-        """Blocks that the device has on neighbouring SMs: those of a cluster, or pairs that load the same weights."""
+        """Blocks that ask for SMs beside each other: those of a cluster, or pairs that load the same weights."""
         blocks = self.options.cluster.blocks
         pairs = blocks == 1 and are_pairs(self.plan, self._table, self._parts)
         fit = pairs and 2 * self.loaded.resident_clusters(self._threads, 2) >= self._table.workers

@@ -55,7 +55,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
-            told = shown(self.device)
+            told = shown(self.device) if isinstance(self.device, int) else repr(self.device)
             raise DeviceError(f"Options.device is {told}; name a torch device in a text, such as 'cuda:0'")
         _check_seconds("timeout_s", self.timeout_s, *_TIMEOUT_S)
         _check_seconds("jitter_s", self.jitter_s, *_JITTER_S)

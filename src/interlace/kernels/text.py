@@ -34,6 +34,7 @@ from interlace.kernels.text_source import check_text, is_name, line_of, macros_e
 
 #: The C++ type of a text, and the namespace of all that is its own; there is one of both in each namespace of a launch.
 _TYPE, _OWN = "Walked", "own"
+_LOADS = "loads_of_walked"  # what the loads of a text are called beside it
 #: Stands behind a text, and in none; the composition puts the number of the line there.
 LINES_GO_ON = "#line \0\n"
 _INT32, _INT64 = 1 << 31, 1 << 63
@@ -123,7 +124,7 @@ class TextBody:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 told = shown(value)
-                raise ArgumentError(f"TextBody: {name} is {told}; write {name}=lambda op: {told}")
+                raise ArgumentError(f"TextBody: {name} is {told}; give a function of the op, {name}=lambda op: ...")
         if type(self.most_warpgroups) is not int or self.most_warpgroups not in (2, 3):
             raise ArgumentError(f"TextBody: most_warpgroups is {shown(self.most_warpgroups)}; use 2 or 3")
         filled = series(self.filled, tuple, "TextBody", "filled")
@@ -276,7 +277,7 @@ class TextBody:
         left = (name for name in self.publishes if name in tensors)
         constants += "".join(f"using {name}_element = {tensors[name].dtype.name};\n" for name in left)
         kind, taken = ("Streamed", "Stream") if self.streamed else ("Fetched", "Fetch") if self.late else ("Plain", "")
-        loads = f"{_OWN}::{self.loads}, " if self.loads else ""
+        loads = f"{_OWN}::{_LOADS}, " if self.loads else ""
         through = f"{kind}<{_OWN}::Arguments, Operands, {loads}"
         through += f"{str(headed).lower()}, " if self.streamed else ""
         through += f"{_OWN}::{self.function}"
@@ -287,6 +288,8 @@ class TextBody:
         types += f"struct Arguments : Operands {{\n{null}}};\n"
         file = re.sub(r"[^\w.-]", "_", op.kernel) + ".cu"
         ahead, behind = macros_end(self.text)
+        if self.loads:  # which may take types and macros of the text
+            behind = f"using {_LOADS} = {self.loads};\n{behind}"
         # Of a function that does not suit, a compiler tells where it is taken: that is its own line.
         line = line_of(self.text, self.function)
         return (

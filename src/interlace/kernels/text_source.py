@@ -21,7 +21,8 @@ import re
 from interlace.core.errors import ParamError
 from interlace.kernels.cuda.ptx import PTX
 
-_MACRO = re.compile(r"^\s*(?:#|%:)\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
+_MACRO = re.compile(r"^[^\S\n]*(?:#|%:)\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
+_BRANCHES = re.compile(r"^[^\S\n]*(?:#|%:)\s*if", re.MULTILINE)
 #: Lines that a compiler joins.
 _JOINED = re.compile(r"^(?:[^\n]*\\\n)+[^\n]*", re.MULTILINE)
 #: Comments, strings and characters.
@@ -31,8 +32,12 @@ _NO_CODE = re.compile(
     re.DOTALL,
 )
 #: A barrier of all threads of a block, in C++ and in PTX.
-_ALL_MEET = re.compile(r"\b(?:__syncthreads\w*|__barrier_sync)\b")
+_ALL_MEET = re.compile(r"\b(?:__syncthreads(?:_count|_and|_or)?|__barrier_sync)\b")
 _ALL_MEET_PTX = re.compile(r"\bbar(?:rier)?(?:\.cta)?\.sync(?:\.aligned)?\s+0\s*;")
+#: Inline assembly: its strings, which follow each other.
+_ASSEMBLY = re.compile(
+    r'\basm\b\s*(?:volatile\b|__volatile__\b)?\s*\(\s*((?:"(?:\\.|[^"\\\n])*"\s*|R"\(.*?\)"\s*)+)', re.DOTALL
+)
 #: Macros of a launch that are not of its preamble.
 _MACROS = frozenset({"ELEMENT", "ELEMENT_PTX", "INFINITE", "REGISTERS_TO_HOLD", "SHARED_BASE"})
 #: Words of C++17, and what stands before every text.
@@ -61,7 +66,8 @@ def check_text(text: str) -> None:
     if "__global__" in plain:
         raise ParamError("the text of a TextBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
     opened = plain.count("{") - plain.count("}")
-    if opened and not re.search(r"^\s*#\s*if", plain, re.MULTILINE):  # of whose branches each may have its own
+    branches = _BRANCHES.search(plain)  # of which each may have braces of its own, and some are for other compilers
+    if opened and not branches:
         raise ParamError(
             f"the text of a TextBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
             f"{'closes' if opened > 0 else 'opens'}, so what stands behind it in the launch would be in the wrong place"
@@ -71,14 +77,15 @@ def check_text(text: str) -> None:
             "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
             "scratch_bytes= bytes instead"
         )
-    strings = (found[0] for found in _NO_CODE.finditer(text) if not found[0].startswith("/"))
-    met = _ALL_MEET.search(plain) or next(filter(None, map(_ALL_MEET_PTX.search, strings)), None)
+    macros = {*_MACRO.findall(plain)}
+    meet = () if branches else (*_ALL_MEET.finditer(plain), *_ALL_MEET_PTX.finditer(_assembly(text)))
+    met = next((found for found in meet if found[0] not in macros), None)
     if met is not None:
         raise ParamError(
             f"the text of a TextBody has {met[0].rstrip(';')}, at which all threads of the block meet, and those that "
             "load run no text; call synchronise_block() instead"
         )
-    owned = sorted(_MACROS.intersection(_MACRO.findall(plain)))
+    owned = sorted(_MACROS & macros)
     if owned:
         raise ParamError(f"the text of a TextBody defines or undefines the macros {owned} of the launch; rename them")
 
@@ -89,9 +96,12 @@ def is_name(name: str) -> bool:
 
 
 def line_of(text: str, function: str) -> int:
-    """The line where a text defines a function, from 1; 0 if it does not."""
-    found = [*re.finditer(rf"\bvoid\s+{re.escape(function)}\s*\(", _plain(text))] if function.isidentifier() else []
-    return found[-1].string.count("\n", 0, found[-1].start()) + 1 if found else 0  # declarations stand before
+    """The line where a text defines a function, from 1; 0 if it does not. Of several the last that takes a tile."""
+    plain, named = _plain(text), rf"\bvoid\s+{re.escape(function)}\s*\("
+    for pattern in (named + r"[^(){};]*\bTile\b[^;{]*\{", named + r"[^;{]*\{", named):
+        if found := [*re.finditer(pattern, plain)] if function.isidentifier() else []:
+            return plain.count("\n", 0, found[-1].start()) + 1
+    return 0
 
 
 def macros_end(text: str) -> tuple[str, str]:
@@ -108,7 +118,18 @@ def macros_end(text: str) -> tuple[str, str]:
     return ahead, behind
 
 
+def _joined(text: str) -> str:
+    """A text with its lines joined as a compiler does; what follows keeps its line."""
+    return _JOINED.sub(lambda lines: lines[0].replace("\\\n", "") + "\n" * lines[0].count("\n"), text)
+
+
 def _plain(text: str) -> str:
-    """A text with its lines joined as a compiler does, without comments and strings; what follows keeps its line."""
-    joined = _JOINED.sub(lambda lines: lines[0].replace("\\\n", "") + "\n" * lines[0].count("\n"), text)
-    return _NO_CODE.sub(lambda found: " " + "\n" * found[0].count("\n"), joined)
+    """The same without comments and strings."""
+    return _NO_CODE.sub(lambda found: " " + "\n" * found[0].count("\n"), _joined(text))
+
+
+def _assembly(text: str) -> str:
+    """The inline PTX of a text, without comments."""
+    code = _NO_CODE.sub(lambda found: " " if found[0].startswith("/") else found[0], _joined(text))
+    ptx = "\n".join(re.sub(r'"\s*R?"', "", found[1]) for found in _ASSEMBLY.finditer(code))
+    return re.sub(r"//[^\n]*", "", ptx.replace(r"\n", "\n").replace(r"\t", " "))
