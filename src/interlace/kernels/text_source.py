@@ -17,10 +17,12 @@ Macros know no namespace. Around a text that defines ``ROWS``, and ``DEVICE`` wh
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from interlace.core.errors import ParamError
 from interlace.kernels.cuda.ptx import PTX
 
+_KEPT = 256  # texts that are not looked through again: an executor makes bodies of all ops several times
 _MACRO = re.compile(r"^[^\S\n]*(?:#|%:)\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
 _BRANCHES = re.compile(r"^[^\S\n]*(?:#|%:)\s*if", re.MULTILINE)
 #: Lines that a compiler joins.
@@ -95,6 +97,7 @@ def is_name(name: str) -> bool:
     return name.isidentifier() and name.isascii() and name not in _TAKEN and not name.startswith("__")
 
 
+@lru_cache(_KEPT)
 def line_of(text: str, function: str) -> int:
     """The line where a text defines a function, from 1; 0 if it does not. Of several the last that takes a tile."""
     plain, named = _plain(text), rf"\bvoid\s+{re.escape(function)}\s*\("
@@ -104,6 +107,7 @@ def line_of(text: str, function: str) -> int:
     return 0
 
 
+@lru_cache(_KEPT)
 def macros_end(text: str) -> tuple[str, str]:
     """What stands before a text and behind it, so that its macros end with it."""
     ahead = behind = ""
