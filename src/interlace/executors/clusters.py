@@ -68,13 +68,19 @@ def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
                 "multiple of them, or no cluster"
             )
         return np.arange(len(plan.items)).reshape(-1, blocks)
-    first, length = table.worker_rows[:-1].reshape(-1, blocks), np.diff(table.worker_rows).reshape(-1, blocks)
+    length = np.diff(table.worker_rows).reshape(-1, blocks)
     if np.any(length != length[:, :1]):
         raise PlanError(
             f"lists of workers that are a cluster of {blocks} blocks are of unlike lengths; give each group of tiles "
             "to neighbours, or use no cluster"
         )
-    return np.concatenate([f + np.arange(n[0])[:, None] for f, n in zip(first, length, strict=True)])
+    return _beside(table, blocks)
+
+
+def _beside(table: Table, blocks: int) -> Ints:
+    """(n, blocks) rows that stand at one place of the lists of workers next to each other, where all have one there."""
+    first, length = table.worker_rows[:-1].reshape(-1, blocks), np.diff(table.worker_rows).reshape(-1, blocks)
+    return np.concatenate([f + np.arange(n)[:, None] for f, n in zip(first, length.min(axis=1), strict=True)])
 
 
 def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
@@ -110,9 +116,7 @@ def are_pairs(plan: Plan, table: Table, parts: Sequence[Part]) -> bool:
     """Whether most items of workers 0 and 1, 2 and 3, ... have the weights of the other's item beside them."""
     if plan.dispatch is not Dispatch.STATIC or table.workers % 2:
         return False
-    first, length = table.worker_rows[:-1].reshape(-1, 2), np.diff(table.worker_rows).reshape(-1, 2)
-    places = zip(first, length.min(axis=1), strict=True)
-    rows = table.items[np.concatenate([at + np.arange(n)[:, None] for at, n in places])]
+    rows = table.items[_beside(table, 2)]
     same = np.array([part.body.clustered is not None for part in parts])[rows["op"][:, 0]]
     for name in ("op", "j", "l", "k_lo"):
         same &= rows[name][:, 0] == rows[name][:, 1]
