@@ -108,6 +108,14 @@ class _Short(reprlib.Repr):
         return f"an int of {bits:,} bits" if bits > PRINTED_BITS else super().repr_int(x, level)
 
 
+def printed(value: object) -> str:
+    """As ``repr`` has it, but for ints that are too long for Python to print."""
+    try:
+        return repr(value)
+    except ValueError:
+        return shown(value)
+
+
 def shown(value: object) -> str:
     """What stands where something else belongs, for messages: ``the class Plan``, ``None``, ``'row'``, ``a Graph``."""
     if isinstance(value, type):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import printed, shown
 from interlace.core.errors import DeviceError
 from interlace.kernels.bodies import ALONE, Cluster
 from interlace.launch.spawn import Termination
@@ -55,26 +55,29 @@ class Options:
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
-            told = shown(self.device) if isinstance(self.device, int) else repr(self.device)
+            told = printed(self.device)
             raise DeviceError(f"Options.device is {told}; name a torch device in a text, such as 'cuda:0'")
         _check_seconds("timeout_s", self.timeout_s, *_TIMEOUT_S)
         _check_seconds("jitter_s", self.jitter_s, *_JITTER_S)
         for name in ("trace", "dependent_launch"):
             if type(getattr(self, name)) is not bool:
-                raise DeviceError(f"Options.{name} is {shown(getattr(self, name))}; it is True or False")
+                raise DeviceError(f"Options.{name} is {printed(getattr(self, name))}; it is True or False")
         if not isinstance(self.termination, Termination):
-            told = shown(self.termination)
+            told = printed(self.termination)
             raise DeviceError(f"Options.termination is {told}; give one of {[*map(str, Termination)]}")
         if self.capacity is not None and (type(self.capacity) is not int or self.capacity < 0):
-            raise DeviceError(f"Options.capacity is {shown(self.capacity)}; give a number of items, 0 or more, or None")
+            told = printed(self.capacity)
+            raise DeviceError(f"Options.capacity is {told}; give a number of items, 0 or more, or None")
         if not isinstance(self.cluster, Cluster):
-            raise DeviceError(f"Options.cluster is {shown(self.cluster)}; give how blocks share, such as Cluster(2, 1)")
+            told = printed(self.cluster)
+            raise DeviceError(f"Options.cluster is {told}; give how blocks share, such as Cluster(2, 1)")
         if self.words is not None and not (
             type(self.words) is tuple and all(isinstance(name, str) for name in self.words)
         ):
-            raise DeviceError(f"Options.words is {shown(self.words)}; give names of tensors as a tuple, or None")
+            raise DeviceError(f"Options.words is {printed(self.words)}; give names of tensors as a tuple, or None")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
-            raise DeviceError(f"Options.short is {shown(self.short)}; give names of inputs as a tuple, such as ('x',)")
+            told = printed(self.short)
+            raise DeviceError(f"Options.short is {told}; give names of inputs as a tuple, such as ('x',)")
 
 
 def given(options: Options | None) -> Options:
@@ -89,4 +92,4 @@ def given(options: Options | None) -> Options:
 def _check_seconds(name: str, value: object, least: float, most: float) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not least <= value <= most:  # type: ignore[operator]
-        raise DeviceError(f"Options.{name} is {shown(value)}; give seconds as a number from {least:g} to {most:g}")
+        raise DeviceError(f"Options.{name} is {printed(value)}; give seconds as a number from {least:g} to {most:g}")
