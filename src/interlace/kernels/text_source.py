@@ -101,10 +101,10 @@ def is_name(name: str) -> bool:
 def line_of(text: str, function: str) -> int:
     """The line where a text defines a function, from 1; 0 if it does not. Of several the last that takes a tile."""
     plain, named = _plain(text), rf"\bvoid\s+{re.escape(function)}\s*\("
-    for pattern in (named + r"[^(){};]*\bTile\b[^;{]*\{", named + r"[^;{]*\{", named):
-        if found := [*re.finditer(pattern, plain)] if function.isidentifier() else []:
-            return plain.count("\n", 0, found[-1].start()) + 1
-    return 0
+    patterns = (named + r"[^(){};]*\bTile\b[^;{]*\{", named + r"[^;{]*\{", named) if function.isidentifier() else ()
+    starts = ([found.start() for found in re.finditer(pattern, plain)] for pattern in patterns)
+    last = next((some[-1] for some in starts if some), None)
+    return 0 if last is None else plain.count("\n", 0, last) + 1
 
 
 @lru_cache(_KEPT)
