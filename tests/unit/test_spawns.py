@@ -146,3 +146,120 @@ def test_the_simulated_machine_takes_what_is_wanted_when_its_spawner_has_ended()
     assert some.wait_ns[-1] >= some.end_ns[:-1].max() - il.H200.latencies.post_ns
     with pytest.raises(SimulationError, match="ran has 3 entries for a plan of 64 items"):
         simulate(made, costs, il.H200, ran=np.ones(3, np.bool_))
+
+
+def copies(op: str, reads: str, writes: str, tiles: int = 2, when: str = "", read: object = None) -> Op:
+    """An op of which each tile reads one element and writes one, or all of them."""
+    own = (I.block(1),)
+    of = read if read is not None else own
+    accesses = [Access("x", reads, of)] if reads else []
+    if when:
+        accesses.append(Access("flag", when, own))  # "flag" is the argument, ``when`` the tensor
+    out = Access("out", writes, own if tiles > 1 else (ALL,))
+    return Op(op, "k", (tiles,), tuple(accesses), (out,), when=when and "flag")
+
+
+def chain(*ops: Op, outputs: tuple[str, ...]) -> il.Graph:
+    """A graph of ops on vectors of two elements, the flags among them of ints."""
+    names = dict.fromkeys(access.tensor for op in ops for access in op.accesses)
+    flags = {access.tensor for op in ops for access in op.reads if access.arg == op.when}
+    tensors = tuple(il.Tensor(name, (2,), il.int32 if name in flags else il.fp32) for name in names)
+    return il.Graph("chain", tensors, ops, (), outputs)
+
+
+def test_an_item_that_waits_for_spawned_ones_spawns_none() -> None:
+    graph = chain(
+        copies("says", "", "flag", 1),
+        copies("runs", "", "value", when="flag"),
+        copies("mid", "value", "more", 1, read=(ALL,)),
+        copies("leaf", "", "out", when="more"),
+        outputs=("out",),
+    )
+    says = r"op 'leaf', tile \(0\) is spawned by op 'mid', tile \(0\), which waits for items that may never run"
+    with pytest.raises(SpawnError, match=says):
+        il.verify(plan(graph))
+    il.verify(il.build(graph, il.Choices(3)))
+
+
+def test_who_waits_for_an_item_behind_is_behind_too() -> None:
+    graph = chain(
+        copies("says", "", "flag", 1),
+        copies("runs", "", "value", when="flag"),
+        copies("first", "value", "a"),
+        copies("second", "a", "b"),
+        copies("third", "b", "c"),
+        copies("free", "", "d"),
+        outputs=("c", "d"),
+    )
+    made = plan(graph)
+    spawns = Spawns.of(made)
+    names = [[made.graph.ops[int(made.items.op[i])].name for i in some] for some in (spawns.before, spawns.behind)]
+    assert names == [["says", "free", "free"], ["first", "first", "second", "second", "third", "third"]]
+    with pytest.raises(SpawnError, match=r"op 'leaf', tile \(0\) is spawned by op 'third', tile \(0\)"):
+        il.verify(plan(chain(*graph.ops, copies("leaf", "", "out", when="c"), outputs=("out", "d"))))
+
+
+def test_the_last_writer_of_an_element_spawns() -> None:
+    graph = chain(
+        copies("first", "", "flag", 1),
+        copies("runs", "", "value", when="flag"),
+        outputs=("value",),
+    )
+    again = replace(graph.ops[0], name="again")
+    once = Spawns.of(plan(graph))
+    twice = Spawns.of(plan(replace(graph, ops=(graph.ops[0], again, graph.ops[1]))))
+    assert once.spawner.tolist() == [-1, 0, 0]
+    assert twice.spawner.tolist() == [-1, -1, 1, 1]
+    assert twice.children[0].tolist() == []
+
+
+def test_when_of_several_elements_is_refused() -> None:
+    graph = graph_of()
+    wide = replace(graph.ops[1], reads=(Access("flag", "flag", (ALL,)),))
+    with pytest.raises(SpawnError, match=r"op 'runs' reads flag.*let each tile read one element of an int32 tensor"):
+        il.verify(plan(replace(graph, ops=(graph.ops[0], wide))))
+
+
+def test_a_semaphore_of_spawned_items_and_others_is_refused() -> None:
+    graph = chain(
+        copies("says", "", "flag", 1),
+        copies("runs", "", "value", when="flag"),
+        copies("others", "", "other"),
+        copies("sum", "value", "total", 1, read=(ALL,)),
+        outputs=("total", "other"),
+    )
+    made = plan(graph, policy={"runs": il.KernelSync()})
+    post = made.items.post.copy()
+    of = [made.graph.op_index(name) for name in ("runs", "others")]
+    shared = int(post[made.items.op == of[0]][0])
+    post[made.items.op == of[1]] = shared
+    threshold = np.where(made.waits.first == shared, 4, made.waits.threshold)
+    bad = replace(made, items=replace(made.items, post=post), waits=replace(made.waits, threshold=threshold))
+    il.verify(made)
+    with pytest.raises(SpawnError, match=r"op 'runs', tile \(0\) and op 'others', tile \(0\) post one semaphore"):
+        il.verify(bad)
+
+
+def test_a_spawned_item_that_waits_for_a_sibling_under_one_semaphore_is_refused() -> None:
+    """All posters of a semaphore count, not only the one that is needed."""
+    graph = chain(
+        copies("says", "", "flag", 1),
+        copies("runs", "", "value", when="flag"),
+        copies("reads", "value", "out", when="flag"),
+        outputs=("out",),
+    )
+    with pytest.raises(SpawnError, match=r"op 'reads', tile \(0\) waits for op 'runs', tile \(0\)"):
+        il.verify(plan(graph))
+
+
+def test_a_spawned_item_may_wait_for_all_that_it_is_descended_from() -> None:
+    graph = chain(
+        copies("says", "", "flag", 1),
+        copies("runs", "", "more", when="flag"),
+        copies("children", "", "third", when="more"),
+        copies("reads", "more", "out", when="third"),
+        outputs=("out",),
+    )
+    spawns = Spawns.of(plan(graph))
+    assert spawns.spawner.tolist() == [-1, 0, 0, 1, 2, 3, 4]
+    assert il.verify(plan(graph)).in_sequence

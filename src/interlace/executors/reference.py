@@ -252,7 +252,7 @@ class ReferenceExecutor(Executor):
     def _spawn(self, item: int) -> None:
         """An item is done: those that it wants come to the queue."""
         if self._spawns is None or self._outstanding == 0:
-            return
+            return  # an item behind spawns none (``plan/spawns``, rule 2)
         items, ops = self.plan.items, self.plan.graph.ops
         for child in self._spawns.children[item].tolist():
             wanted = self._memory[when_tensor(ops[int(items.op[child])])].reshape(-1)

@@ -1,4 +1,4 @@
-"""Items that other items spawn: who spawns which, and what runs before and behind them.
+"""Items that other items spawn: who spawns which, and what runs before and after them.
 
 An op with ``when`` has a tile for each item that may ever run, and data decide which of them do: an item runs if the
 element that its ``when`` reads is not 0. The item that writes the element last *spawns* it. Under spawn dispatch the
@@ -7,11 +7,25 @@ others never run; all that they would write is 0 already, since the executor cle
     op      tile    reads of "wanted"    writes of "wanted"     runs
     root    0       none                 0, 1                   ``before``: in any case, first
     leaf    0, 1    0; 1                 none                   if root says so: spawned by it
-    sum     0       none                 none                   ``behind``: reads what leaves wrote, so behind them all
+    sum     0       none                 none                   ``behind``: reads what leaves wrote, so after them all
+
+What spawn dispatch promises: an item runs exactly if it is wanted, once, and before every item that reads what it
+writes. The rules below, which ``Spawns.of`` checks, imply it:
+
+1. One item spawns each spawned item: the last that writes the element before its op. It has written the element when
+   it looks, and what overwrites the element later waits for the spawned item (``coverage``). So the item comes to the
+   queue exactly if it is wanted, and once.
+2. Whoever spawns runs while the queue is looked at: it runs before, or is spawned itself. What runs behind looks at no
+   children, as workers have left the queue by then.
+3. A spawned item waits only for items before, and for those that it is descended from, which are over when it is
+   spawned. So no item of the queue is held up by one that may never run, and the queue empties.
+4. Who waits for an item that may never run is behind, as is who waits for one behind. These run when the queue is
+   empty, in sequence, and wait only for earlier ones. So they read after all that they depend on, and end.
+5. A semaphore is posted by spawned items alone or by others alone, so that posts of items that never ran are known.
+6. What a spawned item writes, nothing has written before and no input holds. So 0 is what it leaves if it never runs.
 
 So the items of a queue are those before, each once, and of the others each at most once, by the one that spawns it:
-there are never more than the plan has. Of what an item waits for, what never runs would hold it up for ever; so a
-spawned item waits only for items before, and for those that it is descended from, which are over when it is spawned.
+there are never more than the plan has.
 """
 
 from __future__ import annotations
@@ -58,7 +72,7 @@ class Spawns:
         """Of a plan whose items and waits make sense, and wait for earlier items only.
 
         Raises:
-            SpawnError: who spawns an item cannot be told, or it waits for what may never run; parts of a tile.
+            SpawnError: one of the rules above does not hold; or an item is a part of a tile.
         """
         n, graph = len(plan.items), plan.graph
         spawner, element = np.full((2, n), -1, np.int64)
@@ -167,6 +181,16 @@ def _check_waits(plan: Plan, spawner: Ints) -> Ints:
             kinds[item] = _BEHIND
             if items.post[item] >= 0:
                 late[items.post[item]] = True
+    late_spawner = np.flatnonzero((spawner >= 0) & (kinds[spawner] == _BEHIND))
+    if len(late_spawner):
+        child = int(late_spawner[0])
+        by = int(spawner[child])
+        raise SpawnError(
+            f"{plan.item_name(child)} is spawned by {plan.item_name(by)}, which waits for items that may never run and "
+            "so runs when the queue is closed; let an item that waits for none of them write what says so, or use "
+            "another dispatch",
+            Place((child,), (by,)),
+        )
     both = np.flatnonzero(spawned & posted_by(plan, kinds != _SPAWNED))
     if len(both):
         own = np.flatnonzero(items.post == both[0])
