@@ -15,7 +15,8 @@ order nothing else. For words do what these waits do:
   than that tile gives it in this run. It polls all that its access maps say, of tiles of one op each, and a wait is
   left out only where it covers these and no others. So whatever follows from the wait follows from the words.
 - *Who overwrites* words is a later op that writes the tensor, which the plan orders behind all who read it, as for any
-  tensor. So nobody finds a later number where it wants an earlier one.
+  tensor. So nobody finds a later number where it wants an earlier one. Each word that is published anew was polled
+  before (``publications``), so its two stores come in order, too.
 - *What the run before left* has another number, though numbers wrap: they count on from run to run modulo 2^32, readers
   want theirs exactly, and every word that is polled is stored in every run, whatever the tensors hold. Which these are
   follows from access maps and shapes of the graph alone: ops that run only ``when`` something all run under these
@@ -24,9 +25,8 @@ order nothing else. For words do what these waits do:
 - *Who writes a tensor beside its words*, for those who read it as such, is awaited by them. Words do not order its
   stores. So where somebody stores over them, another has awaited them all and read them before, and whoever overwrites
   what that one reads comes behind it; or nobody reads the tensor later.
-- *What a tile read* for its words has come when all of them are there, since they are made from it, or any, where
-  bodies leave none before (``WalkBody.gathers``); others are polled whole. And it writes nothing else that others wait
-  for. So its end may be awaited through those who have polled all of them.
+- *What a tile read* is over for who polls its words as ``publications`` says: any of them, or all. Where it leaves
+  nothing but words, its end may be awaited through those who have polled all of them.
 - *Progress* is that of the plan: a worker's items begin in order, and one that polls keeps nobody waiting who would not
   wait for it in the plan. Under dispatches in which items are taken when they no longer wait, none is handed over so.
 """
@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.executors.options import Options
+from interlace.executors.publications import find_unpolled, shows_reads
 from interlace.executors.words_refused import DISPATCHES, words_refused
 from interlace.graph.access import Access, Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
@@ -189,7 +190,14 @@ class _Search:
 
     def found(self) -> HandedOver:
         """What is left."""
-        while any([self._without_readers(), self._without_writers(), self._without_words(), self._without_order()]):
+        steps = (
+            self._without_readers,
+            self._without_writers,
+            self._without_words,
+            self._without_order,
+            self._without_unpolled,
+        )
+        while sum(step() for step in steps):  # all of them in every round
             pass
         names = {name for args in self.writes.values() for name in args.values()}
         sizes = {name: _words_of(self.graph, name) for name in sorted(names)}
@@ -239,6 +247,11 @@ class _Search:
         """Leave out what ops write whose stores beside their words another op could store over before them."""
         wrong = {o for o in self.writes if any(self._may_come_late(o, name) for name in self._stored(o))}
         return self._leave_out(self.writes, wrong)
+
+    def _without_unpolled(self) -> bool:
+        """Leave out what an op publishes that is published anew before anybody polled it."""
+        found = find_unpolled(self.graph, self.writes, self.reads)
+        return self._leave_out(self.writes, set() if found is None else {found.op})
 
     def _stored(self, op: int) -> set[str]:
         """What an op that leaves words stores as tensors, with them or beside them."""
@@ -302,8 +315,11 @@ class _Search:
         plan = self.plan
         sources = {self._source(op, arg) for arg in args}
         polling = [k for k in self._links(op) if k.target.arg in args and k.hazard is Hazard.RAW]
-        if not all(self._sees_reads(op, link) for link in polling):
-            return False
+        for source in sources - {-1}:
+            links = [link for link in polling if link.producers[0] == source]
+            words = self.writes.get(source, {})
+            if not shows_reads(self.graph, self.bodies[source], source, op, links, self.dependencies, words):
+                return False
         others = {p for link in self._links(op) if link not in polling for p in link.producers}
         if -1 in sources or sources & others:
             return False
@@ -314,21 +330,6 @@ class _Search:
         of = _for_some(waits, self._waits_of_op[op], self._owners, sources)
         awaited = np.bincount(waits.item[of], (waits.count * waits.threshold)[of], minlength=len(plan.items))
         return bool((awaited[mine] == tiles[plan.items.tile[mine]]).all())
-
-    def _sees_reads(self, op: int, link: Link) -> bool:
-        """Whether who has what it polls through a link knows that all has come which the tiles behind it read."""
-        source = link.producers[0]
-        gathers = self.bodies[source].gathers
-        if gathers is not None and gathers(self.graph.ops[source]):
-            return True
-        lo, hi = boxes(self.graph, self.graph.ops[op], link.target)
-        if (lo == 0).all() and (hi >= self.graph.tensor(link.target.tensor).shape).all():
-            return True
-        written = next(a for a in self.graph.ops[source].writes if a.tensor == link.target.tensor)
-        begin, end = boxes(self.graph, self.graph.ops[source], written)
-        needed = self.dependencies.of_tiles(link)
-        tile = needed.values - self.dependencies.base[source]
-        return bool(((lo[needed.rows] <= begin[tile]) & (hi[needed.rows] >= end[tile])).all())
 
     @cached_property
     def _items_of_op(self) -> Groups:

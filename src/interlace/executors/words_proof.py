@@ -7,6 +7,9 @@ own:
     words     from that mark and what it polls, the words that it leaves
     stores    from the same, what it stores as tensors, words too where its body keeps these; it posts as the tile did
 
+All words of a tile are one op here, so what polls of some of them show is held first (``publications``): each word was
+polled before it is published anew, and reads that a poll is taken to follow are over.
+
 Who polls waits in this plan for the words of each tile whose data it reads, and for nothing else of that tile; who
 waits for a tile's post waits for its words and what it reads, too, as it posts behind them. What is stored as a tensor
 that nobody reads as such, here or from outside, is left out, for nobody minds which of two such stores comes last. Of
@@ -29,9 +32,10 @@ from numpy.typing import NDArray
 from interlace.core.dtypes import fp32
 from interlace.core.errors import CoverageError, IntraOpRaceError, PlanError, UnwrittenError
 from interlace.executors.options import Options
+from interlace.executors.publications import find_unpolled, shows_reads
 from interlace.executors.words import NONE, HandedOver, handed_over
 from interlace.graph.access import Access, Ints, axes
-from interlace.graph.dependencies import Dependencies, Hazard
+from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import grouped, offsets, ranges
@@ -57,6 +61,7 @@ def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Ha
         return found
     launched = in_parts(plan, bodies, found)
     try:
+        _check_polls(plan.graph, bodies, found)
         for ordering, edge in proof_of(launched).rests_on:
             if ordering is not Ordering.WAIT:
                 raise CoverageError(f"{edge}, but words order no items of one worker")
@@ -68,6 +73,26 @@ def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Ha
             "or () for none"
         ) from error
     return found
+
+
+def _check_polls(graph: Graph, bodies: Sequence[WalkBody], words: HandedOver) -> None:
+    """Raise CoverageError where polls show less than the plan takes them to show (``publications``)."""
+    numbers = {o: words.of(o).numbers for o in words.ops}
+    unpolled = find_unpolled(graph, numbers, numbers)
+    if unpolled is not None:
+        raise CoverageError(unpolled.describe(graph))
+    dependencies = Dependencies(graph)
+    for o, args in numbers.items():
+        polled: dict[int, list[Link]] = {}
+        for link in dependencies.into(o):
+            if link.hazard is Hazard.RAW and link.target.arg in args:
+                polled.setdefault(link.producers[0], []).append(link)
+        for source, links in polled.items():
+            if not shows_reads(graph, bodies[source], source, o, links, dependencies, words.of(source).numbers):
+                raise CoverageError(
+                    f"op {graph.ops[o].name!r} polls some words of op {graph.ops[source].name!r}, which does not show "
+                    "that its reads are over"
+                )
 
 
 def in_parts(plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> Plan:

@@ -260,6 +260,8 @@ class WalkBody:
         trips: op -> how many times one behind the other a tile asks the L2 for words; None if it is once.
         gathers: op -> whether a tile leaves no word before all that it reads has come, so that any of its words tells
             so; None if it does not.
+        words_need_reads: all that a tile reads goes into its words, whatever else it stores, so that all of them
+            together tell that its reads are over.
         worded: which arguments are words -> the part that has them so.
     """
 
@@ -286,6 +288,7 @@ class WalkBody:
     by_words: Callable[[Op, str], bool] | None = None
     trips: Callable[[Op], int] | None = None
     gathers: Callable[[Op], bool] | None = None
+    words_need_reads: bool = False
     worded: Callable[[Worded], WalkBody] | None = None
 
 

@@ -59,7 +59,8 @@ class TextBody:
             differ in them have code of their own.
         optional: names of arguments that an op may lack: null pointers that are known when the text is compiled.
         scratch_bytes: op -> bytes of shared memory that all threads of the block have together, see ``scratch``.
-        proved: whether the text is one of the package, whose tests hold it to its op's access maps.
+        proved: whether the text is one of the package, whose tests hold it to its op's access maps. All that such a
+            text reads goes into what it publishes.
         streamed: arguments that come through the ring, ahead of the item's waits (``launch/streamed``); no op before it
             may write them. The function then takes a ``Stream& stream`` too.
         late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
@@ -167,7 +168,8 @@ class TextBody:
         if self.by_words is not None and not self.by_words(op, tensors):
             return body
         polls, publishes = (tuple(n for n in names if n in tensors) for names in (self.polls, self.publishes))
-        return replace(body, polls=polls, publishes=publishes, worded=partial(self._walk, op, tensors))
+        worded = partial(self._walk, op, tensors)
+        return replace(body, polls=polls, publishes=publishes, words_need_reads=self.proved, worded=worded)
 
     def _walk(self, op: Op, tensors: Mapping[str, Tensor], worded: Worded) -> WalkBody:
         """The part of an op, some of whose arguments are words."""

@@ -475,5 +475,6 @@ WALK_BODY = WalkBody(
     by_words=_by_words,
     trips=_trips,
     gathers=_gathers,
+    words_need_reads=True,
     worded=_worded,
 )

@@ -1,0 +1,135 @@
+"""Which order follows from polls of words, as NCCL's LL protocol has it: a word orders itself and nothing else.
+
+A *publication* is what one op writes of a tensor as words in one run. Two facts about publications hold every proof of
+words (``words_proof``), where all words of a tile are one op:
+
+- *Every word is polled before it is published anew.* Who polls a word knows that this word was stored, and nothing of
+  the tile's other words. So order between two stores of one word follows through its readers alone: store, poll, and
+  the later store, which ``verify`` holds behind whoever polls. A word that nobody polls has no such reader.
+
+      A publishes p and q, M polls p, B overwrites q      q: nobody polls A's before B's    refused
+      A publishes p and q, M polls p and q, B as before   accepted
+
+- *Who polls knows which reads are over.* If a tile stores no word before all that it reads has come, any word shows it.
+  Else only all of its words together do, of which each read goes into one; and if the tile stores more than words, they
+  do only where its body says so (``WalkBody.words_need_reads``), as a read may serve the rest alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.graph.access import Access
+from interlace.graph.dependencies import Dependencies, Link
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.uses import boxes
+from interlace.kernels.bodies import WalkBody
+
+#: Of each op the names of its arguments that are words.
+Arguments = Mapping[int, Collection[str]]
+
+
+@dataclass(frozen=True)
+class Unpolled:
+    """Words that are overwritten although nobody polled them.
+
+    Attributes:
+        tensor: where they are.
+        op: position of the op that publishes them.
+        later: position of the op that overwrites them.
+    """
+
+    tensor: str
+    op: int
+    later: int
+
+    def describe(self, graph: Graph) -> str:
+        """The fault in one sentence."""
+        op, later = graph.ops[self.op].name, graph.ops[self.later].name
+        return (
+            f"op {later!r} overwrites words of {self.tensor!r} that op {op!r} publishes and no op between polls, so "
+            "nothing orders the two stores"
+        )
+
+
+def find_unpolled(graph: Graph, writes: Arguments, reads: Arguments) -> Unpolled | None:
+    """Return the first words that are published anew before anybody polled them, or None.
+
+    Each element has the op whose publication of it nobody has polled yet.
+    """
+    publishers: dict[str, set[int]] = {}
+    for o in writes:
+        for access in _accesses(graph.ops[o].writes, writes[o]):
+            publishers.setdefault(access.tensor, set()).add(o)
+    several = [name for name, ops in publishers.items() if len(ops) > 1]
+    unpolled = {name: np.full(graph.tensor(name).shape, -1, np.int64) for name in several}
+    for o, op in enumerate(graph.ops):
+        for access in _accesses(op.reads, reads.get(o, ())):
+            if access.tensor in unpolled:
+                for box in _distinct_boxes(graph, op, access):
+                    unpolled[access.tensor][box] = -1
+        for access in _accesses(op.writes, writes.get(o, ())):
+            if access.tensor not in unpolled:
+                continue
+            left, mine = unpolled[access.tensor], _distinct_boxes(graph, op, access)
+            for box in mine:
+                before = int(left[box].max(initial=-1))
+                if before >= 0:
+                    return Unpolled(access.tensor, before, o)
+            for box in mine:
+                left[box] = o
+    return None
+
+
+def shows_reads(
+    graph: Graph,
+    body: WalkBody,
+    source: int,
+    op: int,
+    links: Sequence[Link],
+    dependencies: Dependencies,
+    words: Collection[str],
+) -> bool:
+    """Return whether an op that polls words of a source knows that all reads of the tiles behind them are over.
+
+    Args:
+        body: the source's.
+        source, op: positions of who publishes and who polls.
+        links: through which the op polls what the source publishes.
+        words: arguments of the source that are words.
+    """
+    publisher = graph.ops[source]
+    if body.gathers is not None and body.gathers(publisher):
+        return True
+    wanted = publisher.writes if not body.words_need_reads else _accesses(publisher.writes, words)
+    polled = {link.target.tensor for link in links}
+    return {a.tensor for a in wanted} <= polled and all(
+        _polls_whole_tiles(graph, publisher, source, graph.ops[op], link, dependencies) for link in links
+    )
+
+
+def _polls_whole_tiles(
+    graph: Graph, publisher: Op, source: int, op: Op, link: Link, dependencies: Dependencies
+) -> bool:
+    """Return whether tiles of an op poll all that the tiles behind a link write of its tensor."""
+    lo, hi = boxes(graph, op, link.target)
+    if (lo == 0).all() and (hi >= graph.tensor(link.target.tensor).shape).all():
+        return True
+    written = next(a for a in publisher.writes if a.tensor == link.target.tensor)
+    begin, end = boxes(graph, publisher, written)
+    needed = dependencies.of_tiles(link)
+    tile = needed.values - dependencies.base[source]
+    return bool(((lo[needed.rows] <= begin[tile]) & (hi[needed.rows] >= end[tile])).all())
+
+
+def _accesses(accesses: Iterable[Access], names: Collection[str]) -> list[Access]:
+    return [access for access in accesses if access.arg in names]
+
+
+def _distinct_boxes(graph: Graph, op: Op, access: Access) -> list[tuple[slice, ...]]:
+    lo, hi = np.split(np.unique(np.hstack(boxes(graph, op, access)), axis=0), 2, axis=1)
+    return [tuple(map(slice, a, b)) for a, b in zip(lo.tolist(), hi.tolist(), strict=True)]
