@@ -355,5 +355,5 @@ def test_no_param_is_called_as_a_macro_of_the_launch(graph: il.Graph) -> None:
 def test_a_proof_says_that_it_rests_on_the_texts_of_users() -> None:
     proof = il.verify(il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(4)))
     assert proof.unproved == ("norm",)
-    assert str(proof).endswith("no race, if the text of 'norm' touches what its ops declare, which is not proved")
+    assert str(proof).endswith("no race, provided that op 'norm' touches what its access maps say, which is not proved")
     assert str(il.verify(il.build(il.workloads.two_copies(64, 64), il.Choices(4)))).endswith("no deadlock, no race")

@@ -50,14 +50,14 @@ EVERYWHERE = {
         "no Hopper GPU here: not compiled, not run",
     ],
     "08_text_of_your_own.py": [
-        "no race, if the text of 'norm' touches what its ops declare, which is not proved",
+        "no race, provided that op 'norm' touches what its access maps say, which is not proved",
         "reference, random interleaving: error",
         "not run here:",
     ],
     "09_generate.py": ["a small model with random weights"],
     "10_loops_in_one_launch.py": [
         "next stage: h_tile, gate_tile\n        gate_tile = tma load gate[",
-        "no race, if the text of 'scale' touches what its ops declare, which is not proved",
+        "no race, provided that op 'scale' touches what its access maps say, which is not proved",
         "reference, random interleaving: error",
         "not run here:",
     ],

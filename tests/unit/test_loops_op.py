@@ -122,7 +122,7 @@ def test_one_block_of_the_reference_is_what_the_whole_kernel_computes() -> None:
 def test_a_plan_of_loops_is_proved_and_read_back() -> None:
     graph = chain(37)
     plan = il.build(graph, il.Choices(4, policy=il.RowSync()))
-    again = il.Plan.from_json(plan.to_json(), {op.kernel: op.body for op in graph.ops})
+    again = il.read_plan(plan.to_json(), [op.body for op in graph.ops])
     assert again == plan
     with pytest.raises(ThresholdError):
         il.verify(replace(plan, waits=replace(plan.waits, threshold=plan.waits.threshold + 1)))
@@ -134,7 +134,7 @@ def test_kernels_that_differ_are_told_apart_when_a_plan_is_read() -> None:
     second = as_op("second", marked(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
     assert first.kernel != second.kernel
     plan = il.build(il.Graph("two", (a, b, c), (first, second), ("a",), ("c",)), il.Choices(3))
-    again = il.Plan.from_json(plan.to_json(), {op.kernel: op.body for op in (first, second)})
+    again = il.read_plan(plan.to_json(), [first.body, second.body])
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     np.testing.assert_array_equal(il.ReferenceExecutor(again).run({"a": x})["c"], x)
 

@@ -55,7 +55,7 @@ def test_nothing_is_stolen_under_another_dispatch() -> None:
 def test_the_simulated_machine_lets_workers_steal_too() -> None:
     made = plan(il.Dispatch.STEALING)
     uneven = np.where(np.arange(len(made.items)) < 2, 0, 2)  # worker 0 has two items, worker 2 all others
-    items = il.Plan.from_json(made.to_json()).items
+    items = il.read_plan(made.to_json()).items
     lists = type(items)(items.op, items.tile, items.k_lo, items.k_hi, uneven, items.post)
     times = {}
     for dispatch in (il.Dispatch.STATIC, il.Dispatch.STEALING):

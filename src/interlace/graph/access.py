@@ -100,8 +100,11 @@ class Affine:
         return value
 
     def reach(self, grid: Sequence[int], k_extent: int) -> int:
-        """A bound on every number that ``evaluate`` meets for tiles of ``grid`` and k in 0..``k_extent``."""
-        far = sum(abs(factor) * (n - 1) for factor, n in zip(self.tile, grid, strict=False))
+        """A bound on every number that ``evaluate`` computes with, for tiles of ``grid`` and k in 0..``k_extent``.
+
+        A factor counts although its coordinate is always 0.
+        """
+        far = sum(abs(factor) * max(n - 1, 1) for factor, n in zip(self.tile, grid, strict=False))
         return abs(self.const) + far + (abs(self.k_lo) + abs(self.k_hi)) * k_extent
 
     def __str__(self) -> str:

@@ -203,7 +203,7 @@ def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
-    """The graph as JSON-ready data; bodies are left out, their kernels' names kept, and which have unproved text."""
+    """The graph as JSON-ready data; bodies are left out, their kernels' names kept."""
 
     def bound(b: Affine) -> list[Any]:
         return [b.const, list(b.tile), b.k_lo, b.k_hi]
@@ -225,7 +225,6 @@ def to_data(graph: Graph) -> dict[str, Any]:
                 "params": dict(op.params),
                 "flops": op.flops,
                 **({"when": op.when} if op.when else {}),
-                **({"unproved": True} if op.unproved else {}),
             }
             for op in graph.ops
         ],
@@ -236,6 +235,8 @@ def to_data(graph: Graph) -> dict[str, Any]:
 
 def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None) -> Graph:
     """The graph that ``to_data`` wrote; ``bodies`` gives kernels by name, for running it.
+
+    Access maps are those of the data. An op is ``unproved`` where no kernel at hand makes them anew.
 
     Raises:
         KeyError, TypeError, ValueError: the data has another form.
@@ -265,8 +266,8 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None)
                 _params(o["params"]),
                 _flops(o["flops"]),
                 _text(o.get("when", "")),
-                bodies.get(o["kernel"]),
-                _flag(o.get("unproved", False)),
+                body := bodies.get(o["kernel"]),
+                body is None or not body.makes_ops,
             )
             for o in data["ops"]
         ),
@@ -278,12 +279,6 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None)
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a name is expected")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} stands where true or false is expected")
     return value
 
 

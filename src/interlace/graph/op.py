@@ -54,6 +54,10 @@ class Body(Protocol):
         """False if some body of it is text that nothing holds to the access maps of its ops."""
 
     @property
+    def makes_ops(self) -> bool:
+        """True if ``check`` makes the op anew, so that its access maps are those of the kernel."""
+
+    @property
     def usual(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
         """What a tile of an op usually touches of arguments where it declares more; empty where it does not."""
 
@@ -93,8 +97,8 @@ class Op:
         when: name of an int32 argument that each tile reads one element of, or "". A tile whose element is 0 does not
             compute: all that it writes becomes 0. Who writes the element so *spawns* the tile, or does not.
         body: the kernel itself; not part of the value, and None if it was not there when a plan was read.
-        unproved: its kernel has a text that nothing holds to the access maps; by the body, or as a plan that was read
-            has it. No part of the value either.
+        unproved: nothing holds what the kernel touches to the access maps: it has a text for a body, or the maps come
+            from a file and the kernel cannot make them anew. No part of the value either.
 
     Raises:
         ArgumentError: an attribute of another type.
@@ -122,8 +126,8 @@ class Op:
         check_type(self.reduction, (Reduction, type(None)), where, "reduction", "il.Reduction(extent, block)")
         check_type(self.flops, (int, float), where, "flops", "2.0 * m * n * k")
         check_type(self.unproved, bool, where, "unproved")
-        if self.body is not None:
-            object.__setattr__(self, "unproved", not self.body.proved)
+        if self.body is not None and not self.body.proved:
+            object.__setattr__(self, "unproved", True)
         object.__setattr__(self, "grid", series(self.grid, object, where, "grid"))
         object.__setattr__(self, "reads", series(self.reads, Access, where, "reads"))
         object.__setattr__(self, "writes", series(self.writes, Access, where, "writes"))

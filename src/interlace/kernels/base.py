@@ -80,6 +80,11 @@ class Kernel:
         """False if it has a text that nothing holds to the access maps of its ops."""
         return not isinstance(self.walk, TextBody) or self.walk.proved
 
+    @property
+    def makes_ops(self) -> bool:
+        """True if ``check`` makes an op anew and compares; else its access maps are taken as they are."""
+        return self.make is not None
+
     def op(
         self,
         name: str,

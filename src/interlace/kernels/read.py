@@ -24,6 +24,7 @@ from interlace.kernels.rms_norm import RMS_NORM
 from interlace.kernels.routing import FILL, PLACE, ROUTE
 from interlace.kernels.sample import CUTOFF, NOISY, OUTLINE
 from interlace.kernels.softmax import SOFTMAX
+from interlace.plan.parse import parse_plan
 from interlace.plan.plan import Plan
 
 #: Kernels that need not be passed.
@@ -43,9 +44,9 @@ def read_plan(text: str, kernels: Iterable[Kernel] = ()) -> Plan:
     Args:
         text: JSON.
         kernels: those of the plan that are not built in (or that stand for built-in ones of the same name). An op
-            whose kernel is not here can be verified but not run.
+            whose kernel is not here can be verified but not run, and is named in ``Proof.unproved``.
 
     Raises:
         PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
     """
-    return Plan.from_json(text, {kernel.name: kernel for kernel in (*BUILT_IN, *kernels)})
+    return parse_plan(text, {kernel.name: kernel for kernel in (*BUILT_IN, *kernels)})

@@ -18,20 +18,19 @@ the parts of a split tile name the same semaphore and only the last to arrive po
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from interlace.core.errors import GraphError, InterlaceError, PlanError, PlanFormatError
+from interlace.core.arguments import check_type, whole
+from interlace.core.errors import PlanError
 from interlace.core.text import plural
 from interlace.graph.access import Ints
-from interlace.graph.graph import Graph, from_data, to_data
-from interlace.graph.op import Body
+from interlace.graph.graph import Graph, to_data
 from interlace.graph.ragged import offsets
-from interlace.plan.stealing import ONE, Stealing, Victim
+from interlace.plan.stealing import ONE, Stealing
 
 FORMAT = "interlace-plan"
 SCHEMA_VERSION = 1
@@ -79,7 +78,8 @@ class Dispatch(Enum):
 class _Table:
     """What dataclasses of parallel integer columns share: equality, and columns that nobody can write to.
 
-    Columns are copied: whoever made them may still write to theirs, and what was proved of a plan must stay so.
+    Columns are copied into bytes, of which NumPy makes no writable array: what was proved of a plan stays so, whoever
+    made the columns, and ``setflags(write=True)`` is refused.
     """
 
     def __post_init__(self) -> None:
@@ -89,8 +89,11 @@ class _Table:
             except ValueError as error:
                 name = type(self).__name__
                 raise PlanError(f"{name}.{f.name} is no array ({error}); give it a column of int64") from None
-            column.setflags(write=False)
-            object.__setattr__(self, f.name, column)
+            if column.dtype.hasobject or not column.ndim:
+                what = "one number or text" if not column.ndim else "an array of objects"
+                raise PlanError(f"{type(self).__name__}.{f.name} is {what}; give it a column of int64")
+            frozen = np.frombuffer(column.tobytes(), column.dtype).reshape(column.shape)
+            object.__setattr__(self, f.name, frozen)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
@@ -165,6 +168,9 @@ class Plan:
         items, waits: the arrays.
         policy, order: what made them, for people; nothing depends on these texts.
         stealing: what a worker takes whose list is empty, under STEALING.
+
+    Raises:
+        ArgumentError: a field of another type. Numbers may be NumPy's integers.
     """
 
     graph: Graph
@@ -176,6 +182,13 @@ class Plan:
     policy: str = ""
     order: str = ""
     stealing: Stealing = ONE
+
+    def __post_init__(self) -> None:
+        kinds = (("graph", Graph), ("dispatch", Dispatch), ("items", Items), ("waits", Waits), ("policy", str))
+        for name, kind in (*kinds, ("order", str), ("stealing", Stealing)):
+            check_type(getattr(self, name), kind, "Plan", name)
+        for name in ("workers", "semaphores"):
+            object.__setattr__(self, name, whole(getattr(self, name), "Plan", name))
 
     def __str__(self) -> str:
         made = "; ".join(text for text in (self.policy, self.order) if text)
@@ -226,84 +239,6 @@ class Plan:
             data["stealing"] = {"most": self.stealing.most, "victim": self.stealing.victim.value}
         return json.dumps(data, separators=(",", ":")) + "\n"
 
-    @staticmethod
-    def from_json(text: str, bodies: Mapping[str, Body] | None = None) -> Plan:
-        """The plan that ``to_json`` wrote, not yet verified.
-
-        ``bodies`` gives kernels by name; an op without one can be verified but not run. ``interlace.read_plan`` knows
-        the built-in ones.
-
-        Raises:
-            PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
-        """
-        try:
-            data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            raise PlanFormatError(
-                f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`"
-            ) from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise PlanFormatError(
-                f'not a plan: the text lacks "format": "{FORMAT}"; '
-                "write plans with Plan.to_json or `interlace plan`"
-            )
-        version = data.get("schema_version")
-        if type(version) is not int or version != SCHEMA_VERSION:
-            raise PlanFormatError(
-                f"plan has schema version {version!r}, this is version {SCHEMA_VERSION}; "
-                "make the plan again with this release"
-            )
-        try:
-            return Plan(
-                from_data(data["graph"], bodies),
-                Dispatch(data["dispatch"]),
-                _count(data["workers"]),
-                _count(data["semaphores"]),
-                Items(**{f.name: _column(data["items"][f.name]) for f in fields(Items)}),
-                Waits(**{f.name: _column(data["waits"][f.name]) for f in fields(Waits)}),
-                _text(data["policy"]),
-                _text(data["order"]),
-                _stealing(data["stealing"]) if "stealing" in data else ONE,
-            )
-        except GraphError as error:
-            raise PlanFormatError(f"the plan's graph is inconsistent: {error}") from error
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError, InterlaceError) as error:
-            raise PlanFormatError(f"damaged plan: {type(error).__name__}: {error}; make it again") from None
-
 
 def _columns(table: Items | Waits) -> dict[str, list[int]]:
     return {f.name: getattr(table, f.name).tolist() for f in fields(table)}
-
-
-def _stealing(data: Any) -> Stealing:
-    return Stealing(data["most"], Victim(data["victim"]))
-
-
-def _column(values: Any) -> Ints:
-    if not isinstance(values, list) or any(type(v) is not int for v in values):
-        raise ValueError("a column is not a list of integers")
-    return np.array(values, np.int64)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text")
-    return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        name = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
-        raise ValueError(f"{name!r} stands twice in one object")
-    return data
-
-
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is not a count")
-    return value

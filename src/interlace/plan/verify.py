@@ -51,6 +51,7 @@ from interlace.plan.record import Found, digest
 from interlace.plan.spawns import Spawns
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
+_NAMED = 4  # ops that a text names before it counts the others
 _VERIFIED = object()  # what a Proof is made with here and nowhere else
 
 
@@ -84,14 +85,22 @@ class Proof:
 
     @property
     def unproved(self) -> tuple[str, ...]:
-        """Ops with a body of text that nothing holds to their access maps: the proof takes these for granted."""
+        """Ops whose access maps the proof takes for granted (``Op.unproved``).
+
+        Nothing holds a text to them; or they are from a file, and no kernel at hand makes them anew.
+        """
         return tuple(op.name for op in self.plan.graph.ops if op.unproved)
 
     @property
     def provided(self) -> str:
         """What the proof takes for granted, as the end of a sentence; empty if nothing."""
-        texts = ", ".join(map(repr, self.unproved))
-        return f", if the text of {texts} touches what its ops declare, which is not proved" if texts else ""
+        names = self.unproved
+        if not names:
+            return ""
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        ops = ", ".join(map(repr, names[:_NAMED])) + more
+        which = f"op {ops} touches what its" if len(names) == 1 else f"ops {ops} touch what their"
+        return f", provided that {which} access maps say, which is not proved"
 
     def __str__(self) -> str:
         return f"{self.edges:,} dependencies enforced, no deadlock, no race{self.provided}"

@@ -1,0 +1,97 @@
+"""Plans from JSON text, which may come from anywhere: types and form are checked here, what they mean in ``verify``.
+
+``interlace.read_plan`` is the reader: it calls ``parse_plan`` with the kernels that hold ops to their access maps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from interlace.core.arguments import shown
+from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
+from interlace.graph.access import Ints
+from interlace.graph.graph import from_data
+from interlace.graph.op import Body
+from interlace.plan.plan import FORMAT, SCHEMA_VERSION, Dispatch, Items, Plan, Waits
+from interlace.plan.stealing import ONE, Stealing, Victim
+
+
+def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
+    """Return the plan that ``Plan.to_json`` wrote, not yet verified.
+
+    Args:
+        text: JSON.
+        kernels: by name. Each op is held to what its kernel makes of its tensors and params; an op of none of them can
+            be verified but not run, and is ``unproved``.
+
+    Raises:
+        PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
+    """
+    if not isinstance(text, str):
+        raise PlanFormatError(f"the text of a plan is {shown(text)}; give the JSON that Plan.to_json wrote, as a str")
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise PlanFormatError(
+            f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`"
+        ) from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise PlanFormatError(
+            f'not a plan: the text lacks "format": "{FORMAT}"; write plans with Plan.to_json or `interlace plan`'
+        )
+    version = data.get("schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise PlanFormatError(
+            f"plan has schema version {version!r}, this is version {SCHEMA_VERSION}; "
+            "make the plan again with this release"
+        )
+    try:
+        return Plan(
+            from_data(data["graph"], kernels),
+            Dispatch(data["dispatch"]),
+            _count(data["workers"]),
+            _count(data["semaphores"]),
+            Items(**{f.name: _column(data["items"][f.name]) for f in fields(Items)}),
+            Waits(**{f.name: _column(data["waits"][f.name]) for f in fields(Waits)}),
+            data["policy"],
+            data["order"],
+            _stealing(data["stealing"]) if "stealing" in data else ONE,
+        )
+    except GraphError as error:
+        raise PlanFormatError(f"the plan's graph is inconsistent: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError, InterlaceError) as error:
+        raise PlanFormatError(f"damaged plan: {type(error).__name__}: {error}; make it again") from None
+
+
+def _stealing(data: Any) -> Stealing:
+    return Stealing(data["most"], Victim(data["victim"]))
+
+
+def _column(values: Any) -> Ints:
+    if not isinstance(values, list) or any(type(v) is not int for v in values):
+        raise ValueError("a column is not a list of integers")
+    return np.array(values, np.int64)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in data:
+            raise ValueError(f"{name!r} stands twice in one object")
+        data[name] = value
+    return data
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value
