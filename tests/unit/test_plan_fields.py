@@ -134,3 +134,19 @@ def test_a_plan_that_is_read_holds_params_to_their_kernel() -> None:
     assert il.read_plan(text).to_json() == text
     with pytest.raises(PlanFormatError, match="has param K 100000, but"):
         il.read_plan(text.replace('"K":16', '"K":100000', 1))
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("params", None), ("params", 4), ("params", (1,)), ("params", (("N",),)), ("params", (("N", 1, 2),)),
+    ("body", True), ("body", "matmul"), ("body", lambda tile: tile),
+])  # fmt: skip
+def test_params_and_bodies_that_are_none_are_refused(field: str, value: Any) -> None:
+    op = made().graph.ops[0]
+    with pytest.raises(InterlaceError, match=rf"{field}(\[0\])? is "):
+        replace(op, **{field: value})
+
+
+@pytest.mark.parametrize("tile", [None, 4, 4.0, (1.5,), ("a",)])
+def test_factors_that_are_no_integers_are_refused(tile: Any) -> None:
+    with pytest.raises(ShapeError, match="use integers"):
+        Affine(0, tile)

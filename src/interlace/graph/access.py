@@ -48,7 +48,7 @@ class Affine:
         try:
             const, k_lo, k_hi, *tile = map(index, (self.const, self.k_lo, self.k_hi, *self.tile))
         except TypeError:
-            factors = (self.const, *self.tile, self.k_lo, self.k_hi)
+            factors = (self.const, self.tile, self.k_lo, self.k_hi)
             raise ShapeError(f"a bound of an access map has factors {factors}; use integers") from None
         while tile and not tile[-1]:
             tile.pop()

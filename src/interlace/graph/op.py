@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from interlace.core.arguments import PRINTED_BITS, check_type, series, shown
-from interlace.core.errors import ParamError, ShapeError
+from interlace.core.errors import ArgumentError, ParamError, ShapeError
 from interlace.graph.access import Access, Ints, Span
 from interlace.graph.tensor import Tensor
 
@@ -46,6 +46,7 @@ class Reduction:
         return -(-self.extent // self.block)
 
 
+@runtime_checkable
 class Body(Protocol):
     """What a graph needs of a kernel: whether an op is one of its own, and does what it declares."""
 
@@ -126,12 +127,17 @@ class Op:
         check_type(self.reduction, (Reduction, type(None)), where, "reduction", "il.Reduction(extent, block)")
         check_type(self.flops, (int, float), where, "flops", "2.0 * m * n * k")
         check_type(self.unproved, bool, where, "unproved")
+        if self.body is not None and not isinstance(self.body, Body):
+            raise ArgumentError(f"{where}: body is {shown(self.body)}; pass the kernel, such as body=kernel")
         if self.body is not None and not self.body.proved:
             object.__setattr__(self, "unproved", True)
         object.__setattr__(self, "grid", series(self.grid, object, where, "grid"))
         object.__setattr__(self, "reads", series(self.reads, Access, where, "reads"))
         object.__setattr__(self, "writes", series(self.writes, Access, where, "writes"))
-        object.__setattr__(self, "params", tuple((name, _number(where, name, value)) for name, value in self.params))
+        params = series(self.params, tuple, where, "params")
+        if any(len(pair) != 2 for pair in params):
+            raise ParamError(f"{where}: params is {shown(self.params)}; give pairs, such as (('N', 64),)")
+        object.__setattr__(self, "params", tuple((name, _number(where, name, value)) for name, value in params))
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
             raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
         if self.tiles >= _INT32:
