@@ -18,6 +18,7 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.parts import bodies_of
 from interlace.executors.words import HandedOver, _Search, handed_over
 from interlace.executors.words_proof import _runs, in_parts, proved_words
+from interlace.graph.dependencies import Dependencies
 from interlace.plan.plan import Plan
 
 from .test_words import ALL, ATTENTION, HEADS, PARTS, TOKENS, overwritten, plan, products
@@ -112,6 +113,22 @@ def test_semaphores_next_to_each_other_in_a_row_are_one_wait_if_their_thresholds
     rows = np.array([[0, 0, 0, 0, 1, 1, 1], [3, 4, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 1, 2]])
     assert _runs(*rows).T.tolist() == [[0, 3, 2, 1], [0, 6, 2, 1], [1, 8, 2, 1], [1, 10, 1, 2]]
     assert _runs(*rows[:, :0]).shape == (4, 0)
+
+
+def test_dependencies_are_found_once_besides_those_of_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[il.Graph] = []
+    init = Dependencies.__init__
+
+    def count(self: Dependencies, graph: il.Graph) -> None:
+        graphs.append(graph)
+        init(self, graph)
+
+    of = plan()
+    monkeypatch.setattr(Dependencies, "__init__", count)
+    assert proved_words(of, bodies_of(of.graph), il.Options("meta")).sizes
+    assert len(graphs) == 2
+    assert graphs[0] is of.graph
+    assert graphs[1] is not of.graph
 
 
 def always(value: Any) -> Callable[..., Any]:

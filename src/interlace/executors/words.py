@@ -137,7 +137,9 @@ class HandedOver:
 NONE = HandedOver({}, {}, {}, {})
 
 
-def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
+def handed_over(
+    plan: Plan, bodies: Sequence[WalkBody], options: Options, dependencies: Dependencies | None = None
+) -> HandedOver:
     """The tensors that are words, of a plan that is proved where it is run.
 
     Those that options name; or all that can be of ops whose tiles all run at once, as who polls keeps the consumers of
@@ -146,6 +148,7 @@ def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Han
 
     Args:
         bodies: of each op.
+        dependencies: those of the plan's graph, if they are at hand.
 
     Raises:
         PlanError: one of those named cannot be.
@@ -155,7 +158,7 @@ def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Han
     able &= plan.dispatch in DISPATCHES and options.cluster == ALONE
     found = NONE
     if able and wanted != ():
-        found = _Search(plan, bodies, None if wanted is None else frozenset(wanted)).found()
+        found = _Search(plan, bodies, wanted, dependencies or Dependencies(plan.graph)).found()
     missing = {*(wanted or ())} - found.sizes.keys()
     if missing:
         raise words_refused(plan, options, missing)
@@ -165,9 +168,10 @@ def handed_over(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Han
 class _Search:
     """Leaves out what cannot be, until nothing more follows."""
 
-    def __init__(self, plan: Plan, bodies: Sequence[WalkBody], wanted: frozenset[str] | None) -> None:
-        self.plan, self.graph, self.bodies = plan, plan.graph, bodies
-        self.dependencies = Dependencies(plan.graph)
+    def __init__(
+        self, plan: Plan, bodies: Sequence[WalkBody], wanted: tuple[str, ...] | None, dependencies: Dependencies
+    ) -> None:
+        self.plan, self.graph, self.bodies, self.dependencies = plan, plan.graph, bodies, dependencies
         self._suited: dict[tuple[int, frozenset[str]], bool] = {}  # as found before, by op and arguments
         items, ops = plan.items, plan.graph.ops
         extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
@@ -185,19 +189,16 @@ class _Search:
             for names, accesses, of in ((body.publishes, op.writes, self.writes), (polls, op.reads, self.reads)):
                 able = [name for name in names if body.by_words is None or body.by_words(op, name)]
                 some = {a.arg: a.tensor for a in accesses if a.arg in able}
-                if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= wanted):
+                if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= {*wanted}):
                     of[o] = some
 
     def found(self) -> HandedOver:
         """What is left."""
         steps = (
-            self._without_readers,
-            self._without_writers,
-            self._without_words,
-            self._without_order,
-            self._without_unpolled,
+            *(self._without_readers, self._without_writers, self._without_words),
+            *(self._without_order, self._without_unpolled),
         )
-        while sum(step() for step in steps):  # all of them in every round
+        while sum(step() for step in steps):
             pass
         names = {name for args in self.writes.values() for name in args.values()}
         sizes = {name: _words_of(self.graph, name) for name in sorted(names)}

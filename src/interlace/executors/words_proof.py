@@ -56,12 +56,13 @@ def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Ha
     Raises:
         PlanError: as ``handed_over``; or what is launched with those named is not safe.
     """
-    found = handed_over(plan, bodies, options)
+    dependencies = Dependencies(plan.graph)
+    found = handed_over(plan, bodies, options, dependencies)
     if not found.ops:
         return found
-    launched = in_parts(plan, bodies, found)
+    launched = in_parts(plan, bodies, found, dependencies)
     try:
-        _check_polls(plan.graph, bodies, found)
+        _check_polls(plan.graph, bodies, found, dependencies)
         for ordering, edge in proof_of(launched).rests_on:
             if ordering is not Ordering.WAIT:
                 raise CoverageError(f"{edge}, but words order no items of one worker")
@@ -75,13 +76,14 @@ def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> Ha
     return found
 
 
-def _check_polls(graph: Graph, bodies: Sequence[WalkBody], words: HandedOver) -> None:
+def _check_polls(
+    graph: Graph, bodies: Sequence[WalkBody], words: HandedOver, dependencies: Dependencies
+) -> None:
     """Raise CoverageError where polls show less than the plan takes them to show (``publications``)."""
     numbers = {o: words.of(o).numbers for o in words.ops}
     unpolled = find_unpolled(graph, numbers, numbers)
     if unpolled is not None:
         raise CoverageError(unpolled.describe(graph))
-    dependencies = Dependencies(graph)
     for o, args in numbers.items():
         polled: dict[int, list[Link]] = {}
         for link in dependencies.into(o):
@@ -95,16 +97,19 @@ def _check_polls(graph: Graph, bodies: Sequence[WalkBody], words: HandedOver) ->
                 )
 
 
-def in_parts(plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> Plan:
+def in_parts(
+    plan: Plan, bodies: Sequence[WalkBody], words: HandedOver, dependencies: Dependencies | None = None
+) -> Plan:
     """The plan in which words are tensors of their own."""
-    return _Parts(plan, bodies, words).plan()
+    return _Parts(plan, bodies, words, dependencies or Dependencies(plan.graph)).plan()
 
 
 class _Parts:
-    def __init__(self, plan: Plan, bodies: Sequence[WalkBody], words: HandedOver) -> None:
-        self.whole, self.words, self.bodies = plan, words, bodies
+    def __init__(
+        self, plan: Plan, bodies: Sequence[WalkBody], words: HandedOver, dependencies: Dependencies
+    ) -> None:
+        self.whole, self.words, self.bodies, self.dependencies = plan, words, bodies, dependencies
         self.waits = words.without(plan.waits, plan)
-        self.dependencies = Dependencies(plan.graph)
         self.ops: list[Op] = []
         self.marks: list[Tensor] = []
         self._taken = {t.name for t in plan.graph.tensors} | {op.name for op in plan.graph.ops}
