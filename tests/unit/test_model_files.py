@@ -284,7 +284,7 @@ def test_pieces_without_scores_are_refused(tmp_path: Path, changed: dict[str, An
     ("changed", "message"),
     [
         ({"tokenizer.ggml.model": "t5"}, "a vocabulary of kind 't5'"),
-        ({"tokenizer.ggml.pre": "tekken"}, "cut by 'tekken'"),
+        ({"tokenizer.ggml.pre": "poro-chat"}, "cut by 'poro-chat'"),
         ({"tokenizer.ggml.pre": ["smollm"]}, r"cut by \['smollm'\]"),
         ({"tokenizer.ggml.merges": ["q x"]}, "its merges do not fit its tokens"),
         ({"tokenizer.ggml.tokens": 3}, "it has no tokens or no merges"),

@@ -11,24 +11,8 @@ from typing import Any
 from interlace.core.errors import ModelFileError, PromptError
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.pieces import tokenizer_of_pieces
-
-_CONTROL, _USER_DEFINED = 3, 4  # types of tokens that are matched as a whole, in tokenizer.ggml.token_type
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+"
-)
-#: How texts are cut before pairs are merged, by tokenizer.ggml.pre: a pattern, or None for that of GPT-2; "digits" cuts
-#: every digit off before that (llama-vocab.cpp of llama.cpp).
-_CUTS: Mapping[str, str | None] = {
-    "default": None,
-    "gpt-2": None,
-    "smollm": "digits",
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "qwen2": _LLAMA3.replace("{1,3}", ""),
-}
-#: Cuts of models whose texts begin with a token unless a file says otherwise (the same source).
-_BEGUN = ("llama-bpe", "llama3")
+from interlace.workloads.pre_types import PRE_TYPES, PreType, find_pre_type
+from interlace.workloads.special_tokens import CONTROL, END_TEXTS, USER_DEFINED, adds_bos, find_special_id
 
 
 @dataclass(frozen=True)
@@ -124,23 +108,25 @@ def _failures(what: str) -> Iterator[None]:
 def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
     """Byte-level BPE, as GPT-2 and most models since have it, or the pieces of Llama 2."""
     where, data = repr(str(file.path)), file.metadata
-    model, cut = data.get("tokenizer.ggml.model"), data.get("tokenizer.ggml.pre", "default")
-    pieces = model == "llama"
-    if not pieces and (model != "gpt2" or not isinstance(cut, str) or cut not in _CUTS):
-        raise ModelFileError(
-            f"{where} has a vocabulary of kind {model!r}, cut by {cut!r}; a tokenizer is made of 'llama', and of "
-            f"'gpt2' cut by {', '.join(_CUTS)}, so use a folder with tokenizer.json"
-        )
+    model, (name, pre) = data.get("tokenizer.ggml.model"), find_pre_type(data)
     tokens = _texts(data.get("tokenizer.ggml.tokens"))
-    of = _pieces(tokenizers, where, data, tokens) if pieces else _pairs(tokenizers, where, data, tokens, cut)
+    if model == "llama":
+        of = _pieces(tokenizers, where, data, tokens)
+    elif model == "gpt2" and pre is not None:
+        of = _pairs(tokenizers, where, data, tokens, pre)
+    else:
+        raise ModelFileError(
+            f"{where} has a vocabulary of kind {model!r}, cut by {name!r}; a tokenizer is made of 'llama', and of "
+            f"'gpt2' cut by {', '.join(PRE_TYPES)}, so use a folder with tokenizer.json"
+        )
     kinds = data.get("tokenizer.ggml.token_type")
-    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
-        if kind in (_CONTROL, _USER_DEFINED) and i < len(tokens):
-            added = tokenizers.AddedToken(tokens[i], special=kind == _CONTROL, normalized=False)
-            of.add_special_tokens([added]) if kind == _CONTROL else of.add_tokens([added])
-    begun = data.get("tokenizer.ggml.add_bos_token", pieces or cut in _BEGUN)
-    begin = data.get("tokenizer.ggml.bos_token_id") if begun else None
-    return TextTokenizer(begin if type(begin) is int else None, of)
+    for i, kind in enumerate(kinds if isinstance(kinds, list) and len(kinds) == len(tokens) else [0] * len(tokens)):
+        ends = tokens[i] in END_TEXTS  # control tokens, whatever their type says
+        if ends or kind in (CONTROL, USER_DEFINED):
+            special = ends or kind == CONTROL
+            added = tokenizers.AddedToken(tokens[i], special=special, normalized=False)
+            of.add_special_tokens([added]) if special else of.add_tokens([added])
+    return TextTokenizer(find_special_id(data, "bos", where) if adds_bos(data) else None, of)
 
 
 def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str]) -> Any:
@@ -156,28 +142,21 @@ def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[s
         return tokenizer_of_pieces(tokenizers, tokens, scores, kinds, unknown, bool(prefix))
 
 
-def _pairs(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str], cut: str) -> Any:
+def _pairs(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str], pre: PreType) -> Any:
     merges = _texts(data.get("tokenizer.ggml.merges"))
     if not tokens or not merges:
         raise ModelFileError(f"{where} is damaged: it has no tokens or no merges")
     with _failures(f"{where} is damaged: its merges do not fit its tokens"):
         vocabulary = {token: i for i, token in enumerate(tokens)}
         pairs = [_pair(merge) for merge in merges]
-        of = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs, ignore_merges=_CUTS[cut] == _LLAMA3))
-    of.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(_cutters(tokenizers, _CUTS[cut]))
-    if cut == "qwen2":
+        of = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs, ignore_merges=pre.ignores_merges))
+    split, ahead = tokenizers.pre_tokenizers, [tokenizers.Regex(pattern) for pattern in pre.patterns]
+    byte_level = split.ByteLevel(add_prefix_space=False, use_regex=False)
+    of.pre_tokenizer = split.Sequence([*(split.Split(pattern, "isolated") for pattern in ahead), byte_level])
+    if pre.composes:
         of.normalizer = tokenizers.normalizers.NFC()
     of.decoder = tokenizers.decoders.ByteLevel()
     return of
-
-
-def _cutters(tokenizers: Any, pattern: str | None) -> list[Any]:
-    pre = tokenizers.pre_tokenizers
-    if pattern is None or pattern == "digits":
-        digits = [pre.Digits(individual_digits=True)] if pattern else []
-        return [*digits, pre.ByteLevel(add_prefix_space=False, use_regex=True)]
-    split = pre.Split(tokenizers.Regex(pattern), "isolated")
-    return [split, pre.ByteLevel(add_prefix_space=False, use_regex=False)]
 
 
 def _pair(merge: str) -> tuple[str, str]:
