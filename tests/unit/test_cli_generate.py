@@ -52,6 +52,30 @@ def test_it_writes_what_the_decoder_makes_of_the_prompt(model: Path, tmp_path: P
     assert invoke(*arguments, "--temperature", "3", "--seed", "1").stdout != result.stdout
 
 
+def test_settings_that_a_file_leaves_out_are_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "old.gguf"
+    vocabulary = {name: value for name, value in VOCABULARY.items() if name != "tokenizer.ggml.pre"}
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    path.write_bytes(gguf_bytes({**gguf_metadata(SMALL), **vocabulary}, gguf_tensors(stored, SMALL)))
+    result = invoke("generate", "--model", path, "--prompt", "hello", "--device", "cpu", "--max-new-tokens", "2")
+    assert result.exit_code == 0, result.output
+    notes = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2, "a note of the setting, and one of the speed"
+    assert "names no tokenizer.ggml.pre, so texts are split by 'default'" in notes[0]
+
+
+def test_a_text_longer_than_the_sliding_window_is_refused_with_advice_that_holds(tmp_path: Path) -> None:
+    path = tmp_path / "window.gguf"
+    metadata = {**gguf_metadata(SMALL), **VOCABULARY, "llama.attention.sliding_window": 8}
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
+    arguments = ["generate", "--model", path, "--prompt", "hello", "--device", "cpu", "--max-new-tokens"]
+    message = fail(2, *arguments, "9")
+    assert "more than the 8 positions of the model's sliding window" in message
+    assert "shorten the prompt or give fewer with --max-new-tokens" in message
+    assert invoke(*arguments, "8").exit_code == 0
+
+
 def test_a_chat_is_the_prompt_in_the_form_of_the_models_template(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     path = tmp_path / "chat.gguf"

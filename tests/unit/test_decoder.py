@@ -552,6 +552,9 @@ def _hook(module: nn.Module, arguments: object, result: object) -> None:
     pass
 
 
+WINDOW = {"model_type": "mistral", "sliding_window": 8}
+
+
 def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
     def change(model: ToyForCausalLM) -> None:
         *parents, name = path.split(".")
@@ -576,8 +579,8 @@ def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
         (_set("model.embed_tokens", nn.Embedding(61, 32, max_norm=1.0)), "embed_tokens has max_norm"),
         (_set("model.rotary_emb.rope_type", "dynamic"), "RoPE is of type 'dynamic', whose frequencies change"),
         (_set("model.rotary_emb.inv_freq", torch.ones(4)), "inv_freq has 4 frequencies; heads of width 16 turn by 8"),
-        (_set("config.sliding_window", 8), "a sliding window of 8 positions, .* use a capacity of 8 or less"),
-        (_set("config.layer_types", ["chunked_attention"]), "layers have chunked_attention"),
+        (lambda m: m.config.__dict__.update(WINDOW), "a sliding window of 8 positions, .* use a capacity of 8 or less"),
+        (_set("config.layer_types", ["chunked_attention"]), "layers of the model's config have chunked_attention"),
         (lambda m: m.model.layers[0].register_forward_hook(_hook), r"model\.layers\.0 has forward hooks \(_hook\)"),
         (_set("model.layers.0.self_attn.forward", print), r"self_attn has a forward of its own"),
         (_set("model.layers.0.mlp.__class__", OtherMLP), r"layers\.0\.mlp is a .*\.OtherMLP, whose forward is"),
@@ -602,10 +605,17 @@ def test_a_model_with_anything_that_would_be_dropped_is_refused_by_name(
 
 def test_a_window_that_leaves_nothing_out_is_taken(model: ToyForCausalLM) -> None:
     other = ToyForCausalLM()
-    other.config.sliding_window = 8
+    other.config.__dict__.update(WINDOW)
     assert Decoder.from_model(other).capacity == 8
-    assert Decoder.from_model(other, capacity=8).generate(PROMPTS[1], 5) == greedy(model, SHAPE, PROMPTS[1], 5)
-    other.config.use_sliding_window = False
+    decoder = Decoder.from_model(other, capacity=8)
+    assert decoder.generate(PROMPTS[1], 5) == greedy(model, SHAPE, PROMPTS[1], 5)
+    with pytest.raises(LengthError, match=r"shorten either \(its sliding window of 8 positions admits no larger cap"):
+        decoder.generate(PROMPTS[1], 20)
+    with pytest.raises(LengthError, match="build the decoder with a larger capacity, 8 at most"):
+        Decoder.from_model(other, capacity=4).join([1] * 5)
+    with pytest.raises(UnsupportedModelError, match="a sliding window of 7 positions"):
+        Decoder.from_weights(decoder.shape, decoder._weights, decoder._rope, window=7)
+    other.config.model_type = "llama"  # whose attention ignores the field
     assert Decoder.from_model(other).capacity == 128
 
 

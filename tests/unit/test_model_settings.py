@@ -1,19 +1,32 @@
-"""Settings of models on disk that change tokens."""
+"""Settings of models on disk and in memory that change tokens: defaults, ends of texts, windows, unknown fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from interlace.core.errors import ModelFileError
+from interlace.core.errors import DecodeError, ModelFileError, UnsupportedModelError
 from interlace.workloads.gguf import GGUF
+from interlace.workloads.notices import MissingSettingWarning
 from interlace.workloads.special_tokens import find_end_ids
 from interlace.workloads.tokenizer import open_tokenizer
+from interlace.workloads.trained import open_model, read_model
 
-from .model_files import gguf_bytes
+from .model_files import config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
+
+torch = pytest.importorskip("torch")
+
+from interlace.nn import Decoder  # noqa: E402
+
+from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402
 
 BYTES = [*"!\"#$%&'()*+,-./0123456789:;<=>?@", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "Ċ", *"ABCD"]
 DIGITS = ["12", "123", "1234", "12345"]
@@ -27,6 +40,16 @@ def vocabulary(*special: str, **more: Any) -> dict[str, Any]:
     settings = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": MERGES}
     settings |= {"token_type": [1] * len(TOKENS) + [3] * len(special), **more}
     return {f"tokenizer.ggml.{name}": value for name, value in settings.items() if value is not None}
+
+
+def warned(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Return a result, and the settings that warnings at this file call missing."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = run()
+    missing = [warning for warning in found if warning.category is MissingSettingWarning]
+    assert all(warning.filename == __file__ for warning in missing)
+    return result, [str(warning.message) for warning in missing]
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any]) -> Path:
@@ -121,3 +144,370 @@ def test_pieces_have_the_special_tokens_of_sentencepiece_by_default(tmp_path: Pa
 def test_a_special_token_that_is_no_number_is_refused() -> None:
     with pytest.raises(ModelFileError, match=r"here has tokenizer\.ggml\.eos_token_id 'x'; it is the number"):
         find_end_ids(vocabulary(eos_token_id="x"), "here")
+
+
+@pytest.fixture
+def stored() -> dict[str, np.ndarray]:
+    return dict(stored_names(ToyForCausalLM(dtype=torch.float32)))
+
+
+@pytest.mark.parametrize(
+    ("special", "settings", "told"),
+    [
+        (["<|eot_id|>"], {}, []),
+        (["<|eot_id|>"], {"pre": None}, [r"names no tokenizer\.ggml\.pre, so texts are split by 'default'"]),
+        (["<|eot_id|>"], {"pre": "llama-bpe"}, [r"names no tokenizer\.ggml\.bos_token_id, so no token begins"]),
+        (["<|eot_id|>"], {"token_type": None}, [r"has no tokenizer\.ggml\.token_type"]),
+        (["<|eot_id|>"], {"add_eos_token": True}, [r"no token ends a prompt"]),
+        ([], {}, [r"names no tokenizer\.ggml\.eos_token_id, so no token ends a text"]),
+    ],
+)
+def test_what_a_file_leaves_out_is_reported_once(
+    tmp_path: Path, stored: dict[str, np.ndarray], special: list[str], settings: dict[str, Any], told: list[str]
+) -> None:
+    path = tmp_path / "model.gguf"
+    metadata = {**gguf_metadata(SHAPE), **vocabulary(*special, **settings)}
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
+    for run in (open_model, lambda path: Decoder.from_file(path, capacity=8, device="cpu")):
+        _, texts = warned(lambda run=run: run(path))
+        assert len(texts) == len(told)
+        for text, right in zip(texts, told, strict=True):
+            assert "\n" not in text
+            assert re.search(right, text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Decoder.from_file(read_model(path), capacity=8, device="cpu")
+
+
+# ---------------------------------------------------------------- fields of configs
+
+
+def _changed(**settings: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda found: found.update(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("partial_rotary_factor", 0.5),
+        ("logit_scale", 0.0625),
+        ("logits_scaling", 8.0),
+        ("attention_multiplier", 0.015),
+        ("embedding_multiplier", 12.0),
+        ("residual_multiplier", 0.22),
+        ("final_logit_softcapping", 30.0),
+        ("attn_logit_softcapping", 50.0),
+        ("clip_qkv", 8.0),
+        ("mlp_bias", True),
+        ("is_causal", False),
+        ("use_mrope", True),
+        ("an_unknown_field", 3),
+        ("an_unknown_field", False),
+    ],
+)
+def test_a_field_that_may_change_the_arithmetic_is_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray], name: str, value: object
+) -> None:
+    folder = write_folder(tmp_path / "model", stored, config(SHAPE, **{name: value}))
+    with pytest.raises(UnsupportedModelError, match=rf"{name} {value!r}, which a decoder would drop"):
+        read_model(folder)
+    model = ToyForCausalLM()
+    setattr(model.config, name, value)
+    with pytest.raises(UnsupportedModelError, match=rf"{name} {value!r}, which a decoder would drop"):
+        Decoder.from_model(model, capacity=8)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "default", "partial_rotary_factor": 0.5},
+        {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
+        {"full_attention": {"rope_type": "linear", "factor": 2.0}},
+        {"type": "default", "mrope_section": [2, 3, 3]},
+    ],
+)
+@pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
+def test_a_parameter_of_rope_that_is_not_followed_is_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray], rope: dict[str, Any], name: str
+) -> None:
+    folder = write_folder(tmp_path / "model", stored, config(SHAPE, **{name: rope}))
+    with pytest.raises(UnsupportedModelError, match=r"of RoPE .*, which a decoder would drop"):
+        read_model(folder)
+    if "partial_rotary_factor" in rope:
+        model = ToyForCausalLM()
+        setattr(model.config, name, rope)
+        with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor of RoPE 0\.5"):
+            Decoder.from_model(model, capacity=8)
+
+
+HARMLESS = {
+    "attention_dropout": 0.0,
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "clip_qkv": None,
+    "initializer_range": 0.02,
+    "logit_scale": 1.0,
+    "mlp_bias": False,
+    "partial_rotary_factor": 1.0,
+    "pretraining_tp": 1,
+    "rope_interleaved": False,
+    "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 1.0},
+    "torch_dtype": "bfloat16",
+    "transformers.js_config": {"dtype": "q4"},
+    "unsloth_version": "2025.1",
+    "use_cache": True,
+    "_name_or_path": "a/b",
+}
+
+
+def test_fields_that_change_nothing_are_taken(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    read_model(write_folder(tmp_path / "model", stored, config(SHAPE, **HARMLESS)))
+    model = ToyForCausalLM()
+    model.config.__dict__.update(HARMLESS)
+    Decoder.from_model(model, capacity=8)
+
+
+@pytest.mark.parametrize(("stated", "biases"), [(True, "no biases"), (False, "biases")])
+def test_attention_bias_agrees_with_the_weights(tmp_path: Path, stated: bool, biases: str) -> None:
+    shape = replace(SHAPE, qkv_bias=not stated)
+    weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
+    folder = write_folder(tmp_path / "model", weights, config(shape, attention_bias=stated))
+    with pytest.raises(ModelFileError, match=f"attention_bias {stated}, and the weights have {biases}"):
+        read_model(folder)
+
+
+def test_a_field_that_a_kind_does_not_read_may_have_any_value(tmp_path: Path) -> None:
+    shape = replace(SHAPE, qkv_bias=True)
+    weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
+    settings = config(shape, model_type="qwen2", attention_bias=False)  # Qwen 2 has biases always
+    assert read_model(write_folder(tmp_path / "model", weights, settings)).shape.qkv_bias
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("attention.causal", False, False),
+        ("attention.causal", True, True),
+        ("attention.output_scale", 2.0, False),
+        ("attention.temperature_scale", 0.0, True),
+        ("attention.value_length", SHAPE.head_dim, True),
+        ("rope.scaling.yarn_log_multiplier", 0.1, False),
+        ("rope.scaling.original_context_length", 64, True),
+        ("rope.dimension_sections", [4, 2, 2], False),
+        ("a_name_of_tomorrow", 1, False),
+        ("a_name_of_tomorrow", 0, True),
+        ("vocab_size", SHAPE.vocabulary, True),
+    ],
+)
+def test_numbers_of_a_file_that_may_change_the_arithmetic_are_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray], name: str, value: object, taken: bool
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), f"llama.{name}": value}, gguf_tensors(stored, SHAPE)))
+    if taken:
+        read_model(path)
+    else:
+        with pytest.raises(UnsupportedModelError, match=rf"llama\.{name} .*, which a decoder would drop"):
+            read_model(path)
+
+
+def test_a_file_names_its_context_length(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    metadata = gguf_metadata(SHAPE)
+    del metadata["llama.context_length"]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
+    with pytest.raises(ModelFileError, match=r"llama\.context_length None; it must be a positive number"):
+        read_model(path)
+
+
+def test_names_of_a_base_model_load_as_those_of_a_causal_one(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    base = {name.removeprefix("model."): values for name, values in stored.items()}
+    right, found = (
+        read_model(write_folder(tmp_path / name, weights, config(SHAPE)))
+        for name, weights in (("causal", stored), ("base", base))
+    )
+    assert found.names == right.names
+    for name in right.names:
+        np.testing.assert_array_equal(found.read(name), right.read(name))
+    twice = write_folder(tmp_path / "twice", {**stored, "norm.weight": stored["model.norm.weight"]}, config(SHAPE))
+    with pytest.raises(UnsupportedModelError, match=r"no place for: norm\.weight"):
+        read_model(twice)
+
+
+# ---------------------------------------------------------------- against transformers
+
+KINDS = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "mistral": ("MistralConfig", "MistralForCausalLM"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+}
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 61,
+    "max_position_embeddings": 96,
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+}
+
+
+MIXED = ["full_attention", "sliding_attention"]
+
+
+def make_model(kind: str, **settings: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    of_config, of_model = KINDS[kind]
+    torch.manual_seed(0)
+    model = getattr(transformers, of_model)(getattr(transformers, of_config)(**{**SMALL, **settings})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter) + (parameter.ndim == 1))
+    return model
+
+
+def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+
+
+def decode_both(model: Any, folder: Path, **more: Any) -> list[Decoder]:
+    model.save_pretrained(folder)
+    return [Decoder.from_model(model, **more), Decoder.from_file(folder, device="cpu", **more)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("llama", {"sliding_window": 8}),
+        ("llama", {"sliding_window": 8, "layer_types": ["sliding_attention"] * 2}),
+        ("mistral", {"sliding_window": None}),
+        ("qwen2", {"sliding_window": 8}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["full_attention"] * 2}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 7}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}),
+    ],
+)
+def test_a_window_that_no_layer_uses_is_taken(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    model = make_model(kind, **settings)
+    ids = np.random.default_rng(0).integers(0, 61, 40).tolist()
+    with torch.no_grad():
+        right = model(torch.tensor([ids])).logits[0, -1]
+    for decoder in decode_both(model, tmp_path / "model"):
+        assert decoder.capacity == 96
+        torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("mistral", {"sliding_window": 8}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "layer_types": MIXED}),
+    ],
+)
+def test_a_window_in_force_bounds_the_capacity_of_files_and_models_alike(
+    tmp_path: Path, kind: str, settings: dict[str, Any]
+) -> None:
+    model = make_model(kind, **settings)
+    assert [decoder.capacity for decoder in decode_both(model, tmp_path / "model")] == [8, 8]
+    for make in (Decoder.from_model, lambda _, **more: Decoder.from_file(tmp_path / "model", device="cpu", **more)):
+        with pytest.raises(UnsupportedModelError, match="sliding window of 8 positions"):
+            make(model, capacity=9)
+
+
+def test_sliding_layers_without_a_window_are_refused(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    settings = config(SHAPE, model_type="qwen2", sliding_window=8, layer_types=["sliding_attention"] * SHAPE.layers)
+    with pytest.raises(UnsupportedModelError, match="has layers of sliding_attention and no window"):
+        read_model(write_folder(tmp_path / "model", stored, settings))
+
+
+ABSENT = object()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("generation", [None, {}, *({"eos_token_id": ids} for ids in (None, 5, [5, 6]))])
+@pytest.mark.parametrize("stated", [ABSENT, None, 7])
+def test_files_and_models_end_texts_as_transformers_does(
+    tmp_path: Path, kind: str, generation: dict[str, Any] | None, stated: object
+) -> None:
+    """Its ``generate`` ends texts by the generation config of a loaded model alone."""
+    transformers = pytest.importorskip("transformers")
+    folder, change = tmp_path / "model", {} if stated is ABSENT else {"eos_token_id": stated}
+    make_model(kind).save_pretrained(folder)
+
+    def edit(found: dict[str, Any]) -> None:
+        found.pop("eos_token_id", None)
+        found |= change
+
+    edit_json(folder / "config.json", edit)
+    (folder / "generation_config.json").unlink()
+    if generation is not None:
+        (folder / "generation_config.json").write_text("{}")
+        edit_json(folder / "generation_config.json", _changed(**generation))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    ids = loaded.generation_config.eos_token_id
+    right = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
+    of_file, of_model = warned(lambda: open_model(folder)), warned(lambda: Decoder.from_model(loaded, capacity=8))
+    assert of_file[0].stop == of_model[0].stop == right
+    unnamed = stated is ABSENT and not generation
+    assert len(of_file[1]) == (not right and (stated == 7 or unnamed))
+    assert len(of_model[1]) == (not right and loaded.config.eos_token_id is not None)
+    assert all("no token ends a text; pass stop= to end it" in text for text in (*of_file[1], *of_model[1]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_configs_of_transformers_have_harmless_fields_alone(tmp_path: Path, kind: str) -> None:
+    model = make_model(kind, sliding_window=None, rope_parameters={"rope_type": "linear", "factor": 2.0})
+    ids = [1, 2, 3, 4]
+    with torch.no_grad():
+        right = model(torch.tensor([ids])).logits[0, -1]
+    for decoder in decode_both(model, tmp_path / "model", capacity=8):
+        torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_that_a_folder_leaves_out_have_the_defaults_of_transformers(tmp_path: Path, kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    absent = ["rms_norm_eps", "rope_parameters", "max_position_embeddings", "sliding_window", "hidden_act"]
+    absent += ["num_key_value_heads"] if kind == "llama" else []
+    absent += ["head_dim"] if kind != "qwen3" else []
+    model = make_model(kind, num_key_value_heads=4 if kind == "llama" else 2)
+    model.save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", lambda found: [found.pop(name, None) for name in absent] and None)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    of_model, of_file = Decoder.from_model(loaded), Decoder.from_file(tmp_path, device="cpu")
+    assert of_file.shape == of_model.shape
+    assert of_file.capacity == of_model.capacity
+    torch.testing.assert_close(of_file._rope, of_model._rope)
+
+
+def test_llama3_frequencies_take_the_length_of_the_config_by_default(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    scaled = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    make_model("llama").save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", _changed(rope_parameters={**scaled, "rope_theta": 10000.0}))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    np.testing.assert_allclose(read_model(tmp_path).inv_freq, loaded.model.rotary_emb.inv_freq.numpy(), rtol=1e-6)
+
+
+def test_a_base_model_of_transformers_loads(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = make_model("llama", tie_word_embeddings=True)
+    model.model.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    right, found = Decoder.from_model(loaded, capacity=16), Decoder.from_file(tmp_path, capacity=16, device="cpu")
+    assert found.generate([1, 2, 3], 6, stop=[]) == right.generate([1, 2, 3], 6, stop=[])
+
+
+def test_stops_of_another_kind_than_numbers_are_refused_by_files_as_by_models(
+    tmp_path: Path, stored: dict[str, np.ndarray]
+) -> None:
+    with pytest.raises(DecodeError, match=r"eos_token_id is '2'; it is an id, or a list of ids"):
+        read_model(write_folder(tmp_path / "model", stored, config(SHAPE, eos_token_id="2")))

@@ -19,7 +19,7 @@ from interlace.cli.outputs import save_json
 from interlace.core.errors import NoDeviceError
 from interlace.workloads.chat import chat_prompt
 from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
-from interlace.workloads.trained import Trained, open_model
+from interlace.workloads.trained import Trained, read_model
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,15 @@ def register(app: typer.Typer) -> None:
             raise BadInput(f"{str(json.path)!r} is a file of the model's folder; give the record another name")
         with bad_input():
             sampling = nn.Sampling(temperature, top_k, top_p, seed)
-            trained = open_model(model)
+            trained = read_model(model)
+            for notice in trained.notices:
+                note(notice)
             tokenizer = open_tokenizer(trained.path, trained.gguf)
             text = chat_prompt(trained.path, trained.gguf, prompt) if chat else prompt
             ids = tokenizer.encode(text, whole=chat)
         if not ids or not prompt:  # of an empty one there may be what begins every text
             raise BadInput("the prompt has no tokens; write something, such as --prompt 'Once upon a time'")
-        if len(ids) + max_new_tokens - 1 > trained.positions:
-            raise BadInput(
-                f"a prompt of {len(ids)} tokens and {max_new_tokens} new ones are more than the {trained.positions} "
-                "positions that the model was made for; shorten the prompt or give fewer with --max-new-tokens"
-            )
+        _check_length(trained, len(ids), max_new_tokens)
         machine = find(device)
         decoder = _loaded(nn, trained, machine, len(ids) + max_new_tokens - 1)
         written = _write(decoder, tokenizer, ids, max_new_tokens, sampling)
@@ -110,6 +108,19 @@ def register(app: typer.Typer) -> None:
         if json is not None:
             save_json(json, _record(model, machine, prompt, ids, written, decoder, floor_us))
         _tell(written, len(ids), floor_us, machine)
+
+
+def _check_length(trained: Trained, prompt: int, more: int) -> None:
+    """Refuse a text of more positions than the model was made for, or than its sliding window has."""
+    limits = [(trained.positions, "positions that the model was made for")]
+    if trained.window is not None:
+        limits.append((trained.window, "positions of the model's sliding window, beyond which a decoder does not go"))
+    most, what = min(limits)
+    if prompt + more - 1 > most:
+        raise BadInput(
+            f"a prompt of {prompt} tokens and {more} new ones are more than the {most} {what}; shorten the prompt or "
+            "give fewer with --max-new-tokens"
+        )
 
 
 def _is_part(path: Path, model: Path) -> bool:

@@ -17,44 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import DTypeError, GraphError, ModelFileError, UnsupportedModelError
+from interlace.workloads.config_fields import check_fields, check_gguf_fields, check_rope, fill_defaults
 from interlace.workloads.folder import checkpoints, json_object
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.llama import LlamaShape
+from interlace.workloads.notices import warn_missing
 from interlace.workloads.rope import finite, frequencies
-from interlace.workloads.weights import wanted
+from interlace.workloads.special_tokens import list_missing
+from interlace.workloads.stops import read_stops
+from interlace.workloads.weight_names import (
+    FOLDER_KEYS,
+    FOLDER_NAMES,
+    GGUF_KEYS,
+    GGUF_NAMES,
+    Numbers,
+    add_base_prefix,
+    name_weights,
+    read_shape,
+)
+from interlace.workloads.windows import find_window
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-#: Names in files of weights, without ".weight" or ".bias", by the names that a decode step has.
-_LAYER_OF_FOLDERS = {
-    "input_norm": "input_layernorm",
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
-    "post_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-_LAYER_OF_GGUF = {
-    "input_norm": "attn_norm",
-    "q": "attn_q",
-    "k": "attn_k",
-    "v": "attn_v",
-    "o": "attn_output",
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-    "post_norm": "ffn_norm",
-    "gate": "ffn_gate",
-    "up": "ffn_up",
-    "down": "ffn_down",
-}
-_FOLDERS = ({"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}, "model.layers", _LAYER_OF_FOLDERS)
-_GGUF = ({"embed": "token_embd", "norm": "output_norm", "head": "output"}, "blk", _LAYER_OF_GGUF)
-_SHOWN = 4  # names in a message
-_WINDOW = 4096  # where a config does not say, as transformers has it
+_BIASED = ("llama", "qwen3")  # whose configs say whether q, k and v have biases
 
 
 @dataclass(frozen=True)
@@ -69,6 +53,7 @@ class Trained:
         window: positions that attention looks back over, None for all.
         positions: that the model was made for.
         stop: ids that end a text.
+        notices: a line for each setting that is missing and changes tokens.
         names: of all weights, in the order of a pass.
         gguf: the file, where it is one.
     """
@@ -80,6 +65,7 @@ class Trained:
     window: int | None
     positions: int
     stop: tuple[int, ...]
+    notices: tuple[str, ...]
     names: tuple[str, ...]
     gguf: GGUF | None
     _read: Callable[[str], NDArray[np.float32]]
@@ -102,7 +88,17 @@ def open_model(path: str | Path) -> Trained:
     Raises:
         ModelFileError: there is none, or it is damaged, truncated, or lacks weights.
         UnsupportedModelError: it is not of the Llama family, or has something that a decode step would get wrong.
+
+    Warns:
+        MissingSettingWarning: it lacks a setting that changes tokens.
     """
+    model = read_model(path)
+    warn_missing(model.notices, stacklevel=1)
+    return model
+
+
+def read_model(path: str | Path) -> Trained:
+    """Read a model as ``open_model`` does, and warn of nothing: the caller reports ``notices``."""
     path = Path(path)
     try:
         folder = path.is_dir()
@@ -119,88 +115,86 @@ def open_model(path: str | Path) -> Trained:
 
 
 def _folder(path: Path) -> Trained:
-    config = json_object(path / "config.json")
-    kind = config.get("model_type")
+    stated, where = json_object(path / "config.json"), f"config.json of {str(path)!r}"
+    kind = stated.get("model_type")
     if kind not in FAMILY:
         raise UnsupportedModelError(f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
+    config = fill_defaults(stated)
+    activation = config["hidden_act"]
     if config.get("quantization_config") is not None:
         raise UnsupportedModelError(f"{str(path)!r} has quantised weights (quantization_config); take the plain model")
-    activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedModelError(f"{str(path)!r} has hidden_act {activation!r}; a decoder has 'silu' alone")
+    check_fields(config, where)
     if (path / "adapter_config.json").is_file():
         raise UnsupportedModelError(
             f"{str(path)!r} has an adapter beside its weights (adapter_config.json); merge the two first, or take that "
             "file away"
         )
     holders = checkpoints(path)
+    stored = add_base_prefix(holders)
     extents = {
-        name: holder.tensors[name].shape
-        for name, holder in holders.items()
+        name: holders[own].tensors[own].shape
+        for name, own in stored.items()
         if not name.endswith("rotary_emb.inv_freq")
     }
-    tied = config.get("tie_word_embeddings", False)
+    tied = config["tie_word_embeddings"]
     if type(tied) is not bool:
-        raise ModelFileError(f"config.json of {str(path)!r} has tie_word_embeddings {tied!r}; it is true or false")
+        raise ModelFileError(f"{where} has tie_word_embeddings {tied!r}; it is true or false")
     again = "lm_head.weight" if tied and extents.pop("lm_head.weight", ()) else ""
-    numbers = _Numbers(f"config.json of {str(path)!r}", config)
-    names = _named(str(path), extents, numbers.count("num_hidden_layers"), _FOLDERS)
+    numbers = Numbers(where, config)
+    names = name_weights(str(path), extents, numbers.count("num_hidden_layers"), FOLDER_NAMES)
     if not tied and "head" not in names:
         raise ModelFileError(f"{str(path)!r} lacks weights: lm_head.weight, as tie_word_embeddings is not true")
-    shape = _shape(str(path), numbers, names, extents, _FOLDER_KEYS)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise ModelFileError(f"config.json of {str(path)!r} has no parameters of RoPE but {rope!r}")
-    base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    inv_freq, scaling = frequencies(shape.head_dim, base, rope, repr(str(path)))
+    shape = read_shape(str(path), numbers, names, extents, FOLDER_KEYS)
+    if kind in _BIASED and stated.get("attention_bias") not in (None, shape.qkv_bias):
+        raise ModelFileError(
+            f"{where} has attention_bias {stated['attention_bias']!r}, and the weights have "
+            f"{'biases' if shape.qkv_bias else 'no biases'}; make the two agree"
+        )
+    inv_freq, scaling = _rope(config, shape.head_dim, where)
+    stops = read_stops(config, _generation(path), where)
 
     def read(name: str) -> NDArray[np.float32]:
-        values = holders[names[name]].tensor(names[name])
+        own = stored[names[name]]
+        values = holders[own].tensor(own)
         if name == "embed" and again and not np.array_equal(values, holders[again].tensor(again)):
             raise UnsupportedModelError(
-                f"config.json of {str(path)!r} ties the head to the embeddings (tie_word_embeddings), and {again} has "
-                "other values; set tie_word_embeddings to false, or take that tensor out"
+                f"{where} ties the head to the embeddings (tie_word_embeddings), and {again} has other values; set "
+                "tie_word_embeddings to false, or take that tensor out"
             )
         return values
 
     return Trained(
-        path,
-        shape,
-        inv_freq,
-        scaling,
-        _window(config, str(path)),
-        numbers.count("max_position_embeddings", 2048),
-        _ids(_eos(path, config)),
-        tuple(names),
-        None,
-        read,
+        path=path,
+        shape=shape,
+        inv_freq=inv_freq,
+        scaling=scaling,
+        window=find_window(config, shape.layers, where),
+        positions=numbers.count("max_position_embeddings"),
+        stop=stops.ids,
+        notices=stops.notices,
+        names=tuple(names),
+        gguf=None,
+        _read=read,
     )
 
 
-def _eos(path: Path, config: Mapping[str, Any]) -> object:
-    """What ends a text: as generation_config.json says, where that is, else config.json."""
-    extra = path / "generation_config.json"
-    more = json_object(extra) if extra.is_file() else {}
-    return more.get("eos_token_id", config.get("eos_token_id"))
+def _rope(config: Mapping[str, Any], head_dim: int, where: str) -> tuple[NDArray[np.float32], float]:
+    """Return the frequencies of a config, under the newer or the older name of their parameters."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        raise ModelFileError(f"{where} has no parameters of RoPE but {rope!r}")
+    original = {"original_max_position_embeddings": config.get("max_position_embeddings")}
+    inv_freq, scaling = frequencies(head_dim, rope.get("rope_theta", config["rope_theta"]), {**original, **rope}, where)
+    check_rope(rope, where)
+    return inv_freq, scaling
 
 
-def _ids(value: object) -> tuple[int, ...]:
-    several = value if isinstance(value, list) else [value]
-    return tuple(id for id in several if type(id) is int)
-
-
-def _window(config: Mapping[str, Any], where: str) -> int | None:
-    """As ``transformers`` reads it: Qwen has a size that counts if its switch is on, Mistral a size alone."""
-    kinds = config.get("layer_types") or []
-    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
-        raise ModelFileError(f"config.json of {where} has layer_types {kinds!r}; they are a list of names")
-    slides = "sliding_attention" in kinds or config.get("use_sliding_window", config["model_type"] == "mistral")
-    if {*kinds} - {"full_attention", "sliding_attention"}:
-        raise UnsupportedModelError(f"{where} has layers of {sorted({*kinds})}; a decoder has full attention alone")
-    window = config.get("sliding_window", _WINDOW) if slides else None
-    if window is not None and (type(window) is not int or window < 1):
-        raise ModelFileError(f"{where!r} has sliding_window {window!r}; it is a positive number, or null")
-    return window
+def _generation(path: Path) -> Mapping[str, Any] | None:
+    """Return the fields of generation_config.json, None where there is no such file."""
+    file = path / "generation_config.json"
+    return json_object(file) if file.is_file() else None
 
 
 # ---------------------------------------------------------------- GGUF
@@ -218,16 +212,12 @@ def _file(file: GGUF) -> Trained:
         raise UnsupportedModelError(
             f"{path!r} is one of {parts} parts of a model; join them first: llama-gguf-split --merge FIRST WHOLE.gguf"
         )
-    changing = [name for name, neutral in _NEUTRAL.items() if data.get(f"{kind}.{name}", neutral) not in (neutral, 0)]
-    if changing:
-        raise UnsupportedModelError(
-            f"{path!r} has {kind}.{changing[0]} {data[f'{kind}.{changing[0]}']!r}, which a decoder would drop"
-        )
+    check_gguf_fields(data, kind, repr(path))
     extents = {name: tensor.shape for name, tensor in file.tensors.items()}
     factors = extents.pop("rope_freqs.weight", None)
-    numbers = _Numbers(repr(path), data, f"{kind}.")
-    names = _named(path, extents, numbers.count("block_count"), _GGUF)
-    shape = _shape(path, numbers, names, extents, _GGUF_KEYS)
+    numbers = Numbers(repr(path), data, f"{kind}.")
+    names = name_weights(path, extents, numbers.count("block_count"), GGUF_NAMES)
+    shape = read_shape(path, numbers, names, extents, GGUF_KEYS)
     head_dim = shape.head_dim
     turned = numbers.count("rope.dimension_count", head_dim)
     if turned != head_dim:
@@ -249,25 +239,20 @@ def _file(file: GGUF) -> Trained:
             return halves_apart(values, shape.heads if part == "q" else shape.kv_heads)
         return values
 
-    window = data.get(f"{kind}.attention.sliding_window")
-    stop = tuple(
-        dict.fromkeys(
-            data[f"tokenizer.ggml.{key}"]
-            for key in ("eos_token_id", "eot_token_id", "eom_token_id")
-            if type(data.get(f"tokenizer.ggml.{key}")) is int
-        )
-    )
+    stops = read_stops(data, None, repr(path))
+    window = numbers.count("attention.sliding_window") if data.get(f"{kind}.attention.sliding_window") else None
     return Trained(
-        file.path,
-        shape,
-        inv_freq,
-        attention,
-        window if type(window) is int and window else None,
-        numbers.count("context_length", 2048),
-        stop,
-        tuple(names),
-        file,
-        read,
+        path=file.path,
+        shape=shape,
+        inv_freq=inv_freq,
+        scaling=attention,
+        window=window,
+        positions=numbers.count("context_length"),
+        stop=stops.ids,
+        notices=(*list_missing(data, repr(path)), *stops.notices),
+        names=tuple(names),
+        gguf=file,
+        _read=read,
     )
 
 
@@ -282,118 +267,3 @@ def halves_apart(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]
     """
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
-
-
-# ---------------------------------------------------------------- both
-
-#: Hidden width, heads, width of a head, inner width of the FFN, heads of keys, what RMSNorm adds.
-_FOLDER_KEYS = (
-    *("hidden_size", "num_attention_heads", "head_dim", "intermediate_size", "num_key_value_heads", "rms_norm_eps"),
-)
-_GGUF_KEYS = (
-    *("embedding_length", "attention.head_count", "attention.key_length", "feed_forward_length"),
-    *("attention.head_count_kv", "attention.layer_norm_rms_epsilon"),
-)
-#: Numbers of a GGUF file that change the arithmetic, unless they are these (or 0, as if they were not there).
-_NEUTRAL = {
-    **dict.fromkeys(("attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias"), 0.0),
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), 0.0),
-    **dict.fromkeys(("logit_scale", "residual_scale", "embedding_scale", "rope.scaling.attn_factor"), 1.0),
-}
-_Names = tuple[Mapping[str, str], str, Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """Numbers of a file of settings, which may hold anything."""
-
-    where: str
-    data: Mapping[str, Any]
-    prefix: str = ""
-
-    def count(self, name: str, default: int | None = None) -> int:
-        value = self.data.get(self.prefix + name)
-        value = default if value is None else value
-        if type(value) is not int or not 0 < value < 1 << 31:
-            raise ModelFileError(f"{self.where} has {self.prefix}{name} {value!r}; it must be a positive number")
-        return value
-
-    def real(self, name: str) -> float:
-        value = self.data.get(self.prefix + name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-            raise ModelFileError(f"{self.where} has {self.prefix}{name} {value!r}; it must be a small positive number")
-        return float(value)
-
-
-def _named(where: str, extents: Mapping[str, object], layers: int, names: _Names) -> dict[str, str]:
-    """The name in the file of each weight of a decode step; every tensor of the file must be one.
-
-    Raises:
-        ModelFileError: tensors are missing.
-        UnsupportedModelError: there are tensors that a decode step has no place for.
-    """
-    if layers > len(extents):
-        raise ModelFileError(f"{where!r} says {layers} layers and has {len(extents)} tensors")
-    ends, prefix, inner = names
-    found = {"embed": f"{ends['embed']}.weight"}
-    for l in range(layers):
-        found |= {f"layers.{l}.{part}": f"{prefix}.{l}.{theirs}.weight" for part, theirs in inner.items()}
-        found |= {f"layers.{l}.{part}_bias": f"{prefix}.{l}.{inner[part]}.bias" for part in ("q", "k", "v")}
-    found |= {name: f"{ends[name]}.weight" for name in ("norm", "head")}
-    present = {ours: theirs for ours, theirs in found.items() if theirs in extents}
-    lacking = [theirs for ours, theirs in found.items() if ours not in present and not _optional(ours)]
-    if lacking:
-        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-        raise ModelFileError(f"{where!r} lacks weights: {', '.join(lacking[:_SHOWN])}{more}")
-    unknown = sorted(extents.keys() - {*present.values()})
-    if unknown:
-        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
-        raise UnsupportedModelError(
-            f"{where!r} has weights that a decoder has no place for: {', '.join(unknown[:_SHOWN])}{more}"
-        )
-    return present
-
-
-def _optional(name: str) -> bool:
-    return name == "head" or name.endswith(("_bias", ".q_norm", ".k_norm"))
-
-
-def _shape(
-    where: str,
-    numbers: _Numbers,
-    names: Mapping[str, str],
-    extents: Mapping[str, tuple[int, ...]],
-    keys: tuple[str, ...],
-) -> LlamaShape:
-    """What the settings say, held against the extents of all weights."""
-    width, queries, each, inner, pairs, eps = keys
-    hidden, heads = numbers.count(width), numbers.count(queries)
-    kv_heads, head_dim = numbers.count(pairs, heads), numbers.count(each, hidden // heads)
-    if heads % kv_heads or head_dim % 2:
-        raise ModelFileError(
-            f"{numbers.where} has {heads} heads for {kv_heads} of keys, heads of width {head_dim}; each head of keys "
-            "serves as many, and a width is even"
-        )
-    shape = LlamaShape(
-        layers=sum(name.endswith(".input_norm") for name in names),
-        hidden=hidden,
-        ffn=numbers.count(inner),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocabulary=extents[names["embed"]][0],
-        eps=numbers.real(eps),
-        qkv_bias="layers.0.q_bias" in names,
-        qk_norm="layers.0.q_norm" in names,
-        tied="head" not in names,
-    )
-    right = wanted(shape)
-    uneven = sorted(right.keys() ^ names.keys())
-    if uneven:
-        raise ModelFileError(f"{where!r} has {', '.join(uneven[:_SHOWN])} in some layers and not in others")
-    for name, theirs in names.items():
-        if extents[theirs] != right[name]:
-            raise ModelFileError(
-                f"{where!r} has {theirs} of shape {extents[theirs]}; by its other settings it is {right[name]}"
-            )
-    return shape

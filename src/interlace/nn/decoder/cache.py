@@ -98,7 +98,7 @@ def capacity_of(given: int | None, positions: int, window: int | None) -> int:
     if window is not None and window < capacity:
         raise UnsupportedModelError(
             f"attention looks back over a sliding window of {window} positions, which a decoder of capacity {capacity} "
-            f"would not keep to; use a capacity of {window} or less, where the window leaves nothing out"
+            f"would not keep to; use a capacity of {window} or less, and texts no longer than that"
         )
     return capacity
 

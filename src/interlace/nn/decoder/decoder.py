@@ -13,11 +13,11 @@ from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
 from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import Cache, cache_bytes, capacity_of, check_memory, positive
-from interlace.nn.decoder.family import parts_of
+from interlace.nn.decoder.family import Parts, parts_of
 from interlace.nn.decoder.files import Progress, device_of, read
 from interlace.nn.decoder.generation import Piece, run
 from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of, step_ids
-from interlace.nn.decoder.launch import StepLaunch, step_launch
+from interlace.nn.decoder.launch import StepLaunch, describe_launch, step_launch
 from interlace.nn.decoder.own_past import Past
 from interlace.nn.decoder.pages import PagedCache, Pages
 from interlace.nn.decoder.past import fill, pairs_of, positions_of
@@ -26,7 +26,8 @@ from interlace.nn.decoder.sampling import GREEDY, Sampling, Ways
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
 from interlace.workloads.llama import PAGE, LlamaShape
-from interlace.workloads.trained import Trained, open_model
+from interlace.workloads.notices import warn_missing
+from interlace.workloads.trained import Trained, read_model
 
 
 class Decoder:
@@ -44,6 +45,7 @@ class Decoder:
         logits: (batch, vocabulary) of the last token of each slot's sequence.
         next: (batch,) int32, the next token of each: the likeliest, or drawn, as ``join`` was told.
         stop: ids that end a text.
+        window: positions that attention looks back over, None for all; the capacity is no more.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class Decoder:
         batch: int,
         stop: tuple[int, ...],
         pages: int | None,
+        window: int | None,
     ) -> None:
-        self.shape, self.batch, self.capacity, self.stop = shape, batch, len(rope), stop
+        self.shape, self.batch, self.capacity, self.stop, self.window = shape, batch, len(rope), stop, window
         self._weights = checked(shape, weights)
         first = self._weights["embed"]
         self.device, self.dtype = first.device, first.dtype
@@ -71,7 +74,7 @@ class Decoder:
             self.cache = PagedCache.of(shape, self._pages, self.dtype)
         self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
         self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
-        self._slots = Slots(batch, self.capacity, self._pages, self.device)
+        self._slots = Slots(batch, self.capacity, self._pages, self.device, window)
         self._ways = Ways(batch, self.device)
         self._drawing = False  # whether the launches can draw
         self._launch = self._launches()
@@ -98,8 +101,8 @@ class Decoder:
         """
         parts = parts_of(model)
         capacity = capacity_of(capacity, parts.positions, parts.window)
-        rope = rope_table(parts.inv_freq, capacity, parts.scaling)
-        return cls.from_weights(parts.shape, parts.weights, rope, batch=batch, stop=parts.stop, pages=pages)
+        warn_missing(parts.notices, stacklevel=1)
+        return cls._build(parts, parts.weights, batch, capacity, pages)
 
     @classmethod
     def from_file(
@@ -114,7 +117,7 @@ class Decoder:
     ) -> Decoder:
         """On the weights of a GGUF file, or of a folder with config.json and safetensors files.
 
-        They become bf16 on a GPU and fp32 on a CPU.
+        They become bf16 on a GPU and fp32 on a CPU. A ``MissingSettingWarning`` names settings that the model lacks.
 
         Args:
             model: the file or folder, or what ``workloads.trained.open_model`` made of it.
@@ -130,14 +133,18 @@ class Decoder:
             DecodeError: it does not fit in memory.
         """
         check_type(model, (str, Path, Trained), "Decoder.from_file", "model", "'FOLDER_OR_GGUF'")
-        trained = model if isinstance(model, Trained) else open_model(model)
+        trained = model if isinstance(model, Trained) else read_model(model)
         capacity = capacity_of(capacity, trained.positions, trained.window)
-        on = device_of(device)
-        dtype = torch.float32 if on.type == "cpu" else torch.bfloat16
         held = positive(batch, "batch") * capacity if pages is None else positive(pages, "pages") * PAGE
-        weights = read(trained, on, dtype, held, progress)
-        rope = rope_table(torch.from_numpy(trained.inv_freq), capacity, trained.scaling)
-        return cls.from_weights(trained.shape, weights, rope, batch=batch, stop=trained.stop, pages=pages)
+        weights = read(trained, device_of(device), held, progress)
+        warn_missing(() if trained is model else trained.notices, stacklevel=1)
+        return cls._build(trained, weights, batch, capacity, pages)
+
+    @classmethod
+    def _build(cls, model: Parts | Trained, weights: Any, batch: int, capacity: int, pages: int | None) -> Decoder:
+        rope = rope_table(torch.as_tensor(model.inv_freq), capacity, model.scaling)
+        stop, window = model.stop, model.window
+        return cls.from_weights(model.shape, weights, rope, batch=batch, stop=stop, pages=pages, window=window)
 
     @classmethod
     def from_weights(
@@ -149,6 +156,7 @@ class Decoder:
         batch: int = 1,
         stop: Sequence[int] = (),
         pages: int | None = None,
+        window: int | None = None,
     ) -> Decoder:
         """On weights by the names of ``interlace.workloads.weights.wanted``.
 
@@ -157,18 +165,18 @@ class Decoder:
             batch: sequences at once.
             stop: ids that end a text.
             pages: see ``from_model``.
+            window: positions that attention looks back over, None for all.
 
         Raises:
-            ArgumentError: a batch or pages that are no positive number.
+            ArgumentError, UnsupportedModelError: a batch or pages that are not positive; a capacity beyond the window.
             GraphError, ShapeError, DTypeError: weights that do not fit the shape or each other, or without data.
             DecodeError: caches do not fit in memory.
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
         pages = None if pages is None else positive(pages, "pages")
-        return cls(shape, weights, rope, positive(batch, "batch"), tuple(stop), pages)
-
-    # ---------------------------------------------------------------- sequences
+        capacity_of(len(rope), len(rope), window)
+        return cls(shape, weights, rope, positive(batch, "batch"), tuple(stop), pages, window)
 
     @property
     def taken(self) -> tuple[int, ...]:
@@ -313,9 +321,7 @@ class Decoder:
     def _plain(self, reach: int) -> None:
         """The step in PyTorch's own ops."""
         position = self._slots.position.long()
-        logits = plain.decode(
-            self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach
-        )
+        logits = plain.decode(self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach)
         self.logits.copy_(logits)
         self.next.copy_(self._ways.tokens(self.logits, position, slice(None)))
         self._slots.position += self._slots.advance
@@ -337,8 +343,6 @@ class Decoder:
         }
         pages = None if self._pages is None else self.pages
         return step_launch(self.shape, self.batch, self.capacity, tensors, self._slots.advance, self._drawing, pages)
-
-    # ---------------------------------------------------------------- texts
 
     def generate(
         self,
@@ -393,8 +397,4 @@ class Decoder:
     def explain(self) -> Runs:
         """What runs the steps, why, and how many bytes a step reads at least."""
         moved = streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
-        if isinstance(self._launch, StepLaunch):
-            executor = type(self._launch.executor)
-            why = "; without ".join((executor.what, *self._launch.left_out))
-            return Runs(executor.name, why, *moved)
-        return Runs(None, self._launch, *moved)
+        return Runs(*describe_launch(self._launch), *moved)

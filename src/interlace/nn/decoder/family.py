@@ -18,8 +18,11 @@ from torch import nn
 
 from interlace.core.errors import UnsupportedModelError
 from interlace.nn.hooks import hooks_of
+from interlace.workloads.config_fields import check_fields, check_rope, list_fields
 from interlace.workloads.llama import LlamaShape
+from interlace.workloads.stops import read_stops
 from interlace.workloads.trained import FAMILY
+from interlace.workloads.windows import find_window
 
 _CHANGING = ("dynamic", "longrope")  # kinds of RoPE whose frequencies depend on the length
 _LINEARS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}
@@ -41,6 +44,7 @@ class Parts:
         positions: that the model was made for, as its config says.
         window: positions that attention looks back over, None for all.
         stop: ids that end a text, as its config says.
+        notices: a line for each setting that is missing and changes tokens.
     """
 
     shape: LlamaShape
@@ -50,6 +54,7 @@ class Parts:
     positions: int
     window: int | None
     stop: tuple[int, ...]
+    notices: tuple[str, ...]
 
 
 def parts_of(model: nn.Module) -> Parts:
@@ -66,6 +71,10 @@ def parts_of(model: nn.Module) -> Parts:
     activation = getattr(config, "hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedModelError(f"config.hidden_act is {activation!r}; a decoder has 'silu' alone")
+    settings = list_fields(config)
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters")
+    check_fields(settings, "the model's config")
+    check_rope(rope if isinstance(rope, Mapping) else {}, "the model's config", is_computed=True)
     base, head = _children("the model", model, ("model", "lm_head"))
     embed, layers, norm, rotary = _children("model", base, ("embed_tokens", "layers", "norm", "rotary_emb"))
     eps = float(config.rms_norm_eps)
@@ -96,20 +105,9 @@ def parts_of(model: nn.Module) -> Parts:
     _untouched("model.rotary_emb", rotary)
     inv_freq, scaling = _frequencies(rotary, head_dim)
     positions = int(config.max_position_embeddings)
-    return Parts(shape, weights, inv_freq, scaling, positions, window_of(config), _stop(model))
-
-
-def window_of(config: Any) -> int | None:
-    """Positions that attention looks back over, None for all.
-
-    Raises:
-        UnsupportedModelError: layers that are neither of full nor of sliding attention.
-    """
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds - {"sliding_attention"}:
-        raise UnsupportedModelError(f"layers have {', '.join(sorted(kinds))}; a decoder has full attention alone")
-    window: int | None = getattr(config, "sliding_window", None)
-    return window if kinds or getattr(config, "use_sliding_window", True) else None
+    window = find_window(settings, shape.layers, "the model's config")
+    stops = read_stops(settings, _generation(model), "the model's config")
+    return Parts(shape, weights, inv_freq, scaling, positions, window, stops.ids, stops.notices)
 
 
 def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -250,17 +248,13 @@ def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]
     return inv_freq, float(getattr(rotary, "attention_scaling", 1.0))
 
 
-def _stop(model: nn.Module) -> tuple[int, ...]:
-    for config in (getattr(model, "generation_config", None), model.config):
-        ids = getattr(config, "eos_token_id", None)
-        ids = ids.tolist() if isinstance(ids, torch.Tensor) else ids
-        if ids is None:
-            continue
-        several = [*ids] if isinstance(ids, (list, tuple)) else [ids]
-        if not all(type(id) is int for id in several):
-            raise UnsupportedModelError(f"eos_token_id is {ids!r}; it is an id, or a list of ids, that ends a text")
-        return tuple(several)
-    return ()
+def _generation(model: nn.Module) -> Mapping[str, Any] | None:
+    """Return the ids that the generation config of a model names, None where it has no such config."""
+    config = getattr(model, "generation_config", None)
+    if config is None:
+        return None
+    ids = getattr(config, "eos_token_id", None)
+    return {"eos_token_id": ids.tolist() if isinstance(ids, torch.Tensor) else ids}
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

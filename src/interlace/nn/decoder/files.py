@@ -32,9 +32,9 @@ def device_of(given: str | torch.device | None) -> torch.device:
 
 
 def read(
-    model: Trained, device: torch.device, dtype: torch.dtype, cache_positions: int, progress: Progress
+    model: Trained, device: torch.device, cache_positions: int, progress: Progress
 ) -> dict[str, torch.Tensor]:
-    """All weights of a model.
+    """All weights of a model, in bf16 on a GPU and fp32 on a CPU.
 
     Args:
         cache_positions: of all sequences together, for which there must be room besides.
@@ -43,6 +43,7 @@ def read(
         ModelFileError: weights that cannot be read.
         DecodeError: weights and cache do not fit in memory.
     """
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     weights = dtype.itemsize * sum(map(prod, wanted(model.shape).values()))
     check_memory("weights and cache", weights + cache_bytes(model.shape, cache_positions, dtype), device)
     return {name: torch.from_numpy(model.read(name)).to(device, dtype) for name in progress(model.names)}

@@ -13,6 +13,7 @@ from interlace.core.arguments import whole
 from interlace.core.errors import ArgumentError, LengthError, PromptError, SlotError
 from interlace.nn.decoder.ids import Prompt, checked_ids
 from interlace.nn.decoder.sampling import Sampling
+from interlace.nn.decoder.slots import advise_capacity
 from interlace.workloads.llama import LlamaShape
 
 
@@ -35,6 +36,7 @@ class Steps(Protocol):
     batch: int
     capacity: int
     pages: int
+    window: int | None
     device: torch.device
     next: torch.Tensor
 
@@ -79,8 +81,8 @@ def run(
         if positions > decoder.capacity:
             raise LengthError(
                 f"prompt {number} has {len(checked[-1])} tokens, and with {most} new ones it takes {positions} "
-                f"positions of a capacity of {decoder.capacity}; shorten either, or build the decoder with a larger "
-                "capacity"
+                f"positions of a capacity of {decoder.capacity}; shorten either"
+                f"{advise_capacity(decoder.capacity, decoder.window)}"
             )
         if decoder.pages_of(positions) > decoder.pages:
             raise LengthError(

@@ -100,6 +100,14 @@ class StepLaunch:
         self._tensors["position"].add_(self._taken)
 
 
+def describe_launch(launch: StepLaunch | str) -> tuple[str | None, str]:
+    """Return the executor's name and why it runs the step; for a reason against launches no name and that reason."""
+    if isinstance(launch, str):
+        return None, launch
+    executor = type(launch.executor)
+    return executor.name, "; without ".join((executor.what, *launch.left_out))
+
+
 def step_launch(
     shape: LlamaShape,
     batch: int,

@@ -11,6 +11,13 @@ from interlace.core.errors import LengthError, SlotError
 from interlace.nn.decoder.pages import Pages
 
 
+def advise_capacity(capacity: int, window: int | None) -> str:
+    """Return the end of an error about a capacity that is too small, if a model looks back over this window."""
+    if window is not None and capacity >= window:
+        return f" (its sliding window of {window} positions admits no larger capacity)"
+    return f", or build the decoder with a larger capacity{'' if window is None else f', {window} at most'}"
+
+
 class Slots:
     """Lengths by slot. Every method raises before it changes anything.
 
@@ -20,14 +27,17 @@ class Slots:
         batch: slots that there are.
         capacity: positions of each.
         pages: that they share, None where each has memory of its own.
+        window: positions that attention looks back over, None for all.
 
     Attributes:
         position: (batch,) int32 on the device, where a step puts the token of each slot.
         advance: (batch,) int32, what it adds to that: 1 where it extends a sequence.
     """
 
-    def __init__(self, batch: int, capacity: int, pages: Pages | None, device: torch.device) -> None:
-        self.capacity = capacity
+    def __init__(
+        self, batch: int, capacity: int, pages: Pages | None, device: torch.device, window: int | None = None
+    ) -> None:
+        self.capacity, self.window = capacity, window
         self.position, self.advance = (torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(2))
         self._pages = pages
         self._lengths: list[int | None] = [None] * batch
@@ -101,8 +111,8 @@ class Slots:
         if length + more > self.capacity:
             where = f"a prompt of {more} tokens" if slot is None else f"slot {slot}, {length} positions and {more} more"
             raise LengthError(
-                f"{where}: that is more than the capacity of {self.capacity}; shorten it, let it leave, or build the "
-                "decoder with a larger capacity"
+                f"{where}: that is more than the capacity of {self.capacity}; shorten it or let it leave"
+                f"{advise_capacity(self.capacity, self.window)}"
             )
 
     def grow(self, lengths: Mapping[int, int]) -> None:

@@ -1,0 +1,16 @@
+"""Lines for a user about settings that a model leaves out and that change tokens."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+
+class MissingSettingWarning(UserWarning):
+    """A model leaves out a setting that changes tokens; the text says which, and what holds instead."""
+
+
+def warn_missing(notices: Iterable[str], stacklevel: int) -> None:
+    """Warn of each line, at the code ``stacklevel`` frames above the caller of this function."""
+    for notice in notices:
+        warnings.warn(notice, MissingSettingWarning, stacklevel=stacklevel + 2)
