@@ -30,8 +30,8 @@ from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402
 
 BYTES = [*"!\"#$%&'()*+,-./0123456789:;<=>?@", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "Ċ", *"ABCD"]
 DIGITS = ["12", "123", "1234", "12345"]
-MERGES = ["1 2", "12 3", "123 4", "1234 5", "a b", "A B", ", ,", ",, /", "Ġ a", "Ġa b"]
-TOKENS = [*BYTES, *DIGITS, "ab", "AB", ",,", ",,/", "Ġa", "Ġab", "CDc"]
+MERGES = ["1 2", "12 3", "123 4", "1234 5", "a b", "A B", ", ,", ",, /", "Ġ a", "Ġa b", "Ġ 12", "Ġ ,,"]
+TOKENS = [*BYTES, *DIGITS, "ab", "AB", ",,", ",,/", "Ġa", "Ġab", "Ġ12", "Ġ,,", "CDc"]
 
 
 def vocabulary(*special: str, **more: Any) -> dict[str, Any]:
@@ -73,7 +73,9 @@ def pieces(path: Path, text: str, **settings: Any) -> list[str]:
         ("default", "12345", ["123", "4", "5"]),
         ("default", "a,, 12", ["a", ",,", "Ġ", "12"]),
         ("default", "12,,/ab", ["12", ",,/", "ab"]),
+        ("default", "a ,,", ["a", "Ġ", ",,"]),
         ("gpt-2", "12345", ["12345"]),
+        ("gpt-2", "a 12 ,,", ["a", "Ġ12", "Ġ,,"]),
         ("llama-bpe", "12345", ["123", "4", "5"]),
         ("smaug-bpe", "12345", ["123", "4", "5"]),
         ("qwen2", "12345", ["1", "2", "3", "4", "5"]),
@@ -246,6 +248,7 @@ HARMLESS = {
     "bos_token_id": 1,
     "clip_qkv": None,
     "initializer_range": 0.02,
+    "is_causal": True,
     "logit_scale": 1.0,
     "mlp_bias": False,
     "partial_rotary_factor": 1.0,
@@ -254,6 +257,7 @@ HARMLESS = {
     "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 1.0},
     "torch_dtype": "bfloat16",
     "transformers.js_config": {"dtype": "q4"},
+    "pruned_heads": {},
     "unsloth_version": "2025.1",
     "use_cache": True,
     "_name_or_path": "a/b",
@@ -355,6 +359,7 @@ SMALL = {
 }
 
 
+ABSENT = object()
 MIXED = ["full_attention", "sliding_attention"]
 
 
@@ -373,6 +378,10 @@ def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
+
+
+def from_file(folder: Path) -> Decoder:
+    return Decoder.from_file(folder, device="cpu")
 
 
 def decode_both(model: Any, folder: Path, **more: Any) -> list[Decoder]:
@@ -426,14 +435,21 @@ def test_sliding_layers_without_a_window_are_refused(tmp_path: Path, stored: dic
     settings = config(SHAPE, model_type="qwen2", sliding_window=8, layer_types=["sliding_attention"] * SHAPE.layers)
     with pytest.raises(UnsupportedModelError, match="has layers of sliding_attention and no window"):
         read_model(write_folder(tmp_path / "model", stored, settings))
+    with pytest.raises(ModelFileError, match=f"has 1 layer_types for {SHAPE.layers} layers; name one for each"):
+        read_model(write_folder(tmp_path / "model", stored, settings | {"layer_types": ["full_attention"]}))
 
 
-ABSENT = object()
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
-@pytest.mark.parametrize("generation", [None, {}, *({"eos_token_id": ids} for ids in (None, 5, [5, 6]))])
-@pytest.mark.parametrize("stated", [ABSENT, None, 7])
+@pytest.mark.parametrize(
+    ("kind", "generation", "stated"),
+    [
+        *(("llama", None, stated) for stated in (ABSENT, None, 7, [7, 8])),
+        *(("llama", {}, stated) for stated in (ABSENT, 7)),
+        ("qwen2", {}, None),
+        ("llama", {"eos_token_id": None}, 7),
+        ("qwen2", {"eos_token_id": 5}, 7),
+        ("llama", {"eos_token_id": [5, 6]}, None),
+    ],
+)
 def test_files_and_models_end_texts_as_transformers_does(
     tmp_path: Path, kind: str, generation: dict[str, Any] | None, stated: object
 ) -> None:
@@ -457,7 +473,7 @@ def test_files_and_models_end_texts_as_transformers_does(
     of_file, of_model = warned(lambda: open_model(folder)), warned(lambda: Decoder.from_model(loaded, capacity=8))
     assert of_file[0].stop == of_model[0].stop == right
     unnamed = stated is ABSENT and not generation
-    assert len(of_file[1]) == (not right and (stated == 7 or unnamed))
+    assert len(of_file[1]) == (not right and (stated in (7, [7, 8]) or unnamed))
     assert len(of_model[1]) == (not right and loaded.config.eos_token_id is not None)
     assert all("no token ends a text; pass stop= to end it" in text for text in (*of_file[1], *of_model[1]))
 
@@ -472,20 +488,52 @@ def test_configs_of_transformers_have_harmless_fields_alone(tmp_path: Path, kind
         torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_fields_that_a_folder_leaves_out_have_the_defaults_of_transformers(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("llama", {"num_key_value_heads": 4}),
+        ("mistral", {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 2}),
+        ("qwen2", {"num_attention_heads": 64, "num_key_value_heads": 32, "head_dim": 2, "hidden_size": 128}),
+        ("qwen3", {"num_attention_heads": 64, "num_key_value_heads": 32, "head_dim": 128}),
+    ],
+)
+def test_fields_that_a_folder_leaves_out_have_the_defaults_of_transformers(
+    tmp_path: Path, kind: str, settings: dict[str, Any]
+) -> None:
     transformers = pytest.importorskip("transformers")
-    absent = ["rms_norm_eps", "rope_parameters", "max_position_embeddings", "sliding_window", "hidden_act"]
-    absent += ["num_key_value_heads"] if kind == "llama" else []
-    absent += ["head_dim"] if kind != "qwen3" else []
-    model = make_model(kind, num_key_value_heads=4 if kind == "llama" else 2)
-    model.save_pretrained(tmp_path)
+    absent = ["rms_norm_eps", "rope_parameters", "max_position_embeddings", "sliding_window", "hidden_act", "head_dim"]
+    absent += ["num_key_value_heads", "layer_types", "max_window_layers", "use_sliding_window"]
+    make_model(kind, **settings).save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", lambda found: [found.pop(name, None) for name in absent] and None)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    of_model, of_file = Decoder.from_model(loaded), Decoder.from_file(tmp_path, device="cpu")
+    of_model, of_file = Decoder.from_model(loaded), from_file(tmp_path)
     assert of_file.shape == of_model.shape
     assert of_file.capacity == of_model.capacity
-    torch.testing.assert_close(of_file._rope, of_model._rope)
+    torch.testing.assert_close(of_file._rope[:64], of_model._rope[:64], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("first", "window"), [(0, 8), (1, 8), (2, 96), (28, 96), (ABSENT, 96)])
+def test_layers_slide_from_max_window_layers_on_where_a_folder_names_no_kinds(
+    tmp_path: Path, first: object, window: int
+) -> None:
+    make_model("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0).save_pretrained(tmp_path)
+
+    def edit(found: dict[str, Any]) -> None:
+        for name in ("layer_types", "max_window_layers"):
+            found.pop(name)
+        found |= {} if first is ABSENT else {"max_window_layers": first}
+
+    edit_json(tmp_path / "config.json", edit)
+    assert from_file(tmp_path).capacity == window
+
+
+def test_parameters_of_rope_that_a_model_has_computed_are_taken() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24, "beta_fast": 16.0}
+    model = make_model("llama", rope_parameters=yarn | {"rope_theta": 10000.0})
+    with torch.no_grad():
+        right = model(torch.tensor([[1, 2, 3]])).logits[0, -1]
+    decoder = Decoder.from_model(model, capacity=8)
+    torch.testing.assert_close(decoder.logits[decoder.join([1, 2, 3])], right, rtol=1e-4, atol=1e-4)
 
 
 def test_llama3_frequencies_take_the_length_of_the_config_by_default(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ _NEUTRAL: Mapping[str, Any] = {
     **dict.fromkeys(("mlp_bias", "rope_interleaved", "use_mrope", "alibi", "use_parallel_residual"), False),
     **dict.fromkeys(("is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"), False),
     "is_causal": True,
-    "pruned_heads": {},
+    "activation": "swiglu",
 }
+_ABSENT: tuple[Any, ...] = (None, "", [], {})  # as good as no value
 #: Fields of training, of generation, of the library and of the tools that save models.
 _HARMLESS = frozenset(
     (
@@ -117,14 +118,14 @@ def list_fields(config: Any) -> dict[str, Any]:
 
 
 def check_fields(config: Mapping[str, Any], where: str) -> None:
-    """Refuse fields of a config that a decode step would leave out.
+    """Refuse fields of a config that a decode step would leave out; null and what is empty count as absent.
 
     Raises:
         UnsupportedModelError: names the first of them.
     """
     for name, value in config.items():
         known = name in _READ or name in _HARMLESS or name.endswith(_HARMLESS_ENDS)
-        if known or name.startswith(_HARMLESS_BEGINNINGS) or value is None:
+        if known or name.startswith(_HARMLESS_BEGINNINGS) or value in _ABSENT:
             continue
         if name not in _NEUTRAL or value != _NEUTRAL[name]:
             raise _dropped(where, name, value)

@@ -43,15 +43,17 @@ def find_window(config: Mapping[str, Any], layers: int, where: str) -> int | Non
         raise ModelFileError(f"{where} has sliding_window {window!r}; it is a positive number, or null")
     if config["model_type"] == "mistral":
         return window
+    if kinds and len(kinds) != layers:
+        raise ModelFileError(f"{where} has {len(kinds)} layer_types for {layers} layers; name one for each")
     window = window if config.get("use_sliding_window") else None
     if not kinds and window is not None:
         first = config.get("max_window_layers")
         if type(first) is not int:
             raise ModelFileError(f"{where} has max_window_layers {first!r}; it is a number of layers")
         return window if first < layers else None
-    if window is None and _SLIDING in kinds[:layers]:
+    if window is None and _SLIDING in kinds:
         raise UnsupportedModelError(
             f"{where} has layers of {_SLIDING} and no window (use_sliding_window, sliding_window); state one, or name "
             f"the layers {_FULL}"
         )
-    return window if _SLIDING in kinds[:layers] else None
+    return window if _SLIDING in kinds else None
