@@ -42,7 +42,7 @@ def vocabulary(*special: str, **more: Any) -> dict[str, Any]:
     return {f"tokenizer.ggml.{name}": value for name, value in settings.items() if value is not None}
 
 
-def warned(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+def collect_missing(run: Callable[[], Any]) -> tuple[Any, list[str]]:
     """Return a result, and the settings that warnings at this file call missing."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -154,7 +154,7 @@ def stored() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("special", "settings", "told"),
+    ("special", "settings", "lines"),
     [
         (["<|eot_id|>"], {}, []),
         (["<|eot_id|>"], {"pre": None}, [r"names no tokenizer\.ggml\.pre, so texts are split by 'default'"]),
@@ -165,15 +165,15 @@ def stored() -> dict[str, np.ndarray]:
     ],
 )
 def test_what_a_file_leaves_out_is_reported_once(
-    tmp_path: Path, stored: dict[str, np.ndarray], special: list[str], settings: dict[str, Any], told: list[str]
+    tmp_path: Path, stored: dict[str, np.ndarray], special: list[str], settings: dict[str, Any], lines: list[str]
 ) -> None:
     path = tmp_path / "model.gguf"
     metadata = {**gguf_metadata(SHAPE), **vocabulary(*special, **settings)}
     path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
     for run in (open_model, lambda path: Decoder.from_file(path, capacity=8, device="cpu")):
-        _, texts = warned(lambda run=run: run(path))
-        assert len(texts) == len(told)
-        for text, right in zip(texts, told, strict=True):
+        _, texts = collect_missing(lambda run=run: run(path))
+        assert len(texts) == len(lines)
+        for text, right in zip(texts, lines, strict=True):
             assert "\n" not in text
             assert re.search(right, text)
     with warnings.catch_warnings():
@@ -431,6 +431,24 @@ def test_a_window_in_force_bounds_the_capacity_of_files_and_models_alike(
             make(model, capacity=9)
 
 
+@pytest.mark.parametrize(("kinds", "window"), [(["full_attention"] * 2, None), (MIXED, 8)])
+def test_a_mistral_with_kinds_of_layers_is_the_ministral_that_transformers_makes_of_it(
+    tmp_path: Path, kinds: list[str], window: int | None
+) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5")
+    make_model("mistral", sliding_window=8).save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", _changed(layer_types=kinds))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    for decoder in (Decoder.from_model(loaded), from_file(tmp_path)):
+        assert (decoder.window, decoder.capacity) == (window, window or 96)
+        ids = list(range(min(decoder.capacity, 40)))
+        with torch.no_grad():
+            right = loaded(torch.tensor([ids])).logits[0, -1]
+        torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
+    itself = transformers.MistralForCausalLM.from_pretrained(tmp_path)  # which has the window in every layer
+    assert Decoder.from_model(itself).window == 8
+
+
 def test_sliding_layers_without_a_window_are_refused(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
     settings = config(SHAPE, model_type="qwen2", sliding_window=8, layer_types=["sliding_attention"] * SHAPE.layers)
     with pytest.raises(UnsupportedModelError, match="has layers of sliding_attention and no window"):
@@ -470,7 +488,8 @@ def test_files_and_models_end_texts_as_transformers_does(
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
     ids = loaded.generation_config.eos_token_id
     right = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
-    of_file, of_model = warned(lambda: open_model(folder)), warned(lambda: Decoder.from_model(loaded, capacity=8))
+    of_file = collect_missing(lambda: open_model(folder))
+    of_model = collect_missing(lambda: Decoder.from_model(loaded, capacity=8))
     assert of_file[0].stop == of_model[0].stop == right
     unnamed = stated is ABSENT and not generation
     assert len(of_file[1]) == (not right and (stated in (7, [7, 8]) or unnamed))

@@ -22,10 +22,16 @@ _QWEN: Mapping[str, Any] = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
+_MISTRAL: Mapping[str, Any] = {
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
 #: What the configs of ``transformers`` have where config.json leaves a field out.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"max_position_embeddings": 2048},
-    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    "mistral": _MISTRAL,
+    "ministral": _MISTRAL,
     "qwen2": _QWEN,
     "qwen3": {**_QWEN, "head_dim": 128},
 }
@@ -111,6 +117,12 @@ def fill_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**_SHARED_DEFAULTS, **_DEFAULTS.get(str(config.get("model_type")), {}), **config}
 
 
+def find_model_type(config: Mapping[str, Any]) -> object:
+    """Return the type of model that ``AutoModel`` makes of a config: Ministral where Mistral's has layer_types."""
+    kind = config.get("model_type")
+    return "ministral" if kind == "mistral" and "layer_types" in config else kind
+
+
 def list_fields(config: Any) -> dict[str, Any]:
     """Return the fields of a config object of ``transformers``, or of one like it."""
     convert = getattr(config, "to_dict", None)
@@ -124,11 +136,11 @@ def check_fields(config: Mapping[str, Any], where: str) -> None:
         UnsupportedModelError: names the first of them.
     """
     for name, value in config.items():
-        known = name in _READ or name in _HARMLESS or name.endswith(_HARMLESS_ENDS)
-        if known or name.startswith(_HARMLESS_BEGINNINGS) or value in _ABSENT:
+        is_known = name in _READ or name in _HARMLESS or name.endswith(_HARMLESS_ENDS)
+        if is_known or name.startswith(_HARMLESS_BEGINNINGS) or value in _ABSENT:
             continue
         if name not in _NEUTRAL or value != _NEUTRAL[name]:
-            raise _dropped(where, name, value)
+            raise _build_error(where, name, value)
 
 
 def check_rope(rope: Mapping[str, Any], where: str, is_computed: bool = False) -> None:
@@ -141,10 +153,10 @@ def check_rope(rope: Mapping[str, Any], where: str, is_computed: bool = False) -
         UnsupportedModelError: names the first of them.
     """
     for name, value in rope.items():
-        neutral = name == "partial_rotary_factor" and value == 1
-        read = name in _ROPE or (is_computed and name != "partial_rotary_factor")
-        if not (read or neutral or value is None):
-            raise _dropped(where, f"{name} of RoPE", value)
+        is_neutral = name == "partial_rotary_factor" and value == 1
+        is_read = name in _ROPE or (is_computed and name != "partial_rotary_factor")
+        if not (is_read or is_neutral or value is None):
+            raise _build_error(where, f"{name} of RoPE", value)
 
 
 def check_gguf_fields(metadata: Mapping[str, Any], kind: str, where: str) -> None:
@@ -161,10 +173,10 @@ def check_gguf_fields(metadata: Mapping[str, Any], kind: str, where: str) -> Non
             continue
         is_absent = value in (0, "", []) and name != "attention.causal"
         if not is_absent and (name not in _GGUF_NEUTRAL or value != _GGUF_NEUTRAL[name]):
-            raise _dropped(where, full, value)
+            raise _build_error(where, full, value)
 
 
-def _dropped(where: str, name: str, value: object) -> UnsupportedModelError:
+def _build_error(where: str, name: str, value: object) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"{where} has {name} {reprlib.repr(value)}, which a decoder would drop; remove it if the model computes the "
         "same without it"

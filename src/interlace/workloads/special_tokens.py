@@ -79,20 +79,20 @@ def find_end_ids(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
     first: dict[str, int] = {}
     for id, token in enumerate(tokens):
         first.setdefault(token, id)
-    found: dict[int, None] = {}
+    ids: dict[int, None] = {}
     for name, texts in _NAMED_ENDS.items():
-        named = find_special_id(metadata, name, where)
-        if named is None:
-            named = next((first[text] for text in texts if text in first), None)
-        if named is not None:
-            found[named] = None
-    found |= dict.fromkeys(sorted(first[text] for text in END_TEXTS & first.keys()))
-    ends = {tokens[id] for id in found} if tokens else set()
+        number = find_special_id(metadata, name, where)
+        if number is None:
+            number = next((first[text] for text in texts if text in first), None)
+        if number is not None:
+            ids[number] = None
+    ids |= dict.fromkeys(sorted(first[text] for text in END_TEXTS & first.keys()))
+    ends = {tokens[id] for id in ids} if tokens else set()
     # Vocabularies in which these are no ends: of gpt-oss and Solar Open, and of Gemma 4.
     calls = bool({"<|call|>", "<|calls|>"} & ends)
     excluded = {"<|end|>"} if calls and {"<|return|>", "<|flush|>"} & ends else set()
     excluded |= {"</s>"} if "<|tool_response>" in ends else set()
-    return tuple(id for id in found if not tokens or tokens[id] not in excluded)
+    return tuple(id for id in ids if not tokens or tokens[id] not in excluded)
 
 
 def list_missing(metadata: Mapping[str, Any], where: str) -> tuple[str, ...]:

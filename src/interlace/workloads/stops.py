@@ -41,25 +41,25 @@ def read_stops(settings: Mapping[str, Any], generation: Mapping[str, Any] | None
     """
     if "general.architecture" in settings:
         return Stops(find_end_ids(settings, where))
-    of_config = settings.get("eos_token_id")
-    ids = _check_ids(of_config if generation is None else generation.get("eos_token_id"), where)
+    config_ids = settings.get("eos_token_id")
+    ids = _check_ids(config_ids if generation is None else generation.get("eos_token_id"), where)
     if ids:
         return Stops(ids)
-    if _check_ids(of_config, where):
-        lost = f"{where} names eos_token_id {of_config!r} and its generation config none, so, as in transformers,"
+    if _check_ids(config_ids, where):
+        reason = f"{where} names eos_token_id {config_ids!r} and its generation config none, so, as in transformers,"
     elif any("eos_token_id" in fields for fields in (settings, generation or {})):
         return Stops(())  # null on purpose
     else:
-        lost = f"{where} and its generation config name no eos_token_id, so"
-    return Stops((), (f"{lost} no token ends a text; pass stop= to end it",))
+        reason = f"{where} and its generation config name no eos_token_id, so"
+    return Stops((), (f"{reason} no token ends a text; pass stop= to end it",))
 
 
 def _check_ids(value: object, where: str) -> tuple[int, ...]:
     if value is None:
         return ()
-    several: list[Any] = [*value] if isinstance(value, (list, tuple)) else [value]
-    if not all(type(id) is int for id in several):
+    values: list[Any] = [*value] if isinstance(value, (list, tuple)) else [value]
+    if not all(type(id) is int for id in values):
         raise UnsupportedModelError(
             f"{where}: eos_token_id is {value!r}; it is an id, or a list of ids, that ends a text"
         )
-    return tuple(dict.fromkeys(several))
+    return tuple(dict.fromkeys(values))

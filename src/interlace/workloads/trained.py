@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import DTypeError, GraphError, ModelFileError, UnsupportedModelError
-from interlace.workloads.config_fields import check_fields, check_gguf_fields, check_rope, fill_defaults
+from interlace.workloads.config_fields import (
+    check_fields,
+    check_gguf_fields,
+    check_rope,
+    fill_defaults,
+    find_model_type,
+)
 from interlace.workloads.folder import checkpoints, json_object
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.llama import LlamaShape
@@ -37,7 +43,7 @@ from interlace.workloads.weight_names import (
 )
 from interlace.workloads.windows import find_window
 
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+FAMILY = ("llama", "mistral", "qwen2", "qwen3", "ministral")
 _BIASED = ("llama", "qwen3")  # whose configs say whether q, k and v have biases
 
 
@@ -115,11 +121,11 @@ def read_model(path: str | Path) -> Trained:
 
 
 def _folder(path: Path) -> Trained:
-    stated, where = json_object(path / "config.json"), f"config.json of {str(path)!r}"
-    kind = stated.get("model_type")
+    settings, where = json_object(path / "config.json"), f"config.json of {str(path)!r}"
+    kind = find_model_type(settings)
     if kind not in FAMILY:
         raise UnsupportedModelError(f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
-    config = fill_defaults(stated)
+    config = fill_defaults({**settings, "model_type": kind})
     activation = config["hidden_act"]
     if config.get("quantization_config") is not None:
         raise UnsupportedModelError(f"{str(path)!r} has quantised weights (quantization_config); take the plain model")
@@ -132,10 +138,10 @@ def _folder(path: Path) -> Trained:
             "file away"
         )
     holders = checkpoints(path)
-    stored = add_base_prefix(holders)
+    disk_names = add_base_prefix(holders)
     extents = {
         name: holders[own].tensors[own].shape
-        for name, own in stored.items()
+        for name, own in disk_names.items()
         if not name.endswith("rotary_emb.inv_freq")
     }
     tied = config["tie_word_embeddings"]
@@ -147,16 +153,16 @@ def _folder(path: Path) -> Trained:
     if not tied and "head" not in names:
         raise ModelFileError(f"{str(path)!r} lacks weights: lm_head.weight, as tie_word_embeddings is not true")
     shape = read_shape(str(path), numbers, names, extents, FOLDER_KEYS)
-    if kind in _BIASED and stated.get("attention_bias") not in (None, shape.qkv_bias):
+    if kind in _BIASED and settings.get("attention_bias") not in (None, shape.qkv_bias):
         raise ModelFileError(
-            f"{where} has attention_bias {stated['attention_bias']!r}, and the weights have "
+            f"{where} has attention_bias {settings['attention_bias']!r}, and the weights have "
             f"{'biases' if shape.qkv_bias else 'no biases'}; make the two agree"
         )
     inv_freq, scaling = _rope(config, shape.head_dim, where)
     stops = read_stops(config, _generation(path), where)
 
     def read(name: str) -> NDArray[np.float32]:
-        own = stored[names[name]]
+        own = disk_names[names[name]]
         values = holders[own].tensor(own)
         if name == "embed" and again and not np.array_equal(values, holders[again].tensor(again)):
             raise UnsupportedModelError(

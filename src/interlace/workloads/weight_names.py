@@ -62,9 +62,9 @@ def add_base_prefix(names: Iterable[str]) -> dict[str, str]:
     For example ``layers.0.mlp.up_proj.weight`` is found under ``model.layers.0.mlp.up_proj.weight``, unless a tensor of
     that name is stored too.
     """
-    stored = {*names}
-    prefixed = {name: f"model.{name}" for name in stored if name.startswith(_BASE)}
-    return {(name if prefixed.get(name, name) in stored else prefixed[name]): name for name in stored}
+    present = {*names}
+    full_names = {name: f"model.{name}" for name in present if name.startswith(_BASE)}
+    return {(name if full_names.get(name, name) in present else full_names[name]): name for name in present}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     llama            none: its attention ignores sliding_window and layer_types
     mistral          sliding_window in every layer, unless that is null
+    ministral        sliding_window in layers of "sliding_attention"; without layer_types those are all
     qwen2, qwen3     sliding_window in layers of "sliding_attention", if use_sliding_window is true; without layer_types
                      those are the layers from max_window_layers on
 """
@@ -41,11 +42,11 @@ def find_window(config: Mapping[str, Any], layers: int, where: str) -> int | Non
         return None
     if window is not None and (type(window) is not int or window < 1):
         raise ModelFileError(f"{where} has sliding_window {window!r}; it is a positive number, or null")
-    if config["model_type"] == "mistral":
+    if config["model_type"] == "mistral" or (config["model_type"] == "ministral" and not kinds):
         return window
     if kinds and len(kinds) != layers:
         raise ModelFileError(f"{where} has {len(kinds)} layer_types for {layers} layers; name one for each")
-    window = window if config.get("use_sliding_window") else None
+    window = window if config.get("use_sliding_window") or config["model_type"] == "ministral" else None
     if not kinds and window is not None:
         first = config.get("max_window_layers")
         if type(first) is not int:
