@@ -7,27 +7,20 @@ from typing import Any
 
 import pytest
 
-from interlace.core.errors import (
-    ArgumentError,
-    DoubledItemError,
-    EarlyEndError,
-    OverwriteError,
-    ProtocolError,
-    QueueOverflowError,
-    StaleReadError,
-    StuckError,
-)
-from interlace.protocols.check import Model, check
-from interlace.protocols.emptied import Emptied
-from interlace.protocols.handover import HandOver
-from interlace.protocols.kept import Kept
-from interlace.protocols.lists import Lists
-from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
-from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
-from interlace.protocols.outstanding import Ends, Outstanding
-from interlace.protocols.overlapping import Overlapping
-from interlace.protocols.ready_queue import Looks, ReadyQueue
-from interlace.protocols.tagged import Tagged
+from interlace.core.errors import ArgumentError, EarlyEndError, ProtocolError, QueueOverflowError
+
+from ..protocols.check import Model, check
+from ..protocols.emptied import Emptied
+from ..protocols.errors import DoubledItemError, OverwriteError, StaleReadError, StuckError
+from ..protocols.handover import HandOver
+from ..protocols.kept import Kept
+from ..protocols.lists import Lists
+from ..protocols.mailboxes import ONE_LAUNCH, Mailboxes
+from ..protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
+from ..protocols.outstanding import Ends, Outstanding
+from ..protocols.overlapping import Overlapping
+from ..protocols.ready_queue import Looks, ReadyQueue
+from ..protocols.tagged import Tagged
 
 Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied | Tagged | Kept
 

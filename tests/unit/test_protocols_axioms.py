@@ -14,8 +14,8 @@ from itertools import permutations, product
 from random import Random
 from typing import Any
 
-from interlace.protocols.check import Model, endings
-from interlace.protocols.operations import Add, Fence, Load, Operation, Order, Process, Store
+from ..protocols.check import Model, endings
+from ..protocols.operations import Add, Fence, Load, Operation, Order, Process, Store
 
 STORED, ADDED = ("x", "y"), ("c",)
 WORDS = (*STORED, *ADDED)

@@ -7,22 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlace.core.errors import (
-    DoubledItemError,
-    EarlyEndError,
-    LostItemError,
-    ModelError,
-    OverwriteError,
-    StaleReadError,
-    StuckError,
-)
-from interlace.protocols import check as checking
-from interlace.protocols.check import Checked, Model, check
-from interlace.protocols.operations import (
+from interlace.core.errors import EarlyEndError, ModelError
+
+from ..protocols import check as checking
+from ..protocols.check import Checked, Model, check
+from ..protocols.errors import DoubledItemError, LostItemError, OverwriteError, StaleReadError, StuckError
+from ..protocols.operations import (
     ACQUIRE,
     ACQUIRE_RELEASE,
     BLOCK,
@@ -253,3 +248,22 @@ def test_a_model_too_large_to_follow_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(checking, "MOST_STATES", 100)
     with pytest.raises(ModelError, match="more than 100 states; model fewer items"):
         check(Model("large", {"x": 0}, (straight(*[Add("x", 1)] * 20),) * 3))
+
+
+def test_the_example_of_the_page_on_memory_order_is_what_check_says() -> None:
+    def model(order: Order) -> Model:
+        def producer() -> Process:
+            yield Write("data", 7)
+            yield Add("semaphore", 1, order)
+
+        def consumer() -> Process:
+            yield Await("semaphore", at_least(1), ACQUIRE)
+            yield Read("data", 7)
+
+        return Model("post", {"data": 0, "semaphore": 0}, (producer, consumer))
+
+    assert check(model(RELEASE)).states == 3
+    page = (Path(__file__).parents[2] / "docs/memory-order.md").read_text()
+    with pytest.raises(StaleReadError) as caught:
+        check(model(RELAXED))
+    assert f"    {caught.value}\n" in page

@@ -15,15 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.errors import (
-    DoubledItemError,
-    EarlyEndError,
-    OverwriteError,
-    ProtocolError,
-    QueueOverflowError,
-    StaleReadError,
-    StuckError,
-)
+from interlace.core.errors import EarlyEndError, ProtocolError, QueueOverflowError
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
@@ -34,15 +26,17 @@ from interlace.launch.spawn import SPAWNING, Termination
 from interlace.launch.walk import WALK
 from interlace.loops.cuda.items import ITEMS
 from interlace.plan.plan import Dispatch
-from interlace.protocols.check import check
-from interlace.protocols.emptied import Emptied
-from interlace.protocols.handover import HandOver, Steps
-from interlace.protocols.lists import HELD, Lists
-from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
-from interlace.protocols.operations import ACQUIRE_RELEASE, GPU, RELAXED, Order, Scope
-from interlace.protocols.outstanding import Ends, Outstanding
-from interlace.protocols.overlapping import Overlapping
-from interlace.protocols.ready_queue import Looks, ReadyQueue
+
+from ..protocols.check import check
+from ..protocols.emptied import Emptied
+from ..protocols.errors import DoubledItemError, OverwriteError, StaleReadError, StuckError
+from ..protocols.handover import HandOver, Steps
+from ..protocols.lists import HELD, Lists
+from ..protocols.mailboxes import ONE_LAUNCH, Mailboxes
+from ..protocols.operations import ACQUIRE_RELEASE, GPU, RELAXED, Order, Scope
+from ..protocols.outstanding import Ends, Outstanding
+from ..protocols.overlapping import Overlapping
+from ..protocols.ready_queue import Looks, ReadyQueue
 
 
 def _dispatches() -> dict[str, str]:

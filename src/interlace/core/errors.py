@@ -22,14 +22,9 @@
     │   ├── CoverageError       a dependency that nothing enforces
     │   ├── DeadlockError       items that wait for each other
     │   └── SpawnError          an item that nobody spawns, or that waits for what may never run
-    ├── ProtocolError       some interleaving of a modelled protocol goes wrong
-    │   ├── StaleReadError      a read may find what was there before, or after
-    │   ├── OverwriteError      a store that nothing orders behind another access
-    │   ├── LostItemError       an item that nobody does
-    │   ├── DoubledItemError    an item that is done twice
+    ├── ProtocolError       workers of a launch, or of a model of one, break their protocol
     │   ├── QueueOverflowError  more in a queue than it holds
-    │   ├── EarlyEndError       the end is seen before all items are done
-    │   └── StuckError          workers wait for what nobody does any more
+    │   └── EarlyEndError       the end is seen before all items are done
     ├── SimulationError     a question that the simulated machine cannot answer
     │   ├── StreamError         a stream of accesses that is none
     │   └── CapacityError       a cache too small for what must be in it at once
@@ -225,23 +220,7 @@ class SpawnError(PlanError):
 
 
 class ProtocolError(InterlaceError):
-    """An interleaving of the workers of a modelled protocol goes wrong, or one on a device; the message holds it."""
-
-
-class StaleReadError(ProtocolError):
-    """A read may find an older value than it should, or a newer one."""
-
-
-class OverwriteError(ProtocolError):
-    """A store that nothing orders behind a read of the word, or behind another store."""
-
-
-class LostItemError(ProtocolError):
-    """All workers have ended, and an item is not done."""
-
-
-class DoubledItemError(ProtocolError):
-    """An item is done a second time."""
+    """Workers of a launch, or of a model of one, break their protocol."""
 
 
 class QueueOverflowError(ProtocolError):
@@ -250,10 +229,6 @@ class QueueOverflowError(ProtocolError):
 
 class EarlyEndError(ProtocolError):
     """A worker takes all items to be done while one may not be."""
-
-
-class StuckError(ProtocolError):
-    """Workers wait for what nobody does any more, or for a value that may pass unseen."""
 
 
 class SimulationError(InterlaceError):

@@ -20,8 +20,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from interlace.protocols.check import Model
-from interlace.protocols.operations import (
+from .check import Model
+from .operations import (
     ACQUIRE,
     BLOCK,
     RELEASE,

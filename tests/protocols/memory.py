@@ -34,14 +34,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from interlace.core.errors import (
-    ArgumentError,
-    DoubledItemError,
-    EarlyEndError,
-    OverwriteError,
-    StaleReadError,
-)
-from interlace.protocols.operations import (
+from interlace.core.errors import ArgumentError, EarlyEndError
+
+from .errors import DoubledItemError, OverwriteError, StaleReadError
+from .operations import (
     GPU,
     Add,
     Await,

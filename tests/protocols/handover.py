@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from interlace.core.errors import ArgumentError
-from interlace.protocols.check import Model
-from interlace.protocols.operations import (
+
+from .check import Model
+from .operations import (
     ACQUIRE,
     ACQUIRE_RELEASE,
     BLOCK,

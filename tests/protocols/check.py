@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from interlace.core.errors import ArgumentError, LostItemError, ModelError, ProtocolError, StuckError
-from interlace.protocols.memory import Knowledge, Memory, Outcome, Shared, forget
-from interlace.protocols.operations import Operation, Process, Value
+from interlace.core.errors import ArgumentError, ModelError, ProtocolError
+
+from .errors import LostItemError, StuckError
+from .memory import Knowledge, Memory, Outcome, Shared, forget
+from .operations import Operation, Process, Value
 
 #: Beyond this a model is too large to be followed in seconds, and is made smaller instead.
 MOST_STATES = 500_000

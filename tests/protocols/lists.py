@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from interlace.protocols.check import Model
-from interlace.protocols.operations import (
+from .check import Model
+from .operations import (
     ACQUIRE,
     BLOCK,
     RELEASE,

@@ -22,9 +22,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from interlace.core.errors import StaleReadError
-from interlace.protocols.check import Model
-from interlace.protocols.operations import (
+from .check import Model
+from .errors import StaleReadError
+from .operations import (
     ACQUIRE,
     BLOCK,
     RELAXED,

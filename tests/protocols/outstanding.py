@@ -26,8 +26,9 @@ from functools import partial
 from typing import Any
 
 from interlace.core.errors import QueueOverflowError
-from interlace.protocols.check import Model
-from interlace.protocols.operations import (
+
+from .check import Model
+from .operations import (
     ACQUIRE,
     RELEASE,
     Add,

@@ -18,8 +18,9 @@ from enum import Enum
 from typing import Any
 
 from interlace.core.errors import QueueOverflowError
-from interlace.protocols.check import Model
-from interlace.protocols.operations import (
+
+from .check import Model
+from .operations import (
     ACQUIRE,
     RELAXED,
     RELEASE,
