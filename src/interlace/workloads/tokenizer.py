@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from interlace.core.errors import ModelFileError, PromptError
+from interlace.workloads.folder_tokens import add_special_tokens, read_special_tokens
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.pieces import tokenizer_of_pieces
 from interlace.workloads.pre_types import PRE_TYPES, PreType, find_pre_type
@@ -88,6 +89,9 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
         raise ModelFileError(f"folder {str(path)!r} has no tokenizer.json; save the model's fast tokenizer there")
     with _failures(f"{str(own)!r} is damaged or no tokenizer"):
         of = tokenizers.Tokenizer.from_file(str(own))
+    tokens = read_special_tokens(path)
+    with _failures(f"the tokens that the files of {str(path)!r} name do not fit its tokenizer.json"):
+        add_special_tokens(tokenizers, of, tokens)
     # Of batches, and so kept by those that train: transformers does neither unless it is asked to.
     of.no_truncation()
     of.no_padding()
