@@ -57,6 +57,9 @@ def test_templates_know_the_special_tokens_and_the_date(tmp_path: Path) -> None:
     ids = {"ggml.bos_token_id": 1, "ggml.padding_token_id": 5}
     assert of_gguf(tmp_path, chat_template=template, **ids) == f"{tokens[1]}|{tokens[5]}|4"
     assert of_gguf(tmp_path, chat_template=template, **{"ggml.bos_token_id": 10**6}) == "||4"
+    others = {"ggml.seperator_token_id": 2, "ggml.cls_token_id": 3, "ggml.mask_token_id": 4}
+    written = of_gguf(tmp_path, chat_template="{{ sep_token }}|{{ cls_token }}|{{ mask_token }}", **others)
+    assert written == "|".join(tokens[2:5])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", minversion="5")  # releases before read fewer of these files
 
 from interlace.core.errors import ModelFileError  # noqa: E402
+from interlace.workloads.chat import chat_prompt  # noqa: E402
 from interlace.workloads.folder_tokens import read_special_tokens  # noqa: E402
 from interlace.workloads.tokenizer import open_tokenizer  # noqa: E402
 
@@ -144,3 +145,40 @@ def test_names_of_no_token_are_refused(name: str, content: object, message: str,
     with pytest.raises(ModelFileError, match=message) as failed:
         open_tokenizer(tmp_path, None)
     assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for name in ['a', 'b'] %}{{ bos_token ~ name ~ sep_token ~ cls_token ~ mask_token }}{% endfor %}",
+        "{{ image_token }}{{ pad_token is defined }}{{ unk_token is none }}{{ eos_token }}",
+        "{{ {'b': [1, 'é'], 'a': '<'} | tojson }}{{ ['é'] | tojson(ensure_ascii=True) }}",
+        "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=True) }}{{ {'b': 1} | tojson(indent=4) }}",
+        "{{ {'b': 1, 'a': [2]} | tojson(true, 2, (';', '='), true) }}",
+        "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}",
+        "{% set ns = namespace(n=0) %}{% for i in range(3) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+        "{{ dict(a=1) }}{{ dict.fromkeys(['a'], 2) }}{{ messages[0] | tojson }}",
+    ],
+)
+def test_templates_write_what_apply_chat_template_writes(template: str, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    overriding = {"bos_token": "<s>", "sep_token": TOOL, "cls_token": "[CLS]", "image_token": "<extra>"}
+    save(tmp_path, {"special_tokens_map": overriding, "tokenizer_config": {"mask_token": TYPED, "unk_token": None}})
+    (tmp_path / "chat_template.jinja").write_text(template)
+    right = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    messages = [{"role": "user", "content": "é <1>"}]
+    assert chat_prompt(tmp_path, None, "é <1>") == right.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
+
+
+def test_templates_of_their_own_folder_come_before_the_config(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    save(tmp_path, {"tokenizer_config": {"chat_template": {"default": "config", "tool_use": "no"}}})
+    assert chat_prompt(tmp_path, None, "x") == "config"
+    several = tmp_path / "additional_chat_templates"
+    several.mkdir()
+    (several / "default.jinja").write_text("several")
+    assert chat_prompt(tmp_path, None, "x") == "several"
+    right = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert right.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "several"

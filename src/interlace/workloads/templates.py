@@ -1,0 +1,140 @@
+"""Chat templates, rendered in a process of their own with limits on time, memory and output.
+
+Templates come with weights, from anywhere. Jinja's sandbox keeps them from files and from Python; it cannot bound what
+one expression costs (``'a' * 3000000000``, ``9 ** 99999999``). A process of its own can be bounded from outside:
+
+    limit            value    enforced by
+    CPU time         5 s      RLIMIT_CPU
+    wall-clock time  30 s     the parent, which kills it
+    memory           512 MiB  RLIMIT_AS; where the system has none, the parent, which looks at the resident bytes
+    text             1 Mi     the process, in characters
+    files, forks     none     RLIMIT_FSIZE, RLIMIT_NPROC
+
+The process is a fresh interpreter, not a fork: it imports jinja2 alone, and none of the parent's memory is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from interlace.core.errors import ModelFileError
+
+_PROGRAM = Path(__file__).with_name("render_template.py")
+_PACKAGES = ("jinja2", "markupsafe")
+_LOOK_S = 0.05  # between looks at the resident bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What rendering one template may take.
+
+    Attributes:
+        cpu_s, wall_s: seconds.
+        memory_bytes: beyond those of the interpreter with jinja2.
+        characters: of the text, far more than positions of any model here.
+        watches_memory: whether the parent looks at the process's memory.
+    """
+
+    cpu_s: int = 5
+    wall_s: float = 30.0
+    memory_bytes: int = 512 << 20
+    characters: int = 1 << 20
+    watches_memory: bool = sys.platform != "linux"
+
+
+class TemplateError(Exception):
+    """A template fails; the message says why, in one line."""
+
+
+def render(template: str, variables: Mapping[str, Any], limits: Limits = Limits()) -> str:
+    """Render a template.
+
+    Args:
+        variables: of JSON's types alone.
+
+    Raises:
+        TemplateError: it is damaged, raises, or takes more than the limits.
+        ModelFileError: jinja2 is missing, or no process can be started.
+    """
+    request = {
+        "template": template,
+        "variables": dict(variables),
+        "characters": limits.characters,
+        "cpu_s": limits.cpu_s,
+        "memory_bytes": limits.memory_bytes,
+    }
+    command = [sys.executable, "-I", "-S", str(_PROGRAM), *_package_folders()]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which kills the process
+        )
+    except (OSError, ValueError, TypeError) as error:  # without sys.executable too
+        raise ModelFileError(f"a chat template needs a process of its own, and none can be started: {error}") from None
+    with process:
+        try:
+            output = _communicate(process, json.dumps(request).encode(), limits)
+        finally:
+            process.kill()  # does nothing to one that has ended
+    return _text(output, process.returncode, limits)
+
+
+def _package_folders() -> list[str]:
+    """Return the folders that the process imports jinja2 from, which it does not look for itself."""
+    specs = {name: find_spec(name) for name in _PACKAGES}
+    for name, spec in specs.items():
+        if spec is None or spec.origin is None:
+            raise ModelFileError(f"chat templates need {name}, which is missing; `pip install 'interlace[generate]'`")
+    return [*dict.fromkeys(str(Path(spec.origin).parent.parent) for spec in specs.values() if spec and spec.origin)]
+
+
+def _communicate(process: subprocess.Popen[bytes], request: bytes, limits: Limits) -> bytes:
+    """Send the request and return the answer. Raises TemplateError at a limit that the parent enforces."""
+    end, given = monotonic() + limits.wall_s, request or None
+    while True:
+        left = end - monotonic()
+        try:
+            output, _ = process.communicate(given, timeout=min(left, _LOOK_S) if limits.watches_memory else left)
+            return output
+        except subprocess.TimeoutExpired:
+            given = None  # communicate goes on from where it was
+        if monotonic() >= end:
+            raise TemplateError(f"it takes more than {limits.wall_s:g} s")
+        if limits.watches_memory and _resident_bytes(process.pid) > limits.memory_bytes:
+            raise TemplateError(f"it takes more than {limits.memory_bytes >> 20} MiB of memory")
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the memory that a process has in use, 0 if the system does not tell."""
+    try:
+        told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, timeout=5, check=False).stdout
+        return int(told) << 10
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return 0
+
+
+def _text(output: bytes, status: int, limits: Limits) -> str:
+    if status == -signal.SIGXCPU:
+        raise TemplateError(f"it takes more than {limits.cpu_s} s of CPU time")
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        raise TemplateError(f"its process ended with {ended}") from None
+    if "missing" in answer:
+        raise ModelFileError(f"chat templates need jinja2: {answer['missing']}; `pip install 'interlace[generate]'`")
+    if "error" in answer:
+        raise TemplateError(str(answer["error"]))
+    return str(answer["text"])
