@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.arguments import shown
+from interlace.core.arguments import shown, whole
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, OrderError, ParamError, ShapeError
 from interlace.planner.predict import predict
 from interlace.planner.search import search
@@ -280,3 +282,17 @@ def test_numbers_that_python_does_not_print_are_told_by_their_bits() -> None:
     for name in ("num_warps", "N"):
         with pytest.raises(ParamError, match=f"param {name} is an int of 16,610 bits; give one of 10,000 bits at most"):
             kernel.op("op", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))}, params={name: huge})
+
+
+def test_numbers_whose_own_methods_fail_are_typed_errors() -> None:
+    class Failing:
+        def __index__(self) -> int:
+            raise NotImplementedError("no data")
+
+        def __float__(self) -> float:
+            raise RuntimeError("no data")
+
+    assert whole(np.array(3), "f", "x") == 3
+    for value in (Failing(), Fraction(10**400), Decimal("1e999"), 1j, np.array([1, 2]), np.array(True), np.bool_(True)):
+        with pytest.raises(ArgumentError, match=r"^f: x is .*; write (a whole number|x=)"):
+            whole(value, "f", "x")

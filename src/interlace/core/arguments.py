@@ -51,14 +51,16 @@ def whole(value: object, where: str, name: str) -> int:
         ArgumentError: it is none.
     """
     try:
-        if isinstance(value, (bool, np.bool_)):
+        if isinstance(value, (bool, np.bool_)) or str(getattr(value, "dtype", "")).endswith("bool"):
             raise TypeError
         return index(value)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # noqa: BLE001  # tensors and numbers of others raise what they like
+        such = ""
         try:
             number = float(value)  # type: ignore[arg-type]
-            such = str(int(number)) if number.is_integer() and not isinstance(value, bool) else ""
-        except (TypeError, ValueError):
+            if number.is_integer() and not isinstance(value, bool):
+                such = str(int(number))
+        except Exception:  # noqa: BLE001
             such = ""
         raise _wrong(value, where, name, such or "a whole number") from None
 
