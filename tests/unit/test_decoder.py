@@ -269,6 +269,7 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.leave(3), SlotError, "there is no slot 3; slots are 0 to 2"),
         (lambda d: d.prefill([1], 2), SlotError, "slot 2 holds no sequence"),
         (lambda d: d.leave("a"), ArgumentError, "slot is 'a'"),
+        (lambda d: d.leave(10**5000), SlotError, "there is no slot an int of 16,610 bits"),
         (lambda d: d.generate([1], 0), ArgumentError, "max_new_tokens is 0"),
         (lambda d: d.generate([[1], []], 2), PromptError, "prompt 1: a prompt has no ids"),
         (lambda d: d.generate([[1], [61]], 2), PromptError, r"prompt 1: ids\[0\] is 61"),
@@ -282,6 +283,9 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([1], 2, top_p=0.0), SamplingError, "top_p is 0.0"),
         (lambda d: d.generate([1], 2, top_p=1.5), SamplingError, "top_p is 1.5"),
         (lambda d: d.generate([1], 2, seed=-1), SamplingError, "seed is -1"),
+        (lambda d: d.generate([1], 2, seed=10**5000), SamplingError, "seed is an int of 16,610 bits"),
+        (lambda d: d.generate([1], 2, temperature=10**5000), SamplingError, "temperature is an int of 16,610 bits"),
+        (lambda d: d.generate([1], 10**5000), LengthError, "with an int of 16,610 bits new ones"),
         (lambda d: d.generate([1], 2, stop=torch.tensor(7)), ArgumentError, r"stop is 7; give the ids .* \[7\]"),
         (lambda d: d.generate([1], 2, stop=7), ArgumentError, r"stop is 7; give the ids that end a text, as \[7\]"),
     ],
@@ -625,7 +629,7 @@ def test_what_is_no_model_is_refused() -> None:
             Decoder.from_model(thing)
 
 
-@pytest.mark.parametrize("much", [{"capacity": 10**14}, {"batch": 10**12}, {"pages": 10**12}])
+@pytest.mark.parametrize("much", [{"capacity": 10**14}, {"batch": 10**12}, {"pages": 10**12}, {"batch": 10**5000}])
 def test_what_fits_no_memory_is_refused_before_any_is_taken(model: ToyForCausalLM, much: dict[str, int]) -> None:
     with pytest.raises(DecodeError, match=r"take .* GB, and cpu has .* GB free; use a smaller model"):
         Decoder.from_model(model, **{"capacity": 16, **much})

@@ -58,6 +58,7 @@
     │   ├── UnsupportedModelError  a model of another family, or with parts that would be dropped
     │   ├── PromptError         no ids, or ids out of the vocabulary
     │   ├── SlotError           no free slot, or one that is not taken
+    │   │   └── BusyError           another call or stream is under way
     │   ├── PageError           too few free pages of a cache
     │   ├── LengthError         a sequence longer than the cache
     │   └── SamplingError       a way to draw tokens that means nothing
@@ -293,6 +294,10 @@ class PromptError(DecodeError):
 
 class SlotError(DecodeError):
     """No slot is free, or a slot is named that no sequence holds."""
+
+
+class BusyError(SlotError):
+    """Another call, or a stream of texts, is under way on the decoder."""
 
 
 class PageError(DecodeError):

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import printed, whole
 from interlace.core.errors import ArgumentError, DecodeError, UnsupportedModelError
 from interlace.core.memory import available_bytes
 from interlace.workloads.llama import LlamaShape
 
 #: Positions where neither the caller nor the model wants fewer.
 CAPACITY = 4096
+_MOST_BYTES = 10**30  # in a message, so that a float holds them
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ def check_memory(what: str, needed: int, device: torch.device) -> None:
     else:
         free = available_bytes()
     if needed > free:
+        gigabytes = min(needed, _MOST_BYTES) / 1e9
         raise DecodeError(
-            f"{what} take {needed / 1e9:.3g} GB, and {device} has {free / 1e9:.3g} GB free; use a smaller model, batch "
+            f"{what} take {gigabytes:.3g} GB, and {device} has {free / 1e9:.3g} GB free; use a smaller model, batch "
             "or capacity, or fewer pages"
         )
 
@@ -106,5 +108,5 @@ def capacity_of(given: int | None, positions: int, window: int | None) -> int:
 def positive(value: int, name: str) -> int:
     number = whole(value, "Decoder", name)
     if number < 1:
-        raise ArgumentError(f"Decoder: {name} is {number}; give a positive number")
+        raise ArgumentError(f"Decoder: {name} is {printed(number)}; give a positive number")
     return number

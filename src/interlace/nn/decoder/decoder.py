@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,24 @@ from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import Cache, cache_bytes, capacity_of, check_memory, positive
 from interlace.nn.decoder.family import Parts, parts_of
 from interlace.nn.decoder.files import Progress, device_of, read
-from interlace.nn.decoder.generation import Piece, run
-from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of, step_ids
+from interlace.nn.decoder.ids import Prompt, step_ids, stop_ids
 from interlace.nn.decoder.launch import StepLaunch, describe_launch, step_launch
 from interlace.nn.decoder.own_past import Past
+from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PagedCache, Pages
 from interlace.nn.decoder.past import fill, pairs_of, positions_of
 from interlace.nn.decoder.runs import Runs, Stepped
 from interlace.nn.decoder.sampling import GREEDY, Sampling, Ways
 from interlace.nn.decoder.slots import Slots
+from interlace.nn.decoder.texts import Texts
+from interlace.nn.decoder.turns import Turns
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
 from interlace.workloads.llama import PAGE, LlamaShape
 from interlace.workloads.notices import warn_missing
 from interlace.workloads.trained import Trained, read_model
 
 
-class Decoder:
+class Decoder(Texts):
     """A model of the Llama family with a static cache. Make one by ``from_model`` or ``from_weights``.
 
     Sequences come and go between steps: ``join`` takes a slot and reads a prompt, ``step`` decodes a token of every
@@ -46,6 +48,8 @@ class Decoder:
         next: (batch,) int32, the next token of each: the likeliest, or drawn, as ``join`` was told.
         stop: ids that end a text.
         window: positions that attention looks back over, None for all; the capacity is no more.
+        padding: ids by which padding of prompts is recognised.
+        turns: who uses it.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Decoder:
         window: int | None,
     ) -> None:
         self.shape, self.batch, self.capacity, self.stop, self.window = shape, batch, len(rope), stop, window
+        self.padding, self.turns = Padding(stop=stop), Turns()
         self._weights = checked(shape, weights)
         first = self._weights["embed"]
         self.device, self.dtype = first.device, first.dtype
@@ -102,7 +107,7 @@ class Decoder:
         parts = parts_of(model)
         capacity = capacity_of(capacity, parts.positions, parts.window)
         warn_missing(parts.notices, stacklevel=1)
-        return cls._build(parts, parts.weights, batch, capacity, pages)
+        return cls._build(parts, parts.weights, batch, capacity, pages, Padding.of_model(model, parts.stop))
 
     @classmethod
     def from_file(
@@ -138,13 +143,23 @@ class Decoder:
         held = positive(batch, "batch") * capacity if pages is None else positive(pages, "pages") * PAGE
         weights = read(trained, device_of(device), held, progress)
         warn_missing(() if trained is model else trained.notices, stacklevel=1)
-        return cls._build(trained, weights, batch, capacity, pages)
+        return cls._build(trained, weights, batch, capacity, pages, Padding.of_file(trained))
 
     @classmethod
-    def _build(cls, model: Parts | Trained, weights: Any, batch: int, capacity: int, pages: int | None) -> Decoder:
+    def _build(
+        cls,
+        model: Parts | Trained,
+        weights: Any,
+        batch: int,
+        capacity: int,
+        pages: int | None,
+        padding: Padding,
+    ) -> Decoder:
         rope = rope_table(torch.as_tensor(model.inv_freq), capacity, model.scaling)
         stop, window = model.stop, model.window
-        return cls.from_weights(model.shape, weights, rope, batch=batch, stop=stop, pages=pages, window=window)
+        decoder = cls.from_weights(model.shape, weights, rope, batch=batch, stop=stop, pages=pages, window=window)
+        decoder.padding = padding
+        return decoder
 
     @classmethod
     def from_weights(
@@ -168,7 +183,8 @@ class Decoder:
             window: positions that attention looks back over, None for all.
 
         Raises:
-            ArgumentError, UnsupportedModelError: a batch or pages that are not positive; a capacity beyond the window.
+            ArgumentError: a batch or pages that are not positive, or stop has no ids.
+            UnsupportedModelError: a capacity beyond the window.
             GraphError, ShapeError, DTypeError: weights that do not fit the shape or each other, or without data.
             DecodeError: caches do not fit in memory.
         """
@@ -176,7 +192,7 @@ class Decoder:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
         pages = None if pages is None else positive(pages, "pages")
         capacity_of(len(rope), len(rope), window)
-        return cls(shape, weights, rope, positive(batch, "batch"), tuple(stop), pages, window)
+        return cls(shape, weights, rope, positive(batch, "batch"), stop_ids(stop, "Decoder"), pages, window)
 
     @property
     def taken(self) -> tuple[int, ...]:
@@ -188,8 +204,7 @@ class Decoder:
         """Positions in the cache of each slot, 0 of a free one."""
         return self._slots.lengths
 
-    @torch.inference_mode()
-    def join(self, ids: Prompt, past: Any = None, sampling: Sampling = GREEDY) -> int:
+    def join(self, ids: Prompt, past: Any = None, sampling: Sampling = GREEDY, *, attention_mask: Any = None) -> int:
         """Let a sequence join: its prompt is read into a free slot, which is returned.
 
         The first whose tokens are drawn takes longer: launches that draw are made then, and used from then on.
@@ -199,9 +214,11 @@ class Decoder:
                 a slot already, or else ``past_key_values`` as a model of ``transformers`` returns them, of one sequence
                 without padding, to be copied. The last id is read in any case.
             sampling: how its tokens are drawn.
+            attention_mask: see ``stream``.
 
         Raises:
-            PromptError: no ids, or ids out of the vocabulary.
+            PromptError: no ids, or ids out of the vocabulary, or padding without a mask.
+            BusyError: another call or a stream of texts is under way.
             SlotError: no slot is free, or the past is no more, or another decoder's.
             LengthError: the prompt is longer than the capacity.
             PageError: fewer pages are free than it takes.
@@ -209,7 +226,12 @@ class Decoder:
             ArgumentError: another way of sampling.
         """
         check_type(sampling, Sampling, "Decoder.join", "sampling", "Sampling(temperature=0.8)")
-        tokens = checked_ids(ids, self.shape.vocabulary)
+        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding)
+        with self.turns.take("Decoder.join"):
+            return self._join(tokens, past, sampling)
+
+    @torch.inference_mode()
+    def _join(self, tokens: list[int], past: Any, sampling: Sampling) -> int:
         self._slots.check_room(None, 0, len(tokens))
         pairs, own = None, isinstance(past, Past)
         if isinstance(past, Past):
@@ -234,13 +256,18 @@ class Decoder:
             raise
         return slot
 
-    @torch.inference_mode()
     def leave(self, slot: int) -> None:
         """Let the sequence in a slot go, or its past.
 
         Raises:
+            BusyError: another call or a stream of texts is under way.
             SlotError: there is none.
         """
+        with self.turns.take("Decoder.leave"):
+            self._leave(slot)
+
+    @torch.inference_mode()
+    def _leave(self, slot: int) -> None:
         self._slots.clear(self._slots.check_taken(slot))
         self._ways.set(slot, GREEDY)
 
@@ -255,26 +282,30 @@ class Decoder:
             slot: of a sequence that is to pause, for a model to read on behind it; by default a free one is taken.
 
         Raises:
+            BusyError: another call or a stream of texts is under way.
             SlotError: no slot is free, or no sequence is there.
         """
-        if slot is not None:
-            self._slots.length(slot)
-        return Past(self.cache, self._slots, self._slots.free() if slot is None else slot)
+        with self.turns.take("Decoder.past"):
+            if slot is not None:
+                self._slots.length(slot)
+            return Past(self.cache, self._slots, self._slots.free() if slot is None else slot)
 
     @torch.inference_mode()
-    def prefill(self, ids: Prompt, slot: int) -> torch.Tensor:
+    def prefill(self, ids: Prompt, slot: int, *, attention_mask: Any = None) -> torch.Tensor:
         """Put tokens behind those of the sequence in a slot; returns the logits (vocabulary,) of the last one.
 
         Raises:
-            PromptError: no ids, or ids out of the vocabulary.
+            PromptError, BusyError: see ``join``.
             SlotError: no sequence is there; see ``join``.
             LengthError: more than the capacity.
             PageError: fewer pages are free than they take.
         """
-        tokens, length = checked_ids(ids, self.shape.vocabulary), self._slots.length(slot)
-        self._slots.check_room(slot, length, len(tokens))
-        self._slots.grow({slot: length + len(tokens)})
-        return self._read(tokens, slot, length)
+        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding)
+        with self.turns.take("Decoder.prefill"):
+            length = self._slots.length(slot)
+            self._slots.check_room(slot, length, len(tokens))
+            self._slots.grow({slot: length + len(tokens)})
+            return self._read(tokens, slot, length)
 
     def _read(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
         ids = torch.tensor(tokens, device=self.device)
@@ -286,7 +317,6 @@ class Decoder:
         self._slots.join(slot, end)
         return self.logits[slot]
 
-    @torch.inference_mode()
     def step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> Stepped:
         """Decode a token of every sequence: it goes into the cache, and logits of what follows come out.
 
@@ -297,17 +327,23 @@ class Decoder:
                 tensor on a GPU are not checked, but brought into the vocabulary.
 
         Raises:
+            BusyError: another call or a stream of texts is under way.
             SlotError: no slot holds a sequence.
             LengthError: a sequence has as many positions as the cache.
             PageError: fewer pages are free than sequences need another of.
             PromptError: ids out of the vocabulary, or not as many as slots.
         """
+        with self.turns.take("Decoder.step"):
+            return self._step(tokens)
+
+    @torch.inference_mode()
+    def _step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> Stepped:
         taken, lengths = self._slots.stepped, self._slots.lengths
         if not taken:
             self._slots.length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
-        chosen = self.next if tokens is None else step_ids(tokens, taken, self.batch, self.shape.vocabulary)
+        chosen = self.next if tokens is None else self._chosen(tokens, taken)
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
         self._slots.make_way()
         self._tokens.copy_(chosen)
@@ -317,6 +353,9 @@ class Decoder:
             self._plain(max(lengths[slot] for slot in taken) + 1)
         self._slots.move()
         return Stepped(self.logits, self.next)
+
+    def _chosen(self, tokens: Sequence[int] | torch.Tensor, taken: Sequence[int]) -> torch.Tensor:
+        return step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
 
     def _plain(self, reach: int) -> None:
         """The step in PyTorch's own ops."""
@@ -343,56 +382,6 @@ class Decoder:
         }
         pages = None if self._pages is None else self.pages
         return step_launch(self.shape, self.batch, self.capacity, tensors, self._slots.advance, self._drawing, pages)
-
-    def generate(
-        self,
-        ids: Prompts,
-        max_new_tokens: int,
-        *,
-        stop: Sequence[int] | None = None,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-    ) -> list[int] | list[list[int]]:
-        """What follows a prompt: a list of ids, or for a list of prompts a list of such; see ``stream``."""
-        prompts, single = prompts_of(ids)
-        found: list[list[int]] = [[] for _ in prompts]
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        for piece in run(self, prompts, max_new_tokens, self.stop if stop is None else stop, sampling):
-            found[piece.sequence].append(piece.token)
-        return found[0] if single else found
-
-    def stream(
-        self,
-        ids: Prompts,
-        max_new_tokens: int,
-        *,
-        stop: Sequence[int] | None = None,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-    ) -> Iterator[Piece]:
-        """The same, token by token as they come, each with the number of its prompt.
-
-        Prompts beyond the slots or the pages wait until a sequence has ended. Every prompt's tokens are those that it
-        would have alone. Leave the decoder alone meanwhile; an iterator that is closed or dropped frees its slots.
-
-        Args:
-            ids: a prompt, as a list or a tensor of ids, or a list of prompts.
-            max_new_tokens: for each prompt.
-            stop: ids that end a sequence, and that are not given; by default the decoder's.
-            temperature, top_k, top_p, seed: see ``Sampling``.
-
-        Raises:
-            PromptError, ArgumentError, SamplingError: arguments that mean nothing; before anything runs.
-            LengthError: a prompt and what may follow it are longer than the capacity, or take more pages than there
-                are; before anything runs.
-            SlotError: sequences that joined hold slots.
-        """
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        return run(self, prompts_of(ids)[0], max_new_tokens, self.stop if stop is None else stop, sampling)
 
     def explain(self) -> Runs:
         """What runs the steps, why, and how many bytes a step reads at least."""

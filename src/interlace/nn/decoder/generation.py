@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from interlace.core.arguments import whole
-from interlace.core.errors import ArgumentError, LengthError, PromptError, SlotError
-from interlace.nn.decoder.ids import Prompt, checked_ids
+from interlace.core.arguments import printed, whole
+from interlace.core.errors import ArgumentError, LengthError, SlotError
+from interlace.nn.decoder.ids import stop_ids
+from interlace.nn.decoder.padding import Padding
 from interlace.nn.decoder.sampling import Sampling
 from interlace.nn.decoder.slots import advise_capacity
+from interlace.nn.decoder.turns import Turns
 from interlace.workloads.llama import LlamaShape
 
 
@@ -39,17 +41,20 @@ class Steps(Protocol):
     window: int | None
     device: torch.device
     next: torch.Tensor
+    stop: tuple[int, ...]
+    padding: Padding
+    turns: Turns
 
     @property
     def taken(self) -> tuple[int, ...]: ...
 
     def pages_of(self, positions: int) -> int: ...
 
-    def join(self, ids: Prompt, *, sampling: Sampling) -> int: ...
+    def _join(self, ids: list[int], past: None, sampling: Sampling) -> int: ...
 
-    def leave(self, slot: int) -> None: ...
+    def _leave(self, slot: int) -> None: ...
 
-    def step(self) -> object: ...
+    def _step(self) -> object: ...
 
 
 @dataclass
@@ -59,39 +64,84 @@ class _Sequence:
     pages: int  # that it may come to have
 
 
+class TextStream(Iterator[Piece]):
+    """Pieces of texts. From the first on, the decoder does nothing else until the stream is at its end, or closed.
+
+    One that is dropped is closed. Any thread may read it, one at a time.
+    """
+
+    def __init__(self, turns: Turns, user: str, begin: Callable[[], Iterator[Piece]]) -> None:
+        self._turns, self._user, self._begin = turns, user, begin
+        self._reader, self._has_begun = Turns(), False
+        self._pieces = self._hold()
+
+    def _hold(self) -> Generator[Piece]:
+        with self._turns.take(self._user):
+            yield from self._begin()
+
+    def __next__(self) -> Piece:
+        """Return the next piece.
+
+        Raises:
+            BusyError: the decoder does something else, or another thread reads this stream.
+            SlotError: sequences that were added hold slots.
+        """
+        with self._reader.take(self._user):
+            try:
+                piece = next(self._pieces)
+            except SlotError:
+                if not self._has_begun:  # so that it can begin later
+                    self._pieces = self._hold()
+                raise
+            self._has_begun = True
+            return piece
+
+    def close(self) -> None:
+        """End all texts and free their slots.
+
+        Raises:
+            BusyError: another thread reads this stream.
+        """
+        with self._reader.take(self._user):
+            self._pieces.close()
+
+
 def run(
-    decoder: Steps, prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[int], sampling: Sampling
-) -> Iterator[Piece]:
-    """Pieces of texts as they are made; all arguments are checked here, before the first. See ``Decoder.stream``."""
+    decoder: Steps,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    stop: Any,
+    sampling: Sampling,
+    user: str,
+) -> TextStream:
+    """Return texts as they are made; all arguments are checked here, before the first piece. See ``Decoder.stream``.
+
+    Args:
+        user: the call, for messages.
+    """
     most = whole(max_new_tokens, "generate", "max_new_tokens")
     if most < 1:
-        raise ArgumentError(f"generate: max_new_tokens is {most}; give a positive number")
-    given = stop.tolist() if isinstance(stop, torch.Tensor) else stop
-    if not isinstance(given, Iterable):
-        raise ArgumentError(f"generate: stop is {given!r}; give the ids that end a text, as [{given}], or [] for none")
-    ends = frozenset(whole(id, "generate", f"stop[{i}]") for i, id in enumerate(given))
-    checked = []
+        raise ArgumentError(f"generate: max_new_tokens is {printed(most)}; give a positive number")
+    ends = frozenset(stop_ids(stop, "generate"))
     for number, prompt in enumerate(prompts):
-        try:
-            checked.append(checked_ids(prompt, decoder.shape.vocabulary))
-        except PromptError as error:
-            raise PromptError(f"prompt {number}: {error}") from None
         # The last token of all is not looked at again, so it needs no position.
-        positions = len(checked[-1]) + most - 1
+        positions = len(prompt) + most - 1
         if positions > decoder.capacity:
             raise LengthError(
-                f"prompt {number} has {len(checked[-1])} tokens, and with {most} new ones it takes {positions} "
-                f"positions of a capacity of {decoder.capacity}; shorten either"
+                f"prompt {number} has {len(prompt)} tokens, and with {printed(most)} new ones it takes "
+                f"{printed(positions)} positions of a capacity of {decoder.capacity}; shorten either"
                 f"{advise_capacity(decoder.capacity, decoder.window)}"
             )
         if decoder.pages_of(positions) > decoder.pages:
             raise LengthError(
-                f"prompt {number} has {len(checked[-1])} tokens, and with {most} new ones it takes "
+                f"prompt {number} has {len(prompt)} tokens, and with {most} new ones it takes "
                 f"{decoder.pages_of(positions)} pages of {decoder.pages}; shorten either, or build the decoder with "
                 "more pages"
             )
+    decoder.turns.check(user, decoder.taken)
     _check_empty(decoder)
-    return pieces(decoder, checked, most, ends, sampling, decoder.device.type != "cpu")
+    ahead = decoder.device.type != "cpu"
+    return TextStream(decoder.turns, user, lambda: pieces(decoder, [*prompts], most, ends, sampling, ahead))
 
 
 def pieces(
@@ -109,7 +159,7 @@ def pieces(
 
     def end(slot: int) -> None:
         del running[slot]
-        decoder.leave(slot)
+        decoder._leave(slot)
 
     try:
         while waiting or running:
@@ -119,14 +169,14 @@ def pieces(
                 if sum(sequence.pages for sequence in running.values()) + pages > decoder.pages:
                     break  # so that no step runs out of them
                 waiting.popleft()
-                slot = decoder.join(prompt, sampling=replace(sampling, sequence=number))
+                slot = decoder._join(prompt, None, replace(sampling, sequence=number))
                 running[slot] = _Sequence(number, most, pages)
             read, made_by = _reading(decoder.next), sorted(running.items())
             for slot, sequence in made_by:
                 if sequence.left == 1 or (not ahead and read()[slot] in ends):
                     end(slot)
             if ahead and running:
-                decoder.step()
+                decoder._step()
             made = read()
             for slot, sequence in made_by:
                 if made[slot] not in ends:
@@ -135,7 +185,7 @@ def pieces(
                 elif slot in running:
                     end(slot)
             if not ahead and running:
-                decoder.step()  # behind the tokens that are there, which wait for none
+                decoder._step()  # behind the tokens that are there, which wait for none
     finally:
         for slot in [*running]:
             end(slot)

@@ -1,74 +1,170 @@
-"""Ids of tokens as callers give them."""
+"""Ids of tokens as callers give them: lists, arrays and tensors of any kind."""
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import printed, shown, whole
 from interlace.core.errors import ArgumentError, PromptError
 
-Prompt = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
+Prompt = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor | Mapping[str, Any]
 Prompts = Prompt | Sequence[Prompt]
+_MOST = 1 << 24  # ids, more than positions of any model
+_MOST_STOPS = 1 << 20
+_TEXTS = (str, bytes, bytearray, memoryview)
 
 
-def checked_ids(ids: Prompt, vocabulary: int) -> list[int]:
-    """Ids of tokens as a list of ints.
+def is_array(values: object) -> bool:
+    """Return whether these are a tensor or an array."""
+    return isinstance(values, (torch.Tensor, np.ndarray))
+
+
+@dataclass(frozen=True)
+class Content:
+    """What tensors and arrays may hold.
+
+    Attributes:
+        such: for messages.
+        kinds: of dtypes of NumPy.
+        dtypes: of PyTorch.
+    """
+
+    such: str
+    kinds: str
+    dtypes: frozenset[torch.dtype]
+
+
+_INTEGERS = frozenset(
+    (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64)
+)
+IDS = Content("ids of tokens", "iuO", _INTEGERS)
+MASK = Content(
+    "ones and zeros",
+    "iuObf",
+    _INTEGERS | {torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64},
+)
+
+
+def fault_of(tensor: torch.Tensor) -> str:
+    """Return why the values of a tensor cannot be read, empty if they can."""
+    if tensor.is_nested:
+        return "is nested; give a list of tensors, by unbind()"
+    if tensor.layout is not torch.strided:
+        return f"has layout {tensor.layout}; give a dense one, by to_dense()"
+    if tensor.is_quantized:
+        return "is quantised; give a plain one"
+    if tensor.device.type == "meta":
+        return "is on the device meta, without data; give one with data"
+    if hasattr(tensor, "fake_mode"):
+        return "is fake, without data; give one with data"
+    return ""
+
+
+def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
+    """Convert a tensor or an array to nested lists; return anything else as it is.
+
+    Args:
+        what: for messages: "a prompt".
 
     Raises:
-        PromptError: there are none, or not in one dimension, or one is no whole number or out of the vocabulary.
+        PromptError: a tensor without data, of another layout or dtype, or too large.
     """
-    values = ids.tolist() if isinstance(ids, (torch.Tensor, np.ndarray)) else ids
-    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise PromptError(f"a prompt is {reprlib.repr(ids)}; give ids of tokens, as a list of ints")
+    if not is_array(values):
+        return values
+    tensor = isinstance(values, torch.Tensor)
+    if tensor and (fault := fault_of(values)):
+        raise PromptError(f"{what} is a tensor that {fault}")
+    count = values.numel() if tensor else values.size
+    if count and (values.dtype not in content.dtypes if tensor else values.dtype.kind not in content.kinds):
+        kind, such = ("a tensor", "torch.int64") if tensor else ("an array", "int64")
+        raise PromptError(f"{what} is {kind} of {values.dtype}; give {content.such}, as {such}")
+    if count > _MOST:
+        raise PromptError(f"{what} has {count} ids; give at most {_MOST}")
     try:
-        found = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(values)]
+        return values.tolist()
+    except Exception as error:  # noqa: BLE001  # tensors of others raise what they like
+        lines = f"{type(error).__name__}: {error}".splitlines()
+        raise PromptError(f"{what} is a {type(values).__name__} that cannot be read ({lines[0]})") from None
+
+
+def id_list(values: Any) -> list[int]:
+    """Return ids of tokens as a list of ints.
+
+    Raises:
+        PromptError: there are none, or not in one dimension, or one is no whole number.
+    """
+    given = to_lists(values, "a prompt")
+    if isinstance(given, _TEXTS) or not isinstance(given, Sequence):
+        raise PromptError(f"a prompt is {shown(given)}; give ids of tokens, as a list of ints")
+    if len(given) > _MOST:
+        raise PromptError(f"a prompt has {len(given)} ids; give at most {_MOST}")
+    try:
+        found = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(given)]
     except ArgumentError as error:
         raise PromptError(f"{error}, an id of a token") from None
     if not found:
         raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
-    for i, id in enumerate(found):
-        if not 0 <= id < vocabulary:
-            raise PromptError(f"ids[{i}] is {id}; the vocabulary has ids 0 to {vocabulary - 1}")
     return found
 
 
+def check_vocabulary(ids: Sequence[int], vocabulary: int) -> None:
+    """Raise PromptError for an id that the vocabulary does not have."""
+    for i, id in enumerate(ids):
+        if not 0 <= id < vocabulary:
+            raise PromptError(f"ids[{i}] is {printed(id)}; the vocabulary has ids 0 to {vocabulary - 1}")
+
+
+def stop_ids(values: Any, where: str) -> tuple[int, ...]:
+    """Return the ids that end a text.
+
+    Args:
+        where: whose argument they are, for messages.
+
+    Raises:
+        ArgumentError: they are no ids, or one id by itself.
+    """
+    try:
+        given = to_lists(values, "stop")
+    except PromptError as error:
+        raise ArgumentError(f"{where}: {error}") from None
+    ids = isinstance(given, (Collection, Iterator)) and not isinstance(given, (*_TEXTS, Mapping))
+    if not ids:
+        such = f"[{given}]" if type(given) is int and given >= 0 else "[2]"
+        raise ArgumentError(f"{where}: stop is {shown(given)}; give the ids that end a text, as {such}, or [] for none")
+    first = [*islice(given, _MOST_STOPS + 1)]
+    if len(first) > _MOST_STOPS:
+        raise ArgumentError(f"{where}: stop has more than {_MOST_STOPS} ids; give those that end a text")
+    return tuple(whole(id, where, f"stop[{i}]") for i, id in enumerate(first))
+
+
 def step_ids(
-    tokens: Sequence[int] | torch.Tensor, taken: Sequence[int], batch: int, vocabulary: int
+    tokens: Sequence[int] | torch.Tensor, taken: Sequence[int], batch: int, vocabulary: int, device: torch.device
 ) -> torch.Tensor:
-    """The token of each slot, as a step takes them; those of slots that are not taken are not looked at.
+    """Return the token of each slot, as a step takes them; those of slots that are not taken are not looked at.
 
     Raises:
         PromptError: ids out of the vocabulary, or not as many as slots.
     """
-    if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
+    if isinstance(tokens, torch.Tensor) and tokens.device.type == device.type != "cpu":
+        if fault := fault_of(tokens):
+            raise PromptError(f"tokens are a tensor that {fault}")
+        if tokens.dtype not in _INTEGERS:
+            raise PromptError(f"tokens are a tensor of {tokens.dtype}; give ids of tokens, as torch.int64")
         if tokens.shape != (batch,):
             raise PromptError(f"tokens have shape {tuple(tokens.shape)}; give ({batch},), one for each slot")
         return tokens.clamp(0, vocabulary - 1)
-    given = tokens.tolist() if isinstance(tokens, (torch.Tensor, np.ndarray)) else tokens
+    given = to_lists(tokens, "the token of each slot")
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or len(given) != batch:
-        count = len(given) if isinstance(given, (list, tuple)) else reprlib.repr(given)
+        count = len(given) if isinstance(given, (list, tuple)) else shown(given)
         raise PromptError(f"{count} tokens were given; give {batch}, one for each slot")
-    ids = dict(zip(taken, checked_ids([given[slot] for slot in taken], vocabulary), strict=True))
+    chosen = id_list([given[slot] for slot in taken])
+    check_vocabulary(chosen, vocabulary)
+    ids = dict(zip(taken, chosen, strict=True))
     return torch.tensor([ids.get(slot, 0) for slot in range(batch)])
-
-
-def prompts_of(ids: Prompts) -> tuple[list[Any], bool]:
-    """Prompts as a list, and whether one was given by itself.
-
-    Raises:
-        PromptError: there are none.
-    """
-    if isinstance(ids, (torch.Tensor, np.ndarray)):
-        return ([ids], True) if ids.ndim < 2 else ([*ids], False)
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
-        raise PromptError(f"a prompt is {reprlib.repr(ids)}; give ids of tokens, as a list of ints, or several such")
-    if not len(ids):
-        raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
-    several = isinstance(ids[0], (torch.Tensor, np.ndarray, Sequence))
-    return ([*ids], False) if several else ([ids], True)

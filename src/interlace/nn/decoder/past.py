@@ -9,6 +9,7 @@ import torch
 
 from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.nn.decoder.cache import Cache
+from interlace.nn.decoder.ids import fault_of
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
@@ -19,7 +20,8 @@ def pairs_of(past: Any) -> Pairs:
     Of layers that have memory for more positions than they were given, those given.
 
     Raises:
-        GraphError: it has neither, or a layer holds fewer positions than it was given, as windows do.
+        GraphError: it has neither, or tensors without data or of another layout, or a layer holds fewer positions than
+            it was given, as windows do.
     """
     layers = getattr(past, "layers", past)
     if not isinstance(layers, Iterable):
@@ -32,6 +34,9 @@ def _pair(number: int, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(pair, Sequence) or len(pair) < 2 or not all(isinstance(t, torch.Tensor) for t in pair[:2]):
         raise GraphError("past has a layer without keys and values; run the model on the prompt first")
     keys, values = pair[:2]
+    for name, tensor in (("keys", keys), ("values", values)):
+        if fault := fault_of(tensor):
+            raise GraphError(f"{name} of layer {number} of past are a tensor that {fault}")
     if not hasattr(layer, "get_seq_length") or keys.ndim != 4:
         return keys, values
     given, held = int(layer.get_seq_length()), keys.shape[-2]

@@ -12,7 +12,7 @@ from numbers import Real
 
 import torch
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import printed, whole
 from interlace.core.errors import SamplingError
 from interlace.kernels.sample.philox import uniform, words
 
@@ -22,7 +22,7 @@ _MOST_HEAT = 1e9
 
 def _check_real(name: str, value: object, least: float, most: float) -> None:
     if not isinstance(value, Real) or isinstance(value, bool) or not least <= value <= most:  # type: ignore[operator]
-        raise SamplingError(f"{name} is {value!r}; give a number from {least:g} to {most:g}")
+        raise SamplingError(f"{name} is {printed(value)}; give a number from {least:g} to {most:g}")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Sampling:
         if self.top_p is not None:
             _check_real("top_p", self.top_p, 1e-9, 1.0)
         if self.top_k is not None and whole(self.top_k, "Sampling", "top_k") < 1:
-            raise SamplingError(f"top_k is {self.top_k}; give 1 or more, or None for all")
+            raise SamplingError(f"top_k is {printed(self.top_k)}; give 1 or more, or None for all")
         for name in ("seed", "sequence"):
             number = getattr(self, name)
             if not 0 <= whole(number, "Sampling", name) < _NUMBERS:
-                raise SamplingError(f"{name} is {number}; give a number from 0 to {_NUMBERS - 1}")
+                raise SamplingError(f"{name} is {printed(number)}; give a number from 0 to {_NUMBERS - 1}")
 
 
 GREEDY = Sampling()

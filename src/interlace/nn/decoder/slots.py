@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import printed, whole
 from interlace.core.errors import LengthError, SlotError
 from interlace.nn.decoder.pages import Pages
 
@@ -80,7 +80,7 @@ class Slots:
         """
         slot = whole(slot, "Decoder", "slot")
         if not 0 <= slot < len(self._lengths):
-            raise SlotError(f"there is no slot {slot}; slots are 0 to {len(self._lengths) - 1}")
+            raise SlotError(f"there is no slot {printed(slot)}; slots are 0 to {len(self._lengths) - 1}")
         if self._lengths[slot] is None:
             raise SlotError(f"slot {slot} holds no sequence; one joins by join(ids)")
         return slot

@@ -1,0 +1,228 @@
+"""Prompts of a batch without their padding.
+
+Tokenizers make rows of one length: they put pads before the shorter prompts, or after them, and say which positions
+hold tokens in an attention mask. A decoder takes prompts of any lengths, so the pads are left out:
+
+    input_ids       [[0, 0, 5, 6], [9, 8, 7, 6]]
+    attention_mask  [[0, 0, 1, 1], [1, 1, 1, 1]]     prompts [5, 6] and [9, 8, 7, 6]
+
+Models of ``transformers`` count positions from the first token that the mask has, so tokens are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+
+from interlace.core.arguments import shown
+from interlace.core.errors import PromptError
+from interlace.nn.decoder.ids import MASK, Prompt, Prompts, check_vocabulary, id_list, is_array, to_lists
+from interlace.workloads.folder import json_object
+from interlace.workloads.trained import Trained
+
+#: What a tokenizer may return beside ids and mask, and what changes no token.
+_IGNORED = frozenset(
+    (
+        "assistant_masks",
+        "length",
+        "num_truncated_tokens",
+        "offset_mapping",
+        "overflow_to_sample_mapping",
+        "overflowing_tokens",
+        "special_tokens_mask",
+        "token_type_ids",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Ids by which padding is recognised.
+
+    Attributes:
+        pad: the id that the model's config declares, None if it declares none.
+        begin: the id that begins texts, None if there is none.
+        stop: ids that end a text, which tokenizers without a pad take for one.
+    """
+
+    pad: int | None = None
+    begin: int | None = None
+    stop: tuple[int, ...] = ()
+
+    @staticmethod
+    def of_model(model: Any, stop: tuple[int, ...]) -> Padding:
+        """Read the configs of a model of ``transformers``."""
+        configs = [getattr(model, name, None) for name in ("generation_config", "config")]
+        pad, begin = (
+            _first_id(getattr(config, f"{name}_token_id", None) for config in configs) for name in ("pad", "bos")
+        )
+        return Padding(pad, begin, stop)
+
+    @staticmethod
+    def of_file(model: Trained) -> Padding:
+        """Read the metadata of a GGUF file, or the configs of a folder."""
+        if model.gguf is not None:
+            data = model.gguf.metadata
+            pad, begin = (_first_id([data.get(f"tokenizer.ggml.{name}_token_id")]) for name in ("padding", "bos"))
+        else:
+            files = [model.path / name for name in ("generation_config.json", "config.json")]
+            configs = [json_object(file) for file in files if file.is_file()]
+            pad, begin = (_first_id(config.get(f"{name}_token_id") for config in configs) for name in ("pad", "bos"))
+        return Padding(pad, begin, model.stop)
+
+
+def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> tuple[list[list[int]], bool]:
+    """Return prompts without padding, and whether one was given by itself.
+
+    Args:
+        ids: a prompt or several, or what a tokenizer made of them: a mapping with ``input_ids``.
+        mask: 1 for tokens and 0 for pads, as the ids; None for that of the mapping, if there is one.
+
+    Raises:
+        PromptError: there are none, or one has no ids or ids out of the vocabulary; a mask that is none, or is of other
+            prompts; or padding without a mask.
+    """
+    packed = isinstance(ids, Mapping)
+    ids, mask = _unpack(ids, mask)
+    dense = packed or is_array(ids)
+    if isinstance(ids, torch.Tensor) and ids.is_nested:
+        ids, dense = [*ids.unbind()], False
+    given = to_lists(ids, "a prompt")
+    if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(given, Sequence):
+        raise PromptError(f"a prompt is {shown(given)}; give ids of tokens, as a list of ints, or several such")
+    if not len(given):
+        raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
+    single = not (isinstance(given[0], (Sequence, Mapping)) or (is_array(given[0]) and given[0].ndim))
+    rows: Sequence[Any] = [given] if single else given
+    masks = [None] * len(rows) if mask is None else _mask_rows(mask, len(rows), single)
+    prompts, bare = [], []
+    for number, (row, own) in enumerate(zip(rows, masks, strict=True)):
+        try:
+            row, own = _unpack_one(row, own)
+            prompts.append(_tokens(row, own))
+            bare.append(own is None)
+        except PromptError as error:
+            raise error if single else PromptError(f"prompt {number}: {error}") from None
+    if all(bare):
+        _check_padding(prompts, padding, dense or all(is_array(row) for row in rows))
+    for number, prompt in enumerate(prompts):
+        try:
+            check_vocabulary(prompt, vocabulary)
+        except PromptError as error:
+            raise error if single else PromptError(f"prompt {number}: {error}") from None
+    return prompts, single
+
+
+def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding) -> list[int]:
+    """Return one prompt without padding; see ``read_prompts``. A tokenizer's batch of one prompt is one."""
+    packed = isinstance(ids, Mapping)
+    ids, mask = _unpack_one(ids, mask)
+    prompt = _tokens(ids, mask)
+    if mask is None:
+        _check_padding([prompt], padding, packed or is_array(ids))
+    check_vocabulary(prompt, vocabulary)
+    return prompt
+
+
+def _first_id(values: Any) -> int | None:
+    return next((value for value in values if type(value) is int), None)
+
+
+def _unpack(ids: Any, mask: Any) -> tuple[Any, Any]:
+    """Return ids and mask of what a tokenizer made; of anything else ids and mask as they are."""
+    if not isinstance(ids, Mapping):
+        return ids, mask
+    if "input_ids" not in ids:
+        raise PromptError(f"a prompt is a mapping of {shown([*ids])}; give one with input_ids")
+    if others := {*ids} - {"input_ids", "attention_mask"} - _IGNORED:
+        raise PromptError(f"a prompt has {sorted(map(str, others))[0]}, which a decoder would drop; leave it out")
+    if mask is not None and "attention_mask" in ids:
+        raise PromptError("a prompt has an attention_mask of its own, and another is given; give one")
+    return ids["input_ids"], ids.get("attention_mask", mask)
+
+
+def _unpack_one(ids: Any, mask: Any) -> tuple[Any, Any]:
+    """Do the same for one prompt, which a tokenizer may return as a batch of one."""
+    if not isinstance(ids, Mapping):
+        return ids, mask
+    ids, mask = _unpack(ids, mask)
+    rows = to_lists(ids, "a prompt")
+    if not isinstance(rows, Sequence) or not len(rows) or not isinstance(rows[0], Sequence):
+        return ids, mask
+    if len(rows) > 1:
+        raise PromptError(f"input_ids have {len(rows)} prompts; give one")
+    return rows[0], mask if mask is None else _mask_rows(mask, 1, single=False)[0]
+
+
+def _mask_rows(mask: Any, count: int, single: bool) -> Sequence[Any]:
+    rows = to_lists(mask, "attention_mask", MASK)
+    if single:
+        return [rows]
+    if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)) or len(rows) != count:
+        found = len(rows) if isinstance(rows, Sequence) else shown(rows)
+        raise PromptError(f"attention_mask is of {found} prompts, the ids of {count}; give it in the shape of the ids")
+    return rows
+
+
+def _tokens(ids: Any, mask: Any) -> list[int]:
+    """Return the ids that a mask has, as ints."""
+    if mask is None:
+        return id_list(ids)
+    given, held = to_lists(ids, "a prompt"), to_lists(mask, "attention_mask", MASK)
+    several = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    if not several or not isinstance(held, Sequence) or len(given) != len(held):
+        shape = f"{len(held)} positions" if isinstance(held, Sequence) else shown(held)
+        of = f"{len(given)} ids" if several else shown(given)
+        raise PromptError(f"attention_mask has {shape} for {of}; give it in the shape of the ids")
+    for position, entry in enumerate(held):
+        if not isinstance(entry, (bool, int, float, np.generic)) or entry not in (0, 1):
+            raise PromptError(f"attention_mask[{position}] is {shown(entry)}; it is 1 for a token, 0 for a pad")
+    chosen = [id for id, entry in zip(given, held, strict=True) if entry]
+    if given and not chosen:
+        raise PromptError("attention_mask has no token; give a prompt of one at least")
+    return id_list(chosen)
+
+
+def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bool) -> None:
+    """Raise PromptError for rows of one length that begin or end as padded ones do.
+
+    One pad and a token that happens to be there look the same. A declared pad is one, unless it begins or ends texts
+    too. An id that ends texts is taken for a pad where it comes twice, or in some rows alone. Any other id is where it
+    comes twice in some rows alone; or, if no pad is declared, where a row begins with it twice. Lists need no padding,
+    so they are refused only where ids that pad come twice in some rows alone.
+
+    Args:
+        dense: whether the rows are those of a tensor.
+    """
+    if len({len(prompt) for prompt in prompts}) > 1 or (not dense and len(prompts) == 1):
+        return
+    for at, place in ((0, "begins"), (-1, "ends")):
+        edges = {prompt[at] for prompt in prompts}
+        for number, prompt in enumerate(prompts):
+            id, count, some = prompt[at], _edge_run(prompt, at), len(edges) > 1
+            pads = id == padding.pad or id in padding.stop
+            alone = id == padding.pad and id != padding.begin and id not in padding.stop
+            if not dense:
+                refused = pads and some and count > 1
+            elif pads:
+                refused = count > 1 or some or alone
+            else:
+                left = at == 0 and padding.pad is None and id != padding.begin
+                refused = (some or left) and 1 < count < len(prompt)
+            if refused:
+                which = "a prompt" if len(prompts) == 1 else f"prompt {number}"
+                raise PromptError(
+                    f"{which} {place} with {count} of the id {id}, as padding does; pass the tokenizer's "
+                    "attention_mask too, or one of ones if these are tokens"
+                )
+
+
+def _edge_run(prompt: Sequence[int], at: int) -> int:
+    """Return how often the first id, or the last, comes in a row there."""
+    run = groupby(prompt if at == 0 else reversed(prompt))
+    return sum(1 for _ in next(run)[1])
