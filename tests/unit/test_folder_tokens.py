@@ -20,7 +20,7 @@ from interlace.workloads.tokenizer import open_tokenizer  # noqa: E402
 TOOL = {"content": "<tool>", "lstrip": False, "rstrip": True, "normalized": False, "single_word": False}
 TYPED = {"__type": "AddedToken", **TOOL}
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "image_token")
-TEXTS = ("a<tool> b<s>ab</s> x", "<s>a<mask>b [SEP]<S><extra>", "</s></s>ab  <tool><tool> <other>")
+TEXTS = ("a<tool> b<s>ab</s> x", "<s>a<mask>b [SEP]<S><extra>", "</s></s>ab  <tool><tool> <other> <OTHER>")
 #: Files of a folder beside tokenizer.json, by name without ".json".
 FOLDERS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -40,6 +40,7 @@ FOLDERS: dict[str, dict[str, Any]] = {
         }
     },
     "added": {"added_tokens": {"<other>": 261, "<tool>": 260}, "special_tokens_map": {"eos_token": "<other>"}},
+    "id of another": {"added_tokens": {"<other>": 257, "<tool>": 260}},
     "all names": {"tokenizer_config": {name: f"<{name}>" for name in NAMES}},
     "typed": {"tokenizer_config": {"cls_token": TYPED, "image_token": TYPED, "pad_token": None}},
     "list": {"tokenizer_config": {"additional_special_tokens": ["<extra>", TYPED]}},
@@ -57,7 +58,9 @@ FOLDERS: dict[str, dict[str, Any]] = {
 }
 
 
-def save(folder: Path, files: dict[str, Any], *, padded: bool = False, byte_level: bool = True) -> Path:
+def save(
+    folder: Path, files: dict[str, Any], *, padded: bool = False, byte_level: bool = True, lowered: bool = False
+) -> Path:
     """A folder with a tokenizer.json whose vocabulary has bytes, "ab", and two added tokens."""
     pre = tokenizers.pre_tokenizers
     letters = sorted(pre.ByteLevel.alphabet()) if byte_level else "▁abxé<>/s"
@@ -67,6 +70,8 @@ def save(folder: Path, files: dict[str, Any], *, padded: bool = False, byte_leve
     of.pre_tokenizer = pre.ByteLevel(add_prefix_space=False) if byte_level else pre.Metaspace()
     of.decoder = tokenizers.decoders.ByteLevel() if byte_level else tokenizers.decoders.Metaspace()
     of.add_special_tokens(["<s>", "</s>"])
+    if lowered:
+        of.normalizer = tokenizers.normalizers.Lowercase()
     if padded:
         of.enable_padding(pad_token="<other>")
     of.save(str(folder / "tokenizer.json"))
@@ -90,6 +95,13 @@ def test_tokens_are_those_of_auto_tokenizer(name: str, tmp_path: Path) -> None:
     check(save(tmp_path, FOLDERS[name]))
 
 
+def test_added_tokens_are_found_in_normalized_texts_and_special_ones_are_not(tmp_path: Path) -> None:
+    check(save(tmp_path, {"added_tokens": {"<other>": 259}}, lowered=True))
+    assert open_tokenizer(tmp_path, None).encode("<OTHER>") == [259]
+    check(save(tmp_path, FOLDERS["added"], lowered=True))
+    assert open_tokenizer(tmp_path, None).encode("<OTHER>") != [259]
+
+
 def test_padding_names_a_token_and_pads_nothing(tmp_path: Path) -> None:
     check(save(tmp_path, {}, padded=True))
     assert read_special_tokens(tmp_path).texts() == {"pad_token": "<other>"}
@@ -101,8 +113,9 @@ def test_classes_add_their_tokens_to_tokenizers_of_their_kind_alone(tmp_path: Pa
     assert read_special_tokens(tmp_path).texts() == (
         transformers.AutoTokenizer.from_pretrained(tmp_path).special_tokens_map
     )
-    save(tmp_path, FOLDERS["class of Llama"])
-    assert read_special_tokens(tmp_path).texts() == {}
+    for folder, byte_level in (("class of Llama", True), ("Mistral", False)):
+        save(tmp_path, FOLDERS[folder], byte_level=byte_level)
+        assert read_special_tokens(tmp_path).texts() == {}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -115,6 +115,8 @@ def test_a_mask_of_ones_says_that_all_are_tokens(model: ToyForCausalLM) -> None:
         ((), LEFT.numpy(), "prompt 0 begins with 4"),
         ((), [*LEFT], "prompt 0 begins with 4"),
         ((60,), LEFT.tolist(), "prompt 0 begins with 4"),
+        ((60,), [[60, 5], [1, 2]], "prompt 0 begins with 1 of the id 60"),
+        ((None, None, (60,)), [[5, 60, 60], [1, 2, 3]], "prompt 0 ends with 2 of the id 60"),
         ((), LEFT[0], "a prompt begins with 4"),
         ((60,), {"input_ids": LEFT.tolist()}, "prompt 0 begins with 4"),
         ((60,), torch.tensor([[60, 5], [60, 6]]), "prompt 0 begins with 1 of the id 60"),
@@ -125,7 +127,7 @@ def test_a_mask_of_ones_says_that_all_are_tokens(model: ToyForCausalLM) -> None:
         ((None, None, (2, 60)), torch.tensor([[5, 6], [5, 60]]), "prompt 1 ends with 1 of the id 60"),
         ((99,), torch.tensor([[99, 5], [6, 7]]), "prompt 0 begins with 1 of the id 99, as padding does"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_what_looks_padded_is_refused_without_a_mask(
     model: ToyForCausalLM, padding: tuple[Any, ...], ids: Any, message: str
@@ -148,7 +150,7 @@ def test_what_looks_padded_is_refused_without_a_mask(
         ((60, None, (60,)), torch.tensor([[5, 60], [6, 60]])),  # each has ended
         ((60,), [60, 60, 5]),
         ((60,), [[60, 60, 5], [1, 2]]),
-        ((60,), [[60, 5], [1, 2]]),
+        ((60, 60), [[60, 5], [1, 2]]),
         ((), torch.tensor([[5, 5, 5], [6, 7, 8]])),
         ((), torch.tensor([7])),
         ((60,), torch.tensor([[5, 5, 6], [5, 5, 7]])),

@@ -113,11 +113,11 @@ def test_without_an_interpreter_or_jinja2_the_error_says_so(monkeypatch: pytest.
 
 
 def test_the_process_imports_neither_interlace_nor_what_the_parent_has(tmp_path: Path) -> None:
-    """It starts from a folder with modules of the names that it needs, which it must not take."""
+    """The folder that it starts in, and PYTHONPATH, have modules of the names that it needs."""
     for name in ("json", "jinja2", "folder"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
     code = "from interlace.workloads.templates import render; print(render('{{ 1 + 1 }}', {}))"
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    code = f"import os; os.chdir({str(tmp_path)!r}); {code}"
+    code = f"import os; os.chdir({str(tmp_path)!r}); os.environ['PYTHONPATH'] = {str(tmp_path)!r}; {code}"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=where, check=False)
     assert done.stdout == "2\n", done.stderr

@@ -263,6 +263,7 @@ def test_a_turn_ends_with_its_context() -> None:
         ("ab", "stop is 'ab'; give the ids"),
         (b"ab", "stop is b'ab'; give the ids"),
         ({2: 3}, "stop is {2: 3}; give the ids"),
+        (10**5000, r"stop is an int of 16,610 bits; give the ids that end a text, as \[2\]"),
         (torch.tensor([3], device="meta"), "stop is a tensor that is on the device meta"),
         (torch.tensor([3]).to_sparse(), "stop is a tensor that has layout torch.sparse_coo"),
         (torch.tensor([3.0]), "stop is a tensor of torch.float32"),

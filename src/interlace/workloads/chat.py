@@ -49,9 +49,9 @@ def chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
         where = f"tokenizer.chat_template in {str(path)!r}" if file is not None else f"chat_template in {CONFIG}"
         raise ModelFileError(f"there is no {where}: this model was not made for chats; leave out --chat")
     # None for what is absent: some templates ask whether it is none, which an undefined name is not.
-    given = {"messages": [{"role": "user", "content": message}], "tools": None, "documents": None}
+    chat = {"messages": [{"role": "user", "content": message}], "tools": None, "documents": None}
     try:
-        return render(template, {**tokens, **given, "add_generation_prompt": True})
+        return render(template, {**tokens, **chat, "add_generation_prompt": True})
     except TemplateError as error:
         raise ModelFileError(
             f"the chat template of {str(path)!r} fails ({error}); write the prompt in the form that the model was "

@@ -69,10 +69,10 @@ def _limit(cpu_s: int, memory_bytes: int) -> None:
     for name, most in {**limits, "RLIMIT_NPROC": 0}.items():
         with suppress(AttributeError, ValueError, OSError):
             kind: int = getattr(resource, name)
-            _, hard = resource.getrlimit(kind)
-            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            later = soft + 1 if name == "RLIMIT_CPU" and soft != hard else soft  # its hard limit sends SIGKILL
-            resource.setrlimit(kind, (soft, later))
+            soft, hard = (most if old == resource.RLIM_INFINITY else min(most, old) for old in resource.getrlimit(kind))
+            if name == "RLIMIT_CPU" and resource.getrlimit(kind)[1] != hard:
+                hard += 1  # at the hard limit the signal is SIGKILL
+            resource.setrlimit(kind, (soft, hard))
 
 
 def _environment() -> Any:
@@ -99,8 +99,8 @@ def _environment() -> Any:
         """A namespace without names that Python gives a meaning to."""
 
         def __init__(*args: Any, **names: Any) -> None:
-            self, *given = args
-            attributes = dict(*given, **names)
+            self, *mappings = args
+            attributes = dict(*mappings, **names)
             for name in attributes:
                 _check_name(name)
             Namespace.__init__(self, attributes)

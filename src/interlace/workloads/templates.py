@@ -35,13 +35,13 @@ _LOOK_S = 0.05  # between looks at the resident bytes
 
 @dataclass(frozen=True)
 class Limits:
-    """What rendering one template may take.
+    """Limits of rendering one template.
 
     Attributes:
         cpu_s, wall_s: seconds.
         memory_bytes: beyond those of the interpreter with jinja2.
         characters: of the text, far more than positions of any model here.
-        watches_memory: whether the parent looks at the process's memory.
+        watches_memory: whether the parent looks at the memory of the process.
     """
 
     cpu_s: int = 5
@@ -102,14 +102,14 @@ def _package_folders() -> list[str]:
 
 def _communicate(process: subprocess.Popen[bytes], request: bytes, limits: Limits) -> bytes:
     """Send the request and return the answer. Raises TemplateError at a limit that the parent enforces."""
-    end, given = monotonic() + limits.wall_s, request or None
+    end, unsent = monotonic() + limits.wall_s, request or None
     while True:
         left = end - monotonic()
         try:
-            output, _ = process.communicate(given, timeout=min(left, _LOOK_S) if limits.watches_memory else left)
+            output, _ = process.communicate(unsent, timeout=min(left, _LOOK_S) if limits.watches_memory else left)
             return output
         except subprocess.TimeoutExpired:
-            given = None  # communicate goes on from where it was
+            unsent = None  # communicate goes on from where it was
         if monotonic() >= end:
             raise TemplateError(f"it takes more than {limits.wall_s:g} s")
         if limits.watches_memory and _resident_bytes(process.pid) > limits.memory_bytes:
@@ -119,8 +119,8 @@ def _communicate(process: subprocess.Popen[bytes], request: bytes, limits: Limit
 def _resident_bytes(pid: int) -> int:
     """Return the memory that a process has in use, 0 if the system does not tell."""
     try:
-        told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, timeout=5, check=False).stdout
-        return int(told) << 10
+        command = ["ps", "-o", "rss=", "-p", str(pid)]
+        return int(subprocess.run(command, capture_output=True, timeout=5, check=False).stdout) << 10
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return 0
 
@@ -131,8 +131,8 @@ def _text(output: bytes, status: int, limits: Limits) -> str:
     try:
         answer = json.loads(output)
     except ValueError:
-        ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        raise TemplateError(f"its process ended with {ended}") from None
+        cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        raise TemplateError(f"its process ended with {cause}") from None
     if "missing" in answer:
         raise ModelFileError(f"chat templates need jinja2: {answer['missing']}; `pip install 'interlace[generate]'`")
     if "error" in answer:

@@ -28,7 +28,7 @@ def is_array(values: object) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """What tensors and arrays may hold.
+    """Permitted content of tensors and arrays.
 
     Attributes:
         such: for messages.
@@ -100,18 +100,18 @@ def id_list(values: Any) -> list[int]:
     Raises:
         PromptError: there are none, or not in one dimension, or one is no whole number.
     """
-    given = to_lists(values, "a prompt")
-    if isinstance(given, _TEXTS) or not isinstance(given, Sequence):
-        raise PromptError(f"a prompt is {shown(given)}; give ids of tokens, as a list of ints")
-    if len(given) > _MOST:
-        raise PromptError(f"a prompt has {len(given)} ids; give at most {_MOST}")
+    content = to_lists(values, "a prompt")
+    if isinstance(content, _TEXTS) or not isinstance(content, Sequence):
+        raise PromptError(f"a prompt is {shown(content)}; give ids of tokens, as a list of ints")
+    if len(content) > _MOST:
+        raise PromptError(f"a prompt has {len(content)} ids; give at most {_MOST}")
     try:
-        found = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(given)]
+        ids = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(content)]
     except ArgumentError as error:
         raise PromptError(f"{error}, an id of a token") from None
-    if not found:
+    if not ids:
         raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
-    return found
+    return ids
 
 
 def check_vocabulary(ids: Sequence[int], vocabulary: int) -> None:
@@ -131,14 +131,15 @@ def stop_ids(values: Any, where: str) -> tuple[int, ...]:
         ArgumentError: they are no ids, or one id by itself.
     """
     try:
-        given = to_lists(values, "stop")
+        content = to_lists(values, "stop")
     except PromptError as error:
         raise ArgumentError(f"{where}: {error}") from None
-    ids = isinstance(given, (Collection, Iterator)) and not isinstance(given, (*_TEXTS, Mapping))
-    if not ids:
-        such = f"[{given}]" if type(given) is int and given >= 0 else "[2]"
-        raise ArgumentError(f"{where}: stop is {shown(given)}; give the ids that end a text, as {such}, or [] for none")
-    first = [*islice(given, _MOST_STOPS + 1)]
+    has_ids = isinstance(content, (Collection, Iterator)) and not isinstance(content, (*_TEXTS, Mapping))
+    if not has_ids:
+        such = [content] if type(content) is int and 0 <= content < 1 << 31 else [2]
+        value = shown(content)
+        raise ArgumentError(f"{where}: stop is {value}; give the ids that end a text, as {such}, or [] for none")
+    first = [*islice(content, _MOST_STOPS + 1)]
     if len(first) > _MOST_STOPS:
         raise ArgumentError(f"{where}: stop has more than {_MOST_STOPS} ids; give those that end a text")
     return tuple(whole(id, where, f"stop[{i}]") for i, id in enumerate(first))
@@ -147,7 +148,7 @@ def stop_ids(values: Any, where: str) -> tuple[int, ...]:
 def step_ids(
     tokens: Sequence[int] | torch.Tensor, taken: Sequence[int], batch: int, vocabulary: int, device: torch.device
 ) -> torch.Tensor:
-    """Return the token of each slot, as a step takes them; those of slots that are not taken are not looked at.
+    """Return the token of each slot, as a step takes them; those of slots without a sequence are not looked at.
 
     Raises:
         PromptError: ids out of the vocabulary, or not as many as slots.
@@ -159,12 +160,13 @@ def step_ids(
             raise PromptError(f"tokens are a tensor of {tokens.dtype}; give ids of tokens, as torch.int64")
         if tokens.shape != (batch,):
             raise PromptError(f"tokens have shape {tuple(tokens.shape)}; give ({batch},), one for each slot")
-        return tokens.clamp(0, vocabulary - 1)
-    given = to_lists(tokens, "the token of each slot")
-    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or len(given) != batch:
-        count = len(given) if isinstance(given, (list, tuple)) else shown(given)
+        wide = tokens if tokens.dtype in (torch.int32, torch.int64) else tokens.long()  # some cannot be clamped
+        return wide.clamp(0, vocabulary - 1)
+    content = to_lists(tokens, "the token of each slot")
+    if not isinstance(content, Sequence) or isinstance(content, (str, bytes)) or len(content) != batch:
+        count = len(content) if isinstance(content, (list, tuple)) else shown(content)
         raise PromptError(f"{count} tokens were given; give {batch}, one for each slot")
-    chosen = id_list([given[slot] for slot in taken])
-    check_vocabulary(chosen, vocabulary)
-    ids = dict(zip(taken, chosen, strict=True))
+    active = id_list([content[slot] for slot in taken])
+    check_vocabulary(active, vocabulary)
+    ids = dict(zip(taken, active, strict=True))
     return torch.tensor([ids.get(slot, 0) for slot in range(batch)])

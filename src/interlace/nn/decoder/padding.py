@@ -92,13 +92,13 @@ def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> 
     dense = packed or is_array(ids)
     if isinstance(ids, torch.Tensor) and ids.is_nested:
         ids, dense = [*ids.unbind()], False
-    given = to_lists(ids, "a prompt")
-    if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(given, Sequence):
-        raise PromptError(f"a prompt is {shown(given)}; give ids of tokens, as a list of ints, or several such")
-    if not len(given):
+    values = to_lists(ids, "a prompt")
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(values, Sequence):
+        raise PromptError(f"a prompt is {shown(values)}; give ids of tokens, as a list of ints, or several such")
+    if not len(values):
         raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
-    single = not (isinstance(given[0], (Sequence, Mapping)) or (is_array(given[0]) and given[0].ndim))
-    rows: Sequence[Any] = [given] if single else given
+    single = not (isinstance(values[0], (Sequence, Mapping)) or (is_array(values[0]) and values[0].ndim))
+    rows: Sequence[Any] = [values] if single else values
     masks = [None] * len(rows) if mask is None else _mask_rows(mask, len(rows), single)
     prompts, bare = [], []
     for number, (row, own) in enumerate(zip(rows, masks, strict=True)):
@@ -164,8 +164,8 @@ def _mask_rows(mask: Any, count: int, single: bool) -> Sequence[Any]:
     if single:
         return [rows]
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)) or len(rows) != count:
-        found = len(rows) if isinstance(rows, Sequence) else shown(rows)
-        raise PromptError(f"attention_mask is of {found} prompts, the ids of {count}; give it in the shape of the ids")
+        other = len(rows) if isinstance(rows, Sequence) else shown(rows)
+        raise PromptError(f"attention_mask is of {other} prompts, the ids of {count}; give it in the shape of the ids")
     return rows
 
 
@@ -173,19 +173,19 @@ def _tokens(ids: Any, mask: Any) -> list[int]:
     """Return the ids that a mask has, as ints."""
     if mask is None:
         return id_list(ids)
-    given, held = to_lists(ids, "a prompt"), to_lists(mask, "attention_mask", MASK)
-    several = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-    if not several or not isinstance(held, Sequence) or len(given) != len(held):
-        shape = f"{len(held)} positions" if isinstance(held, Sequence) else shown(held)
-        of = f"{len(given)} ids" if several else shown(given)
+    values, entries = to_lists(ids, "a prompt"), to_lists(mask, "attention_mask", MASK)
+    several = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
+    if not several or not isinstance(entries, Sequence) or len(values) != len(entries):
+        shape = f"{len(entries)} positions" if isinstance(entries, Sequence) else shown(entries)
+        of = f"{len(values)} ids" if several else shown(values)
         raise PromptError(f"attention_mask has {shape} for {of}; give it in the shape of the ids")
-    for position, entry in enumerate(held):
+    for position, entry in enumerate(entries):
         if not isinstance(entry, (bool, int, float, np.generic)) or entry not in (0, 1):
             raise PromptError(f"attention_mask[{position}] is {shown(entry)}; it is 1 for a token, 0 for a pad")
-    chosen = [id for id, entry in zip(given, held, strict=True) if entry]
-    if given and not chosen:
+    tokens = [id for id, entry in zip(values, entries, strict=True) if entry]
+    if values and not tokens:
         raise PromptError("attention_mask has no token; give a prompt of one at least")
-    return id_list(chosen)
+    return id_list(tokens)
 
 
 def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bool) -> None:
@@ -194,7 +194,8 @@ def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bo
     One pad and a token that happens to be there look the same. A declared pad is one, unless it begins or ends texts
     too. An id that ends texts is taken for a pad where it comes twice, or in some rows alone. Any other id is where it
     comes twice in some rows alone; or, if no pad is declared, where a row begins with it twice. Lists need no padding,
-    so they are refused only where ids that pad come twice in some rows alone.
+    so they are refused only for ids that pad, in some rows alone: for one that begins or ends texts, where it comes
+    twice.
 
     Args:
         dense: whether the rows are those of a tensor.
@@ -208,13 +209,13 @@ def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bo
             pads = id == padding.pad or id in padding.stop
             alone = id == padding.pad and id != padding.begin and id not in padding.stop
             if not dense:
-                refused = pads and some and count > 1
+                is_padded = pads and some and (count > 1 or alone)
             elif pads:
-                refused = count > 1 or some or alone
+                is_padded = count > 1 or some or alone
             else:
                 left = at == 0 and padding.pad is None and id != padding.begin
-                refused = (some or left) and 1 < count < len(prompt)
-            if refused:
+                is_padded = (some or left) and 1 < count < len(prompt)
+            if is_padded:
                 which = "a prompt" if len(prompts) == 1 else f"prompt {number}"
                 raise PromptError(
                     f"{which} {place} with {count} of the id {id}, as padding does; pass the tokenizer's "

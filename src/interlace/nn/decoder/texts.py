@@ -12,7 +12,7 @@ from interlace.nn.decoder.sampling import Sampling
 
 
 class Texts:
-    """What a decoder does with whole prompts."""
+    """Methods of a decoder that take whole prompts."""
 
     def generate(
         self: Steps,
@@ -26,13 +26,13 @@ class Texts:
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[int] | list[list[int]]:
-        """What follows a prompt: a list of ids, or for a list of prompts a list of such; see ``stream``."""
+        """Return what follows a prompt: a list of ids, or for a list of prompts a list of such; see ``stream``."""
         prompts, single = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
-        found: list[list[int]] = [[] for _ in prompts]
+        texts: list[list[int]] = [[] for _ in prompts]
         sampling, ends = Sampling(temperature, top_k, top_p, seed), self.stop if stop is None else stop
         for piece in run(self, prompts, max_new_tokens, ends, sampling, "Decoder.generate"):
-            found[piece.sequence].append(piece.token)
-        return found[0] if single else found
+            texts[piece.sequence].append(piece.token)
+        return texts[0] if single else texts
 
     def stream(
         self: Steps,
@@ -46,7 +46,7 @@ class Texts:
         top_p: float | None = None,
         seed: int = 0,
     ) -> TextStream:
-        """The same, token by token as they come, each with the number of its prompt.
+        """Return the same, token by token as they come, each with the number of its prompt.
 
         Prompts beyond the slots or the pages wait until a sequence has ended. Every prompt's tokens are those that it
         would have alone. From its first token to its end the decoder does nothing else, in any thread; an iterator that

@@ -1,4 +1,4 @@
-"""Who uses a decoder: one call at a time, or one stream of texts from its first token to its end.
+"""Exclusive use of a decoder: one call at a time, or one stream of texts from its first token to its end.
 
 Every call changes lengths, caches and the tokens that a step takes. Two threads that interleave would read each other's
 rows and get a wrong text without an error, so a second user is refused, not queued:
@@ -22,7 +22,7 @@ from interlace.core.errors import BusyError
 
 
 class Turns:
-    """Admits one user."""
+    """A lock that admits one user, and refuses others."""
 
     def __init__(self) -> None:
         self._lock = Lock()
