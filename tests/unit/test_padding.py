@@ -191,6 +191,16 @@ def test_masks_that_mean_nothing_are_refused(model: ToyForCausalLM, ids: Any, ma
     assert decoder.taken == ()
 
 
+def test_a_past_of_padded_prompts_is_refused(model: ToyForCausalLM) -> None:
+    decoder = decoder_of(model)
+    slot = decoder.join(LEFT[0], attention_mask=torch.ones(7))
+    past = [(k[:1, :, :7].clone(), v[:1, :, :7].clone()) for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True)]
+    decoder.leave(slot)
+    with pytest.raises(PromptError, match="attention_mask leaves out pads, of which a past has keys and values too"):
+        decoder.join(LEFT[0], past, attention_mask=MASK[0])
+    decoder.leave(decoder.join(LEFT[0], past, attention_mask=torch.ones(7)))
+
+
 def test_a_batch_is_no_prompt_of_one_sequence(model: ToyForCausalLM) -> None:
     with pytest.raises(PromptError, match="input_ids have 2 prompts; give one"):
         decoder_of(model).join({"input_ids": LEFT, "attention_mask": MASK})

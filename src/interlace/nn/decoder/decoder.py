@@ -226,7 +226,7 @@ class Decoder(Texts):
             ArgumentError: another way of sampling.
         """
         check_type(sampling, Sampling, "Decoder.join", "sampling", "Sampling(temperature=0.8)")
-        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding)
+        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding, past)
         with self.turns.take("Decoder.join"):
             return self._join(tokens, past, sampling)
 

@@ -118,11 +118,19 @@ def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> 
     return prompts, single
 
 
-def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding) -> list[int]:
-    """Return one prompt without padding; see ``read_prompts``. A tokenizer's batch of one prompt is one."""
+def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding, past: Any = None) -> list[int]:
+    """Return one prompt without padding; see ``read_prompts``. A tokenizer's batch of one prompt is one.
+
+    Args:
+        past: keys and values of its first ids, which hold no pads.
+    """
     packed = isinstance(ids, Mapping)
     ids, mask = _unpack_one(ids, mask)
     prompt = _tokens(ids, mask)
+    if past is not None and mask is not None and len(prompt) < len(mask):
+        raise PromptError(
+            "attention_mask leaves out pads, of which a past has keys and values too; run the model without padding"
+        )
     if mask is None:
         _check_padding([prompt], padding, packed or is_array(ids))
     check_vocabulary(prompt, vocabulary)
