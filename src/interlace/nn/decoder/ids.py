@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,23 +33,26 @@ class Content:
     Attributes:
         such: for messages.
         kinds: of dtypes of NumPy.
-        dtypes: of PyTorch.
+        admits: whether a dtype of PyTorch is one.
     """
 
     such: str
     kinds: str
-    dtypes: frozenset[torch.dtype]
+    admits: Callable[[torch.dtype], bool]
 
 
 _INTEGERS = frozenset(
     (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64)
 )
-IDS = Content("ids of tokens", "iuO", _INTEGERS)
-MASK = Content(
-    "ones and zeros",
-    "iuObf",
-    _INTEGERS | {torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64},
-)
+
+
+def _is_plain(dtype: torch.dtype) -> bool:
+    """Return whether a dtype holds real numbers or truth values, and PyTorch makes lists of them."""
+    return dtype in _INTEGERS or dtype is torch.bool or (dtype.is_floating_point and dtype.itemsize > 1)
+
+
+IDS = Content("ids of tokens", "iuO", _INTEGERS.__contains__)
+MASK = Content("ones and zeros", "iuObf", _is_plain)
 
 
 def fault_of(tensor: torch.Tensor) -> str:
@@ -82,7 +85,7 @@ def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
     if tensor and (fault := fault_of(values)):
         raise PromptError(f"{what} is a tensor that {fault}")
     count = values.numel() if tensor else values.size
-    if count and (values.dtype not in content.dtypes if tensor else values.dtype.kind not in content.kinds):
+    if count and (not content.admits(values.dtype) if tensor else values.dtype.kind not in content.kinds):
         kind, such = ("a tensor", "torch.int64") if tensor else ("an array", "int64")
         raise PromptError(f"{what} is {kind} of {values.dtype}; give {content.such}, as {such}")
     if count > _MOST:
