@@ -72,13 +72,13 @@ def test_another_version_of_what_compiles_finds_nothing_of_this_one(
 def test_an_entry_whose_times_cannot_be_set_is_read(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shared cache may be somebody else's."""
+    """A cache may lie on a disk that may only be read."""
     first = compile_it()
 
-    def refused(path: Path) -> None:
-        raise PermissionError(path)
+    def refused(file: int) -> None:
+        raise PermissionError(file)
 
-    monkeypatch.setattr(cache.os, "utime", refused)
+    monkeypatch.setattr(os, "utime", refused)
     assert (compile_it(), len(compiled)) == (first, 1)
 
 
@@ -107,6 +107,33 @@ def test_an_entry_of_which_one_bit_is_another_is_compiled_anew(folder: Path, com
     assert entry.read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: value} for name in ("function", "ptx", "registers") for value in (None, [], -1)),
+        *({"warnings": value} for value in (None, "line", [3])),
+    ],
+    ids=str,
+)
+def test_a_whole_entry_of_another_form_is_compiled_anew(
+    folder: Path, compiled: list[str], change: dict[str, object]
+) -> None:
+    first = compile_it()
+    (entry,) = folder.iterdir()
+    facts, cubin = cache.lookup(entry.name)  # type: ignore[misc]
+    for changed in ((facts | change, cubin), ({}, cubin), (facts, b"no cubin")):
+        cache.keep(entry.name, *changed)
+        assert compile_it() == first
+    assert len(compiled) == 4
+
+
+def test_a_cache_that_others_may_write_is_not_read(folder: Path, compiled: list[str]) -> None:
+    first = compile_it()
+    folder.chmod(0o770)
+    with pytest.warns(RuntimeWarning, match="others may write it"):
+        assert (compile_it(), len(compiled)) == (first, 2)
+
+
 def test_what_does_not_compile_is_not_kept_and_a_folder_that_cannot_be_written_keeps_nothing(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +152,6 @@ def test_a_pipe_in_place_of_an_entry_is_not_read(folder: Path, monkeypatch: pyte
     (entry,) = folder.iterdir()
     entry.unlink()
     os.mkfifo(entry)
-    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it is read"))
     assert compile_it() == first
     assert entry.is_fifo()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -234,12 +235,59 @@ def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: l
         ({}, columns),
         ({**facts, "plan": {**facts["plan"], "workers": 7}}, columns),
         ({**facts, "rests_on": [["hope", None]]}, columns),
+        *(({**facts, name: value}, columns) for name in ("edges", "by_wait", "of") for value in ("x", 1.5, -1, [])),
+        *(({**facts, "rests_on": value}, columns) for value in (3, "", [3], [["wait", 3]], [["wait", {"k": []}]])),
+        ({**facts, "by_wait": facts["edges"] + 1}, columns),
+        ({**facts, "plan": "none"}, columns),
+        *(({**facts, "plan": {**facts["plan"], "order": value}}, columns) for value in (None, 3, ["row"])),
+        *((facts, archive(**{**table, "items.op": value})) for value in (np.array("x"), np.array(3), np.ones((2, 2)))),
+        (facts, columns.replace(b"PK", b"KP")),
     ]
     for n, entry in enumerate(entries, 1):
         cache.keep(own, *entry)
         assert same(kept.proved(graph(), CHOICES), first)
         assert len(made) == 1 + n
     assert not (folder.parent / "unpickled").exists()
+
+
+@pytest.mark.parametrize("line", [b"[]", b"3", b"{", b"[" * 100_000, b"\xff", b"9" * 5000, b""])
+def test_whole_entries_whose_facts_are_none_are_ignored(folder: Path, made: list[Proof], line: bytes) -> None:
+    first = kept.proved(graph(), CHOICES)
+    (entry,) = folder.iterdir()
+    rest = line + b"\n"
+    entry.write_bytes(cache._checksum(entry.name, rest) + rest)
+    assert same(kept.proved(graph(), CHOICES), first)
+    assert len(made) == 2
+
+
+class Odd(dict[str, il.SyncPolicy]):
+    """Items that are not what one finds under their names."""
+
+    def items(self) -> object:  # type: ignore[override]
+        return {name: il.TileSync() for name in self}.items()
+
+
+def test_of_mappings_that_are_no_dicts_and_classes_that_only_say_they_are_the_packages_nothing_is_kept(
+    folder: Path, made: list[Proof]
+) -> None:
+    some = graph()
+    named = {op.name: il.RowSync() for op in some.ops}
+    foreign = type("RowSync", (OwnSync,), {"__module__": il.RowSync.__module__})
+    for policy in (Odd(named), MappingProxyType(named), foreign()):
+        kept.proved(some, replace(CHOICES, policy=policy))
+    assert len(made) == 3
+    assert not folder.exists()
+
+
+def test_a_cache_that_others_may_write_keeps_nothing_and_is_told(folder: Path, made: list[Proof]) -> None:
+    first = kept.proved(graph(), CHOICES)
+    folder.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="others may write it"):
+        assert same(kept.proved(graph(), CHOICES), first)
+    assert len(made) == 2
+    folder.chmod(0o700)
+    assert same(kept.proved(graph(), CHOICES), first)
+    assert len(made) == 2
 
 
 def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:

@@ -320,3 +320,10 @@ def test_a_damaged_plan_is_refused_or_runs_right(name: str) -> None:
     assert not ended["says nothing"]
     assert ended["verified"] > 0, ended
     assert min(ended["PlanFormatError"], ended["ItemError"]) >= 3, ended
+
+
+def test_a_repeated_param_is_refused() -> None:
+    """Plan files and digests hold params by name, so two plans would look like one."""
+    op = il.workloads.two_copies(64, 64).ops[0]
+    with pytest.raises(ParamError, match=r"params \['BM', 'BM'\] repeat a name"):
+        replace(op, params=(("BM", 1), ("BM", 2)), body=None)

@@ -14,6 +14,7 @@ import pytest
 import interlace as il
 from interlace.core.dtypes import bf16, fp16
 from interlace.core.errors import PlanError
+from interlace.core.files import cache_dir
 from interlace.deploy import Deployment, deployment, store
 from interlace.deploy.store import Kept
 from interlace.executors.one_launch import OneLaunchExecutor
@@ -165,6 +166,15 @@ def test_a_folder_in_the_place_of_the_file_is_ignored_with_a_warning() -> None:
         assert launch().kept is None
 
 
+def test_a_cache_that_others_may_write_is_not_read_and_not_written(cache: Path) -> None:
+    keep()
+    cache.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="not used as a cache, since others may write it"):
+        assert launch().setting() == launch().default
+    with pytest.raises(OSError, match="others may write it"):
+        keep()
+
+
 def test_many_writers_at_once_leave_every_entry_whole(cache: Path) -> None:
     settings = [in_parts(parts) for parts in (1, 2, 3, 4)]
 
@@ -179,15 +189,15 @@ def test_many_writers_at_once_leave_every_entry_whole(cache: Path) -> None:
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert store.cache_dir() == tmp_path
+    assert cache_dir() == tmp_path
     monkeypatch.delenv("INTERLACE_CACHE_DIR")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert store.cache_dir() == tmp_path / "xdg" / "interlace"
+    assert cache_dir() == tmp_path / "xdg" / "interlace"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")  # to be ignored, says the specification
-    assert store.cache_dir() == tmp_path / "home" / ".cache" / "interlace"
+    assert cache_dir() == tmp_path / "home" / ".cache" / "interlace"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert store.cache_dir() == tmp_path / "home" / ".cache" / "interlace"
+    assert cache_dir() == tmp_path / "home" / ".cache" / "interlace"
 
 
 def test_without_a_home_nothing_is_found_and_the_message_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +208,7 @@ def test_without_a_home_nothing_is_found_and_the_message_says_what_to_set(monkey
     for name in ("INTERLACE_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(OSError, match="set INTERLACE_CACHE_DIR"):
-        store.cache_dir()
+        cache_dir()
     assert launch().kept is None
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import GraphError, PlanError
-from interlace.core.files import cache_dir, check_regular, write_whole
+from interlace.core.store import Store
 from interlace.core.version import VERSION
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
@@ -31,7 +30,7 @@ from interlace.policies.setting import Setting
 
 _SCHEMA = 2
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12  # of a launch: a nanosecond, eleven days
-_FOLDER = "tune"
+_STORE = Store("tune", re.compile(r"[0-9a-f]{32}\.json"))
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,7 @@ def make_store() -> None:
     Raises:
         OSError: nothing can be kept there.
     """
-    folder = cache_dir() / _FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryFile(dir=folder):
-        pass
+    _STORE.make()
 
 
 def store(graph: Graph, device: DeviceSpec, executor: type[Executor], kept: Kept) -> Path:
@@ -69,11 +65,8 @@ def store(graph: Graph, device: DeviceSpec, executor: type[Executor], kept: Kept
         OSError: the cache cannot be written.
     """
     key = _key(graph, device, executor)
-    path = _path(key)
-    make_store()
     entry = {"schema_version": _SCHEMA, "key": key, **vars(kept), "setting": kept.setting.to_data()}
-    write_whole(path, json.dumps(entry, indent=1) + "\n")
-    return path
+    return _STORE.write(_name(key), (json.dumps(entry, indent=1) + "\n").encode())
 
 
 def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept | None:
@@ -81,18 +74,20 @@ def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept |
     key = _key(graph, device, executor)
     where = "the cache of tuned settings"
     try:
-        path = _path(key)
-        where = str(path)
-        check_regular(path)
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        name = _name(key)
+        where = str(_STORE.path(name))
+        content = _STORE.read(name)
+        if content is None:
+            return None
+        entry = json.loads(content.decode())
         if entry["schema_version"] != _SCHEMA or entry["key"] != key:
             raise ValueError("it is of another schema, or for something else")
         kept = Kept(Setting.from_data(entry["setting"]), _us(entry["us"]), _us(entry["library_us"], or_none=True))
         executor.check_setting(graph, kept.setting, device)
         return kept
-    except FileNotFoundError:
+    except FileNotFoundError:  # there is no home folder
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, GraphError, PlanError) as error:
+    except Exception as error:  # noqa: BLE001  # a file may hold anything
         message = f"{where} is ignored: {type(error).__name__}: {error}; `interlace tune` writes it anew"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
         return None
@@ -121,9 +116,9 @@ def _op(graph: Graph, op: Op) -> dict[str, Any]:
     return told if kernel.tiling else {**told, "grid": list(op.grid)}
 
 
-def _path(key: dict[str, Any]) -> Path:
+def _name(key: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return cache_dir() / _FOLDER / f"{digest[:32]}.json"
+    return f"{digest[:32]}.json"
 
 
 def _key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str, Any]:

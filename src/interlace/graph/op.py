@@ -105,7 +105,7 @@ class Op:
         ArgumentError: an attribute of another type.
         ShapeError: a grid that is none, an access map that has no meaning for this grid and reduction, or one
             argument for several; ``when`` names no argument that is read.
-        ParamError: a param that is neither a number nor a text.
+        ParamError: a param that is neither a number nor a text, or two of one name.
     """
 
     name: str
@@ -138,6 +138,8 @@ class Op:
         if any(len(pair) != 2 for pair in params):
             raise ParamError(f"{where}: params is {shown(self.params)}; give pairs, such as (('N', 64),)")
         object.__setattr__(self, "params", tuple((name, _number(where, name, value)) for name, value in params))
+        if len({name for name, _ in self.params}) < len(self.params):
+            raise ParamError(f"{where}: params {[name for name, _ in self.params]} repeat a name; give each one value")
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
             raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
         if self.tiles >= _INT32:

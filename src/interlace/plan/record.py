@@ -71,7 +71,7 @@ def read(facts: Mapping[str, Any], columns: bytes, graph: Graph) -> tuple[Plan, 
     """The plan that was ``written``, on its graph, and what was found of it.
 
     Raises:
-        KeyError, TypeError, ValueError, OSError, zipfile.BadZipFile: it is none, or has another form.
+        Exception: it is none, or has another form; NumPy's reader of archives may raise anything.
     """
     with np.load(io.BytesIO(columns), allow_pickle=False) as arrays:
         items, waits = _table(Items, arrays, "items"), _table(Waits, arrays, "waits")
@@ -79,16 +79,40 @@ def read(facts: Mapping[str, Any], columns: bytes, graph: Graph) -> tuple[Plan, 
     plan = Plan(
         graph,
         Dispatch(head["dispatch"]),
-        head["workers"],
-        head["semaphores"],
+        _count(head["workers"]),
+        _count(head["semaphores"]),
         items,
         waits,
-        head["policy"],
-        head["order"],
-        Stealing(head["most"], Victim(head["victim"])),
+        _text(head["policy"]),
+        _text(head["order"]),
+        Stealing(None if head["most"] is None else _count(head["most"]), Victim(head["victim"])),
     )
+    if type(facts["rests_on"]) is not list:
+        raise ValueError(f"{facts['rests_on']!r} is no list of orderings")
     rests_on = tuple((Ordering(ordering), _edge_of(edge)) for ordering, edge in facts["rests_on"])
-    return plan, Found(Coverage(facts["edges"], facts["by_wait"], rests_on), facts["of"])
+    edges, by_wait = _count(facts["edges"]), _count(facts["by_wait"])
+    if by_wait > edges:
+        raise ValueError(f"{by_wait} of {edges} dependencies")
+    return plan, Found(Coverage(edges, by_wait, rests_on), _text(facts["of"]))
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return int(value)
+
+
+def _count(value: Any) -> int:
+    count = _integer(value)
+    if count < 0:
+        raise ValueError(f"{value!r} is no count")
+    return count
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is no text")
+    return str(value)
 
 
 def _head(plan: Plan) -> dict[str, Any]:
@@ -118,4 +142,7 @@ def _edge(edge: Edge) -> dict[str, Any]:
 
 def _edge_of(data: Mapping[str, Any]) -> Edge:
     tensor, lo, hi = data["region"]
-    return Edge(**{**data, "hazard": Hazard[data["hazard"]], "region": Region(tensor, tuple(lo), tuple(hi))})
+    region = Region(_text(tensor), tuple(map(_integer, lo)), tuple(map(_integer, hi)))
+    texts = {name: _text(data[name]) for name in ("op", "producer", "consumer", "arg")}
+    k = None if data["k"] is None else _count(data["k"])
+    return Edge(hazard=Hazard[data["hazard"]], region=region, k=k, **texts)

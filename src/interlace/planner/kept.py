@@ -15,8 +15,8 @@ Why what is read is as good as proved here. The process that wrote it proved it,
 proving again would give the same. A file begins with a hash of its key and of all that follows, so one that is damaged,
 cut off or renamed counts as absent. Of what is read everything is proved again but one step (``verify.recalled``): what
 depends on what, and that waits enforce it, takes long, and is believed of the plan whose digest is written beside it,
-and of no other. That guards against every accident, and not against somebody who writes to this user's cache, who
-could as well exchange the kernels that were compiled there, or the package.
+and of no other. That guards against every accident. Other users cannot write to this user's cache (``core/store``), and
+a program that runs as this user could as well exchange the kernels that were compiled there, or the package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -34,7 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.errors import InterlaceError
 from interlace.core.version import VERSION
 from interlace.graph.graph import Graph, to_data
 from interlace.kernels.cuda import cache as disk
@@ -91,8 +89,8 @@ def _lookup(key: str, graph: Graph) -> Proof | None:
         return None
     try:
         return recalled(*read(*kept, graph))
-    except (KeyError, TypeError, ValueError, OSError, zipfile.BadZipFile, InterlaceError):
-        return None  # not what is written here, so it is made and written anew
+    except Exception:  # noqa: BLE001  # a file may hold anything: what is not written here is made and written anew
+        return None
 
 
 def _key(what: Callable[[], Mapping[str, Any]]) -> str | None:
@@ -128,17 +126,27 @@ def _told(value: Any) -> Any:
     """A choice as JSON data, equal only for equal ones. Raises TypeError if it is not the package's own."""
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, np.generic | np.ndarray):
-        return [str(value.dtype), value.tolist()]  # which is no JSON where it is of objects
-    if isinstance(value, Mapping):
-        return ["by name", *([name, _told(each)] for name, each in value.items())]
-    if type(value) in (tuple, list):
-        return ["in order", *map(_told, value)]
     kind = type(value)
-    if kind.__module__.partition(".")[0] != _PACKAGE:
+    if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
+        return [str(value.dtype), value.tolist()]  # which is no JSON where it is of objects
+    if kind is dict:  # of another mapping nobody knows whether its items are what one finds there
+        return ["by name", *([_told(name), _told(each)] for name, each in value.items())]
+    if kind in (tuple, list):
+        return ["in order", *map(_told, value)]
+    if not _is_own(kind):
         raise TypeError(f"{value!r} is of {kind.__module__}, of which no key tells what it does")
     if isinstance(value, Enum):
         return [kind.__qualname__, value.name]
     if not is_dataclass(value) or vars(value).keys() != {f.name for f in fields(value)}:
         raise TypeError(f"{value!r} has more to it than its fields")
     return [f"{kind.__module__}.{kind.__qualname__}", *([f.name, _told(getattr(value, f.name))] for f in fields(value))]
+
+
+def _is_own(kind: type) -> bool:
+    """Return whether a class is one of this package, rather than one that says so."""
+    if kind.__module__.partition(".")[0] != _PACKAGE:
+        return False
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind

@@ -5,23 +5,21 @@ compiler and architecture, and proved plans (``planner/kept``), one for each gra
 
 The key has all that these depend on: text, options, and the versions of what compiles it. A file is written whole,
 then renamed, so readers never see half of one; one that is damaged nevertheless counts as absent and is written anew.
-What is no file there, such as a pipe, counts as absent, too.
-A folder that cannot be written keeps nothing, and nothing else is lost.
+What is no file there, such as a pipe, counts as absent, too. A folder that cannot be written keeps nothing, and nothing
+else is lost. ``core/store`` says whose folders and files are used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from interlace.core.files import cache_dir, check_regular, write_whole
+from interlace.core.store import Store, UnsafeCacheError, warn_unsafe
 
-_FOLDER = "compiled"
+_STORE = Store("compiled", re.compile(r"[0-9a-f]{1,64}"))
 _SCHEMA = 3  # of the facts: another number where others are kept
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 #: Files that are kept; those that were used longest ago go first.
@@ -36,43 +34,33 @@ def key_of(**told: Any) -> str:
 def lookup(key: str) -> tuple[dict[str, Any], bytes] | None:
     """The facts and the binary that were kept under a key; None if there are none, or they are damaged."""
     try:
-        path = _path(key)
-        check_regular(path)
-        content = path.read_bytes()
-        told, rest = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
-        if told != _checksum(key, rest):
-            return None
+        content = _STORE.read(key)
     except OSError:
         return None
-    with suppress(OSError):  # a file of somebody else's is as good
-        os.utime(path)
-    facts, _, binary = rest.partition(b"\n")
-    return json.loads(facts), binary
+    if content is None:
+        return None
+    told, rest = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    if told != _checksum(key, rest):
+        return None
+    line, _, binary = rest.partition(b"\n")
+    try:
+        facts = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return (facts, binary) if isinstance(facts, dict) else None
 
 
 def keep(key: str, facts: Mapping[str, Any], binary: bytes) -> None:
     """Keep facts and a binary under a key, if the cache can be written."""
     rest = json.dumps(dict(facts)).encode() + b"\n" + binary
     try:
-        path = _path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, _checksum(key, rest) + rest)
-        _prune(path.parent)
+        _STORE.write(key, _checksum(key, rest) + rest)
+        _STORE.prune(MOST)
+    except UnsafeCacheError as error:
+        warn_unsafe(error)
     except OSError:
         return
 
 
-def _prune(folder: Path) -> None:
-    """Delete what was used longest ago; another process may be faster."""
-    with os.scandir(folder) as entries:
-        used = sorted(((entry.stat().st_mtime_ns, entry.path) for entry in entries), reverse=True)
-    for _, path in used[MOST:]:
-        Path(path).unlink(missing_ok=True)
-
-
 def _checksum(key: str, rest: bytes) -> bytes:
     return hashlib.sha256(key.encode() + rest).digest()
-
-
-def _path(key: str) -> Path:
-    return cache_dir() / _FOLDER / key

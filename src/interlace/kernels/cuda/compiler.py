@@ -84,12 +84,21 @@ def compile_text(
     whole = f'#line 1 "preamble"\n{preamble}#line 1 "{name}.cu"\n{text}'
     key = cache.key_of(text=whole, architecture=architecture, options=_OPTIONS, versions=_versions())
     kept = cache.lookup(key)
-    if kept is None:
+    if kept is None or not _is_binary(*kept):
         kept = _compiled(whole, name, architecture)
         cache.keep(key, *kept)
     facts, cubin = kept
     resources = Resources(*(facts[field.name] for field in fields(Resources)))
     return Binary(name, facts["function"], cubin, facts["ptx"], resources, tuple(facts["warnings"]))
+
+
+def _is_binary(facts: dict[str, Any], cubin: bytes) -> bool:
+    """Return whether a cached entry has the form of what ``_compiled`` returns."""
+    texts, numbers = [facts.get("function"), facts.get("ptx")], [facts.get(field.name) for field in fields(Resources)]
+    lines = facts.get("warnings")
+    if not isinstance(lines, list) or not all(isinstance(text, str) for text in [*texts, *lines]):
+        return False
+    return all(type(number) is int and number >= 0 for number in numbers) and cubin.startswith(b"\x7fELF")
 
 
 def _compiled(whole: str, name: str, architecture: str) -> tuple[dict[str, Any], bytes]:

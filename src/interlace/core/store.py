@@ -1,0 +1,234 @@
+"""Folders of the user's cache: their files are read and written without following links, and by this user alone.
+
+    Store("compiled", re.compile(r"[0-9a-f]+"))      <cache folder>/compiled/<name>
+
+What a cache holds is believed or even run, so nobody else may have written it. The cache folder, the folder in it and
+each file must belong to this user, must not be writable by the group or by others, and must be no links. All of this is
+asked of what was opened (``fstat``), so nothing can be exchanged between the question and the use. Otherwise the cache
+counts as absent, with one warning.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from interlace.core.files import UNFINISHED, cache_dir
+
+#: Bytes of a file at most; a larger one is none that was stored here.
+MOST_BYTES = 1 << 30
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nobody need write to a pipe
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEMPORARY = re.compile(rf"\.interlace-[0-9a-f]{{16}}{re.escape(UNFINISHED)}")
+_ABANDONED_S = 24 * 3600  # a temporary file this old belongs to a process that has died
+
+
+class UnsafeCacheError(OSError):
+    """Somebody else can write what a cache would hand out."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """One folder of the user's cache.
+
+    Attributes:
+        folder: its name in the cache folder.
+        names: matches the whole name of each entry; no other file is ever deleted.
+    """
+
+    folder: str
+    names: re.Pattern[str]
+
+    def path(self, name: str) -> Path:
+        """Return where an entry lies. Raises OSError where there is no cache folder."""
+        return cache_dir() / self.folder / name
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of an entry and mark it as used; None if it is absent or refused, with a warning.
+
+        Raises:
+            OSError: it cannot be read, is too large, or is no regular file.
+        """
+        try:
+            with self._opened(make=False) as folder:
+                return read_own(name, folder, self.path(name))
+        except FileNotFoundError:
+            return None
+        except UnsafeCacheError as error:
+            warn_unsafe(error)
+            return None
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Write an entry, whole or not at all, in place of an older one; returns its path.
+
+        Raises:
+            OSError: it cannot be written, or the cache is refused (``UnsafeCacheError``).
+        """
+        path = self.path(name)
+        with self._opened(make=True) as folder:
+            with suppress(FileNotFoundError):
+                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            _write(name, folder, content)
+        return path
+
+    def make(self) -> None:
+        """Make the folder and try to write there. Raises OSError as ``write``."""
+        with self._opened(make=True) as folder:
+            name = _temporary()
+            try:
+                os.close(os.open(name, _WRITE_FLAGS, 0o600, dir_fd=folder))
+            finally:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+
+    def prune(self, most: int) -> None:
+        """Delete all entries but the ``most`` that were used last, and what dead processes left unfinished.
+
+        Other files, and those of other users, stay; another process may prune at the same time. Raises OSError.
+        """
+        with self._opened(make=False) as folder:
+            used: list[tuple[int, str]] = []
+            for name in os.listdir(folder):
+                temporary = _TEMPORARY.fullmatch(name)
+                if not temporary and not self.names.fullmatch(name):
+                    continue
+                with suppress(FileNotFoundError):
+                    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                        continue
+                    if not temporary:
+                        used.append((found.st_mtime_ns, name))
+                    elif time.time() - found.st_mtime > _ABANDONED_S:
+                        os.unlink(name, dir_fd=folder)
+            for _, name in sorted(used, reverse=True)[most:]:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+
+    @contextmanager
+    def _opened(self, *, make: bool) -> Iterator[int]:
+        """Open the folder for the time of a block; ``make`` makes it where it is absent.
+
+        Raises:
+            UnsafeCacheError: it is a link or not this user's alone.
+            OSError: it cannot be opened or made.
+        """
+        root = cache_dir()
+        if make:
+            root.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(root)
+        with open_folder(root) as parent:
+            if make:
+                _make_folder(self.folder, parent)
+            with open_folder(root / self.folder, parent) as folder:
+                yield folder
+
+
+@contextmanager
+def open_folder(path: Path, parent: int | None = None) -> Iterator[int]:
+    """Open a folder, by its name in an open ``parent`` if one is given, for the time of a block.
+
+    Raises:
+        UnsafeCacheError: it is a link or not this user's alone.
+        OSError: it cannot be opened.
+    """
+    name = path if parent is None else path.name
+    try:
+        folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+    except OSError:
+        if path.is_symlink():
+            raise _refuse(path, "it is a link", "set INTERLACE_CACHE_DIR to the folder that it names") from None
+        raise
+    try:
+        check_own(os.fstat(folder), path)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def read_own(name: str | Path, folder: int | None, path: Path) -> bytes:
+    """Return the content of a file, by its name in an open ``folder``, and mark it as used.
+
+    Raises:
+        UnsafeCacheError: the file is a link or not this user's alone.
+        OSError: it cannot be read, is too large, or is no regular file.
+    """
+    try:
+        number = os.open(name, _READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refuse(path, "it is a link", "delete it") from None
+        raise
+    try:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        check_own(found, path)
+        if found.st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes")
+        with open(number, "rb", closefd=False) as file:
+            content = file.read(MOST_BYTES)
+        with suppress(OSError):  # a cache that may only be read is as good
+            os.utime(number)
+        return content
+    finally:
+        os.close(number)
+
+
+def check_own(found: os.stat_result, path: Path) -> None:
+    """Raise UnsafeCacheError for a file or folder that is another user's or that others may write."""
+    if found.st_uid != os.geteuid():
+        why = f"it belongs to user {found.st_uid}, and this is user {os.geteuid()}"
+        raise _refuse(path, why, "set INTERLACE_CACHE_DIR to a folder of your own")
+    if found.st_mode & _OTHERS:
+        raise _refuse(path, f"others may write it (mode {stat.S_IMODE(found.st_mode):04o})", "chmod go-w it")
+
+
+def warn_unsafe(error: UnsafeCacheError) -> None:
+    """Issue a RuntimeWarning about a refused cache, once in a process."""
+    _warn(f"{error.filename!r} is {error.strerror}")
+
+
+@cache
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+def _refuse(path: Path, why: str, fix: str) -> UnsafeCacheError:
+    return UnsafeCacheError(errno.EPERM, f"not used as a cache, since {why}; {fix}", str(path))
+
+
+def _make_folder(path: str | Path, parent: int | None = None) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700, dir_fd=parent)
+
+
+def _temporary() -> str:
+    """Return a name that no other writer has."""
+    return f".interlace-{secrets.token_hex(8)}{UNFINISHED}"
+
+
+def _write(name: str, folder: int, content: bytes) -> None:
+    temporary = _temporary()
+    number = os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder)
+    try:
+        with open(number, "wb") as file:
+            file.write(content)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
