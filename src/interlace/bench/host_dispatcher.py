@@ -13,8 +13,8 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from interlace.core.jit import cached_njit
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.ready import Ready
 from interlace.executors.run import Run
@@ -63,7 +63,7 @@ class HostDispatchedExecutor(OneLaunchExecutor):
             self._thread.join()
 
 
-@njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _serve(
     boxes: Ints,
     workers: int,

@@ -62,8 +62,11 @@ class Store:
             OSError: it cannot be read, is too large, or is no regular file.
         """
         try:
-            with self._opened(make=False) as folder:
-                return read_own(name, folder, self.path(name))
+            with self._opened(make=False) as folder, open_file(self.path(name), folder) as number:
+                content = read_open(number)
+                with suppress(OSError):  # a cache that may only be read is as good
+                    os.utime(number)
+                return content
         except FileNotFoundError:
             return None
         except UnsafeCacheError as error:
@@ -82,7 +85,7 @@ class Store:
                 mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
                     raise OSError(errno.EINVAL, "it is no regular file", str(path))
-            _write(name, folder, content)
+            write_new(path, content, folder)
         return path
 
     def make(self) -> None:
@@ -159,15 +162,21 @@ def open_folder(path: Path, parent: int | None = None) -> Iterator[int]:
         os.close(folder)
 
 
-def read_own(name: str | Path, folder: int | None, path: Path) -> bytes:
-    """Return the content of a file, by its name in an open ``folder``, and mark it as used.
+@contextmanager
+def open_file(path: Path, folder: int | None = None, *, own: bool = True) -> Iterator[int]:
+    """Open a regular file for reading, by its name in an open ``folder`` if one is given, for the time of a block.
+
+    Args:
+        path: of the file.
+        folder: that it lies in.
+        own: refuse a file that is not this user's alone.
 
     Raises:
         UnsafeCacheError: the file is a link or not this user's alone.
-        OSError: it cannot be read, is too large, or is no regular file.
+        OSError: it cannot be opened, is too large, or is no regular file.
     """
     try:
-        number = os.open(name, _READ_FLAGS, dir_fd=folder)
+        number = os.open(path if folder is None else path.name, _READ_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _refuse(path, "it is a link", "delete it") from None
@@ -176,16 +185,37 @@ def read_own(name: str | Path, folder: int | None, path: Path) -> bytes:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
-        check_own(found, path)
+        if own:
+            check_own(found, path)
         if found.st_size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has {found.st_size} bytes")
-        with open(number, "rb", closefd=False) as file:
-            content = file.read(MOST_BYTES)
-        with suppress(OSError):  # a cache that may only be read is as good
-            os.utime(number)
-        return content
+        yield number
     finally:
         os.close(number)
+
+
+def read_open(number: int) -> bytes:
+    """Return the content of an open file, of which no more than ``MOST_BYTES`` is read."""
+    with open(number, "rb", closefd=False) as file:
+        return file.read(MOST_BYTES)
+
+
+def write_new(path: Path, content: bytes, folder: int | None = None, *, mode: int = 0o600) -> None:
+    """Write a file, by its name in an open ``folder`` if one is given, and rename it to ``path`` once it is whole.
+
+    A link of that name is replaced and not followed. Raises OSError.
+    """
+    name = _temporary()
+    temporary = path.with_name(name) if folder is None else name
+    number = os.open(temporary, _WRITE_FLAGS, mode, dir_fd=folder)
+    try:
+        with open(number, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path if folder is None else path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
 
 
 def check_own(found: os.stat_result, path: Path) -> None:
@@ -219,16 +249,3 @@ def _make_folder(path: str | Path, parent: int | None = None) -> None:
 def _temporary() -> str:
     """Return a name that no other writer has."""
     return f".interlace-{secrets.token_hex(8)}{UNFINISHED}"
-
-
-def _write(name: str, folder: int, content: bytes) -> None:
-    temporary = _temporary()
-    number = os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder)
-    try:
-        with open(number, "wb") as file:
-            file.write(content)
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise

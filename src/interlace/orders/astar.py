@@ -16,9 +16,9 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.moves import Moves, find_moves, room
 from interlace.orders.panels import Cache, PanelGrid, Visit
@@ -228,7 +228,7 @@ def _slots(rows: int) -> NDArray[np.int32]:
     return np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
 
 
-@njit(cache=True)
+@cached_njit
 def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: int) -> int:
     """Expand up to ``steps`` states."""
     units = np.empty(shape.capacity, np.int64)
@@ -270,7 +270,7 @@ def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: 
     return _OVER
 
 
-@njit(cache=True)
+@cached_njit
 def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
     """Keep a state reached at a cost; returns its number, or -1 if it was reached as cheaply before."""
     slot = _slot(store, key)
@@ -289,7 +289,7 @@ def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
     return state
 
 
-@njit(cache=True)
+@cached_njit
 def _slot(store: _Store, key: Ints) -> int:
     """Where the key is in the hash table, or the free slot where it belongs."""
     value = np.uint64(0)
@@ -306,13 +306,13 @@ def _slot(store: _Store, key: Ints) -> int:
     return slot
 
 
-@njit(cache=True)
+@cached_njit
 def _rehash(store: _Store, at: _At) -> None:
     for state in range(at.states[0]):
         store.slots[_slot(store, store.keys[state])] = state
 
 
-@njit(cache=True)
+@cached_njit
 def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
     entry = at.free[0]
     at.free[0] = store.after[entry]
@@ -322,7 +322,7 @@ def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
     store.heads[bound, cost] = entry
 
 
-@njit(cache=True)
+@cached_njit
 def _pop(store: _Store, at: _At) -> int:
     """The open state of the least bound that has come furthest, -1 if none has the present bound."""
     bound = at.bound[0]

@@ -19,10 +19,10 @@ from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.errors import SearchError
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.families import Family, families
 from interlace.orders.panels import Cache, PanelGrid, Visit
@@ -158,7 +158,7 @@ class _Moves(NamedTuple):
     step: Ints
 
 
-@njit(cache=True)
+@cached_njit
 def _look(size: Size, walkers: Walkers, walking: int, moves: _Moves) -> int:
     """Write what each walker could do next; returns how much that is."""
     tiles, units = np.empty(TRIES, np.int64), np.empty(size.capacity, np.int64)
@@ -175,7 +175,7 @@ def _look(size: Size, walkers: Walkers, walking: int, moves: _Moves) -> int:
     return found
 
 
-@njit(cache=True)
+@cached_njit
 def _advance(
     size: Size, walkers: Walkers, following: Walkers, own: Ints, moves: _Moves, order: Ints, parents: Ints, steps: Ints
 ) -> int:

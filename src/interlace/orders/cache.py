@@ -27,9 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from interlace.core.jit import cached_njit
 from interlace.orders.bits import ALL_SET, NONE_SET, ONE, WORD_BITS, highest, lowest
 from interlace.orders.stream import Integers, Stream, Units
 
@@ -106,7 +106,7 @@ def _replay(units: Integers, capacity: int, sizes: Integers | None) -> tuple[Mas
     return replayed
 
 
-@njit(cache=True)
+@cached_njit
 def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[Mask, int, int]:
     """Which accesses hit, bytes accessed, and bytes missed.
 
@@ -151,7 +151,7 @@ def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[
     return hits, accessed, missed
 
 
-@njit(cache=True)
+@cached_njit
 def _opt(units: Units, capacity: int, count: int) -> int:
     never = len(units)
     following = np.empty(len(units), np.int32)

@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from interlace.core.errors import CapacityError
+from interlace.core.jit import cached_njit
 from interlace.orders.stream import Integers, Ints, Stream, Units
 
 # Renumbering costs a pass over the tree. With room for four times the units it is rare, and the tree small.
@@ -103,7 +103,7 @@ def stack_distances(units: Integers, sizes: Integers | None = None) -> Distances
     )
 
 
-@njit(cache=True)
+@cached_njit
 def _distances(units: Units, sizes: Units | None, count: int) -> Ints:
     """Distance of each access, 0 for the first to its unit."""
     distances = np.zeros(len(units), np.int64)
@@ -141,7 +141,7 @@ def _distances(units: Units, sizes: Units | None, count: int) -> Ints:
     return distances
 
 
-@njit(cache=True)
+@cached_njit
 def _renumber(unit_at: Units, sizes: Units | None, accessed: Ints, latest: Units) -> int:
     """Move the live times to the front, in their order; returns how many there are."""
     alive = 0

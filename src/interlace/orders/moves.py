@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.states import (
     Shape,
@@ -62,7 +62,7 @@ def room(shape: Shape) -> Moves:
     return Moves(np.zeros(1, np.int64), visited, progress, units, held, cost, tile, way)
 
 
-@njit(cache=True)
+@cached_njit
 def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Write all moves of a state."""
     out.found[0] = 0
@@ -89,7 +89,7 @@ def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int
                     _load(shape, visited, progress, units, held, unit, unit, out)
 
 
-@njit(cache=True)
+@cached_njit
 def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Write the state itself as a move that costs nothing."""
     at = out.found[0]
@@ -100,7 +100,7 @@ def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> 
     out.found[0] = at + 1
 
 
-@njit(cache=True)
+@cached_njit
 def _visit(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """LRU: a whole tile, in every way."""
     for way in range(2 if shape.chunks == 1 else 4):
@@ -113,7 +113,7 @@ def _visit(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: M
         _blank(shape, out, at)
 
 
-@njit(cache=True)
+@cached_njit
 def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
     """LRU: move a unit to the front of a move's list, and count it if it has to be loaded."""
     place = 0
@@ -128,7 +128,7 @@ def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
     out.units[at, 0] = unit
 
 
-@njit(cache=True)
+@cached_njit
 def _blank(shape: Shape, out: Moves, at: int) -> None:
     """LRU: put -1 for units that no open tile needs; at the end of the list they are as good as free."""
     held = 0
@@ -141,7 +141,7 @@ def _blank(shape: Shape, out: Moves, at: int) -> None:
     out.held[at] = held
 
 
-@njit(cache=True)
+@cached_njit
 def _begin(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """OPT: begin a tile whose first pair is held, in either direction (in one chunk that is all of it)."""
     for backwards in range(0 if shape.chunks == 1 else 2):
@@ -151,7 +151,7 @@ def _begin(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: M
             _settle(shape, out)
 
 
-@njit(cache=True)
+@cached_njit
 def _load(
     shape: Shape, visited: int, progress: int, units: Ints, held: int, unit: int, pinned: int, out: Moves
 ) -> None:
@@ -168,7 +168,7 @@ def _load(
         _settle(shape, out)
 
 
-@njit(cache=True)
+@cached_njit
 def _settle(shape: Shape, out: Moves) -> None:
     """OPT: let the last move compute whatever its units allow, and drop what no open tile needs."""
     at = out.found[0] - 1
@@ -197,7 +197,7 @@ def _settle(shape: Shape, out: Moves) -> None:
     out.held[at] = kept
 
 
-@njit(cache=True)
+@cached_njit
 def _whole(shape: Shape, units: Ints, held: int) -> int:
     """Tiles all of whose units are held."""
     chunks_held = np.zeros(shape.rows + shape.columns, np.int64)
@@ -211,7 +211,7 @@ def _whole(shape: Shape, units: Ints, held: int) -> int:
     return found
 
 
-@njit(cache=True)
+@cached_njit
 def _needed(shape: Shape, visited: int, progress: int, unit: int) -> bool:
     """Whether an open tile, or what is left of the tile underway, touches the unit."""
     panel = unit // shape.chunks
@@ -221,7 +221,7 @@ def _needed(shape: Shape, visited: int, progress: int, unit: int) -> bool:
     return _open(shape, visited | 1 << tile, panel) or not chunk_is_done(shape, progress, unit % shape.chunks)
 
 
-@njit(cache=True)
+@cached_njit
 def _open(shape: Shape, visited: int, panel: int) -> bool:
     """Whether a panel has tiles that are not visited."""
     if panel < shape.rows:
@@ -233,7 +233,7 @@ def _open(shape: Shape, visited: int, panel: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@cached_njit
 def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
     """1 for panels to try: 0 where an earlier one is just like it (nothing held, visited with the same)."""
     count = shape.rows + shape.columns
@@ -250,7 +250,7 @@ def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
     return first
 
 
-@njit(cache=True)
+@cached_njit
 def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]:
     """Row unit and column unit of the chunk that a tile takes after ``done`` others."""
     chunk = shape.chunks - 1 - done if backwards else done
@@ -260,7 +260,7 @@ def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]
     )
 
 
-@njit(cache=True)
+@cached_njit
 def _holds(units: Ints, held: int, unit: int) -> bool:
     for i in range(held):  # noqa: SIM110
         if units[i] == unit:

@@ -21,9 +21,9 @@ most(0, 0, 4, 3) = 9, while most(0, 0, 3, 3) is 7: the bound is 7 loads. The min
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.panels import PanelGrid
 from interlace.orders.states import Shape, chunk_is_done, tile_in_progress
@@ -34,7 +34,7 @@ Table = NDArray[np.uint8]
 """Least loads by rows held, columns held, open rows not held, open columns not held, pairs not held together."""
 
 
-@njit(cache=True)
+@cached_njit
 def table(rows: int, columns: int, capacity: int) -> Table:
     """The bound for every count; 255 where a count cannot occur."""
     tiles = rows * columns
@@ -53,7 +53,7 @@ def table(rows: int, columns: int, capacity: int) -> Table:
     return least
 
 
-@njit(cache=True)
+@cached_njit
 def most(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16]:
     """Pairs brought together by rows held, columns held, loads of rows and of columns, at most ``limit`` in all."""
     tiles = rows * columns
@@ -96,7 +96,7 @@ def from_scratch(grid: PanelGrid, capacity: int, known: int) -> int:
     return min(enough) * grid.chunks
 
 
-@njit(cache=True)
+@cached_njit
 def remaining(shape: Shape, least: Table, visited: int, progress: int, units: Ints, held: int) -> int:
     """Loads that a state still needs at the least."""
     total = 0
@@ -133,7 +133,7 @@ def remaining(shape: Shape, least: Table, visited: int, progress: int, units: In
     return total
 
 
-@njit(cache=True)
+@cached_njit
 def _ones(mask: int) -> int:
     count = 0
     while mask:

@@ -23,9 +23,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 
 MOST_TILES = 49
@@ -56,38 +56,38 @@ class Shape(NamedTuple):
         return 1 + -(-self.capacity // (63 // self.bits))
 
 
-@njit(cache=True)
+@cached_njit
 def begun(shape: Shape, tile: int, backwards: int, done: int) -> int:
     """The progress of a tile of which ``done`` chunks are computed; 0 stands for no tile underway."""
     return 1 + (tile * 2 + backwards) * shape.chunks + done
 
 
-@njit(cache=True)
+@cached_njit
 def tile_in_progress(shape: Shape, progress: int) -> int:
     """The tile underway, -1 for none."""
     return (progress - 1) // shape.chunks // 2 if progress else -1
 
 
-@njit(cache=True)
+@cached_njit
 def runs_backwards(shape: Shape, progress: int) -> int:
     """1 if the tile underway takes its chunks from the last to the first."""
     return (progress - 1) // shape.chunks % 2
 
 
-@njit(cache=True)
+@cached_njit
 def chunks_done(shape: Shape, progress: int) -> int:
     """How many chunks of the tile underway are computed."""
     return (progress - 1) % shape.chunks
 
 
-@njit(cache=True)
+@cached_njit
 def chunk_is_done(shape: Shape, progress: int, chunk: int) -> bool:
     """Whether the tile underway is past a chunk."""
     place = shape.chunks - 1 - chunk if runs_backwards(shape, progress) else chunk
     return place < chunks_done(shape, progress)
 
 
-@njit(cache=True)
+@cached_njit
 def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
     """For each row the columns, and for each column the rows, that it was visited with, as bits."""
     for column in range(shape.columns):
@@ -98,7 +98,7 @@ def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
             masks[shape.rows + column] |= (masks[row] >> column & 1) << row
 
 
-@njit(cache=True)
+@cached_njit
 def name(
     shape: Shape, visited: int, progress: int, units: Ints, held: int, masks: Ints, key: Ints, panels: Ints
 ) -> None:
@@ -136,7 +136,7 @@ def name(
         key[1 + i // per_word] |= renamed[i] << (shape.bits * (i % per_word))
 
 
-@njit(cache=True)
+@cached_njit
 def unpack(shape: Shape, key: Ints, units: Ints) -> tuple[int, int, int]:
     """Visited, progress and held of a key; the units go to ``units``."""
     per_word = 63 // shape.bits
@@ -148,7 +148,7 @@ def unpack(shape: Shape, key: Ints, units: Ints) -> tuple[int, int, int]:
     return key[0] & ((1 << MOST_TILES) - 1), key[0] >> MOST_TILES, held
 
 
-@njit(cache=True)
+@cached_njit
 def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints) -> None:
     """Rows by colour, then columns by colour; on a square grid the side with the lesser colours first."""
     rows, count = shape.rows, shape.rows + shape.columns
@@ -193,7 +193,7 @@ def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Int
             return
 
 
-@njit(cache=True)
+@cached_njit
 def _spread(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> None:
     """Mix each panel's colour with those of the panels that it was visited with."""
     count = len(colour)
@@ -206,7 +206,7 @@ def _spread(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[n
         mixed[panel] = mix(colour[panel] + mix(total))
 
 
-@njit(cache=True)
+@cached_njit
 def mix(value: np.uint64) -> np.uint64:
     """A number that looks random (the finaliser of SplitMix64, Steele et al., 2014)."""
     value = (value + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)

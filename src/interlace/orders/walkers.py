@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.states import mix
 
@@ -72,7 +72,7 @@ def at_start(size: Size, count: int) -> Walkers:
     return Walkers(panels, np.zeros((count, size.capacity), np.int64), *numbers)
 
 
-@njit(cache=True)
+@cached_njit
 def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, units: Ints) -> tuple[int, int]:
     """What the cache holds after a tile, in ``units``; returns how many entries count, and the loads.
 
@@ -105,7 +105,7 @@ def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, un
     return counted, loads
 
 
-@njit(cache=True)
+@cached_njit
 def visit(
     size: Size, before: Walkers, walker: int, tile: int, way: int, after: Walkers, into: int, units: Ints
 ) -> None:
@@ -123,7 +123,7 @@ def visit(
     after.seed[into], after.followed[into] = before.seed[walker], before.followed[walker]
 
 
-@njit(cache=True)
+@cached_njit
 def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> float:
     """Loads to come once ``tile`` is visited and the cache holds ``units``."""
     open_ = walkers.open[walker]
@@ -156,7 +156,7 @@ def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, 
     )
 
 
-@njit(cache=True)
+@cached_njit
 def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
     """Write the tiles that a walker tries next, and return how many: first those that need no load.
 
@@ -199,7 +199,7 @@ def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
     return found
 
 
-@njit(cache=True)
+@cached_njit
 def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> np.uint64:
     """A number that walkers share whose states after ``tile`` are the same up to names, and few others.
 
@@ -235,7 +235,7 @@ def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Int
     return value
 
 
-@njit(cache=True)
+@cached_njit
 def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> int:
     """Add the tile of a row and a column, in whichever sequence, if it is open."""
     row, column = min(a, b), max(a, b) - size.rows
@@ -245,7 +245,7 @@ def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> i
     return found
 
 
-@njit(cache=True)
+@cached_njit
 def _ones(bits: np.uint64) -> int:
     """How many bits are set."""
     bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)

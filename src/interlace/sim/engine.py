@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.sim.memory import UNLIMITED, Floats, count_work, find_level, foresee
 from interlace.sim.modes import Gate
@@ -113,7 +113,7 @@ class Outcome(NamedTuple):
     posts: Ints
 
 
-@njit(cache=True)
+@cached_njit
 def lowest(bits: Ints) -> int:
     """The worker of the earliest time, the first of several.
 
@@ -129,7 +129,7 @@ def lowest(bits: Ints) -> int:
     return at
 
 
-@njit(cache=True)
+@cached_njit
 def run(work: Work, machine: Machine, out: Outcome) -> None:
     """Run until nothing happens any more, which is also so when all items left wait for ever."""
     # Arrays in tuples would be counted as references at each use, so everything has a name of its own here, and

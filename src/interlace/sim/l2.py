@@ -18,10 +18,10 @@ Worked example, two sides of 4 bytes, units a and b of 4 bytes; worker 0 is near
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.devices import L2
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.sim.lockstep import AccessStream
 
@@ -43,7 +43,7 @@ def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
     return missed
 
 
-@njit(cache=True)
+@cached_njit
 def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: int, most: int) -> bool:
     """Use a part of a unit on one side: move it to the front, and make room if it was not there; was it?
 
@@ -80,7 +80,7 @@ def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: i
     return there
 
 
-@njit(cache=True)
+@cached_njit
 def _missed(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],

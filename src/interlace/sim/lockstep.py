@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.errors import SimulationError
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
@@ -98,7 +98,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
     return stream
 
 
-@njit(cache=True)
+@cached_njit
 def _interleave(
     items: Ints,
     queue_ptr: Ints,

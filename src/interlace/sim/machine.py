@@ -31,11 +31,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, SimulationError
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
 from interlace.plan.facts import Facts
@@ -100,7 +100,7 @@ class Costs:
         return Costs(item_flops(plan), np.maximum(moved - dram, 0.0), dram, np.minimum(ahead, dram), sums)
 
 
-@njit(cache=True)
+@cached_njit
 def _add_up(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],

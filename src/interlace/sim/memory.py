@@ -14,8 +14,9 @@ whenever somebody begins or stops to load: a few passes over the workers, each o
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from interlace.core.jit import cached_njit
 
 Floats = NDArray[np.float64]
 
@@ -24,14 +25,14 @@ UNLIMITED = 1e300  # a finite level, because 0 times it has to be 0
 FAST = {"nnan", "nsz", "reassoc", "contract"}
 
 
-@njit(cache=True, fastmath=FAST)
+@cached_njit(fastmath=FAST)
 def count_work(left: Floats, slowness: Floats, level: float, passed_ns: float) -> None:
     """Take off what was done at this level; ``slowness`` is 1 / demand, 0 for those who load nothing."""
     for w in range(len(left)):
         left[w] = max(left[w] - passed_ns * min(1.0, level * slowness[w]), 0.0)
 
 
-@njit(cache=True, fastmath=FAST)
+@cached_njit(fastmath=FAST)
 def find_level(demand: Floats, capacity: float) -> float:
     """The level at which everything granted adds up to the capacity; unlimited if it suffices.
 
@@ -57,7 +58,7 @@ def find_level(demand: Floats, capacity: float) -> float:
         level = higher
 
 
-@njit(cache=True, fastmath=FAST)
+@cached_njit(fastmath=FAST)
 def foresee(when: Floats, limit: Floats, demand: Floats, left: Floats, inverse: float, t: float) -> None:
     """When everybody who loads acts next at this level, given as 1 / level, but by its limit in any case."""
     for w in range(len(when)):

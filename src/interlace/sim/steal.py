@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 
 _WORD = 0xFFFFFFFF
 
 
-@njit(cache=True)
+@cached_njit
 def scrambled(worker: int, tries: int, n: int) -> int:
     """32 bits that seem random, of the n-th list after a worker's own at so many tries before.
 
@@ -21,7 +20,7 @@ def scrambled(worker: int, tries: int, n: int) -> int:
     return x ^ x >> 16
 
 
-@njit(cache=True)
+@cached_njit
 def victim(following: Ints, ends: Ints, worker: int, random: bool, tries: int) -> int:
     """A list that is not empty: the next one, or any. The worker's own if all are empty.
 

@@ -17,10 +17,10 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.errors import SimulationError
+from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
 from interlace.graph.ragged import offsets
@@ -167,7 +167,7 @@ class _Flat(NamedTuple):
         )
 
 
-@njit(cache=True)
+@cached_njit
 def _size(box: _Flat) -> int:
     """Units of all boxes. What moves is swept once for items in a row that run the same steps of the same classes."""
     rows, first, last, cls, start, columns, lo, hi = box
@@ -193,7 +193,7 @@ def _size(box: _Flat) -> int:
     return total
 
 
-@njit(cache=True)
+@cached_njit
 def _count(box: _Flat, counts: Ints) -> None:
     """Add the units of every box to ``counts``."""
     rows, first, last, cls, start, columns, lo, hi = box
@@ -206,7 +206,7 @@ def _count(box: _Flat, counts: Ints) -> None:
             counts[rows[i] + step - first[i]] += size
 
 
-@njit(cache=True)
+@cached_njit
 def _fill(box: _Flat, base: int, strides: Ints, cursor: Ints, out: NDArray[np.int32]) -> None:
     """Write the units of every box, row-major, where the cursor of its row stands."""
     rows, first, last, cls, start, columns, lo, hi = box

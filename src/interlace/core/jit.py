@@ -1,0 +1,154 @@
+"""Functions compiled by numba, whose compiled form stays on disk and is compiled again wherever that is damaged.
+
+    @cached_njit
+    def count(path): ...
+
+Numba looks up files beside the module (``__pycache__``), in $NUMBA_CACHE_DIR or in the user's cache, and believes them.
+These files have the same names and places, with three differences:
+
+- Each ends in a checksum, and nothing is unpickled before it is checked.
+- A compiled function is stored with the signature and the source that it belongs to. Two processes that write at the
+  same time can give two functions one name; that is then a miss, not the wrong function.
+- What cannot be read is compiled again, and what cannot be written is not kept.
+
+Outside of ``__pycache__``, whose other files Python itself believes, nobody else may have written them
+(``core/store``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile, InTreeCacheLocator
+
+from interlace.core.store import UnsafeCacheError, open_file, open_folder, read_open, warn_unsafe, write_new
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
+
+
+@overload
+def cached_njit(function: Function, /) -> Function: ...
+@overload
+def cached_njit(**options: Any) -> Callable[[Function], Function]: ...
+def cached_njit(function: Any = None, /, **options: Any) -> Any:
+    """Compile a function by ``numba.njit`` when it is called first, and keep the result on disk.
+
+    Args:
+        function: to compile; None where the decorator is given options.
+        options: of ``numba.njit``, except for ``cache``.
+    """
+    if function is None:
+        return lambda each: _compile(each, options)
+    return _compile(function, options)
+
+
+def _compile(function: Any, options: Mapping[str, Any]) -> Any:
+    compiled: Any = njit(**options)(function)
+    if compiled is not function:  # as NUMBA_DISABLE_JIT leaves it
+        # Numba has no place to keep it where no folder can be written.
+        with suppress(OSError, RuntimeError):
+            compiled._cache = _CheckedCache(function)
+    return compiled
+
+
+class _CheckedCache(FunctionCache):
+    """Numba's cache of one function, of which no file and no disk ends a command."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        numbas, folder = self._cache_file, Path(self._cache_path)
+        shared = isinstance(self._impl.locator, InTreeCacheLocator)
+        with suppress(OSError):
+            if not shared and not os.listdir(folder):
+                folder.chmod(0o700)  # numba has just made it, under any umask
+        self._cache_file = _CheckedFile(folder, self._impl.filename_base, numbas._source_stamp, shared)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        try:
+            return super().load_overload(signature, context)
+        except Exception:  # noqa: BLE001  # a file may hold anything
+            return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        try:
+            super().save_overload(signature, compiled)
+        except OSError:
+            return
+
+
+class _CheckedFile(IndexDataCacheFile):
+    """Index and data of one function.
+
+    Args:
+        folder: that the files lie in.
+        base: of their names.
+        stamp: of the function's source.
+        shared: whether files of other users are as good.
+    """
+
+    def __init__(self, folder: Path, base: str, stamp: object, shared: bool) -> None:
+        super().__init__(str(folder), base, stamp)
+        self._folder = folder
+        self._shared = shared
+
+    def save(self, key: Any, data: Any, *stamps: Any) -> None:
+        super().save(key, (self._source_stamp, key, data), *stamps)
+
+    def load(self, key: Any) -> Any:
+        found = super().load(key)
+        if found is None:
+            return None
+        stamp, stored, data = found
+        return data if (stamp, stored) == (self._source_stamp, key) else None
+
+    def _load_index(self) -> Any:
+        try:
+            version, stamp, overloads = self._read(self._index_path)
+        except Exception:  # noqa: BLE001  # a file may hold anything
+            return {}
+        return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
+
+    def _save_index(self, overloads: Any) -> None:
+        self._write(self._index_path, (self._version, self._source_stamp, overloads))
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(self._data_path(name))
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), data)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """Open the folder for the time of a block, unless it is shared. Raises UnsafeCacheError, with a warning."""
+        if self._shared:
+            yield None
+            return
+        try:
+            with open_folder(self._folder) as folder:
+                yield folder
+        except UnsafeCacheError as error:
+            warn_unsafe(error)
+            raise
+
+    def _read(self, path: str) -> Any:
+        """Unpickle a whole file. Raises OSError or ValueError for another one."""
+        with self._opened() as folder, open_file(Path(path), folder, own=not self._shared) as number:
+            content = read_open(number)
+        data, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+        if hashlib.sha256(data).digest() != checksum:
+            raise ValueError(f"{path!r} is damaged")
+        return pickle.loads(data)
+
+    def _write(self, path: str, content: Any) -> None:
+        data = self._dump(content)
+        with self._opened() as folder:
+            mode = 0o666 if self._shared else 0o600
+            write_new(Path(path), data + hashlib.sha256(data).digest(), folder, mode=mode)
