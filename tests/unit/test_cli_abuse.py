@@ -9,6 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from interlace.core.errors import ShapeError
+from interlace.graph.graph import Graph
+from interlace.workloads import WORKLOADS
+from interlace.workloads.base import options
+from interlace.workloads.quadrature import quadrature
+
 from .commands import SMALL, fail, invoke, succeed
 
 REDUCTION = str(Path(__file__).parents[2] / "examples" / "06_row_sums_as_loops.py")
@@ -128,6 +134,31 @@ def test_commands_that_make_no_sense(command: list[str], here: Path) -> None:
     before = sorted(path.name for path in here.iterdir())
     assert "rror" in fail(2, *command)
     assert sorted(path.name for path in here.iterdir()) == before
+
+
+SIZED = [
+    (kind.name, name, option.most) for kind in WORKLOADS for name, (_, of, option) in options(kind).items() if of is int
+]
+
+
+@pytest.mark.parametrize(("workload", "name", "most"), SIZED)
+def test_a_size_that_no_plan_has_is_refused_before_any_work(
+    workload: str, name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Graph, "__post_init__", lambda graph: pytest.fail("it is made"))
+    for value in (most + 1, 1 << 160, 10**4000):
+        result = invoke("plan", workload, "--device", "cpu", f"--{name.replace('_', '-')}", value, "--out", "p.json")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+        assert result.stderr.startswith(f"error: workload '{workload}' has {name} ")
+        assert result.stderr.endswith(f"; use at most {most:,}\n")
+
+
+def test_ops_that_are_made_one_by_one_are_few() -> None:
+    """A plan of 100,000 layers, or of a million matmuls, would come to no end."""
+    most = {(workload, name): most for workload, name, most in SIZED}
+    assert most["decode", "layers"] < most["ffn-layers", "layers"] < most["dag", "count"] <= 10_000
+    with pytest.raises(ShapeError, match="quadrature has levels 15000; use 1 to 20"):
+        quadrature(15_000, 3, 16, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from interlace.orders.completion import completion
 from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.studio.game import MOST_PANELS, Options
 from interlace.studio.guard import MOST_BODY
-from interlace.studio.link import Game, encoded
+from interlace.studio.link import Game, _numbers, encoded
 from interlace.studio.pages import PAGES, assets
 
 from ..studio_server import ask, running, send
@@ -182,6 +182,14 @@ def test_a_malformed_body_is_refused(port: int, name: str, body: bytes) -> None:
         ("chain/setting", {"options": {"rows": 99}}),
         ("chain/position", {"path": [16]}),
         ("chain/position", {"ghost": "mine"}),
+        *((f"{page}{name}", {"ghost": "\ud800"}) for page in ("", "chain/") for name in ("position", "save")),
+        ("order", {"name": "\ud800"}),
+        ("chain/order", {"name": "\udfff"}),
+        ("open", {"link": "\ud800"}),
+        ("chain/open", {"file": "\ud800"}),
+        ("setting", {"\ud800": 1}),
+        ("setting", {"options": {"unit": "\ud800"}}),
+        ("setting", {"options": {"m": float("nan")}}),
         ("chain/order", {"name": ["whole rows"]}),
         ("chain/open", {"link": "x"}),
         ("chain/open", {"file": "/etc/passwd"}),
@@ -195,6 +203,13 @@ def test_a_malformed_body_is_refused(port: int, name: str, body: bytes) -> None:
 def test_what_makes_no_sense_is_told(port: int, name: str, data: object) -> None:
     status, answer = ask(port, name, data)
     assert (status, list(answer)) == (400, ["error"])
+
+
+def test_a_link_of_one_endless_number_is_refused_at_once() -> None:
+    """It takes a time that grows with the square of its bytes."""
+    numbers = _numbers(b"\xff" * 100)
+    with pytest.raises(ValueError):  # noqa: PT011  # without words: the link's reader says what it is
+        next(numbers)
 
 
 @pytest.mark.parametrize("name", ["plan", "timeline", "records"])

@@ -93,6 +93,8 @@ def test_a_row_without_a_preset_is_named_by_its_workload() -> None:
         (changed(floor_us=0), "0 is no positive number"),
         (changed(executor="other"), "it has no 'other'"),
         (changed(size=True), "size is True"),
+        (changed(floor_us=1e-300), "1e-300 is no positive number"),
+        (changed(floor_us=10**400), "int too large"),
     ],
 )
 def test_other_files_are_refused(text: str, why: str) -> None:

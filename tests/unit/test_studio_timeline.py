@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from interlace.core.errors import StudioError
 from interlace.planner.predict import predict
 from interlace.studio import timeline
 from interlace.studio.timeline import Timeline, TimelineView
+from interlace.studio.wire import encode_json
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
 from interlace.trace.summary import Summary
@@ -115,3 +118,25 @@ def test_steps_and_time_have_no_axis_in_common() -> None:
     with pytest.raises(StudioError, match="traces by the clocks ns, steps; steps have no length, open them"):
         TimelineView((one, other))
     assert len(TimelineView((other, other)).shown()["timelines"]) == 2
+
+
+def test_a_trace_without_the_name_of_its_process_is_shown() -> None:
+    data = written(by_hand())
+    data["traceEvents"] = [event for event in data["traceEvents"] if event["name"] != "process_name"]
+    assert Timeline.read(json.dumps(data)).shown()["title"] == "a trace (clock: ns)"
+
+
+@pytest.mark.parametrize("part", [0, 1, -1])
+@pytest.mark.parametrize("member", ["name", "args", "ts", "tid", "id", "ph"])
+@pytest.mark.parametrize("value", [None, [], "\ud800", 1e308, -(2**63), {"name": {}}])
+def test_events_of_another_form_are_shown_or_refused(part: int, member: str, value: object) -> None:
+    data = written(by_hand())
+    data["traceEvents"][part][member] = value
+    with suppress(StudioError):
+        encode_json(Timeline.read(json.dumps(data)).shown())
+
+
+def test_lone_surrogates_in_names_reach_the_page_as_replacement_letters() -> None:
+    data = written(replace(by_hand(), ops=("up\ud800", "\ude00\U0001f600")))
+    shown = json.loads(encode_json(Timeline.read(json.dumps(data)).shown()))
+    assert shown["ops"] == [{"name": "up\ufffd"}, {"name": "\ufffd\U0001f600"}]

@@ -21,7 +21,7 @@ from interlace.studio.guard import Guard
 from interlace.studio.least import Cancelled, least
 from interlace.studio.link import Game
 from interlace.studio.pages import assets
-from interlace.studio.wire import game_of
+from interlace.studio.wire import encode_json, game_of
 
 #: Searches at once; each takes a core and some hundred megabytes.
 _MOST_SEARCHES = 2
@@ -61,7 +61,8 @@ def _endpoint(answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], An
 
     async def endpoint(request: Request) -> Response:
         try:
-            return JSONResponse(await run_in_threadpool(answer, _json(await request.body())))
+            found = await run_in_threadpool(answer, _json(await request.body()))
+            return Response(await run_in_threadpool(encode_json, found), media_type="application/json")
         except InterlaceError as error:
             return _refused(error)
 
@@ -69,7 +70,7 @@ def _endpoint(answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], An
 
 
 def _refused(error: InterlaceError) -> Response:
-    return JSONResponse({"error": str(error)[:1000]}, 400)
+    return Response(encode_json({"error": str(error)[:1000]}), 400, media_type="application/json")
 
 
 def _json(body: bytes) -> Any:
@@ -112,4 +113,4 @@ async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIter
 
 
 def _line(data: dict[str, Any]) -> bytes:
-    return json.dumps(data).encode() + b"\n"
+    return encode_json(data) + b"\n"

@@ -10,7 +10,7 @@ from interlace.core.errors import StudioError
 from interlace.orders.panels import Cache
 from interlace.studio.chain import Chain, ChainPosition, chain_orders, check_path, play, touched_by
 from interlace.studio.link import CHAIN, ghost_in, packed, steps_in, unpacked
-from interlace.studio.wire import members
+from interlace.studio.wire import ghost_of, members
 
 _CACHES = tuple(Cache)
 
@@ -29,14 +29,12 @@ def chain_game_of(data: object) -> ChainGame:
     """The game of a request: ``options``, ``path``, ``at`` and ``ghost``. Raises StudioError for anything else."""
     given = members(data, "a request", ("options", "path", "at", "ghost"))
     chain = chain_of(given.get("options", {}))
-    path, ghost = given.get("path", []), given.get("ghost", "")
+    path, ghost = given.get("path", []), ghost_of(given)
     if not isinstance(path, list) or len(path) > chain.items or any(type(item) is not int for item in path):
         raise StudioError(f"path is no list of at most {chain.items} items; send their numbers")
     at = given.get("at", len(path))
     if type(at) is not int or not 0 <= at <= len(path):
         raise StudioError(f"at is {at!r}; use 0 to {len(path)}, the steps of the path")
-    if not isinstance(ghost, str):
-        raise StudioError("ghost is no name of an order; send a text")
     check_path(chain, tuple(path))
     return ChainGame(chain, tuple(path), at, ghost)
 

@@ -26,6 +26,7 @@ T = TypeVar("T")
 ONE_PRODUCT, CHAIN = 1, 2
 #: A step takes at most three bytes, and before the steps stand some twenty numbers of at most six.
 _MOST_BYTES = 3 * MOST_PAIRS + 256
+_MOST_BITS = 70  # of a number; longer ones would take time that grows with the square of their length
 _UNITS, _CACHES = tuple(Unit), tuple(Cache)
 
 
@@ -144,6 +145,8 @@ def _numbers(read: bytes) -> Iterator[int]:
     for byte in read:
         number |= (byte & 127) << shift
         shift += 7
+        if shift > _MOST_BITS:
+            raise ValueError
         if byte < 128:
             yield number
             number = shift = 0

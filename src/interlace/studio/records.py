@@ -108,7 +108,9 @@ class Record:
             told = [f"{name} on {data['gpu']}", str(data.get("date", ""))]
             title = ", ".join(filter(None, told))
             return Record(title, command, str(data.get("protocol", "")), tuple(timed), tuple(counted))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        except StudioError:
+            raise
+        except Exception as error:  # noqa: BLE001  # a file may hold anything
             by = f" but of `{command[:100]}`" if command else ""
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)[:100]
             raise StudioError(
@@ -212,7 +214,7 @@ def _fields(workload: Mapping[str, Any], size: int) -> str:
 
 
 def _positive(value: Any) -> float:
-    if not 0 < float(value) < float("inf"):
+    if not 1e-30 < float(value) < 1e30:  # else a ratio of two may be infinite
         raise ValueError(f"{value!r} is no positive number")
     return float(value)
 

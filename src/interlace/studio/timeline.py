@@ -49,7 +49,9 @@ class Timeline:
         try:
             data = json.loads(text)
             return _read(data["traceEvents"], data["otherData"]["clock"])
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        except StudioError:
+            raise
+        except Exception as error:  # noqa: BLE001  # a file may hold anything
             why = f"{type(error).__name__}: {error}"[:200]
             raise StudioError(f"not a trace that `interlace trace` wrote ({why}); write it anew") from None
 
@@ -136,7 +138,8 @@ def _read(events: list[dict[str, Any]], clock: str) -> Timeline:
         raise ValueError("an item ends before it begins")
     numbers, track = np.unique([int(event["tid"]) for event in work], return_inverse=True)
     said = {event.get("tid"): str(event["args"]["name"]) for event in events if event.get("name") == "thread_name"}
-    title = next(str(event["args"]["name"]) for event in events if event["name"] == "process_name")
+    titles = (str(event["args"]["name"]) for event in events if event.get("name") == "process_name")
+    title = next(titles, f"a trace (clock: {clock})")
     sm = np.array([int(event["args"]["sm"]) for event in work], np.int64)
     # Items of a lane never overlap, while blocks of ordinary launches come and go: lanes are the summary's workers.
     lane = track.reshape(-1).astype(np.int64)
@@ -180,7 +183,8 @@ def _item(event: dict[str, Any], items: int) -> int:
 
 def _times(microseconds: Any) -> Ints:
     """Nanoseconds; thousandths of a step for a clock of steps, one of which stands as a microsecond in the file."""
-    found = np.asarray(microseconds, np.float64) * 1e3
+    with np.errstate(over="ignore"):
+        found = np.asarray(microseconds, np.float64) * 1e3
     if not np.isfinite(found).all() or np.abs(found).max() > 2**53:
         raise ValueError("a time is no number of microseconds")
     rounded: Ints = np.rint(found).astype(np.int64)

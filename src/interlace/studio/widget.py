@@ -25,7 +25,7 @@ from interlace.studio.link import Game, encoded
 from interlace.studio.pages import PAGES, inline
 from interlace.studio.plan_view import PlanView
 from interlace.studio.timeline import Timeline, TimelineView
-from interlace.studio.wire import game_of
+from interlace.studio.wire import encode_json, game_of
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
 
@@ -97,7 +97,7 @@ class StudioWidget(anywidget.AnyWidget):
             self._searches.pop(number, None)
 
     def _tell(self, number: int, *, last: bool = True, **what: Any) -> None:
-        self.send({"id": number, "last": last, **json.loads(json.dumps(what))})
+        self.send({"id": number, "last": last, **json.loads(encode_json(what))})
 
 
 def widget(what: Shown, height: int = 720) -> StudioWidget:

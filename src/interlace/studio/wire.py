@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -31,12 +32,24 @@ def game_of(data: object) -> Game:
     if not isinstance(steps, list) or len(steps) > options.grid.tiles or not all(_whole(step) for step in steps):
         raise StudioError(f"path is no list of at most {options.grid.tiles} numbers; send 4 * tile + way of each")
     path = path_of(options.grid, steps)
-    at, ghost = given.get("at", len(path)), given.get("ghost", "")
+    at, ghost = given.get("at", len(path)), ghost_of(given)
     if not _whole(at) or not 0 <= at <= len(path):
         raise StudioError(f"at is {at!r}; use 0 to {len(path)}, the steps of the path")
-    if not isinstance(ghost, str):
-        raise StudioError("ghost is no name of an order; send a text")
     return Game(options, path, at, ghost)
+
+
+def ghost_of(given: Mapping[str, Any]) -> str:
+    """Return the name of the ghost of a request, "" for none. Raises StudioError for what names no order."""
+    ghost = given.get("ghost", "")
+    if not (isinstance(ghost, str) and ghost.isascii()):
+        raise StudioError("ghost is no name of an order; send a text of ASCII letters")
+    return ghost
+
+
+def encode_json(data: Any) -> bytes:
+    """Return data as JSON in UTF-8, with U+FFFD for lone surrogates, which names in files may hold."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
 def options_of(data: object) -> Options:

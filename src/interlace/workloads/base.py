@@ -33,6 +33,7 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_typ
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.arguments import shown
 from interlace.core.devices import CPU, DeviceSpec
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
@@ -41,6 +42,8 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile
 
+#: The largest extent of a tensor.
+MOST_EXTENT = (1 << 31) - 1
 #: Values of fields by the name of a preset.
 Presets = Mapping[str, Mapping[str, Any]]
 Inputs = Mapping[str, NDArray[np.float32]]
@@ -53,6 +56,7 @@ class Option:
     Attributes:
         help: one sentence.
         least: smallest number.
+        most: largest number; fewer where each one more is an op more, since a graph is made op by op.
         metavar: what stands for the value.
         names: values by name; of a field that is neither a number, a bool, a text nor a path.
         group: under which heading.
@@ -60,6 +64,7 @@ class Option:
 
     help: str
     least: int | None = None
+    most: int = MOST_EXTENT
     metavar: str | None = None
     names: Mapping[str, Any] | None = None
     group: str = "Shape"
@@ -243,6 +248,10 @@ class Workload(ABC):
         missing = [f.name for f in known.values() if f.default is MISSING and f.name not in values]
         if missing:
             raise ArgumentError(f"preset {name!r} of workload {cls.name!r} has no {', '.join(missing)}; give it")
+        for field, (_, _, option) in options(cls).items():
+            if isinstance(values.get(field), int) and values[field] > option.most:
+                size = shown(values[field])
+                raise ArgumentError(f"workload {cls.name!r} has {field} {size}; use at most {option.most:,}")
         return cls(**values)
 
 

@@ -40,7 +40,7 @@ class Dag(Workload):
     size: ClassVar[str] = "count"
     sizes: ClassVar[tuple[int, ...]] = (8, 64)
 
-    count: Annotated[int, Option("Matmuls.", least=1)]
+    count: Annotated[int, Option("Matmuls.", least=1, most=10_000)]
     m: Annotated[int, Option("Rows of x, and of each result.", least=1)]
     n: Annotated[int, Option("Rows of each w, columns of its result.", least=1)]
     k: Annotated[int, Option("Columns of x and of each w: the reduction.", least=1)]

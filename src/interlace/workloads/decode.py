@@ -71,7 +71,7 @@ class Decode(Workload):
     size: ClassVar[str] = "batch"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 64)
 
-    layers: Annotated[int, Option("Layers.", least=1)]
+    layers: Annotated[int, Option("Layers.", least=1, most=256)]
     hidden: Annotated[int, Option("Width of the model.", least=1)]
     ffn: Annotated[int, Option("Width between the matmuls of the FFN.", least=1)]
     heads: Annotated[int, Option("Heads of queries.", least=1, group=_ATTENTION)]

@@ -105,7 +105,7 @@ class FFNLayers(Workload):
     on_gpu: ClassVar[str] = "llama3-8b"
     sizes: ClassVar[tuple[int, ...]] = (1, 16)
 
-    layers: Annotated[int, Option("Layers.", least=1)]
+    layers: Annotated[int, Option("Layers.", least=1, most=1024)]
     hidden: Annotated[int, Option("Width of the model (columns).", least=1)]
     ffn: Annotated[int, Option("Width between the two matmuls.", least=1)]
     m: Annotated[int, Option("Tokens (rows).", least=1)] = 16

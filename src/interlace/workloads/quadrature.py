@@ -9,11 +9,13 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.arguments import shown, whole
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32, int32
+from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.quadrature import refine, total
+from interlace.kernels.quadrature import MOST_LEVELS, refine, total
 from interlace.workloads.base import Inputs, Option, Presets, Tile, Workload
 
 
@@ -23,6 +25,8 @@ def quadrature(levels: int, peaks: int, points: int, tolerance: float) -> Graph:
     Raises:
         ArgumentError, ShapeError: numbers that make none; see ``kernels.quadrature.refine``.
     """
+    if not 1 <= whole(levels, "quadrature", "levels") <= MOST_LEVELS:
+        raise ShapeError(f"quadrature has levels {shown(levels)}; use 1 to {MOST_LEVELS}, which float32 tells apart")
     count = (1 << levels) - 1
     centre, width = Tensor("centre", (peaks,), fp32), Tensor("width", (peaks,), fp32)
     wanted, value, out = Tensor("wanted", (count,), int32), Tensor("value", (count,), fp32), Tensor("out", (1,), fp32)
@@ -63,11 +67,13 @@ class Quadrature(Workload):
     sizes: ClassVar[tuple[int, ...]] = (64, 256)
     weights: ClassVar[tuple[str, ...]] = ("centre", "width")
 
-    levels: Annotated[int, Option("Levels of intervals, each half as long as those of the one before.", least=1)]
+    levels: Annotated[
+        int, Option("Levels of intervals, each half as long as those of the one before.", least=1, most=MOST_LEVELS)
+    ]
     peaks: Annotated[int, Option("Peaks of the function.", least=1)]
     points: Annotated[int, Option("Steps in an interval, a power of two.", least=4)]
-    digits: Annotated[int, Option("Decimal digits to which an interval is exact.", least=1)] = 5
-    sharpest: Annotated[int, Option("Decimal digits of the width of the narrowest peak.", least=1)] = 3
+    digits: Annotated[int, Option("Decimal digits to which an interval is exact.", least=1, most=30)] = 5
+    sharpest: Annotated[int, Option("Decimal digits of the width of the narrowest peak.", least=1, most=30)] = 3
 
     @property
     def title(self) -> str:

@@ -120,12 +120,12 @@ class RaggedAttention(Workload):
     heads: Annotated[int, Option("Heads of queries.", least=1, group=_ATTENTION)]
     kv_heads: Annotated[int, Option("Heads of keys and values.", least=1, group=_ATTENTION)]
     head_dim: Annotated[int, Option("Elements of a head.", least=16, group=_ATTENTION)]
-    batch: Annotated[int, Option("Sequences.", least=1)] = 32
+    batch: Annotated[int, Option("Sequences.", least=1, most=1 << 20)] = 32
     longest: Annotated[int, Option("Cached positions of a sequence at most.", least=1, group=_LENGTHS)] = 4096
     lengths: Annotated[
         Lengths, Option("How long sequences are", names={kind.value: kind for kind in Lengths}, group=_LENGTHS)
     ] = Lengths.UNIFORM
-    draw: Annotated[int, Option("Seed of the lengths.", least=0, group=_LENGTHS)] = 0
+    draw: Annotated[int, Option("Seed of the lengths.", least=0, most=1 << 128, group=_LENGTHS)] = 0
     shares: Annotated[
         int | None,
         Option(
