@@ -58,7 +58,7 @@ def reference(src: Path = SRC) -> dict[str, str]:
         KeyError: a name that ``interlace`` exports is of a room that has no title.
     """
     package, listed = src / "interlace", {room: [f"# {title}"] for room, title in ROOMS.items()}
-    for name, origin in _exports(package / "__init__.py").items():
+    for name, origin in _exports(package / "api.py").items():
         if f"{origin}.{name}".removeprefix(".") not in MODULES:
             listed[origin.partition(".")[0]].append(f"::: interlace.{name}")
     for module, title in MODULES.items():

@@ -8,187 +8,46 @@ outputs = interlace.ReferenceExecutor(plan).run(inputs)
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from interlace import workloads
-from interlace.core import errors
-from interlace.core.devices import CPU, H100, H200, DeviceSpec
-from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32, int32
-from interlace.core.errors import InterlaceError
 from interlace.core.version import VERSION
-from interlace.deploy.planning import plan_graph
-from interlace.executors import EXECUTORS, Executor
-from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.footprint import check_footprint
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
-from interlace.executors.persistent import PersistentExecutor
-from interlace.executors.reference import ReferenceExecutor
-from interlace.executors.run import Run
-from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
-from interlace.executors.serial import PdlExecutor, SerialExecutor
-from interlace.executors.streams import StreamsExecutor
-from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
-from interlace.graph.dependencies import Dependencies, Hazard
-from interlace.graph.graph import Graph
-from interlace.graph.op import Op, Reduction
-from interlace.graph.tensor import Region, Tensor
-from interlace.kernels.base import Kernel
-from interlace.kernels.bodies import BodyKind, Reference, TritonBody
-from interlace.kernels.copy import copy
-from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.read import read_plan
-from interlace.kernels.text import TextBody
-from interlace.plan.plan import Dispatch, Plan
-from interlace.plan.stealing import Stealing, Victim
-from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Assignment, Choices, build
-from interlace.policies.interleavings import ExplicitInterleaving, HalfRows, Interleaving, OpAfterOp, Panels
-from interlace.policies.orders import (
-    ColumnMajor,
-    ExplicitOrder,
-    GroupedPanels,
-    GroupedSerpentine,
-    Hilbert,
-    Morton,
-    Order,
-    RowMajor,
-    Serpentine,
-)
-from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
-from interlace.policies.sync import (
-    BatchedRowSync,
-    ColumnSync,
-    ConsumerSync,
-    Conv2DSync,
-    KernelSync,
-    NoSync,
-    RowSync,
-    StridedSync,
-    SyncPolicy,
-    TileSync,
-)
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, ring_launch
-from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
     from interlace import nn as nn
     from interlace import studio as studio
+    from interlace.api import *  # noqa: F403
+    from interlace.api import __all__ as __all__
 
 __version__ = VERSION
 
 _WITH_EXTRAS = ("nn", "studio")
 
-__all__ = [
-    "ALL",
-    "CPU",
-    "EXECUTORS",
-    "H100",
-    "H200",
-    "PERSISTENT",
-    "SEMAPHORE_STREAMS",
-    "SERIAL",
-    "Access",
-    "Activation",
-    "Affine",
-    "Assignment",
-    "BatchedRowSync",
-    "BodyKind",
-    "Choices",
-    "ColumnMajor",
-    "ColumnSync",
-    "ConsumerSync",
-    "Conv2DSync",
-    "CudaGraphExecutor",
-    "DType",
-    "Dependencies",
-    "DeviceSpec",
-    "Dispatch",
-    "Executor",
-    "ExplicitInterleaving",
-    "ExplicitOrder",
-    "Graph",
-    "GroupedPanels",
-    "GroupedSerpentine",
-    "HalfRows",
-    "Hazard",
-    "Hilbert",
-    "InterlaceError",
-    "Interleaving",
-    "K",
-    "Kernel",
-    "KernelSync",
-    "MatmulTile",
-    "Mode",
-    "Morton",
-    "NoSync",
-    "OneLaunchExecutor",
-    "Op",
-    "OpAfterOp",
-    "Options",
-    "Order",
-    "Panels",
-    "PdlExecutor",
-    "PersistentExecutor",
-    "Plan",
-    "Proof",
-    "Reduction",
-    "Reference",
-    "ReferenceExecutor",
-    "Region",
-    "RowMajor",
-    "RowSync",
-    "Run",
-    "SemaphoreStreamsExecutor",
-    "SerialExecutor",
-    "Serpentine",
-    "Span",
-    "Split",
-    "SplitK",
-    "SplitTail",
-    "Stealing",
-    "StreamK",
-    "StreamsExecutor",
-    "StridedSync",
-    "SyncPolicy",
-    "Tensor",
-    "TextBody",
-    "TileSync",
-    "Trace",
-    "TritonBody",
-    "Victim",
-    "Whole",
-    "axes",
-    "bf16",
-    "build",
-    "check_footprint",
-    "copy",
-    "dtype",
-    "errors",
-    "fixed",
-    "fp16",
-    "fp32",
-    "int32",
-    "matmul",
-    "plan_graph",
-    "read_plan",
-    "ring_launch",
-    "verify",
-    "workloads",
-]
-
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> ModuleType:
-        """``nn`` and ``studio``, imported when they are first asked for: what they need takes seconds, or is absent."""
-        if name not in _WITH_EXTRAS:
+    def __getattr__(name: str) -> Any:
+        """Import what is asked for: a module, or all names of ``interlace.api``.
+
+        Not before, so that the command line, which needs few of them, is there at once and answers Ctrl-C, and because
+        what ``nn`` and ``studio`` need takes seconds, or is absent.
+        """
+        if not name.startswith("__") and find_spec(f"{__name__}.{name}") is not None:
+            try:
+                return import_module(f"{__name__}.{name}")
+            except ImportError as error:
+                if name not in _WITH_EXTRAS:
+                    raise
+                # An AttributeError, so that `hasattr` and `help` go on where an extra is not installed.
+                raise AttributeError(str(error)) from error
+        if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            return import_module(f"{__name__}.{name}")
-        except ImportError as error:
-            # An AttributeError, so that `hasattr` and `help` go on where an extra is not installed.
-            raise AttributeError(str(error)) from error
+        api = import_module(f"{__name__}.api")
+        exported = {each: getattr(api, each) for each in ("__all__", *api.__all__)}
+        globals().update(exported)
+        if name not in exported:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return exported[name]
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_WITH_EXTRAS})
+        api = import_module(f"{__name__}.api")
+        return sorted({*globals(), *api.__all__, *_WITH_EXTRAS})

@@ -24,6 +24,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 
 import interlace
+import interlace.api
 import interlace.cli
 
 loaded = BLOCKED & {name.partition(".")[0] for name in sys.modules}
