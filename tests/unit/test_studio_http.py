@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,6 +16,7 @@ pytest.importorskip("uvicorn")
 
 from interlace.orders.completion import completion
 from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.studio import connection
 from interlace.studio.game import MOST_PANELS, Options
 from interlace.studio.guard import MOST_BODY
 from interlace.studio.link import Game, _numbers, encoded
@@ -237,3 +239,63 @@ def test_a_link_in_the_address_is_opened_as_the_page_does(port: int) -> None:
     game = Game(Options(capacity=3), (Visit(1, 2, True),), 1)
     status, opened = ask(port, "open", {"link": encoded(game)})
     assert (status, opened["path"], opened["options"]["capacity"]) == (200, [4 * 6 + 1], 3)
+
+
+# ---------------------------------------------------------------- who keeps connections
+
+
+BEGUN = b"GET / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n"
+
+
+def is_closed(connected: socket.socket) -> bool:
+    """Wait for the server to close a connection; whatever it says before is read."""
+    connected.settimeout(60)
+    try:
+        while connected.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        BEGUN,
+        b"POST /api/position HTTP/1.1\r\nhost: 127.0.0.1:%d\r\norigin: http://127.0.0.1:%d\r\n"
+        b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{",
+    ],
+    ids=["nothing", "headers", "body"],
+)
+def test_a_client_that_sends_no_whole_request_is_cut_off(
+    port: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.2)
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(sent.replace(b"%d", b"%d" % port))
+        assert is_closed(slow)
+    assert send(port, "GET", "/")[0] == 200
+
+
+def test_a_client_that_sends_no_second_request_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.2)
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(BEGUN % port + b"\r\n")
+        assert slow.recv(1) == b"H"
+        slow.sendall(BEGUN % port)
+        assert is_closed(slow)
+
+
+def test_many_connections_are_refused_and_the_next_request_is_answered(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 4)
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(BEGUN % port)
+        refused = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert is_closed(refused)
+    assert send(port, "GET", "/")[0] == 200

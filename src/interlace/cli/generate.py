@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def _check_length(trained: Trained, prompt: int, more: int) -> None:
 
 def _is_part(path: Path, model: Path) -> bool:
     """Whether a path names a file that is there, in a model's folder."""
-    return path.is_file() and path.resolve().is_relative_to(model.resolve())
+    return os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(model))
 
 
 def _modules() -> Any:

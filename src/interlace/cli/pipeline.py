@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from enum import Enum
 from pathlib import Path
@@ -78,7 +79,7 @@ def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
     """
     from interlace.loops import LoopKernel
 
-    if not file.is_file():
+    if not os.path.isfile(file):  # of a name that is too long `is_file` fails
         raise BadInput(f"no file {str(file)!r}; name a Python file that defines KERNEL and BUFFERED")
     try:
         found: dict[str, Any] = runpy.run_path(str(file), run_name="pipeline")

@@ -6,8 +6,12 @@ rebinding). The first carry an Origin that is not ours, the second a Host that i
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from interlace.studio import connection
 
 #: Bytes of a body: the longest path takes a fifth of it.
 MOST_BODY = 1 << 17
@@ -50,11 +54,17 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        refusal = self._refusal(scope)
-        body = None if refusal else await _body(receive)
+        refusal, body = self._refusal(scope), None
+        if refusal is None:
+            try:
+                async with asyncio.timeout(connection.PATIENCE_S):
+                    body = await _body(receive)
+            except TimeoutError:
+                refusal = 408, "the request did not arrive in time; send it again"
         if body is None:
             refusal = refusal or (413, f"a request of more than {MOST_BODY} bytes; the page sends shorter ones")
-            await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, headed)
+            late = {"connection": "close"} if refusal[0] == 408 else {}
+            await JSONResponse({"error": refusal[1]}, refusal[0], late)(scope, receive, headed)
             return
         unread = [body]
 

@@ -11,6 +11,7 @@ import uvicorn
 
 from interlace.studio.answers import View
 from interlace.studio.app import application
+from interlace.studio.connection import Connection
 
 HOST = "127.0.0.1"
 
@@ -39,6 +40,7 @@ def made(listening: socket.socket, view: View | None = None) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             application(port, view),
+            http=Connection,
             lifespan="off",
             ws="none",
             log_level="warning",
