@@ -62,7 +62,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [*(n for n in FILES if n != "weights"), "folder", "none", "loop", "/dev/null", "", "a" * 300])
+@pytest.mark.parametrize(
+    "name", [*(n for n in FILES if n != "weights"), "folder", "none", "loop", "/dev/null", "", "a" * 300]
+)
 @pytest.mark.parametrize("command", ["verify", "checkpoint", "pipeline"])
 def test_files_that_are_something_else(name: str, command: str) -> None:
     weights = ["--device", "cpu", "--up", "u", "--down", "d"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from interlace.cli import plan as plan_module
 from interlace.cli import run as run_module
+from interlace.cli.console import noted_warnings
 from interlace.cli.streams import standard_streams
 from interlace.workloads import WORKLOADS
 
@@ -211,3 +213,11 @@ def test_values_complete(
 def test_unknown_commands_are_exit_code_2() -> None:
     for arguments in ([""], ["rum"], ["bench", "x"], ["--nonsense"]):
         assert invoke(*arguments).exit_code == 2
+
+
+def test_a_warning_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with noted_warnings():
+            warnings.warn("the cache\nis not used", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "note: the cache is not used\n"

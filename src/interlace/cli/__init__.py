@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from interlace import __version__
 from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
+from interlace.cli.console import noted_warnings
 from interlace.cli.streams import standard_streams
 from interlace.core.devices import DEFAULT_GPU
 
@@ -79,5 +80,5 @@ for _group in app.registered_groups:
 
 def main() -> None:
     """Entry point of the ``interlace`` script and of ``python -m interlace``."""
-    with standard_streams():
+    with standard_streams(), noted_warnings():
         app(prog_name="interlace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -62,6 +63,17 @@ def report(message: str) -> None:
 def note(message: str) -> None:
     """Print on stderr what is worth knowing and no failure."""
     typer.echo(f"note: {printable(message)}", err=True)
+
+
+@contextmanager
+def noted_warnings() -> Iterator[None]:
+    """Print each warning as a note, in one line, instead of Python's two with a path and a line of source."""
+    before = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: note(str(message))
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def printable(text: str) -> str:
