@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.errors import DeviceError, DTypeError, GraphError, InterlaceError, NoDeviceError, ShapeError
+from interlace.core.errors import (
+    ConcurrentRunError,
+    DeviceError,
+    DTypeError,
+    GraphError,
+    InterlaceError,
+    NoDeviceError,
+    ShapeError,
+)
 from interlace.executors.gpu import open_device
 from interlace.kernels.bodies import Array
 
@@ -180,3 +190,29 @@ def test_errors_cross_processes_with_their_attributes() -> None:
     for error in (hang, chunk, il.errors.PlanError("no")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_two_threads_in_one_reference_executor_are_refused() -> None:
+    """One of them would take the other's tensors; before, both results were wrong without a word."""
+    graph = il.workloads.two_copies(64, 64, tile=(32, 64))
+    executor = il.ReferenceExecutor(il.build(graph, il.Choices(2)))
+    inputs = {"x": np.ones((64, 64), np.float32)}
+    began, goes_on = Event(), Event()
+    schedule = executor._schedule
+
+    def wait_inside() -> None:
+        began.set()
+        assert goes_on.wait(60)
+        schedule()
+
+    executor._schedule = wait_inside  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(executor.run, inputs)
+        assert began.wait(60)
+        with pytest.raises(ConcurrentRunError, match="make an executor for each thread"):
+            executor.run(inputs)
+        goes_on.set()
+        assert all((value == 1).all() for value in first.result().values())
+    assert all((value == 1).all() for value in executor.run(inputs).values())
+    again = pickle.loads(pickle.dumps(il.ReferenceExecutor(il.build(graph, il.Choices(2)))))
+    assert all((value == 1).all() for value in again.run(inputs).values())

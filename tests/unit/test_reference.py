@@ -66,7 +66,7 @@ def test_the_first_page_links_every_other() -> None:
 
 def test_a_room_without_a_title_is_refused(tmp_path: Path) -> None:
     (tmp_path / "interlace").mkdir()
-    (tmp_path / "interlace/__init__.py").write_text("from interlace.attic.box import Box\n__all__ = ['Box']\n")
+    (tmp_path / "interlace/api.py").write_text("from interlace.attic.box import Box\n__all__ = ['Box']\n")
     with pytest.raises(KeyError, match="attic"):
         SITE["reference"](tmp_path)
 

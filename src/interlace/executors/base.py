@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import chain, zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import CoverageError, GraphError, InterlaceError, PlanError, ShapeError
+from interlace.core.errors import ConcurrentRunError, CoverageError, GraphError, InterlaceError, PlanError, ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import kernel_of, no_body
@@ -22,6 +24,8 @@ from interlace.planner.build import Choices
 from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 from interlace.sim.modes import Mode
+
+Run = TypeVar("Run", bound=Callable[..., Any])
 
 
 class Executor(ABC):
@@ -225,6 +229,29 @@ def by_name(tensors: object) -> dict[str, Any]:
         return dict(tensors)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
         raise GraphError(f"tensors come by name, as {{'x': x, ...}}, not as {shown(tensors)}; pass a dict") from None
+
+
+def one_at_a_time(run: Run) -> Run:
+    """Refuse a call of a method while another thread is in the same method of the same object.
+
+    The method then raises ConcurrentRunError.
+    """
+
+    @wraps(run)
+    def guarded(executor: Any, *arguments: Any, **named: Any) -> Any:
+        owners = vars(executor).setdefault("_owners", deque([None]))  # unlike a lock it can be pickled and copied
+        try:
+            owners.pop()
+        except IndexError:
+            raise ConcurrentRunError(
+                f"another thread runs this {type(executor).__name__}; make an executor for each thread"
+            ) from None
+        try:
+            return run(executor, *arguments, **named)
+        finally:
+            owners.append(None)
+
+    return cast(Run, guarded)
 
 
 def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, DeviceError, GraphError
 from interlace.executors.arrays import check_arrays, written
-from interlace.executors.base import Executor, by_name
+from interlace.executors.base import Executor, by_name, one_at_a_time
 from interlace.executors.numbered import Numbered
 from interlace.graph.access import Access, Ints
 from interlace.graph.graph import Graph
@@ -99,6 +99,7 @@ class ReferenceExecutor(Executor):
         """As the persistent executor: workers walk the whole sequence."""
         return PERSISTENT
 
+    @one_at_a_time
     def run(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Array]:
         """Run once on the inputs; returns every output, in float64, as an array of its own.
 
@@ -109,6 +110,7 @@ class ReferenceExecutor(Executor):
                 other regions than its op writes.
             ShapeError: an input, or a region that a reference returns, has another shape.
             DTypeError: an array holds no real numbers.
+            ConcurrentRunError: another thread runs this executor.
         """
         graph = self.plan.graph
         arrays = by_name(tensors)
