@@ -159,7 +159,7 @@ def test_ops_that_are_made_one_by_one_are_few() -> None:
     """A plan of 100,000 layers, or of a million matmuls, would come to no end."""
     most = {(workload, name): most for workload, name, most in SIZED}
     assert most["decode", "layers"] < most["ffn-layers", "layers"] < most["dag", "count"] <= 10_000
-    with pytest.raises(ShapeError, match="quadrature has levels 15000; use 1 to 20"):
+    with pytest.raises(ShapeError, match="quadrature has level 14999; use 0 to 19"):
         quadrature(15_000, 3, 16, 1e-5)
 
 

@@ -26,7 +26,8 @@ def quadrature(levels: int, peaks: int, points: int, tolerance: float) -> Graph:
         ArgumentError, ShapeError: numbers that make none; see ``kernels.quadrature.refine``.
     """
     if not 1 <= whole(levels, "quadrature", "levels") <= MOST_LEVELS:
-        raise ShapeError(f"quadrature has levels {shown(levels)}; use 1 to {MOST_LEVELS}, which float32 tells apart")
+        last = shown(levels - 1)
+        raise ShapeError(f"quadrature has level {last}; use 0 to {MOST_LEVELS - 1}, which float32 tells apart")
     count = (1 << levels) - 1
     centre, width = Tensor("centre", (peaks,), fp32), Tensor("width", (peaks,), fp32)
     wanted, value, out = Tensor("wanted", (count,), int32), Tensor("value", (count,), fp32), Tensor("out", (1,), fp32)
