@@ -22,11 +22,12 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from inspect import getfile
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from numba import njit
-from numba.core.caching import FunctionCache, IndexDataCacheFile, InTreeCacheLocator
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from interlace.core.store import UnsafeCacheError, open_file, open_folder, read_open, warn_unsafe, write_new
 
@@ -65,7 +66,7 @@ class _CheckedCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         numbas, folder = self._cache_file, Path(self._cache_path)
-        shared = isinstance(self._impl.locator, InTreeCacheLocator)
+        shared = folder == Path(getfile(function)).parent / "__pycache__"
         with suppress(OSError):
             if not shared and not os.listdir(folder):
                 folder.chmod(0o700)  # numba has just made it, under any umask
