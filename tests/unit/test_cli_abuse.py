@@ -195,3 +195,12 @@ def test_a_cache_folder_that_is_none_is_no_failure(
     before = sorted(path.name for path in here.iterdir())
     succeed("plan", "ffn", *SMALL, "--out", "-")
     assert sorted(path.name for path in here.iterdir()) == before
+
+
+def test_a_disk_that_has_no_space_for_a_temporary_file_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr("interlace.cli.plan.build", full)
+    message = fail(1, "plan", "ffn", *SMALL, "--out", "p.json")
+    assert message == "error: OSError: [Errno 28] No space left on device: '/tmp/x'"

@@ -45,6 +45,8 @@ def reported() -> Iterator[None]:
         raise fail(str(error), FAILED) from None
     except MemoryError as error:
         raise fail(f"out of memory: {error}; use a smaller problem or larger tiles", FAILED) from None
+    except OSError as error:  # of the machine, such as no space for a temporary file
+        raise fail(f"{type(error).__name__}: {error}", FAILED) from None
     except KeyboardInterrupt:
         raise fail("interrupted", INTERRUPTED) from None
 
