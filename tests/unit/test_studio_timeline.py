@@ -140,3 +140,13 @@ def test_lone_surrogates_in_names_reach_the_page_as_replacement_letters() -> Non
     data = written(replace(by_hand(), ops=("up\ud800", "\ude00\U0001f600")))
     shown = json.loads(encode_json(Timeline.read(json.dumps(data)).shown()))
     assert shown["ops"] == [{"name": "up\ufffd"}, {"name": "\ufffd\U0001f600"}]
+
+
+def test_the_server_sends_a_trace_with_lone_surrogates() -> None:
+    pytest.importorskip("uvicorn")
+    from ..studio_server import ask, running
+
+    data = written(replace(by_hand(), ops=("up\ud800", "down")))
+    with running(TimelineView((Timeline.read(json.dumps(data)),))) as port:
+        status, shown = ask(port, "timeline", {})
+    assert (status, shown["timelines"][0]["ops"][0]) == (200, {"name": "up\ufffd"})
