@@ -15,6 +15,7 @@ from interlace.cli import plan as plan_module
 from interlace.cli import run as run_module
 from interlace.cli.console import noted_warnings
 from interlace.cli.streams import standard_streams
+from interlace.cli.workloads import WorkloadGroup
 from interlace.workloads import WORKLOADS
 
 from .commands import SMALL, fail, invoke, succeed
@@ -137,6 +138,14 @@ def test_ctrl_c_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch: pyte
     outputs = ["--json", tmp_path / "r.json", "--trace", tmp_path / "t.json"]
     assert fail(130, "run", "ffn", *SMALL, *outputs) == "error: interrupted"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_options_are_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WorkloadGroup, "resolve_command", interrupted)
+    assert fail(130, "run", "ffn", *SMALL) == "error: interrupted"
 
 
 def test_lack_of_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from interlace import __version__
 from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
-from interlace.cli.console import noted_warnings
+from interlace.cli.console import noted_warnings, reported
 from interlace.cli.streams import standard_streams
 from interlace.core.devices import DEFAULT_GPU
 
@@ -23,7 +23,15 @@ _PANELS = {
 
 
 class _Listed(TyperGroup):
-    """The commands in the order of the panels."""
+    """The commands in the order of the panels, whose parsing ends as they do: Ctrl-C is one line there too."""
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        with reported():
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        with reported():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for names in _PANELS.values() for name in names]
