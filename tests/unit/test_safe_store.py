@@ -115,10 +115,13 @@ def test_what_is_no_file_is_neither_read_nor_replaced(root: Path) -> None:
         path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_a_file_too_large_to_be_an_entry_is_not_read(root: Path) -> None:
+def test_a_file_too_large_to_be_an_entry_is_neither_read_nor_written(monkeypatch: pytest.MonkeyPatch) -> None:
     os.truncate(STORE.write(NAME, b""), module.MOST_BYTES + 1)
     with pytest.raises(OSError, match="it has 1073741825 bytes"):
         STORE.read(NAME)
+    monkeypatch.setattr(module, "MOST_BYTES", 3)
+    with pytest.raises(OSError, match="it has 4 bytes"):
+        STORE.write("cd34", b"1234")
 
 
 def test_pruning_deletes_entries_and_abandoned_files_and_nothing_else(root: Path, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class Store:
             OSError: it cannot be written, or the cache is refused (``UnsafeCacheError``).
         """
         path = self.path(name)
+        if len(content) > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has {len(content)} bytes", str(path))
         with self._opened(make=True) as folder:
             with suppress(FileNotFoundError):
                 mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode

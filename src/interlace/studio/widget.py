@@ -60,18 +60,18 @@ class StudioWidget(anywidget.AnyWidget):
 
     def heard(self, _: object, message: dict[str, Any], buffers: object) -> None:
         """A request of the page: answered at once, or by a search that goes on and sends as it finds."""
-        number = message["id"]
+        number, data = message["id"], message.get("data")
         if message.get("cancel"):
             self._searches.pop(number, threading.Event()).set()
         elif message.get("name") == "least":
             stop = self._searches[number] = threading.Event()
-            threading.Thread(target=self._search, args=(number, message["data"], stop), daemon=True).start()
+            threading.Thread(target=self._search, args=(number, data, stop), daemon=True).start()
         else:
             answer = self._answers.get(message.get("name", ""))
             try:
                 if answer is None:
                     raise StudioError("the page asks for what there is not; show it again")
-                self._tell(number, found=answer(message["data"]))
+                self._tell(number, found=answer(data))
             except InterlaceError as error:
                 self._tell(number, error=str(error))
 
