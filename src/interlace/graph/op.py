@@ -138,8 +138,6 @@ class Op:
         if any(len(pair) != 2 for pair in params):
             raise ParamError(f"{where}: params is {shown(self.params)}; give pairs, such as (('N', 64),)")
         object.__setattr__(self, "params", tuple((name, _number(where, name, value)) for name, value in params))
-        if len({name for name, _ in self.params}) < len(self.params):
-            raise ParamError(f"{where}: params {[name for name, _ in self.params]} repeat a name; give each one value")
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
             raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
         if self.tiles >= _INT32:
@@ -154,6 +152,8 @@ class Op:
             if len({a.arg for a in several}) < len(several):
                 names = [a.arg for a in several]
                 raise ShapeError(f"op {self.name!r} has arguments {names}; give each access one of its own")
+        if len({name for name, _ in self.params}) < len(self.params):
+            raise ParamError(f"{where}: params {[name for name, _ in self.params]} repeat a name; give each one value")
         check_type(self.when, str, where, "when")
         if self.when and self.when not in {a.arg for a in self.reads if not a.uses_k}:
             raise ShapeError(f"op {self.name!r} has when={self.when!r}, which it does not read; name what it reads")
