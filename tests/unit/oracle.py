@@ -27,9 +27,7 @@ Edge = tuple[str, str, Tile, Tile]
 # ---------------------------------------------------------------- what tiles touch
 
 
-def elements(
-    graph: Graph, access: Access, coords: tuple[int, ...], k_lo: int, k_hi: int
-) -> frozenset[Element]:
+def elements(graph: Graph, access: Access, coords: tuple[int, ...], k_lo: int, k_hi: int) -> frozenset[Element]:
     """The elements that one tile touches through one access during one k-range."""
 
     def value(bound: Affine) -> int:
@@ -264,6 +262,121 @@ def _posts(plan: Plan) -> dict[int, set[Tile]]:
     return out
 
 
+def structural_faults(plan: Plan) -> set[str]:
+    """Names of the errors that the entries of a plan deserve by themselves, whatever its graph depends on.
+
+    Everything is compared as Python integers, which do not wrap.
+    """
+    n, ops, table = len(plan.items), plan.graph.ops, plan.items
+    found = set()
+    if not 1 <= plan.workers < 1 << 31:
+        found.add("PlanError")
+    if not 0 <= plan.semaphores <= sum(len(coordinates(op)) for op in ops):
+        found.add("SemaphoreError")
+    rows = list(zip(*(getattr(table, c).tolist() for c in ("op", "tile", "k_lo", "k_hi", "worker")), strict=True))
+    shared = False  # an item of a hybrid plan is in no list
+    for n_item, (p, tile, k_lo, k_hi, worker) in enumerate(rows):
+        if not 0 <= p < len(ops):
+            found.add("ItemError")
+            continue
+        extent, block = whole(ops[p])[1], ops[p].reduction.block if ops[p].reduction else 1
+        good = 0 <= tile < len(coordinates(ops[p])) and 0 <= k_lo < k_hi <= extent
+        good &= k_lo % block == 0 and (k_hi % block == 0 or k_hi == extent)
+        if plan.dispatch is Dispatch.HYBRID:
+            good &= -1 <= worker < plan.workers and not (shared and worker >= 0) and not (n_item == 0 and worker < 0)
+            shared |= worker < 0
+        elif plan.dispatch in (Dispatch.STATIC, Dispatch.STEALING):
+            good &= 0 <= worker < plan.workers
+        else:
+            good &= worker == -1
+        found |= set() if good else {"ItemError"}
+    ptr, first, count, stride, threshold, k = (
+        getattr(plan.waits, c).tolist() for c in ("ptr", "first", "count", "stride", "threshold", "k")
+    )
+    if (ptr[0], ptr[-1]) != (0, len(first)) or any(a > b for a, b in pairwise(ptr)):
+        found.add("PlanError")
+    if found:
+        return found
+    parts: dict[Tile, list[int]] = {(p, t): [] for p, op in enumerate(ops) for t in range(len(coordinates(op)))}
+    for i, (p, tile, *_) in enumerate(rows):
+        parts[p, tile].append(i)
+    for (p, _), members in parts.items():
+        ranges = sorted((rows[i][2], rows[i][3]) for i in members)
+        ends = [lo for lo, _ in ranges] + [whole(ops[p])[1]]
+        if not members or ends != [0] + [hi for _, hi in ranges]:
+            found.add("ItemError")
+        if len({int(table.post[i]) for i in members}) > 1:
+            found.add("SemaphoreError")
+    if any(not -1 <= int(post) < plan.semaphores for post in table.post):
+        found.add("SemaphoreError")
+    posts = _posts(plan)
+    for i in range(n):
+        _, _, k_lo, k_hi, _ = rows[i]
+        reduction = ops[rows[i][0]].reduction
+        block, own = reduction.block if reduction else 1, k[ptr[i] : ptr[i + 1]]
+        good = own == sorted(own) and all(0 <= at < k_hi and (at <= k_lo or at % block == 0) for at in own)
+        if not good or any(c < 1 for c in count[ptr[i] : ptr[i + 1]]):
+            found.add("PlanError")
+    for row in range(len(first)):
+        last = first[row] + (count[row] - 1) * stride[row]
+        upwards = stride[row] >= 1 and (count[row] != 1 or stride[row] <= plan.semaphores)
+        if not upwards or not 0 <= first[row] < plan.semaphores or last >= plan.semaphores:
+            found.add("SemaphoreError")
+        elif count[row] >= 1:
+            awaited = range(first[row], last + 1, stride[row])
+            if threshold[row] < 1 or any(len(posts.get(s, ())) != threshold[row] for s in awaited):
+                found.add("ThresholdError")
+    return found
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a proof of a safe plan reports.
+
+    Attributes:
+        edges: dependencies on a tile of each segment and access.
+        by_wait: those of them that the item waits for.
+        overwriting: those for which it does not wait and that need not be waited for, if waits of others order them.
+        longest_chain: items on the longest chain of waits.
+        in_sequence: every item waits for earlier ones only.
+    """
+
+    edges: int
+    by_wait: int
+    overwriting: int
+    longest_chain: int
+    in_sequence: bool
+
+
+def account(plan: Plan) -> Account:
+    """Count what a proof of a safe plan reports."""
+    sequence, every, edges = items(plan), uses(plan.graph), seen(plan.graph)
+    post = {item.tile: item.post for item in sequence}
+    posters: dict[int, list[int]] = {}
+    for n, item in enumerate(sequence):
+        posters.setdefault(item.post, []).append(n)
+    total = by_wait = overwriting = 0
+    for item in sequence:
+        for segment in item.segments:
+            for hazard, a, b in edges:
+                for p, before in enumerate(every[a].tiles):
+                    if before & segment.touched.get(b, frozenset()):
+                        total += 1
+                        awaited = post[every[a].op, p] in segment.awaited
+                        by_wait += awaited
+                        overwriting += hazard != "RAW" and not awaited
+    depth: dict[int, int] = {}
+
+    def chain(n: int) -> int:
+        if n not in depth:
+            depth[n] = 1 + max((chain(m) for s in sequence[n].awaits for m in posters[s]), default=0)
+        return depth[n]
+
+    longest = max(chain(n) for n in range(len(sequence)))
+    ordered = all(m < n for n, item in enumerate(sequence) for s in item.awaits for m in posters[s])
+    return Account(total, by_wait, overwriting, longest, ordered)
+
+
 def unenforced(plan: Plan, hazards: Iterable[str] = ("RAW", "WAR", "WAW")) -> list[str]:
     """Visible dependencies that neither a wait before the access nor one worker's order enforces by itself."""
     sequence, every, edges = items(plan), uses(plan.graph), seen(plan.graph)
@@ -282,9 +395,7 @@ def unenforced(plan: Plan, hazards: Iterable[str] = ("RAW", "WAR", "WAW")) -> li
                 if before & segment.touched.get(b, frozenset())
             }
             for tile in sorted(needed):
-                same = item.worker is not None and all(
-                    p < n and sequence[p].worker == item.worker for p in parts[tile]
-                )
+                same = item.worker is not None and all(p < n and sequence[p].worker == item.worker for p in parts[tile])
                 if post[tile] not in segment.awaited and not same:
                     out.append(f"item {n} {item.tile} at k {segment.k_lo} does not wait for {tile}")
     return out
@@ -296,27 +407,30 @@ def stuck(plan: Plan) -> bool:
     Under another dispatch than static, if an item waits for a later one; otherwise, if running each worker's list as
     far as it goes leaves something over.
     """
+    if plan.dispatch is Dispatch.STATIC:
+        return bool(left_over(plan))
+    sequence = items(plan)
+    return any(
+        n >= m for m, item in enumerate(sequence) for n, other in enumerate(sequence) if other.post in item.awaits
+    )
+
+
+def left_over(plan: Plan) -> set[int]:
+    """Items of a static plan that never run."""
     sequence, posts = items(plan), _posts(plan)
-    if plan.dispatch is not Dispatch.STATIC:
-        return any(
-            n >= m
-            for m, item in enumerate(sequence)
-            for n, other in enumerate(sequence)
-            if other.post in item.awaits
-        )
-    queues: dict[int | None, list[Item]] = {}
+    queues: dict[int | None, list[int]] = {}
     left: dict[Tile, int] = {}
-    for item in sequence:
-        queues.setdefault(item.worker, []).append(item)
+    for n, item in enumerate(sequence):
+        queues.setdefault(item.worker, []).append(n)
         left[item.tile] = left.get(item.tile, 0) + 1
     progress = True
     while progress:
         progress = False
         for queue in queues.values():
-            while queue and all(left[tile] == 0 for s in queue[0].awaits for tile in posts.get(s, ())):
-                left[queue.pop(0).tile] -= 1
+            while queue and all(left[t] == 0 for s in sequence[queue[0]].awaits for t in posts.get(s, ())):
+                left[sequence[queue.pop(0)].tile] -= 1
                 progress = True
-    return any(queues.values())
+    return {n for queue in queues.values() for n in queue}
 
 
 def races(plan: Plan) -> list[str]:
