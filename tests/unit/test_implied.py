@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ import interlace as il
 from interlace.core.errors import CoverageError
 from interlace.graph.access import ALL, Access, K, fixed
 from interlace.graph.op import Op
-from interlace.graph.ragged import BATCH
-from interlace.plan import implied
-from interlace.plan.plan import Plan
+from interlace.graph.ragged import BATCH, offsets
+from interlace.plan import implied as implied_module
+from interlace.plan.implied import Implied
+from interlace.plan.plan import Items, Plan, Waits
 from interlace.workloads import LLAMAS, decode_graph
 
+from ..thorough import some
 from . import oracle
-from .graphs import drop_waits, pointwise, program, refused
+from .graphs import column, drop_waits, pointwise, program, refused
 
 N = 4
 
@@ -57,7 +60,7 @@ def test_a_wait_for_every_second_tile_implies_nothing_of_the_others(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One range of waits holds two tiles of b and two of e, as far from the first to the second as b has tiles."""
-    monkeypatch.setattr(implied, "BATCH", batch)
+    monkeypatch.setattr(implied_module, "BATCH", batch)
     shape, half = (2, 2), (ALL, fixed(0, 1))
     a, b, e = (pointwise(*names, shape, (1, 1)) for names in (("a", "s", "x"), ("b", "x", "p"), ("e", "t", "r")))
     c = Op("c", "sum", (1,), (Access("in0", "p", half), Access("in1", "r", half)), (Access("out", "q", (ALL,)),))
@@ -156,3 +159,137 @@ def test_layers_of_a_decode_step_share_memory_and_wait_for_nothing_else() -> Non
             assert awaited(plan, op.name) <= writers
     keys = {f"layers.{layer}.{name}_heads" for layer in range(2) for name in "kv"}
     assert {name for name in graph.intermediates if name.startswith("layers.")} == keys
+
+
+# ---------------------------------------------------------------- against sets of items
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Items of a few ops with random posts and waits; each item is a tile with a reduction of two chunks.
+
+    Attributes:
+        op, post: of each item.
+        waits: of each item: first semaphore, count, stride and chunk.
+        ops, semaphores: how many there are.
+    """
+
+    op: list[int]
+    post: list[int]
+    waits: list[list[tuple[int, int, int, int]]]
+    ops: int
+    semaphores: int
+
+    @staticmethod
+    def by(random: Random) -> Drawn:
+        """Mostly ops whose tiles post semaphores of their own and await all of an earlier op or some of it."""
+        sizes = [random.randint(1, 3) for _ in range(random.randint(2, 4))]
+        op = [p for p, size in enumerate(sizes) for _ in range(size)]
+        post = list(range(len(op))) if random.random() < 0.5 else sorted(random.randint(0, len(op) - 1) for _ in op)
+        for _ in range(random.choice((0, 0, 1, 2))):
+            post[random.randrange(len(op))] = random.randint(-1, len(op) - 1)
+        waits: list[list[tuple[int, int, int, int]]] = []
+        for p in op:
+            before = [post[n] for n, q in enumerate(op) if q < p and post[n] >= 0]
+            mine = waits[-1] if waits and op[len(waits) - 1] == p and random.random() < 0.6 else None
+            if mine is None:
+                mine = []
+                for _ in range(random.choice((0, 1, 1, 1, 2)) if before else 0):
+                    first, count = random.choice(before), random.choice((1, 1, 2, 2, 3))
+                    stride = random.choice((1, 1, 1, 2)) if count > 1 else 1
+                    count = min(count, (len(op) - 1 - first) // stride + 1)
+                    # ``verify`` refuses waits for what nobody posts.
+                    if {first + i * stride for i in range(count)} <= {*post}:
+                        mine.append((first, count, stride, random.choice((0, 0, 0, 1))))
+                mine.sort(key=lambda wait: wait[3])
+            waits.append(mine)
+        return Drawn(op, post, waits, len(sizes), len(op))
+
+    def implied(self) -> Implied:
+        """What the package finds."""
+        n = len(self.op)
+        sizes = np.bincount(self.op, minlength=self.ops)
+        base = offsets(sizes.astype(np.int64))
+        tile = np.arange(n) - base[self.op]
+        op, post = column(*self.op), column(*self.post)
+        items = Items(op, tile, np.zeros(n, np.int64), np.full(n, 2), np.full(n, -1), post)
+        rows = [wait for waits in self.waits for wait in waits]
+        first, count, stride, k = (column(*(row[c] for row in rows)) for c in range(4))
+        ptr = offsets(column(*map(len, self.waits)))
+        return Implied(items, Waits(ptr, first, count, stride, np.ones_like(first), k), post, base)
+
+    def awaited(self, item: int, opening: bool, gaps: bool = True) -> set[int]:
+        """Semaphores that an item awaits before it begins, or at all; without gaps, the first alone of those apart."""
+        return {
+            first + i * stride
+            for first, count, stride, k in self.waits[item]
+            if not opening or k == 0
+            for i in range(count if gaps or stride == 1 else 1)
+        }
+
+    def items(self, op: int) -> list[int]:
+        return [n for n, p in enumerate(self.op) if p == op]
+
+    def orders(self) -> set[tuple[int, int]]:
+        """Pairs of ops: all items of the first have ended before any of the second begins, in every run."""
+        posters = {s: {n for n, post in enumerate(self.post) if post == s} for s in range(self.semaphores)}
+        ended: list[set[int]] = [set() for _ in self.op]
+
+        def after(item: int, opening: bool) -> set[int]:
+            first = {m for s in self.awaited(item, opening) for m in posters[s]}
+            return first.union(*(ended[m] for m in first))
+
+        changed = True
+        while changed:
+            found = [after(item, False) for item in range(len(self.op))]
+            changed, ended = found != ended, found
+        return {
+            (p, c)
+            for p in range(self.ops)
+            for c in range(self.ops)
+            if p != c and all({*self.items(p)} <= after(n, True) for n in self.items(c))
+        }
+
+    def rules(self, gaps: bool) -> set[tuple[int, int]]:
+        """Pairs of ops that the rules of the module give, on sets."""
+        own = {p: {self.post[n] for n in self.items(p)} - {-1} for p in range(self.ops)}
+        span = {p: set(range(min(s), max(s) + 1)) for p, s in own.items() if s}
+        span = {p: s for p, s in span.items() if not any(s & other for q, other in own.items() if q != p)}
+        complete = {p for p in span if all(self.post[n] >= 0 for n in self.items(p))}
+        ended: dict[int, set[int]] = {p: set() for p in range(self.ops)}
+        begun: dict[int, set[int]] = {}
+        together: dict[int, set[int]] = {}
+        for c in range(self.ops):
+            every = set().union(*(self.awaited(n, False, gaps) for n in self.items(c)))
+            together[c] = {p for p in complete if p != c and span[p] <= every}
+            for opening, into in ((False, ended), (True, begun)):
+                waits = [self.awaited(n, opening, gaps) for n in self.items(c)]
+                found = {p for p in complete - {c} if all(span[p] <= some for some in waits)}
+                for p in span.keys() - {c}:
+                    if all(span[p] & some for some in waits):
+                        found |= ended[p]
+                more = found
+                while more:
+                    more = set().union(*(together.get(p, set()) for p in more)) - found
+                    found = found | more
+                into[c] = found
+        return {(p, c) for c, found in begun.items() for p in found if p != c}
+
+
+@pytest.mark.parametrize("rounds", some([range(800), range(800, 20_000)], lambda rounds: rounds.start == 0), ids=str)
+@pytest.mark.parametrize("batch", [0, BATCH])
+def test_orders_of_ops_are_those_of_the_rules_and_hold_in_every_run(
+    rounds: range, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(implied_module, "BATCH", batch)
+    found = 0
+    for seed in rounds:
+        drawn = Drawn.by(Random(seed))
+        implied = drawn.implied()
+        pairs = {
+            (p, c) for p in range(drawn.ops) for c in range(drawn.ops) if p != c and implied.before(column(p), c).all()
+        }
+        assert pairs == drawn.rules(gaps=batch > 0), drawn
+        assert pairs <= drawn.orders(), drawn
+        found += len(pairs)
+    assert found > len(rounds) // 4
