@@ -22,13 +22,13 @@ from interlace.loops import library
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import Binary, Const, Index, IndexLike, IndexOp, Less, Var, minimum
 from interlace.loops.ir.nest import blocks
-from interlace.loops.ir.statements import Copy, For, If, Load, LoopKernel, Section, Stmt, Store, WaitParity
+from interlace.loops.ir.statements import Copy, For, If, Load, LoopKernel, Ring, Section, Stmt, Store, WaitParity
 from interlace.loops.ir.traverse import walk
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.meaning.steps import follow
 from interlace.loops.proof import prove as proof
 from interlace.loops.proof.extents import small_extents
-from interlace.loops.proof.general import generalised
+from interlace.loops.proof.general import generalised, some, telling
 from interlace.loops.proof.hazards import check_hazards
 from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite import circular, specialise
@@ -172,6 +172,16 @@ def test_very_deep_rings_are_looked_at_around_what_changes() -> None:
     few = prove(sums(1, lambda b, o, n, m: m, stages=64))
     assert few.extents < 30
     assert few.events < 20_000
+
+
+def test_few_numbers_of_steps_and_blocks_tell_all() -> None:
+    """Worked examples of the module: of a ring of 4 stages 0 to 12 steps, of a deep one those where it changes."""
+    assert telling(Ring("s", 4, 3)) == list(range(13))
+    assert telling(Ring("s", 16, 0)) == list(range(34))
+    assert telling(Ring("s", 17, 5)) == [0, 1, 5, 6, 17, 18, 40]
+    assert telling(Ring("s", 100, 99)) == [0, 1, 99, 100, 101, 300]
+    found = [some(extent) for extent in (-1, 0, 1, 2, 3, 4, 9, 10)]
+    assert found == [[], [], [0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4, 7, 8], [0, 1, 5, 8, 9]]
 
 
 def without_min(stmt: Stmt) -> tuple[Stmt, ...] | None:
