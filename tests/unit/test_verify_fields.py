@@ -6,12 +6,14 @@ end of a range, at one of two bounds or at the wrong dispatch accepts one of the
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from interlace.core.errors import (
@@ -283,6 +285,25 @@ def test_verdicts_do_not_depend_on_how_much_is_looked_at_together(batch: int, mo
         judge(plan)
         for row in range(len(plan.waits)):
             judge(drop_waits(plan, row))
+
+
+@pytest.mark.parametrize(("limit", "accepted"), [(3, False), (4, False), (5, True)])
+def test_a_semaphore_of_too_many_posts_is_refused(limit: int, accepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Differences of 32-bit counters that wrap tell at most 2^31 - 1 posts; plans of the test have 4."""
+    module = importlib.import_module("interlace.plan.verify")
+    assert module._POSTS_LIMIT == 2**31
+    monkeypatch.setattr(module, "_POSTS_LIMIT", limit)
+    plan = build(two_matmuls(4, (2, 8, 2)), Choices(2, policy=RowSync()))
+    assert np.bincount(plan.items.post[plan.items.post >= 0]).tolist() == [4, 4]
+    # Row 1 posts nothing any more: the fewest posts are 0.
+    uneven = replace(
+        drop_waits(plan, 1), items=replace(plan.items, post=np.where(plan.items.post == 1, -1, plan.items.post))
+    )
+    for one in (plan, uneven):
+        found = verdict(one)
+        text = str(found)
+        assert ("semaphore 0 takes 4 posts a run; spread its tiles over several semaphores" in text) is not accepted
+    assert isinstance(verdict(plan), Proof) is accepted
 
 
 @pytest.mark.parametrize("name", PLANS)
