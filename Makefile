@@ -5,6 +5,9 @@ VENV ?= .venv
 VERSIONS ?= tested
 GPUS ?= 1
 ROUNDS ?= 10
+# Source files whose mutants make mutants derives, and how many of each.
+FILES ?=
+SAMPLE ?= 40
 
 BIN := $(VENV)/bin
 # Bytecode is written when a module is first imported: pip would compile thousands that never are, and without it each of
@@ -31,10 +34,10 @@ PYTEST = $(BIN)/pytest $(MARKS) -n 2 --dist worksteal
 TESTS := tests/unit tests/compile tests/browser
 
 # Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
-test simulated searched collected fast test-triton thorough random: export OMP_NUM_THREADS = 1
+test simulated searched collected fast test-triton thorough mutants random: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test types simulated searched collected fast test-triton thorough random docs pictures dist records gpu-test clean
+.PHONY: help run setup test types simulated searched collected fast test-triton thorough mutants random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +85,9 @@ thorough: MARKS := -m "thorough and not gpu"
 thorough: $(VENV)/.installed-test  ## Run the tests that make test leaves out: more shapes, seeds and models of what others show
 	$(PYTEST) $(TESTS)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpret
+
+mutants: $(VENV)/.installed-test  ## Derive mutants of FILES (all that have tests), SAMPLE of each, and report those that no test catches
+	$(BIN)/python -m tests.mutation $(FILES) --sample $(SAMPLE) --jobs 2
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done

@@ -1,0 +1,69 @@
+"""Systematic mutants that no test can tell from the source, each with the reason; the generator leaves them out.
+
+The text must occur exactly once, as in ``mutants``; it may be longer than what changes, to make it so.
+"""
+
+from __future__ import annotations
+
+from .plant import SOURCES, Mutant
+
+
+def same(file: str, old: str, new: str, why: str) -> Mutant:
+    """One line of the list; ``why`` is for people."""
+    assert why
+    return Mutant(file, old, new, ())
+
+
+_OTHER_OPS = "an item never depends on a tile of its own op"
+_SHORTCUT = "a shortcut: without it the same is computed in more steps"
+_RESHAPE = "reshape takes every negative extent as the one to be found"
+
+EQUIVALENT: tuple[Mutant, ...] = (
+    # ------------------------------------------------ plan/verify.py
+    same("plan/verify.py", "follower = np.full(n, -1,", "follower = np.full(n, -2,", "every negative number is none"),
+    # ------------------------------------------------ plan/coverage.py
+    same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
+    same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),
+    same("plan/coverage.py", "            continue\n        segments", "            pass\n        segments", _SHORTCUT),
+    same("plan/coverage.py", "np.r_[self.k_lo[1:], 0])", "np.r_[self.k_lo[1:], 1])", "the last segment is closing"),
+    same("plan/coverage.py", "np.r_[0, node][before], 0)", "np.r_[1, node][before], 0)", "masked where before is 0"),
+    same("plan/coverage.py", "self.tile_worker[:] = -1", "self.tile_worker[:] = 1", "all items have worker 0 then"),
+    same(
+        "plan/coverage.py", "self.tile_worker[:] = -1", "self.tile_worker[:] = -2", "items of one worker: none has -2"
+    ),
+    same("plan/coverage.py", "lowest, -2)[tiles.row]", "lowest, -3)[tiles.row]", "no tile has either number"),
+    same("plan/coverage.py", "of(runs, stop - start)", "of(runs, stop + start)", "further rows without runs"),
+    same("plan/coverage.py", "self.tile_last, tiles) < first", "self.tile_last, tiles) <= first", _OTHER_OPS),
+    same("plan/coverage.py", "self.tile_last[tile] >= items", "self.tile_last[tile] > items", _OTHER_OPS),
+    same(
+        "plan/coverage.py",
+        'raise AssertionError("one worker runs all tiles before all items")',
+        "pass",
+        "never reached",
+    ),
+    same(
+        "plan/coverage.py",
+        "batches(self.wait_end[a:b] - self",
+        "batches(self.wait_end[a:b] + self",
+        "larger sizes make smaller batches",
+    ),
+    # ------------------------------------------------ plan/implied.py
+    same(
+        "plan/implied.py",
+        "        ops = len(base) - 1\n        self",
+        "        ops = len(base) + 1\n        self",
+        "two ops without items",
+    ),
+    same("plan/implied.py", "if complete else -1", "if complete else -2", "no number of items is negative"),
+    same("plan/implied.py", "                    break\n", "                    pass\n", _SHORTCUT),
+    same("plan/implied.py", "(count != count[0]).any()", "(count == count[0]).any()", _SHORTCUT),
+    same("plan/implied.py", "column[rows].reshape(-1,", "column[rows].reshape(-2,", _RESHAPE),
+    same("plan/implied.py", "return rows.reshape(-1,", "return rows.reshape(-2,", _RESHAPE),
+    same("plan/implied.py", "[first].reshape(-1)", "[first].reshape(-2)", _RESHAPE),
+)
+
+
+def equivalent_texts(file: str) -> set[str]:
+    """Texts of a source file with each of its equivalent mutants."""
+    text = (SOURCES / file).read_text()
+    return {mutant.apply(text) for mutant in EQUIVALENT if mutant.file == file}
