@@ -15,12 +15,16 @@ def same(file: str, old: str, new: str, why: str) -> Mutant:
 
 
 _OTHER_OPS = "an item never depends on a tile of its own op"
+_WIDER = "more of the waits are kept than can matter"
 _SHORTCUT = "a shortcut: without it the same is computed in more steps"
 _RESHAPE = "reshape takes every negative extent as the one to be found"
+
+_SIGN = "instances of single agents lie in cells of barriers, where no other kind is"
 
 EQUIVALENT: tuple[Mutant, ...] = (
     # ------------------------------------------------ plan/verify.py
     same("plan/verify.py", "follower = np.full(n, -1,", "follower = np.full(n, -2,", "every negative number is none"),
+    same("plan/verify.py", "if want > get else", "if want >= get else", "the two differ where one of these is said"),
     # ------------------------------------------------ plan/coverage.py
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),
@@ -47,6 +51,32 @@ EQUIVALENT: tuple[Mutant, ...] = (
         "batches(self.wait_end[a:b] + self",
         "larger sizes make smaller batches",
     ),
+    same(
+        "plan/coverage.py",
+        "lowest, highest = np.full(len(needed.ptr) - 1,",
+        "lowest, highest = np.full(len(needed.ptr) + 1,",
+        "rows that nothing asks for",
+    ),
+    same(
+        "plan/coverage.py",
+        "np.full(len(needed.ptr) - 1, -1, np.int64)",
+        "np.full(len(needed.ptr) + 1, -1, np.int64)",
+        "rows that nothing asks for",
+    ),
+    same("plan/coverage.py", "- 1, -1, np.int64)", "- 1, 1, np.int64)", _WIDER),
+    same("plan/coverage.py", "- 1, -1, np.int64)", "- 1, -2, np.int64)", _WIDER),
+    same("plan/coverage.py", "(highest[box[row]] - low)", "(highest[box[row]] + low)", _WIDER),
+    same("plan/coverage.py", "[box[row]] - low) // step) - skip", "[box[row]] - low) * step) - skip", _WIDER),
+    same("plan/coverage.py", "keep = count > 0", "keep = count >= 0", _WIDER),
+    same(
+        "plan/coverage.py",
+        "batches(needed.sizes[box[first]] + np",
+        "batches(needed.sizes[box[first]] - np",
+        "sizes decide only how much is looked at together",
+    ),
+    same(
+        "plan/coverage.py", "(np.diff(awaited.ptr)[tiles.row] > 0)", "(np.diff(awaited.ptr)[tiles.row] >= 0)", _SHORTCUT
+    ),
     # ------------------------------------------------ plan/implied.py
     same(
         "plan/implied.py",
@@ -60,6 +90,27 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/implied.py", "column[rows].reshape(-1,", "column[rows].reshape(-2,", _RESHAPE),
     same("plan/implied.py", "return rows.reshape(-1,", "return rows.reshape(-2,", _RESHAPE),
     same("plan/implied.py", "[first].reshape(-1)", "[first].reshape(-2)", _RESHAPE),
+    # ------------------------------------------------ loops/proof
+    same(
+        "loops/proof/accesses.py",
+        "if not (_by_copies(y) and y.end is not None and y.end[0] == access.end[0])",
+        "if True",
+        "all reads are kept in place of the last",
+    ),
+    same(
+        "loops/proof/order.py",
+        "self.width = len(self.agents) + cells.count - cells",
+        "self.width = len(self.agents) + cells.count + cells",
+        "entries that nothing asks for",
+    ),
+    same(
+        "loops/proof/order.py",
+        "self.phases = [0] *",
+        "self.phases = [1] *",
+        "phases are compared with each other alone",
+    ),
+    same("loops/proof/order.py", "        self.alone = 0", "        self.alone = 1", _SIGN),
+    same("loops/proof/order.py", "self.alone -= 1", "self.alone += 1", _SIGN),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _VERIFY = ("test_verify_fields.py", "test_verify.py")
 _CONSUMERS = ("test_policies.py", "test_orders.py")
-_EVENTS = ("test_loops_events.py", "test_loops_hazards.py", "test_loops_races.py")
+_EVENTS = ("test_loops_events.py", "test_loops_interleavings.py", "test_loops_hazards.py", "test_loops_races.py")
 _EXTENTS = ("test_loops_proof.py", "test_loops_hazards.py")
 
 TESTS: dict[str, tuple[str, ...]] = {

@@ -203,6 +203,11 @@ REFUSED: dict[str, Refused] = {
         [write(S0, A, 1), SYNC, read(S0, A, 2), read(S0, A, 3), write(S0, B, 3)],
         [SYNC, write(S0, B, 3)],
     ),
+    "the read before the last two of the writer's own": Refused(
+        OverwriteHazard,
+        [write(S0, A, 1), SYNC, read(S0, A, 2), read(S0, A, 3), read(S0, A, 3), write(S0, B, 3)],
+        [SYNC, write(S0, B, 3)],
+    ),
     # ------------------------------------------------ tiles on the same bytes
     "another tile's bytes": Refused(OverwriteHazard, [write(S0, A, 1), write(U, B, 2), read(S0, A, 3)]),
     "bytes of the tile before the statement": Refused(
