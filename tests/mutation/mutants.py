@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("plan/coverage.py", "fold(np.maximum, self.tile_last", "fold(np.minimum, self.tile_last", FIELDS),
     mutant("plan/coverage.py", "self.box[cases] - start", "self.box[cases]", BATCHES),
     mutant("plan/coverage.py", "np.arange(a + c, a + d,", "np.arange(a, a + d - c,", BATCHES),
-    mutant("plan/coverage.py", "self.link.hazard is not Hazard.RAW", "True", FIELDS, IMPLIED),
+    mutant("plan/coverage.py", "self.link.hazard is not Hazard.RAW", "True", FIELDS),
     # ------------------------------------------------ plan/implied.py
     mutant("plan/implied.py", "silent == 0", "silent >= 0", IMPLIED),
     mutant("plan/implied.py", "self._all_wait and any_of", "any_of", IMPLIED),

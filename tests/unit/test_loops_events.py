@@ -6,8 +6,9 @@ come in either order, as nothing may depend on whom the proof follows first.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -66,10 +67,17 @@ PLACED = ("s", 0, 2, BYTES), ("u", 0, 1, BYTES), ("full", 128, 1, 8), ("empty", 
 LAYOUT = SharedLayout(tuple(Placed(*where, 0, 9) for where in PLACED), 144, 128)
 
 
+KERNEL = LoopKernel(
+    "events",
+    (),
+    tuple(Tensor(name, (Const(16),), fp32, Memory.SHARED) for name in "su"),
+    tuple(AllocBarrier(name, 1, "s") for name in ("full", "empty")),
+    32,
+)
+
+
 def cells() -> Cells:
-    tiles = [Tensor(name, (Const(16),), fp32, Memory.SHARED) for name in "su"]
-    barriers = tuple(AllocBarrier(name, 1, "s") for name in ("full", "empty"))
-    return Cells(LoopKernel("events", (), tuple(tiles), barriers, 32), LAYOUT)
+    return Cells(KERNEL, LAYOUT)
 
 
 def write(cell: int, content: int, instance: int, whole: bool = True) -> Write:
@@ -214,7 +222,10 @@ REFUSED: dict[str, Refused] = {
         OverwriteHazard, [write(S0, A, 1), write(S0, B, 2), write(U, C, 3), SYNC], [SYNC, read(S0, A, 2)]
     ),
     "a tile written while the other is read": Refused(
-        OverwriteHazard, [write(S0, A, 1), SYNC, write(U, B, 3)], [SYNC, read(S0, A, 2)], "bytes of"
+        OverwriteHazard,
+        [write(S0, A, 1), SYNC, write(U, B, 3)],
+        [SYNC, read(S0, A, 2)],
+        "while Q may still read the other",
     ),
     "a tile written while the other is": Refused(
         OverwriteHazard, [write(S0, A, 1)], [write(U, B, 2)], "may still write"
@@ -328,6 +339,19 @@ def test_events_that_go_wrong_are_named(name: str, turned: bool) -> None:
         follow(case.p, case.q, turned=turned)
     assert type(caught.value) is case.error or (case.other is not None and isinstance(caught.value, case.other))
     assert case.text in str(caught.value)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["P first", "Q first"])
+def test_a_barrier_on_the_bytes_of_a_tile_in_use_is_named(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two comes first in this run."""
+    placed = [replace(p, offset_bytes=128) if p.name == "u" else p for p in LAYOUT.placed]
+    shared = Cells(KERNEL, replace(LAYOUT, placed=tuple(placed)))
+    assert shared.shared[U] == (FULL, EMPTY)
+    monkeypatch.setattr(sys.modules[__name__], "cells", lambda: shared)
+    follow([Init(FULL, 1), End(FULL), SYNC], [SYNC, write(U, A, 1)], turned=turned)
+    text = r"^(full\{0\} is used where u\{0\}|u\{0\} is used where full\{0\}) may still use its bytes; let all threads"
+    with pytest.raises(LifetimeHazard, match=text):
+        follow([Init(FULL, 1), End(FULL)], [write(U, A, 1)], turned=turned)
 
 
 def checker() -> Checker:

@@ -213,6 +213,13 @@ def read_again() -> Graph:
     return program(dict.fromkeys("xyzw", (2,)), y, z, w)
 
 
+def read_again_unawaited() -> Plan:
+    """``c`` waits for ``b`` alone, which has waited for ``a``."""
+    plan = build(read_again(), Choices(2))
+    waits = Waits(*(column(*c) for c in ((0, 0, 1, 2), (0, 1), (1, 1), (1, 1), (1, 1), (0, 0))))
+    return replace(plan, waits=waits)
+
+
 def waiting_for_itself() -> Plan:
     """Of two items on two workers the last waits for its own post, too."""
     plan = build(pair(1), Choices(2, Dispatch.STATIC))
@@ -240,6 +247,7 @@ PLANS: dict[str, Plan] = {
     "overwriting, static": build(overwriting(), Choices(2, Dispatch.STATIC)),
     "halves": halves(),
     "read again": build(read_again(), Choices(2)),
+    "read again, unawaited": read_again_unawaited(),
     "waiting for itself": waiting_for_itself(),
     "one worker, in order": one_after_another(0, 1, 2),
     "one worker, a producer last": one_after_another(0, 2, 1),
