@@ -77,6 +77,18 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same(
         "plan/coverage.py", "(np.diff(awaited.ptr)[tiles.row] > 0)", "(np.diff(awaited.ptr)[tiles.row] >= 0)", _SHORTCUT
     ),
+    same(
+        "plan/coverage.py",
+        "batches((size + awaited",
+        "batches((size - awaited",
+        "sizes decide only how much is looked at together",
+    ),
+    same(
+        "plan/coverage.py",
+        "            return\n        item = Groups",
+        "            pass\n        item = Groups",
+        _SHORTCUT,
+    ),
     # ------------------------------------------------ plan/implied.py
     same(
         "plan/implied.py",
@@ -91,6 +103,13 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/implied.py", "return rows.reshape(-1,", "return rows.reshape(-2,", _RESHAPE),
     same("plan/implied.py", "[first].reshape(-1)", "[first].reshape(-2)", _RESHAPE),
     # ------------------------------------------------ loops/proof
+    same(
+        "loops/proof/cells.py",
+        "q.offset_bytes + q.size_bytes and q.offset",
+        "q.offset_bytes + q.size_bytes or q.offset",
+        "the slots are compared after it",
+    ),
+    same("loops/proof/accesses.py", "content_before: int = 0", "content_before: int = 1", "set before it is looked at"),
     same(
         "loops/proof/accesses.py",
         "if not (_by_copies(y) and y.end is not None and y.end[0] == access.end[0])",

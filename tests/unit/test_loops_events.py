@@ -374,6 +374,14 @@ def check_blocks(monkeypatch: pytest.MonkeyPatch, *blocks: Traces, steps: Steps 
     return checker().check({}, [{}] * len(blocks)).events
 
 
+def test_a_block_that_came_before_is_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hazards, "follow", lambda source, env: Steps(NUMBERS, frozenset()))
+    monkeypatch.setattr(hazards, "trace", lambda kernel, cells, steps, env: alone(Init(FULL, 1), End(FULL)))
+    one = checker()
+    checked = [one.check({}, [{}, {}]) for _ in range(2)]
+    assert [(some.blocks, some.events) for some in checked] == [(2, 2), (2, 0)]
+
+
 def alone(*events: Event, work: Sequence[int] = (), loads: dict[tuple[str, bool], list[int]] | None = None) -> Traces:
     return Traces([Agent("P", 1, 1, [*events], [*work], loads or {})], (0,), ())
 
