@@ -25,6 +25,8 @@ EQUIVALENT: tuple[Mutant, ...] = (
     # ------------------------------------------------ plan/verify.py
     same("plan/verify.py", "follower = np.full(n, -1,", "follower = np.full(n, -2,", "every negative number is none"),
     same("plan/verify.py", "if want > get else", "if want >= get else", "the two differ where one of these is said"),
+    same("plan/verify.py", "            passed.append(low)\n", "            pass\n", _SHORTCUT),
+    same("plan/verify.py", "jump.update(dict.fromkeys(passed, low))", "pass", _SHORTCUT),
     # ------------------------------------------------ plan/coverage.py
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),
@@ -108,6 +110,18 @@ EQUIVALENT: tuple[Mutant, ...] = (
         "q.offset_bytes + q.size_bytes and q.offset",
         "q.offset_bytes + q.size_bytes or q.offset",
         "the slots are compared after it",
+    ),
+    same(
+        "loops/proof/cells.py",
+        "q.size_bytes and q.offset_bytes < p",
+        "q.size_bytes and q.offset_bytes <= p",
+        "the slots are compared after it",
+    ),
+    same(
+        "loops/proof/cells.py",
+        "for t in kernel.tensors if t.name not in arrays",
+        "for t in kernel.tensors if True",
+        "no tensor has the name of barriers",
     ),
     same("loops/proof/accesses.py", "content_before: int = 0", "content_before: int = 1", "set before it is looked at"),
     same(

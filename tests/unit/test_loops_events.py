@@ -341,6 +341,17 @@ def test_events_that_go_wrong_are_named(name: str, turned: bool) -> None:
     assert case.text in str(caught.value)
 
 
+def test_cells_share_bytes_as_in_the_worked_example_of_the_module() -> None:
+    """Slots 0 and 1 of ``s`` share bytes with ``u``; what ends where another begins shares none."""
+    tiles = Tensor("s", (Const(64),), fp32, Memory.SHARED), Tensor("u", (Const(75),), fp32, Memory.SHARED)
+    kernel = LoopKernel("cells", (), tiles, (AllocBarrier("full", 2, "s"),), 32)
+    places = ("s", 0, 3, 256), ("u", 0, 1, 300), ("full", 768, 2, 8)
+    found = Cells(kernel, SharedLayout(tuple(Placed(*where, 0, 9) for where in places), 784, 128))
+    assert found.shared == ((3,), (3,), (), (0, 1), (), ())
+    assert (found.count, found.first_barrier, [found.is_barrier(cell) for cell in (3, 4)]) == (6, 4, [False, True])
+    assert cells().shared == ((U,), (), (S0,), (), ())
+
+
 @pytest.mark.parametrize("turned", [False, True], ids=["P first", "Q first"])
 def test_a_barrier_on_the_bytes_of_a_tile_in_use_is_named(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of the two comes first in this run."""

@@ -366,6 +366,25 @@ def test_splits_of_six_tiles_of_four_chunks(split: Split, expected: str) -> None
     assert letters(split, 6, 4) == expected
 
 
+@pytest.mark.parametrize(
+    ("tiles", "chunks", "workers", "expected"),
+    [
+        (6, 8, 4, SplitTail(2, 4)),  # two begin, two run an end each: halves
+        (7, 8, 4, SplitTail(3, 6)),  # three begin, one runs three ends of a quarter
+        (5, 8, 4, SplitTail(1, 4)),  # one begins, and one of the other three runs its end
+        (8, 9, 5, SplitTail(3, 6)),  # three begin, two run two ends at most
+        (6, 2, 4, SplitTail(2, 1)),
+        (7, 1, 4, Whole()),
+        (8, 8, 4, Whole()),
+        (2, 8, 4, SplitTail(2, 4)),
+    ],
+)
+def test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin(
+    tiles: int, chunks: int, workers: int, expected: Split
+) -> None:
+    assert SplitTail.levelled(tiles, chunks, workers) == expected
+
+
 def test_split_of_more_parts_than_chunks_gives_one_item_per_chunk() -> None:
     assert letters(SplitK(9), 2, 3) == "ace bdf"
     assert letters(StreamK(100), 2, 3) == "abc def"

@@ -99,6 +99,43 @@ def test_streams_and_the_fewest_events_keep_every_dependency(before: Before, mos
         assert order == needed(before)
 
 
+def paths(before: Before) -> list[list[int]]:
+    """All paths that cannot be made longer at their end, from any op on."""
+    ends: list[list[list[int]]] = []
+    for v, earlier in enumerate(before):
+        ends.append([[v], *([*path, v] for u in earlier for path in ends[u])])
+    return [path for found in ends for path in found]
+
+
+@EXAMPLES
+@given(dags(7), st.integers(1, 4), st.data())
+def test_urgency_ranks_streams_by_the_longest_path_through_their_ops(
+    before: Before, most: int, data: st.DataObject
+) -> None:
+    weights = [float(data.draw(st.integers(1, 9))) for _ in before]
+    made = Streams.of(before, weights, most)
+    longest = [0.0] * made.count
+    for path in paths(before):
+        length = sum(weights[v] for v in path)
+        for v in path:
+            longest[made.stream[v]] = max(longest[made.stream[v]], length)
+    lengths = sorted(set(longest))
+    assert made.urgency == tuple(lengths.index(length) for length in longest)
+    least, greatest = 0, -data.draw(st.integers(0, 4))
+    expected = [max(rank - max(len(lengths) - 1 - (least - greatest), 0), 0) for rank in made.urgency]
+    assert made.priorities(least, greatest) == tuple(least - rank for rank in expected)
+
+
+def test_as_many_chains_as_streams_keep_their_numbers() -> None:
+    assert Streams.of([set(), set(), set()], [1.0, 2.0, 3.0], 3).stream == (0, 1, 2)
+    assert Streams.of([set(), set(), set()], [1.0, 2.0, 3.0], 2).stream == (1, 1, 0)
+
+
+def test_a_graph_without_ops_has_no_streams() -> None:
+    assert Streams.of([], [], 1) == Streams((), (), ())
+    assert Streams((), ()).priorities(0, -5) == ()
+
+
 def test_independent_ops_are_spread_by_weight() -> None:
     made = Streams.of([()] * 8, [5.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0, 1.0], 3)
     loads = [sum(w for s, w in zip(made.stream, [5, 1, 1, 1, 4, 1, 1, 1], strict=True) if s == n) for n in range(3)]

@@ -228,6 +228,13 @@ def waiting_for_itself() -> Plan:
     return replace(plan, items=items, waits=waits, semaphores=2)
 
 
+def turned_operands() -> Plan:
+    """The first tile of ``mul`` comes first, on a worker of its own, and waits for two semaphores four apart."""
+    plan = build(gated(4, 2, 4), Choices(2, Dispatch.STATIC, policy=TileSync()))
+    order = [8, *(n for n in range(len(plan.items)) if n != 8)]
+    return on_workers(take_items(plan, order), 1, *[0] * (len(order) - 1))
+
+
 def one_after_another(*order: int) -> Plan:
     """Two tiles of ``up`` and one of ``down``, which reads them, on one worker without waits."""
     plan = build(two_matmuls(2, (2, 4, 2)), Choices(2, Dispatch.STATIC))
@@ -252,6 +259,7 @@ PLANS: dict[str, Plan] = {
     "one worker, in order": one_after_another(0, 1, 2),
     "one worker, a producer last": one_after_another(0, 2, 1),
     "turned, static": turned(Dispatch.STATIC, 0, 1, 0, 1),
+    "turned, operands": turned_operands(),
     "turned, hybrid": turned(Dispatch.HYBRID, 0, 1, -1, -1),
     "turned, stealing": turned(Dispatch.STEALING, 0, 1, 0, 1),
     "turned, queue": turned(Dispatch.QUEUE, -1, -1, -1, -1),
