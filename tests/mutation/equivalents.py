@@ -27,6 +27,9 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/verify.py", "if want > get else", "if want >= get else", "the two differ where one of these is said"),
     same("plan/verify.py", "            passed.append(low)\n", "            pass\n", _SHORTCUT),
     same("plan/verify.py", "jump.update(dict.fromkeys(passed, low))", "pass", _SHORTCUT),
+    same("plan/verify.py", "i = ready.popleft()", "i = ready.pop()", "any order of what can run will do"),
+    same("plan/verify.py", "if follower[i] >= 0:", "if follower[i] > 0:", "item 0 follows none"),
+    same("plan/verify.py", "if follower[i] >= 0:", "if follower[i] >= 1:", "item 0 follows none"),
     # ------------------------------------------------ plan/coverage.py
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),
@@ -91,6 +94,10 @@ EQUIVALENT: tuple[Mutant, ...] = (
         "            pass\n        item = Groups",
         _SHORTCUT,
     ),
+    same("plan/coverage.py", "    fresh = 1\n", "    fresh = 2\n", "any numbers above 0 name the classes"),
+    same("plan/coverage.py", "size.max(initial=0)", "size.max(initial=1)", "no row goes on at depth 0 then"),
+    same("plan/coverage.py", "begin + _SHOWN + 1)]", "begin + _SHOWN + 2)]", "more of what is cut off below"),
+    same("plan/coverage.py", "[: _SHOWN + 1]]", "[: _SHOWN + 2]]", "more of what is cut off below"),
     # ------------------------------------------------ plan/implied.py
     same(
         "plan/implied.py",

@@ -23,11 +23,14 @@ PARTS = "test_spawns.py::test_parts_of_tiles_are_refused"
 FIELDS = "test_verify_fields.py::test_a_plan_with_one_number_changed_is_judged_as_by_the_oracle"
 SEVERAL = "test_verify_fields.py::test_a_plan_with_several_numbers_changed_is_judged_as_by_the_oracle"
 BATCHES = "test_verify_fields.py::test_verdicts_do_not_depend_on_how_much_is_looked_at_together"
+NAMED = "test_verify_fields.py::test_the_first_four_semaphores_that_were_awaited_are_named"
 LATEST = "test_verify_fields.py::test_the_latest_item_that_is_awaited_is_the_last_that_posts"
 IMPLIED = "test_implied.py::test_orders_of_ops_are_those_of_the_rules_and_hold_in_every_run"
 ACCEPTED = "test_loops_events.py::test_events_in_order_are_accepted"
 REFUSED = "test_loops_events.py::test_events_that_go_wrong_are_named"
 ALIKE = "test_loops_events.py::test_blocks_are_alike_only_if_their_events_are_of_one_type"
+CELLS = "test_loops_events.py::test_cells_share_bytes_as_in_the_worked_example_of_the_module"
+EVENTS = "test_loops_events.py::test_a_block_that_came_before_is_not_followed_again"
 LOADS = "test_loops_events.py::test_tiles_are_loaded_once_by_one_thread_or_by_all"
 STOLEN = "test_reference_executor.py::test_a_thief_takes_at_most_so_many_items_and_at_most_half_of_the_rest"
 VICTIM = "test_reference_executor.py::test_the_next_victim_is_the_next_by_number_and_after_the_last_the_first"
@@ -39,6 +42,11 @@ SEMAPHORES = "test_policies.py::test_semaphores_of_a_grid_of_two_by_three"
 SPLITS = "test_orders.py::test_splits_of_six_tiles_of_four_chunks"
 ORDERS = "test_orders.py::test_orders_are_those_of_the_table_in_the_module"
 STREAMS = "test_streams_cover.py::test_streams_and_the_fewest_events_keep_every_dependency"
+SHARED = "test_orders.py::test_a_consumer_comes_after_all_tiles_that_share_the_semaphore_it_waits_for"
+HALVES = "test_orders.py::test_half_rows_are_halves_of_the_last_coordinate"
+LEVELLED = "test_orders.py::test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin"
+URGENCY = "test_streams_cover.py::test_urgency_ranks_streams_by_the_longest_path_through_their_ops"
+CHAINS = "test_streams_cover.py::test_as_many_chains_as_streams_keep_their_numbers"
 HAZARDS = "test_loops_hazards.py"
 RACES = "test_loops_races.py"
 EXTENTS = "test_loops_proof.py"
@@ -73,6 +81,10 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("plan/verify.py", "    if len(order) < n:", "    if len(order) < n - 1:", FIELDS, SEVERAL),
     mutant("plan/verify.py", "while low < end and not posts_left[low]:", "while low < end:", FIELDS),
     mutant("plan/verify.py", "blocked[by_worker[1:][same]] += 1", "blocked[by_worker[1:][same]] += 0", FIELDS),
+    mutant(
+        "plan/verify.py", "            continue\n        posts_left", "            pass\n        posts_left", FIELDS
+    ),
+    mutant("plan/verify.py", "low, (end - low) // step, step", "low, (end - low) * step, step", FIELDS),
     mutant("plan/verify.py", "longest = max(longest, d + 1)", "longest = max(longest, d)", FIELDS),
     mutant("plan/verify.py", "best = max(best, self._block", "best = min(best, self._block", FIELDS),
     # ------------------------------------------------ plan/coverage.py
@@ -102,6 +114,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("plan/coverage.py", "self.box[cases] - start", "self.box[cases]", BATCHES),
     mutant("plan/coverage.py", "np.arange(a + c, a + d,", "np.arange(a, a + d - c,", BATCHES),
     mutant("plan/coverage.py", "self.link.hazard is not Hazard.RAW", "True", FIELDS),
+    mutant("plan/coverage.py", "at = groups.ptr[row] + depth", "at = groups.ptr[row] - depth", FIELDS),
+    mutant("plan/coverage.py", "if len(awaited) > _SHOWN else", "if len(awaited) >= _SHOWN else", NAMED),
     # ------------------------------------------------ plan/implied.py
     mutant("plan/implied.py", "silent == 0", "silent >= 0", IMPLIED),
     mutant("plan/implied.py", "self._all_wait and any_of", "any_of", IMPLIED),
@@ -158,6 +172,13 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("policies/interleavings.py", "group[mine] = ready + lag", "group[mine] = ready", "test_orders.py"),
     mutant("policies/interleavings.py", "ready = np.maximum(ready,", "ready = np.minimum(ready,", "test_orders.py"),
     mutant("policies/interleavings.py", "np.maximum.at(tile_group", "np.minimum.at(tile_group", "test_orders.py"),
+    mutant(
+        "policies/interleavings.py", "np.where(post[tiles] >= 0, shared", "np.where(post[tiles] > 0, shared", SHARED
+    ),
+    mutant("policies/interleavings.py", "coords[:, -1] * 2 >= grid[-1]", "coords[:, 1] * 2 >= grid[-1]", HALVES),
+    mutant("policies/splits.py", "chunks * ends_each // (ends_each + 1)", "chunks // 2", LEVELLED),
+    mutant("policies/streams.py", "ahead[v] + weights[v] + behind[v])", "ahead[v] + behind[v])", URGENCY),
+    mutant("policies/streams.py", "if len(found) <= most:", "if len(found) < most:", CHAINS),
     mutant("policies/streams.py", "if not implied >> u & 1:", "if True:", STREAMS),
     mutant("policies/streams.py", "implied |= behind[u] | 1 << u", "implied |= behind[u]", STREAMS),
     mutant("policies/streams.py", "fresh = ancestors[w] & ~seen", "fresh = ancestors[w]", "test_streams_cover.py"),
@@ -222,6 +243,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_loops_events.py",
     ),
     # ------------------------------------------------ loops/proof, what is followed
+    mutant("loops/proof/cells.py", "spans[j][0] < spans[i][1]", "spans[j][0] <= spans[i][1]", CELLS),
+    mutant("loops/proof/cells.py", "p.offset_bytes + slot * p.slot_bytes", "p.offset_bytes + slot", CELLS),
+    mutant("loops/proof/hazards.py", "sum(self._events.values()) - before", "sum(self._events.values())", EVENTS),
     mutant("loops/proof/cells.py", "spans[j][0] < spans[i][1]", "spans[j][0] < spans[i][0]", "test_loops_events.py"),
     mutant(
         "loops/proof/cells.py",

@@ -36,6 +36,7 @@ from interlace.policies.orders import (
     Serpentine,
 )
 from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
+from interlace.policies.sync import KernelSync
 
 from ..draws import EXAMPLES
 from .graphs import SPLITS, choices, graphs, pair, pointwise, program, two_matmuls
@@ -173,7 +174,13 @@ def test_users_order_is_a_rank_and_is_checked() -> None:
         def permutation(self, grid):
             return np.zeros(grid[0] * grid[1], np.int64)
 
+    class Short(Order):
+        def rank(self, row, column, rows, columns):
+            return row, column[:1]
+
     graph = two_matmuls()
+    with pytest.raises(OrderError, match="rank of Short must give a tuple of keys, each with one entry per tile"):
+        Short().permutation((2, 3))
     assert Backwards().permutation((2, 3)).tolist() == [5, 4, 3, 2, 1, 0]
     with pytest.raises(OrderError, match=r"order for op 'up', grid \(4, 4\) lists entry 0 16 times"):
         build(graph, Choices(2, order=Stuck()))
@@ -210,6 +217,28 @@ def test_interleavings_are_those_of_the_table_in_the_module(
     interleaving: Interleaving, expected: str
 ) -> None:
     assert sequence(build(feed(), Choices(2, interleaving=interleaving))) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((2, 5), [2, 1, 0, 4, 3, 7, 6, 5, 9, 8]),  # columns 0 to 2 of a row, then 3 and 4
+        ((1, 2, 3), [4, 3, 1, 0, 5, 2]),  # the last coordinate tells the half, whatever is in between
+    ],
+)
+def test_half_rows_are_halves_of_the_last_coordinate(shape: tuple[int, ...], expected: list[int]) -> None:
+    tile = (1,) * len(shape)
+    graph = program({"x": shape, "y": shape}, pointwise("u", "x", "y", shape, tile))
+    backwards = np.arange(graph.ops[0].tiles)[::-1].astype(np.int64)
+    none = np.zeros_like(backwards)
+    parts = Parts(none, backwards, none, none + 1)
+    found = HalfRows().sequence(parts, Dependencies(graph), none - 1)
+    assert backwards[found].tolist() == expected
+
+
+def test_a_consumer_comes_after_all_tiles_that_share_the_semaphore_it_waits_for() -> None:
+    plan = build(feed(), Choices(2, policy=KernelSync(), interleaving=Panels(1)))
+    assert sequence(plan) == "u0 u0 u1 u1 d0 d0 d1 d1"
 
 
 def test_panels_lag_sends_consumers_off_groups_later() -> None:

@@ -37,7 +37,7 @@ from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync,
 
 from ..thorough import some
 from . import oracle
-from .graphs import column, drop_waits, gated, pair, pointwise, program, set_entry, take_items, two_matmuls
+from .graphs import column, drop_waits, gated, pair, pointwise, program, refused, set_entry, take_items, two_matmuls
 
 
 def judge(plan: Plan) -> str:
@@ -207,6 +207,12 @@ def halves() -> Plan:
     return replace(build(two_matmuls(2, (2, 4, 4)), Choices(2)), waits=waits)
 
 
+def ragged_waits() -> Plan:
+    """Three tiles of ``down`` read the same behind one wait for all of it, two for its halves, and none at all."""
+    waits = Waits(*(column(*c) for c in ((0, 0, 0, 1, 3, 3), (0, 0, 1), (2, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0))))
+    return replace(build(two_matmuls(2, (2, 4, 6)), Choices(2)), waits=waits)
+
+
 def read_again() -> Graph:
     """``c`` reads what ``a`` wrote, and what ``b`` made of it."""
     y, z, w = (pointwise(*names, (2,), (2,)) for names in (("a", "x", "y"), ("b", "y", "z"), ("c", "y z", "w")))
@@ -235,6 +241,12 @@ def turned_operands() -> Plan:
     return on_workers(take_items(plan, order), 1, *[0] * (len(order) - 1))
 
 
+def waiting_after_none() -> Plan:
+    """Of one list, a tile that posts nothing runs before one that waits for the last semaphore, posted after it."""
+    plan = build(pair(), Choices(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((0, 2, 3, 1))))
+    return on_workers(plan, 0, 0, 0, 0)
+
+
 def one_after_another(*order: int) -> Plan:
     """Two tiles of ``up`` and one of ``down``, which reads them, on one worker without waits."""
     plan = build(two_matmuls(2, (2, 4, 2)), Choices(2, Dispatch.STATIC))
@@ -253,12 +265,14 @@ PLANS: dict[str, Plan] = {
     "overwriting": build(overwriting(), Choices(2)),
     "overwriting, static": build(overwriting(), Choices(2, Dispatch.STATIC)),
     "halves": halves(),
+    "ragged waits": ragged_waits(),
     "read again": build(read_again(), Choices(2)),
     "read again, unawaited": read_again_unawaited(),
     "waiting for itself": waiting_for_itself(),
     "one worker, in order": one_after_another(0, 1, 2),
     "one worker, a producer last": one_after_another(0, 2, 1),
     "turned, static": turned(Dispatch.STATIC, 0, 1, 0, 1),
+    "a wait after a tile without a post": waiting_after_none(),
     "turned, operands": turned_operands(),
     "turned, hybrid": turned(Dispatch.HYBRID, 0, 1, -1, -1),
     "turned, stealing": turned(Dispatch.STEALING, 0, 1, 0, 1),
@@ -301,6 +315,23 @@ def test_verdicts_do_not_depend_on_how_much_is_looked_at_together(batch: int, mo
         judge(plan)
         for row in range(len(plan.waits)):
             judge(drop_waits(plan, row))
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["range", "apart"])
+@pytest.mark.parametrize(
+    ("count", "shown"), [(1, "0"), (3, "0, 1, 2"), (4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, ..."), (6, "0, 1, 2, 3, ...")]
+)
+def test_the_first_four_semaphores_that_were_awaited_are_named(count: int, shown: str, apart: bool) -> None:
+    plan = build(two_matmuls(2, (2, 14, 2)), Choices(2))
+    first, each = (range(count), [1] * count) if apart else ([0], [count])
+    ones, ptr = [1] * len(each), [*[0] * 8, len(each)]
+    waits = Waits(*(column(*c) for c in (ptr, first, each, ones, ones, [0] * len(each))))
+    refused(
+        replace(plan, waits=waits),
+        CoverageError,
+        f"which op 'up', tile (0, {count}) writes",
+        f"the item has waited only for {shown}; add a wait for semaphore {count}",
+    )
 
 
 @pytest.mark.parametrize(("limit", "accepted"), [(3, False), (4, False), (5, True)])
