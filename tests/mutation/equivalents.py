@@ -30,6 +30,13 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/verify.py", "i = ready.popleft()", "i = ready.pop()", "any order of what can run will do"),
     same("plan/verify.py", "if follower[i] >= 0:", "if follower[i] > 0:", "item 0 follows none"),
     same("plan/verify.py", "if follower[i] >= 0:", "if follower[i] >= 1:", "item 0 follows none"),
+    same("plan/verify.py", "of_wait = [-1]", "of_wait = [-2]", "every negative number is none"),
+    same("plan/verify.py", "    longest = 0\n", "    longest = 1\n", "there is an item, and so a chain of one"),
+    same("plan/verify.py", "if of_wait[w] < 0:", "if of_wait[w] <= 0:", "who posts is on a chain of one at least"),
+    same("plan/verify.py", "if of_wait[w] < 0:", "if of_wait[w] < 1:", "who posts is on a chain of one at least"),
+    same("plan/verify.py", "if of_wait[w] > d:", "if of_wait[w] >= d:", "the same number"),
+    same("plan/verify.py", "self.one = [0] *", "self.one = [1] *", "who posts is on a chain of one at least"),
+    same("plan/verify.py", "        best = 0\n", "        best = 1\n", "who posts is on a chain of one at least"),
     # ------------------------------------------------ plan/coverage.py
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),
@@ -111,6 +118,11 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/implied.py", "column[rows].reshape(-1,", "column[rows].reshape(-2,", _RESHAPE),
     same("plan/implied.py", "return rows.reshape(-1,", "return rows.reshape(-2,", _RESHAPE),
     same("plan/implied.py", "[first].reshape(-1)", "[first].reshape(-2)", _RESHAPE),
+    # ------------------------------------------------ policies
+    same(
+        "policies/splits.py", "0 < begin < chunks", "0 < begin <= chunks", "chunks * e // (e + 1) is less than chunks"
+    ),
+    same("policies/consumers.py", "if some.link.target.uses_k]\n", "if True]\n", "others are needed at the start, too"),
     # ------------------------------------------------ loops/proof
     same(
         "loops/proof/cells.py",

@@ -42,6 +42,7 @@ SEMAPHORES = "test_policies.py::test_semaphores_of_a_grid_of_two_by_three"
 SPLITS = "test_orders.py::test_splits_of_six_tiles_of_four_chunks"
 ORDERS = "test_orders.py::test_orders_are_those_of_the_table_in_the_module"
 STREAMS = "test_streams_cover.py::test_streams_and_the_fewest_events_keep_every_dependency"
+SEVERAL_ITEMS = "test_policies.py::test_nor_do_items_behind_tiles_of_several_items_or_chunks_that_need_the_whole_op"
 SHARED = "test_orders.py::test_a_consumer_comes_after_all_tiles_that_share_the_semaphore_it_waits_for"
 HALVES = "test_orders.py::test_half_rows_are_halves_of_the_last_coordinate"
 LEVELLED = "test_orders.py::test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin"
@@ -185,6 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "policies/consumers.py", "if op in awaited or some.link.hazard is Hazard.RAW", "if True", "test_policies.py"
     ),
+    mutant("policies/consumers.py", "if not moving or not (split or self.by_chunk):", "if True:", SEVERAL_ITEMS),
     mutant("policies/consumers.py", "start | self._behind_whole(", "start & self._behind_whole(", "test_policies.py"),
     mutant(
         "policies/consumers.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from interlace.core.devices import H200
 from interlace.core.errors import OrderError
-from interlace.graph.access import ALL, Access, axes, fixed
+from interlace.graph.access import ALL, Access, K, axes, fixed
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
-from interlace.graph.op import Op
+from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
@@ -290,6 +291,19 @@ def test_items_that_start_behind_a_whole_op_anyway_do_not_tell_its_tiles_apart()
     other = replace(b, reads=(Access("in", "x", (ALL,)),))
     beside = build(program(shapes, a, other, c), Choices(2, policy=ConsumerSync()))
     assert posts(beside, "a") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("settings", [{"chunk_waits": True}, {"split": {"b": SplitK(2)}}], ids=["chunks", "parts"])
+def test_nor_do_items_behind_tiles_of_several_items_or_chunks_that_need_the_whole_op(settings: dict[str, Any]) -> None:
+    """No item of ``b`` starts behind all of ``a``, two tiles at a time, but each of its tiles ends behind that."""
+    (i,) = axes(1)
+    shapes = dict.fromkeys("xabc", (4,))
+    a = pointwise("a", "x", "a", (4,), (1,))
+    b = Op("b", "sums", (4,), (Access("in", "a", (K,)),), (Access("out", "b", (i.block(1),)),), Reduction(4, 2))
+    c = pointwise("c", "a b", "c", (4,), (1,))
+    plan = build(program(shapes, a, b, c), Choices(2, policy=ConsumerSync(), **settings))
+    verify(plan)
+    assert posts(plan, "a") == [0, 0, 1, 1]
 
 
 def test_nor_do_items_behind_ops_that_together_need_all_tiles() -> None:

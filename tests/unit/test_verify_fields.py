@@ -109,6 +109,7 @@ def check_location(plan: Plan, error: PlanError) -> None:
             )
         case DeadlockError() if plan.dispatch is Dispatch.STATIC and plan.workers > 1:
             assert place.items == tuple(sorted(oracle.left_over(plan)))
+            assert str(error).count("op '") == min(len(place.items), 3)
         case DeadlockError():
             (item,), (producer,) = place.items, place.producers
             assert producer >= item
