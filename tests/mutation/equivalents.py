@@ -37,6 +37,7 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/verify.py", "if of_wait[w] > d:", "if of_wait[w] >= d:", "the same number"),
     same("plan/verify.py", "self.one = [0] *", "self.one = [1] *", "who posts is on a chain of one at least"),
     same("plan/verify.py", "        best = 0\n", "        best = 1\n", "who posts is on a chain of one at least"),
+    same("plan/verify.py", "place = low // step", "place = low * step", "blocks of other sizes cover the range, too"),
     # ------------------------------------------------ plan/coverage.py
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),
@@ -118,7 +119,23 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/implied.py", "column[rows].reshape(-1,", "column[rows].reshape(-2,", _RESHAPE),
     same("plan/implied.py", "return rows.reshape(-1,", "return rows.reshape(-2,", _RESHAPE),
     same("plan/implied.py", "[first].reshape(-1)", "[first].reshape(-2)", _RESHAPE),
+    same(
+        "plan/implied.py",
+        "high = np.full(ops, count, np.int64), np.full(ops, -1,",
+        "high = np.full(ops, count, np.int64), np.full(ops, -2,",
+        "cut at 0",
+    ),
+    same(
+        "plan/implied.py",
+        "np.cumsum(steps)[:-1] > 0]",
+        "np.cumsum(steps)[:-1] >= 0]",
+        "of the others nothing is awaited",
+    ),
+    same("plan/awaited.py", "(np.append(own, -1)[candidate]", "(np.append(own, 1)[candidate]", "excluded by at >= 0"),
+    same("plan/posts.py", "since = at - np.maximum", "since = at + np.maximum", "of the same parity"),
     # ------------------------------------------------ policies
+    same("policies/splits.py", "if self.chunks >= chunks:", "if self.chunks > chunks:", "cuts at the ends of tiles"),
+    same("policies/orders.py", "abs(ax + ay), abs(bx + by)", "abs(ax + ay), abs(bx - by)", "one of the two is 0"),
     same(
         "policies/splits.py", "0 < begin < chunks", "0 < begin <= chunks", "chunks * e // (e + 1) is less than chunks"
     ),

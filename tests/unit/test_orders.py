@@ -100,6 +100,14 @@ def test_morton_interleaves_the_bits_of_row_and_column() -> None:
     assert positions(Morton(), (3, 2)) == [[0, 1], [2, 3], [4, 5]]
 
 
+def test_morton_of_a_large_grid_sorts_by_interleaved_digits() -> None:
+    def digits(tile: int) -> str:
+        row, column = f"{tile // 16:04b}", f"{tile % 16:04b}"
+        return "".join(r + c for r, c in zip(row, column, strict=True))
+
+    assert Morton().permutation((16, 16)).tolist() == sorted(range(256), key=digits)
+
+
 def test_hilbert_of_four_by_four() -> None:
     assert positions(Hilbert(), (4, 4)) == [[0, 1, 14, 15], [3, 2, 13, 12], [4, 7, 8, 11], [5, 6, 9, 10]]
 
@@ -412,6 +420,22 @@ def test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin
     tiles: int, chunks: int, workers: int, expected: Split
 ) -> None:
     assert SplitTail.levelled(tiles, chunks, workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("cuts", "text"),
+    [([-1], "cuts from -1 to -1"), ([13], "cuts from 13 to 13"), ([1, 13], "cuts from 1 to 13"), ([0, 12], "")],
+)
+def test_cuts_of_a_users_split_stay_within_its_tiles(cuts: list[int], text: str) -> None:
+    class Own(Split):
+        def cuts(self, tiles: int, chunks: int) -> np.ndarray:
+            return np.array(cuts)
+
+    if not text:
+        assert [column.tolist() for column in Own().items(3, 4)] == [[0, 1, 2], [0, 0, 0], [4, 4, 4]]
+        return
+    with pytest.raises(OrderError, match=f"{text}; keep within 0 to 12"):
+        Own().items(3, 4)
 
 
 def test_split_of_more_parts_than_chunks_gives_one_item_per_chunk() -> None:

@@ -113,6 +113,19 @@ def test_ranges_hold_what_the_tiles_post_and_nothing_else(data: st.DataObject) -
             assert low < 0 or len({int(threshold[s]) for s in semaphores}) == 1
 
 
+def test_one_range_holds_another_exactly_if_it_has_all_of_its_numbers() -> None:
+    """All pairs of small ranges; each that is awaited is a row of its own."""
+    ranges = [(a, n, s) for a in range(6) for n in range(1, 5) for s in range(1, 5) if n > 1 or s == 1]
+    sets = [{a + i * s for i in range(n)} for a, n, s in ranges]
+    low, count, step = (column(*(one[n] for one in ranges)) for n in range(3))
+    rows = np.repeat(np.arange(len(ranges)), len(ranges))
+    first, number, stride = (np.tile(values, len(ranges)) for values in (low, count, step))
+    tiles = Runs(rows, rows, rows, rows, number)
+    posted = Posted(np.arange(len(ranges) + 1) * len(ranges), first, number, stride, tiles)
+    whole = Awaited(np.arange(len(ranges) + 1), low, count, step).hold_whole(rows, posted, 30)
+    assert whole.tolist() == [other <= own for own in sets for other in sets]
+
+
 @pytest.mark.parametrize("batch", [1, 1 << 20])
 @EXAMPLES
 @given(st.data())

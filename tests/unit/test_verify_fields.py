@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -316,6 +317,18 @@ def test_verdicts_do_not_depend_on_how_much_is_looked_at_together(batch: int, mo
         judge(plan)
         for row in range(len(plan.waits)):
             judge(drop_waits(plan, row))
+
+
+def test_the_highest_number_of_any_range_of_semaphores_is_found() -> None:
+    """Blocks that ranges share must cover each of them, wherever they begin."""
+    numbers, random = 24, Random(0)
+    for _ in range(3):
+        deepest = importlib.import_module("interlace.plan.verify")._Deepest(numbers)
+        deepest.one[:] = [random.randint(1, 99) for _ in range(numbers)]
+        for low, step in product(range(numbers), range(1, 5)):
+            whole = deepest.one[low::step]
+            for count in range(1, len(whole) + 1):
+                assert deepest.of(low, count, step) == max(whole[:count]), (low, count, step)
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["range", "apart"])
