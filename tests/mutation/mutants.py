@@ -34,6 +34,9 @@ EVENTS = "test_loops_events.py::test_a_block_that_came_before_is_not_followed_ag
 LOADS = "test_loops_events.py::test_tiles_are_loaded_once_by_one_thread_or_by_all"
 STOLEN = "test_reference_executor.py::test_a_thief_takes_at_most_so_many_items_and_at_most_half_of_the_rest"
 VICTIM = "test_reference_executor.py::test_the_next_victim_is_the_next_by_number_and_after_the_last_the_first"
+SPAWNS = "test_spawns.py"
+POLLS = "test_publications.py"
+FIELDS_BY_HAND = "test_plan_fields.py"
 SUMS = "test_reference_executor.py::test_parts_of_a_sum_are_added_in_the_order_of_the_reduction_whoever_is_first"
 
 WHOLE = "test_posts.py::test_what_is_awaited_is_known_range_by_range_and_one_by_one"
@@ -275,4 +278,171 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("executors/reference.py", "min(half, stealing.most)", "stealing.most", STOLEN),
     mutant("executors/reference.py", "key=lambda w: (w < worker, w)", "key=lambda w: w", VICTIM),
     mutant("executors/reference.py", "for k in sorted(parts)]", "for k in parts]", SUMS),
+    # ------------------------------------------------ plan/spawns.py, and spawning in executors/reference.py
+    mutant("plan/spawns.py", "if len(late_spawner):", "if False:", SPAWNS, "test_spawns_random.py"),
+    mutant("plan/spawns.py", "if len(both):", "if False:", SPAWNS, "test_spawns_random.py"),
+    mutant("plan/spawns.py", "late[items.post[item]] = True", "pass", SPAWNS, "test_spawns_random.py"),
+    mutant("plan/spawns.py", "(high - low != 1).any()", "False", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "plan/spawns.py",
+        "part[...] = item_of[tile]",
+        "part[...] = np.where(part < 0, item_of[tile], part)",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("plan/spawns.py", "if len(nobody):", "if False:", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "plan/spawns.py",
+        "access.tensor in graph.inputs or (part >= 0).any()",
+        "access.tensor in graph.inputs",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant(
+        "plan/spawns.py",
+        "access.tensor in graph.inputs or (part >= 0).any()",
+        "(part >= 0).any()",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant(
+        "plan/spawns.py",
+        "elif any(map(len, awaited)):",
+        "elif all(map(len, awaited)):",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant(
+        "plan/spawns.py",
+        "other = [by for by in posters if by not in line]",
+        "other = []",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("plan/spawns.py", "by = int(spawner[by])\n    other", "by = -1\n    other", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "plan/spawns.py",
+        "for s in some for by in posters[s]",
+        "for s in some for by in posters[s][:1]",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("plan/spawns.py", "tensor.dtype is not int32 or", "", SPAWNS, "test_spawns_random.py"),
+    mutant("plan/spawns.py", "if len(split):", "if False:", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "plan/spawns.py",
+        "kept = zero | {when_tensor(op) for op in graph.ops if op.when}",
+        "kept = {when_tensor(op) for op in graph.ops if op.when}",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("plan/spawns.py", "late = spawned.copy()", "late = np.zeros_like(spawned)", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "plan/spawns.py",
+        "waits.stride[row] * np.arange(waits.count[row])",
+        "np.arange(waits.count[row])",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant(
+        "plan/spawns.py",
+        "waits.stride[row] * np.arange(waits.count[row])",
+        "waits.stride[row] * np.arange(1)",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("executors/reference.py", "self._unspawned.remove(child)", "pass", SPAWNS),
+    mutant(
+        "executors/reference.py",
+        "            for never in self._unspawned:\n                self._post(never)",
+        "            pass",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("executors/reference.py", "self._outstanding += 1", "pass", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "executors/reference.py",
+        "if wanted[self._spawns.element[child]]:",
+        "if True:",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant("executors/reference.py", "self._memory[name][...] = 0.0", "pass", SPAWNS, "test_spawns_random.py"),
+    mutant(
+        "executors/reference.py",
+        "if self._spawns is None or self._outstanding == 0:",
+        "if self._spawns is None:",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant(
+        "executors/reference.py",
+        "        self._spawn(item)\n        yield \"posted\"",
+        "        yield \"posted\"\n        self._spawn(item)",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    mutant(
+        "executors/reference.py",
+        "        while self._outstanding:\n            yield self._queued.popleft() if self._queued else -1",
+        "        while self._queued:\n            yield self._queued.popleft()",
+        SPAWNS, "test_spawns_random.py",
+    ),
+    # ------------------------------------------------ LL words: what polls show, and the plan that is proved
+    mutant("executors/publications.py", "                if before >= 0:", "                if False:", POLLS),
+    mutant("executors/publications.py", "if len(ops) > 1]", "if len(ops) > 2]", POLLS, "test_words_ends.py"),
+    mutant(
+        "executors/publications.py",
+        "                    unpolled[access.tensor][box] = -1",
+        "                    unpolled[access.tensor][...] = -1",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant(
+        "executors/publications.py",
+        "                left[box] = o",
+        "                left[box] = -1",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant("executors/publications.py", "{a.tensor for a in wanted} <= polled and", "", POLLS, "test_words_ends.py"),
+    mutant(
+        "executors/publications.py",
+        "if not body.words_need_reads else",
+        "if body.words_need_reads else",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant(
+        "executors/publications.py",
+        "    if body.gathers is not None and body.gathers(publisher):\n        return True\n",
+        "",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant(
+        "executors/publications.py",
+        "    return {a.tensor",
+        "    return True or {a.tensor",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant(
+        "executors/publications.py",
+        "    return bool(((lo[",
+        "    return True or bool(((lo[",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant(
+        "executors/publications.py",
+        "(lo == 0).all() and (hi",
+        "(lo == 0).any() and (hi",
+        POLLS, "test_words_ends.py",
+    ),
+    mutant("executors/words_proof.py", "    if unpolled is not None:", "    if False:", POLLS),
+    mutant(
+        "executors/words_proof.py",
+        "        post = np.select([roles[op, which] == role for role in own], [*own.values()], posts[of])",
+        "        post = posts[of]",
+        POLLS,
+    ),
+    mutant("executors/words_proof.py", "_check_polls(plan.graph, bodies, found, dependencies)", "pass", POLLS),
+    # ------------------------------------------------ plans by hand and from files
+    mutant("plan/parse.py", "        if name in data:", "        if False:", FIELDS_BY_HAND),
+    mutant("graph/access.py", "max(n - 1, 1)", "(n - 1)", FIELDS_BY_HAND),
+    mutant(
+        "plan/plan.py",
+        "if column.dtype.hasobject or not column.ndim:",
+        "if column.dtype.hasobject:",
+        FIELDS_BY_HAND,
+    ),
+    mutant(
+        "plan/plan.py",
+        "            frozen = np.frombuffer(column.tobytes(), column.dtype).reshape(column.shape)\n",
+        "            frozen = column\n            frozen.setflags(write=False)\n",
+        FIELDS_BY_HAND,
+    ),
+    mutant("graph/graph.py", "body is None or not body.makes_ops,", "False,", "test_cli_plan_file.py"),
 )

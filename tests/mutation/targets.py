@@ -26,6 +26,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "plan/orderings.py": ("test_orderings.py", "test_verify.py"),
     "plan/posts.py": ("test_posts.py", *_VERIFY),
     "plan/record.py": ("test_kept_plans.py",),
+    "plan/parse.py": ("test_plan.py", "test_plan_fields.py"),
+    "plan/plan.py": ("test_plan.py", "test_plan_fields.py", "test_proof.py"),
+    "plan/spawns.py": ("test_spawns.py", "test_spawns_random.py"),
     "plan/stealing.py": ("test_steals.py",),
     "plan/verify.py": (
         *_VERIFY,
@@ -41,6 +44,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "policies/splits.py": ("test_orders.py",),
     "policies/streams.py": ("test_streams_cover.py",),
     "policies/sync.py": ("test_policies.py",),
+    "executors/publications.py": ("test_publications.py", "test_words_ends.py"),
+    "executors/words_proof.py": ("test_publications.py", "test_words_proof.py"),
     "executors/reference.py": (
         "test_reference_executor.py",
         "test_steals.py::test_items_are_stolen_by_whoever_has_none_left_and_all_are_right",

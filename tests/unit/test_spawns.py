@@ -52,7 +52,9 @@ def test_only_what_is_wanted_runs_and_the_result_is_that_of_any_dispatch(seed: i
     wanted = int(ticket._memory["wanted"][1:].sum())
     for steps in (None, 0, 1):
         run = il.ReferenceExecutor(plan(), seed=steps, first_run=2**31 - 1)
-        for _ in range(3):
+        for n in range(3):
+            # Counters are as if every item had run once in each run, whether it was wanted or not.
+            assert run._semaphores == il.ReferenceExecutor(plan(), first_run=2**31 - 1 + n)._semaphores
             assert run.run(given)["out"] == right
             assert run.trace is not None
             assert len(run.trace.op) == 2 + wanted
