@@ -1,7 +1,7 @@
-"""Access maps: which region of a tensor a tile touches, as data.
+"""Access maps: the region of each tensor that a tile touches, as data.
 
-A bound of a region is affine in the tile coordinates ``t0, t1, ...`` and in the item's k-range
-``[k.lo, k.hi)``; the box is clipped to the tensor. Worked example, a 64 x 128 tile of C = A @ B with
+The bounds of a region are affine in the tile coordinates ``t0, t1, ...`` and in the item's k-range
+``[k.lo, k.hi)``. The box is clipped to the tensor. Worked example, a 64 x 128 tile of C = A @ B with
 A of shape (100, 512), tile (1, 3) and k-range [256, 320):
 
     i, j = axes(2)
@@ -9,7 +9,7 @@ A of shape (100, 512), tile (1, 3) and k-range [256, 320):
     B: (K, j.block(128))            rows 256..320, columns 384..512
     C: (i.block(64), j.block(128))  rows 64..100, columns 384..512
 
-Maps are values: they print as they are written, compare, and serialise to JSON.
+Maps are values: they print in the notation in which they are written, support equality, and serialise to JSON.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from interlace.core.arguments import check_type, series, whole
 from interlace.core.errors import ShapeError
 
 Ints = NDArray[np.int64]
-FULL = 1 << 62  # an upper bound that every extent clips
+FULL = 1 << 62  # an upper bound larger than every extent
 
 
 @dataclass(frozen=True)
 class Affine:
-    """``const + sum(tile[d] * t_d) + k_lo * k.lo + k_hi * k.hi``, all integers.
+    """Affine expression ``const + sum(tile[d] * t_d) + k_lo * k.lo + k_hi * k.hi`` with integer factors.
 
-    Trailing zeros of ``tile`` are dropped, so that expressions of one meaning are equal: ``i + 0 * j == i``.
+    Trailing zeros of ``tile`` are dropped, so that equivalent expressions compare equal: ``i + 0 * j == i``.
 
     Raises:
-        ShapeError: a factor is no integer.
+        ShapeError: a factor that is not an integer.
     """
 
     const: int = 0
@@ -83,12 +83,12 @@ class Affine:
         return -self + other
 
     def block(self, size: int, halo: int = 0) -> Span:
-        """``[size * self - halo, size * self + size + halo)``: the usual block of a tile, with a halo."""
+        """Return ``[size * self - halo, size * self + size + halo)``: the usual block of a tile, with a halo."""
         size, halo = whole(size, "block", "size"), whole(halo, "block", "halo")
         return Span(self * size - halo, self * size + (size + halo))
 
     def evaluate(self, coords: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
-        """The value for n tiles: ``coords`` of shape (n, d), ``k_lo`` and ``k_hi`` of shape (n,)."""
+        """Evaluate the expression for n tiles: ``coords`` of shape (n, d), ``k_lo`` and ``k_hi`` of shape (n,)."""
         value = np.full(len(coords), self.const, np.int64)
         for d, factor in enumerate(self.tile):
             if factor:
@@ -100,9 +100,9 @@ class Affine:
         return value
 
     def reach(self, grid: Sequence[int], k_extent: int) -> int:
-        """A bound on every number that ``evaluate`` computes with, for tiles of ``grid`` and k in 0..``k_extent``.
+        """Return an upper bound on the magnitude of all values in ``evaluate``, for ``grid`` and k in 0..``k_extent``.
 
-        A factor counts although its coordinate is always 0.
+        A factor counts even if its coordinate is always 0.
         """
         far = sum(abs(factor) * max(n - 1, 1) for factor, n in zip(self.tile, grid, strict=False))
         return abs(self.const) + far + (abs(self.k_lo) + abs(self.k_hi)) * k_extent
@@ -121,10 +121,10 @@ class Affine:
 
 @dataclass(frozen=True)
 class Span:
-    """``[lo, hi)`` along one dimension of a tensor; a bound may be given as a number.
+    """Half-open range ``[lo, hi)`` along one dimension of a tensor; a bound may be passed as an integer.
 
     Raises:
-        ArgumentError: a bound that is no affine expression.
+        ArgumentError: a bound that is not an affine expression.
     """
 
     lo: Affine
@@ -142,7 +142,7 @@ class Span:
 
     @property
     def shrinks(self) -> bool:
-        """True if a part of a k-range spans a part of what the whole spans (a span without k does)."""
+        """True if part of a k-range always spans part of the whole range's span (also for a span without k)."""
         return self.lo.k_lo >= 0 >= self.lo.k_hi and self.hi.k_lo <= 0 <= self.hi.k_hi
 
     def __str__(self) -> str:
@@ -156,12 +156,12 @@ K = Span(Affine(k_lo=1), Affine(k_hi=1))
 
 
 def axes(n: int) -> tuple[Affine, ...]:
-    """The n tile coordinates, to build access maps from."""
+    """Return the n tile coordinates, from which access maps are built."""
     return tuple(Affine(0, (0,) * d + (1,)) for d in range(whole(n, "axes", "n")))
 
 
 def fixed(lo: int, hi: int) -> Span:
-    """A constant range, the same for every tile (broadcast)."""
+    """Return a constant range, the same for every tile (broadcast)."""
     return Span(Affine(whole(lo, "fixed", "lo")), Affine(whole(hi, "fixed", "hi")))
 
 
@@ -170,12 +170,12 @@ class Access:
     """One tensor argument of a kernel and the region that each tile touches.
 
     Attributes:
-        arg: the kernel's name for the argument.
-        tensor: the graph's name for the tensor.
-        spans: one span for each dimension of the tensor.
+        arg: name of the argument in the kernel.
+        tensor: name of the tensor in the graph.
+        spans: one span per dimension of the tensor.
 
     Raises:
-        ArgumentError: a name or a span that is none.
+        ArgumentError: a name or a span of the wrong type.
     """
 
     arg: str
@@ -194,12 +194,16 @@ class Access:
 
     @property
     def tile_axes(self) -> int:
-        """Tile coordinates that the map uses: the last of them, and those before."""
+        """Number of tile coordinates that the map needs: the index of the last one in use, plus one."""
         factors = (bound.tile for span in self.spans for bound in (span.lo, span.hi))
         return max((d + 1 for tile in factors for d, factor in enumerate(tile) if factor), default=0)
 
     def check_rank(self, shape: Sequence[int]) -> None:
-        """Raises ShapeError if the map has another rank than the tensor."""
+        """Check that the map has the rank of the tensor.
+
+        Raises:
+            ShapeError: the ranks differ.
+        """
         if len(shape) != len(self.spans):
             raise ShapeError(
                 f"access map of argument {self.arg!r} has {len(self.spans)} spans, "
@@ -207,10 +211,10 @@ class Access:
             )
 
     def bounds(self, shape: Sequence[int], coords: Ints, k_lo: Ints, k_hi: Ints) -> tuple[Ints, Ints]:
-        """Lower and upper bounds, each of shape (n, rank), clipped to ``shape``.
+        """Return lower and upper bounds, each of shape (n, rank), clipped to ``shape``.
 
         Raises:
-            ShapeError: the map has another rank than the tensor.
+            ShapeError: the map and the tensor differ in rank.
         """
         self.check_rank(shape)
         lo = np.empty((len(coords), len(shape)), np.int64)

@@ -1,4 +1,4 @@
-"""Boxes of integers: which of many intersect a box, and the fewest that hold the same elements."""
+"""Integer boxes: an index for intersection queries, and the merging of boxes that touch or overlap."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from interlace.graph.ragged import Groups, distinct, offsets, slices
 
 
 class BoxIndex:
-    """Integer boxes, at least one, that say which of them intersect a box.
+    """Index of integer boxes (at least one) that finds the boxes intersecting a query box.
 
-    A balanced binary tree: every node halves its boxes along the dimension in which they lie furthest apart and
-    keeps the box around them all. A query looks at the nodes that it intersects and at their children.
+    The index is a balanced binary tree, a bounding volume hierarchy. Every node halves its boxes along the dimension
+    in which they are spread most and stores their bounding box. A query visits the nodes that it intersects and
+    their children.
 
     Attributes:
-        looked_at: boxes compared with a query so far.
+        looked_at: number of boxes compared with queries so far.
     """
 
     def __init__(self, lo: Ints, hi: Ints) -> None:
@@ -28,7 +29,7 @@ class BoxIndex:
         self._order = np.arange(n, dtype=np.int64)
         for level in range(depth):
             self._order = self._order[_halved(lo[self._order], hi[self._order], 1 << (depth - level))]
-        # Missing boxes at the end intersect nothing.
+        # The padding boxes at the end intersect nothing.
         low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
         lows, highs = np.full((1 << depth, rank), high), np.full((1 << depth, rank), low)
         lows[:n], highs[:n] = lo[self._order], hi[self._order]
@@ -38,7 +39,7 @@ class BoxIndex:
             self._levels.append((lows, highs))
 
     def batches(self, lo: Ints, hi: Ints) -> Iterator[tuple[int, Groups]]:
-        """For each query box the boxes that share an element with it, ascending, in slices of bounded memory.
+        """Yield the boxes that each query box intersects, ascending, in slices of bounded memory.
 
         Each slice is (its first query box, its answers).
         """
@@ -55,7 +56,7 @@ class BoxIndex:
 
 
 def _halved(lo: Ints, hi: Ints, width: int) -> Ints:
-    """The order in which each ``width`` boxes are sorted along the dimension in which they lie furthest apart."""
+    """Return an order that sorts each group of ``width`` boxes along the dimension in which it is spread most."""
     middle = lo // 2 + hi // 2
     part = np.arange(len(lo), dtype=np.int64) // width
     begins = np.arange(0, len(lo), width)
@@ -66,16 +67,16 @@ def _halved(lo: Ints, hi: Ints, width: int) -> Ints:
 
 
 def intersects(lo: Ints, hi: Ints, other_lo: Ints, other_hi: Ints) -> NDArray[np.bool_]:
-    """Row by row: the two boxes share an element."""
+    """Return, row by row, True if the two boxes share an element."""
     common = np.maximum(lo, other_lo) < np.minimum(hi, other_hi)
     met: NDArray[np.bool_] = np.logical_and.reduce(common, axis=1)
     return met
 
 
 def merged(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """Fewer boxes with the same elements: boxes that differ in one dimension join if they touch or overlap there.
+    """Merge boxes that differ in one dimension and touch or overlap there; the result covers the same elements.
 
-    The tiles of a grid become one box; what has gaps keeps a box for each part.
+    The tiles of a grid become one box; boxes with gaps between them become one box per contiguous part.
     """
     some = (lo < hi).all(axis=1)
     lo, hi = lo[some], hi[some]
@@ -87,7 +88,7 @@ def merged(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
             _, cls = distinct(*others) if others else (None, np.zeros(len(lo), np.int64))
             order = np.lexsort((lo[:, d], cls))
             lo, hi, cls = lo[order], hi[order], cls[order]
-            # Bounds as small numbers; those of different classes are moved apart, so one running maximum serves all.
+            # Rank-compressed bounds, shifted apart by class, so that one running maximum serves all classes.
             cuts, number = np.unique(np.concatenate([lo[:, d], hi[:, d]]), return_inverse=True)
             begin, end = number[: len(lo)] + cls * len(cuts), number[len(lo) :] + cls * len(cuts)
             until = np.maximum.accumulate(end)

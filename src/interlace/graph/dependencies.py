@@ -1,13 +1,14 @@
-"""Which tile needs which: RAW, WAR and WAW between tiles, by exact intersection of regions.
+"""Dependencies between tiles: RAW, WAR and WAW hazards, found by exact intersection of regions.
 
 Worked example, an FFN with M = 256, tiles of 128 x 128 and F = 512: tile (1, 0) of ``down`` reads
-hidden[128:256, 0:512]. The tiles of ``up`` whose written regions intersect that box are (1, 0) .. (1, 3):
-four RAW dependencies, found by intersection and declared nowhere.
+hidden[128:256, 0:512]. The tiles of ``up`` whose written regions intersect that box are (1, 0) .. (1, 3).
+These are four RAW dependencies that follow from the access maps; nobody declares them.
 
-Two steps find them: which *accesses* see which, by what whole ops touch (``visible``); and, on demand, which tiles
-reach a box through those (``inverse``). Tiles that touch the same box share one answer, and answers are runs of
-tiles: an FFN of 18,432 tiles has 128 of them, causal attention one for each of its tiles. What is found for an op of
-one layer holds for its likes in others, whose tiles have other numbers.
+They are found in two steps. First, the regions that whole ops touch decide which accesses depend on which
+(``visible``). Then, on demand, access maps are inverted to find the tiles that reach a box (``inverse``). Tiles that
+touch the same box share one answer, and answers are runs of tiles: an FFN of 18,432 tiles has 128 answers, causal
+attention one per tile. An answer for an op of one layer is reused for equal ops of other layers, whose tile numbers
+differ by an offset.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from interlace.graph.tensor import Region
 from interlace.graph.uses import boxes, covered, dependent, uses_of, where
 from interlace.graph.visible import Seen
 
-_WIDTH = 8  # numbers kept of each pair of a box and an access
-_KEPT = 1 << 21  # numbers at most that are kept of what was found, so that what is alike is not looked at again
+_WIDTH = 8  # integers of memory per (box, access) pair, to size slices
+_KEPT = 1 << 21  # maximum number of integers cached in ``Dependencies._found``
 
 
 class Hazard(Enum):
-    """Why one tile must wait for another."""
+    """Reason why one tile must wait for another."""
 
     RAW = "read after write"
     WAR = "write after read"
@@ -46,14 +47,14 @@ class Hazard(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """What the tiles of an op depend on through one of their accesses, for one reason.
+    """Dependencies of an op's tiles through one of their accesses, for one hazard.
 
     Attributes:
-        hazard: which.
+        hazard: kind of the dependencies.
         consumer: position of the op in the graph.
-        target: its access (its read for RAW, its write for WAR and WAW).
-        sources: (position of an earlier op, its access): writes for RAW and WAW, reads for WAR.
-        uses: positions of the sources in ``uses_of`` the graph.
+        target: access of that op (its read for RAW, its write for WAR and WAW).
+        sources: (position of an earlier op, access of that op): writes for RAW and WAW, reads for WAR.
+        uses: positions of the sources in ``uses_of(graph)``.
     """
 
     hazard: Hazard
@@ -64,7 +65,7 @@ class Link:
 
     @property
     def tensor(self) -> str:
-        """The tensor through which the ops depend."""
+        """Name of the tensor through which the ops depend."""
         return self.target.tensor
 
     @property
@@ -76,16 +77,16 @@ class Link:
 class Dependencies:
     """All dependencies between the tiles of a graph, in compressed form.
 
-    Tiles have one number in the whole graph: that in their op plus ``base`` of the op.
+    Tiles are numbered across the whole graph: the tile's number in its op plus the op's ``base``.
 
     Attributes:
         graph: the graph.
-        base: number of the first tile of each op, and of all tiles.
-        links: in program order of the consumers.
+        base: prefix sum of the ops' tile counts: the number of each op's first tile, then the total number of tiles.
+        links: links in program order of their consumers.
 
     Raises:
-        IntraOpRaceError: two tiles of one op conflict, which no schedule can order.
-        UnwrittenError: an element is read before anything writes it, or an output is not written whole.
+        IntraOpRaceError: two tiles of one op conflict, so that no schedule can order them.
+        UnwrittenError: an element is read before anything writes it, or an output is not written completely.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -104,7 +105,7 @@ class Dependencies:
         self._indices: dict[Link, BoxIndex] = {}
         kinds: dict[Hashable, int] = {}
         of_use = [kinds.setdefault(where(graph, use), len(kinds)) for use in self._uses]
-        #: Equal for accesses whose tiles touch the same elements.
+        #: Class of each access; equal for accesses whose tiles touch the same elements.
         self._kinds = np.array(of_use, np.int64)
         self._alike = Counter(map(self._kind, self.links))
         self._found: dict[Hashable, list[tuple[int, int, Runs]]] = {}
@@ -113,28 +114,28 @@ class Dependencies:
 
     @property
     def looked_at(self) -> int:
-        """Boxes looked at so far, of whole ops, of tiles and of tile coordinates: work counted, not timed."""
+        """Number of boxes examined so far, of ops, tiles and tile coordinates: a deterministic measure of work."""
         in_tiles = sum(inverse.looked_at for inverse in self._inverses.values())
         return self._looked_at + in_tiles + sum(index.looked_at for index in self._indices.values())
 
     def into(self, consumer: int) -> list[Link]:
-        """Links whose consumer is the op at this position."""
+        """Return the links whose consumer is the op at this position."""
         return self._into.get(consumer, [])
 
     def op_of(self, tile: int) -> int:
-        """Position of the op that a tile belongs to."""
+        """Return the position of the op that a tile belongs to."""
         return int(np.searchsorted(self.base, tile, side="right")) - 1
 
     def runs(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, Runs]]:
-        """What each box of the consumer's access depends on, in slices ``a:b`` of bounded memory.
+        """Yield the tiles that each box of the consumer's access depends on, in slices ``a:b`` of bounded memory.
 
-        Each slice is (a, b, the producers' tiles for these boxes, rows counted from a).
+        Each slice is (a, b, the producers' tiles for these boxes, with rows counted from a).
         """
         kind, rows = self._kind(link), self._row[link.uses]
         if self._alike[kind] == 1:
             yield from self._reached(link, lo, hi)
             return
-        # Kept as places behind the first tile of each source, which is all in which links that are alike differ.
+        # Cached as offsets from the first tile of each source, the only values in which equal links differ.
         key, base = (kind, lo.tobytes(), hi.tobytes()), self._inverses[link.tensor].base[rows]
         if key in self._found:
             for a, b, runs in self._found[key]:
@@ -153,11 +154,11 @@ class Dependencies:
             self._kept, self._found[key] = numbers, found
 
     def _kind(self, link: Link) -> bytes:
-        """Equal for links whose sources touch the same elements, tile by tile."""
+        """Return a key that is equal for links whose sources touch the same elements, tile by tile."""
         return self._kinds[link.uses].tobytes()
 
     def _reached(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, Runs]]:
-        """As ``runs``, found anew."""
+        """Compute the result of ``runs`` without the cache."""
         rows = self._row[link.uses]
         for start, stop in slices(len(lo), _WIDTH * len(rows)):
             found = list(self._index(link).batches(lo[start:stop], hi[start:stop]))
@@ -169,7 +170,7 @@ class Dependencies:
                 yield start + a, start + b, runs
 
     def order(self, layout: int) -> Ints:
-        """The tile at each place of a layout of all ops."""
+        """Return the tile at each position of a layout of all ops."""
         if layout not in self._order:
             grids = [op.grid + (1,) * (len(LAYOUTS[0]) - len(op.grid)) for op in self.graph.ops]
             tiles = [np.arange(a, b).reshape(g) for a, b, g in zip(self.base, self.base[1:], grids, strict=False)]
@@ -177,14 +178,14 @@ class Dependencies:
         return self._order[layout]
 
     def tiles(self, runs: Runs) -> Ints:
-        """The first tile of each run."""
+        """Return the first tile of each run."""
         out = np.empty(len(runs), np.int64)
         for layout, some in runs.by_layout():
             out[some] = self.order(layout)[runs.first[some]]
         return out
 
     def fold(self, ufunc: np.ufunc, of_tile: Ints, runs: Runs) -> Ints:
-        """``ufunc`` (minimum or maximum) over the tiles of each run of a number that each tile has."""
+        """Reduce ``of_tile``, one number per tile, over the tiles of each run with ``ufunc`` (minimum or maximum)."""
         out = np.empty(len(runs), np.int64)
         for layout, some in runs.by_layout():
             first, count = runs.first[some], runs.count[some]
@@ -194,7 +195,7 @@ class Dependencies:
         return out
 
     def producers(self, link: Link, lo: Ints, hi: Ints) -> Groups:
-        """For each box of the consumer's access, the tiles that it depends on, ascending."""
+        """Return, for each box of the consumer's access, the tiles that it depends on, ascending."""
         none = np.zeros(0, np.int64)
         rows, tiles = [none], [none]
         for a, _, runs in self.runs(link, lo, hi):
@@ -206,16 +207,16 @@ class Dependencies:
         return Groups(offsets(np.bincount(row[which], minlength=len(lo))), tile[which])
 
     def of_tiles(self, link: Link) -> Groups:
-        """For each whole tile of the consumer, the tiles that it depends on, ascending."""
+        """Return, for each whole tile of the consumer, the tiles that it depends on, ascending."""
         lo, hi, cls = self._by_box(link)
         return self.producers(link, lo, hi).take(cls)
 
     def intersects(self, link: Link, runs: Runs, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
-        """True where the tile of a run of one touches box ``i``."""
+        """Return True where the tile of run ``i``, a run of one tile, touches box ``i``."""
         return self._inverses[link.tensor].intersects(runs.source, self.tiles(runs), lo, hi)
 
     def edge_count(self) -> int:
-        """Number of (producer tile, consumer tile, pair of accesses) that depend on each other."""
+        """Count the triples (producer tile, consumer tile, pair of accesses) with a dependency."""
         total = 0
         for link in self.links:
             lo, hi, cls = self._by_box(link)
@@ -225,13 +226,13 @@ class Dependencies:
         return total
 
     def _by_box(self, link: Link) -> tuple[Ints, Ints, Ints]:
-        """Bounds of the distinct boxes that the consumer's tiles touch, and which of them each tile does."""
+        """Return the bounds of the distinct boxes that the consumer's tiles touch, and the box of each tile."""
         lo, hi = boxes(self.graph, self.graph.ops[link.consumer], link.target)
         first, cls = distinct(*lo.T, *hi.T)
         return lo[first], hi[first], cls
 
     def _read_backwards(self) -> tuple[dict[str, Inverse], Ints]:
-        """All accesses of each tensor, and the position of each access among those of its tensor."""
+        """Invert the accesses of each tensor; also return the position of each access among those of its tensor."""
         of: dict[str, list[tuple[Op, int, Access]]] = {}
         row = np.empty(len(self._uses), np.int64)
         for n, use in enumerate(self._uses):
@@ -241,7 +242,7 @@ class Dependencies:
         return {name: Inverse(self.graph.tensor(name).shape, accesses) for name, accesses in of.items()}, row
 
     def _index(self, link: Link) -> BoxIndex:
-        """A box around all that each of the link's sources touches."""
+        """Return an index of one bounding box per source of the link."""
         if link not in self._indices:
             around = [self._covers[use] for use in link.uses.tolist()]
             lo = np.stack([lo.min(axis=0) for lo, _ in around])
@@ -261,7 +262,7 @@ class Dependencies:
             yield Link(hazard, target.op, target.access, accesses, mine)
 
     def _check_races(self) -> None:
-        """No tile writes what another tile of the same op writes or reads."""
+        """Check that no tile writes an element that another tile of the same op writes or reads."""
         of_op = grouped(np.array([use.op for use in self._uses], np.int64), len(self.graph.ops))
         seen = set()
         for o in range(len(of_op)):
@@ -287,7 +288,7 @@ class Dependencies:
                 raise self._race(source, target, int(tiles[query[clash][0]]))
 
     def _race(self, source: int, target: int, tile: int) -> IntraOpRaceError:
-        """The error of the first other tile that writes what this one touches."""
+        """Return the error that names the first other tile that writes an element of this tile's region."""
         use = self._uses[target]
         op = self.graph.ops[use.op]
         lo, hi = boxes(self.graph, op, use.access, np.array([tile]))

@@ -1,4 +1,4 @@
-"""The graph: tensors and ops in program order, checked once when it is made."""
+"""The graph: tensors and ops in program order, checked once at construction."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from interlace.graph.tensor import Region, Tensor
 class Graph:
     """Tiled ops over tensors.
 
-    The order of ``ops`` is the program's meaning: each op sees what the ops before it wrote. A tensor
-    may be written more than once.
+    The order of ``ops`` defines the program's meaning: each op reads the values that the ops before it wrote. A
+    tensor may be written more than once.
 
     Attributes:
-        name: for people.
+        name: display name.
         tensors: all tensors.
-        ops: the ops in program order.
-        inputs: names of tensors that hold data before the run. Everything else is undefined until written.
-        outputs: names of tensors that are wanted afterwards; other written tensors are intermediates.
+        ops: ops in program order.
+        inputs: names of the tensors that hold data before the run. All others are undefined until written.
+        outputs: names of the tensors that are read after the run; other written tensors are intermediates.
 
     Raises:
-        ArgumentError: tensors, ops or names that are none; lists of them become tuples.
-        ShapeError: an access map has another rank than its tensor.
-        CyclicGraphError: ops wait for each other.
-        ParamError: an op is not what its kernel makes of its tensors and params.
-        GraphError: unknown or repeated names, a tensor read before anything writes it, an output that nothing
+        ArgumentError: tensors, ops or names of the wrong type; sequences of them become tuples.
+        ShapeError: an access map differs in rank from its tensor.
+        CyclicGraphError: ops that wait for each other.
+        ParamError: an op that differs from the one that its kernel makes for its tensors and params.
+        GraphError: unknown or repeated names, a tensor that is read before anything writes it, an output that nothing
             writes.
     """
 
@@ -53,7 +53,7 @@ class Graph:
         for name, kind in (("tensors", Tensor), ("ops", Op), ("inputs", str), ("outputs", str)):
             object.__setattr__(self, name, series(getattr(self, name), kind, f"graph {self.name!r}", name))
         _check_names(self)
-        # Of ops that are alike, as those of layers are, the first is looked at.
+        # Equal ops, such as those of a model's layers, are checked once.
         unlike: dict[object, Op] = {}
         for op in self.ops:
             unlike.setdefault(op.alike({a.arg: self.tensor(a.tensor) for a in op.accesses}), op)
@@ -64,21 +64,21 @@ class Graph:
                 op.body.check(op, {a.arg: self.tensor(a.tensor) for a in op.accesses})
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor called ``name``."""
+        """Return the tensor called ``name``."""
         if name not in self._tensors:
             raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[*self._tensors]}")
         return self._tensors[name]
 
     def dtype_of(self, op: Op) -> DType:
-        """In which an op computes: that of its first tensor, which is what a matmul multiplies."""
+        """Return the dtype that an op computes in: that of its first tensor, an operand of the product in a matmul."""
         return self.tensor(op.accesses[0].tensor).dtype
 
     def op(self, name: str) -> Op:
-        """The op called ``name``."""
+        """Return the op called ``name``."""
         return self.ops[self.op_index(name)]
 
     def op_index(self, name: str) -> int:
-        """Position in program order of the op called ``name``."""
+        """Return the position in program order of the op called ``name``."""
         if name not in self._positions:
             raise GraphError(f"graph {self.name!r} has no op {name!r}; it has {[*self._positions]}")
         return self._positions[name]
@@ -92,7 +92,7 @@ class Graph:
         return {op.name: i for i, op in enumerate(self.ops)}
 
     def region(self, op: Op, access: Access, tile: int, k_lo: int, k_hi: int) -> Region:
-        """The region that one item touches through one access."""
+        """Return the region that one item touches through one access."""
         shape = self.tensor(access.tensor).shape
         k = np.array([k_lo, k_hi], np.int64)
         lo, hi = access.bounds(shape, op.coords(np.array([tile])), k[:1], k[1:])
@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def intermediates(self) -> tuple[str, ...]:
-        """Tensors that ops write and that are neither inputs nor outputs."""
+        """Names of the tensors that ops write and that are neither inputs nor outputs."""
         written = {a.tensor for op in self.ops for a in op.writes} - {*self.inputs, *self.outputs}
         return tuple(t.name for t in self.tensors if t.name in written)
 
@@ -151,7 +151,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 def _check_order(graph: Graph) -> None:
-    """Every read, and every output, finds a value: an input, or the write of an op (an earlier one)."""
+    """Check that every read finds an input or an earlier op's write, and every output an input or any op's write."""
     writers: dict[str, list[int]] = {}
     given = {*graph.inputs}
     for i, op in enumerate(graph.ops):
@@ -184,7 +184,7 @@ def _check_order(graph: Graph) -> None:
 
 
 def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
-    """Ops from ``start`` along written-then-read tensors to one of ``goals``, or None."""
+    """Return a path of ops from ``start``, along tensors written and then read, to one of ``goals``; None if none."""
     stack = [[start]]
     seen = {start}
     while stack:
@@ -203,7 +203,7 @@ def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
-    """The graph as JSON-ready data; bodies are left out, their kernels' names kept."""
+    """Convert the graph to JSON-ready data; the bodies are omitted, the names of their kernels kept."""
 
     def bound(b: Affine) -> list[Any]:
         return [b.const, list(b.tile), b.k_lo, b.k_hi]
@@ -234,13 +234,17 @@ def to_data(graph: Graph) -> dict[str, Any]:
 
 
 def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None) -> Graph:
-    """The graph that ``to_data`` wrote; ``bodies`` gives kernels by name, for running it.
+    """Return the graph that ``to_data`` wrote.
 
-    Access maps are those of the data. An op is ``unproved`` where no kernel at hand makes them anew.
+    Access maps are those of the data. An op is ``unproved`` if no kernel in ``bodies`` makes its access maps anew.
+
+    Args:
+        data: JSON data of the graph.
+        bodies: kernels by name, needed to run the graph.
 
     Raises:
         KeyError, TypeError, ValueError: the data has another form.
-        GraphError: the graph that it describes is inconsistent.
+        GraphError: the graph in the data is inconsistent.
     """
 
     def bound(b: Sequence[Any]) -> Affine:
@@ -295,7 +299,7 @@ def _params(values: Any) -> tuple[tuple[str, Param], ...]:
 
 
 def _flops(value: Any) -> float:
-    # An int stays one, so that equal plans give equal text.
+    # An int is not converted to float, so that equal plans serialise to equal text.
     if type(value) not in (int, float) or value < 0 or not isfinite(value):
         raise ValueError(f"flops {value!r} is no finite number of at least 0")
     number: float = value

@@ -1,14 +1,15 @@
-"""Which tiles touch a box: access maps read backwards.
+"""Inverse access maps: the tiles that touch a box.
 
-Bounds of a region are affine in the tile coordinates, so each says for which coordinates a tile reaches a box. With
-``y: (i.block(64), j.block(128))`` on a grid of 8 x 4, the tiles that intersect y[100:300, 0:128] have
+The bounds of a region are affine in the tile coordinates, so each bound is an inequality that says for which
+coordinates a tile reaches a box. With ``y: (i.block(64), j.block(128))`` on a grid of 8 x 4, the tiles that intersect
+y[100:300, 0:128] satisfy
 
     64 i < 300,  64 i + 64 > 100   ->   1 <= i < 5
     128 j < 128, 128 j + 128 > 0   ->   0 <= j < 1
 
-that is the box [1:5, 0:1] of coordinates, found without a look at any tile. In row-major order it is four *runs* of
-one tile each; with the first coordinate innermost it is one run of four. Only where a bound mixes coordinates
-(``4 * i + j``) do values of all but one of them have to be tried, those that its range leaves.
+This is the box [1:5, 0:1] of coordinates, found without examining a single tile. In row-major order it is four *runs*
+of one tile each; with the first coordinate innermost it is one run of four. Only where a bound mixes coordinates
+(``4 * i + j``) are values enumerated: those of all but one of the mixed coordinates, within their narrowed ranges.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ LAYOUTS = tuple(permutations(range(_AXES)))
 
 @dataclass(frozen=True)
 class Runs:
-    """Sets of tiles, as ranges of consecutive places in layouts of their ops' grids.
+    """Sets of tiles, as ranges of consecutive positions in layouts of their ops' grids.
 
     Attributes:
-        row: which set each run belongs to, ascending.
-        source: access through which its tiles touch what a query names.
+        row: set that each run belongs to, ascending.
+        source: access through which the tiles of the run touch the queried box.
         layout: position in ``LAYOUTS``.
-        first: place of the first tile, in that layout of all ops one after another.
+        first: position of the first tile in that layout, with all ops laid out one after another.
         count: number of tiles, at least one.
     """
 
@@ -52,16 +53,16 @@ class Runs:
 
     @property
     def last(self) -> Ints:
-        """Place of the last tile of each run."""
+        """Position of the last tile of each run."""
         return self.first + self.count - 1
 
     def take(self, which: Ints | NDArray[np.bool_], row: Ints | None = None) -> Runs:
-        """Some of the runs, in other rows if they are given."""
+        """Select some of the runs, with their own rows or with those in ``row``."""
         own = self.row[which] if row is None else row
         return Runs(own, self.source[which], self.layout[which], self.first[which], self.count[which])
 
     def by_layout(self) -> Iterator[tuple[int, Ints]]:
-        """Each layout that occurs, and the runs in it."""
+        """Yield each layout that occurs, and the indices of its runs."""
         if len(self) and (self.layout == self.layout[0]).all():
             yield int(self.layout[0]), np.arange(len(self), dtype=np.int64)
             return
@@ -69,26 +70,26 @@ class Runs:
             yield layout, np.flatnonzero(self.layout == layout).astype(np.int64)
 
     def singles(self) -> Runs:
-        """The same sets, one tile to a run."""
+        """Return the same sets with one tile per run."""
         row, source, layout = (np.repeat(column, self.count) for column in (self.row, self.source, self.layout))
         return Runs(row, source, layout, ranges(self.first, self.count), np.ones_like(row))
 
 
 class Inverse:
-    """Accesses of several ops to one tensor, for queries which of their whole tiles touch a box.
+    """Accesses of several ops to one tensor, inverted to find the whole tiles that touch a box.
 
     Attributes:
-        looked_at: boxes of tile coordinates examined so far.
+        looked_at: number of boxes of tile coordinates examined so far.
     """
 
     def __init__(self, shape: Sequence[int], accesses: Sequence[tuple[Op, int, Access]]) -> None:
-        """``accesses`` are (op, number of its first tile in the graph, access)."""
+        """Invert ``accesses``, each given as (op, number of the op's first tile in the graph, access)."""
         self.looked_at = 0
         n, rank = len(accesses), len(shape)
         self.base = np.array([base for _, base, _ in accesses], np.int64)
         self.grid = np.array([_padded(op.grid, 1) for op, _, _ in accesses], np.int64).reshape(n, _AXES)
-        # Per dimension three rows that tiles t which intersect the box [a, b) satisfy, as factor @ t >= const + a or b:
-        # hi > a, lo < b, and lo < hi.
+        # Three inequalities per dimension hold for a tile t that intersects the box [a, b): hi > a, lo < b and lo < hi.
+        # Each is a row in the form factor @ t >= const + moved, where moved is a, -b or 0.
         self._factor = np.zeros((n, rank, 3, _AXES), np.int64)
         self._const = np.zeros((n, rank, 3), np.int64)
         for s, (op, _, access) in enumerate(accesses):
@@ -97,21 +98,21 @@ class Inverse:
                 self._factor[s, d] = hi, [-x for x in lo], [y - x for x, y in zip(lo, hi, strict=True)]
                 self._const[s, d] = 1 - hi_at, 1 + lo_at, 1 + lo_at - hi_at
         self._constant = (self._factor == 0).all(axis=3)
-        #: Factors that are not 0 for every access: (dimension, row) and the coordinates that they belong to.
+        #: Rows with a nonzero factor in some access: (dimension, row), and the coordinates of those factors.
         used = (self._factor != 0).any(axis=0)
         rows = np.argwhere(used.any(axis=2)).tolist()
         self._used = [(d, kind, np.flatnonzero(used[d, kind]).tolist()) for d, kind in rows]
         mixing = np.count_nonzero(self._factor, axis=3) > 1
-        #: Coordinates of which a row takes several at once.
+        #: Coordinates that occur in a row together with other coordinates.
         self._mixed = (mixing[..., None] & (self._factor != 0)).any(axis=(1, 2))
 
     def runs(
         self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints
     ) -> Iterator[tuple[int, int, Runs]]:
-        """Boxes of coordinates as runs, in slices ``a:b`` of the rows, of bounded memory: (a, b, runs of these).
+        """Yield boxes of coordinates as runs, in slices ``a:b`` of the rows of bounded memory: (a, b, runs of these).
 
-        Box ``i`` is of access ``source[i]`` and belongs to row ``row[i]``, ascending, of ``rows``. Each access is
-        answered for in the layout in which the tiles are fewest runs.
+        Box ``i`` belongs to access ``source[i]`` and to row ``row[i]``, ascending, of ``rows``. Each access uses the
+        layout in which its tiles form the fewest runs.
         """
         grid, width = self.grid[source], end - begin
         outer, count = _outer(width, grid)
@@ -133,16 +134,17 @@ class Inverse:
             yield a, b, Runs(row[of] - a, source[of], layout[of], self.base[source[of]] + first, count[of])
 
     def coordinates(self, access: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
-        """Coordinates of the tiles that touch box ``i`` through ``access[i]``.
+        """Return the coordinates of the tiles that touch box ``i`` through ``access[i]``.
 
-        They are boxes, disjoint and not empty, each of shape (n, 3): (i of each, ascending, begin, end).
+        The result is a set of disjoint, non-empty boxes of coordinates: (i of each, ascending; begin; end), where begin
+        and end have shape (n, 3).
         """
         pair = np.flatnonzero((lo < hi).all(axis=1)).astype(np.int64)
         begin, end = np.zeros((len(pair), _AXES), np.int64), self.grid[access[pair]]
         done = [(np.zeros(0, np.int64), begin[:0], end[:0])]
         while len(pair):
             self.looked_at += len(pair)
-            # A row is exact for a coordinate if the others that it takes were fixed when it was read.
+            # A row is exact for a coordinate if the row's other coordinates were fixed when it was evaluated.
             exact = _wide(self._mixed[access[pair]], begin, end).sum(axis=1) <= 1
             begin, end = self._tightened(access[pair], lo[pair], hi[pair], begin, end)
             some = (begin < end).all(axis=1)
@@ -165,7 +167,7 @@ class Inverse:
         return pair[order], begin[order], end[order]
 
     def intersects(self, access: Ints, tile: Ints, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
-        """True where tile ``tile[i]`` of the graph touches box ``i`` through ``access[i]``."""
+        """Return True where tile ``tile[i]`` of the graph touches box ``i`` through ``access[i]``."""
         coords = np.stack(_unravel(tile - self.base[access], self.grid[access]), axis=1)
         reached = (self._factor[access] * coords[:, None, None, :]).sum(axis=3)
         moved = np.stack([lo, -hi, np.zeros_like(lo)], axis=2)
@@ -173,10 +175,10 @@ class Inverse:
         return met
 
     def _tightened(self, access: Ints, lo: Ints, hi: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """What each row leaves of each coordinate's range, given the ranges of the others."""
+        """Narrow the range of each coordinate by every row, given the ranges of the others (bounds propagation)."""
         moved = np.stack([lo, -hi, np.zeros_like(lo)], axis=2)
         if len(access) and (access == access[0]).all():
-            access = access[:1]  # for all boxes alike
+            access = access[:1]  # broadcast: one access for all boxes
         factors, needs = self._factor[access], self._const[access] + moved
         begin, end = begin.copy(), end.copy()
         end[(self._constant[access] & (needs > 0)).any(axis=(1, 2)), 0] = 0
@@ -198,13 +200,18 @@ def _unravel(tile: Ints, grid: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _wide(mixed: NDArray[np.bool_], begin: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Coordinates that rows take together with others, and that are not fixed yet."""
+    """Return the coordinates that rows mix with others and whose ranges still hold more than one value."""
     wide: NDArray[np.bool_] = mixed & (end - begin > 1)
     return wide
 
 
 def _outer(width: Ints, grid: Ints) -> tuple[Ints, Ints]:
-    """Runs along the two outer coordinates, shape (n, 2), of boxes of this width, and the length of each run."""
+    """Return the number of runs along the two outer coordinates, shape (n, 2), and the length of each run.
+
+    Args:
+        width: extents of boxes of coordinates, outermost first.
+        grid: extents of the grids of these boxes.
+    """
     whole = width[:, 2] == grid[:, 2]
     both = whole & (width[:, 1] == grid[:, 1])
     outer = np.stack([np.where(both, 1, width[:, 0]), np.where(whole, 1, width[:, 1])], axis=1)
@@ -216,7 +223,7 @@ def _padded(values: Sequence[int], filler: int) -> list[int]:
 
 
 def _clipped(bound: Affine, op: Op, extent: int) -> tuple[list[int], int]:
-    """(factors, constant) of a whole tile's bound; constant where it lies outside the tensor for every tile."""
+    """Return (factors, constant) of a whole tile's bound; a bound outside the tensor for every tile has no factors."""
     const = bound.const + bound.k_hi * op.k_extent
     reach = [factor * (n - 1) for factor, n in zip(bound.tile, op.grid, strict=False)]
     if const + sum(x for x in reach if x > 0) <= 0:

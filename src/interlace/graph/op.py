@@ -18,17 +18,17 @@ Param = int | float | str | bool
 
 _INT32 = 1 << 31  # tiles and k are 32-bit numbers on a device
 _INT64 = 1 << 63
-_INT62 = 1 << 62  # of bounds that move: what is computed from two of them stays a 64-bit number
+_INT62 = 1 << 62  # limit for bounds that move, so that sums and differences of two stay within 64 bits
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """The loop that a tile runs: ``extent`` elements, in chunks of ``block``.
+    """Reduction loop of a tile: ``extent`` elements, in chunks of ``block``.
 
-    Items may split it; splits and waits inside it fall on multiples of ``block``.
+    Items may split it. Splits, and waits inside it, lie at multiples of ``block``.
 
     Raises:
-        ShapeError: extent or block is no positive 32-bit integer.
+        ShapeError: an extent or block that is not a positive 32-bit integer.
     """
 
     extent: int
@@ -48,26 +48,33 @@ class Reduction:
 
 @runtime_checkable
 class Body(Protocol):
-    """What a graph needs of a kernel: whether an op is one of its own, and does what it declares."""
+    """Interface of a kernel for a graph: checks that an op is one of the kernel's own and does what it declares."""
 
     @property
     def proved(self) -> bool:
-        """False if some body of it is text that nothing holds to the access maps of its ops."""
+        """False if a body is CUDA source that is not checked against the access maps of its ops."""
 
     @property
     def makes_ops(self) -> bool:
-        """True if ``check`` makes the op anew, so that its access maps are those of the kernel."""
+        """True if ``check`` makes the op anew, so that its access maps are the kernel's own."""
 
     @property
     def usual(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
-        """What a tile of an op usually touches of arguments where it declares more; empty where it does not."""
+        """Function that returns the expected accesses of an op's tiles, by argument, where the op declares more.
+
+        The mapping is empty if the declared accesses are the expected ones.
+        """
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
-        """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""
+        """Check that the kernel can run ``op`` on these tensors, given by argument.
+
+        Raises:
+            GraphError: it cannot.
+        """
 
 
 def _number(where: str, name: object, value: object) -> Param:
-    """A param, with numbers of NumPy as Python's own."""
+    """Validate a param; NumPy scalars become Python numbers."""
     check_type(name, str, where, "the name of a param")
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, str)):
@@ -78,7 +85,10 @@ def _number(where: str, name: object, value: object) -> Param:
 
 
 def placed(tensors: Mapping[str, Tensor]) -> object:
-    """Equal for tensors by argument that differ in nothing but their names; arguments that are one tensor stay one."""
+    """Return a key that is equal for tensors by argument that differ only in their names.
+
+    Arguments that share a tensor must share one in both.
+    """
     first: dict[str, str] = {}
     return tuple((arg, first.setdefault(t.name, arg), t.shape, t.dtype.name) for arg, t in tensors.items())
 
@@ -88,24 +98,24 @@ class Op:
     """A tiled kernel applied to tensors.
 
     Attributes:
-        name: unique in its graph.
-        kernel: name of the kernel, which is how a plan read from JSON finds its body.
+        name: name of the op, unique in its graph.
+        kernel: name of the kernel, by which a plan read from JSON finds its body.
         grid: number of tiles along each tile coordinate (1 to 3 of them).
-        reads, writes: what each tile touches.
-        reduction: the loop that a tile runs, or None if it runs none.
-        params: the kernel's numbers (tile sizes, activation, ...), all serialisable.
+        reads, writes: accesses of each tile.
+        reduction: loop that a tile runs, or None for an op without one.
+        params: the kernel's parameters (tile sizes, activation, ...), all serialisable.
         flops: floating-point operations of one whole tile.
-        when: name of an int32 argument that each tile reads one element of, or "". A tile whose element is 0 does not
-            compute: all that it writes becomes 0. Who writes the element so *spawns* the tile, or does not.
-        body: the kernel itself; not part of the value, and None if it was not there when a plan was read.
-        unproved: nothing holds what the kernel touches to the access maps: it has a text for a body, or the maps come
-            from a file and the kernel cannot make them anew. No part of the value either.
+        when: name of an int32 argument of which each tile reads one element, or "". A tile whose element is 0 does not
+            compute: all that it writes becomes 0. The item that writes the element decides whether to *spawn* the tile.
+        body: the kernel itself; excluded from equality, and None if it was not available when a plan was read.
+        unproved: True if nothing checks the kernel's accesses against the access maps: its body is unchecked CUDA
+            source, or the maps come from a file and the kernel cannot make them anew. Excluded from equality, too.
 
     Raises:
         ArgumentError: an attribute of another type.
-        ShapeError: a grid that is none, an access map that has no meaning for this grid and reduction, or one
-            argument for several; ``when`` names no argument that is read.
-        ParamError: a param that is neither a number nor a text, or two of one name.
+        ShapeError: an invalid grid, an access map that has no meaning for this grid and reduction, an argument name
+            used twice, or a ``when`` that names no argument that is read.
+        ParamError: a param that is neither a number nor a string, or two of one name.
     """
 
     name: str
@@ -187,11 +197,11 @@ class Op:
 
     @property
     def accesses(self) -> tuple[Access, ...]:
-        """Reads, then writes."""
+        """The reads, followed by the writes."""
         return self.reads + self.writes
 
     def usually(self, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
-        """Reads or writes of this op as predictions take them; dependencies follow from what is declared alone."""
+        """Return the expected accesses among reads or writes, for predictions; dependencies use the declared ones."""
         if self.body is None or self.body.usual is None:
             return accesses
         spans = self.body.usual(self)
@@ -201,34 +211,37 @@ class Op:
 
     @property
     def k_extent(self) -> int:
-        """Length of the reduction, 1 for an op without one (its only k-range is [0, 1))."""
+        """Length of the reduction; 1 for an op without one (its only k-range is [0, 1))."""
         return self.reduction.extent if self.reduction else 1
 
     def param(self, name: str) -> Param:
-        """One of the kernel's numbers."""
+        """Return one of the kernel's parameters."""
         return self.parameters[name]
 
     @property
     def parameters(self) -> Mapping[str, Param]:
-        """The kernel's numbers by name."""
+        """The kernel's parameters by name."""
         return dict(self.params)
 
     def alike(self, tensors: Mapping[str, Tensor]) -> object:
-        """Equal for ops that differ in nothing but their names and those of their tensors, here by argument.
+        """Return a key that is equal for ops that differ only in their names and in the names of their tensors.
 
-        Params are told as text, which tells their type too: 1 == 1.0 == True.
+        Params are compared as text, which distinguishes types (1 == 1.0 == True).
+
+        Args:
+            tensors: the op's tensors by argument.
         """
         spans = tuple((a.arg, a.spans) for a in self.reads), tuple((a.arg, a.spans) for a in self.writes)
         params = repr(self.params), repr(self.flops)
         return id(self.body), self.kernel, self.grid, self.reduction, self.when, params, spans, placed(tensors)
 
     def coords(self, tiles: Ints | None = None) -> Ints:
-        """Coordinates, shape (n, len(grid)), of linear (row-major) tile numbers; all tiles by default."""
+        """Return the coordinates, shape (n, len(grid)), of linear (row-major) tile numbers; by default of all tiles."""
         tiles = np.arange(self.tiles, dtype=np.int64) if tiles is None else np.asarray(tiles, np.int64)
         return np.stack(np.unravel_index(tiles, self.grid), axis=1).astype(np.int64)
 
     def tile_name(self, tile: int) -> str:
-        """``op 'down', tile (3, 0)``, for messages; ``op 'down', tile number 99`` of a tile outside the grid."""
+        """Format a tile for messages: ``op 'down', tile (3, 0)``; ``..., tile number 99`` if it is outside the grid."""
         if not 0 <= tile < self.tiles:
             return f"op {self.name!r}, tile number {tile}"
         where = ", ".join(str(int(c)) for c in np.unravel_index(int(tile), self.grid))

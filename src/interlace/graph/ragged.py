@@ -1,4 +1,4 @@
-"""Ragged rows and ranges of integers as flat arrays, and what is computed on them without listing more than is there.
+"""Ragged rows (CSR) and strided ranges of integers as flat arrays, with reductions that avoid listing every entry.
 
     sizes      2  0  3
     offsets    0  2  2  5
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
 
-BATCH = 1 << 20  # entries looked at together, which bounds memory
+BATCH = 1 << 20  # maximum number of entries processed at once, which bounds memory
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Ragged rows: row ``i`` holds ``values[ptr[i]:ptr[i + 1]]``."""
+    """Ragged rows in CSR form: row ``i`` holds ``values[ptr[i]:ptr[i + 1]]``."""
 
     ptr: Ints
     values: Ints
@@ -38,38 +38,38 @@ class Groups:
 
     @property
     def rows(self) -> Ints:
-        """For each value, its row."""
+        """Row of each value."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
 
     def take(self, rows: Ints) -> Groups:
-        """The given rows, in the given order, possibly repeated."""
+        """Return the given rows, in the given order, possibly repeated."""
         sizes = self.sizes[rows]
         return Groups(offsets(sizes), self.values[ranges(self.ptr[rows], sizes)])
 
 
 def grouped(row: Ints, rows: int) -> Groups:
-    """Positions in ``row`` by their entry, which is one of ``rows``; ascending in each group."""
+    """Group the positions in ``row`` by their entry, one of 0 .. ``rows``; positions ascend in each group."""
     return Groups(offsets(np.bincount(row, minlength=rows)), np.argsort(row, kind="stable").astype(np.int64))
 
 
 def offsets(sizes: Ints) -> Ints:
-    """``[0, s0, s0 + s1, ...]``: where each ragged row begins."""
+    """Return the exclusive prefix sum ``[0, s0, s0 + s1, ...]``: the start of each ragged row, and the end."""
     out = np.zeros(len(sizes) + 1, np.int64)
     sizes.cumsum(out=out[1:])
     return out
 
 
 def ranges(first: Ints, sizes: Ints, stride: Ints | int = 1) -> Ints:
-    """``first[i] + stride[i] * (0 .. sizes[i])``, concatenated."""
+    """Return the concatenation of ``first[i] + stride[i] * (0 .. sizes[i])``."""
     ptr = offsets(sizes)
     step = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], sizes)
     return np.repeat(first, sizes) + step * (stride if isinstance(stride, int) else np.repeat(stride, sizes))
 
 
 def distinct(*columns: Ints) -> tuple[Ints, Ints]:
-    """Distinct rows of parallel integer columns: (index of a first occurrence, row -> class).
+    """Find the distinct rows of parallel integer columns: (index of a first occurrence, class of each row).
 
-    Classes are numbered in sorted order of the rows. Columns become one key as long as it stays below 2^62.
+    Classes are numbered in sorted order of the rows. The columns are packed into one key while it stays below 2^62.
     """
     key, extent = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
@@ -82,7 +82,7 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
             extent, low, high = len(key), 0, len(values) - 1
         key = key * (high - low + 1) + (column - low)
         extent *= high - low + 1
-    # As np.unique does it, at half the cost for few rows.
+    # Same result as np.unique, at half the cost for few rows.
     order = key.argsort(kind="stable")
     opens = np.ones(len(key), bool)
     np.not_equal(key[order[1:]], key[order[:-1]], out=opens[1:])
@@ -92,7 +92,7 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
 
 
 def batches(size: Ints) -> Iterator[tuple[int, int]]:
-    """Slices ``a:b`` of rows of these sizes, each of at most ``BATCH`` entries or of one row."""
+    """Yield slices ``a:b`` of rows of these sizes, each with at most ``BATCH`` entries or of a single row."""
     total = offsets(size)
     a = 0
     while a < len(size):
@@ -102,16 +102,17 @@ def batches(size: Ints) -> Iterator[tuple[int, int]]:
 
 
 def slices(rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """Slices ``a:b`` of so many rows, each of at most ``BATCH`` entries, ``width`` of them to a row, or of one row."""
+    """Return slices ``a:b`` of rows of ``width`` entries, each with at most ``BATCH`` entries or of a single row."""
     some = max(1, BATCH // width)
     return ((a, min(a + some, rows)) for a in range(0, rows, some))
 
 
 def fold(ufunc: np.ufunc, values: Ints, first: Ints, count: Ints, stride: Ints | int) -> Ints:
-    """``ufunc`` (minimum or maximum) over ``values[first + stride * (0 .. count)]`` for each range of at least one.
+    """Reduce ``values[first + stride * (0 .. count)]`` for each range (at least one value) with minimum or maximum.
 
-    Ranges of one stride that together are longer than the values that they lie in are answered from tables over
-    2, 4, 8, ... entries, each of which costs as much as the values; others are listed.
+    Ranges of one stride are grouped. If they overlap enough (more than twice as many entries as the stretch of values
+    that they lie in), they are answered from sparse tables over 2, 4, 8, ... entries (range minimum query), each of
+    which costs as much as that stretch. Other ranges are listed.
     """
     out = np.empty(len(first), np.int64)
     if not len(first):
@@ -130,7 +131,7 @@ def fold(ufunc: np.ufunc, values: Ints, first: Ints, count: Ints, stride: Ints |
         out[some] = ufunc.reduceat(found, offsets(count[some])[:-1])
     for group in np.flatnonzero(overlap).tolist():
         some, step, origin = by_step[group], int(steps[group]), int(begin[group])
-        level = np.frexp(count[some].astype(np.float64))[1] - 1  # the largest power of two up to the count
+        level = np.frexp(count[some].astype(np.float64))[1] - 1  # log2 of the largest power of two up to the count
         table, reach = values[origin : end[group]], step
         for n in range(int(level.max()) + 1):
             at = some[level == n]
@@ -140,13 +141,13 @@ def fold(ufunc: np.ufunc, values: Ints, first: Ints, count: Ints, stride: Ints |
 
 
 def held(first: Ints, count: Ints, stride: Ints, numbers: int) -> NDArray[np.bool_]:
-    """Which of ``0 .. numbers`` the ranges hold (strides above 0); those that overlap are joined, not listed twice."""
+    """Return a mask of ``0 .. numbers`` that the ranges (strides above 0) hold; overlapping ranges are merged first."""
     out = np.zeros(numbers, bool)
     if len(first):
         stride = np.where(count > 1, stride, 1)
         rest = first % stride
         _, cls = distinct(stride, rest)
-        # As intervals of places 0, 1, ... among numbers of one rest, those of other classes moved far away.
+        # Ranges as intervals within their residue class; classes are shifted far apart.
         begin = first // stride + cls * (numbers + 1)
         order = np.argsort(begin, kind="stable")
         begin, end = begin[order], np.maximum.accumulate((begin + count)[order])

@@ -1,4 +1,4 @@
-"""Tensors and regions: the things that tiles read and write."""
+"""Tensors, and the regions of them that tiles read and write."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Tensor:
     """A named array in global memory, row-major and contiguous.
 
     Raises:
-        ArgumentError: a name, shape or dtype that is none.
-        ShapeError: no extents, one that is no positive integer, or 2^62 elements and more.
+        ArgumentError: a name, shape or dtype of the wrong type.
+        ShapeError: no extents, an extent that is not a positive integer, or 2^62 elements or more.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Region:
         return any(a >= b for a, b in zip(self.lo, self.hi, strict=True))
 
     def intersect(self, other: Region) -> Region:
-        """The common box of two regions of one tensor (possibly empty)."""
+        """Return the common box of two regions of one tensor (possibly empty)."""
         lo = tuple(map(max, self.lo, other.lo))
         hi = tuple(map(min, self.hi, other.hi))
         return Region(self.tensor, lo, hi)

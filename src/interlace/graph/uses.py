@@ -1,8 +1,8 @@
-"""What whole ops touch, and from it which accesses of a graph depend on which.
+"""Regions that whole ops touch, and the dependencies between accesses that follow from them.
 
-The boxes of all tiles of an op, merged, are few: one, if they have no gaps. A coordinate that moves one dimension
-only adds nothing to the others, so dimensions are merged by themselves and the results multiplied: a grid of
-700 x 700 tiles takes a look at 1,400 intervals.
+The boxes of all tiles of an op merge into few: into one if there are no gaps. A coordinate that moves only one
+dimension adds nothing to the others, so such dimensions are merged separately and the results are multiplied: a grid
+of 700 x 700 tiles takes 1,400 intervals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Use:
     Attributes:
         op: position of the op in the graph.
         access: the access.
-        writes: it is one of the op's writes.
+        writes: True if it is one of the op's writes.
     """
 
     op: int
@@ -38,9 +38,9 @@ class Use:
 
 
 def uses_of(graph: Graph) -> tuple[Use, ...]:
-    """Accesses to tensors that ops write, in program order: op after op, an op's reads before its writes.
+    """Return the accesses to tensors that ops write, in program order: op by op, an op's reads before its writes.
 
-    Nothing depends on reads of a tensor that is never written; ``Graph`` sees to it that such a tensor is an input.
+    Reads of a tensor that is never written cause no dependency; ``Graph`` checks that such a tensor is an input.
     """
     written = {access.tensor for op in graph.ops for access in op.writes}
     return tuple(
@@ -53,10 +53,10 @@ def uses_of(graph: Graph) -> tuple[Use, ...]:
 
 
 def ops_before(graph: Graph) -> tuple[frozenset[int], ...]:
-    """Of each op, positions of the earlier ops on which it may depend: all on which it does, and few besides.
+    """Return, for each op, positions of the earlier ops on which it may depend: a superset, with few false positives.
 
-    Two ops depend on each other if they touch the same elements and one of them writes. Of what an op touches through
-    an access only the box around all of it counts, which takes no look at tiles.
+    Two ops depend on each other if they touch the same elements and one of them writes. Each access is represented by
+    the bounding box of its regions, so no tiles are enumerated.
     """
     before: list[set[int]] = [set() for _ in graph.ops]
     earlier: dict[str, list[tuple[Use, Ints, Ints]]] = {}
@@ -72,25 +72,25 @@ def ops_before(graph: Graph) -> tuple[frozenset[int], ...]:
 
 
 def _around(graph: Graph, op: Op, access: Access) -> tuple[Ints, Ints]:
-    """The box around the regions of all tiles: bounds are affine, so those at the corners of the grid hold it."""
+    """Return the bounding box of all tiles' regions; bounds are affine, so the corners of the grid suffice."""
     corners = np.array([*product(*((0, extent - 1) for extent in op.grid))], np.int64)
     lo, hi = _whole(graph, op, access, corners)
     return lo.min(0), hi.max(0)
 
 
 def boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:
-    """Bounds, each (n, rank), of the region that whole tiles touch through ``access``; all tiles by default."""
+    """Return bounds, each (n, rank), of the regions that whole tiles touch through ``access``; by default all tiles."""
     return _whole(graph, op, access, op.coords(tiles))
 
 
 def where(graph: Graph, use: Use) -> Hashable:
-    """All that decides which elements each tile touches; many accesses of a graph agree in it."""
+    """Return a key of all that decides which elements each tile touches; many accesses of a graph share one."""
     op = graph.ops[use.op]
     return op.grid, op.k_extent, graph.tensor(use.access.tensor).shape, use.access.spans
 
 
 def covered(graph: Graph, uses: Sequence[Use]) -> list[tuple[Ints, Ints]]:
-    """For each access, boxes, none empty, that hold the elements that all tiles of its op touch."""
+    """Return, for each access, non-empty boxes that cover exactly the elements that all tiles of its op touch."""
     found: dict[Hashable, tuple[Ints, Ints]] = {}
     for use in uses:
         if where(graph, use) not in found:
@@ -114,16 +114,21 @@ def _covered(graph: Graph, use: Use) -> tuple[Ints, Ints]:
 
 
 def dependent(graph: Graph, uses: Sequence[Use], covers: Sequence[tuple[Ints, Ints]]) -> Seen:
-    """Pairs of accesses (positions in ``uses``) of different ops of which the second depends on the first directly.
+    """Return the direct dependencies between accesses of different ops, as pairs of positions in ``uses``.
 
-    ``covers`` are the boxes that each access touches.
+    The second access of each pair depends on the first.
+
+    Args:
+        graph: the graph.
+        uses: accesses in program order.
+        covers: boxes that each access touches.
 
     Raises:
         UnwrittenError: a tile reads an element that no earlier op writes and no input holds, or an output is not
-            written whole.
+            written completely.
     """
     spaces = {t.name: n for n, t in enumerate(graph.tensors)}
-    # Inputs are written before all ops, outputs read after them.
+    # Inputs count as written before all ops, outputs as read after them.
     ends = [(-1, name, True) for name in graph.inputs] + [(len(uses), name, False) for name in graph.outputs]
     touched = {use.access.tensor for use in uses}
     ends = [end for end in ends if end[1] in touched]
@@ -153,7 +158,7 @@ def _whole(graph: Graph, op: Op, access: Access, coords: Ints) -> tuple[Ints, In
 
 
 def _independent(op: Op, access: Access) -> list[tuple[list[int], set[int]]]:
-    """Dimensions of a tensor in groups that no tile coordinate moves together: (dimensions, coordinates)."""
+    """Group the dimensions of a tensor so that no tile coordinate moves two groups: (dimensions, coordinates)."""
     groups: list[tuple[list[int], set[int]]] = []
     for d, span in enumerate(access.spans):
         factors = [entry for bound in (span.lo, span.hi) for entry in enumerate(bound.tile)]
@@ -166,13 +171,13 @@ def _independent(op: Op, access: Access) -> list[tuple[list[int], set[int]]]:
 
 
 def _widened(bounds: Ints, rank: int, filler: int) -> Ints:
-    """Bounds with more dimensions, in all of which boxes touch the same."""
+    """Pad bounds with dimensions in which all boxes share one extent."""
     more = np.full((len(bounds), rank - bounds.shape[1]), filler, np.int64)
     return np.concatenate([bounds, more], axis=1)
 
 
 def _check_written(graph: Graph, uses: Sequence[Use], seen: Seen) -> None:
-    """Nothing is read, or wanted afterwards, that is not written before."""
+    """Check that every element that is read, by an op or as an output, is written before."""
     event, space, lo, hi = seen.unwritten
     if not len(event):
         return

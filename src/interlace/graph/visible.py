@@ -1,7 +1,8 @@
-"""Which accesses see which: program order over regions of tensors.
+"""Direct dependencies between accesses: program order over regions of tensors.
 
-An access depends on the last one that wrote an element before it and, if it writes, on those that have read the
-element since; whatever came before is ordered through these, element for element. With a cache of four rows,
+An access depends on the last access that wrote an element before it. If it writes, it also depends on the accesses
+that have read the element since. Earlier accesses are ordered through these, element by element. With a cache of four
+rows,
 
     op         reads       writes      depends on
     fill                   rows 0:4
@@ -10,10 +11,11 @@ element since; whatever came before is ordered through these, element for elemen
     update     row  2      row  2      append (RAW, WAW), attend (WAR)
     attend2    rows 0:4                fill (RAW), update (RAW)
 
-Space is cut in halves until in each part an access touches everything or nothing. Where several do so one after
-another and one of them writes, all that is between the first and the last write is settled for the whole part; only
-what stands before the first and after the last is looked at in smaller parts. So a tensor that n ops update in part
-costs about n log n, and what n ops read of n others as much as they depend on.
+Space is bisected until each access touches all of a part or nothing of it. Where several consecutive accesses touch
+all of a part and one of them writes, the dependencies between the first and the last write are resolved for the whole
+part. Only accesses before the first write and after the last one are passed on to smaller parts. So n ops that each
+update part of a tensor cost about n log n, and n ops that read what n others wrote cost as much as they have
+dependencies.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class Touched:
     """Boxes that accesses touch, ordered by ``event``.
 
     Attributes:
-        space: tensor of each box; boxes of different ones never intersect.
-        event: number of its access; a higher one is later.
-        writes: the access writes.
-        lo, hi: bounds, shape (n, rank), none empty.
+        space: tensor of each box; boxes of different tensors never intersect.
+        event: number of the access; a higher number is later.
+        writes: True if the access writes.
+        lo, hi: bounds, shape (n, rank); no box is empty.
     """
 
     space: Ints
@@ -49,12 +51,12 @@ class Touched:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a sweep found.
+    """Result of a sweep.
 
     Attributes:
-        source, target: pairs of accesses of which the second depends on the first, distinct.
-        unwritten: reads of what nothing wrote before, as boxes: (event, space, lo, hi).
-        looked_at: boxes looked at, in all parts.
+        source, target: distinct pairs of accesses; the target depends on the source.
+        unwritten: reads of elements that nothing wrote before, as boxes: (event, space, lo, hi).
+        looked_at: number of boxes examined, in all parts.
     """
 
     source: Ints
@@ -65,10 +67,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Entries:
-    """Boxes in parts of space, ordered by part, then time.
+    """Boxes in parts of space, ordered by part, then by time.
 
-    What is settled in a part becomes one entry there: for what came before, ``head`` writes it; for what comes
-    after, ``tail`` has.
+    A resolved stretch of a part becomes one entry. Its ``head`` is the access that later steps order after earlier
+    entries, its ``tail`` the access that later entries depend on.
     """
 
     part: Ints
@@ -84,7 +86,7 @@ class _Entries:
 
 
 def sweep(touched: Touched) -> Seen:
-    """All pairs of accesses of which the later one depends on the earlier one directly, and reads of nothing."""
+    """Find all direct dependencies between accesses, and all reads of elements that nothing wrote."""
     none = np.zeros(0, np.int64)
     pairs, unwritten = [np.zeros((0, 2), np.int64)], [(none, none, touched.lo[:0], touched.hi[:0])]
     looked_at = 0
@@ -109,15 +111,15 @@ def sweep(touched: Touched) -> Seen:
 
 
 def _settle(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
-    """(pairs of accesses found, reads of what nothing wrote, what is left to look at in smaller parts).
+    """Resolve parts: (pairs of accesses found, reads of unwritten elements, entries left for smaller parts).
 
-    Neighbours in time that touch all of a part are a *stretch*; in a stretch the same access comes before an access
-    everywhere in the part.
+    Entries that are neighbours in time and touch all of a part form a *stretch*. Within a stretch, each access has the
+    same predecessor everywhere in the part.
     """
     opens = np.r_[True, entries.part[1:] != entries.part[:-1]]
     breaks = opens | ~whole | ~np.r_[False, whole[:-1]]
-    before, after = _neighbours(entries.writes, opens)  # in the part
-    close_before, close_after = _neighbours(entries.writes & whole, breaks)  # in the stretch
+    before, after = _neighbours(entries.writes, opens)  # within the part
+    close_before, close_after = _neighbours(entries.writes & whole, breaks)  # within the stretch
     after_write = np.flatnonzero(whole & (close_before >= 0))
     overwritten = np.flatnonzero(whole & ~entries.writes & (close_after >= 0))
     pairs = np.concatenate(
@@ -127,7 +129,7 @@ def _settle(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
         ]
     )
     missing = np.flatnonzero(whole & ~entries.writes & (before < 0))
-    # Only the first write of a stretch stays, and stands for all up to the last one.
+    # The first write of a stretch stays and represents all up to the last one.
     stretch = np.cumsum(breaks) - 1
     last = np.full(int(stretch[-1]) + 1, -1, np.int64)
     written = np.flatnonzero(entries.writes)
@@ -146,7 +148,7 @@ def _settle(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
 
 
 def _neighbours(marked: Bools, opens: Bools) -> tuple[Ints, Ints]:
-    """For each place the marked ones before and after it, -1 for none, in groups that begin where ``opens``."""
+    """Return the marked positions before and after each position (-1: none), in groups that begin at ``opens``."""
     n = len(marked)
     at = np.arange(n, dtype=np.int64)
     first = np.maximum.accumulate(np.where(opens, at, 0))
@@ -158,10 +160,10 @@ def _neighbours(marked: Bools, opens: Bools) -> tuple[Ints, Ints]:
 
 
 def _halve(entries: _Entries, lo: Ints, hi: Ints) -> tuple[_Entries, Ints, Ints, Ints]:
-    """The entries in halves of their parts, which parts they are halves of, and the halves' bounds.
+    """Bisect the parts: (entries by half, the parts that were bisected, lower and upper bounds of the halves).
 
-    The halves of the i-th part are numbers 2 i and 2 i + 1. A part is cut at the median of the faces inside it, along
-    the dimension that has most of them.
+    The halves of the i-th bisected part have numbers 2 i and 2 i + 1. A part is cut at the median of the box faces
+    inside it, along the dimension with the most faces.
     """
     inside = [(entries.lo > lo[entries.part], entries.lo), (entries.hi < hi[entries.part], entries.hi)]
     faces = [(np.nonzero(strictly), bound) for strictly, bound in inside]
