@@ -1,1 +1,1 @@
-"""Plans and their proofs: every decision about a run as plain arrays, and what makes it safe."""
+"""Plans and their proofs: every decision about a run as plain arrays, and the proof that these are safe."""

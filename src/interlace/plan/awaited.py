@@ -1,4 +1,4 @@
-"""Which of the semaphores that are needed are awaited: ranges against ranges."""
+"""Ranges of semaphores that items await, and the test whether they contain the semaphores that a dependency needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interlace.plan.posts import Posted
 
 @dataclass(frozen=True)
 class Awaited:
-    """Ragged rows of ranges of semaphores: row ``i`` holds ranges ``ptr[i]:ptr[i + 1]``."""
+    """Ragged rows (CSR) of ranges of semaphores: row ``i`` holds ranges ``ptr[i]:ptr[i + 1]``."""
 
     ptr: Ints
     low: Ints
@@ -28,12 +28,15 @@ class Awaited:
         return np.diff(offsets(self.count)[self.ptr])
 
     def take(self, rows: Ints) -> Awaited:
-        """The given rows."""
+        """Return the given rows."""
         taken = Groups(self.ptr, np.arange(len(self.low), dtype=np.int64)).take(rows)
         return Awaited(taken.ptr, *(column[taken.values] for column in (self.low, self.count, self.step)))
 
     def hold_whole(self, row: Ints, posted: Posted, semaphores: int) -> NDArray[np.bool_]:
-        """True where one range of the row holds all semaphores of ``posted``: the last one that begins before it."""
+        """Return True where one range of the row contains all semaphores of ``posted``.
+
+        Only the last range of the row that begins at or before them is examined.
+        """
         width = semaphores + 1
         own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), np.diff(self.ptr))
         order = np.argsort(own * width + self.low, kind="stable")
@@ -51,10 +54,10 @@ class Awaited:
         return whole
 
     def hold(self, row: Ints, semaphore: Ints, semaphores: int) -> NDArray[np.bool_]:
-        """True where the row holds the semaphore, one of ``semaphores``; -1 is held by none."""
-        if self.count.sum() > ragged.BATCH:  # a single row: those of a batch hold fewer
+        """Return True where the row contains the semaphore, one of ``semaphores``; no row contains -1."""
+        if self.count.sum() > ragged.BATCH:  # only a single row can hold more than a batch
             marked: NDArray[np.bool_] = np.append(held(self.low, self.count, self.step, semaphores), False)
-            return marked[semaphore]  # the last entry is that of -1
+            return marked[semaphore]  # the last entry serves -1
         width = semaphores + 1
         own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), self.sizes)
         values = ranges(self.low, self.count, self.step)

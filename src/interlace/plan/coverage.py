@@ -1,25 +1,25 @@
-"""Is every dependency enforced, by a wait or by the order of one worker?
+"""Coverage: the check that every dependency is enforced, by a wait or by the order of one worker.
 
-Items are looked at in *segments*, stretches between two waits: an item with waits at k = 0, 0, 128 and
-k-range [0, 512) has two, [0, 128) behind two waits and [128, 512) behind three. Segments that touch the
-same box behind the same waits are one *case*, and cases that differ only in waits for other things are
-decided together: an op of n tiles that each read all of another's n takes memory of n, not of n * n.
+Items are examined in *segments*, the stretches between two waits. An item with waits at k = 0, 0, 128 and
+k-range [0, 512) has two segments: [0, 128) after two waits and [128, 512) after three. Segments that touch the
+same box after the same waits are one *case*. Cases that differ only in waits for other semaphores are decided
+together: an op of n tiles that each read all n tiles of another takes memory of order n, not n * n.
 
 Worked example, ``up`` of 2 x 3 tiles under RowSync, and tile (1, 0) of ``down``, which reads row 1 of ``hidden``:
 
     the box it reads       hidden[16:32, 0:96]
     tiles that write it    3, 4, 5 of ``up``: one run of tiles (``graph/inverse``)
-    what they post         semaphore 1, 1, 1: one range of semaphores (``posts``)
-    what the item awaits   semaphore 1, before k = 0 (``awaited``): the range holds the other whole, so all three
-                           dependencies are enforced by a wait. That it waits for three posts ``verify`` has checked
+    semaphores they post   1, 1, 1: one range of semaphores (``posts``)
+    semaphores it awaits   1, before k = 0 (``awaited``): this range contains the other, so all three dependencies are
+                           enforced by a wait. ``verify`` has checked that the wait is for three posts
 
-Without that wait the run is looked at again: does one worker run tiles 3, 4 and 5 before the item? If not, the first
-of them that is left is named in the error.
+Without that wait the run is checked against worker order: does one worker run tiles 3, 4 and 5 before the item? If
+not, the error names the first tile for which this fails.
 
-What is overwritten may follow from the waits of other items (``implied``).
+That a region may be overwritten can also follow from the waits of other items (``implied``).
 
-What a box needs is runs of tiles, and so ranges of semaphores. A range that one wait holds whole, or a run that
-one worker runs before, is not listed; only what several waits hold together is looked at tile by tile.
+A box needs runs of tiles, and so ranges of semaphores. A range that one wait contains, or a run that one worker
+completes before, is never listed; only ranges that several waits contain together are checked tile by tile.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ from interlace.plan.plan import Dispatch
 from interlace.plan.posts import Posted, Posts
 
 _SPAN = 1 << 31  # more than any k, so that item * _SPAN + k orders by item, then k
-_SHOWN = 4  # semaphores in a message
+_SHOWN = 4  # maximum number of semaphores in a message
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What enforces the dependencies.
+    """Orderings that enforce the dependencies of a plan.
 
     Attributes:
-        edges, by_wait: how many there are, and how many of them a wait enforces; the rest follow from a worker's order.
-        rests_on: each ordering that enforces some, with one of these.
+        edges: number of dependencies.
+        by_wait: number of dependencies that a wait enforces; the rest follow from a worker's order.
+        rests_on: each ordering that enforces dependencies, with one of these.
     """
 
     edges: int
@@ -63,10 +64,13 @@ class Coverage:
 
 
 def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
-    """What enforces every dependency.
+    """Check that every dependency is enforced.
+
+    Returns:
+        The orderings that enforce them.
 
     Raises:
-        CoverageError: nothing enforces one; names its items and the missing wait.
+        CoverageError: a dependency that nothing enforces; names its items and the missing wait.
     """
     order = _WorkerOrder(facts, dependencies)
     posts = Posts(dependencies, facts.post_of_tile)
@@ -87,13 +91,13 @@ def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
 
 
 class _Segments:
-    """Stretches of the items of one op between two waits, ordered by item, then k.
+    """Segments (stretches between two waits) of the items of one op, ordered by item, then k.
 
     Attributes:
-        item, k_lo, k_hi: one entry per segment.
-        opening: the segment is the first of its item.
-        wait_end: the waits before the segment are the item's rows up to this one.
-        prefix: equal exactly for segments behind the same waits.
+        item, k_lo, k_hi: item and k-range of each segment.
+        opening: True if the segment is the first of its item.
+        wait_end: end of the waits before the segment; they are the item's rows up to this one.
+        prefix: class of each segment, equal exactly for segments after the same waits.
     """
 
     def __init__(self, facts: Facts, op: int) -> None:
@@ -115,7 +119,7 @@ class _Segments:
 
 
 class _WorkerOrder:
-    """What one worker's own order enforces."""
+    """Dependencies that one worker's own order enforces."""
 
     def __init__(self, facts: Facts, dependencies: Dependencies) -> None:
         plan, parts = facts.plan, facts.parts
@@ -134,7 +138,7 @@ class _WorkerOrder:
         self.tile_last = np.maximum.reduceat(parts.values, parts.ptr[:-1])
 
     def holds(self, tiles: Runs, items: Groups) -> NDArray[np.bool_]:
-        """For each run: one worker runs its tiles, then all items (at least one) of its row."""
+        """Return True for each run whose tiles one worker runs before all items (at least one) of the run's row."""
         opens = items.ptr[:-1]
         of_item = self.worker[items.values]
         lowest, highest = np.minimum.reduceat(of_item, opens), np.maximum.reduceat(of_item, opens)
@@ -149,7 +153,7 @@ class _WorkerOrder:
         return held
 
     def first_gap(self, tiles: Ints, items: Ints) -> tuple[int, int]:
-        """The first (tile, item) that the order of one worker leaves open; there is one."""
+        """Return the first (tile, position in ``items``) that the order of one worker does not enforce; one exists."""
         for tile in tiles.tolist():
             late = (self.tile_last[tile] >= items) | (self.tile_worker[tile] != self.worker[items])
             if late.any():
@@ -158,11 +162,11 @@ class _WorkerOrder:
 
 
 class _LinkCheck:
-    """The dependencies of one link.
+    """Check of the dependencies of one link.
 
     Attributes:
-        edges, by_wait: counted by ``run``.
-        examples: one dependency for each ordering, of all links together.
+        edges, by_wait: counts by ``run``, as in ``Coverage``.
+        examples: one dependency for each ordering, shared by all links.
     """
 
     def __init__(
@@ -182,7 +186,7 @@ class _LinkCheck:
         self.edges = self.by_wait = 0
         self.examples = examples
         self.implied = implied
-        # A region that moves with k is touched segment by segment; any other from the item's start.
+        # A region that moves with k is touched segment by segment, any other from the start of the item.
         self.use = np.flatnonzero(segments.opening | link.target.uses_k)
         item = segments.item[self.use]
         coords = plan.graph.ops[link.consumer].coords(plan.items.tile[item])
@@ -194,11 +198,15 @@ class _LinkCheck:
         self.lo, self.hi = lo[first][box_first], hi[first][box_first]
         self.wait_begin = plan.waits.ptr[item[first]]
         self.wait_end = segments.wait_end[self.use][first]
-        #: Which of ``use`` each case stands for.
+        #: Members of each case, as positions in ``use``.
         self.members = grouped(case, len(first))
 
     def run(self) -> None:
-        """Raise CoverageError unless every dependency is enforced."""
+        """Check that every dependency of the link is enforced.
+
+        Raises:
+            CoverageError: one is not.
+        """
         for start, stop, runs in self.dependencies.runs(self.link, self.lo, self.hi):
             needed = self.posts.of(runs, stop - start)
             a, b = np.searchsorted(self.box, [start, stop])
@@ -207,9 +215,9 @@ class _LinkCheck:
                 self._check(cases, self.box[cases] - start, needed)
 
     def _check(self, cases: Ints, box: Ints, needed: Posted) -> None:
-        """The dependencies of some cases; ``box`` is each one's row of ``needed``."""
+        """Check the dependencies of some cases; ``box`` is the row of ``needed`` of each case."""
         facts = self.facts
-        # Of each case's waits only what lies between the lowest and the highest semaphore needed matters.
+        # Only waits between the lowest and the highest semaphore that a case needs are relevant to it.
         n = facts.plan.semaphores
         lowest, highest = np.full(len(needed.ptr) - 1, n, np.int64), np.full(len(needed.ptr) - 1, -1, np.int64)
         np.minimum.at(lowest, needed.tiles.row, np.where(needed.first >= 0, needed.first, n))
@@ -223,7 +231,7 @@ class _LinkCheck:
         keep = count > 0
         waits = Groups(offsets(np.bincount(row[keep], minlength=len(cases))), cls[keep])
         awaited = Awaited(waits.ptr, (low + skip * step)[keep], count[keep], step[keep])
-        # Decide once for all cases that need the same and wait for the same of it.
+        # Decide once for all cases that need the same semaphores and await the same ones of these.
         node = np.r_[0, _prefixes(waits)][np.where(waits.sizes > 0, waits.ptr[1:], 0)]
         first, group = distinct(box, node)
         members = self.members.take(cases)
@@ -234,12 +242,12 @@ class _LinkCheck:
             self._decide(needed.take(box[first[some]]), awaited.take(first[some]), use.take(some))
 
     def _decide(self, needed: Posted, awaited: Awaited, use: Groups) -> None:
-        """Row by row: the needed tiles post what is awaited, or one worker runs them before its ``use``."""
+        """Check, row by row, that ``use`` awaits the needed tiles, or that one worker runs them before."""
         tiles = needed.tiles
         self.edges += int((use.sizes[tiles.row] * tiles.count).sum())
         whole = awaited.hold_whole(tiles.row, needed, self.facts.plan.semaphores)
         self._awaited(tiles.take(whole), use)
-        # What no single wait holds is looked at tile by tile, if anything of it can be awaited.
+        # Runs that no single wait contains are checked tile by tile if any of their posts may be awaited.
         part = ~whole & (needed.first >= 0) & (np.diff(awaited.ptr)[tiles.row] > 0)
         self._ordered(tiles.take(~whole & ~part), use)
         rows = np.unique(tiles.row[part])
@@ -254,12 +262,16 @@ class _LinkCheck:
             self._ordered(each.take(~covered), mine)
 
     def _awaited(self, tiles: Runs, use: Groups) -> None:
-        """Row by row: the ``use`` waits for the tiles."""
+        """Count tiles that ``use`` waits for, row by row."""
         self.by_wait += int((use.sizes[tiles.row] * tiles.count).sum())
         self._note(Ordering.WAIT, tiles, use)
 
     def _ordered(self, tiles: Runs, use: Groups) -> None:
-        """Row by row: one worker runs the tiles before its ``use``, or waits of others imply that they have ended."""
+        """Check, row by row, that one worker runs the tiles before ``use``, or that waits of others imply their end.
+
+        Raises:
+            CoverageError: neither holds.
+        """
         if len(tiles) and self.link.hazard is not Hazard.RAW:
             producer = np.searchsorted(self.dependencies.base, self.dependencies.tiles(tiles), side="right") - 1
             follows = self.implied().before(producer, self.link.consumer)
@@ -279,13 +291,13 @@ class _LinkCheck:
         self._note(Ordering.WORKER, tiles, use)
 
     def _note(self, ordering: Ordering, tiles: Runs, use: Groups) -> None:
-        """Keep one of the dependencies on the tiles, unless there is one for the ordering already."""
+        """Record one of the dependencies on the tiles, unless the ordering has an example already."""
         if ordering not in self.examples and len(tiles):
             segment = int(self.use[use[int(tiles.row[0])][0]])
             self.examples[ordering] = self._edge(segment, int(self.dependencies.tiles(tiles)[0]))
 
     def _edge(self, segment: int, tile: int) -> Edge:
-        """The dependency of a segment on a tile."""
+        """Return the dependency of a segment on a tile."""
         plan, link = self.facts.plan, self.link
         item = int(self.segments.item[segment])
         at = self.dependencies.op_of(tile)
@@ -330,8 +342,8 @@ class _LinkCheck:
 
 
 def _prefixes(groups: Groups) -> Ints:
-    """For each value a number above 0, equal for two exactly if their rows agree up to and including them."""
-    order = np.argsort(-groups.sizes, kind="stable")  # rows that go on at some depth come first
+    """Number values from 1 so that two are equal exactly if their rows agree up to and including them (a trie)."""
+    order = np.argsort(-groups.sizes, kind="stable")  # rows that reach a given depth form a prefix
     size = groups.sizes[order]
     node = np.zeros(len(groups.values), np.int64)
     parent = np.zeros(len(groups), np.int64)

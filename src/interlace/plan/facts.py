@@ -1,9 +1,10 @@
-"""The structure of a plan, checked before anything is computed from it, and what proofs look up.
+"""Structural checks of a plan before anything is computed from it, and the lookup tables of the proofs.
 
-Equal waits are one *class*. They stay ranges, because a plan of n items can wait for n semaphores each.
+Equal waits form one *class*. They stay ranges, because a plan of n items can wait for n semaphores each.
 
-Columns hold any 64-bit number until they are checked, so checks compare and divide, and never add or multiply
-what could wrap: ``waits.ptr`` of ``0, 2**63 - 1, -2, 0`` has differences that all wrap to small numbers.
+Columns hold arbitrary 64-bit numbers until they are checked. So the checks compare and divide, and never add or
+multiply numbers that could wrap: ``waits.ptr`` of ``0, 2**63 - 1, -2, 0`` has differences that all wrap to small
+numbers.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ _INT32 = 1 << 31
 
 
 class Facts:
-    """A plan whose arrays make sense, whatever they mean.
+    """A plan whose arrays are well formed; whether it is safe is checked elsewhere.
 
     Attributes:
         plan: the plan.
         base: number of each op's first tile when all tiles of the graph are numbered together.
-        tile_of_item: that number of each item's tile.
+        tile_of_item: tile of each item, in this numbering.
         of_op: items of each op.
         parts: items of each tile, by k.
         post_of_tile: semaphore that each tile posts, -1 for none.
-        wait_item, wait_class: owner and class of each wait.
-        wait_row: a wait of each class.
+        wait_item, wait_class: item and class of each wait.
+        wait_row: one wait of each class.
         low, count, step: semaphores of each class, ``low, low + step, ...``.
         wait_last: position of the last item that posts a semaphore of each class, -1 if none does.
-        in_sequence: every item waits only for items earlier in the sequence.
+        in_sequence: True if every item waits only for items earlier in the sequence.
 
     Raises:
         ItemError: items do not cover every tile and its reduction exactly once.
-        SemaphoreError: an index out of range, parts of a tile that post different semaphores.
+        SemaphoreError: an index out of range, or parts of a tile that post different semaphores.
         PlanError: malformed arrays.
     """
 
@@ -64,16 +65,16 @@ class Facts:
         self.in_sequence = bool((self.wait_last[self.wait_class] < self.wait_item).all())
 
     def semaphores(self, cls: int) -> slice:
-        """Semaphores of a class of waits."""
+        """Return the semaphores of a class of waits."""
         low, count, step = int(self.low[cls]), int(self.count[cls]), int(self.step[cls])
         return slice(low, low + (count - 1) * step + 1, step)
 
     def fold(self, ufunc: np.ufunc, of_semaphore: Ints) -> Ints:
-        """``ufunc`` (minimum or maximum) over the semaphores of each class of a number that each semaphore has."""
+        """Reduce ``of_semaphore`` over the semaphores of each class with ``ufunc`` (minimum or maximum)."""
         return fold(ufunc, of_semaphore, self.low, self.count, self.step)
 
     def _parts(self) -> Groups:
-        """Items of each tile by k, which cover its reduction exactly once."""
+        """Return the items of each tile by k, after the check that they cover its reduction exactly once."""
         plan, items = self.plan, self.plan.items
         ops = plan.graph.ops
         order = np.lexsort((items.k_lo, self.tile_of_item)).astype(np.int64)
@@ -82,7 +83,7 @@ class Facts:
         opens = np.r_[True, tile[1:] != tile[:-1]]
         present = tile[opens]
         if len(present) < self.base[-1]:
-            # A damaged grid can have far more tiles than there are items, so tiles are not listed.
+            # A damaged grid can have far more tiles than the plan has items, so tiles are not enumerated.
             gaps = np.flatnonzero(present != np.arange(len(present)))
             missing = int(gaps[0]) if len(gaps) else len(present)
             op = int(np.searchsorted(self.base, missing, side="right")) - 1
@@ -135,7 +136,7 @@ class Facts:
             )
 
     def _check_awaited(self) -> None:
-        """Every wait lists semaphores of the plan, upwards."""
+        """Check that every wait lists semaphores of the plan, in ascending order."""
         waits, n = self.plan.waits, self.plan.semaphores
         bad = (waits.stride < 1) | ((waits.count == 1) & (waits.stride > n))
         if bad.any():
@@ -161,10 +162,11 @@ class Facts:
 
 
 def check_items(plan: Plan) -> None:
-    """Every item names an op, tile, k-range and worker that there are, so that arrays may be indexed by them.
+    """Check that every item names an existing op, tile, k-range and worker, so that it can index arrays.
 
     Raises:
-        ItemError, SemaphoreError, PlanError: as ``Facts`` does; with a place where the item names an op that there is.
+        ItemError, SemaphoreError, PlanError: as in ``Facts``; an ItemError has a ``Place`` if its item names an
+            existing op.
     """
     _check_tables(plan)
     _check_counts(plan)
@@ -212,7 +214,7 @@ def _check_counts(plan: Plan) -> None:
 
 
 def _check_places(plan: Plan) -> None:
-    """Every item lies in its op's grid and reduction and has a worker exactly where dispatch has lists."""
+    """Check that every item lies in its op's grid and reduction, and has a worker exactly if dispatch assigns one."""
     items, ops = plan.items, plan.graph.ops
     if not len(items):
         raise ItemError("plan has no items; every tile of the graph needs at least one")
@@ -242,7 +244,7 @@ def _check_places(plan: Plan) -> None:
         ),
     ]
     if plan.dispatch is Dispatch.HYBRID:
-        late = np.maximum.accumulate(items.worker < 0)  # behind an item that is in no list
+        late = np.maximum.accumulate(items.worker < 0)  # from the first item without a worker on
         checks.append(
             (
                 (items.worker < -1) | (items.worker >= plan.workers) | (late != (items.worker < 0)) | late[:1],

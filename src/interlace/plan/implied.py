@@ -1,18 +1,19 @@
-"""Which ops have ended before others begin, by waits of items in between.
+"""Order between whole ops that follows from the waits of items in between.
 
-What is overwritten need not be waited for again where that follows. With the ops of two layers, in which z of one layer
-overwrites what b of the layer before has read,
+A region that is overwritten need not be awaited again where such an order exists. With the ops of two layers, in which
+z of one layer overwrites what b of the layer before has read,
 
     a -> b -> c -> z      every item of c awaits all tiles of b, and every item of z at least one tile of c
 
-all tiles of b have ended before any of c has, and so before any item of z begins: a wait of z for b would change
-nothing. Semaphores are released and acquired in the scope of the device, and that order is handed on from one to the
-next.
+all tiles of b have ended before any tile of c has, and so before any item of z begins: a wait of z for b would be
+redundant. Semaphores are released and acquired at device scope, so this order is transitive.
 
-Of an op some of whose tiles post nothing, as nobody waits for them, not all are known to have ended; but who awaits
-one of the others comes behind whatever all of its tiles await. Only ops whose semaphores lie side by side, with none
-that another op posts between them, are looked at; and of waits for semaphores that lie apart, where they are very many,
-only the first of each. So some of what follows may not be found, and nothing else is.
+If some tiles of an op post nothing, because nothing waits for them, its end as a whole is unknown. Still, an item that
+awaits one of the op's other tiles comes after everything that all tiles of the op await.
+
+The analysis is conservative. It considers only ops whose semaphores are contiguous, with no semaphore of another op
+between them. Of waits for strided semaphores it considers only the first semaphore of each where they are very many.
+So it may miss orders, but every order that it finds holds.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Implied:
     """Order between whole ops.
 
     Args:
-        items, waits: of a plan, with thresholds that wait for all posts.
-        post_of_tile: the semaphore that each tile of all ops posts, -1 for none.
+        items, waits: items and waits of a plan, with thresholds that wait for all posts.
+        post_of_tile: semaphore that each tile of all ops posts, -1 for none.
         base: number of the first tile of each op, and of all tiles.
     """
 
@@ -42,14 +43,14 @@ class Implied:
         owner = waits.item
         of_op = grouped(items.op[owner], ops)
         sizes = np.bincount(items.op, minlength=ops)
-        #: [p, c]: all of p has ended before any item of c has begun, or has ended.
+        #: [p, c]: True if all of p has ended before any item of c begins; ``ended``: before any item of c ends.
         self._begun = np.zeros((ops, ops), bool)
         ended = np.zeros((ops, ops), bool)
-        #: [p, c]: every tile of p is awaited by an item of c.
+        #: [p, c]: True if every tile of p is awaited by some item of c.
         each = np.zeros((ops, ops), bool)
         for c in range(ops):
             rows = of_op[c]
-            # All items, if each of them waits.
+            # True only if every item of c waits.
             item, count = np.unique(owner[rows], return_counts=True)
             complete = len(item) == sizes[c]
             rows = _unlike(rows, count, waits, items.k_lo[owner])
@@ -75,13 +76,13 @@ class Implied:
                     found[:, c] |= more
 
     def before(self, producers: Ints, consumer: int) -> Bools:
-        """True where all tiles of an op have ended when any item of the consumer begins."""
+        """Return True where all tiles of a producer have ended when any item of the consumer begins."""
         found: Bools = self._begun[producers, consumer]
         return found
 
 
 def _unlike(rows: Ints, count: Ints, waits: Waits, k_lo: Ints) -> Ints:
-    """Of waits of items, ``count`` each, those of one item for all that wait alike, where that is easily seen."""
+    """Keep the waits of one item of each group whose items wait alike, if all items have the same number of waits."""
     if not len(rows) or (count != count[0]).any():
         return rows
     columns = waits.first, waits.count, waits.stride, (waits.k <= k_lo).astype(np.int64)
@@ -91,7 +92,7 @@ def _unlike(rows: Ints, count: Ints, waits: Waits, k_lo: Ints) -> Ints:
 
 
 def _dense(rows: Ints, item: Ints, items: Items, waits: Waits) -> tuple[Ints, Ints, Ints, Bools]:
-    """Waits as ranges without gaps: item, first and last semaphore, and whether it opens the item."""
+    """Convert waits to ranges without gaps: (item, first and last semaphore, True if the wait opens the item)."""
     first, count, opens = waits.first[rows], waits.count[rows], waits.k[rows] <= items.k_lo[item]
     gaps = (waits.stride[rows] > 1) & (count > 1)
     if int(count[gaps].sum()) > BATCH:
@@ -104,9 +105,9 @@ def _dense(rows: Ints, item: Ints, items: Items, waits: Waits) -> tuple[Ints, In
 
 
 def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
-    """First and last semaphore of each op, the op of each semaphore, and whether all tiles of an op post.
+    """Return first and last semaphore of each op, the op of each semaphore, and True for each op whose tiles all post.
 
-    The op is -1 where another posts a semaphore between the op's first and last, or nobody posts it.
+    The op of a semaphore is -1 if nothing posts it, or if another op posts a semaphore between the op's first and last.
     """
     ops = len(base) - 1
     op = np.repeat(np.arange(ops, dtype=np.int64), np.diff(base))
@@ -120,7 +121,7 @@ def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
     np.minimum.at(low, op[posts], post_of_tile[posts])
     np.maximum.at(high, op[posts], post_of_tile[posts])
     silent = np.bincount(op[post_of_tile < 0], minlength=ops)
-    # Others' semaphores and shared ones that lie between an op's first and last make their number more than its own.
+    # Semaphores between an op's first and last exceed its own in number if some are shared or posted by other ops.
     posted = offsets((most >= 0).astype(np.int64))
     between = posted[np.maximum(high + 1, 0)] - posted[np.minimum(low, count)]
     known = between == np.bincount(owner[owner >= 0], minlength=ops)
@@ -128,10 +129,10 @@ def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
 
 
 class _Awaited:
-    """The semaphores that the items of an op await, as ranges ``first`` to ``last``, each of an item.
+    """Semaphores that the items of an op await, as ranges from ``first`` to ``last``, each of one item.
 
     Args:
-        items: how many there are; -1 if others of the op wait for nothing.
+        items: number of items of the op; -1 if some of them wait for nothing.
     """
 
     def __init__(self, item: Ints, first: Ints, last: Ints, items: int) -> None:
@@ -145,7 +146,7 @@ class _Awaited:
         self._all_first = _apart(np.zeros_like(whole), first[whole], self._all_last)
 
     def owners(self, owner: Ints) -> list[int]:
-        """Ops of which something is awaited."""
+        """Return the ops that own an awaited semaphore."""
         if not len(self._all_first):
             return []
         low, high = int(self._all_first.min()), int(self._all_last.max()) + 1
@@ -156,7 +157,7 @@ class _Awaited:
         return [int(op) for op in found if op >= 0]
 
     def of(self, low: int, high: int) -> tuple[bool, bool, bool]:
-        """Of the semaphores from low to high: does every item await all, does every item one, do all together all."""
+        """Test the semaphores from low to high: (each item awaits all, each awaits one, items together await all)."""
         size = high - low + 1
         shares = np.maximum(np.minimum(self._last, high) - np.maximum(self._first, low) + 1, 0)
         of_item = np.bincount(self._item, shares)
@@ -166,7 +167,7 @@ class _Awaited:
 
 
 def _apart(group: Ints, first: Ints, last: Ints) -> Ints:
-    """Where ranges, in order of group and then of ``first``, begin to hold what no earlier one of their group does."""
+    """Trim the start of each range, sorted by group and ``first``, to where no earlier range of its group reaches."""
     if not len(first):
         return first
     far = int(last.max()) + 2

@@ -1,4 +1,4 @@
-"""The last item of a plan's sequence that posts a semaphore, and that an item waits for."""
+"""Last item of a plan's sequence that posts a semaphore, and last item whose post another item awaits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlace.plan.plan import Plan
 
 
 def last_posters(plan: Plan) -> Ints:
-    """Of each semaphore the last item that posts it, -1 if none does."""
+    """Return the last item that posts each semaphore, -1 if none does."""
     posting = np.flatnonzero(plan.items.post >= 0)
     last = np.full(plan.semaphores, -1, np.int64)
     np.maximum.at(last, plan.items.post[posting], posting)
@@ -18,7 +18,7 @@ def last_posters(plan: Plan) -> Ints:
 
 
 def latest_awaited(plan: Plan) -> Ints:
-    """Of each item the last one that posts what it waits for, -1 if it waits for none."""
+    """Return the last item that posts a semaphore awaited by each item, -1 if the item waits for nothing."""
     waits = plan.waits
     awaited = fold(np.maximum, last_posters(plan), waits.first, waits.count, waits.stride)
     latest = np.full(len(plan.items), -1, np.int64)

@@ -1,4 +1,4 @@
-"""What makes an item come after another that it depends on, and such dependencies by name."""
+"""Orderings that make an item run after those that it depends on, and single dependencies with their names."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from interlace.graph.tensor import Region
 
 
 class Ordering(Enum):
-    """A way to keep items in order. A proof says on which it rests, an executor which it keeps."""
+    """A guarantee of order between items. A proof names the orderings that it rests on, an executor those it keeps."""
 
     LAUNCH = "launch"
-    """An op begins once all earlier ops that it depends on have ended: all dependencies hold, being between ops."""
+    """An op begins once all earlier ops that it depends on have ended. Dependencies are between ops, so all hold."""
     WORKER = "worker"
     """Each worker runs its items one after another, in sequence: an item begins once the one before has ended."""
     WAIT = "wait"
-    """Posts and waits are live: an access that stands behind a wait begins once the producers have ended."""
+    """Posts and waits are executed: an access after a wait begins once the producers have ended."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One dependency: an item touches what a tile of an earlier op touched.
+    """One dependency: an item touches a region that a tile of an earlier op touched.
 
     Attributes:
-        hazard: which kind.
-        op: the earlier op.
-        producer: its tile, as ``"op 'up', tile (0, 0)"``.
-        consumer: the item that comes after.
-        region, arg: what that item touches, through which of its arguments.
-        k: from which element of the item's reduction on, None if the region does not move with k.
+        hazard: kind of the dependency.
+        op: name of the earlier op.
+        producer: tile of that op, as ``"op 'up', tile (0, 0)"``.
+        consumer: the later item.
+        region, arg: region that the item touches, and the argument through which it does.
+        k: first element of the item's reduction that needs the region; None if the region does not move with k.
     """
 
     hazard: Hazard
@@ -43,7 +43,7 @@ class Edge:
 
     @property
     def verb(self) -> str:
-        """What the item does to the region."""
+        """Verb for the item's access to the region, for messages."""
         return "reads" if self.hazard is Hazard.RAW else "overwrites"
 
     def __str__(self) -> str:

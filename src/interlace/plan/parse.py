@@ -1,6 +1,7 @@
-"""Plans from JSON text, which may come from anywhere: types and form are checked here, what they mean in ``verify``.
+"""Parser of plans from JSON text of any origin: it checks types and form; ``verify`` checks what the plan means.
 
-``interlace.read_plan`` is the reader: it calls ``parse_plan`` with the kernels that hold ops to their access maps.
+``interlace.read_plan`` is the entry point: it calls ``parse_plan`` with the kernels that check ops against their
+access maps.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from interlace.plan.stealing import ONE, Stealing, Victim
 
 
 def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
-    """Return the plan that ``Plan.to_json`` wrote, not yet verified.
+    """Parse the text that ``Plan.to_json`` wrote into a plan, not yet verified.
 
     Args:
-        text: JSON.
-        kernels: by name. Each op is held to what its kernel makes of its tensors and params; an op of none of them can
-            be verified but not run, and is ``unproved``.
+        text: JSON text.
+        kernels: kernels by name. Each op must equal the one that its kernel makes for its tensors and params; an op
+            without a kernel can be verified but not run, and is ``unproved``.
 
     Raises:
-        PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
+        PlanFormatError: the text is not JSON, not a plan, of another schema version, or has an op that its kernel does
+            not make.
     """
     if not isinstance(text, str):
         raise PlanFormatError(f"the text of a plan is {shown(text)}; give the JSON that Plan.to_json wrote, as a str")

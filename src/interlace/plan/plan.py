@@ -1,4 +1,4 @@
-"""The plan: which item runs when, what it waits for and what it posts, as arrays.
+"""The plan: order, waits and posts of all items, as arrays.
 
 Worked example, two ops of two tiles each, where tile 0 of ``b`` needs both tiles of ``a``, under RowSync:
 
@@ -9,10 +9,10 @@ Worked example, two ops of two tiles each, where tile 0 of ``b`` needs both tile
     3          b   1     0:1   1 semaphore from 0, value 2
 
 A *wait* covers ``count`` semaphores ``first, first + stride, ...`` and ends when each has received
-``threshold`` posts in this run. Semaphores are listed upwards: 5, 3, 1 is first 1, count 3, stride 2.
-A wait stands before element ``k`` of the item's reduction; at the item's ``k_lo`` (or below, down to 0) it
-stands before everything. An item *posts* one semaphore when its tile is complete;
-the parts of a split tile name the same semaphore and only the last to arrive posts it.
+``threshold`` posts in this run. Semaphores are listed in ascending order: 5, 3, 1 is first 1, count 3, stride 2.
+A wait takes place before element ``k`` of the item's reduction; at the item's ``k_lo`` (or below, down to 0) it
+precedes the whole item. An item *posts* one semaphore when its tile is complete. The parts of a split tile name
+the same semaphore, and only the last of them to finish posts it.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ SCHEMA_VERSION = 1
 
 
 class Dispatch(Enum):
-    """Who takes which item when."""
+    """Rule by which workers obtain items."""
 
     STATIC = "static"
-    """Each worker runs its own list; all workers must be resident at once."""
+    """Static schedule: each worker runs its own queue of items; all workers must be resident at once."""
     TICKET = "ticket"
-    """Workers draw the next item of the sequence from one atomic counter."""
+    """Workers claim the next item of the sequence with a ticket from one atomic counter."""
     STEALING = "stealing"
-    """Each worker runs its own list, then takes from others' lists, each from its front, as ``Plan.stealing`` says; all
-    workers must be resident at once."""
+    """Work stealing: each worker runs its own queue, then takes items from the front of other workers' queues, as
+    ``Plan.stealing`` says; all workers must be resident at once."""
     QUEUE = "queue"
-    """Workers draw the next item from a queue of those whose waits are met, in the order in which they are."""
+    """Workers claim the next item from a ready queue, which holds items in the order in which their waits are met."""
     DISPATCHER = "dispatcher"
-    """One that knows all dependencies gives items whose waits are met to workers that have room; all must be resident
-    at once."""
+    """A dispatcher that knows all dependencies assigns items whose waits are met to workers with room; all workers must
+    be resident at once."""
     HYBRID = "hybrid"
-    """Each worker runs its own list; the last items of the sequence are in none, and workers that are done with their
-    lists draw them by ticket. All workers must be resident at once."""
+    """Each worker runs its own queue; the last items of the sequence are in no queue, and workers whose queues are
+    empty claim them by ticket. All workers must be resident at once."""
 
     SPAWN = "spawn"
-    """Workers draw the next item from a queue, to which items come when others spawn them (``Op.when``); those that
-    nobody spawns do not run. What waits for spawned items runs, by ticket, when none is left."""
+    """Workers claim the next item from a queue, to which other items add the items that they spawn (``Op.when``). Items
+    that nothing spawns do not run. Items that wait for spawned ones run, by ticket, once the queue is exhausted."""
 
     @property
     def lists(self) -> bool:
-        """Items, under HYBRID the first, name a worker, whose list they are in."""
+        """True if items, under HYBRID the first ones, name a worker whose queue they are in."""
         return self in (Dispatch.STATIC, Dispatch.STEALING, Dispatch.HYBRID)
 
     @property
     def resident(self) -> bool:
-        """All workers must be resident at once: what is in the hands of one is nobody else's."""
+        """True if all workers must be resident at once: an item assigned to one worker cannot be run by another."""
         return self.lists or self is Dispatch.DISPATCHER
 
     @property
     def when_ready(self) -> bool:
-        """Items are taken when their waits are met, and may overtake each other."""
+        """True if items start when their waits are met, and so may overtake each other."""
         return self in (Dispatch.QUEUE, Dispatch.DISPATCHER)
 
 
 class _Table:
-    """What dataclasses of parallel integer columns share: equality, and columns that nobody can write to.
+    """Base of dataclasses of parallel integer columns: equality, and columns that cannot be written to.
 
-    Columns are copied into bytes, of which NumPy makes no writable array: what was proved of a plan stays so, whoever
+    Columns are copied into bytes, from which NumPy makes no writable array. So a proof of a plan stays valid whoever
     made the columns, and ``setflags(write=True)`` is refused.
     """
 
@@ -108,14 +108,14 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class Items(_Table):
-    """The items in sequence order, one entry per item in each column; columns are copied and read-only.
+    """Items in sequence order, one entry per item in each column; columns are copied and read-only.
 
     Attributes:
         op: position of the op in the graph.
         tile: linear (row-major) tile number in the op's grid.
-        k_lo, k_hi: the part of the reduction; ``[0, 1)`` for an op without one.
-        worker: in whose list it is, -1 in none.
-        post: semaphore posted when the tile is complete, -1 for none.
+        k_lo, k_hi: k-range, the item's part of the reduction; ``[0, 1)`` for an op without one.
+        worker: worker whose queue the item is in, -1 for none.
+        post: semaphore that is posted when the tile is complete, -1 for none.
     """
 
     op: Ints
@@ -131,13 +131,13 @@ class Items(_Table):
 
 @dataclass(frozen=True, eq=False)
 class Waits(_Table):
-    """The waits of all items; item ``i`` has rows ``ptr[i]:ptr[i + 1]``, ordered by ``k``. Columns are as in ``Items``.
+    """Waits of all items; item ``i`` has rows ``ptr[i]:ptr[i + 1]``, ordered by ``k``. Columns are as in ``Items``.
 
     Attributes:
-        ptr: where each item's rows begin, one more entry than items.
-        first, count, stride: the semaphores of one wait, upwards: ``stride`` is at least 1.
-        threshold: posts per run that each of them must have received.
-        k: the wait stands before this element of the reduction.
+        ptr: prefix sum of each item's number of waits, with one more entry than there are items.
+        first, count, stride: semaphores of each wait, in ascending order: ``stride`` is at least 1.
+        threshold: posts per run that each of these semaphores must have received.
+        k: element of the reduction before which the wait takes place.
     """
 
     ptr: Ints
@@ -152,7 +152,7 @@ class Waits(_Table):
 
     @property
     def item(self) -> Ints:
-        """Whose each row is."""
+        """Owning item of each wait (CSR expansion)."""
         return np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), np.diff(self.ptr))
 
 
@@ -161,16 +161,16 @@ class Plan:
     """A schedule for one graph.
 
     Attributes:
-        graph: what is run.
-        dispatch: who takes which item when.
-        workers: how many run at once.
-        semaphores: how many 32-bit counters the run needs.
-        items, waits: the arrays.
-        policy, order: what made them, for people; nothing depends on these texts.
-        stealing: what a worker takes whose list is empty, under STEALING.
+        graph: graph to run.
+        dispatch: rule by which workers obtain items.
+        workers: number of workers that run at once.
+        semaphores: number of 32-bit counters that a run needs.
+        items, waits: tables of the items and of their waits.
+        policy, order: display text about the choices behind the plan; nothing depends on it.
+        stealing: rule of what a worker with an empty queue takes, under STEALING.
 
     Raises:
-        ArgumentError: a field of another type. Numbers may be NumPy's integers.
+        ArgumentError: a field of another type. Numbers may be NumPy integers.
     """
 
     graph: Graph
@@ -203,26 +203,26 @@ class Plan:
         return f"plan of graph {self.graph.name!r}: {counts}" + (f" ({made})" if made else "")
 
     def tile_name(self, item: int) -> str:
-        """``op 'down', tile (3, 0)``, for messages."""
+        """Format the tile of an item for messages: ``op 'down', tile (3, 0)``."""
         return self.graph.ops[int(self.items.op[item])].tile_name(int(self.items.tile[item]))
 
     def item_name(self, item: int) -> str:
-        """``op 'down', tile (3, 0), k 0:512``, for messages."""
+        """Format an item for messages: ``op 'down', tile (3, 0), k 0:512``."""
         k_lo, k_hi = int(self.items.k_lo[item]), int(self.items.k_hi[item])
         whole = (k_lo, k_hi) == (0, self.graph.ops[int(self.items.op[item])].k_extent)
         return self.tile_name(item) + ("" if whole else f", k {k_lo}:{k_hi}")
 
     def tile_base(self) -> Ints:
-        """Number of the first tile of each op when all tiles of the graph are numbered together."""
+        """Return the number of the first tile of each op when all tiles of the graph are numbered together."""
         return offsets(np.array([op.tiles for op in self.graph.ops], np.int64))
 
     @property
     def tile_of_item(self) -> Ints:
-        """Of each item its tile, numbered so."""
+        """Tile of each item, numbered as in ``tile_base``."""
         return self.tile_base()[self.items.op] + self.items.tile
 
     def to_json(self) -> str:
-        """The plan with its graph as JSON text; equal plans of kernels with the same bodies give equal text."""
+        """Serialise the plan and its graph to JSON; equal plans of kernels with the same bodies give equal text."""
         data = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,

@@ -1,13 +1,13 @@
-"""Which semaphores runs of tiles post, as ranges.
+"""Semaphores that runs of tiles post, as ranges.
 
-Consecutive tiles that post one semaphore are a *step*; steps whose semaphores lie equally far apart are one *range*;
-equal ranges one after another are a *bundle*. With a grid of 3 x 4 tiles in row-major order,
+Consecutive tiles that post one semaphore form a *step*; steps whose semaphores are equally spaced form a *range*;
+consecutive equal ranges form a *bundle*. With a grid of 3 x 4 tiles in row-major order,
 
     TileSync       0 1 2 3 4 5 6 7 8 9 10 11    one range: 12 semaphores from 0
     RowSync        0 0 0 0 1 1 1 1 2 2 2  2     one range: 3 semaphores from 0, each of four tiles
     ColumnSync     0 1 2 3 0 1 2 3 0 1 2  3     one bundle of three times 4 semaphores from 0
 
-so that what a tile needs is as few ranges as the bundles that it meets, however many tiles it needs.
+so that a tile needs as few ranges as the bundles that it meets, however many tiles it needs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from interlace.graph.ragged import Groups, offsets, ranges
 
 @dataclass(frozen=True)
 class Posted:
-    """Ragged rows of ranges of semaphores, each with the tiles that post them: row ``i`` holds ``ptr[i]:ptr[i + 1]``.
+    """Ragged rows (CSR) of ranges of semaphores, with the tiles that post them: row ``i`` holds ``ptr[i]:ptr[i + 1]``.
 
     Attributes:
-        ptr: where each row begins, and the end.
-        first, count, stride: the semaphores, from the lowest on; ``first`` is -1 for tiles that post none.
-        tiles: the tiles, one run for each range; its row is that of the range.
+        ptr: start of each row, and the end.
+        first, count, stride: semaphores of each range, ascending; ``first`` is -1 for tiles that post none.
+        tiles: tiles of each range, as one run, whose row is that of the range.
     """
 
     ptr: Ints
@@ -41,7 +41,7 @@ class Posted:
 
     @property
     def last(self) -> Ints:
-        """The highest semaphore of each range."""
+        """Highest semaphore of each range."""
         return self.first + (self.count - 1) * self.stride
 
     @property
@@ -50,7 +50,7 @@ class Posted:
         return np.diff(self.ptr)
 
     def take(self, rows: Ints) -> Posted:
-        """The given rows, in the given order, possibly repeated."""
+        """Return the given rows, in the given order, possibly repeated."""
         taken = Groups(self.ptr, np.arange(len(self.first), dtype=np.int64)).take(rows)
         first, count, stride = (column[taken.values] for column in (self.first, self.count, self.stride))
         return Posted(taken.ptr, first, count, stride, self.tiles.take(taken.values, taken.rows))
@@ -58,11 +58,11 @@ class Posted:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The tiles of all ops in one layout.
+    """Steps, ranges and bundles of the tiles of all ops in one layout.
 
     Attributes:
-        of_place: step of each tile.
-        begin: place of the first tile of each step, and the end.
+        of_place: step of the tile at each position.
+        begin: position of the first tile of each step, and the end.
         post: semaphore of each step.
         piece: range of each step.
         opens: first step of each range, and the end.
@@ -80,11 +80,11 @@ class _Steps:
 
 
 class Posts:
-    """The semaphores that the tiles of a graph post.
+    """Semaphores that the tiles of a graph post.
 
     Attributes:
-        of_tile: one for each tile of the graph, -1 for none.
-        threshold: how many tiles post each semaphore.
+        of_tile: semaphore of each tile of the graph, -1 for none.
+        threshold: number of tiles that post each semaphore.
     """
 
     def __init__(self, dependencies: Dependencies, of_tile: Ints) -> None:
@@ -94,17 +94,17 @@ class Posts:
         self._steps: dict[int, _Steps] = {}
 
     def of(self, runs: Runs, rows: int) -> Posted:
-        """The ranges that the tiles of each of ``rows`` rows of runs post; all of a range have one threshold."""
+        """Return the ranges that the tiles of each of ``rows`` rows of runs post; a range has a single threshold."""
         which, columns = [np.zeros(0, np.int64)], [np.zeros((0, 5), np.int64)]
         for layout, mine in runs.by_layout():
             steps = self._layout(layout)
             low, high = (steps.of_place[place] for place in (runs.first[mine], runs.last[mine]))
-            # The part of each bundle, from its first step in the run to its last one.
+            # Split each run by bundle: the bundle's part of the run, from its first step to its last.
             run, bundle = _spread(steps.bundle[steps.piece[low]], steps.bundle[steps.piece[high]])
             first, last = steps.starts[bundle], steps.starts[bundle + 1]
             low, high = np.maximum(low[run], steps.opens[first]), np.minimum(high[run], steps.opens[last] - 1)
             first, last = steps.piece[low], steps.piece[high]
-            # If a range lies whole in it, that one stands for all; otherwise it is parts of one range or two.
+            # A complete range in the part represents the whole part; otherwise the part is pieces of one or two ranges.
             whole = first + (low > steps.opens[first])
             some = whole <= last - (high < steps.opens[last + 1] - 1)
             part, piece = _spread(np.where(some, whole, first), np.where(some, whole, last))
@@ -152,16 +152,17 @@ class Posts:
 
 
 def _spread(first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """(row, number) of every number from ``first`` to ``last`` of each row."""
+    """List the numbers from ``first`` to ``last`` of each row: (row, number)."""
     number = last - first + 1
     return np.repeat(np.arange(len(first), dtype=np.int64), number), ranges(first, number)
 
 
 def _breaks(values: Ints, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where a range ends, between neighbours: at ``apart``, and where the third value or a later one breaks the stride.
+    """Return True between neighbours where a range ends: at ``apart``, or where a later value breaks the stride.
 
-    A value that breaks the stride opens a range, whatever the distance to the one after it; so of several changes of
-    distance one after another every other one is a break.
+    The first two values of a range set its stride, so a break is at the third value or later. A value that breaks the
+    stride opens a range whatever the distance to the next one. So of consecutive changes of distance, every other one
+    is a break.
     """
     gap = np.diff(values)
     changes = np.r_[False, (gap[1:] != gap[:-1]) & ~apart[1:] & ~apart[:-1]][: len(gap)]

@@ -1,9 +1,9 @@
 """A proved plan as bytes, for processes that would otherwise plan and prove it again.
 
-    facts      dispatch, workers, semaphores, texts; what ``check_coverage`` found, and the digest of the plan it is of
-    columns    those of items and waits, as arrays in one archive of NumPy, none of them pickled
+    facts      dispatch, workers, semaphores, texts; the result of ``check_coverage``, and the digest of its plan
+    columns    columns of items and waits, as arrays in one NumPy archive without pickles
 
-The graph is left out: whoever reads a record has it. ``verify.recalled`` makes a proof of what is read.
+The graph is left out, because readers of a record have it. ``verify.recalled`` turns the record into a proof.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T", Items, Waits)
 
 @dataclass(frozen=True)
 class Found:
-    """What enforces the dependencies of a plan, as a proof of it found.
+    """Coverage of a plan as an earlier proof established it.
 
     Attributes:
-        coverage: that.
-        of: the ``digest`` of the plan.
+        coverage: orderings that enforce the plan's dependencies.
+        of: ``digest`` of the plan.
     """
 
     coverage: Coverage
@@ -42,7 +42,7 @@ class Found:
 
 
 def digest(plan: Plan) -> str:
-    """A hash of all that a proof is about: the graph but for its bodies, the dispatch, the counts and the arrays."""
+    """Hash everything that a proof is about: the graph without its bodies, the dispatch, the counts and the arrays."""
     head = [to_data(plan.graph), _head(plan), len(plan.items), len(plan.waits)]
     found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
     for table in (plan.items, plan.waits):
@@ -54,7 +54,7 @@ def digest(plan: Plan) -> str:
 
 
 def written(plan: Plan, coverage: Coverage) -> tuple[dict[str, Any], bytes]:
-    """Facts and columns of a plan that was proved."""
+    """Return the facts and columns of a plan that was proved."""
     facts = {
         "plan": _head(plan),
         "of": digest(plan),
@@ -68,10 +68,10 @@ def written(plan: Plan, coverage: Coverage) -> tuple[dict[str, Any], bytes]:
 
 
 def read(facts: Mapping[str, Any], columns: bytes, graph: Graph) -> tuple[Plan, Found]:
-    """The plan that was ``written``, on its graph, and what was found of it.
+    """Read the plan that ``written`` converted, on its graph, and the coverage that was found for it.
 
     Raises:
-        Exception: it is none, or has another form; NumPy's reader of archives may raise anything.
+        Exception: not a record, or one of another form; NumPy's reader of archives may raise anything.
     """
     with np.load(io.BytesIO(columns), allow_pickle=False) as arrays:
         items, waits = _table(Items, arrays, "items"), _table(Waits, arrays, "waits")

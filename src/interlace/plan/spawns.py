@@ -1,31 +1,33 @@
-"""Items that other items spawn: who spawns which, and what runs before and after them.
+"""Items that other items spawn: the spawner of each, and the items that run before and after them.
 
 An op with ``when`` has a tile for each item that may ever run, and data decide which of them do: an item runs if the
-element that its ``when`` reads is not 0. The item that writes the element last *spawns* it. Under spawn dispatch the
-others never run; all that they would write is 0 already, since the executor clears it ahead of the run.
+element that its ``when`` reads is not 0. The last item to write the element *spawns* it. Under spawn dispatch, items
+that nothing spawns never run. Their outputs are 0 already, because the executor clears these tensors ahead of the run.
 
     op      tile    reads of "wanted"    writes of "wanted"     runs
     root    0       none                 0, 1                   ``before``: in any case, first
-    leaf    0, 1    0; 1                 none                   if root says so: spawned by it
-    sum     0       none                 none                   ``behind``: reads what leaves wrote, so after them all
+    leaf    0, 1    0; 1                 none                   if root's values request it: root spawns it
+    sum     0       none                 none                   ``behind``: reads outputs of leaves, so after them all
 
-What spawn dispatch promises: an item runs exactly if it is wanted, once, and before every item that reads what it
-writes. The rules below, which ``Spawns.of`` checks, imply it:
+Spawn dispatch guarantees that an item runs exactly if it is requested (its element is not 0), once, and before every
+item that reads its outputs. The rules below, which ``Spawns.of`` checks, imply this:
 
-1. One item spawns each spawned item: the last that writes the element before its op. It has written the element when
-   it looks, and what overwrites the element later waits for the spawned item (``coverage``). So the item comes to the
-   queue exactly if it is wanted, and once.
-2. Whoever spawns runs while the queue is looked at: it runs before, or is spawned itself. What runs behind looks at no
-   children, as workers have left the queue by then.
-3. A spawned item waits only for items before, and for those that it is descended from, which are over when it is
-   spawned. So no item of the queue is held up by one that may never run, and the queue empties.
-4. Who waits for an item that may never run is behind, as is who waits for one behind. These run when the queue is
-   empty, in sequence, and wait only for earlier ones. So they read after all that they depend on, and end.
-5. A semaphore is posted by spawned items alone or by others alone, so that posts of items that never ran are known.
-6. What a spawned item writes, nothing has written before and no input holds. So 0 is what it leaves if it never runs.
+1. Each spawned item has one spawner: the last item that writes the element before its op. The spawner has written the
+   element when it looks at it, and later writers of the element wait for the spawned item (``coverage``). So the item
+   enters the queue exactly if it is requested, and once.
+2. A spawner runs while workers take items from the queue: it is in ``before``, or is spawned itself. Items in
+   ``behind`` spawn nothing, because workers have left the queue by then.
+3. A spawned item waits only for items in ``before`` and for its ancestors (its spawner, that item's spawner, ...),
+   which have ended when it is spawned. So no item in the queue waits for one that may never run, and the queue drains.
+4. An item that waits for an item that may never run is in ``behind``, as is one that waits for an item in ``behind``.
+   These run after the queue is empty, in sequence, and wait only for earlier ones. So they read after everything that
+   they depend on, and terminate.
+5. A semaphore is posted only by spawned items or only by others, so it is known which semaphores may lack posts of
+   items that never ran.
+6. No earlier op writes the outputs of a spawned item, and they are no inputs. So they are 0 if it never runs.
 
-So the items of a queue are those before, each once, and of the others each at most once, by the one that spawns it:
-there are never more than the plan has.
+The queue thus receives each item in ``before`` once, and each spawned item at most once, from its spawner. It never
+receives more items than the plan has.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ from interlace.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Spawns:
-    """Of a plan under spawn dispatch; items are positions in its sequence.
+    """Spawn relation of a plan under spawn dispatch; items are positions in its sequence.
 
     Attributes:
-        spawner: of each item, the one that spawns it, -1 if it runs in any case.
-        element: of each item that is spawned, the element of its ``when`` tensor, in row-major order; else -1.
-        children: of each item, those that it may spawn, in sequence.
-        before, behind: items that run in any case, in sequence.
+        spawner: item that spawns each item, -1 if it runs in any case.
+        element: element of the ``when`` tensor that decides on each spawned item, in row-major order; else -1.
+        children: items that each item may spawn, in sequence.
+        before, behind: items that run in any case, before and after the spawned ones, in sequence.
     """
 
     spawner: Ints
@@ -64,15 +66,15 @@ class Spawns:
 
     @property
     def capacity(self) -> int:
-        """Items that come to the queue at most."""
+        """Maximum number of items that enter the queue."""
         return len(self.before) + int((self.spawner >= 0).sum())
 
     @staticmethod
     def of(plan: Plan) -> Spawns:
-        """Of a plan whose items and waits make sense, and wait for earlier items only.
+        """Derive the relation for a plan whose items and waits are well formed, and wait for earlier items only.
 
         Raises:
-            SpawnError: one of the rules above does not hold; or an item is a part of a tile.
+            SpawnError: one of the rules of this module is violated, or an item is a part of a tile.
         """
         n, graph = len(plan.items), plan.graph
         spawner, element = np.full((2, n), -1, np.int64)
@@ -101,17 +103,17 @@ _BEFORE, _SPAWNED, _BEHIND = range(3)
 
 
 def when_tensor(op: Op) -> str:
-    """The tensor that says which tiles of an op run."""
+    """Return the name of the tensor that decides which tiles of an op run."""
     return next(access.tensor for access in op.reads if access.arg == op.when)
 
 
 def cleared(graph: Graph) -> tuple[str, ...]:
-    """Tensors that are 0 where items did not run."""
+    """Return the names of the tensors that are 0 where items did not run."""
     return tuple(dict.fromkeys(access.tensor for op in graph.ops if op.when for access in op.writes))
 
 
 def _spawned(plan: Plan) -> Iterator[tuple[int, int, int]]:
-    """Items that are spawned, with by whom, and the element that says so."""
+    """Yield (item, spawner, element of the ``when`` tensor) for each item that is spawned."""
     graph, items = plan.graph, plan.items
     zero = {*cleared(graph)}
     kept = zero | {when_tensor(op) for op in graph.ops if op.when}
@@ -166,12 +168,12 @@ def _whole(op: Op) -> tuple[Ints, Ints]:
 
 
 def _check_waits(plan: Plan, spawner: Ints) -> Ints:
-    """Of each item whether it runs before, is spawned, or runs behind; all wait for what they may."""
+    """Classify each item (before, spawned or behind), after the check that it waits only for items that it may."""
     items, waits = plan.items, plan.waits
     kinds = np.where(spawner >= 0, _SPAWNED, _BEFORE).astype(np.int64)
     spawned = posted_by(plan, kinds == _SPAWNED)
     posters = grouped(np.where(items.post < 0, plan.semaphores, items.post), plan.semaphores + 1)
-    late = spawned.copy()  # semaphores that items post which are spawned, or run behind
+    late = spawned.copy()  # semaphores that spawned items, or items in ``behind``, post
     for item in range(len(items)):
         awaited = [awaits(plan, row) for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1]))]
         awaited = [some[late[some]] for some in awaited]
@@ -204,20 +206,24 @@ def _check_waits(plan: Plan, spawner: Ints) -> Ints:
 
 
 def posted_by(plan: Plan, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of each semaphore whether one of some items posts it."""
+    """Return True for each semaphore that one of the ``some`` items posts."""
     found = np.zeros(plan.semaphores, np.bool_)
     found[plan.items.post[some & (plan.items.post >= 0)]] = True
     return found
 
 
 def awaits(plan: Plan, row: int) -> Ints:
-    """The semaphores of a wait."""
+    """Return the semaphores of a wait."""
     waits = plan.waits
     return np.asarray(waits.first[row] + waits.stride[row] * np.arange(waits.count[row]), np.int64)
 
 
 def _check_line(plan: Plan, spawner: Ints, item: int, posters: Iterable[int]) -> None:
-    """All of these are among those that an item is descended from."""
+    """Check that all posters are ancestors of the item in the spawn relation.
+
+    Raises:
+        SpawnError: one is not.
+    """
     line, by = set(), int(spawner[item])
     while by >= 0:
         line.add(by)

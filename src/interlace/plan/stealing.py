@@ -1,10 +1,10 @@
-"""How a worker whose list is empty takes items from the lists of others.
+"""Work stealing: how a worker whose queue is empty takes items from the queues of others.
 
-Worked example, worker 0 of three with lists (), (4 5 6 7 8) and (9 10):
+Worked example, worker 0 of three with queues (), (4 5 6 7 8) and (9 10):
 
     one item, of the next list      takes 4, which leaves (), (5 6 7 8) and (9 10)
-    half, of the next list          takes 4, and has 5 and 6 in its own list: (5 6), (7 8) and (9 10)
-    at most two, of a random list   may take 9, which is half of that list's rest: (), (4 5 6 7 8) and (10)
+    half, of the next list          takes 4, and moves 5 and 6 to its own queue: (5 6), (7 8) and (9 10)
+    at most two, of a random list   may take 9, which is half of that queue's rest: (), (4 5 6 7 8) and (10)
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from interlace.core.errors import ArgumentError
 
 
 class Victim(Enum):
-    """From whose list a worker takes, of those that are not empty."""
+    """Choice of the worker to steal from, among those whose queues are not empty."""
 
     NEXT = "next"
-    """The next by number, after the last the first. Where items are dealt in turn, its tiles are neighbours of the
-    worker's own."""
+    """Next worker by number, cyclically. With items assigned round-robin, its tiles are neighbours of the thief's
+    own."""
     RANDOM = "random"
-    """Any, each as likely; so workers that have none left at once do not all ask the same."""
+    """Any worker, with equal probability, so that workers that run dry at once do not all pick the same victim."""
 
 
 @dataclass(frozen=True)
 class Stealing:
-    """What a worker takes whose list is empty. What it does not run at once it puts into its own list, from which
-    others may take it again (Hendler and Shavit, "Non-blocking steal-half work queues", 2002).
+    """Rule of what a worker with an empty queue takes. Items that it does not run at once go to its own queue, from
+    which others may take them again (Hendler and Shavit, "Non-blocking steal-half work queues", 2002).
 
     Attributes:
-        most: items at a time, and never more than half of the list's rest, rounded up; None for half.
-        victim: whose.
+        most: maximum number of items at a time, and never more than half of the queue's rest, rounded up; None for
+            half.
+        victim: choice of the worker to steal from.
 
     Raises:
-        ArgumentError: fewer than one item at a time, or a victim that is none.
+        ArgumentError: fewer than one item at a time, or a victim of the wrong type.
     """
 
     most: int | None = 1
@@ -54,5 +55,5 @@ class Stealing:
         return f"{take} of {'a random' if self.victim is Victim.RANDOM else 'the next'} list"
 
 
-#: What is taken unless a plan says more.
+#: Rule of plans that name no other.
 ONE = Stealing()

@@ -1,33 +1,35 @@
 """Proof that a plan can neither deadlock nor race. It trusts nothing in the plan.
 
-What is proved, and why it suffices:
+The proof consists of these facts:
 
 1. Every tile's reduction is covered by items exactly once, so every output is written, by one tile.
 2. A wait's threshold equals the posts that reach each of its semaphores in one run. Counters only grow
    and are compared by difference against ``(run + 1) * threshold``, so a wait ends exactly when *all*
    producers of the semaphore have posted in this run, and never before.
-3. Every dependency found in the graph (again, here) is enforced: by such a wait that stands before the
-   access, or because one worker runs both items in that order.
+3. Every dependency of the graph (derived again here) is enforced: by such a wait before the access, or
+   because one worker runs both items in that order.
 4. Progress. If each item waits only for items earlier in the sequence, the earliest unfinished item can
    always run: under ticket dispatch for any number of workers, under static dispatch if all workers are
    resident. A static plan that violates this may still be free of deadlock; then worker order and wait
-   edges together are checked for a cycle. Under stealing, too, all workers must be resident. There every
-   list is taken from its front, and who takes from another's has an empty list and has ended all that it
-   took, but for an item that waits for nothing; what it takes and does not run next becomes its list, in
-   sequence. So the earliest unfinished item is at the front of a list, whose owner holds nothing else that
-   may not end and takes it next; or somebody took it, who holds nothing before it that may not end.
-   Under hybrid dispatch workers draw, by ticket and in sequence, when their lists are done, and all that is
-   drawn comes behind all lists. Under a queue items are taken when their waits are met, so none waits, and
-   the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item
-   comes there once. So it is with a dispatcher, which alone takes from that queue and gives each item to one of
-   its workers, all of them resident: what was given does not wait, so it ends, and then there is room again.
-5. Under spawn dispatch (``spawns``) the items that run in any case and wait for none that may not are drawn first, in
-   sequence. An item that is spawned waits for such alone, and for those that it is descended from, which are over. So
-   whoever holds the smallest unfinished place of the queue waits for nobody. An item is spawned by one other, so it
-   comes to the queue once at most, the queue holds them all, and the count of those outstanding comes to 0. Then the
-   items behind are drawn, in sequence, and wait for earlier ones.
+   edges together are checked for a cycle.
+   Work stealing also needs all workers resident. Every queue is popped from its front. A thief's own queue is
+   empty, and it has finished all items that it took, except for an item that waits for nothing. Stolen items that
+   it does not run next become its queue, in sequence. So the earliest unfinished item is at the front of a queue
+   whose owner holds no other item that may not end, and takes it next; or a worker has taken it, and holds no
+   earlier item that may not end.
+   Under hybrid dispatch, workers claim tickets, in sequence, when their queues are empty, and all items claimed by
+   ticket come after all queued ones. With a ready queue, items are taken when their waits are met, so none
+   waits, and the earliest unfinished item is in the queue or taken. A semaphore completes once a run (2), so each
+   item enters the queue once. The same holds for a dispatcher, the only one to take from that queue, which assigns
+   each item to one of its workers, all of them resident. An assigned item does not wait, so it ends, and its worker
+   has room again.
+5. Under spawn dispatch (``spawns``), the items that run in any case and wait for none that may not run are claimed
+   first, in sequence. A spawned item waits only for such items and for its ancestors, which have ended. So the worker
+   that holds the smallest unfinished position of the queue never waits. An item has one spawner, so it enters the
+   queue at most once, the queue has room for all of them, and the count of outstanding items falls to 0. Then the
+   items in ``behind`` are claimed, in sequence, and wait for earlier ones.
 
-Waits cover ranges and tiles share regions, so everything is done on distinct classes of both: a plan of
+Waits cover ranges and tiles share regions, so all computation is on distinct classes of both: a plan of
 18,432 items has a few hundred.
 """
 
@@ -51,27 +53,27 @@ from interlace.plan.record import Found, digest
 from interlace.plan.spawns import Spawns
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
-_NAMED = 4  # ops that a text names before it counts the others
-_VERIFIED = object()  # what a Proof is made with here and nowhere else
+_NAMED = 4  # maximum number of ops that a message names; it counts the rest
+_VERIFIED = object()  # token that only this module passes to the constructor of Proof
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What ``verify`` showed of a plan, now or before (``recalled``). Nobody else makes one, not by
-    ``dataclasses.replace`` either.
+    """Result of ``verify`` for a plan, computed now or earlier (``recalled``). It cannot be made in any other way,
+    ``dataclasses.replace`` included.
 
     Attributes:
         plan: the plan, now safe to run.
-        edges: dependencies between (producer tile, consumer item and segment) that are enforced.
-        edges_by_wait: those of them enforced by a wait; the rest follow from a worker's own order.
-        rests_on: the orderings that enforce them, each with one dependency that it enforces. An executor that does not
+        edges: number of dependencies between (producer tile, consumer item and segment) that are enforced.
+        edges_by_wait: number of those that a wait enforces; the rest follow from a worker's own order.
+        rests_on: orderings that enforce them, each with one dependency that it enforces. An executor that does not
             keep one of these refuses the proof.
-        longest_chain: items on the longest chain of waits, each waiting for the one before.
-        workers_needed: workers that must be resident at once for progress.
-        in_sequence: every item waits only for items earlier in the sequence.
+        longest_chain: number of items on the longest chain of waits, each waiting for the one before.
+        workers_needed: number of workers that must be resident at once for progress.
+        in_sequence: True if every item waits only for items earlier in the sequence.
 
     Raises:
-        PlanError: made by hand.
+        PlanError: the Proof was constructed outside this module.
     """
 
     plan: Plan
@@ -85,15 +87,16 @@ class Proof:
 
     @property
     def unproved(self) -> tuple[str, ...]:
-        """Ops whose access maps the proof takes for granted (``Op.unproved``).
+        """Ops whose access maps the proof assumes to be correct (``Op.unproved``).
 
-        Nothing holds a text to them; or they are from a file, and no kernel at hand makes them anew.
+        Their bodies are CUDA source that nothing checks against the maps, or the maps come from a file and no available
+        kernel makes them anew.
         """
         return tuple(op.name for op in self.plan.graph.ops if op.unproved)
 
     @property
     def provided(self) -> str:
-        """What the proof takes for granted, as the end of a sentence; empty if nothing."""
+        """Assumptions of the proof, as the end of a sentence; empty if there are none."""
         names = self.unproved
         if not names:
             return ""
@@ -111,18 +114,18 @@ class Proof:
 
 
 def verify(plan: Plan) -> Proof:
-    """Prove the plan safe, or say what is wrong.
+    """Prove the plan safe, or raise an error that says what is wrong.
 
     Raises:
         ItemError: items do not cover every tile and its reduction exactly once.
-        SemaphoreError: an index out of range, parts of a tile that post different semaphores.
-        ThresholdError: a wait that fires too early or never.
+        SemaphoreError: an index out of range, or parts of a tile that post different semaphores.
+        ThresholdError: a wait that ends too early or never.
         CoverageError: a dependency that nothing enforces.
         DeadlockError: items that wait for each other.
-        SpawnError: an item that nobody can be said to spawn, or that waits for what may never run.
-        PlanError: malformed arrays, or no plan at all.
-        IntraOpRaceError: two tiles of one op conflict.
-        UnwrittenError: an element is read before anything writes it, or an output is written in part.
+        SpawnError: an item without a definite spawner, or one that waits for an item that may never run.
+        PlanError: malformed arrays, or an argument that is not a plan.
+        IntraOpRaceError: two tiles of one op that conflict.
+        UnwrittenError: an element that is read before anything writes it, or an output that is written in part.
     """
     if not isinstance(plan, Plan):
         raise PlanError(
@@ -134,15 +137,15 @@ def verify(plan: Plan) -> Proof:
 
 
 def recalled(plan: Plan, found: Found) -> Proof:
-    """The proof of a plan that was proved before, with what was found of it then.
+    """Return the proof of a plan that was proved before, from the coverage found then.
 
-    To find the dependencies of its graph, and that waits enforce them, is what takes the time of a proof. That is taken
-    from there if it was found of just this plan, and all else is proved again. Whoever calls this must know that
-    ``verify`` found it (``planner/kept`` says how).
+    Most of the time of a proof goes into finding the dependencies of the graph and checking that they are enforced.
+    This result is taken from ``found`` if it belongs to exactly this plan; all other checks run again. Callers must
+    know that ``verify`` produced it (``planner/kept`` ensures this).
 
     Raises:
-        ItemError, SemaphoreError, ThresholdError, DeadlockError, SpawnError: as ``verify``.
-        PlanError: as ``verify``; or it was found of another plan.
+        ItemError, SemaphoreError, ThresholdError, DeadlockError, SpawnError: as in ``verify``.
+        PlanError: as in ``verify``, or ``found`` belongs to another plan.
     """
     if found.of != digest(plan):
         raise PlanError("what was found is of another plan; take the one that interlace.verify(plan) proves")
@@ -173,7 +176,11 @@ def _proof(facts: Facts, coverage: Coverage) -> Proof:
 
 
 def _check_thresholds(facts: Facts) -> None:
-    """Each threshold equals the posts that reach each semaphore of its wait, at least one."""
+    """Check that each threshold equals the posts that reach each semaphore of its wait, at least one.
+
+    Raises:
+        ThresholdError: one does not.
+    """
     plan = facts.plan
     posts = np.bincount(facts.post_of_tile[facts.post_of_tile >= 0], minlength=plan.semaphores)
     if len(posts) and posts.max() >= _POSTS_LIMIT:
@@ -201,7 +208,11 @@ def _check_thresholds(facts: Facts) -> None:
 
 
 def _check_progress(facts: Facts) -> Ints:
-    """An order in which items can run one by one. Raises DeadlockError if there is none."""
+    """Return an order in which items can run one by one.
+
+    Raises:
+        DeadlockError: no such order exists.
+    """
     plan = facts.plan
     if facts.in_sequence:
         return np.arange(len(plan.items), dtype=np.int64)
@@ -217,11 +228,11 @@ def _check_progress(facts: Facts) -> Ints:
 
 
 def _topological(facts: Facts) -> Ints:
-    """Kahn's algorithm over worker order and waits.
+    """Sort items topologically over worker order and waits (Kahn's algorithm).
 
-    A wait watches one semaphore that is not complete yet; when that one is, it moves on to its next, past all
-    those that other waits with its step found complete. So neither the waits for each semaphore nor the semaphores
-    of each wait are listed.
+    A wait watches one incomplete semaphore. When that completes, the wait moves on to its next one, skipping all that
+    other waits of the same stride found complete. So neither the waits of each semaphore nor the semaphores of each
+    wait are listed.
     """
     plan, items = facts.plan, facts.plan.items
     n = len(items)
@@ -233,7 +244,7 @@ def _topological(facts: Facts) -> Ints:
     blocked[by_worker[1:][same]] += 1
     posts_left = np.bincount(items.post[items.post >= 0], minlength=plan.semaphores).tolist()
     awaited = list(zip(facts.low.tolist(), facts.count.tolist(), facts.step.tolist(), strict=True))
-    beyond: dict[int, dict[int, int]] = {}  # by step: from a complete semaphore to one up to which all are complete
+    beyond: dict[int, dict[int, int]] = {}  # by step: from a complete semaphore to one before which all are complete
     watchers: list[list[int]] = [[] for _ in range(plan.semaphores)]
     waiters = Groups(
         offsets(np.bincount(facts.wait_class, minlength=len(facts.low))),
@@ -287,7 +298,7 @@ def _topological(facts: Facts) -> Ints:
 
 
 def _longest_chain(facts: Facts, order: Ints) -> int:
-    """Items on the longest chain of waits."""
+    """Return the number of items on the longest chain of waits."""
     plan = facts.plan
     deepest = _Deepest(plan.semaphores)
     ranges = list(zip(facts.low.tolist(), facts.count.tolist(), facts.step.tolist(), strict=True))
@@ -308,9 +319,9 @@ def _longest_chain(facts: Facts, order: Ints) -> int:
 
 
 class _Deepest:
-    """The highest of the numbers that semaphores have, over ranges of semaphores whose numbers are final.
+    """Range maximum over numbers of semaphores, for ranges whose numbers are final.
 
-    Numbers of 2, 4, 8, ... semaphores that lie ``step`` apart are kept, so that ranges that overlap share them.
+    Maxima of 2, 4, 8, ... semaphores that lie ``step`` apart are cached, so that overlapping ranges share them.
 
     Attributes:
         one: number of each semaphore.
@@ -321,7 +332,7 @@ class _Deepest:
         self._blocks: dict[tuple[int, int, int], int] = {}
 
     def of(self, low: int, count: int, step: int) -> int:
-        """The highest number in the range."""
+        """Return the highest number in the range."""
         best = 0
         while count:
             place = low // step
