@@ -1,1 +1,1 @@
-"""What happened, item by item, on one clock."""
+"""Traces: worker, SM and times of each item that ran, on one clock."""

@@ -1,4 +1,4 @@
-"""A trace: when each item waited, started and ended, and where."""
+"""A trace: when and where each item waited, started and ended."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Trace:
     """One entry per item of a plan that ran, in sequence order; times in nanoseconds of one clock.
 
     Attributes:
-        op, tile: what ran, as in the plan.
-        worker, sm: who ran it and where (a CPU has one SM per worker).
-        wait_ns: when the worker arrived at the item and began to wait.
-        start_ns: when its waits had ended.
-        end_ns: when it had posted.
+        op, tile: op and tile of each item, as in the plan.
+        worker, sm: worker and SM that ran it (a CPU has one SM per worker).
+        wait_ns: time when the worker arrived at the item and began to wait.
+        start_ns: time when its waits had ended.
+        end_ns: time when it had posted.
         ops: names of the ops.
-        clock: which clock, for people.
+        clock: display name of the clock.
     """
 
     op: Ints
@@ -34,13 +34,13 @@ class Trace:
     clock: str
 
     def of(self, rows: Ints) -> Trace:
-        """Of some of the items."""
+        """Select some of the items."""
         columns = ("op", "tile", "worker", "sm", "wait_ns", "start_ns", "end_ns")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     @property
     def span_ns(self) -> int:
-        """From the first arrival to the last end."""
+        """Time from the first arrival to the last end."""
         return int(self.end_ns.max() - self.wait_ns.min())
 
     @property

@@ -1,4 +1,4 @@
-"""A trace as a file for ui.perfetto.dev, in Chrome's trace-event JSON.
+"""Export of a trace to a file for ui.perfetto.dev, in Chrome's trace-event JSON.
 
 One process holds a track per worker, named after the SM on which it ran. An item is up to two slices: the
 wait, if it took any time, and the work. A trace of 2 us with two items on SM 3 becomes
@@ -23,7 +23,7 @@ from interlace.graph.access import Ints
 from interlace.trace.events import Trace
 
 _PID = 1
-#: Viewers that honour ``cname`` colour by it, others by the slice's name; both tell waits from work.
+#: Viewers that honour ``cname`` colour by it, others by the slice's name; both distinguish waits from work.
 _WAIT_COLOUR = "grey"
 _WORK_COLOURS = ("thread_state_running", "rail_response", "rail_animation", "good", "rail_load")
 
@@ -36,16 +36,16 @@ def to_perfetto(
     stolen: Ints | None = None,
     name: str = "interlace",
 ) -> dict[str, Any]:
-    """The trace as JSON-ready data.
+    """Convert the trace to JSON-ready data.
 
     Args:
-        trace: what happened.
+        trace: trace of a run.
         grids: grid of each op, to show tile coordinates; without them tiles are shown by number.
         arrows: (producer item, consumer item) per row, shape (n, 2), drawn as flows.
-        stolen: (item, thief, victim) per row, shape (n, 3), as of ``steals``; the item then tells whose it was.
-        name: of the process, such as the device's.
+        stolen: (item, thief, victim) per row, shape (n, 3), from ``steals``; the item's args then name the victim.
+        name: name of the process, such as the device's.
 
-    A clock that counts steps has no unit; one step is shown as one microsecond, and the process is named so.
+    A clock that counts steps has no unit; one step is shown as one microsecond, and the process name says so.
     """
     steps = trace.clock == "steps"
     unit = 1.0 if steps else 1e-3
@@ -73,7 +73,7 @@ def to_perfetto(
         events.append({**common, **work, **_span(start_us[i], end_us[i]), "args": args})
     for number, (producer, consumer) in enumerate([] if arrows is None else arrows.tolist()):
         # An arrow binds to the slice that encloses its end, so both ends lie just inside one. A wait can end
-        # a moment before its producer has noted that it posted, or stand inside the consumer's work.
+        # a moment before its producer has recorded its post, or lie inside the consumer's work.
         inside = min(1e-3, (end_us[producer] - start_us[producer]) / 2)
         leave = end_us[producer] - inside
         arrive = max(start_us[consumer], min(leave, end_us[consumer]))
@@ -85,13 +85,13 @@ def to_perfetto(
 
 
 def _tracks(trace: Trace) -> tuple[Ints, list[str]]:
-    """Track of each item, and the tracks' names in the order in which they are shown."""
+    """Return the track of each item, and the tracks' names in display order."""
     order = np.lexsort((trace.wait_ns, trace.worker))
     same = trace.worker[order][1:] == trace.worker[order][:-1]
     moved = trace.sm[order][1:] != trace.sm[order][:-1]
     overlap = trace.wait_ns[order][1:] < trace.end_ns[order][:-1]
     resident = not (same & (moved | overlap)).any()
-    # Blocks of ordinary launches share numbers and come and go; they take the first free lane of their SM.
+    # Blocks of ordinary launches reuse numbers and come and go; they take the first free lane of their SM.
     lane = trace.worker if resident else _lanes(trace)
     word = "worker" if resident else "lane"
     pairs, track = np.unique(np.stack([trace.sm, lane], axis=1), axis=0, return_inverse=True)
@@ -104,7 +104,7 @@ def _tracks(trace: Trace) -> tuple[Ints, list[str]]:
 
 
 def _lanes(trace: Trace) -> Ints:
-    """For each item a lane of its SM that no other item uses at the same time."""
+    """Assign each item a lane of its SM that no other item uses at the same time."""
     lane = np.zeros(len(trace.op), np.int64)
     free_ns: dict[int, list[int]] = {}
     for i in np.argsort(trace.wait_ns, kind="stable").tolist():
@@ -120,5 +120,5 @@ def _span(begin_us: float, end_us: float) -> dict[str, float]:
 
 
 def _us(value: float) -> float:
-    """Microseconds to the picosecond, without the noise of the last float bits."""
+    """Round microseconds to the picosecond, which drops the noise of the last float bits."""
     return round(float(value), 6)

@@ -1,4 +1,4 @@
-"""Which items of a trace were stolen, by whom and from whom."""
+"""Stolen items of a trace, with thief and victim."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from interlace.trace.events import Trace
 
 
 def steals(owner: Ints, trace: Trace) -> Ints:
-    """Rows (item, thief, victim), shape (n, 3), in the order in which the thieves arrived at the items.
+    """Return rows (item, thief, victim), shape (n, 3), in the order in which the thieves arrived at the items.
 
     Args:
-        owner: the worker in whose list each item is, -1 where there are no lists.
-        trace: of an executor that keeps to the plan's dispatch.
+        owner: worker whose queue each item is in, -1 if there are no per-worker queues.
+        trace: trace of an executor that follows the plan's dispatch.
     """
     taken = np.flatnonzero((owner >= 0) & (trace.worker != owner))
     taken = taken[np.argsort(trace.wait_ns[taken], kind="stable")]

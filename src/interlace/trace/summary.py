@@ -1,11 +1,11 @@
-"""What a trace comes to: waves, tails, and what the workers' time went into.
+"""Summary of a trace: waves, tails, and the breakdown of the workers' time.
 
 Worked example, 2 workers, an op of 3 items of 100 ns, each begun as soon as a worker is free:
 
     worker 0    0..100 item 0    100..200 item 2        waves 1.5
     worker 1    0..100 item 1                           the last wave, 100..200, is half idle: tail 0.5
 
-Of the 400 ns that the workers have, 300 are work: busy 0.75, waiting 0, idle 0.25.
+Of the 400 ns of worker time, 300 are work: busy 0.75, waiting 0, idle 0.25.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from interlace.trace.events import Trace
 
 @dataclass(frozen=True)
 class OpSummary:
-    """One op of a trace.
+    """Summary of one op of a trace.
 
     Attributes:
-        op: its name.
-        items: how many it has.
-        waves: items over workers.
-        tail: idle share of its last wave. The last wave is what starts last, a wave's worth: the last ``items -
-            workers * (ceil(waves) - 1)`` items by start. It lasts from the first of these starts to the end of the
-            op's last item; of that time of all workers, idle is what is not busy with an item of any op.
+        op: name of the op.
+        items: number of its items.
+        waves: items divided by workers.
+        tail: idle share of its last wave. The last wave is the last ``items - workers * (ceil(waves) - 1)`` items by
+            start time. It lasts from the first of these starts to the end of the op's last item. Worker time in this
+            interval is idle unless the worker is busy with an item of any op.
         start_ns, end_ns: its first start and last end, from the trace's first arrival.
-        last_wave_ns: when its last wave starts, from there too.
+        last_wave_ns: start of its last wave, from the trace's first arrival.
         waiting_ns, working_ns: sums over its items.
     """
 
@@ -48,15 +48,15 @@ class OpSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A trace in a few numbers.
+    """Summary of a trace.
 
     Attributes:
-        workers: how many there were; some may have had no item.
-        span_ns: from the first arrival to the last end.
+        workers: number of workers; some may have had no item.
+        span_ns: time from the first arrival to the last end.
         busy: share of ``workers * span_ns`` in which a worker is between start and end of an item, or of several: where
-            loads run ahead, one begins before the other has ended.
-        waiting: share in which it is between arrival and start of an item, and works on no other.
-        ops: in the graph's order, those that have items.
+            loads are prefetched, one item begins before the previous one has ended.
+        waiting: share in which a worker is between arrival and start of an item, and works on no other.
+        ops: summaries of the ops that have items, in graph order.
     """
 
     workers: int
@@ -67,12 +67,16 @@ class Summary:
 
     @property
     def idle(self) -> float:
-        """The rest: tickets, launches, and having nothing to do."""
+        """Remaining share: tickets, launches, and workers without an item."""
         return 1.0 - self.busy - self.waiting
 
     @staticmethod
     def of(trace: Trace, workers: int) -> Summary:
-        """Sum up a trace of so many workers: those of a persistent launch, else blocks that are resident at once.
+        """Summarise a trace.
+
+        Args:
+            trace: trace with at least one item.
+            workers: number of workers of a persistent launch, otherwise of blocks that are resident at once.
 
         Raises:
             PlanError: fewer than one worker.
@@ -111,10 +115,10 @@ def _op(trace: Trace, o: int, workers: int) -> OpSummary:
 
 
 def _covered_ns(worker: Ints, begin: Ints, end: Ints) -> int:
-    """Time that the intervals of each worker cover, once where they overlap, over all workers."""
+    """Return the time that the intervals of each worker cover, overlaps counted once, summed over all workers."""
     order = np.lexsort((begin, worker))
     worker, begin, end = worker[order], begin[order], end[order]
-    # Each worker is given a stretch of time of its own, so that one running maximum serves all.
+    # Each worker's intervals are shifted to a disjoint stretch of time, so that one running maximum serves all.
     origin = begin.min()
     apart = np.cumsum(np.r_[0, np.diff(worker) != 0]) * (end.max() - origin + 1)
     begin, end = begin - origin + apart, end - origin + apart
