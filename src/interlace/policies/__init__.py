@@ -1,1 +1,1 @@
-"""Choices: sync policies, tile orders, interleavings and dispatch. Each is a small typed value."""
+"""Scheduling choices: sync policies, tile orders, interleavings and dispatch. Each is a small typed value."""

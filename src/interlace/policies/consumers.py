@@ -1,23 +1,24 @@
-"""Who needs a tile, as one number for each: tiles of one op with equal numbers are needed by the same items.
+"""Consumers of each tile, hashed to one number: tiles of one op with equal numbers are needed by the same items.
 
-Every box that items touch draws a random number, and each tile that it depends on adds it up. Where ``d`` reads what
-``u`` wrote in panels of two tiles, and ``e`` reads four of its six tiles:
+This is an additive set hash. Every box that items touch gets a random number, and each tile sums the numbers of the
+boxes that depend on it. Where ``d`` reads the outputs of ``u`` in panels of two tiles, and ``e`` reads four of its six
+tiles:
 
     tiles of u        0    1    2    3    4    5
     boxes of d        a    a    b    b    c    c
     box of e          e    e    e    e
     sum              a+e  a+e  b+e  b+e   c    c
 
-Two different sets have one sum with a chance of 2^-64, and then share a semaphore that waits for both.
+Two different sets have equal sums with a probability of 2^-64; they then share a semaphore that waits for both.
 
-Items that start behind *all* tiles of an op anyway need not tell them apart, and their boxes of it draw nothing. In a
-chain a -> b -> c where each tile of ``b`` reads all of ``a``, a tile of ``c`` that adds a block of ``a`` to what it
-reads of ``b`` may as well wait for all of ``a``. This is found of whole ops: ``c`` is behind all of ``a`` if each of
-its items needs every tile of ``a``, or some tile of an op that is behind all of ``a``, or every tile of an op that
-together need all of ``a``.
+Items that start after *all* tiles of an op in any case need not distinguish them, so their boxes of that op add
+nothing. In a chain a -> b -> c where each tile of ``b`` reads all of ``a``, a tile of ``c`` that reads a block of
+``a`` besides its input from ``b`` may as well wait for all of ``a``. This is decided for whole ops. ``c`` is after all
+of ``a`` if each of its items needs one of these: every tile of ``a``; some tile of an op that is after all of ``a``;
+every tile of an op whose tiles together need all of ``a``.
 
-Nor do tiles that are read differ by who overwrites what they read themselves, if nobody waits for that: the append to a
-cache may come a little later, and the tiles of attention stay those of one product.
+Tiles that are read are also not distinguished by the items that overwrite the tiles' own inputs, if nothing waits for
+those items. The append to a cache may then run a little later, and the tiles of attention stay grouped by product.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from interlace.policies.interleavings import Parts
 
 @dataclass(frozen=True, eq=False)
 class Consumers:
-    """The items that need the tiles of a graph.
+    """Items that need the tiles of a graph.
 
     Attributes:
-        dependencies: of the graph.
-        parts: its items.
-        by_chunk: they wait before the chunk of their reduction that needs a tile, not at their start.
+        dependencies: dependencies of the graph.
+        parts: items of the graph.
+        by_chunk: True if items wait before the chunk of their reduction that needs a tile, not at their start.
     """
 
     dependencies: Dependencies
@@ -52,7 +53,7 @@ class Consumers:
 
     @cached_property
     def of_tile(self) -> Ints:
-        """One number for each tile of the graph."""
+        """Hash of the consumers of each tile of the graph."""
         read, overwritten = _Sums(self.dependencies), _Sums(self.dependencies)
         awaited = {producer for link in self.dependencies.links for producer in link.producers}
         draw = np.random.default_rng(0)
@@ -74,13 +75,13 @@ class Consumers:
         return np.where(is_read | (read.total != 0), read.total, overwritten.total)
 
     def late(self, link: Link) -> bool:
-        """Items wait chunk by chunk for what they need through it."""
+        """Return True if items wait chunk by chunk for what they need through the link."""
         return self.by_chunk and link.target.uses_k
 
     def _behind_whole(
         self, op: int, mine: Ints, touched: Sequence[_Touched], behind: Sequence[int], ended: Sequence[int]
     ) -> int:
-        """What tiles are behind that are made of several items, or of one that waits chunk by chunk."""
+        """Return the ops, as bits, that whole tiles come after, if tiles are split or wait chunk by chunk."""
         extent = self.dependencies.graph.ops[op].k_extent
         moving = [some for some in touched if some.link.target.uses_k]
         split = bool((self.parts.k_hi[mine] - self.parts.k_lo[mine] < extent).any())
@@ -93,19 +94,19 @@ class Consumers:
 
 
 class _Sums:
-    """A sum for each tile of what is added to runs of them: where a run begins, and taken off behind it.
+    """Sum per tile of numbers that are added to runs of tiles, as a difference array for each layout.
 
     Attributes:
-        whole: ops to whose tiles all alike would be added, so that nothing is.
+        whole: ops whose tiles would all get the same addends, so that none are added.
     """
 
     def __init__(self, dependencies: Dependencies) -> None:
         self.whole: set[int] = set()
         self._order, self._tiles = dependencies.order, int(dependencies.base[-1])
-        self._steps: dict[int, Ints] = {}  # of each layout
+        self._steps: dict[int, Ints] = {}  # difference array by layout
 
     def add(self, runs: Runs, numbers: Ints) -> None:
-        """To each run the number of its row; all wraps."""
+        """Add to each run the number of its row; sums wrap."""
         for layout, which in runs.by_layout():
             step = self._steps.setdefault(layout, np.zeros(self._tiles + 1, np.int64))
             np.add.at(step, runs.first[which], numbers[runs.row[which]])
@@ -113,7 +114,7 @@ class _Sums:
 
     @cached_property
     def total(self) -> Ints:
-        """Of each tile of the graph."""
+        """Sum of each tile of the graph."""
         out = np.zeros(self._tiles, np.int64)
         for layout, step in self._steps.items():
             out[self._order(layout)] += np.cumsum(step[:-1])
@@ -122,12 +123,12 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _Touched:
-    """What an op's items need through a link.
+    """Tiles that an op's items need through a link.
 
     Attributes:
-        link: which.
-        boxes: how many different ones they touch.
-        runs: the tiles that each box depends on, its row.
+        link: the link.
+        boxes: number of distinct boxes that the items touch.
+        runs: tiles that each box depends on; the row of a run is its box.
         producer: op of each run.
         some, every: ops of which each box depends on some tile, and on all tiles.
         together: ops of which all boxes together depend on all tiles.
@@ -143,13 +144,13 @@ class _Touched:
 
     @staticmethod
     def by(consumers: Consumers, link: Link, items: Ints) -> _Touched:
-        """The given items, all of one op."""
+        """Find the tiles that the given items need, all of one op."""
         dependencies = consumers.dependencies
         lo, hi = _boxes(consumers, link, items)
         found = [replace(runs, row=runs.row + a) for a, _, runs in dependencies.runs(link, lo, hi)]
         runs = Runs(*(np.concatenate([getattr(some, f.name) for some in found]) for f in fields(Runs)))
         producer = np.searchsorted(dependencies.base, runs.first, side="right") - 1
-        # Of each box and access: whether all tiles of the access's op are there; then how often, of each access.
+        # Per (box, access): True if all tiles of the access's op are needed. Then the number of such boxes per access.
         first, pair = distinct(runs.row, runs.source)
         access, of_op = runs.source[first], producer[first]
         whole = np.bincount(pair, runs.count) == np.diff(dependencies.base)[of_op]
@@ -160,18 +161,18 @@ class _Touched:
         for _, which in runs.by_layout():
             which = which[np.argsort(runs.first[which], kind="stable")]
             end = np.maximum.accumulate(runs.last[which] + 1)
-            new = end - np.maximum(runs.first[which], np.r_[0, end[:-1]])  # places that no run before has
+            new = end - np.maximum(runs.first[which], np.r_[0, end[:-1]])  # positions that no earlier run covers
             covered |= np.bincount(producer[which], np.maximum(new, 0), len(covered)) == np.diff(dependencies.base)
         every_op, some_ops = op[every == len(lo)].tolist(), op[some == len(lo)].tolist()
         return _Touched(link, len(lo), runs, producer, some_ops, every_op, np.flatnonzero(covered).tolist())
 
 
 def _behind(touched: Sequence[_Touched], behind: Sequence[int], ended: Sequence[int]) -> int:
-    """The ops, as bits, that have ended before any item of an op begins.
+    """Return the ops, as bits, that have ended before any item of an op begins.
 
     Args:
-        touched: what its items need.
-        behind, ended: of each op before it, the ops that have ended before any of its tiles has, and before all have.
+        touched: tiles that the op's items need.
+        behind, ended: for each earlier op, the ops that have ended before any of its tiles has, and before all have.
     """
     after_any = _union(behind[op] for through in touched for op in through.some)
     return after_any | _union(1 << op | ended[op] for through in touched for op in through.every)
@@ -182,14 +183,14 @@ def _union(bits: Iterable[int]) -> int:
 
 
 def _boxes(consumers: Consumers, link: Link, items: Ints) -> tuple[Ints, Ints]:
-    """What waits are for: the distinct boxes that items touch, those of late ones up to the end of each chunk."""
+    """Return the distinct boxes that waits are for: those that items touch, for late items up to each chunk's end."""
     graph, parts = consumers.dependencies.graph, consumers.parts
     op, target = graph.ops[link.consumer], link.target
     coords, k_lo, k_hi = op.coords(parts.tile[items]), parts.k_lo[items], parts.k_hi[items]
     if consumers.late(link) and op.reduction:
         bounds = [bound for span in target.spans for bound in (span.lo, span.hi)]
         moves = np.array([[*b.tile, *[0] * (len(op.grid) - len(b.tile))] for b in bounds], bool).any(axis=0)
-        alike, _ = distinct(k_lo, k_hi, *coords[:, moves].T)  # others touch the same
+        alike, _ = distinct(k_lo, k_hi, *coords[:, moves].T)  # the other coordinates do not move the box
         block, chunks = op.reduction.block, -(-(k_hi - k_lo)[alike] // op.reduction.block)
         item = np.repeat(alike, chunks)
         until = k_lo[item] + ranges(np.full_like(chunks, block), chunks, block)

@@ -1,4 +1,4 @@
-"""Interleavings: how the tile orders of several ops merge into one sequence.
+"""Interleavings: ways to merge the tile orders of several ops into one sequence.
 
 Two chained ops of two row panels each (``u`` feeds ``d`` row by row):
 
@@ -6,8 +6,8 @@ Two chained ops of two row panels each (``u`` feeds ``d`` row by row):
     Panels(1)           u0 u0 | d0 d0 | u1 u1 | d1 d1
     HalfRows()          u0 | u0 d0 d0 | u1 | u1 d1 d1     (a split d0 starts after the first half)
 
-Panels and halves are found in the producers' tile coordinates; a consumer joins the first group in which
-all that it waits for is complete, whatever the graph and the policy look like.
+Panels and halves are defined in the producers' tile coordinates. A consumer joins the first group in which
+everything that it waits for is complete, for any graph and policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from interlace.policies.orders import permutation_of
 
 @dataclass(frozen=True)
 class Parts:
-    """All items of a graph, op after op, each op's in its own order: what an interleaving rearranges.
+    """All items of a graph, op after op, each op's in its own order: the input of an interleaving.
 
     Attributes:
         op, tile, k_lo, k_hi: one entry per item.
@@ -41,13 +41,16 @@ class Parts:
 
 
 class Interleaving(ABC):
-    """Merges the items of several ops into one sequence."""
+    """Rule that merges the items of several ops into one sequence."""
 
     @abstractmethod
     def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
-        """A permutation of the items: positions in ``parts`` in the order in which they run.
+        """Return a permutation of the items: positions in ``parts`` in the order in which they run.
 
-        ``post`` is the semaphore of every tile, all ops' tiles numbered together, -1 for none.
+        Args:
+            parts: items to rearrange.
+            dependencies: dependencies of their graph.
+            post: semaphore of every tile, with all ops' tiles numbered together, -1 for none.
         """
 
     def __str__(self) -> str:
@@ -66,8 +69,8 @@ class OpAfterOp(Interleaving):
 class Panels(Interleaving):
     """``rows`` row panels of the first ops, then every item that they complete, and so on.
 
-    ``lag`` sends consumers off that many groups late, so that by the time a worker reaches them their
-    producers have finished rather than just begun.
+    ``lag`` delays consumers by that many groups, so that their producers have finished, not just begun, when a worker
+    reaches them.
     """
 
     rows: int
@@ -97,7 +100,7 @@ class HalfRows(Interleaving):
 
 @dataclass(frozen=True)
 class ExplicitInterleaving(Interleaving):
-    """Items in the order given, as positions among all items listed op after op."""
+    """Items in a given order, as positions among all items listed op after op."""
 
     positions: tuple[int, ...]
 
@@ -112,12 +115,12 @@ def _by_group(
     source: Callable[[Ints, tuple[int, ...]], Ints],
     lag: int,
 ) -> Ints:
-    """Group of each item: of first ops by ``source(coords, grid)``, of others by what they wait for."""
+    """Order items by group: ``source(coords, grid)`` of the first ops' items, the latest awaited group of others."""
     graph = dependencies.graph
     base = dependencies.base
     tile_group = np.zeros(base[-1], np.int64)
     group = np.zeros(len(parts.op), np.int64)
-    shared = np.zeros(post.max(initial=0) + 1, np.int64)  # latest tile of each semaphore, which one op posts
+    shared = np.zeros(post.max(initial=0) + 1, np.int64)  # latest group of each semaphore's tiles, all of one op
     of_op = grouped(parts.op, len(graph.ops))
     for c, op in enumerate(graph.ops):
         mine = of_op[c]
@@ -137,7 +140,7 @@ def _by_group(
         else:
             group[mine] = source(coords, op.grid)
         np.maximum.at(tile_group, base[c] + parts.tile[mine], group[mine])
-        # A tile is as late as the last one that shares its semaphore: a wait is for all of them.
+        # A tile is as late as the last one that shares its semaphore, because a wait is for all of them.
         tiles = slice(base[c], base[c + 1])
         np.maximum.at(shared, post[tiles][post[tiles] >= 0], tile_group[tiles][post[tiles] >= 0])
         tile_group[tiles] = np.where(post[tiles] >= 0, shared[post[tiles]], tile_group[tiles])

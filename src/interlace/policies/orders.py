@@ -1,7 +1,7 @@
-"""Orders: in which sequence the tiles of one op run.
+"""Orders: the sequence in which the tiles of one op run.
 
 An order returns a permutation of linear (row-major) tile numbers. A grid of more than two dimensions is
-taken as (all but the last) x last. A 3 x 4 grid, with the position of each tile in the order:
+treated as (all but the last) x last. A 3 x 4 grid, with the position of each tile in the order:
 
     RowMajor     ColumnMajor   GroupedPanels(2)   Serpentine   GroupedSerpentine(2)
     0 1 2  3     0 3 6  9      0 2 4  6           0 1 2  3     0  3  4 7
@@ -27,10 +27,10 @@ class Order(ABC):
 
     @abstractmethod
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
-        """Sort keys of each tile, most significant first."""
+        """Return sort keys of each tile, most significant first."""
 
     def permutation(self, grid: tuple[int, ...]) -> Ints:
-        """Linear tile numbers in the order in which they run."""
+        """Return linear tile numbers in the order in which they run."""
         columns = grid[-1]
         rows = prod(grid[:-1])
         tile = np.arange(rows * columns, dtype=np.int64)
@@ -85,7 +85,7 @@ class Serpentine(Order):
 class GroupedSerpentine(Order):
     """Panels of ``rows`` rows, column by column, every second column upwards, every second panel from the right.
 
-    What a panel touched last is what the next one needs first. With one row it is ``Serpentine``.
+    A panel begins with the operands that the previous panel touched last. With one row it is ``Serpentine``.
     """
 
     rows: int
@@ -101,7 +101,7 @@ class GroupedSerpentine(Order):
 
 @dataclass(frozen=True)
 class Morton(Order):
-    """Z-order: by the interleaved bits of row and column (Morton, 1966)."""
+    """Z-order by the interleaved bits of row and column (Morton, 1966)."""
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         key = np.zeros(len(row), np.int64)
@@ -112,12 +112,12 @@ class Morton(Order):
 
 @dataclass(frozen=True)
 class Hilbert(Order):
-    """Hilbert-like curve on any rectangle: adjacent tiles follow each other.
+    """Hilbert-like curve on any rectangle, on which successive tiles are adjacent.
 
-    The rectangle is halved recursively along its longer side, or into one piece of each orientation when
-    it is nearly square; odd splits are nudged to even so that the curve stays connected (the
-    generalised Hilbert curve described by Cerveny, 2018). Only where the longer side is odd and the shorter
-    an even number of at least 4 is exactly one step diagonal.
+    The rectangle is halved recursively along its longer side, or divided into one piece of each orientation if
+    it is nearly square. Odd splits are nudged to even so that the curve stays connected (the generalised Hilbert
+    curve described by Cerveny, 2018). Exactly one step is diagonal if the longer side is odd and the shorter side is
+    an even number of at least 4; otherwise none is.
     """
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
@@ -134,7 +134,7 @@ class Hilbert(Order):
 
 @dataclass(frozen=True)
 class ExplicitOrder(Order):
-    """Tiles in the order given, as linear tile numbers."""
+    """Tiles in a given order, as linear tile numbers."""
 
     tiles: tuple[int, ...]
 
@@ -148,13 +148,22 @@ class ExplicitOrder(Order):
 
 
 def positive(what: str, name: str, value: int) -> None:
-    """Raise ArgumentError unless a number of a policy, order or split is an int, OrderError unless it is positive."""
+    """Check that a parameter of a policy, order or split is a positive int.
+
+    Raises:
+        ArgumentError: the value is not an int.
+        OrderError: the value is not positive.
+    """
     if whole(value, what, name) < 1:
         raise OrderError(f"{what} {name} is {value}; use a positive number")
 
 
 def permutation_of(values: object, n: int, where: str) -> Ints:
-    """What an order gave, as an array. Raises OrderError unless it holds each of 0..n-1 once."""
+    """Convert the values of an order to an array.
+
+    Raises:
+        OrderError: the values do not hold each of 0..n-1 exactly once.
+    """
     sequence = integers(values, None, OrderError, f"order for {where}")
     if len(sequence) and (sequence.min() < 0 or sequence.max() >= n):
         bad = sequence[(sequence < 0) | (sequence >= n)][0]

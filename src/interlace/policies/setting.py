@@ -1,8 +1,8 @@
-"""A setting: how the ops of a graph are tiled, cut and ordered in one launch, as plain numbers that JSON keeps.
+"""Settings: tiling, splits and order of a graph's ops in one megakernel, as plain numbers that serialise to JSON.
 
-What a rule gives, a search varies and a store keeps. It means something for one graph, whose ops it names:
+Rules compute settings, searches vary them, and stores save them. A setting applies to one graph, whose ops it names:
 
-    up: BM=16 BN=64 BK=256, down: BM=16 BN=64 BK=256 in 4 parts; 3 in flight
+    up BM=16 BN=64 BK=256; down BM=16 BN=64 BK=256 in 4 parts
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from interlace.graph.op import Param
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
 from interlace.policies.splits import Split, SplitK, SplitTail, Whole
 
-_MOST_PARTS = 64  # of one tile's reduction
+_MOST_PARTS = 64  # maximum number of parts of one tile's reduction
 
 
 @dataclass(frozen=True)
 class OpSetting:
-    """How one op runs.
+    """Tiling, split and order of one op.
 
     Attributes:
-        params: those of its kernel's params that tell its tiling; none leave the op as it is.
-        parts: of each tile's reduction, 1 to 64.
-        split_tail: the tiles of the last wave are cut in two, so that all workers share it; they have one part then.
-        group: row panels that its order groups, 0 for row-major.
+        params: the kernel's params that define its tiling; if empty, the op keeps its tiling.
+        parts: number of parts of each tile's reduction, 1 to 64.
+        split_tail: True if the tiles of the last wave are cut in two, to occupy all workers; ``parts`` is 1 then.
+        group: number of row panels that the order groups, 0 for row-major.
     """
 
     params: tuple[tuple[str, Param], ...] = ()
@@ -36,11 +36,11 @@ class OpSetting:
 
     @property
     def order(self) -> Order:
-        """Of its tiles."""
+        """Order of the op's tiles."""
         return GroupedPanels(self.group) if self.group else RowMajor()
 
     def split(self, tiles: int, chunks: int, workers: int) -> Split:
-        """Of so many tiles whose reductions have so many chunks."""
+        """Return the split of an op, given its number of tiles, the chunks of each tile's reduction and the workers."""
         if self.split_tail:
             return SplitTail.levelled(tiles, chunks, workers)
         return SplitK(self.parts) if self.parts > 1 else Whole()
@@ -55,32 +55,36 @@ class OpSetting:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a graph runs as one launch.
+    """Tiling, splits and orders of a graph that runs as one megakernel.
 
     Attributes:
-        ops: settings by the op's name; an op that is not named is whole, row-major, and tiled as it is.
+        ops: settings by op name; an op that is not named is whole, row-major, and keeps its tiling.
     """
 
     ops: tuple[tuple[str, OpSetting], ...] = ()
 
     def op(self, name: str) -> OpSetting:
-        """Of the op called ``name``."""
+        """Return the setting of the op called ``name``."""
         return dict(self.ops).get(name, OpSetting())
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Convert the setting to JSON data."""
         ops = {name: {**asdict(op), "params": dict(op.params)} for name, op in self.ops}
         return {"ops": ops}
 
     @staticmethod
     def from_data(data: Any) -> Setting:
-        """The inverse of ``to_data``. Raises ValueError for anything else than what it wrote."""
+        """Restore a setting from the data that ``to_data`` returned.
+
+        Raises:
+            ValueError: any other data.
+        """
         fields = _fields(data, {"ops": dict}, "setting")
         return Setting(tuple((name, _op(op)) for name, op in fields["ops"].items()))
 
     @staticmethod
     def merged(settings: Iterable[Setting]) -> Setting:
-        """Of several settings for different ops of one graph."""
+        """Merge settings for different ops of one graph."""
         return Setting(tuple(pair for setting in settings for pair in setting.ops))
 
     def __str__(self) -> str:
@@ -104,7 +108,11 @@ def _op(data: Any) -> OpSetting:
 
 
 def _fields(data: Any, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
-    """Data that has just these fields, each of its type."""
+    """Check that the data has exactly these fields, each of its type.
+
+    Raises:
+        ValueError: it does not.
+    """
     right = isinstance(data, dict) and set(data) == set(kinds) and all(isinstance(name, str) for name in data)
     if not right or any(type(data[name]) is not kind for name, kind in kinds.items()):
         raise ValueError(f"not a {what}: {data!r}")

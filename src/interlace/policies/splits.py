@@ -1,4 +1,4 @@
-"""Splits: how the reduction of an op's tiles is cut into items.
+"""Splits: rules that cut the reductions of an op's tiles into items.
 
 Six tiles of four chunks over four workers, one letter per item:
 
@@ -21,18 +21,18 @@ from interlace.graph.access import Ints
 
 
 class Split(ABC):
-    """Cuts the reductions of an op's tiles, given in their order, into items."""
+    """Rule that cuts the reductions of an op's tiles, taken in their order, into items."""
 
     @abstractmethod
     def cuts(self, tiles: int, chunks: int) -> Ints:
-        """Where items end besides tile ends: ascending, in chunks over all tiles laid end to end."""
+        """Return where items end apart from tile ends: ascending, in chunks over all tiles laid end to end."""
 
     def most(self, tiles: int, chunks: int) -> int:
-        """At most how many items come of it."""
+        """Return an upper bound on the number of items."""
         return tiles + len(self.cuts(tiles, chunks))
 
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
-        """(position of the tile in the order, first chunk, chunk after the last) of each item."""
+        """Return (position of the tile in the order, first chunk, chunk after the last) of each item."""
         ends = np.arange(1, tiles + 1, dtype=np.int64) * chunks
         cuts = integers(self.cuts(tiles, chunks), None, OrderError, f"cuts of {self}")
         if len(cuts) and not 0 <= cuts.min() <= cuts.max() <= tiles * chunks:
@@ -56,9 +56,9 @@ class Whole(Split):
 
 @dataclass(frozen=True)
 class SplitK(Split):
-    """``parts`` items per tile, of equal size up to one chunk.
+    """``parts`` items per tile, equal in size up to one chunk.
 
-    All first parts come before all second parts: they need what the producer makes first.
+    All first parts come before all second parts, because they need the data that the producer writes first.
     """
 
     parts: int
@@ -81,7 +81,7 @@ class SplitK(Split):
 
 @dataclass(frozen=True)
 class StreamK(Split):
-    """``parts`` equal contiguous parts of all chunks, whatever tile they fall in (Osama et al., 2023)."""
+    """``parts`` equal contiguous parts of all chunks, regardless of tile boundaries (Osama et al., 2023)."""
 
     parts: int
 
@@ -99,9 +99,9 @@ class StreamK(Split):
 
 @dataclass(frozen=True)
 class SplitTail(Split):
-    """The last ``tiles`` tiles of the order are cut once, after ``chunks`` chunks; the ends come behind everything.
+    """One cut in each of the last ``tiles`` tiles of the order, after ``chunks`` chunks; the ends come after all else.
 
-    For a last wave that only some workers take part in: those who are free first run the ends.
+    It suits a last wave that occupies only some workers: those that become free first run the ends.
     """
 
     tiles: int
@@ -109,9 +109,10 @@ class SplitTail(Split):
 
     @staticmethod
     def levelled(tiles: int, chunks: int, workers: int) -> Split:
-        """The last wave of an op cut so that who begins its tiles and who runs their ends finish together.
+        """Cut the last wave of an op so that workers that begin its tiles finish together with those that run the ends.
 
-        ``Whole`` if the last wave is full, or its tiles have too few chunks to be cut.
+        Returns:
+            ``Whole`` if the last wave is full, or its tiles have too few chunks to be cut.
         """
         last = tiles % workers
         ends_each = -(-last // (workers - last))
@@ -132,6 +133,6 @@ class SplitTail(Split):
 
 
 def _by_begin(tile: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
-    """Parts of tiles in the order of where they begin in the reduction."""
+    """Sort parts of tiles by where they begin in the reduction."""
     order = np.lexsort((tile, lo))
     return tile[order], lo[order], hi[order]

@@ -1,17 +1,18 @@
-"""Streams: which ops share one, and which events order the rest.
+"""Streams: assignment of ops to CUDA streams, and the events that order ops of different streams.
 
 Ops are numbered in program order, so every dependency leads from a lower number to a higher one. Ops 0 and 1 depend on
 nothing, 2 on 0, 3 on 0, 1 and 2, 4 on 1:
 
-    chains                0 - 2 - 3 and 1 - 4: the fewest in which each op depends on the one before
+    chains                0 - 2 - 3 and 1 - 4: the minimum chain cover, in which each op depends on the one before
     stream 0              0   2   3
     stream 1              1   4
-    events                3 waits for 1; that 3 follows 0 is so already, by way of 2
-    urgency               1, 0 where all take as long: 0 - 2 - 3 is the longest path, and 1 - 4 is shorter
+    events                3 waits for 1; that 3 follows 0 is implied by 2
+    urgency               1, 0 if all ops take equally long: 0 - 2 - 3 is the longest path, and 1 - 4 is shorter
 
-The fewest chains are as many as there are ops at most of which none depends on another (Dilworth, *A decomposition
-theorem for partially ordered sets*, 1950): n less the largest matching of ops with later ones that depend on them
-(Fulkerson, 1956), which is grown along augmenting paths (Kuhn, 1955). Sets of ops are bits of an int.
+The minimum number of chains equals the maximum number of ops none of which depends on another (Dilworth, *A
+decomposition theorem for partially ordered sets*, 1950). It is n minus the size of a maximum matching of ops with later
+ops that depend on them (Fulkerson, 1956), which is grown along augmenting paths (Kuhn, 1955). Sets of ops are the bits
+of an int.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from heapq import heapify, heapreplace
 
 from interlace.core.errors import GraphError
 
-_DIGITS = 6  # of a length, beyond which sums in another order differ
+_DIGITS = 6  # decimals to which relative path lengths are compared, because rounding depends on the order of summation
 
-#: Of each op, the earlier ops on which it depends.
+#: Earlier ops on which each op depends.
 Before = Sequence[Collection[int]]
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Where each op of a graph is launched, in program order, and what it waits for there.
+    """Stream of each op of a graph, in program order, and the ops that it waits for.
 
     Attributes:
-        stream: of each op, its stream, numbered from 0.
-        after: of each op, the fewest earlier ops from whose ends all others that it follows are implied.
-        urgency: of each stream, how many different lengths its longest path comes behind from the shortest: the largest
-            is that of streams with the critical path. Empty where all are alike.
+        stream: stream of each op, numbered from 0.
+        after: minimal set of earlier ops for each op, from whose ends all others that it follows are implied.
+        urgency: rank of each stream's longest path among the distinct path lengths, from 0 for the shortest; the
+            streams with the critical path have the highest rank. Empty if all streams are equally urgent.
     """
 
     stream: tuple[int, ...]
@@ -45,15 +46,16 @@ class Streams:
 
     @staticmethod
     def of(before: Before, weights: Sequence[float], most: int) -> Streams:
-        """Ops in chains, a stream for each; if there are more than ``most``, streams of about equal weight.
+        """Assign each chain of ops to a stream; more than ``most`` chains share streams of about equal weight.
 
         Args:
-            before: what depends on what.
-            weights: of each op, its time or whatever grows with it.
-            most: streams.
+            before: earlier ops on which each op depends.
+            weights: weight of each op: its time, or any number that grows with it.
+            most: maximum number of streams.
 
         Raises:
-            GraphError: an op that depends on itself or a later one, weights of other ops, fewer than one stream.
+            GraphError: an op that depends on itself or a later one, a wrong number of weights, or fewer than one
+                stream.
         """
         late = [v for v, earlier in enumerate(before) if any(not 0 <= u < v for u in earlier)]
         if late:
@@ -71,14 +73,14 @@ class Streams:
 
     @property
     def count(self) -> int:
-        """How many streams there are."""
+        """Number of streams."""
         return max(self.stream, default=-1) + 1
 
     def priorities(self, least: int, greatest: int) -> tuple[int, ...]:
-        """Of each stream, its priority in a device's range, in which lower numbers come first.
+        """Return the priority of each stream within a device's range, in which lower numbers are more urgent.
 
-        Streams of the longest paths have priorities of their own; where there are too few for all, others share the
-        least.
+        Streams with the longest paths get distinct priorities. If there are too few priorities for all, the other
+        streams share the least one.
         """
         urgency = self.urgency or (0,) * self.count
         shared = max(max(urgency, default=0) - (least - greatest), 0)
@@ -86,30 +88,30 @@ class Streams:
 
     @property
     def awaited(self) -> tuple[tuple[int, ...], ...]:
-        """Of each op, the ops of other streams whose events it waits for."""
+        """Ops of other streams whose events each op waits for."""
         return tuple(
             tuple(u for u in earlier if self.stream[u] != self.stream[v]) for v, earlier in enumerate(self.after)
         )
 
     @property
     def first(self) -> tuple[int, ...]:
-        """Ops that follow none."""
+        """Ops that follow no other op."""
         return tuple(v for v, earlier in enumerate(self.after) if not earlier)
 
     @property
     def last(self) -> tuple[int, ...]:
-        """Ops that none follows; each is the last of its stream."""
+        """Ops that no other op follows; each is the last of its stream."""
         followed = {u for earlier in self.after for u in earlier}
         return tuple(v for v in range(len(self.after)) if v not in followed)
 
 
 def chains(before: Before) -> list[list[int]]:
-    """All ops in the fewest chains, in which each op depends on the one before it, if by way of others."""
+    """Partition the ops into the fewest chains, in which each op depends, perhaps transitively, on the one before."""
     n = len(before)
     ancestors = _ancestors(before)
     leader, follower = [-1] * n, [-1] * n
-    alone = (1 << n) - 1  # those without a follower
-    for v in range(n):  # most pairs are found at once, and then are direct dependencies
+    alone = (1 << n) - 1  # ops without a follower
+    for v in range(n):  # a greedy pass finds most pairs, and these are direct dependencies
         for u in sorted(before[v], reverse=True):
             if alone >> u & 1:
                 leader[v], follower[u], alone = u, v, alone & ~(1 << u)
@@ -128,7 +130,7 @@ def chains(before: Before) -> list[list[int]]:
 
 
 def _ancestors(before: Before) -> list[int]:
-    """Of each op, all that it depends on, also by way of others."""
+    """Return all ops on which each op depends, directly or transitively, as bits."""
     found: list[int] = []
     for earlier in before:
         bits = 0
@@ -139,7 +141,7 @@ def _ancestors(before: Before) -> list[int]:
 
 
 def _augment(v: int, ancestors: Sequence[int], leader: list[int], follower: list[int], alone: int) -> int:
-    """Give op v a leader, changing those of others if need be and possible. Returns the ops still without follower."""
+    """Match op v with a leader along an augmenting path, if one exists. Return the ops still without a follower."""
     seen, queue = 0, [v]
     came: dict[int, int] = {}
     for w in queue:
@@ -168,7 +170,7 @@ def _bits(bits: int) -> Iterator[int]:
 
 
 def _bins(found: list[list[int]], weights: Sequence[float], most: int) -> list[list[int]]:
-    """Chains as they are, or the heaviest first each to the lightest of ``most`` streams (Graham, 1969)."""
+    """Return the chains, or up to ``most`` bins: heaviest chain first, each into the lightest bin (Graham, 1969)."""
     if len(found) <= most:
         return found
     bins: list[list[int]] = [[] for _ in range(most)]
@@ -182,7 +184,7 @@ def _bins(found: list[list[int]], weights: Sequence[float], most: int) -> list[l
 
 
 def _urgency(before: Before, weights: Sequence[float], stream: Sequence[int]) -> tuple[int, ...]:
-    """Of each stream, the rank of the longest path through any of its ops, from 0; those of the same length alike."""
+    """Rank the streams by the longest path through any of their ops, from 0; equal lengths get equal ranks."""
     n = len(before)
     ahead, behind = [0.0] * n, [0.0] * n
     for v in range(n):
@@ -200,8 +202,8 @@ def _urgency(before: Before, weights: Sequence[float], stream: Sequence[int]) ->
 
 
 def _reduced(before: Before, stream: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Of each op, those that it follows, by dependency or as the next of its stream, less what others imply."""
-    behind: list[int] = []  # of each op, all that it follows
+    """Return the ops that each op follows, by dependency or in its stream, after transitive reduction."""
+    behind: list[int] = []  # for each op, all that it follows
     newest: dict[int, int] = {}
     after = []
     for v, earlier in enumerate(before):

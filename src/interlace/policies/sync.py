@@ -2,13 +2,13 @@
 
 A policy maps the tile coordinates of one op to semaphore numbers. Thresholds and waits follow from the
 graph: a wait covers every semaphore that a needed tile posts, and waits for all of its posts. So a
-policy can only coarsen, never lose a dependency.
+policy can only make waits coarser; it cannot lose a dependency.
 
     grid 2 x 3     TileSync   RowSync   ColumnSync   BatchedRowSync(2)   StridedSync(2)   KernelSync
                    0 1 2      0 0 0     0 1 2        0 0 0               0 1 0            0 0 0
                    3 4 5      1 1 1     0 1 2        0 0 0               2 3 2            0 0 0
 
-A policy of your own is a frozen dataclass with one method:
+A custom policy is a frozen dataclass with one method:
 
     @dataclass(frozen=True)
     class HalfRowSync(SyncPolicy):
@@ -30,17 +30,17 @@ from interlace.policies.orders import positive
 
 
 class SyncPolicy(ABC):
-    """Maps the tiles of a producer to semaphores."""
+    """Map from the tiles of a producer to semaphores."""
 
     @abstractmethod
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
-        """Semaphore number, from 0, of each tile; ``coords`` has shape (tiles, len(grid)).
+        """Return the semaphore number, from 0, of each tile; ``coords`` has shape (tiles, len(grid)).
 
         -1 means that the tile posts nothing.
         """
 
     def of_op(self, op: int, consumers: Consumers) -> Ints:
-        """As ``semaphores``, of all tiles of the graph's op at this position, by who needs them."""
+        """Return the semaphores of all tiles of the graph's op at position ``op``, given the tiles' consumers."""
         grid = consumers.dependencies.graph.ops[op]
         return self.semaphores(grid.coords(), grid.grid)
 
@@ -50,7 +50,7 @@ class SyncPolicy(ABC):
 
 @dataclass(frozen=True)
 class NoSync(SyncPolicy):
-    """No semaphores: for ops whose consumers one worker runs after them, by its own program order."""
+    """No semaphores: for ops whose consumers the same worker runs after them, in its own program order."""
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return np.full(len(coords), -1, np.int64)
@@ -58,7 +58,7 @@ class NoSync(SyncPolicy):
 
 @dataclass(frozen=True)
 class TileSync(SyncPolicy):
-    """One semaphore per tile: the earliest start, the most polls."""
+    """One semaphore per tile: consumers start earliest, and poll most."""
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return _linear(coords, grid)
@@ -95,9 +95,9 @@ class BatchedRowSync(SyncPolicy):
 
 @dataclass(frozen=True)
 class StridedSync(SyncPolicy):
-    """Per row, tiles whose last coordinate is equal modulo ``stride`` share a semaphore.
+    """Semaphores shared, within a row, by tiles whose last coordinates are equal modulo ``stride``.
 
-    Fits consumers that gather equally spaced column tiles, such as the Q, K and V slices of one head
+    It fits consumers that gather equally spaced column tiles, such as the Q, K and V slices of one head
     (CuSync's strided synchronisation for attention).
     """
 
@@ -115,8 +115,8 @@ class StridedSync(SyncPolicy):
 class Conv2DSync(SyncPolicy):
     """One semaphore per block of pixels, shared by its output-channel tiles (last coordinate).
 
-    Fits a convolution that follows a convolution: it reads all channels of a pixel block and its halo,
-    so the halo's neighbours are awaited, and nothing else (CuSync's Conv2D synchronisation).
+    It fits a convolution that follows a convolution. The consumer reads all channels of a pixel block and its halo,
+    so only the block and the neighbours in its halo are awaited (CuSync's Conv2D synchronisation).
     """
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
@@ -125,7 +125,7 @@ class Conv2DSync(SyncPolicy):
 
 @dataclass(frozen=True)
 class KernelSync(SyncPolicy):
-    """One semaphore for the whole op: as coarse as a stream."""
+    """One semaphore for the whole op, as coarse as stream order."""
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return np.zeros(len(coords), np.int64)
@@ -135,17 +135,17 @@ class KernelSync(SyncPolicy):
 class ConsumerSync(SyncPolicy):
     """One semaphore for all tiles that the same items need: as early a start as ``TileSync``, with the fewest polls.
 
-    Items that start behind all of an op's tiles in any case do not tell them apart (``consumers``).
+    Items that start after all of an op's tiles in any case do not distinguish them (``consumers``).
     """
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
-        """Of tiles whose consumers are not known: one each."""
+        """Return one semaphore per tile, for tiles whose consumers are unknown."""
         return _linear(coords, grid)
 
     def of_op(self, op: int, consumers: Consumers) -> Ints:
         base = consumers.dependencies.base
         _, first, same = np.unique(consumers.of_tile[base[op] : base[op + 1]], return_index=True, return_inverse=True)
-        number: Ints = np.argsort(np.argsort(first))[same]  # in the order of their first tiles
+        number: Ints = np.argsort(np.argsort(first))[same]  # numbered by first tile
         return number
 
 
