@@ -142,7 +142,7 @@ class Span:
 
     @property
     def shrinks(self) -> bool:
-        """True if part of a k-range always spans part of the whole range's span (also for a span without k)."""
+        """True if the span for part of a k-range lies inside the span for the whole range (always so without k)."""
         return self.lo.k_lo >= 0 >= self.lo.k_hi and self.hi.k_lo <= 0 <= self.hi.k_hi
 
     def __str__(self) -> str:

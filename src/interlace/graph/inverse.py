@@ -109,7 +109,7 @@ class Inverse:
     def runs(
         self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints
     ) -> Iterator[tuple[int, int, Runs]]:
-        """Yield boxes of coordinates as runs, in slices ``a:b`` of the rows of bounded memory: (a, b, runs of these).
+        """Yield boxes of coordinates as runs, in slices ``a:b`` of rows with bounded memory: (a, b, runs of these).
 
         Box ``i`` belongs to access ``source[i]`` and to row ``row[i]``, ascending, of ``rows``. Each access uses the
         layout in which its tiles form the fewest runs.

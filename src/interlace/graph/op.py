@@ -201,7 +201,7 @@ class Op:
         return self.reads + self.writes
 
     def usually(self, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
-        """Return the expected accesses among reads or writes, for predictions; dependencies use the declared ones."""
+        """Replace reads or writes by the expected accesses, for predictions; dependencies use the declared ones."""
         if self.body is None or self.body.usual is None:
             return accesses
         spans = self.body.usual(self)

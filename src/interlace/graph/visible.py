@@ -14,8 +14,8 @@ rows,
 Space is bisected until each access touches all of a part or nothing of it. Where several consecutive accesses touch
 all of a part and one of them writes, the dependencies between the first and the last write are resolved for the whole
 part. Only accesses before the first write and after the last one are passed on to smaller parts. So n ops that each
-update part of a tensor cost about n log n, and n ops that read what n others wrote cost as much as they have
-dependencies.
+update part of a tensor cost about n log n, and n ops that read what n others wrote cost in proportion to the number of
+their dependencies.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Seen:
 class _Entries:
     """Boxes in parts of space, ordered by part, then by time.
 
-    A resolved stretch of a part becomes one entry. Its ``head`` is the access that later steps order after earlier
-    entries, its ``tail`` the access that later entries depend on.
+    The writes of a resolved stretch become one entry. Its ``head``, the first write, depends on earlier entries; later
+    entries depend on its ``tail``, the last write.
     """
 
     part: Ints

@@ -16,10 +16,10 @@ Worked example, ``up`` of 2 x 3 tiles under RowSync, and tile (1, 0) of ``down``
 Without that wait the run is checked against worker order: does one worker run tiles 3, 4 and 5 before the item? If
 not, the error names the first tile for which this fails.
 
-That a region may be overwritten can also follow from the waits of other items (``implied``).
+The order before an overwrite (WAR or WAW) can also follow from the waits of other items (``implied``).
 
 A box needs runs of tiles, and so ranges of semaphores. A range that one wait contains, or a run that one worker
-completes before, is never listed; only ranges that several waits contain together are checked tile by tile.
+completes before the item, is never listed; only ranges that several waits contain together are checked tile by tile.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ If some tiles of an op post nothing, because nothing waits for them, its end as 
 awaits one of the op's other tiles comes after everything that all tiles of the op await.
 
 The analysis is conservative. It considers only ops whose semaphores are contiguous, with no semaphore of another op
-between them. Of waits for strided semaphores it considers only the first semaphore of each where they are very many.
+between them. Of each wait for strided semaphores it considers only the first one if there are very many in all.
 So it may miss orders, but every order that it finds holds.
 """
 
@@ -50,7 +50,7 @@ class Implied:
         each = np.zeros((ops, ops), bool)
         for c in range(ops):
             rows = of_op[c]
-            # True only if every item of c waits.
+            # ``complete``: every item of c waits.
             item, count = np.unique(owner[rows], return_counts=True)
             complete = len(item) == sizes[c]
             rows = _unlike(rows, count, waits, items.k_lo[owner])

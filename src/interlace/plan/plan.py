@@ -167,7 +167,7 @@ class Plan:
         semaphores: number of 32-bit counters that a run needs.
         items, waits: tables of the items and of their waits.
         policy, order: display text about the choices behind the plan; nothing depends on it.
-        stealing: rule of what a worker with an empty queue takes, under STEALING.
+        stealing: rule by which a worker with an empty queue steals items, under STEALING.
 
     Raises:
         ArgumentError: a field of another type. Numbers may be NumPy integers.

@@ -24,7 +24,8 @@ item that reads its outputs. The rules below, which ``Spawns.of`` checks, imply 
    they depend on, and terminate.
 5. A semaphore is posted only by spawned items or only by others, so it is known which semaphores may lack posts of
    items that never ran.
-6. No earlier op writes the outputs of a spawned item, and they are no inputs. So they are 0 if it never runs.
+6. No earlier op writes the outputs of a spawned item, and no input of the graph holds them. So they are 0 if it never
+   runs.
 
 The queue thus receives each item in ``before`` once, and each spawned item at most once, from its spawner. It never
 receives more items than the plan has.

@@ -28,7 +28,7 @@ class Victim(Enum):
 
 @dataclass(frozen=True)
 class Stealing:
-    """Rule of what a worker with an empty queue takes. Items that it does not run at once go to its own queue, from
+    """Rule by which a worker with an empty queue steals. Items that it does not run at once go to its own queue, from
     which others may take them again (Hendler and Shavit, "Non-blocking steal-half work queues", 2002).
 
     Attributes:

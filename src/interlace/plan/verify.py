@@ -1,6 +1,6 @@
 """Proof that a plan can neither deadlock nor race. It trusts nothing in the plan.
 
-The proof consists of these facts:
+Facts that the proof establishes, and why they suffice:
 
 1. Every tile's reduction is covered by items exactly once, so every output is written, by one tile.
 2. A wait's threshold equals the posts that reach each of its semaphores in one run. Counters only grow
@@ -15,15 +15,15 @@ The proof consists of these facts:
    Work stealing also needs all workers resident. Every queue is popped from its front. A thief's own queue is
    empty, and it has finished all items that it took, except for an item that waits for nothing. Stolen items that
    it does not run next become its queue, in sequence. So the earliest unfinished item is at the front of a queue
-   whose owner holds no other item that may not end, and takes it next; or a worker has taken it, and holds no
-   earlier item that may not end.
+   whose owner holds no other item that might not end, and takes it next; or a worker has taken it, and holds no
+   earlier item that might not end.
    Under hybrid dispatch, workers claim tickets, in sequence, when their queues are empty, and all items claimed by
    ticket come after all queued ones. With a ready queue, items are taken when their waits are met, so none
    waits, and the earliest unfinished item is in the queue or taken. A semaphore completes once a run (2), so each
    item enters the queue once. The same holds for a dispatcher, the only one to take from that queue, which assigns
    each item to one of its workers, all of them resident. An assigned item does not wait, so it ends, and its worker
    has room again.
-5. Under spawn dispatch (``spawns``), the items that run in any case and wait for none that may not run are claimed
+5. Under spawn dispatch (``spawns``), the items that run in any case and wait for none that might not run are claimed
    first, in sequence. A spawned item waits only for such items and for its ancestors, which have ended. So the worker
    that holds the smallest unfinished position of the queue never waits. An item has one spawner, so it enters the
    queue at most once, the queue has room for all of them, and the count of outstanding items falls to 0. Then the

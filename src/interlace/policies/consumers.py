@@ -18,7 +18,8 @@ of ``a`` if each of its items needs one of these: every tile of ``a``; some tile
 every tile of an op whose tiles together need all of ``a``.
 
 Tiles that are read are also not distinguished by the items that overwrite the tiles' own inputs, if nothing waits for
-those items. The append to a cache may then run a little later, and the tiles of attention stay grouped by product.
+those items. The append to a cache may then run a little later, and the tiles of attention stay grouped by the product
+that reads them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ nothing, 2 on 0, 3 on 0, 1 and 2, 4 on 1:
     chains                0 - 2 - 3 and 1 - 4: the minimum chain cover, in which each op depends on the one before
     stream 0              0   2   3
     stream 1              1   4
-    events                3 waits for 1; that 3 follows 0 is implied by 2
+    events                3 waits for 1; its dependency on 0 is implied by 2
     urgency               1, 0 if all ops take equally long: 0 - 2 - 3 is the longest path, and 1 - 4 is shorter
 
 The minimum number of chains equals the maximum number of ops none of which depends on another (Dilworth, *A
