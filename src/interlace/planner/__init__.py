@@ -1,1 +1,1 @@
-"""From a graph to a plan."""
+"""Plan search: turn a graph into a plan, predict its cost and explain the choice."""

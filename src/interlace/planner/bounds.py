@@ -1,25 +1,26 @@
-"""Lower bounds on DRAM traffic, to print beside every figure: no schedule moves less.
+"""Lower bounds on DRAM traffic, printed next to every traffic figure: no schedule moves less.
 
-S is what the chip can hold, in elements. Two labels say how a bound may be read:
+S is the on-chip capacity in elements. Each bound has one of two labels:
 
 - *safe*: proved, with S = L2, L1, shared memory and registers of all SMs. A figure below it is wrong.
-- *leading order*: the leading term alone, with S = L2. What a good schedule gets near; figures may pass it.
+- *leading order*: the leading term alone, with S = L2. A good schedule comes close to it; figures may fall below it.
 
-Smith and van de Geijn prove that C := AB + C takes at least 2mnk/sqrt(S) - 2S loads. A matmul that starts C
-from nothing saves the mn loads of C, and stores C, so that
+Smith and van de Geijn prove that C := AB + C takes at least 2mnk/sqrt(S) - 2S loads. A matmul that initialises C
+to zero saves the mn loads of C and stores C. Hence
 
     loads             >= 2mnk/sqrt(S) - 2S - mn, and at least the operands, mk + kn
     loads and stores  >= 2mnk/sqrt(S) - 2S,      and at least operands and result
 
-Without the - mn the first line would be false: with k <= sqrt(S), row blocks of A that stay on chip while B
-streams past them load mk + mnk/sqrt(S), about half of it. Example, m = n = k = 8192 in bf16 on an H200:
+The - mn in the first line is necessary. With k <= sqrt(S), row blocks of A can stay on chip while B streams past
+them. That schedule loads mk + mnk/sqrt(S), about half of the bound without - mn. Example, m = n = k = 8192 in bf16 on
+an H200:
 
     S = (60 MiB + 132 * 512 KiB) / 2 bytes = 66,060,288; 2mnk/sqrt(S) = 135,278,754; 2S = 132,120,576
-    less mn = 67,108,864 that is negative, so the safe bound on loads is the compulsory 268 MB
+    minus mn = 67,108,864 the result is negative, so the safe bound on loads is the compulsory 268 MB
     leading order, S = 60 MiB / 2 bytes = 31,457,280: 196,037,539 elements, 392 MB
 
-Several workers share S, and whatever they do at once is some one sequence of loads, so these bounds hold for
-any number of them.
+The bounds hold for any number of workers: workers share S, and any parallel execution serialises to one sequence of
+loads.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ SAHA = "Saha and Ye, The I/O complexity of attention, or how optimal is FlashAtt
 
 
 class Label(Enum):
-    """How a bound may be read."""
+    """How a bound is to be read."""
 
     SAFE = "safe"
     LEADING = "leading order"
 
 
 class Counts(Enum):
-    """What a bound counts."""
+    """Quantity that a bound limits."""
 
     LOADS = "loads"
     LOADS_AND_STORES = "loads and stores"
@@ -55,14 +56,14 @@ class Counts(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on traffic between DRAM and the chip.
+    """Lower bound on the traffic between DRAM and the chip.
 
     Attributes:
-        name: of what is bounded.
-        bytes: never negative.
+        name: name of the computation that is bounded.
+        bytes: lower bound in bytes, never negative.
         label: safe or leading order.
         counts: loads alone, or loads and stores.
-        source: where it is proved.
+        source: publication or argument that proves the bound.
     """
 
     name: str
@@ -88,12 +89,12 @@ class Gemm:
         _positive(m=self.m, n=self.n, k=self.k)
 
     def leading(self, capacity: float) -> float:
-        """2mnk/sqrt(S), in elements."""
+        """Return the leading term 2mnk/sqrt(S), in elements."""
         return 2 * self.m * self.n * self.k / sqrt(capacity)
 
 
 def compulsory(name: str, read_bytes: int, written_bytes: int) -> tuple[Bound, Bound]:
-    """The bounds that any schedule meets, of loads and of loads and stores."""
+    """Return the compulsory bounds that hold for any schedule: on loads, and on loads and stores."""
     return (
         Bound(name, read_bytes, Label.SAFE, Counts.LOADS, COMPULSORY),
         Bound(name, read_bytes + written_bytes, Label.SAFE, Counts.LOADS_AND_STORES, COMPULSORY),
@@ -101,25 +102,26 @@ def compulsory(name: str, read_bytes: int, written_bytes: int) -> tuple[Bound, B
 
 
 def matmul(gemm: Gemm, element_bytes: int, device: DeviceSpec) -> tuple[Bound, Bound, Bound]:
-    """Bounds of one matmul: safe for loads, safe for loads and stores, and leading order for loads.
+    """Return the bounds of one matmul: safe for loads, safe for loads and stores, and leading order for loads.
 
-    Each is at least compulsory. ``element_bytes`` is that of the smallest element if the operands differ.
+    Each bound is at least the compulsory one. If the operands differ in dtype, ``element_bytes`` is the size of the
+    smallest element.
 
     Raises:
-        ModelError: a size below one.
+        ModelError: a size is below one.
     """
     return chain((gemm,), element_bytes, device)
 
 
 def chain(gemms: Sequence[Gemm], element_bytes: int, device: DeviceSpec) -> tuple[Bound, Bound, Bound]:
-    """Bounds of matmuls each of which reads the result of the one before as its A, in any fusion.
+    """Return the bounds of a chain of matmuls, each of which takes the previous result as its A, under any fusion.
 
-    Fusion saves at most what is passed on: its store and its load. An elementwise step between two matmuls
-    may fold columns together, as in a gated FFN, where n is twice the next k. Results that are computed twice
-    to save traffic are not covered.
+    Fusion saves at most the store and the load of each intermediate result. An elementwise step between two matmuls
+    may combine columns, as in a gated FFN, where n is twice the next k. The bounds do not cover schedules that
+    recompute results to save traffic.
 
     Raises:
-        ModelError: no matmul, a size below one, or a result that is not the next operand.
+        ModelError: the chain is empty, a size is below one, or a result does not fit the next operand.
     """
     _positive(element_bytes=element_bytes)
     if not gemms:
@@ -149,21 +151,21 @@ def chain(gemms: Sequence[Gemm], element_bytes: int, device: DeviceSpec) -> tupl
 def attention(
     queries: int, keys: int, width: int, heads: int, element_bytes: int, device: DeviceSpec, *, key_heads: int
 ) -> tuple[Bound, Bound, Bound]:
-    """Bounds of softmax(Q K^T) V: compulsory for loads, for loads and stores, and leading order for both.
+    """Return the bounds of softmax(Q K^T) V: compulsory for loads, for loads and stores; leading order for both.
 
-    The leading term is N^2 d^2 / S for each head, or N^2 d / sqrt(S) where that is less, which is where a
-    cache is smaller than d^2. It is known up to a constant only, here taken as 1; a causal mask leaves about
-    half of the N^2.
+    The leading term is N^2 d^2 / S for each head, or N^2 d / sqrt(S) where that is less, that is, where the cache is
+    smaller than d^2. It is known only up to a constant, which is taken as 1. A causal mask removes about half of the
+    N^2 pairs.
 
     Args:
-        queries, keys: rows of Q, and of K and V, of one head.
-        width: d, of a head.
-        heads, key_heads: of Q, and of K and V.
-        element_bytes: of all.
-        device: its L2 is S.
+        queries, keys: rows of Q, and of K and V, per head.
+        width: head dimension d.
+        heads, key_heads: number of heads of Q, and of K and V.
+        element_bytes: element size in bytes of all tensors.
+        device: device whose L2 capacity is S.
 
     Raises:
-        ModelError: a size below one, or heads that do not share key heads evenly.
+        ModelError: a size is below one, or the heads do not share the key heads evenly.
     """
     _positive(
         queries=queries, keys=keys, width=width, heads=heads, element_bytes=element_bytes, key_heads=key_heads

@@ -1,13 +1,13 @@
-"""Turns choices into a plan: items, their sequence, their workers, and the waits that the graph demands.
+"""Build a plan from choices: items, their sequence, their workers, and the waits that the graph requires.
 
-    order, split       of each op: its tiles in order, each cut into parts     items of each op
-    policy             of each op: which tiles share a semaphore               what each item posts
-    interleaving       of all items                                            the sequence
-    dispatch           lists by turns or by cost, or none                      the worker of each item
-    dependencies       of the graph, through the policy                        waits (``planner/waits``)
+    order, split       per op: its tiles in order, each cut into parts         items of each op
+    policy             per op: which tiles share a semaphore                   semaphore that each item posts
+    interleaving       all items                                               the sequence
+    dispatch           per-worker queues, striped or balanced, or none         worker of each item
+    dependencies       from the graph, through the policy                      waits (``planner/waits``)
 
-Semaphores that nobody awaits are dropped in the end. Nothing here is trusted later: ``verify`` derives the dependencies
-again and checks the result.
+Semaphores that no item awaits are dropped at the end. Later stages do not trust this module: ``verify`` derives the
+dependencies again and checks the result.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from interlace.policies.orders import Order, RowMajor, permutation_of
 from interlace.policies.splits import Split, Whole
 from interlace.policies.sync import SyncPolicy, TileSync
 
-#: Items of a plan at most. Each is some 300 bytes of arrays and of the proof over them.
+#: Maximum number of items in a plan. Each item takes about 300 bytes of arrays and of proof data.
 MOST_ITEMS = 1 << 22
 
 T = TypeVar("T")
 
 
 class Assignment(Enum):
-    """How items are dealt to the lists of workers."""
+    """How items are assigned to the per-worker queues."""
 
     STRIPED = "striped"
     """Item i goes to worker i modulo the number of workers."""
@@ -57,16 +57,16 @@ class Choices:
     """Everything that a plan leaves open. Per-op settings are mappings by op name with a common default.
 
     Attributes:
-        workers: items that run at once.
-        dispatch: who takes which item when. Under HYBRID the first half of the items is in lists.
-        assignment: for dispatches under which workers have lists.
-        stealing: what a worker takes whose list is empty, under STEALING.
-        policy, order, split: for all ops, or by op name (others get the class default).
-        interleaving: how the ops' items merge.
-        chunk_waits: wait before the chunk that needs the data, not at the item's start.
+        workers: number of items that run concurrently.
+        dispatch: how workers obtain items. Under HYBRID, the first half of the items is in per-worker queues.
+        assignment: how items are assigned to queues, for dispatches with per-worker queues.
+        stealing: how many items a worker with an empty queue takes and from which queue, under STEALING.
+        policy, order, split: value for all ops, or mapping by op name (other ops get the class default).
+        interleaving: how the ops' items merge into one sequence.
+        chunk_waits: True to wait before the chunk that needs the data instead of at the item's start.
 
     Raises:
-        ArgumentError: an attribute of another type, such as a class or a name where an object belongs.
+        ArgumentError: an attribute has the wrong type, such as a class or a name where an object is needed.
     """
 
     workers: int
@@ -94,19 +94,20 @@ class Choices:
 
 
 def build(graph: Graph, choices: Choices, dependencies: Dependencies | Shared | None = None) -> Plan:
-    """The plan that follows from a graph and choices.
+    """Build the plan that follows from a graph and choices.
 
-    ``dependencies`` are the graph's, for those who build many plans of it, or all that such plans share; by default
-    they are found here.
+    Use ``build`` when you decide the choices, ``plan_graph`` to have them decided for an executor and a device.
+    ``dependencies`` are the graph's dependencies, or the results that all plans of the graph share (``Shared``); pass
+    them to build many plans of one graph. By default they are derived.
 
     Raises:
-        ArgumentError: a graph or choices that are none.
-        PlanError: fewer than one worker.
-        TooManyItemsError: more than ``MOST_ITEMS`` items; as ``check_size`` says, and before anything is made.
-        OrderError: an order or interleaving that is no permutation, a policy or split that gives no array of numbers
-            in range, a setting for an unknown op.
+        ArgumentError: an argument is not a graph or not choices.
+        PlanError: there are fewer than one worker.
+        TooManyItemsError: there are more than ``MOST_ITEMS`` items (``check_size``); raised before anything is built.
+        OrderError: an order or interleaving is not a permutation, a policy or split does not return arrays of
+            integers in range, or a setting names an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
-        UnwrittenError: an element is read before anything writes it, or an output is written in part.
+        UnwrittenError: an element is read before it is written, or an output is written only in part.
     """
     check_type(graph, Graph, "build", "graph")
     check_type(choices, Choices, "build", "choices")
@@ -149,10 +150,10 @@ def _built(graph: Graph, choices: Choices, shared: Shared) -> Plan:
 
 
 def check_size(graph: Graph, choices: Choices) -> None:
-    """Count the items of the plan that ``build`` would make, without making any.
+    """Check the number of items of the plan that ``build`` would make, without creating any.
 
     Raises:
-        TooManyItemsError: more than ``MOST_ITEMS``.
+        TooManyItemsError: there are more than ``MOST_ITEMS`` items.
     """
     items = {op: _setting(choices.split, op, Whole()).most(op.tiles, _chunks(op)) for op in graph.ops}
     total = sum(items.values())
@@ -190,7 +191,7 @@ def _parts(graph: Graph, choices: Choices) -> Parts:
 
 
 def _items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
-    """What a split gave, each array checked; that the items cover the tiles exactly once is for ``verify``."""
+    """Return the arrays of a split, checked one by one; ``verify`` checks that items cover each tile exactly once."""
     what = f"split of op {op.name!r}"
     given = split.items(op.tiles, _chunks(op))
     if not isinstance(given, tuple) or len(given) != 3:
@@ -203,7 +204,7 @@ def _items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
 
 
 def _posts(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, Ints]:
-    """Semaphore of every tile of the graph (-1 for none), and each op's first tile."""
+    """Return the semaphore of every tile of the graph (-1 for none), and the number of each op's first tile."""
     base = consumers.dependencies.base
     post = np.full(base[-1], -1, np.int64)
     producers = {producer for link in consumers.dependencies.links for producer, _ in link.sources}
@@ -221,8 +222,8 @@ def _posts(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, 
 
 
 def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
-    """Semaphores that nobody awaits are not posted; numbers start at the first awaited one."""
-    awaited = held(waits.first, waits.count, waits.stride, int(post.max(initial=-1)) + 2)  # the last is that of -1
+    """Drop the posts of semaphores that no item awaits; number semaphores from the first awaited one."""
+    awaited = held(waits.first, waits.count, waits.stride, int(post.max(initial=-1)) + 2)  # last entry: post -1
     used = np.flatnonzero(awaited)
     if not len(used):
         return np.full_like(post, -1), waits, 0
@@ -235,7 +236,7 @@ def _workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -
     if not choices.dispatch.lists:
         return np.full(n, -1, np.int64)
     if choices.dispatch is Dispatch.HYBRID:
-        # Half of the items at first: factoring (Hummel, Schonberg and Flynn, 1992), whose later halves tickets replace.
+        # Queue the first half: factoring (Hummel, Schonberg and Flynn, 1992), with tickets for its later halves.
         dealt = max(min(choices.workers, n), n // 2)
         lists = replace(choices, dispatch=Dispatch.STATIC)
         first = _workers(graph, lists, op[:dealt], k_lo[:dealt], k_hi[:dealt])

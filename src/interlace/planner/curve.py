@@ -1,4 +1,4 @@
-"""What a plan reads from memory as a function of the size of the cache: one walk over its accesses per size."""
+"""DRAM reads of a plan as a function of the L2 capacity: one pass over its accesses per capacity."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from interlace.sim.traffic import touches
 def dram_read_bytes(
     plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT
 ) -> list[int]:
-    """What ``predict`` says of the same plan and mode on the same device, had its L2 another size.
+    """Return the DRAM reads in bytes that ``predict`` would report if the device's L2 had each of these capacities.
 
     Args:
-        plan, device, mode: as for ``predict``.
-        capacities: sizes of the L2 in bytes, all sides together.
+        plan, device, mode: arguments of ``predict``.
+        capacities: capacities of the L2 in bytes, all sides together.
 
     Raises:
         SimulationError: the plan is too large.

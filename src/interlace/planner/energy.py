@@ -1,4 +1,4 @@
-"""Energy that moving data takes, as an estimate from published figures; nothing here is measured.
+"""Energy of data movement, estimated from published figures; no figure is measured.
 
     level             pJ             of             source
     DRAM              31.4 per byte  HBM2           O'Connor et al., MICRO 2017: 3.92 pJ per bit
@@ -7,9 +7,10 @@
     registers         1.25 per byte  8 KB SRAM      Horowitz, ISSCC 2014: 10 pJ per 64 bits
     arithmetic        0.75 per FLOP  fp16 mul, add  Horowitz, ISSCC 2014: 1.1 pJ and 0.4 pJ
 
-The DRAM figure is of the memory stack: rows, columns and the link, without the controller. The others are of
-a 45 nm process at 0.9 V and are not scaled to a newer one, where circuits take less, but the wires of an L2
-many times larger take more. So compare two schedules of one device by them; do not predict a power meter.
+The DRAM figure covers the memory stack (rows, columns and the link) without the controller. The other figures are for
+a 45 nm process at 0.9 V and are not scaled to a newer one. A newer process takes less energy per circuit, but the
+wires of an L2 that is many times larger take more. Use the figures to compare two schedules on one device, not to
+predict the reading of a power meter.
 
 Example, a stream of 1 GB through DRAM, L2 and registers: 31.4 + 12.5 + 1.25 mJ = 45.1 mJ.
 """
@@ -27,7 +28,7 @@ HOROWITZ = "Horowitz, Computing's energy problem, ISSCC 2014, 45 nm, not scaled"
 
 
 class Level(Enum):
-    """Where energy goes; bytes for memories, FLOPs for arithmetic."""
+    """Level of the memory hierarchy (in bytes), or arithmetic (in FLOPs)."""
 
     DRAM = "DRAM"
     L2 = "L2"
@@ -38,7 +39,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Rate:
-    """Energy per byte or FLOP of a level, and who says so."""
+    """Energy per byte or FLOP of a level, with its source."""
 
     picojoules: float
     source: str
@@ -55,13 +56,13 @@ PUBLISHED: Mapping[Level, Rate] = {
 
 @dataclass(frozen=True)
 class Part:
-    """The share of one level.
+    """Energy of one level.
 
     Attributes:
-        level: of the memory, or arithmetic.
-        amount: bytes, or FLOPs.
-        joules: what that takes.
-        source: of the rate.
+        level: memory level, or arithmetic.
+        amount: bytes moved, or FLOPs.
+        joules: energy of that amount.
+        source: publication of the rate.
     """
 
     level: Level
@@ -72,22 +73,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Energy of one run, by level; an estimate, as ``label`` says wherever it is printed."""
+    """Energy of one run by level; ``label`` marks it as an estimate wherever it is printed."""
 
     parts: tuple[Part, ...]
     label: str = "estimate from published figures, not measured"
 
     @property
     def joules(self) -> float:
-        """Of all levels."""
+        """Total energy of all levels in joules."""
         return sum(part.joules for part in self.parts)
 
 
 def energy(amounts: Mapping[Level, int]) -> Estimate:
-    """Energy of a run from the bytes that pass each level and its FLOPs; levels left out take none.
+    """Estimate the energy of a run from the bytes that pass each level and its FLOPs; absent levels count as zero.
 
     Raises:
-        ModelError: a negative amount.
+        ModelError: an amount is negative.
     """
     for level, amount in amounts.items():
         if amount < 0:

@@ -1,13 +1,13 @@
-"""An excerpt of a graph of layers that are alike: the first, one from the middle and the last stand for all.
+"""Excerpts of graphs with repeated layers: the first, one middle and the last layer represent all layers.
 
-Layers that are alike take the same time again and again, so what a plan of sixteen does follows from one of three. With
-a head behind the last layer:
+Identical layers take the same time, so the behaviour of a plan of 16 layers follows from a plan of three. With a head
+after the last layer:
 
     whole      layer 0 | layer 1 | layer 2 | ... | layer 14 | layer 15 | head
     excerpt    layer 0 | layer 1                            | layer 15 | head
 
-From the end of layer 0 to the end of layer 1 pass 30 us: the whole takes 13 times 30 us more than the excerpt, and
-what items of layer 1 read from memory counts 14 times.
+If 30 us pass from the end of layer 0 to the end of layer 1, the whole takes 13 times 30 us more than the excerpt, and
+the bytes that items of layer 1 read from memory count 14 times.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from interlace.planner.predict import Prediction
 from interlace.sim.modes import Mode
 from interlace.trace.summary import Summary
 
-_KEPT = 3  # layers: the first, one from the middle, the last
+_KEPT = 3  # number of layers in an excerpt: first, one middle, last
 
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
-    """A graph, and the part of it that is planned for all of it.
+    """A graph and the excerpt that is planned in its place.
 
     Attributes:
-        whole: the graph.
-        graph: the part; the graph itself if it has no layers that are alike.
-        left_out: layers that the part does not have.
-        middle: positions in the part of the ops of the layer that stands for those left out.
+        whole: whole graph.
+        graph: excerpt; the whole graph if it has no repeated layers.
+        left_out: number of layers that the excerpt omits.
+        middle: indices in the excerpt of the ops of the layer that represents the omitted ones.
     """
 
     whole: Graph
@@ -48,13 +48,13 @@ class Excerpt:
 
     @staticmethod
     def of(graph: Graph) -> Excerpt:
-        """The first, the second and the last layer of four or more, where all but the first and the last are alike."""
+        """Extract the first, second and last of four or more layers if all layers in between are identical."""
         layers = _layers(graph)
         between = layers[1:-1]
         if len(layers) <= _KEPT or len({tuple(map(_alike, layer)) for layer in between}) > 1:
             return Excerpt(graph, graph)
         gone = {op.name for layer in between[1:] for op in layer}
-        # What the last layer reads of the one before it, it reads of the middle one.
+        # Inputs of the last layer from the layer before it come from the middle layer instead.
         kept = {of_layers(name): name for op in between[0] for name in _written(op)}
         moved = {name: kept[of_layers(name)] for op in between[-1] for name in _written(op)}
         last = {op.name for op in layers[-1]}
@@ -68,17 +68,20 @@ class Excerpt:
                 inputs=tuple(name for name in graph.inputs if name in named),
                 outputs=tuple(name for name in graph.outputs if name in named),
             )
-        except GraphError:  # ops behind the layers need one that is left out
+        except GraphError:  # ops after the layers need a layer that is omitted
             return Excerpt(graph, graph)
         return Excerpt(graph, part, len(between) - 1, tuple(part.op_index(op.name) for op in between[0]))
 
     def us(self, prediction: Prediction) -> float:
-        """Microseconds of the whole, from a prediction of the part."""
+        """Return the time of the whole graph in microseconds, from a prediction of the excerpt."""
         begin_ns, end_ns = self._window_ns(prediction)
         return prediction.us + 1e-3 * self.left_out * (end_ns - begin_ns)
 
     def dram_read(self, prediction: Prediction) -> int:
-        """Bytes that the whole reads from memory; a layer left out reads what the middle one does of its own."""
+        """Return the bytes that the whole graph reads from memory.
+
+        Each omitted layer reads as many bytes of its own tensors as the middle layer.
+        """
         if not self.left_out:
             return prediction.traffic.dram_read
         reads = {a.tensor for o in self.middle for a in self.graph.ops[o].reads}
@@ -87,9 +90,10 @@ class Excerpt:
         return prediction.traffic.dram_read + self.left_out * own
 
     def summary(self, prediction: Prediction) -> Summary:
-        """Of the whole: that of the part, and for each layer left out what workers do while the middle one runs.
+        """Return the summary of the whole graph.
 
-        Waits of workers that run ahead by more than the part has items are not told.
+        It adds the middle layer's share of working and waiting to the excerpt's summary once for each omitted layer.
+        Waits of workers that run ahead by more items than the excerpt has are not included.
         """
         workers, trace = prediction.plan.workers, prediction.trace
         summary, begin_ns, end_ns = Summary.of(trace, workers), *self._window_ns(prediction)
@@ -115,7 +119,7 @@ class Excerpt:
         return replace(summary, span_ns=span_ns, busy=busy, waiting=waiting, ops=ops)
 
     def mode(self, mode: Mode) -> Mode:
-        """The mode of the part, from that of the whole."""
+        """Return the mode for the excerpt, given the mode for the whole graph."""
         if mode.after is None or not self.left_out:
             return mode
         position = {op.name: self.graph.op_index(self._stand_in(op.name)) for op in self.whole.ops}
@@ -124,7 +128,7 @@ class Excerpt:
         return replace(mode, after=tuple(tuple(sorted({position[names[p]] for p in each})) for each in after))
 
     def lifted(self, choices: Choices) -> Choices:
-        """Choices for the whole, from those for the part: a layer that is left out has those of the middle one."""
+        """Extend choices for the excerpt to the whole graph; omitted layers get the choices of the middle one."""
         if not self.left_out:
             return choices
         named = {name: getattr(choices, name) for name in ("policy", "order", "split")}
@@ -136,13 +140,13 @@ class Excerpt:
         return replace(choices, **lifted)
 
     def _stand_in(self, name: str) -> str:
-        """The op of the part that is planned for an op of the whole."""
+        """Return the name of the excerpt's op that represents an op of the whole graph."""
         kept = {of_layers(self.graph.ops[o].name): self.graph.ops[o].name for o in self.middle}
         there = any(op.name == name for op in self.graph.ops)
         return name if there else kept[of_layers(name)]
 
     def _window_ns(self, prediction: Prediction) -> tuple[int, int]:
-        """The end of the first layer and that of the middle one; equal if no layer is left out."""
+        """Return the end times of the first and the middle layer; equal if no layer is omitted."""
         if not self.left_out:
             return 0, 0
         trace = prediction.trace
@@ -152,7 +156,7 @@ class Excerpt:
 
 
 def _layers(graph: Graph) -> list[list[Op]]:
-    """The ops of each layer, if layers follow one another and are numbered from 0; else none."""
+    """Return the ops of each layer if layers are contiguous and numbered from 0, else an empty list."""
     numbers = [layer_of(op.name) for op in graph.ops]
     within = [n for n in numbers if n is not None]
     if within != sorted(within) or {*within} != {*range(len({*within}))}:
@@ -168,16 +172,16 @@ def _layers(graph: Graph) -> list[list[Op]]:
 
 
 def _alike(op: Op) -> object:
-    """Equal for ops that differ in nothing but the numbers of their layers."""
+    """Return a key that is equal for ops that differ only in their layer numbers."""
     accesses = tuple((a.arg, of_layers(a.tensor), a.spans) for a in op.accesses)
     return of_layers(op.name), op.kernel, op.grid, op.reduction, op.params, op.flops, op.when, accesses
 
 
 def _written(op: Op) -> list[str]:
-    """Tensors of its layer that an op writes."""
+    """Return the tensors of an op's own layer that it writes."""
     return [a.tensor for a in op.writes if layer_of(a.tensor) is not None]
 
 
 def _moved(op: Op, tensors: Mapping[str, str]) -> Op:
-    """The same op, reading other tensors."""
+    """Return the same op with its inputs renamed."""
     return replace(op, reads=tuple(replace(a, tensor=tensors.get(a.tensor, a.tensor)) for a in op.reads))

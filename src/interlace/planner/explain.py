@@ -1,7 +1,7 @@
-"""Why the planner chose what it chose: the winner's figures beside bounds, and itself undone.
+"""Explain the planner's choice: compare the winner with lower bounds, and with itself minus each decision.
 
-Each decision that departs from the plain plan (row-major, op after op, nothing split, a semaphore per tile) is taken
-back alone, and what that would cost is predicted: that is its reason.
+Each decision that departs from the plain plan (row-major, op after op, nothing split, a semaphore per tile) is undone
+alone. The predicted cost of undoing it is the reason for the decision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from interlace.trace.summary import Summary
 
 
 class Limit(Enum):
-    """What an op's time goes into, if nothing is lost."""
+    """Resource that bounds an op's time if nothing else is lost."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
@@ -37,16 +37,16 @@ class Limit(Enum):
 
 @dataclass(frozen=True)
 class OpReport:
-    """One op of the winner.
+    """Report on one op of the winner.
 
     Attributes:
-        op: its name.
-        tiles: how many.
-        waves: items over workers.
-        tail: idle share of its last wave, see ``trace/summary``.
-        limit: the longest of the times below.
-        compute_us, l2_us, memory_us: its FLOPs, its bytes through the L2 and those from memory, at the rates that its
-            bodies reach.
+        op: name of the op.
+        tiles: number of tiles.
+        waves: number of items divided by number of workers.
+        tail: idle share of the op's last wave (``trace/summary``).
+        limit: resource with the longest of the times below.
+        compute_us, l2_us, memory_us: times in microseconds of its FLOPs, of its bytes through the L2 and of its bytes
+            from memory, at the rates that its bodies reach.
     """
 
     op: str
@@ -60,19 +60,19 @@ class OpReport:
 
     @property
     def times_us(self) -> tuple[float, float, float]:
-        """Compute, L2, memory."""
+        """Times of compute, L2 and memory in microseconds."""
         return self.compute_us, self.l2_us, self.memory_us
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One decision of the winner, and what the plan would be without it.
+    """One decision of the winner, and the cost of the plan without it.
 
     Attributes:
-        decision: which.
-        chosen: what was decided.
-        without_us, without_bytes: time, and bytes from memory, if it is taken back alone; of tiles, under the best of
-            the other tilings.
+        decision: name of the decision.
+        chosen: chosen value.
+        without_us, without_bytes: time in microseconds and bytes read from memory if this decision alone is undone;
+            for tiles, those of the best other tiling.
     """
 
     decision: str
@@ -83,18 +83,19 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """All that is said about a planner's answer.
+    """Explanation of a planner's result.
 
     Attributes:
-        planned: the answer.
-        ops: the winner, op by op.
-        bounds: on its traffic.
-        floor_us: no plan takes less: what must be read over the rate of memory, or its FLOPs over those of matmuls,
-            whichever is longer.
-        hand_overs: from op to op; empty where ops are launches, which begin when others have ended.
-        reasons: for each decision that departs from the plain plan.
-        dispatches_us: the winner's time under its own and other dispatches; empty if it is launched op by op.
-        energy: that moving its data takes, an estimate.
+        planned: result of the search.
+        ops: report on each op of the winner.
+        bounds: lower bounds on its traffic.
+        floor_us: lower bound on the time of any plan in microseconds: compulsory reads at the rate of memory, or FLOPs
+            at the rate of matmuls, whichever takes longer.
+        hand_overs: hand-offs into each op; empty where each op is a launch, which begins when others have ended.
+        reasons: reason for each decision that departs from the plain plan.
+        dispatches_us: winner's time in microseconds under its own and other dispatches; empty if it is launched op by
+            op.
+        energy: estimated energy of its data movement.
     """
 
     planned: Planned
@@ -114,13 +115,13 @@ def explain(
     dispatches: Sequence[Dispatch] = (),
     flops: float | None = None,
 ) -> Explanation:
-    """Why the winner of a search won.
+    """Explain why the winner of a search won.
 
     Args:
-        planned: what ``search`` found.
-        device, mode: as they were given to it.
-        dispatches: to predict the winner under, besides its own.
-        flops: of the graph, without those on rows and columns that only fill a tile; those of the tiles if None.
+        planned: result of ``search``.
+        device, mode: arguments that ``search`` was called with.
+        dispatches: further dispatches for which the winner's time is predicted.
+        flops: FLOPs of the graph without those on padding rows and columns; None for the FLOPs of all tiles.
     """
     best = planned.best
     return Explanation(
@@ -136,10 +137,10 @@ def explain(
 
 
 def floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = None) -> float:
-    """The least time of what a plan computes: of its compulsory reads, or of its arithmetic, at the device's rates.
+    """Return the lower bound on a plan's time in microseconds: compulsory reads or arithmetic at the device's rates.
 
     Args:
-        flops: see ``explain``.
+        flops: FLOPs without padding, as in ``explain``.
     """
     plan, costs = prediction.plan, prediction.costs
     of_op = np.bincount(plan.items.op, costs.flops, len(plan.graph.ops))
@@ -150,7 +151,7 @@ def floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = N
 
 
 def graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
-    """Bounds on the traffic of a graph: of a chain of matmuls if it is one, else what is compulsory."""
+    """Return the traffic bounds of a graph: chain bounds if it is a chain of matmuls, else compulsory bounds."""
     gemms = _gemms(graph)
     if gemms:
         return chain(gemms, graph.tensors[0].dtype.itemsize, device)
@@ -158,7 +159,7 @@ def graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tu
 
 
 def _gemms(graph: Graph) -> tuple[Gemm, ...]:
-    """The matmuls of a graph that is a chain of them, each reading the last one's result; else none."""
+    """Return the matmuls of a graph if each op is a matmul that reads the previous result, else an empty tuple."""
     last, found = None, []
     for op in graph.ops:
         tensors = {access.arg: access.tensor for access in op.accesses}
@@ -171,7 +172,7 @@ def _gemms(graph: Graph) -> tuple[Gemm, ...]:
 
 
 def op_reports(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[OpReport, ...]:
-    """What limits each op of a plan, and how full its last wave is."""
+    """Return the limit of each op of a plan and the utilisation of its last wave."""
     plan, costs = prediction.plan, prediction.costs
     summary = {op.op: op for op in Summary.of(prediction.trace, plan.workers).ops}
     reports, rates = [], op_rates(plan.graph, device, mode)
@@ -195,7 +196,7 @@ def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
     def reason(decision: str, chosen: str, undone: Candidate) -> Reason:
         return Reason(decision, chosen, planned.us(undone), planned.dram_read(undone))
 
-    # Splits belong to a number of tiles, so another tiling goes without.
+    # Splits depend on the number of tiles, so other tilings are tried unsplit.
     unsplit = replace(best.choices, split=plain.split)
     others = [sketch.tried(unsplit, device, mode) for sketch in planned.sketches if sketch is not best.sketch]
     other = min(others, key=lambda c: c.us, default=None)
@@ -228,7 +229,7 @@ def _text(value: object) -> str:
 
 
 def _energy(prediction: Prediction) -> Estimate:
-    """What passes the L2 passes shared memory once in and once out."""
+    """Estimate the energy of a plan; bytes that pass the L2 enter and leave shared memory once each."""
     traffic = prediction.traffic
     return energy(
         {

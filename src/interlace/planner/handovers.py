@@ -1,6 +1,6 @@
-"""What each op waits for, and how much of the waiting nothing else hides.
+"""Hand-offs between ops: which ops each op waits for, and how much of the waiting is exposed.
 
-A worker whose loads run ahead still works on one item while the next one waits, so only a part of a wait is lost:
+A worker whose loads run ahead still computes one item while the next one waits. Only part of a wait is exposed:
 
     worker    works 0..60 on item 0; item 1 arrives at 40, and its waits end at 100      exposed: 60..100, 40 ns
 """
@@ -19,12 +19,13 @@ from interlace.trace.events import Trace
 
 @dataclass(frozen=True)
 class HandOver:
-    """From those before an op to it.
+    """Hand-off to an op from the ops that it waits for.
 
     Attributes:
-        op: whose items wait.
-        awaited: names of the ops whose tiles they wait for, with the most tiles of each that an item waits for.
-        exposed_us: time in which a worker waits for them and works on nothing, in the mean of all workers.
+        op: name of the op whose items wait.
+        awaited: names of the producer ops, each with the maximum number of its tiles that one item waits for.
+        exposed_us: time in microseconds in which a worker waits for them and computes nothing, averaged over all
+            workers.
     """
 
     op: str
@@ -33,11 +34,11 @@ class HandOver:
 
 
 def hand_overs(plan: Plan, trace: Trace) -> tuple[HandOver, ...]:
-    """Of each op, in the graph's order.
+    """Return the hand-off to each op, in the graph's order.
 
     Args:
-        plan: what ran.
-        trace: of all its items.
+        plan: plan that ran.
+        trace: trace of all its items.
     """
     names = [op.name for op in plan.graph.ops]
     awaited: dict[int, dict[int, int]] = {o: {} for o in range(len(names))}
@@ -51,19 +52,19 @@ def hand_overs(plan: Plan, trace: Trace) -> tuple[HandOver, ...]:
 
 
 def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
-    """(op, producer, most tiles of it that an item of the op waits for)."""
+    """Return triples of op, producer, and the maximum number of the producer's tiles that one item awaits."""
     items, waits = plan.items, plan.waits
     if not len(waits):
         return []
     ops = len(plan.graph.ops)
-    # Of each semaphore, who posts it and how many tiles do; tiles of several ops may share one.
+    # Per semaphore: the ops that post it and the number of tiles of each; tiles of several ops may share a semaphore.
     posting = np.flatnonzero(items.post >= 0)
     first, _ = distinct(items.op[posting], items.tile[posting])
     posting = posting[first]
     key, tiles = np.unique(items.post[posting] * ops + items.op[posting], return_counts=True)
     semaphore, producer = key // ops, key % ops
     low, high = (np.searchsorted(semaphore, np.arange(plan.semaphores), side=side) for side in ("left", "right"))
-    # Of each class of equal waits, the same.
+    # Per class of equal waits: producers and numbers of tiles.
     of_class, wait_class = distinct(waits.first, waits.count, waits.stride)
     covered = ranges(waits.first[of_class], waits.count[of_class], waits.stride[of_class])
     owner = np.repeat(np.arange(len(of_class)), waits.count[of_class])
@@ -72,7 +73,7 @@ def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
     key, place = np.unique(np.repeat(owner, size) * ops + producer[entry], return_inverse=True)
     sums = np.bincount(place, tiles[entry], len(key)).astype(np.int64)
     classes, producers = key // ops, key % ops
-    # Of each item, over its waits.
+    # Per item: sums over its waits.
     low, high = (np.searchsorted(classes, wait_class, side=side) for side in ("left", "right"))
     entry = ranges(low, high - low)
     item = np.repeat(waits.item, high - low)
@@ -85,10 +86,10 @@ def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 def exposed_ns(trace: Trace) -> Ints:
-    """Of each item the time between its arrival and its start in which its worker works on no other."""
+    """Return for each item the time between its arrival and its start in which its worker computes no other item."""
     if not len(trace.op):
         return np.zeros(0, np.int64)
-    # Each worker is given a stretch of time of its own, so that one order serves all.
+    # Shift each worker to a disjoint time interval, so that one sort serves all workers.
     origin, _, rank = trace.wait_ns.min(), *np.unique(trace.worker, return_inverse=True)
     apart = rank * (trace.end_ns.max() - origin + 1) - origin
     arrived, begin, end = (times + apart for times in (trace.wait_ns, trace.start_ns, trace.end_ns))

@@ -1,7 +1,7 @@
-"""Prediction: what a plan moves and how long it takes, without running it.
+"""Prediction: traffic and time of a plan without running it.
 
-What the items touch goes through the model of the L2 in the order in which workers run it; what misses is the cost of
-each item on the simulated machine.
+The accesses of all items go through the L2 model in the order in which workers run the items. The misses determine the
+cost of each item on the simulated machine.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from interlace.sim.traffic import LIMIT, Touches, touches
 from interlace.sim.units import Units
 from interlace.trace.events import Trace
 
-#: Partial sums of split tiles, among the tensors of ``Traffic.read``.
+#: Name of the split-K partials among the tensors of ``Traffic.read``.
 WORKSPACE = "partial sums"
-#: Touches that a prediction tells apart: to rank many candidates, and to judge a few.
+#: Numbers of touches that a prediction resolves: to rank many candidates, and to decide among a few.
 CHEAP, FINE = 1 << 17, 1 << 20
-_EACH = 64  # and in any case so many of an item
+_EACH = 64  # minimum number of touches resolved per item
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one run, from a cold cache.
+    """Bytes of one run with a cold cache.
 
     Attributes:
-        touched: read by the SMs or written by them.
-        missed: of these, not held by the L2.
-        read: from memory, by tensor; ``WORKSPACE`` stands for partial sums.
-        written: to memory, now or later.
-        compulsory: read at least: every byte of the inputs that is touched, once.
+        touched: bytes that the SMs read or write.
+        missed: bytes of these that miss the L2.
+        read: bytes read from memory, by tensor; ``WORKSPACE`` stands for the split-K partials.
+        written: bytes written to memory, during the run or later.
+        compulsory: minimum number of bytes read: each input byte that is touched, once.
     """
 
     touched: int
@@ -50,24 +50,24 @@ class Traffic:
 
     @property
     def dram_read(self) -> int:
-        """From memory, all tensors."""
+        """Bytes read from memory, all tensors together."""
         return sum(self.read.values())
 
     @property
     def hit_rate(self) -> float:
-        """Share of the bytes touched that the L2 held."""
+        """Share of the touched bytes that hit the L2."""
         return 1.0 - self.missed / self.touched if self.touched else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a plan does on a device under a mode.
+    """Predicted behaviour of a plan on a device under a mode.
 
     Attributes:
-        plan: which plan.
+        plan: plan that was predicted.
         traffic: bytes moved.
-        costs: what each item costs.
-        trace: when each item runs, on the simulated machine.
+        costs: cost of each item.
+        trace: times of each item on the simulated machine.
     """
 
     plan: Plan
@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def us(self) -> float:
-        """Microseconds from the first item's start to the last one's end."""
+        """Microseconds from the start of the first item to the end of the last one."""
         return self.trace.span_ns / 1e3
 
 
@@ -88,20 +88,21 @@ def predict(
     limit: int = LIMIT,
     touched_by: Callable[[Plan, int, int], Touches] | None = None,
 ) -> Prediction:
-    """What a plan does on a device. Nothing is verified; see ``verify``.
+    """Predict traffic and time of a plan on a device. The plan is not verified; see ``verify``.
 
     Args:
-        plan: what is run.
-        device: where.
-        mode: by which executor.
-        limit: most touches that are told apart, or 64 of each item if that is more; above it, chunks of reductions are
-            taken together, and where whole ones are still more, those.
-        touched_by: what finds the touches of a plan, for those who predict many plans of a graph; ``touches`` if None.
+        plan: plan to predict.
+        device: device that it runs on.
+        mode: mode of the executor that runs it.
+        limit: maximum number of touches that are resolved, or 64 per item if that is more. Above it, several chunks of
+            a reduction count as one step; plans that exceed it even with whole reductions per step are still accepted.
+        touched_by: function that returns the touches of a plan, for callers that predict many plans of one graph;
+            None for ``touches``.
 
     Raises:
-        ArgumentError: a plan or a device that is none.
+        ArgumentError: the plan or the device has the wrong type.
         SimulationError: the plan is too large.
-        DeadlockError, PlanError: the plan makes no sense.
+        DeadlockError, PlanError: the plan is invalid.
     """
     check_type(plan, Plan, "predict", "plan", "il.build(graph, choices)")
     check_type(device, DeviceSpec, "predict", "device", "il.H200")
@@ -127,7 +128,7 @@ def _traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -
 
 
 def _compulsory(units: Units, stream: AccessStream) -> int:
-    """Bytes of what is read before anything of the run writes it."""
+    """Return the bytes of units whose first access in the run is a read."""
     first = np.full(len(units), len(stream), np.int64)
     order = np.arange(len(stream) - 1, -1, -1)
     first[stream.unit[::-1]] = order

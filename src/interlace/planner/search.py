@@ -1,9 +1,9 @@
-"""The planner: ranks candidates by prediction, proves the winner and says why it won.
+"""The planner: rank candidates by prediction and prove the winner.
 
-The search goes step by step, from the tiling and order over interleaving, split and policy to the dispatch: each step
-tries all alternatives of one decision on the best few so far, and takes those that gain enough to be worth their
-complication. A cheap prediction ranks, in which chunks of reductions are taken together; a finer one decides among the
-finalists. Of a graph of layers that are alike an excerpt is searched, and only the winner is planned whole.
+The search decides one thing at a time: tiling and order, interleaving, split, policy, dispatch. Each step tries all
+alternatives of one decision on the best few candidates so far. It accepts alternatives whose gain justifies the extra
+complexity. A cheap prediction, which merges chunks of reductions, ranks the candidates; a finer one decides among the
+finalists. For a graph of identical layers, an excerpt is searched, and only the winner is planned as a whole.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from interlace.trace.summary import Summary
 
 ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedPanels, (2, 4, 8, 16)), Hilbert(), ColumnMajor())
 INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRows(), *map(Panels, (1, 2, 4, 8)))
-_KEPT = 2  # candidates that a step goes on with
-_WORTH = 0.995  # of the time of what it departs from: a plan that is no faster is not chosen for its splits
-_MOST_TILES = 1 << 18  # of a graph; its candidates would take minutes
+_KEPT = 2  # number of candidates that each step passes on
+_WORTH = 0.995  # maximum time relative to the parent candidate: a plan that is no faster is not split for nothing
+_MOST_TILES = 1 << 18  # maximum number of tiles of a graph; the candidates of a larger one would take minutes
 
 
 class Sketch:
-    """An excerpt of a graph, of which many plans are made and predicted.
+    """An excerpt of a graph, with caches for planning and predicting it many times.
 
     Attributes:
-        excerpt: which.
-        graph: what is planned.
+        excerpt: excerpt and whole graph.
+        graph: graph that is planned.
     """
 
     def __init__(self, excerpt: Excerpt) -> None:
@@ -52,29 +52,29 @@ class Sketch:
         self._shared, self._touched = Shared(excerpt.graph), Touched()
 
     def build(self, choices: Choices) -> Plan:
-        """As ``build``."""
+        """Build a plan from choices, as the function ``build`` does."""
         return build(self.graph, choices, self._shared)
 
     def candidate(self, plan: Plan, choices: Choices, device: DeviceSpec, mode: Mode, limit: int) -> Candidate:
-        """What is predicted of a plan that ``build`` made; ``mode`` is that of the whole."""
-        # Told apart as the whole's would be.
+        """Predict a plan that ``build`` made; ``mode`` is the mode for the whole graph."""
+        # Scale the limit to the excerpt, so that its touches are resolved as finely as those of the whole graph.
         some = limit * len(self.graph.ops) // len(self.excerpt.whole.ops)
         prediction = predict(plan, device, self.excerpt.mode(mode), some, self._touched)
         return Candidate(self, choices, prediction)
 
     def tried(self, choices: Choices, device: DeviceSpec, mode: Mode) -> Candidate:
-        """What is predicted of choices, finely."""
+        """Build and predict a plan from choices, with the fine prediction."""
         return self.candidate(self.build(choices), choices, device, mode, FINE)
 
 
 class Sketches:
-    """Sketches of several graphs, one of those that are equal."""
+    """Sketches of several graphs; equal graphs share one sketch."""
 
     def __init__(self) -> None:
         self._all: list[Sketch] = []
 
     def of(self, graph: Graph) -> Sketch:
-        """The sketch of a graph."""
+        """Return the sketch of a graph; create it at the first call."""
         known = next((s for s in self._all if s.excerpt.whole is graph or s.excerpt.whole == graph), None)
         if known is None:
             known = Sketch(Excerpt.of(graph))
@@ -84,12 +84,12 @@ class Sketches:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to run a graph, and what it is predicted to cost.
+    """One configuration to run a graph in, with its predicted cost.
 
     Attributes:
-        sketch: of the graph.
-        choices: what the sketch makes the plan from.
-        prediction: of that plan, which is one of an excerpt.
+        sketch: sketch of the graph.
+        choices: choices from which the sketch builds the plan.
+        prediction: prediction for that plan, which is a plan of an excerpt.
     """
 
     sketch: Sketch
@@ -98,40 +98,41 @@ class Candidate:
 
     @property
     def graph(self) -> Graph:
-        """What is run, whole."""
+        """Whole graph that is run."""
         return self.sketch.excerpt.whole
 
     @property
     def us(self) -> float:
-        """Microseconds of one run of the whole."""
+        """Predicted microseconds of one run of the whole graph."""
         return self.sketch.excerpt.us(self.prediction)
 
     @property
     def dram_read(self) -> int:
-        """Bytes that the whole reads from memory."""
+        """Predicted bytes that the whole graph reads from memory."""
         return self.sketch.excerpt.dram_read(self.prediction)
 
     @property
     def cost(self) -> tuple[float, int]:
-        """By which candidates are ranked: microseconds, then bytes from memory."""
+        """Sort key of candidates: microseconds, then bytes read from memory."""
         return self.us, self.dram_read
 
     @property
     def summary(self) -> Summary:
-        """Where the workers' time goes."""
+        """Summary of the workers' time for the whole graph."""
         return self.sketch.excerpt.summary(self.prediction)
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """The planner's answer.
+    """Result of a search.
 
     Attributes:
-        ranking: the finalists, best first; the winner is the first.
-        plain: row-major order, op after op, nothing split: what one would run of the winner's tiling without a planner.
-        sketches: of the tilings that it chose from.
-        tried: how many candidates were predicted.
-        device, mode: for which.
+        ranking: finalists, best first; the first one is the winner.
+        plain: plain candidate in the winner's tiling (row-major, op after op, nothing split), the baseline without a
+            planner.
+        sketches: sketches of the tilings that were searched.
+        tried: number of candidates that were predicted.
+        device, mode: device and mode that the search is for.
     """
 
     ranking: tuple[Candidate, ...]
@@ -143,7 +144,7 @@ class Planned:
 
     @cached_property
     def best(self) -> Candidate:
-        """The winner, planned and predicted whole."""
+        """Winner, planned and predicted for the whole graph."""
         first = self.ranking[0]
         excerpt = first.sketch.excerpt
         if not excerpt.left_out:
@@ -153,21 +154,21 @@ class Planned:
         )
 
     def us(self, candidate: Candidate) -> float:
-        """Microseconds of the winner, and how much longer a candidate takes than it by their excerpts."""
+        """Return a candidate's microseconds: the winner's, plus the difference between the two excerpts' times."""
         return candidate.us + (self.best.us - self.ranking[0].us)
 
     def dram_read(self, candidate: Candidate) -> int:
-        """Bytes from memory, in the same way."""
+        """Return a candidate's bytes read from memory, computed in the same way."""
         return candidate.dram_read + (self.best.dram_read - self.ranking[0].dram_read)
 
     @cached_property
     def proof(self) -> Proof:
-        """Of the winner. Raises PlanError if it is not safe."""
+        """Proof of the winner. Raises PlanError if it is not safe."""
         return verify(self.best.prediction.plan)
 
     @property
     def plan(self) -> Plan:
-        """The winner, proved."""
+        """Winning plan, proved."""
         return self.proof.plan
 
 
@@ -179,22 +180,22 @@ def search(
     dispatches: Sequence[Dispatch] = (Dispatch.TICKET, Dispatch.STATIC),
     sketches: Sketches | None = None,
 ) -> Planned:
-    """The best plan of a graph by prediction, and its proof.
+    """Search for the best plan of a graph by prediction.
 
     Args:
-        graphs: the graph, or the same one in several tilings to choose from.
-        device: what it runs on.
-        mode: by which executor.
-        progress: told how many candidates have been predicted.
-        dispatches: those that the executor runs.
-        sketches: for those who search several times for the same graphs.
+        graphs: graph, or the same graph in several tilings to choose from.
+        device: device that it runs on.
+        mode: mode of the executor that runs it.
+        progress: callback that receives the number of candidates predicted so far.
+        dispatches: dispatches that the executor supports.
+        sketches: sketches shared by several searches over the same graphs.
 
     Raises:
-        ArgumentError: a graph, a device or a mode that is none.
-        PlanError: no graph given.
+        ArgumentError: a graph, the device or the mode has the wrong type.
+        PlanError: no graph is given.
         SimulationError: a graph has too many tiles.
         IntraOpRaceError: two tiles of one op conflict.
-        UnwrittenError: an element is read before anything writes it, or an output is written in part.
+        UnwrittenError: an element is read before it is written, or an output is written only in part.
     """
     if not isinstance(graphs, (Graph, tuple, list)):
         check_type(graphs, Graph, "search", "graph")
@@ -224,7 +225,7 @@ def search(
     tilings = tuple(map(shelf.of, graphs))
 
     def new(sketch: Sketch, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
-        """Those alternatives that no candidate so far was like."""
+        """Yield candidates for the alternatives whose plans no earlier candidate had."""
         for choices in alternatives:
             plan = sketch.build(choices)
             key = _as_predicted(plan)
@@ -233,7 +234,7 @@ def search(
                 yield judge(sketch, plan, choices, CHEAP)
 
     def step(best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]) -> list[Candidate]:
-        """The best of these and of those new alternatives that are faster than what they depart from."""
+        """Return the best of these candidates and of the new alternatives that are faster than their parents."""
         faster = [c for old in best for c in new(old.sketch, alternatives(old)) if c.us < _WORTH * old.us]
         return sorted(best + faster, key=lambda c: c.cost)[:_KEPT]
 
@@ -245,7 +246,7 @@ def search(
     best = step(best, lambda c: _splits(c, workers))
     best = step(best, lambda c: [replace(c.choices, policy=RowSync())])
     if Dispatch.STATIC in dispatches and mode.gate is Gate.OPEN and not mode.ring_bytes:
-        # else launches hand out the items, or the ring needs tickets
+        # otherwise launches hand out the items, or the ring requires tickets
         best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
     ranking = sorted((judge(c.sketch, c.prediction.plan, c.choices, FINE) for c in best), key=lambda c: c.cost)
@@ -257,12 +258,12 @@ def search(
 
 
 def identity(plan: Plan) -> object:
-    """Equal for plans that differ in nothing that matters."""
+    """Return a key that is equal for plans with the same graph, items and waits."""
     return plan.graph, *_columns(plan)
 
 
 def _as_predicted(plan: Plan) -> object:
-    """Equal for plans that prediction takes as one: what tiles touch and cost, not by how many warps and stages."""
+    """Return a key that is equal for plans with the same prediction: tiles' accesses and costs, not warps or stages."""
     ops = ((op.grid, op.reads, op.writes, op.reduction, op.flops) for op in plan.graph.ops)
     return *ops, *_columns(plan)
 
@@ -272,7 +273,7 @@ def _columns(plan: Plan) -> tuple[bytes, ...]:
 
 
 def _orders(graph: Graph) -> Iterable[Order]:
-    """The orders that differ on some op of the graph."""
+    """Yield the orders whose permutations differ for at least one op of the graph."""
     seen: set[tuple[bytes, ...]] = set()
     for order in ORDERS:
         key = tuple(order.permutation(op.grid).tobytes() for op in graph.ops)
@@ -282,9 +283,10 @@ def _orders(graph: Graph) -> Iterable[Order]:
 
 
 def _splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
-    """Reductions cut so that all workers have a part of the last wave, op by op and in all ops.
+    """Yield choices whose split reductions give every worker a part of the last wave, per op and for all ops at once.
 
-    In a graph of layers, which take long to predict, all ops are cut at once: in the fewest parts, in more, ...
+    Graphs of layers take long to predict, so all their ops are split at once: first into the fewest parts, then into
+    more.
     """
     choices, ops = candidate.choices, candidate.sketch.graph.ops
     cuts = {op.name: tuple(_cuts(op, workers)) for op in ops}

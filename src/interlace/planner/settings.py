@@ -1,4 +1,4 @@
-"""What a plan under a setting is built of: a graph's ops made anew in other tiles, and the choices it stands for."""
+"""Apply a setting to a graph: make its ops again in other tiles, and derive the choices that the setting stands for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from interlace.policies.sync import ConsumerSync
 
 
 def retiled(graph: Graph, setting: Setting) -> Graph:
-    """The same graph with its ops in the tiles of a setting; each is made by its kernel on the same tensors.
+    """Return the graph with its ops in the tiles of a setting; kernels make the ops again on the same tensors.
 
     Raises:
         PlanError: the setting names an op that the graph does not have.
-        ParamError: a kernel that does not say how it is applied, or params that it does not take as a tiling.
-        ShapeError: tiles that it does not take.
+        ParamError: a kernel does not define how it is applied, or does not accept the params as a tiling.
+        ShapeError: a kernel does not accept the tiles.
     """
     unknown = [name for name, _ in setting.ops if name not in {op.name for op in graph.ops}]
     if unknown:
@@ -30,7 +30,7 @@ def retiled(graph: Graph, setting: Setting) -> Graph:
 
 
 def _retiled(graph: Graph, op: Op, params: Params, made: dict[object, Op]) -> Op:
-    """The op in other tiles; of ops that are made alike, as those of layers are, all but the first take its."""
+    """Return the op in other tiles; ops with the same kernel, params and tensor shapes reuse the first one made."""
     if not params:
         return op
     kernel = kernel_of(op)
@@ -50,7 +50,7 @@ def _retiled(graph: Graph, op: Op, params: Params, made: dict[object, Op]) -> Op
 
 
 def choices(graph: Graph, setting: Setting, workers: int) -> Choices:
-    """What a setting chooses for a graph that is tiled by it."""
+    """Return the choices of a setting for a graph in the setting's tiles."""
     orders = {op.name: setting.op(op.name).order for op in graph.ops}
     splits = {
         op.name: setting.op(op.name).split(op.tiles, op.reduction.chunks if op.reduction else 1, workers)

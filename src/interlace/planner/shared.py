@@ -1,10 +1,10 @@
-"""What plans of one graph share, found once: dependencies, interleavings and waits.
+"""Results that plans of one graph share, computed once: dependencies, interleavings and waits.
 
-Candidates of a search mostly differ in the sequence of their items, not in the items. What an item waits for follows
-from its tile and its part of the reduction, wherever it stands in the sequence:
+Candidates of a search mostly differ in the sequence of their items, not in the items. The waits of an item follow from
+its tile and its part of the reduction and do not depend on its position in the sequence:
 
-    items           A0 A1 B0 B1        waits    -  -  a  b        found once
-    a candidate     A0 B0 A1 B1        waits    -  a  -  b        taken from these
+    items           A0 A1 B0 B1        waits    -  -  a  b        derived once
+    a candidate     A0 B0 A1 B1        waits    -  a  -  b        gathered from these
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from interlace.policies.interleavings import Interleaving, Parts
 
 
 class Shared:
-    """Of all plans of a graph.
+    """Results shared by all plans of a graph.
 
     Attributes:
-        graph: which.
-        dependencies: its.
+        graph: graph of the plans.
+        dependencies: dependencies of the graph.
     """
 
     def __init__(self, graph: Graph, dependencies: Dependencies | None = None) -> None:
         self.graph = graph
         self.dependencies = dependencies or Dependencies(graph)
         self._waits: dict[Hashable, Waits] = {}
-        self._sequences: dict[Hashable, tuple[Interleaving, Ints]] = {}  # which keeps the id its own
+        self._sequences: dict[Hashable, tuple[Interleaving, Ints]] = {}  # holding the interleaving keeps its id unique
 
     def sequence(self, interleaving: Interleaving, parts: Parts, post: Ints) -> Ints:
-        """As ``Interleaving.sequence``."""
+        """Return the sequence of an interleaving, as ``Interleaving.sequence`` does."""
         key = id(interleaving), key_of(parts.op, parts.tile, parts.k_lo, parts.k_hi, post)
         if key not in self._sequences:
             self._sequences[key] = interleaving, interleaving.sequence(parts, self.dependencies, post)
         return self._sequences[key][1]
 
     def waits(self, items: Items, post_of_tile: Ints, chunk_waits: bool) -> Waits:
-        """As ``derive_waits``."""
+        """Return the waits of items, as ``derive_waits`` does."""
         order = by_tile(items)
         some = taken(items, order)
         key = key_of(some.op, some.tile, some.k_lo, some.k_hi, post_of_tile), chunk_waits
@@ -57,23 +57,23 @@ class Shared:
 
 
 def by_tile(items: Items) -> Ints:
-    """Positions of the items by op, tile and part."""
+    """Return the positions of the items sorted by op, tile and part."""
     order: Ints = np.lexsort((items.k_lo, items.tile, items.op)).astype(np.int64)
     return order
 
 
 def inverse(order: Ints) -> Ints:
-    """Of each item, its place in an order."""
+    """Return the position of each item in an order (inverse permutation)."""
     out = np.empty_like(order)
     out[order] = np.arange(len(order))
     return out
 
 
 def taken(items: Items, order: Ints) -> Items:
-    """The items in another order."""
+    """Return the items in another order."""
     return Items(*(column[order] for column in vars(items).values()))
 
 
 def key_of(*columns: Ints) -> tuple[bytes, ...]:
-    """Equal for equal columns."""
+    """Return a key that is equal for equal columns."""
     return tuple(column.tobytes() for column in columns)

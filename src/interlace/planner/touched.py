@@ -1,7 +1,7 @@
-"""What the items of several plans of one graph touch, found once for plans that have the same items.
+"""Touches of several plans of one graph, computed once for plans that have the same items.
 
-Only the sequence of the items differs between them, see ``shared``; so their touches are those of the items by tile, in
-another order.
+These plans differ only in the sequence of their items (``shared``). Their touches are those of the items sorted by
+tile, permuted.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from interlace.plan.plan import Plan
 from interlace.planner.shared import by_tile, inverse, key_of, taken
 from interlace.sim.traffic import Touches, touches
 
-_KEPT = 12  # plans; their touches are megabytes each
+_KEPT = 12  # number of cached plans; the touches of each take megabytes
 
 
 class Touched:
-    """The touches of plans of one graph."""
+    """Cached touches of plans of one graph."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Touches] = {}
 
     def __call__(self, plan: Plan, limit: int, bound: int) -> Touches:
-        """Of a plan, as ``sim.traffic.touches`` finds them."""
+        """Return the touches of a plan, as ``sim.traffic.touches`` does."""
         order = by_tile(plan.items)
         tile = plan.tile_of_item[order]
         if (np.diff(order)[np.diff(tile) == 0] < 0).any():
-            return touches(plan, limit, bound)  # which part of a tile comes last is for the sequence to say
+            return touches(plan, limit, bound)  # the sequence decides which part of a tile comes last
         some = taken(plan.items, order)
         key = key_of(some.op, some.tile, some.k_lo, some.k_hi), limit, bound
         found = self._found.pop(key, None) or touches(replace(plan, items=some), limit, bound)
@@ -47,6 +47,6 @@ class Touched:
 
 
 def _rows(ptr: Ints, values: NDArray[np.int32], rows: Ints) -> tuple[Ints, NDArray[np.int32]]:
-    """Ragged rows in another order: where each begins, and their values."""
+    """Permute ragged rows; return the new row offsets and values."""
     sizes = np.diff(ptr)[rows]
     return offsets(sizes), values[ranges(ptr[rows], sizes)]

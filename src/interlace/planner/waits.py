@@ -1,15 +1,15 @@
-"""The waits that a graph demands of items, as few ranges of semaphores as possible.
+"""Derive the waits that a graph requires of items, as few ranges of semaphores as possible.
 
 Items of an op that touch the same box through a link need the same *set* of semaphores, each before some k.
-With tiles of 2 x 2 and one semaphore per tile, tile (0, 0) of ``act`` in ``act = gate * up``, where ``gate``
-posts 0..5 and ``up`` 6..11, needs set {0} through one link and {6} through the other:
+Consider tiles of 2 x 2 with one semaphore per tile, and ``act = gate * up``, where ``gate`` posts 0..5 and ``up``
+6..11. Tile (0, 0) of ``act`` needs set {0} through one link and {6} through the other:
 
     sets      {0}, {6}
     united    {0, 6}
     ranges    2 semaphores from 0, stride 6
 
-Small sets are united item by item. Large ones stay the ranges that they are found as: an op of n tiles that each
-read all of another's n tiles, or all up to their own, takes memory of n here, not of n * n.
+Small sets are united item by item. Large ones stay the ranges that they were derived as. So an op of n tiles that each
+read all of another op's n tiles, or all tiles up to their own, takes O(n) memory, not O(n * n).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from interlace.plan.implied import Implied
 from interlace.plan.plan import Items, Waits
 from interlace.plan.posts import Posts
 
-_SMALL = 64  # sets of up to so many semaphores are united item by item
+_SMALL = 64  # maximum size of a set whose semaphores are united item by item
 _ROW, _FIRST, _COUNT, _STRIDE, _THRESHOLD, _K = range(6)  # columns of a table of ranges
 
 
 def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, chunk_waits: bool) -> Waits:
-    """All semaphores that the tiles that each item needs post, but for what other waits imply.
+    """Derive each item's waits: for all semaphores posted by tiles that it needs, except waits that others imply.
 
-    That is looked for where something is overwritten; what is read is always awaited.
+    Implied waits are dropped only for WAR and WAW hazards; a read is always awaited.
 
-    ``post_of_tile`` numbers the tiles of all ops together, -1 for none. A wait stands at the item's start,
-    or, with ``chunk_waits``, before the chunk of the reduction that needs it first.
+    ``post_of_tile`` is the semaphore of each tile, tiles of all ops numbered together, -1 for none. A wait stands at
+    the item's start or, with ``chunk_waits``, before the chunk of the reduction that needs it first.
     """
     posts = Posts(dependencies, post_of_tile)
     of_op = grouped(items.op, len(dependencies.graph.ops))
@@ -60,21 +60,21 @@ def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, c
     changed = [into != mine for into, mine in zip(needed, reads, strict=True)]
     more = tables([into if new else [] for into, new in zip(needed, changed, strict=True)])
     waits, implied = joined([b if new else a for a, b, new in zip(found, more, changed, strict=True)])
-    # Ranges of more semaphores may be told apart less well, so what followed is looked at again.
+    # With more semaphores, ranges may be resolved less finely; check again that the dropped links are implied.
     if all(link in mine or _follows(implied, link) for into, mine in zip(links, needed, strict=True) for link in into):
         return waits
     return _joined(items, of_op, tables(links))
 
 
 def _follows(implied: Implied, link: Link) -> bool:
-    """What is overwritten is in no use any more when an item begins, whether it awaits that or not."""
+    """Return True if all earlier accesses of a WAR or WAW link have ended, by other waits, when its consumer begins."""
     return link.hazard is not Hazard.RAW and bool(implied.before(np.array(link.producers), link.consumer).all())
 
 
 def _of_op(
     dependencies: Dependencies, items: Items, mine: Ints, links: Sequence[Link], posts: Posts, chunk_waits: bool
 ) -> tuple[Ints, Ints]:
-    """What some items of an op need through links: a table of ranges, and the row in it of each item, -1 for none."""
+    """Return the needs of some items of an op through links: a table of ranges, and each item's row in it or -1."""
     if not links or not len(mine):
         return np.zeros((0, 6), np.int64), np.full(len(mine), -1, np.int64)
     needs = [_Need.through(dependencies, link, items, mine, posts, chunk_waits) for link in links]
@@ -83,8 +83,8 @@ def _of_op(
 
 
 def _joined(items: Items, of_op: Groups, tables: Sequence[tuple[Ints, Ints]]) -> Waits:
-    """The waits of all items."""
-    per_item = np.zeros(len(items), np.int64)  # 0 waits for nothing
+    """Return the waits of all items."""
+    per_item = np.zeros(len(items), np.int64)  # 0: no waits
     fresh, all_rows = 1, [np.zeros((0, 6), np.int64)]
     for c, (table, cls) in enumerate(tables):
         per_item[of_op[c]] = np.where(cls < 0, 0, cls + fresh)
@@ -99,12 +99,12 @@ def _joined(items: Items, of_op: Groups, tables: Sequence[tuple[Ints, Ints]]) ->
 
 @dataclass(frozen=True)
 class _Need:
-    """What the items of an op need through one link.
+    """Semaphores that the items of an op need through one link.
 
     Attributes:
-        of_item: set of each item.
+        of_item: index of each item's set.
         sizes: number of semaphores in each set.
-        table: ranges of all sets; rows are set numbers, ascending.
+        table: ranges of all sets; rows are set indices in ascending order.
     """
 
     of_item: Ints
@@ -127,7 +127,7 @@ class _Need:
         lo, hi = target.bounds(shape, coords, k_lo, k_hi)
         key = [k_lo, k_hi, *lo.T, *hi.T]
         block = op.reduction.block if chunk_waits and target.uses_k and op.reduction else 0
-        if block:  # boxes may differ by chunk although, clipped to the tensor, they are equal as a whole
+        if block:  # boxes may differ by chunk although they are equal as a whole when clipped to the tensor
             moving = [span for span in target.spans if span.uses_k]
             key += [b.evaluate(coords, k_lo, k_hi) for span in moving for b in (span.lo, span.hi)]
         first, of_item = distinct(*key)
@@ -153,12 +153,12 @@ class _Need:
         return _Need(of_item, sizes, table)
 
     def ranges(self, sets: Ints) -> Groups:
-        """Positions in ``table`` of the ranges of the given sets."""
+        """Return the positions in ``table`` of the ranges of the given sets."""
         at = np.arange(len(self.table), dtype=np.int64)
         return Groups(offsets(np.bincount(self.table[:, _ROW], minlength=len(self.sizes))), at).take(sets)
 
     def waits_for(self, sets: Ints, semaphore: Ints, k: Ints) -> NDArray[np.bool_]:
-        """True where the set holds the semaphore, before this k or an earlier one."""
+        """Return True for each set that contains the semaphore, before this k or an earlier one."""
         out = np.zeros(len(sets), bool)
         for a, b in batches(np.bincount(self.table[:, _ROW], minlength=len(self.sizes))[sets]):
             found = self.ranges(sets[a:b])
@@ -172,9 +172,10 @@ class _Need:
 def _first_use(
     dependencies: Dependencies, link: Link, tiles: Runs, coords: Ints, k_lo: Ints, k_hi: Ints, block: int
 ) -> Ints:
-    """Start of the first chunk up to whose end the part ``k_lo:k_hi`` touches the producer's tile (a run of one).
+    """Return the start of the first chunk by whose end the part ``k_lo:k_hi`` touches the producer's tile.
 
-    What a part touches grows with its end (``Op`` sees to it), so the chunk is found by bisection.
+    Each run in ``tiles`` is one tile. The region that a part touches grows with its end (``Op`` ensures this), so
+    bisection finds the chunk.
     """
     shape = dependencies.graph.tensor(link.tensor).shape
     low, high = np.zeros_like(k_lo), -(-(k_hi - k_lo) // block) - 1
@@ -187,7 +188,7 @@ def _first_use(
 
 
 def _unite(needs: Sequence[_Need], first: Ints, threshold: Ints) -> Ints:
-    """Ranges for each of the items ``first``, as a table whose rows are positions in ``first``."""
+    """Return the united ranges of each of the items ``first``; rows of the table are positions in ``first``."""
     rows = np.arange(len(first), dtype=np.int64)
     if len(needs) == 1:
         return _take(needs[0], rows, needs[0].of_item[first])
@@ -206,7 +207,7 @@ def _unite(needs: Sequence[_Need], first: Ints, threshold: Ints) -> Ints:
 
 
 def _take(need: _Need, rows: Ints, sets: Ints) -> Ints:
-    """The ranges of set ``sets[i]`` as row ``rows[i]``, for each i."""
+    """Return the ranges of set ``sets[i]`` as row ``rows[i]``, for each i."""
     taken = need.ranges(sets)
     out = need.table[taken.values]
     out[:, _ROW] = rows[taken.rows]
@@ -214,7 +215,7 @@ def _take(need: _Need, rows: Ints, sets: Ints) -> Ints:
 
 
 def _earliest(row: Ints, semaphore: Ints, k: Ints) -> tuple[Ints, Ints, Ints]:
-    """Distinct (row, semaphore), in order, each with its smallest k."""
+    """Return the distinct (row, semaphore) pairs in order, each with its smallest k."""
     order = np.lexsort((k, semaphore, row))
     row, semaphore, k = row[order], semaphore[order], k[order]
     new = np.r_[True, (row[1:] != row[:-1]) | (semaphore[1:] != semaphore[:-1])][: len(row)]
@@ -222,23 +223,23 @@ def _earliest(row: Ints, semaphore: Ints, k: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _listed(table: Ints) -> tuple[Ints, Ints, Ints]:
-    """(row, semaphore, k) of every semaphore of the ranges."""
+    """Return (row, semaphore, k) of every semaphore in the ranges."""
     count = table[:, _COUNT]
     semaphore = ranges(table[:, _FIRST], count, table[:, _STRIDE])
     return np.repeat(table[:, _ROW], count), semaphore, np.repeat(table[:, _K], count)
 
 
 def _singles(row: Ints, semaphore: Ints, k: Ints, threshold: Ints) -> Ints:
-    """A table of ranges of one semaphore each."""
+    """Return a table of ranges of one semaphore each."""
     one = np.ones_like(row)
     return np.stack([row, semaphore, one, one, threshold[semaphore], k], axis=1)
 
 
 def _ranges(table: Ints) -> Ints:
-    """The same semaphores in fewer ranges, ordered by row, then k.
+    """Return the same semaphores in fewer ranges, ordered by row, then k.
 
-    Ranges join if they follow each other with one stride before one k at one threshold; those of stride 1
-    also if they overlap.
+    Ranges are joined if they are consecutive with one stride and have the same k and threshold. Ranges of stride 1 are
+    also joined if they overlap.
     """
     order = np.lexsort((table[:, _K], table[:, _STRIDE], table[:, _COUNT], table[:, _FIRST], table[:, _ROW]))
     table = table[order]
@@ -264,12 +265,12 @@ def _ranges(table: Ints) -> Ints:
 
 
 def _join(table: Ints) -> Ints:
-    """Dense ranges that touch or overlap, joined; ordered by row, k and first semaphore."""
+    """Join dense ranges that touch or overlap; order them by row, k and first semaphore."""
     if not len(table):
         return table
     table = table[np.lexsort((table[:, _FIRST], table[:, _K], table[:, _ROW]))]
     changes = (np.diff(table[:, [_ROW, _THRESHOLD, _K]], axis=0) != 0).any(axis=1)
-    # Numbers of different rows, thresholds or k are moved apart, so that one running maximum serves all.
+    # Shift ranges of different rows, thresholds or k apart, so that one running maximum serves all.
     apart = np.r_[0, np.cumsum(changes)] * (int((table[:, _FIRST] + table[:, _COUNT]).max()) + 1)
     first = table[:, _FIRST] + apart
     end = np.maximum.accumulate(first + table[:, _COUNT])

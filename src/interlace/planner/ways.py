@@ -1,8 +1,8 @@
-"""Ways to run a graph, each planned at its best, side by side by prediction.
+"""Compare executors on a graph by prediction, each with its best plan.
 
-An executor is one way: the tilings that it can launch, the dispatches that it runs, and the mode in which the simulated
-machine takes it. What makes the fastest faster than the next is told one difference at a time: the fastest plan is
-predicted under its own mode, with that difference undone.
+A ``Way`` describes one executor to the planner: the tilings that it can launch, the dispatches that it supports, and
+its mode on the simulated machine. The advantage of the fastest over the next is explained one difference at a time: the
+fastest plan is predicted again under its own mode with that difference undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from interlace.planner.predict import FINE
 from interlace.planner.search import Candidate, Planned, Sketches, search
 from interlace.sim.modes import Gate, Mode
 
-#: What modes can differ in: by name, the attributes that go together, and a few words of a mode's.
+#: Differences between modes: name, attributes that belong together, and a function that describes a mode's value.
 _DIFFERENCES: Mapping[str, tuple[tuple[str, ...], Callable[[Mode], str]]] = {
     "launches": (("gate", "after", "waits"), lambda mode: _launches(mode)),
     "loads ahead of waits": (("ring_bytes",), lambda mode: f"{mode.ring_bytes >> 10} KiB"),
@@ -39,13 +39,13 @@ def _launches(mode: Mode) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """What the planner knows of an executor, or of several that are alike to it.
+    """An executor as the planner sees it, or several that do not differ to it.
 
     Attributes:
-        names: theirs.
-        graphs: the graph in the tilings to choose from.
-        mode: how the machine takes it.
-        dispatches: those that it runs.
+        names: names of the executors.
+        graphs: graph in the tilings to choose from.
+        mode: mode on the simulated machine.
+        dispatches: dispatches that the executor supports.
     """
 
     names: tuple[str, ...]
@@ -55,17 +55,17 @@ class Way:
 
     @property
     def name(self) -> str:
-        """All of its names."""
+        """Names, joined by commas."""
         return ", ".join(self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A way and the best plan of it.
+    """A way and the result of its search.
 
     Attributes:
-        way: which.
-        planned: the answer of the search.
+        way: way that was searched.
+        planned: result of the search.
     """
 
     way: Way
@@ -73,12 +73,12 @@ class Entry:
 
     @property
     def best(self) -> Candidate:
-        """The best plan, of an excerpt if the graph has layers."""
+        """Winner of the search; its plan is a plan of an excerpt if the graph has repeated layers."""
         return self.planned.ranking[0]
 
 
 def merged(ways: Iterable[Way]) -> list[Way]:
-    """The same ways, those that differ in nothing but their names as one."""
+    """Merge ways that differ only in their names."""
     alike: dict[object, Way] = {}
     for way in ways:
         key = way.mode, way.dispatches, tuple(map(tiling, way.graphs))
@@ -90,15 +90,15 @@ def merged(ways: Iterable[Way]) -> list[Way]:
 def compare(
     ways: Sequence[Way], device: DeviceSpec, progress: Callable[[int], None] = lambda tried: None
 ) -> tuple[Entry, ...]:
-    """The best plan of every way, the fastest first.
+    """Search for the best plan of every way; return the fastest first.
 
     Args:
-        ways: of one graph, at least one.
-        device: where it runs.
-        progress: told how many candidates have been predicted.
+        ways: ways to run one graph, at least one.
+        device: device that it runs on.
+        progress: callback that receives the number of candidates predicted so far.
 
     Raises:
-        SimulationError, PlanError, IntraOpRaceError, UnwrittenError: as ``search``.
+        SimulationError, PlanError, IntraOpRaceError, UnwrittenError: see ``search``.
     """
     found: list[Entry] = []
     sketches = Sketches()
@@ -113,10 +113,10 @@ def compare(
 
 
 def rival(entries: Sequence[Entry]) -> Entry | None:
-    """Of ways in the order of their times, the first that differs from the fastest in more than how far it loads ahead.
+    """Return the first of the entries, sorted by time, that differs from the fastest beyond ring size and LL words.
 
-    Two single launches, in whatever language, are alike in that, and in what they hand over by words. None if there is
-    one way.
+    Two megakernels do not differ in that sense, whatever their language. Return the second entry if none differs, and
+    None if there is only one entry.
     """
     best, *others = (replace(entry.way.mode, ring_bytes=0, words=None) for entry in entries)
     unlike = (entry for entry, mode in zip(entries[1:], others, strict=True) if mode != best)
@@ -124,7 +124,7 @@ def rival(entries: Sequence[Entry]) -> Entry | None:
 
 
 def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reason]:
-    """Why one way is faster than another: both times, then each difference of the modes that matters, undone alone."""
+    """Explain why one way is faster: yield both times, then the effect of each difference between the two modes."""
     yield Reason("executor", best.way.name, other.best.us, other.best.dram_read)
     first = best.best
     for name, (attributes, words) in _DIFFERENCES.items():
