@@ -1,4 +1,4 @@
-"""Which executor and which tiles run a graph on this GPU, or whether a library does."""
+"""Deployment: choose the executor and tiles that run a graph on this GPU, or PyTorch's own ops."""
 
 from __future__ import annotations
 

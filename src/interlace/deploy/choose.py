@@ -1,9 +1,10 @@
-"""Whether one launch runs a graph faster than PyTorch's own ops do on a GPU.
+"""Choose between a megakernel and PyTorch's own ops for a graph on a GPU.
 
-What was measured decides: a row of the table that ships (``table.py``), or what ``interlace tune`` kept. Between rows
-the ratio of the two predicted times is corrected by what the predictions missed on rows nearby, weighted by a Gaussian
-over what a launch is (``table.place``), and must exceed a margin, which the table has for launches of so many rows: the
-least with which none of its FFNs, each judged by the others, is made slower (``benchmarks/choose.py``).
+Measurements decide: a row of the table that ships with the package (``table.py``), or the cached result of ``interlace
+tune``. Between rows, the choice uses the ratio of the two predicted times. The ratio is corrected by the prediction
+errors of nearby rows, weighted by a Gaussian over the features of a launch (``table.place``). It must exceed a margin
+from the table that depends on the rows of the launch. Each margin is the smallest for which leave-one-out slows down
+none of the table's FFNs (``benchmarks/choose.py``).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from interlace.graph.graph import Graph
 from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 
-#: The library's time over the launch's from which on the launch runs: where both were measured it need not pay for
-#: more than noise, where one is scaled for the error of that too. Where both are predicted, it is the table's margin
-#: for its rows, and more far from all that was measured.
+#: Minimum ratio of the library's time to the launch's for which the launch runs. If both were measured, the ratio only
+#: has to exceed noise; if one is scaled, also the error of scaling. If both are predicted, the minimum is the table's
+#: margin for the launch's rows, and ``UNLIKE`` if that is more and the graph is far from all measured rows.
 MEASURED, SCALED, UNLIKE = 1.01, 1.04, 1.25
-#: How far a row of the table reaches, along each number of ``table.place``.
+#: Length scale of the Gaussian along each feature of ``table.place``.
 REACH = (0.3, 0.4, 0.3, 0.6, 0.6)
-_NEAR = 0.05  # weight of a row at 2.4 times that
-_MOST_ITEMS = 1 << 14  # that are planned and predicted only to choose
+_NEAR = 0.05  # minimum weight of a nearby row, reached at 2.4 length scales
+_MOST_ITEMS = 1 << 14  # maximum number of items that are planned and predicted only to choose
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Choice:
     """What runs a graph, and why.
 
     Attributes:
-        executor: the one whose launch runs it; None for PyTorch's own ops.
-        setting: how the launch runs it, None where there is none.
-        launch_us, library_us: microseconds of one run, of which the lesser was taken; None where nothing is known.
-        why: where these are from, or what rules out a launch.
+        executor: executor whose launch runs the graph; None for PyTorch's own ops.
+        setting: setting of the launch; None if there is no launch.
+        launch_us, library_us: microseconds of one run that were compared; None where unknown.
+        why: origin of these times, or the obstacle to a launch.
     """
 
     executor: type[DeviceExecutor] | None
@@ -61,12 +62,12 @@ class Choice:
 
 
 def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> Choice:
-    """What runs a graph faster on a device, one launch or PyTorch's own ops.
+    """Choose whether a megakernel or PyTorch's own ops run a graph on a device.
 
     Args:
-        graph: in any tiling.
-        device: on which.
-        launched: the graph that the launch is built for, if that has more rows.
+        graph: graph in any tiling.
+        device: device that it runs on.
+        launched: graph that the launch is built for, if it has more rows.
     """
     launched = graph if launched is None else launched
     library = library_us(graph, device)
@@ -99,7 +100,7 @@ def _by_tuning(chosen: Deployment, kept: Kept, library: float) -> Choice:
 
 
 def _unknown(measured: Table, chosen: Deployment, setting: Setting, rows: int) -> str:
-    """Why nothing can be said of a launch; empty if something can."""
+    """Return why neither table nor prediction covers a launch, or an empty string if they do."""
     if chosen.executor.name != measured.executor:
         return f"nobody measured the {chosen.executor.name} executor against a library here; `interlace tune` does"
     if rows > measured.most_tokens:
@@ -115,21 +116,21 @@ def _unknown(measured: Table, chosen: Deployment, setting: Setting, rows: int) -
 
 @lru_cache(256)
 def predicted_us(launch: Deployment) -> float:
-    """Predicted microseconds of a launch at its default setting."""
-    from interlace.planner.predict import predict  # compiled code, which takes long to import
+    """Return the predicted microseconds of a launch at its default setting."""
+    from interlace.planner.predict import predict  # slow import: compiled code
 
-    plan = launch.plan(launch.default, alone=False)  # as modules run it
+    plan = launch.plan(launch.default, alone=False)  # as torch modules run it
     return predict(plan, launch.device, launch.mode(plan)).us
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Two times of a graph, and how far apart they must be.
+    """Times of a launch and a library on a graph, and the ratio that the launch has to reach.
 
     Attributes:
-        launch_us, library_us: microseconds.
-        least: the ratio of these from which on the launch is taken.
-        why: where they are from.
+        launch_us, library_us: microseconds of one run.
+        least: minimum ratio of library to launch time for which the launch is chosen.
+        why: origin of the times.
     """
 
     launch_us: float
@@ -139,14 +140,14 @@ class Judgement:
 
     @property
     def ratio(self) -> float:
-        """The library's time over the launch's."""
+        """Ratio of the library's time to the launch's."""
         return self.library_us / self.launch_us
 
 
 def judge(
     measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, predicted: Callable[[], float]
 ) -> Judgement:
-    """What a table and the predictions say of a graph; its launch is only predicted where nothing is known of it."""
+    """Judge a graph by the table and by predictions; predict the launch only if no measured row matches it."""
     rows = rows_of(graph)
     if (measured.device.name, measured.device.sms) == (device.name, device.sms):
         same = _same(measured, launched)
@@ -165,13 +166,13 @@ def judge(
 
 
 def _same(measured: Table, launched: Graph) -> list[Row]:
-    """Rows of the same launch."""
+    """Return the table rows of the same launch."""
     at, rows = timed(launched), rows_of(launched)
     return [row for row in measured.rows if row.launched == rows and row.launch_problem == at]
 
 
 def _between(measured: Table, row: Row, graph: Graph, device: DeviceSpec, exact: bool) -> Judgement:
-    """By a row of the same launch; over fewer rows than were measured a library may be faster."""
+    """Judge by a row of the same launch; unless ``exact``, reduce the library's time if the graph has fewer tokens."""
     launch, library = row.launch_us[row.worse], row.library_us[row.worse]
     if exact:
         return Judgement(launch, library, MEASURED, f"measured {_WHERE[row.worse]} ({measured.origin})")
@@ -185,13 +186,13 @@ _WHERE = {"alone": "back to back", "layer": "in a layer", "compiled": "in a comp
 
 
 def _missed(measured: Table, graph: Graph, launched: int) -> tuple[float, bool]:
-    """Logarithm of what the ratio of two predictions misses on rows near a graph; whether there are any."""
+    """Return the log error of the predicted ratio, estimated from rows near a graph, and whether any row is near."""
     places, residuals = measured.residuals
     if not len(residuals):
         return 0.0, False
     distances = ((places - np.array(place(graph, launched))) / REACH) ** 2
     weights = np.exp(-distances.sum(1) / 2)
     near = bool(weights.max() > _NEAR)
-    # Far from all of them each counts alike.
+    # Far from all rows, each has about equal weight.
     weights = weights + 1e-9
     return float(weights @ residuals / weights.sum()), near

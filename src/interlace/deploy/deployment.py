@@ -1,4 +1,4 @@
-"""A graph on a device as one launch: by which executor, under which setting, and what is predicted of it."""
+"""A graph as one launch on a device: its executor, setting, plan, proof and predicted mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from interlace.policies.setting import Setting
 from interlace.policies.sync import SyncPolicy
 from interlace.sim.modes import Mode
 
-_DEPENDENT = (9, 0)  # compute capability from which a launch may start while the one before drains
+_DEPENDENT = (9, 0)  # minimum compute capability for a launch to start while the previous one drains
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Deployment:
     """A graph as one launch.
 
     Attributes:
-        graph: in any tiling.
-        device: what it runs on.
-        executor: by which.
+        graph: graph in any tiling.
+        device: device that it runs on.
+        executor: class of the executor that runs it.
     """
 
     graph: Graph
@@ -47,38 +47,39 @@ class Deployment:
 
     @property
     def default(self) -> Setting:
-        """The setting without any search.
+        """Setting chosen by rules, without a search.
 
         Raises:
-            GraphError, PlanError: nothing that the rules know makes a launch.
+            GraphError, PlanError: no setting known to the rules makes a launch.
         """
         return self.executor.default(self.graph, self.device)
 
     @property
     def kept(self) -> Kept | None:
-        """What ``interlace tune`` kept for it, None if nothing or damaged."""
+        """Cached result of ``interlace tune``; None if it is absent or damaged."""
         return lookup(self.graph, self.device, self.executor)
 
     def setting(self) -> Setting:
-        """The setting that ``interlace tune`` kept, else the default."""
+        """Return the setting cached by ``interlace tune``, or the default if there is none."""
         kept = self.kept
         return self.default if kept is None else kept.setting
 
     def settings(self) -> Iterator[Setting]:
-        """All that make a launch and that a search may try, the default first, each once."""
+        """Yield every setting that makes a launch and that a search may try, the default first, without repeats."""
         return self.executor.settings(self.graph, self.device)
 
     def plan(
         self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None, *, alone: bool = True
     ) -> Plan:
-        """The plan under a setting, by default of the finest policy and in the setting's own order.
+        """Build the plan under a setting, by default with the finest policy and in the setting's own order.
 
         Args:
-            setting, policy, order: how.
-            alone: nothing else keeps SMs for as long as it waits; else no dispatch is taken that needs all at once.
+            setting, policy, order: setting, and the policy and order that replace its own if given.
+            alone: True if nothing else occupies SMs for as long as it waits; False to avoid dispatches that need all
+                workers resident at once.
 
         Raises:
-            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and
+            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: see ``planner.settings.retiled`` and
                 ``build``.
         """
         return build(*self._chosen(setting, policy, order, alone))
@@ -86,20 +87,20 @@ class Deployment:
     def proof(
         self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None, *, alone: bool = True
     ) -> Proof:
-        """The plan under a setting, proved; one of many ops is kept on disk, and not made twice (``planner/kept``).
+        """Build and prove the plan under a setting; plans of many ops are cached on disk (``planner/kept``).
 
         Args:
-            setting, policy, order, alone: as of ``plan``.
+            setting, policy, order, alone: arguments of ``plan``.
 
         Raises:
-            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: as ``plan`` and ``verify``.
+            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: see ``plan`` and ``verify``.
         """
         return proved(*self._chosen(setting, policy, order, alone))
 
     def _chosen(
         self, setting: Setting, policy: SyncPolicy | None, order: Order | None, alone: bool
     ) -> tuple[Graph, Choices]:
-        """What a plan is built of."""
+        """Return the graph and the choices that a plan is built from."""
         tiled = retiled(self.graph, setting)
         chosen = choices(tiled, setting, self.device.sms)
         dispatch = self.executor.dispatch(tiled, self.device, chosen)
@@ -108,7 +109,7 @@ class Deployment:
         return tiled, chosen if order is None else replace(chosen, order=order)
 
     def mode(self, plan: Plan) -> Mode:
-        """How a prediction takes the executor of a plan."""
+        """Return the mode of the executor for predicting a plan."""
         return self.executor.mode(plan.graph, self.device)
 
     def make(
@@ -118,15 +119,15 @@ class Deployment:
         policy: SyncPolicy | None = None,
         order: Order | None = None,
     ) -> DeviceExecutor:
-        """Planned, verified and ready to run.
+        """Return an executor of the planned and verified graph, ready to run.
 
         Args:
-            setting, policy, order: how; see ``plan``.
-            options: by default those of a model's layers: it may start while the launch before drains, where that
-                ``overlaps``.
+            setting, policy, order: arguments of ``plan``.
+            options: launch options; None for those of a model's layers: the launch may start while the previous one
+                drains, where it ``overlaps``.
 
         Raises:
-            PlanError, OrderError, NoDeviceError, ShapeError, DTypeError: as the executors do.
+            PlanError, OrderError, NoDeviceError, ShapeError, DTypeError: see the executors.
         """
         proof = self.proof(setting, policy, order)
         if options is None:
@@ -135,11 +136,11 @@ class Deployment:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of one run, without those on elements that only fill a tile."""
+        """Floating-point operations of one run, without those on padding elements of tiles."""
         return sum(_flops(self.graph, op) for op in self.graph.ops)
 
     def keep(self, setting: Setting, us: float, library_us: float | None = None) -> Path:
-        """Keep a setting with its time and, if it was timed beside it, the library's; returns the file.
+        """Cache a setting with its time and, if it was timed in the same run, the library's; return the file's path.
 
         Raises:
             OSError: the cache cannot be written.
@@ -148,30 +149,30 @@ class Deployment:
 
 
 def overlaps(executor: type[Executor], plan: Plan, device: DeviceSpec) -> bool:
-    """Whether a run of a plan may start while the run before drains, as the executor and the GPU allow."""
+    """Return True if a run of a plan may start while the previous run drains, given the executor and the GPU."""
     return plan.dispatch in executor.overlapping and device.capability >= _DEPENDENT
 
 
 def deployment(graph: Graph, device: DeviceSpec) -> Deployment:
-    """A graph by the fastest executor that can run it as one launch on a device.
+    """Return the deployment of a graph by the fastest executor that can run it as one launch on a device.
 
     Raises:
-        PlanError: none can; says why not.
+        PlanError: no executor can; the message gives the reasons.
     """
     return Deployment(graph, device, runner(graph, device))
 
 
 def here() -> DeviceSpec:
-    """The current CUDA device.
+    """Return the spec of the current CUDA device.
 
     Raises:
-        NoDeviceError: there is none.
+        NoDeviceError: there is no CUDA device.
     """
     return spec_by_name("cuda")
 
 
 def _flops(graph: Graph, op: Op) -> float:
-    """Of all its tiles, by the part of each that lies in what the op writes first."""
+    """Return the FLOPs of all tiles of an op, each scaled by the part of it inside the op's first output."""
     if not op.writes:
         return op.flops * op.tiles
     access = op.writes[0]

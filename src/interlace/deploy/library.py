@@ -1,4 +1,4 @@
-"""How long PyTorch's own ops take on a graph: a roofline for each kernel that it launches.
+"""Predicted time of PyTorch's own ops on a graph: a roofline for each kernel that PyTorch launches.
 
 Worked example, the gated up-projection of an FFN of 4096 x 14336 over 16 tokens in bf16 on an NVIDIA H200:
 
@@ -6,7 +6,7 @@ Worked example, the gated up-projection of an FFN of 4096 x 14336 over 16 tokens
     silu(gate) * up   3 * 0.46 MB / 8 TB/s + 2.5 us                                  =  2.7 us
 
 The constants fit FFNs of sixteen public models over 1 to 128 tokens to 7 % (standard deviation;
-``benchmarks/choose.py``). They are shares of what a chip's data says, so that they go with the chip.
+``benchmarks/choose.py``). They are shares of the rates in the device spec, so they scale with the device.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from interlace.graph.op import Op
 from interlace.kernels.matmul.tilings import NAME as MATMUL
 from interlace.kernels.matmul.tilings import normalises, sums, tensor_of
 
-_STREAM = 0.971  # of the rate of memory, by which a matmul over few rows reads its weights: 4.40 TB/s
-_MATMUL = 0.873  # of the rate of matmuls, over more rows: 690 TFLOP/s
-_MATMUL_US = 4.0  # and besides: its launch, first loads and last wave
-_POINTWISE = 0.72  # of the rate of the L2, where activations are: 8 TB/s
+_STREAM = 0.971  # share of the memory rate at which a matmul over few rows reads its weights: 4.40 TB/s
+_MATMUL = 0.873  # share of the matmul rate that a matmul over more rows reaches: 690 TFLOP/s
+_MATMUL_US = 4.0  # additional time of a matmul: launch, first loads and last wave
+_POINTWISE = 0.72  # share of the L2 rate, because activations are in the L2: 8 TB/s
 _POINTWISE_US = 2.5
 
 
 def library_us(graph: Graph, device: DeviceSpec) -> float:
-    """Predicted microseconds of one run of PyTorch's ops, replayed from a CUDA graph, weights not in the cache.
+    """Return the predicted microseconds of one run of PyTorch's ops, replayed from a CUDA graph with cold weights.
 
-    A gate is taken to be fused into one kernel with its product, as ``kernels/gated`` and torch.compile do, a bias into
-    its matmul. Any op that is no matmul is one kernel, and so is the norm that a matmul makes.
+    The model fuses a gate and its product into one kernel, as ``kernels/gated`` and torch.compile do, and a bias into
+    its matmul. Every other op is one kernel, and so is a norm that a matmul op includes.
     """
     return sum(_op_us(graph, op, device) for op in graph.ops)
 
@@ -43,7 +43,7 @@ def _op_us(graph: Graph, op: Op, device: DeviceSpec) -> float:
     stream = n * k * dtype.itemsize / (_STREAM * memory)
     multiply = 2 * m * n * k / (_MATMUL * device.flops_per_s(dtype))
     us = sums(op) * (max(stream, multiply) * 1e6 + _MATMUL_US)
-    if normalises(op):  # a norm is a kernel here: x, its weight, and what it makes of x
+    if normalises(op):  # PyTorch runs the norm as a kernel: it reads x and the gain and writes the normalised x
         us += _row_us((2 * m + 1) * k * dtype.itemsize, memory)
     passes = 3 if sums(op) == 2 else 2 if op.param("ACTIVATION") != "none" else 0
     for tensors in (passes, 3 if tensor_of(op, "residual") else 0):
@@ -53,5 +53,5 @@ def _op_us(graph: Graph, op: Op, device: DeviceSpec) -> float:
 
 
 def _row_us(moved: int, memory: float) -> float:
-    """Of a kernel that reads and writes so many bytes row by row."""
+    """Return the microseconds of a kernel that reads and writes so many bytes row by row."""
     return moved / (_STREAM * memory) * 1e6 + _POINTWISE_US

@@ -1,4 +1,4 @@
-"""A plan of a graph that an executor can run on a device: tiles, order and splits come from rules, or from a search."""
+"""Plan a graph for an executor on a device; rules or a search choose tiles, order and splits."""
 
 from __future__ import annotations
 
@@ -29,29 +29,31 @@ def plan_graph(
     search: bool = False,
     **given: Any,
 ) -> Plan:
-    """A plan of a graph that an executor can run on a device, with ops retiled as it needs.
+    """Plan a graph so that an executor can run it on a device, with its ops retiled as the executor needs.
+
+    Use ``plan_graph`` to have the choices made for an executor and a device, ``build`` to make them yourself.
 
     Args:
-        graph: in any tiling; the plan's graph has the same ops on the same tensors.
-        device: what it runs on; by default the current CUDA device, or ``DEFAULT_GPU`` where there is none.
-        executor: the class that will run it; by default the first of ``executors.ONE_LAUNCH`` that can.
-        search: let the planner choose by prediction, which takes seconds, instead of rules that were measured.
-        given: attributes of ``Choices``, such as ``policy`` or ``workers``, in the place of what would be chosen.
+        graph: graph in any tiling; the plan's graph has the same ops on the same tensors.
+        device: device that it runs on; by default the current CUDA device, or ``DEFAULT_GPU`` if there is none.
+        executor: class of the executor; by default the first of ``executors.ONE_LAUNCH`` that can run the graph.
+        search: True to let the planner choose by prediction, which takes seconds, instead of by measured rules.
+        given: attributes of ``Choices``, such as ``policy`` or ``workers``, that replace the chosen ones.
 
     Raises:
-        ArgumentError: an argument of another type, or a choice that there is not.
-        GraphError, PlanError, NoDeviceError: the executor cannot run the graph there, in no tiling that is known.
-        SimulationError: a graph is too large to search for a plan.
-        TooManyItemsError, OrderError, IntraOpRaceError, UnwrittenError: as ``build``.
+        ArgumentError: an argument has the wrong type, or a choice is unknown.
+        GraphError, PlanError, NoDeviceError: the executor cannot run the graph on the device in any known tiling.
+        SimulationError: the graph is too large for a search.
+        TooManyItemsError, OrderError, IntraOpRaceError, UnwrittenError: see ``build``.
     """
     return build(*_decided(graph, device, executor, search, given))
 
 
 def prove_graph(graph: Graph, device: DeviceSpec, executor: type[Executor], **given: Any) -> Proof:
-    """The plan that ``plan_graph`` makes by rule, proved; one of many ops is kept on disk (``planner/kept``).
+    """Plan a graph as ``plan_graph`` does by rule, and prove it; plans of many ops are cached (``planner/kept``).
 
     Raises:
-        InterlaceError: as ``plan_graph`` and ``verify``.
+        InterlaceError: see ``plan_graph`` and ``verify``.
     """
     return proved(*_decided(graph, device, executor, False, given))
 
@@ -63,7 +65,7 @@ def _decided(
     search: bool,
     given: Mapping[str, Any],
 ) -> tuple[Graph, Choices]:
-    """What ``plan_graph`` builds a plan of."""
+    """Return the graph and the choices that ``plan_graph`` builds a plan from."""
     check_type(graph, Graph, "plan_graph", "graph")
     check_type(device, (DeviceSpec, type(None)), "plan_graph", "device", "il.H200")
     if executor is not None and not (isinstance(executor, type) and issubclass(executor, Executor)):
@@ -79,10 +81,10 @@ def _decided(
 
 
 def runner(graph: Graph, device: DeviceSpec) -> type[DeviceExecutor]:
-    """Which executor runs a graph as one launch on a device.
+    """Return the fastest executor that runs a graph as one launch on a device.
 
     Raises:
-        PlanError: none can; says why not.
+        PlanError: no executor can; the message gives the reasons.
     """
     reasons = {executor: executor.obstacle(graph, device) for executor in ONE_LAUNCH}
     for executor, reason in reasons.items():
@@ -107,10 +109,10 @@ def _by_rule(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tupl
 
 
 def _searched(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tuple[Graph, Choices]:
-    from interlace.planner.search import search  # compiled code, which takes long to import
+    from interlace.planner.search import search  # slow import: compiled code
 
     tilings = executor.tilings(graph, device)
     if not tilings:
-        executor.default(graph, device)  # says why
+        executor.default(graph, device)  # raises with the reason
     best = search(tilings, device, executor.mode(tilings[0], device), dispatches=executor.dispatches).best
     return best.graph, best.choices

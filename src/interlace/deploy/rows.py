@@ -1,8 +1,9 @@
-"""For how many rows a launch is built, so that few launches serve every number of tokens.
+"""Numbers of rows that launches are built for, so that few launches serve every number of tokens.
 
-A launch takes fewer rows than it is built for, and about as long as with all of them. Where one for fewer rows costs
-hardly less, by what its tiling is priced at (``kernels/matmul/walk_cost``), the one for more serves both. An FFN of
-4096-14336 with a gate is built for 64, 72, 96, 128, 144, 152, 168, 192, 208 and 256 rows, among others.
+A launch also accepts fewer rows than it is built for, and takes about as long as with all of them. If a launch for
+fewer rows costs hardly less by the cost model of its tiling (``kernels/matmul/walk_cost``), the one for more rows
+serves both. For example, an FFN of 4096-14336 with a gate is built for 64, 72, 96, 128, 144, 152, 168, 192, 208 and
+256 rows, among others.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from interlace.kernels.matmul.walk_ways import least_seconds
 from interlace.workloads.ffn import FFNShape, ffn
 
 _LEAST = 8
-_STEP, _STEPS = 8, 16  # steps of rows are as wide, or a part of the power of two below if that is more
-_SPARED = 1.02  # of the time; what tells tilings of an FFN apart is as exact (``walk_cost``)
+_STEP, _STEPS = 8, 16  # minimum step in rows; number of steps per power of two
+_SPARED = 1.02  # minimum ratio of times to add a launch; the cost model ranks tilings of an FFN to about this accuracy
 
 
 def launched_rows(rows: int, shape: FFNShape, device: DeviceSpec) -> int:
-    """Rows that the launch of an FFN over so many rows is built for: a power of two, or fewer where that pays.
+    """Return the number of rows that an FFN's launch is built for: a power of two, or fewer rows if that pays.
 
-    Between two powers of two there are up to 15 others, each a sixteenth of the lower one apart, or 8 rows if that is
-    more, of which those are left out that cost within 2 % of the next. So a launch is predicted to take at most 2 %
+    Between two powers of two, up to 15 candidates lie a sixteenth of the lower power apart, or 8 rows if that is more.
+    Candidates that cost within 2 % of the next larger launch are skipped. So a launch is predicted to take at most 2 %
     longer than one for its rows rounded up to such a step.
     """
-    top, shape = max(_LEAST, power_of_two(rows)), replace(shape, norm=None)  # a norm costs as much in any of them
+    top, shape = max(_LEAST, power_of_two(rows)), replace(shape, norm=None)  # a norm adds the same cost to each
     return min(built for built in _built(top, shape, device) if built >= rows)
 
 
 @lru_cache(1 << 12)
 def _built(top: int, shape: FFNShape, device: DeviceSpec) -> tuple[int, ...]:
-    """For how many rows launches are built, from a power of two down to the one below, which is left out."""
+    """Return the row counts to build for, from a power of two down to the next lower one, which is excluded."""
     if top == _LEAST:
         return (top,)
     found, least = [top], _seconds(top, shape, device)
@@ -47,6 +48,6 @@ def _built(top: int, shape: FFNShape, device: DeviceSpec) -> tuple[int, ...]:
 
 
 def _seconds(rows: int, shape: FFNShape, device: DeviceSpec) -> float:
-    """From one launch to the next, with a first load and a hand-over for each matmul."""
+    """Return the seconds from one launch to the next, with one first load and one hand-off per matmul."""
     ops, each = ffn(rows, shape).ops, device.latencies
     return (each.launch_ns + len(ops) * (each.fill_ns + each.hand_over_ns)) * 1e-9 + least_seconds(ops, device)

@@ -1,14 +1,14 @@
-"""What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
+"""Measured times of launches and libraries: tables that ship with the package, one per GPU.
 
     measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "margins": ...,
                              "columns": [...],
                              "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
 
-A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
-runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
-ffn(rms_norm(x))`` (``layer``), and in the same compiled by torch.compile (``compiled``), and what the planner predicts
-of the launch. A launch that has the norm and the sum is a row of its own, which has no ``alone``.
-``benchmarks/choose.py`` makes a table of a sweep.
+A row is an FFN of a public model over some tokens. It has the microseconds of the launch, which is built for
+``launched`` rows and runs on those tokens, and of the fastest PyTorch configuration. Both were timed back to back
+(``alone``), within ``x + ffn(rms_norm(x))`` (``layer``), and within the same compiled by torch.compile (``compiled``).
+The row also has the planner's prediction for the launch. A launch that includes the norm and the sum has a row of its
+own without ``alone``. ``benchmarks/choose.py`` makes a table from a sweep.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.tilings import matmuls, normalises, sums
 from interlace.workloads.ffn import FFNShape, ffn
 
-#: Where the tables are, by chip.
+#: Folder of the tables, one file per chip.
 FOLDER = Path(__file__).parent / "measured"
 _SCHEMA = 3
-#: Where a launch and a library were timed.
+#: Contexts in which launch and library were timed.
 WHERE = ("alone", "layer", "compiled")
 _SHAPE = ("model", "hidden", "ffn", "activation", "gated", "norm")
 _COLUMNS = (
@@ -47,15 +47,15 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One FFN over some tokens.
+    """Times of one FFN over some tokens.
 
     Attributes:
-        model: of which it is a part.
-        hidden, ffn, activation, gated, norm: its shape.
-        tokens: rows of x.
-        launched: rows that the launch is built for.
-        launch_us, library_us: microseconds by ``WHERE``.
-        predicted_us: of the launch at its default setting, by the planner.
+        model: name of the model that the FFN is part of.
+        hidden, ffn, activation, gated, norm: shape of the FFN.
+        tokens: number of rows of x.
+        launched: number of rows that the launch is built for.
+        launch_us, library_us: microseconds of one run, by context (``WHERE``).
+        predicted_us: planner's prediction for the launch at its default setting, in microseconds.
     """
 
     model: str
@@ -71,51 +71,51 @@ class Row:
     predicted_us: float
 
     def graph(self, rows: int) -> Graph:
-        """Its FFN over so many rows, in the dtype that was measured."""
+        """Return the FFN over this number of rows, in the dtype that was measured."""
         return ffn(rows, self.shape)
 
     @cached_property
     def shape(self) -> FFNShape:
-        """Of its FFN."""
+        """Shape of the FFN."""
         return FFNShape(self.hidden, self.ffn, Activation(self.activation), self.gated, self.norm)
 
     @cached_property
     def problem(self) -> Graph:
-        """The FFN over its tokens."""
+        """FFN over the row's tokens."""
         return self.graph(self.tokens)
 
     @cached_property
     def place(self) -> tuple[float, ...]:
-        """See ``place``."""
+        """Features of the launch (function ``place``)."""
         return place(self.problem, self.launched)
 
     @property
     def launch_problem(self) -> list[dict[str, Any]]:
-        """What the launch computes, see ``timed``."""
+        """Problem that the launch computes (``timed``)."""
         return _launch_problem(self.shape, self.launched)
 
     @property
     def worse(self) -> str:
-        """Where the launch does worst, one of ``WHERE``."""
+        """Context, one of ``WHERE``, with the lowest speedup of the launch."""
         return min(self.launch_us, key=lambda where: self.library_us[where] / self.launch_us[where])
 
     @property
     def ratio(self) -> float:
-        """The library's time over the launch's, there."""
+        """Ratio of the library's time to the launch's in that context."""
         return self.library_us[self.worse] / self.launch_us[self.worse]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured on one GPU.
+    """Measurements on one GPU.
 
     Attributes:
-        device: the GPU.
-        executor: name of the one that made the launches.
-        versions, date, protocol: how.
-        margins: by the power of two of at least the rows that launches are built for, the ratio of predicted times from
-            which on one is taken where nothing was measured.
-        rows: what.
+        device: spec of the GPU.
+        executor: name of the executor that made the launches.
+        versions, date, protocol: software versions, date and protocol of the measurements.
+        margins: minimum ratio of predicted times for which a launch is chosen where nothing was measured, by rows of
+            the launch rounded up to a power of two.
+        rows: measured FFNs.
     """
 
     device: DeviceSpec
@@ -128,27 +128,27 @@ class Table:
 
     @property
     def most_tokens(self) -> int:
-        """Beyond which nothing was measured."""
+        """Maximum number of tokens that was measured."""
         return max((row.tokens for row in self.rows), default=0)
 
     def margin(self, launched: int) -> float:
-        """Of launches that are built for so many rows, or for the nearest power of two that is known."""
+        """Return the margin for launches built for this many rows, or for the nearest power of two in the table."""
         upto = power_of_two(launched)
         return self.margins[min(self.margins, key=lambda rows: abs(np.log2(rows / upto)))]
 
     @property
     def origin(self) -> str:
-        """Where and when."""
+        """Device, torch version and date of the measurements."""
         return f"{self.device.name}, torch {self.versions['torch']}, {self.date}"
 
     def without(self, rows: Iterable[Row]) -> Table:
-        """The table as if these had not been measured."""
+        """Return the table as if these rows had not been measured."""
         left_out = set(map(id, rows))
         return replace(self, rows=tuple(row for row in self.rows if id(row) not in left_out))
 
     @cached_property
     def residuals(self) -> tuple[Any, Any]:
-        """Of each row its place, see ``place``, and the logarithm of its ratio over the predicted one."""
+        """Features (``place``) of each row, and the logarithm of its measured ratio over its predicted ratio."""
         places = np.array([row.place for row in self.rows])
         predicted = [library_us(row.problem, self.device) / row.predicted_us for row in self.rows]
         return places, np.log([row.ratio for row in self.rows]) - np.log(predicted)
@@ -160,7 +160,7 @@ def _launch_problem(shape: FFNShape, rows: int) -> list[dict[str, Any]]:
 
 
 def timed(graph: Graph) -> list[dict[str, Any]]:
-    """The ops of a graph as ``store.problem`` has them, without what a norm adds, on which no time depends."""
+    """Return a graph's ops as in ``store.problem`` without the epsilon of norms, which does not affect time."""
     return [
         {**op, "params": {name: value for name, value in op["params"].items() if name != "EPS"}}
         for op in problem(graph)
@@ -168,10 +168,10 @@ def timed(graph: Graph) -> list[dict[str, Any]]:
 
 
 def place(graph: Graph, launched: int) -> tuple[float, ...]:
-    """Where a graph stands among others, whose launch is built for so many rows.
+    """Return the features of a graph whose launch is built for this number of rows.
 
-    The logarithm of the bytes of its inputs, the binary one of the rows of the launch, the part of these that are
-    there, and whether it has a gate, and a norm.
+    They are the natural logarithm of the bytes of its inputs, the binary logarithm of the launch's rows, the share of
+    these rows that the graph has, and two flags: whether it has a gate, and whether it has a norm.
     """
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
     products = matmuls(graph)
@@ -181,13 +181,13 @@ def place(graph: Graph, launched: int) -> tuple[float, ...]:
 
 
 def rows_of(graph: Graph) -> int:
-    """Rows of a graph's first output: tokens."""
+    """Return the rows (tokens) of a graph's first output."""
     return int(graph.tensor(graph.outputs[0]).shape[0])
 
 
 @cache
 def table(device: DeviceSpec) -> Table:
-    """What was measured on a device, else on the chip that it is likest."""
+    """Return the table of a device, else of the first chip along ``DeviceSpec.like``, else of ``DEFAULT_GPU``."""
     known = {known_chips()[path.stem].name: path for path in FOLDER.glob("*.json")}
     names = {spec.name: spec for spec in known_chips().values()}
     nearest = device
@@ -197,7 +197,7 @@ def table(device: DeviceSpec) -> Table:
 
 
 def read(path: Path) -> Table:
-    """The table of a file."""
+    """Read a table from a file."""
     data = json.loads(path.read_text(encoding="utf-8"))
     if data["schema_version"] != _SCHEMA:
         raise ValueError(f"{path.name} has schema {data['schema_version']}, this version reads {_SCHEMA}")
@@ -209,7 +209,7 @@ def read(path: Path) -> Table:
 
 
 def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
-    """From a model of a file, and a row of that by columns."""
+    """Build a row from a model entry of a file and one of its rows by column."""
     launch, library = (
         {where: us for where in WHERE if (us := row[f"{who} {where}"]) is not None} for who in ("launch", "library")
     )
@@ -218,7 +218,7 @@ def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
 
 
 def text(found: Table) -> str:
-    """A table as its file has it, a row on a line."""
+    """Format a table as its file content, one row per line."""
     head = {
         "schema_version": _SCHEMA,
         "gpu": found.device.name,
