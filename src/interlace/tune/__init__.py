@@ -1,4 +1,4 @@
-"""Measured search: the settings that are predicted best, timed on the GPU at hand; the winner goes to the cache."""
+"""Tuning: time the settings that are predicted fastest on the current GPU; cache the winner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, timed against PyTorch's own ops."""
+"""Compare a tuned launch with PyTorch's own ops."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ROUNDS = 10
 
 
 def times_faster(workload: Workload, launch: Deployment, setting: Setting) -> float:
-    """The fastest of PyTorch's times over that of one launch, back to back or in a layer, whichever is less.
+    """Return the speedup of a launch over the fastest PyTorch configuration, the lesser of back to back and in a layer.
 
-    On the current CUDA device. PyTorch runs its ops, or those of ``Workload.fused``.
+    Times are taken on the current CUDA device. PyTorch runs its own ops, or those of ``Workload.fused``.
 
     Raises:
-        InterlaceError: the launch is wrong, or does not run here.
+        InterlaceError: the launch gives a wrong result, or does not run on this device.
     """
     problem = Problem(workload, launch.device)
     executor = launch.make(setting)

@@ -1,13 +1,12 @@
-"""Which settings are worth measuring, by prediction.
+"""Rank settings by prediction to decide which ones to measure.
 
-Settings that differ in nothing that prediction knows of, as in how many loads are in flight, make the same plan. It is
-predicted once, and counts once among the best; settings that do not even differ in that are the same launch, of which
-the first is kept.
+Settings that make the same plan are the same launch. The plan is predicted once, and only the first of these settings
+is ranked. Example, where the grid of ``a`` has a single group of rows:
 
     setting                       predicted us    rank
-    a, 4 stages in flight         60              1
+    a                             60              1
     b                             61              2
-    a, 6 stages in flight         60              1      the best 2 are all three of these
+    a, groups of 8                60              none, same plan as a
     c                             70              3
 """
 
@@ -19,18 +18,18 @@ from dataclasses import dataclass
 from interlace.deploy import Deployment
 from interlace.policies.setting import Setting
 
-_CHEAP, _EACH = 1 << 16, 64  # touches that a prediction tells apart; so many of each item in any case
+_CHEAP, _EACH = 1 << 16, 64  # number of touches that a prediction resolves; minimum per item
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A setting and what is predicted of it.
+    """A setting and its prediction.
 
     Attributes:
-        setting: which.
-        predicted_us: time of one run.
-        dram_read_bytes: read from memory, with cold caches.
-        plan: equal for settings that make the same plan.
+        setting: setting that was predicted.
+        predicted_us: microseconds of one run.
+        dram_read_bytes: bytes read from memory, with cold caches.
+        plan: number of the plan, unique among ranked settings.
     """
 
     setting: Setting
@@ -42,12 +41,12 @@ class Ranked:
 def rank(
     case: Deployment, settings: Sequence[Setting], progress: Callable[[int], None] = lambda done: None
 ) -> list[Ranked]:
-    """All settings that make different launches, the fastest by prediction first; of equals, the one given first.
+    """Rank all settings that make different plans by predicted time, fastest first; ties keep the given order.
 
     Raises:
         SimulationError: a plan is too large to simulate.
     """
-    # Both load numba, which takes as long as a command that predicts nothing.
+    # Both import numba, which takes as long as a command that predicts nothing.
     from interlace.planner.predict import Prediction, predict
     from interlace.planner.search import identity
 
@@ -69,7 +68,7 @@ def rank(
 
 
 def best(ranked: Iterable[Ranked], top: int, needed: Setting) -> list[Ranked]:
-    """Settings of the ``top`` plans that are predicted best, and of the needed one's."""
+    """Return the settings of the ``top`` plans with the best predictions, and of the needed setting's plan."""
     ranked = list(ranked)
     kept = set(list(dict.fromkeys(r.plan for r in ranked))[:top])
     kept.add(next(r.plan for r in ranked if r.setting == needed))

@@ -1,7 +1,7 @@
-"""Which setting is fastest for a workload on this GPU: predict many, measure the few that look best, keep the winner.
+"""Find the fastest setting for a workload on this GPU: predict many, measure the most promising, cache the winner.
 
-The settings to measure are compiled in parallel, compared with float64, and timed in one process, interleaved. The
-default setting is always among them, so that what is found is never slower than what one has without a search.
+The settings to measure are compiled in parallel, checked against float64, and timed interleaved in one process. The
+default setting is always among them, so the result is never slower than the default.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from interlace.tune.library import times_faster
 from interlace.tune.rank import Ranked, best, rank
 from interlace.workloads.base import Workload
 
-#: Called with what goes on, how much of it is done, and of how much.
+#: Callback that receives the current activity, the amount done and the total amount.
 Progress = Callable[[str, int, int], None]
-#: Times in microseconds of those settings that run and are right; the first one must be.
+#: Function that returns the microseconds of the settings that run correctly; the first setting must.
 Measure = Callable[["Case", Sequence[Setting], Progress], Mapping[Setting, float]]
 
 TOP = 8
@@ -35,25 +35,25 @@ _ROUNDS = 25
 
 @dataclass(frozen=True)
 class Case:
-    """A workload as one launch."""
+    """A workload and its deployment as one launch."""
 
     workload: Workload
     deployment: Deployment
 
     @staticmethod
     def of(workload: Workload, device: DeviceSpec) -> Case:
-        """By the fastest executor that can. Raises PlanError if none can."""
+        """Deploy a workload by the fastest executor that can run it. Raises PlanError if none can."""
         return Case(workload, deployment(workload.graph(device), device))
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting that was to be measured.
+    """A setting that was selected for measurement.
 
     Attributes:
-        setting: which.
-        predicted_us: time of one run by prediction.
-        us: as measured; None if it did not compile, did not run, or was wrong.
+        setting: setting that was selected.
+        predicted_us: predicted microseconds of one run.
+        us: measured microseconds; None if it did not compile, did not run, or gave a wrong result.
     """
 
     setting: Setting
@@ -62,25 +62,25 @@ class Candidate:
 
     @property
     def off(self) -> float | None:
-        """By which part of the measured time the prediction is too long, negative if too short."""
+        """Relative error of the prediction: positive if it is longer than the measured time, negative if shorter."""
         return None if self.us is None else self.predicted_us / self.us - 1
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the candidate as JSON data."""
         figures = {"predicted_us": self.predicted_us, "us": self.us, "off": self.off}
         return {"setting": self.setting.to_data(), **figures}
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the search found for a workload.
+    """Result of the search for a workload.
 
     Attributes:
-        workload: which.
-        executor: by which it runs.
-        predicted: settings whose time was predicted.
-        candidates: those that were to be measured, the fastest first, those that failed last.
-        default: the default setting; it is one of them, and ran.
+        workload: workload that was tuned.
+        executor: name of the executor that runs it.
+        predicted: number of settings that were predicted.
+        candidates: settings that were selected for measurement, fastest first, failed ones last.
+        default: default setting; it is one of the candidates and ran.
     """
 
     workload: Workload
@@ -91,29 +91,29 @@ class Tuned:
 
     @property
     def tried(self) -> int:
-        """Candidates that ran and were right."""
+        """Number of candidates that ran with a correct result."""
         return sum(c.us is not None for c in self.candidates)
 
     @property
     def best(self) -> Setting:
-        """The fastest."""
+        """Fastest setting."""
         return self.candidates[0].setting
 
     @property
     def best_us(self) -> float:
-        """Its time."""
+        """Microseconds of the fastest setting."""
         return self._us(self.best)
 
     @property
     def default_us(self) -> float:
-        """The time of the default, from the same interleaved rounds."""
+        """Microseconds of the default setting, from the same interleaved rounds."""
         return self._us(self.default)
 
     def _us(self, setting: Setting) -> float:
         return next(c.us for c in self.candidates if c.setting == setting and c.us is not None)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the result as JSON data."""
         return {
             "size": getattr(self.workload, self.workload.size),
             "workload": self.workload.facts(),
@@ -132,24 +132,24 @@ def tune(
     top: int = TOP,
     progress: Progress = lambda what, done, total: None,
 ) -> Iterator[Tuned]:
-    """Search for each workload in turn, on the current CUDA device, and store what is best.
+    """Search for each workload in turn on the current CUDA device, and cache the best setting.
 
     Args:
-        workloads: any.
-        top: how many of the plans that are predicted best are measured, beside the default.
+        workloads: workloads to tune.
+        top: number of plans to measure, by best prediction, in addition to the default.
 
     Raises:
         NoDeviceError: there is no CUDA device.
-        PlanError: no executor runs it as one launch.
-        ResultError, DeviceError: the default setting is wrong, or does not run here.
+        PlanError: no executor runs a workload as one launch.
+        ResultError, DeviceError: the default setting gives a wrong result, or does not run on this device.
         StoreError: the cache cannot be written.
     """
     with _storing("settings"):
-        store.make_store()  # before any time is spent
+        store.make_store()  # fail before any time is spent
     for workload in workloads:
         case = Case.of(workload, here())
         with _running(case):
-            case.deployment.make(case.deployment.default)  # says at once if this GPU will not do
+            case.deployment.make(case.deployment.default)  # fail early if this GPU does not suffice
         found = search(case, top, measured, progress)
         with _running(case):
             library_us = found.best_us * times_faster(workload, case.deployment, found.best)
@@ -160,7 +160,7 @@ def tune(
 
 @contextmanager
 def _storing(what: str) -> Iterator[None]:
-    """Say what cannot be kept, and where."""
+    """Turn an OSError into a StoreError that names what cannot be cached and where."""
     try:
         yield
     except OSError as error:
@@ -171,13 +171,13 @@ def _storing(what: str) -> Iterator[None]:
 
 
 def search(case: Case, top: int, measure: Measure, progress: Progress) -> Tuned:
-    """The best setting of one case. Stores nothing.
+    """Search for the best setting of one case. Nothing is cached.
 
     Args:
-        case: what to tune.
-        top: how many of the plans that are predicted best are measured, beside the default.
-        measure: times settings.
-        progress: told what goes on.
+        case: case to tune.
+        top: number of plans to measure, by best prediction, in addition to the default.
+        measure: function that times settings.
+        progress: callback that reports the current activity.
     """
     settings, default = list(case.deployment.settings()), case.deployment.default
     what = f"{_what(case)}: predicting"
@@ -194,10 +194,10 @@ def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) ->
 
 
 def measured(case: Case, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
-    """Median microseconds of one run of each setting that runs and is right, on the current CUDA device.
+    """Return the median microseconds of one run for each setting that runs correctly on the current CUDA device.
 
     Raises:
-        ResultError, DeviceError: the first setting is wrong, or does not run here.
+        ResultError, DeviceError: the first setting gives a wrong result, or does not run on this device.
     """
     with _running(case):
         return _measured(case, settings, progress)
@@ -223,12 +223,12 @@ def _measured(case: Case, settings: Sequence[Setting], progress: Progress) -> Ma
 
 
 def _checked(problem: Problem, case: Case, setting: Setting, needed: bool) -> DeviceExecutor | None:
-    """An executor that has given the right result; None if it cannot, unless it is needed."""
+    """Return an executor with a checked result; None if the setting fails and is not needed."""
     try:
         with _running(case):
             executor = case.deployment.make(setting)
             problem.check(executor)
-    except LaunchEndedError:  # no other runs in this process any more
+    except LaunchEndedError:  # no other launch can run in this process any more
         raise
     except InterlaceError:
         if needed:
