@@ -1,4 +1,4 @@
-"""Data that goes through a device in chunks: to it, through a computation and back, all at once on streams."""
+"""Process data on a device in chunks, with upload, computation and download overlapped on CUDA streams."""
 
 from __future__ import annotations
 

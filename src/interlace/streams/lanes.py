@@ -1,4 +1,7 @@
-"""Streams that the parts of a pipeline run on, and buffers in pinned memory and on the device. On a CPU, neither."""
+"""CUDA streams for the stages of a pipeline, and buffers in pinned host memory and on the device.
+
+On a CPU, stages run on the host without streams.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_WAYS = 3  # in, through and out
+_WAYS = 3  # number of stages: upload, compute, download
 
 
 class Lane:
-    """A stream, or on a CPU the host itself, which has done its work when it returns."""
+    """A CUDA stream, or on a CPU the host itself, where work is complete when it returns."""
 
     def __init__(self, stream: torch.cuda.Stream | None) -> None:
         self._stream = stream
@@ -25,10 +28,10 @@ class Lane:
     def run(
         self, work: Callable[..., T], *of: object, after: torch.cuda.Event | None = None
     ) -> tuple[T, torch.cuda.Event | None]:
-        """Enqueue what ``work(*of)`` enqueues, behind an event of another lane; its result, and an event behind it.
+        """Enqueue ``work(*of)`` after an event of another lane; return its result and an event recorded after it.
 
-        Tensors are given in ``of``, not in a closure: the frame of a function that fails keeps its closure, and with
-        it what lies there, for as long as somebody keeps the error.
+        Pass tensors in ``of``, not in a closure. The frame of a function that fails keeps its closure, and the tensors
+        in it, alive for as long as the error is referenced.
         """
         if self._stream is None:
             return work(*of), None
@@ -41,20 +44,20 @@ class Lane:
         return result, self._stream.record_event()
 
     def drain(self) -> None:
-        """Wait for all that was enqueued; after a failure of the device, for nothing."""
+        """Wait for all enqueued work; after a device failure, return without waiting."""
         if self._stream is not None:
             with suppress(RuntimeError):
                 self._stream.synchronize()
 
 
 def open_lanes(device: str, count: int) -> tuple[Any, list[Lane]]:
-    """The device, and a lane for each way in, through and out, of which some share a stream if there are fewer.
+    """Open the device and a lane for each of upload, compute and download; stages share streams if ``count`` is small.
 
-    What is computed shares the stream of the way out, and then all three one. They begin behind what the caller's
-    stream has.
+    With two streams, compute and download share one; with one stream, all three share it. The lanes start after the
+    work that is already on the caller's current stream.
 
     Raises:
-        NoDeviceError: no PyTorch, or no such device.
+        NoDeviceError: PyTorch is not installed, or there is no such device.
     """
     try:
         import torch
@@ -77,9 +80,9 @@ def open_lanes(device: str, count: int) -> tuple[Any, list[Lane]]:
 
 @cache
 def _streams(device: int) -> tuple[torch.cuda.Stream, ...]:
-    """Streams of a device, the same for every pipeline: memory that is freed stays with the stream that it was for.
+    """Return the streams of a device, the same for every pipeline: freed memory stays bound to its stream.
 
-    On others a pipeline would allocate all its buffers anew, during which the device stands still.
+    With new streams, each pipeline would allocate all its buffers again, and the device is idle during allocation.
     """
     import torch
 
@@ -87,12 +90,12 @@ def _streams(device: int) -> tuple[torch.cuda.Stream, ...]:
 
 
 class Buffer:
-    """Memory of a fixed size, of which each chunk takes the beginning.
+    """Memory of a fixed size; each chunk uses a prefix of it.
 
     Args:
-        nbytes: how much.
-        device: where; None for the host.
-        pinned: of the host, where copies to and from a GPU run beside other work.
+        nbytes: size in bytes.
+        device: device of the memory; None for the host.
+        pinned: True for pinned host memory, so that copies to and from a GPU overlap other work.
     """
 
     def __init__(self, nbytes: int, device: torch.device | None, pinned: bool = False) -> None:
@@ -101,10 +104,10 @@ class Buffer:
         self.bytes = torch.empty(nbytes, dtype=torch.uint8, device=device or "cpu", pin_memory=pinned)
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A contiguous tensor of the shape and dtype of another.
+        """Return a contiguous tensor in the buffer with the shape and dtype of another tensor.
 
         Raises:
-            ShapeError: it has more bytes.
+            ShapeError: the tensor has more bytes than the buffer.
         """
         if tensor.nbytes > len(self.bytes):
             raise ShapeError(
@@ -114,23 +117,23 @@ class Buffer:
         return self.bytes[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def holds(self, value: object) -> bool:
-        """Whether a tensor or an array lies in here, also one in a tuple, a dict or a list, whose members are alike."""
+        """Return True if a tensor or array is in this buffer, or one in a tuple, a dict or a (homogeneous) list."""
         if isinstance(value, (tuple, dict, list)):
             members = value.values() if isinstance(value, dict) else value[:1] if isinstance(value, list) else value
             return any(self.holds(member) for member in members)
         array = getattr(value, "__array_interface__", None)
         start = array["data"][0] if array else -1
         if hasattr(value, "data_ptr"):
-            with suppress(RuntimeError):  # of a sparse tensor, which is a copy
+            with suppress(RuntimeError):  # a sparse tensor, which is a copy
                 start = value.data_ptr()
         return bool(0 <= start - self.bytes.data_ptr() < len(self.bytes))
 
 
 def checked(tensor: object, who: str, on: str) -> torch.Tensor:
-    """A tensor that a user's function returned, without its gradients.
+    """Return the tensor that a user's function returned, detached from its gradients.
 
     Raises:
-        DeviceError: it is none, or lies elsewhere.
+        DeviceError: it is not a tensor, or is in the wrong memory.
     """
     import torch
 

@@ -1,12 +1,12 @@
-"""A pipeline of chunks: upload, compute, download, each on a stream of its own, so that three chunks are under way.
+"""A pipeline over chunks: upload, compute and download run on separate streams, so that three chunks are in flight.
 
     upload      0   1   2   3
     compute         0   1   2   3
     download            0   1   2   3
 
-The host enqueues the three parts of a chunk with events between them and goes on to the next; it waits only for the
-oldest chunk, when ``streams + 1`` are under way, so memory is bounded however many chunks there are, and no more of
-them are drawn than there is room for.
+The host enqueues the three stages of a chunk with events between them and continues with the next chunk. It waits only
+for the oldest chunk, and only when ``streams + 1`` chunks are in flight. So memory is bounded however many chunks there
+are, and chunks are fetched from the iterable only when there is room for them.
 """
 
 from __future__ import annotations
@@ -41,28 +41,30 @@ def pipeline(
     device: str = "cuda",
     progress: bool = False,
 ) -> list[R]:
-    """Take every chunk to a device, compute with it there, and bring the result back, with all three at once.
+    """Upload each chunk to a device, compute with it and download the result, with the three stages overlapped.
 
     Args:
-        chunks: anything; drawn one by one, when there is room.
-        upload: the tensor of a chunk in host memory. It is copied into a pinned buffer and from there to the device;
-            a contiguous tensor in pinned memory goes as it is, and then must stay so until the chunk's download.
-        compute: a tensor on the device from that one, which it may overwrite but not keep. It runs on a stream of its
-            own, behind what the caller's stream had.
-        download: what to keep of a chunk, given the result in a pinned buffer that later chunks overwrite.
-        streams: 3, or 2 to compute and download on the same one, or 1 for everything.
-        device: a CUDA device; or "cpu", where one part follows the other.
-        progress: show a bar on standard error.
+        chunks: iterable of chunks; each is fetched only when there is room for it.
+        upload: function that returns the host tensor of a chunk. The tensor is copied into a pinned buffer and from
+            there to the device. A contiguous tensor in pinned memory is copied directly; it must then stay unchanged
+            until the chunk's download.
+        compute: function that returns a device tensor from the uploaded one, which it may overwrite but not keep. It
+            runs on a stream of its own, after the work on the caller's current stream.
+        download: function that returns the result of a chunk, given the computed tensor in a pinned buffer that later
+            chunks overwrite.
+        streams: number of streams: 3, or 2 to compute and download on the same one, or 1 for everything.
+        device: CUDA device; or "cpu", where the stages run one after another.
+        progress: True to show a progress bar on standard error.
 
     Returns:
         What ``download`` returned for each chunk, in order.
 
     Raises:
-        ChunkError: a part of a chunk failed, or a chunk has more bytes than the first one. Its cause is the error that
-            it failed with. Chunks before it are delivered, later ones are not, and the device is done with the buffers,
-            which are free but for what frames of the caller's own functions hold.
-        ArgumentError: another number of streams, or something that is not iterable or not a function.
-        NoDeviceError: no PyTorch, or no such device.
+        ChunkError: a stage of a chunk failed, or a chunk has more bytes than the first one. Its cause is the original
+            error. Chunks before it are delivered, later ones are not. The device no longer uses the buffers, and they
+            are freed unless frames of the caller's own functions hold them.
+        ArgumentError: the number of streams is out of range, or an argument is not iterable or not a function.
+        NoDeviceError: PyTorch is not installed, or there is no such device.
     """
     if not isinstance(chunks, Iterable):
         raise ArgumentError(f"pipeline: chunks is {shown(chunks)}; pass something to iterate over, such as a list")
@@ -86,7 +88,7 @@ def pipeline(
 
 @dataclass
 class _Slot:
-    """Buffers of one chunk that is under way: to send from, on the device, and to receive in."""
+    """Buffers of one chunk in flight: pinned upload buffer, device buffer, and download buffer."""
 
     sent: Buffer | None = None
     there: Buffer | None = None
@@ -95,7 +97,7 @@ class _Slot:
 
 @dataclass
 class _Flight(Generic[T]):
-    """A chunk under way; ``result`` is on the device, and on the host when ``arrived`` has come."""
+    """A chunk in flight; ``result`` is on the device, and on the host after the event ``arrived``."""
 
     number: int
     chunk: T
@@ -106,7 +108,7 @@ class _Flight(Generic[T]):
 
 
 class _Line(Generic[T, R]):
-    """The chunks under way, and what is done with each."""
+    """The chunks in flight and the functions that process them."""
 
     def __init__(
         self,
@@ -121,11 +123,11 @@ class _Line(Generic[T, R]):
         self._place, (self._to, self._through, self._back) = place, lanes
         self._lanes, self._free = lanes, slots
         self._flights: deque[_Flight[T]] = deque()
-        self._sent_bytes = self._received_bytes = -1  # of the first chunk
+        self._sent_bytes = self._received_bytes = -1  # sizes of the first chunk; -1 until known
         self.results: list[R] = []
 
     def run(self, chunks: Iterator[T], advance: Callable[[], None]) -> list[R]:
-        """All results."""
+        """Process all chunks and return their results."""
         number = 0
         try:
             while True:
@@ -139,7 +141,7 @@ class _Line(Generic[T, R]):
                 self._send(number, chunk)
                 number += 1
         except ChunkError as error:
-            if error.chunk == number:  # else it was a delivery, behind which nothing counts
+            if error.chunk == number:  # otherwise a delivery failed, and later chunks are not delivered
                 self._deliver_all(advance)
                 error.delivered = len(self.results)
             raise
@@ -147,14 +149,14 @@ class _Line(Generic[T, R]):
         return self.results
 
     def close(self) -> None:
-        """Wait for the device and forget all buffers."""
+        """Wait for the device and drop all buffers."""
         for lane in self._lanes:
             lane.drain()
         self._flights.clear()
         self._free.clear()
 
     def _send(self, number: int, chunk: T) -> None:
-        """Enqueue all three parts of a chunk."""
+        """Enqueue all three stages of a chunk."""
         slot = self._free[-1]
         with _part("upload", number, self.results):
             there, uploaded = self._sent(slot, checked(self._upload(chunk), "upload", "cpu"))
@@ -168,7 +170,7 @@ class _Line(Generic[T, R]):
         self._flights.append(_Flight(number, chunk, slot, result, arriving, arrived))
 
     def _sent(self, slot: _Slot, host: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """A tensor of the host on its way into the slot's buffer on the device."""
+        """Enqueue the copy of a host tensor into the slot's device buffer; return the device tensor and an event."""
         if self._sent_bytes < 0:
             self._sent_bytes = host.nbytes
         if slot.there is None:
@@ -192,7 +194,7 @@ class _Line(Generic[T, R]):
             self._deliver(advance)
 
     def _deliver(self, advance: Callable[[], None]) -> None:
-        """Wait for the oldest chunk and hand it over."""
+        """Wait for the oldest chunk and pass it to ``download``."""
         flight = self._flights.popleft()
         with _part("download", flight.number, self.results):
             if flight.arrived is not None:
@@ -212,7 +214,7 @@ def _copy(to: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _part(name: str, number: int, results: list[Any]) -> Iterator[None]:
-    """Name the chunk and the part in which something fails."""
+    """Name the chunk and the stage in which an error occurs."""
     try:
         yield
     except Exception as error:
@@ -226,23 +228,23 @@ def _part(name: str, number: int, results: list[Any]) -> Iterator[None]:
 
 
 def _forget(trace: TracebackType | None) -> TracebackType | None:
-    """Clear our own frames, which would keep buffers for as long as somebody keeps the error. The rest of the trace."""
+    """Clear the pipeline's own frames, which hold buffers while the error is referenced; return the other frames."""
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("interlace.streams"):
-        with suppress(RuntimeError):  # of a frame that still runs, which is the pipeline's own
+        with suppress(RuntimeError):  # the pipeline's own frame is still running
             trace.tb_frame.clear()
         trace = trace.tb_next
     return trace
 
 
 def _begun_outside(cause: BaseException | None) -> BaseException | None:
-    """A cause, whose traceback begins where the caller's function was called, or the library."""
+    """Return a cause whose traceback begins where the caller's function or the library was called."""
     if cause is not None:
         cause.__traceback__ = _forget(cause.__traceback__)
     return cause
 
 
 def _bar(total: int | None) -> AbstractContextManager[Callable[[], None]]:
-    """A progress bar; what it gives moves it on by a chunk."""
+    """Open a progress bar that yields a function to advance it by one chunk."""
     from rich.console import Console
     from rich.progress import Progress
 
