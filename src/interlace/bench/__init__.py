@@ -1,1 +1,1 @@
-"""Measuring: the timing protocol, baselines, and records."""
+"""Benchmarks: timing protocol, baselines and records."""

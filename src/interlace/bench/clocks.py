@@ -1,9 +1,9 @@
-"""SM clock and power while something runs on a GPU, as the driver's management library (NVML) reads them.
+"""SM clock and power of a GPU while variants run, read through the driver's management library (NVML).
 
-Where arithmetic is the limit, power decides: the same launch has two times, by the clock that the power leaves. So such
-times are kept with both. A thread reads them again and again beside the rounds; a clock counts for whoever ran when it
-was read. Power is a mean over the last second (NVML API, ``nvmlDeviceGetPowerUsage``), longer than any turn of one
-variant, so it is one figure for all of them.
+For compute-bound launches, power decides the time: the power limit sets the clock, and the clock sets the time. So the
+times of such launches are recorded with clock and power. A thread reads both repeatedly during the rounds, and assigns
+each clock reading to the variant that was running. Power is a mean over the last second (NVML API,
+``nvmlDeviceGetPowerUsage``), longer than any replay of one variant, so there is one figure for all variants.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 
 @dataclass(frozen=True)
 class Clocks:
-    """Medians of what was read.
+    """Medians of the readings.
 
     Attributes:
-        sm_mhz: of the SMs, by who ran.
-        watts: of the GPU, over all that ran.
+        sm_mhz: SM clock in MHz, by variant.
+        watts: power of the GPU in watts, over all variants.
     """
 
     sm_mhz: Mapping[str, float]
@@ -34,18 +34,18 @@ class Clocks:
 
 
 class Meter(Protocol):
-    """What tells clock and power; raises OSError where it does not."""
+    """Source of clock and power readings; raises OSError if there is no reading."""
 
     def read(self) -> tuple[int, float]:
-        """The clock of the SMs in MHz, and watts."""
+        """Read the SM clock in MHz and the power in watts."""
 
 
 @dataclass
 class Watch:
-    """What a thread has read so far.
+    """Readings of a thread so far.
 
     Attributes:
-        running: who runs now; what is read while it is None does not count.
+        running: variant that is running; readings while it is None are ignored.
     """
 
     running: str | None = None
@@ -53,13 +53,13 @@ class Watch:
     _watts: list[float] = field(default_factory=list)
 
     def clocks(self) -> Clocks | None:
-        """None if nothing was read."""
+        """Return the medians of the readings, or None if there are none."""
         if not self._watts:
             return None
         return Clocks({name: float(median(values)) for name, values in self._mhz.items()}, median(self._watts))
 
     def note(self, name: str | None, mhz: int, watts: float) -> None:
-        """A reading, and who ran when it was begun."""
+        """Record a reading and the variant that was running when the reading began."""
         if name is not None:
             self._mhz.setdefault(name, []).append(mhz)
             self._watts.append(watts)
@@ -67,7 +67,7 @@ class Watch:
 
 @contextmanager
 def watching(meter: Meter | None) -> Iterator[Watch]:
-    """Read in a thread while the block runs; without a meter nothing is, nor once it fails."""
+    """Read clock and power in a thread while the block runs; read nothing without a meter or after it fails."""
     watch, over = Watch(), Event()
     if meter is None:
         yield watch
@@ -89,13 +89,13 @@ def watching(meter: Meter | None) -> Iterator[Watch]:
 
 
 class Nvml:
-    """A GPU in NVML.
+    """Meter of one GPU through NVML.
 
     Args:
-        uuid: as CUDA has it.
+        uuid: UUID of the GPU as reported by CUDA.
 
     Raises:
-        OSError: there is no such library, or it does not know the GPU, its clock or its power.
+        OSError: NVML is not installed, or does not report the GPU, its clock or its power.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -107,7 +107,7 @@ class Nvml:
         self.read()
 
     def read(self) -> tuple[int, float]:
-        """The clock of the SMs in MHz, and watts."""
+        """Read the SM clock in MHz and the power in watts."""
         mhz, milliwatts = ctypes.c_uint(), ctypes.c_uint()
         self._call("nvmlDeviceGetClockInfo", self._gpu, _SM_CLOCK, ctypes.byref(mhz))
         self._call("nvmlDeviceGetPowerUsage", self._gpu, ctypes.byref(milliwatts))
@@ -120,7 +120,7 @@ class Nvml:
 
 
 def meter_of(torch: Any, device: Any) -> Meter | None:
-    """Of a CUDA device of PyTorch; None where the driver does not tell."""
+    """Return the meter of a PyTorch CUDA device, or None if the driver does not report clock and power."""
     try:
         return Nvml(str(torch.cuda.get_device_properties(device).uuid))
     except (OSError, AttributeError):

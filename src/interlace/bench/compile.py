@@ -1,4 +1,4 @@
-"""Launches compiled ahead, many at a time."""
+"""Parallel compilation of launches ahead of their first run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from interlace.executors.device import DeviceExecutor
 
 
 def compile_launches(makers: Sequence[Callable[[], DeviceExecutor]], pool: Executor | None = None) -> Iterator[int]:
-    """Compile the launches of every executor in parallel, into Triton's cache; yields how many are left.
+    """Compile the launches of all executors in parallel into Triton's cache; yield how many executors are left.
 
-    What does not compile is left to its first run, which reports it.
+    Compile errors are ignored; the first run of the launch reports them.
 
     Args:
-        makers: make an executor each; other processes get them by pickle.
-        pool: of ``compilers``; by default one of its own, of as many processes as there is work for.
+        makers: functions that make one executor each; they are pickled to other processes.
+        pool: pool from ``compilers``; None for a temporary one with up to one process per maker.
     """
     if pool is None:
         with compilers(len(makers)) as own:
@@ -28,10 +28,10 @@ def compile_launches(makers: Sequence[Callable[[], DeviceExecutor]], pool: Execu
 
 
 def compilers(most: int | None = None, share: int = 1) -> Executor:
-    """Processes that compile: all but two of the CPUs, and no more than ``most``. Each takes a GPU context.
+    """Return a pool of compiling processes: all but two of the CPUs, at most ``most``. Each has a GPU context.
 
     Args:
-        share: how many such pools the machine has at once.
+        share: number of such pools on the machine at once.
     """
     count = max(1, (os.cpu_count() or 2) // share - 2)
     return ProcessPoolExecutor(count if most is None else max(1, min(count, most)), mp_context=get_context("spawn"))

@@ -10,14 +10,14 @@ from itertools import takewhile
 
 from interlace.core.errors import ProfilerError
 
-_FORBIDDEN = "ERR_NVGPUCTRPERM"  # what ncu says then, whatever its exit code
+_FORBIDDEN = "ERR_NVGPUCTRPERM"  # printed by ncu if it lacks the permission, whatever its exit code
 
 
 def find_ncu() -> str:
-    """The path of ``ncu``.
+    """Return the path of ``ncu``.
 
     Raises:
-        ProfilerError: it is not there.
+        ProfilerError: ``ncu`` is not on the PATH.
     """
     ncu = shutil.which("ncu")
     if ncu is None:
@@ -28,19 +28,19 @@ def find_ncu() -> str:
 def count_launches(
     command: Sequence[str], kernel: str, metrics: Mapping[str, str], *, flush: bool = True
 ) -> list[dict[str, float]]:
-    """Counters of every launch of a kernel in a command, in launch order.
+    """Run a command under ``ncu`` and return the counters of every launch of a kernel, in launch order.
 
     Args:
-        command: what to run.
+        command: command line to run.
         kernel: name of the kernel.
-        metrics: ``ncu`` metrics by the names that the result gives them, in base units (bytes, nanoseconds).
-        flush: empty the caches before each launch.
+        metrics: ``ncu`` metrics by their names in the result, in base units (bytes, nanoseconds).
+        flush: True to flush the caches before each launch.
 
     Raises:
-        ProfilerError: ``ncu`` is not there, may not read counters, or the command failed.
+        ProfilerError: ``ncu`` is missing or may not read counters, or the command failed.
     """
     ncu = find_ncu()
-    # Clocks as they are, because counters of a throttled chip say nothing about a run.
+    # Leave the clocks alone: counters at locked, lower clocks do not represent a normal run.
     options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
     options += ["--cache-control", "all" if flush else "none", "-k", f"regex:^{kernel}$"]
     options += ["--metrics", ",".join(metrics.values())]
@@ -57,17 +57,17 @@ def count_launches(
 
 
 def parse_counters(text: str, metrics: Mapping[str, str]) -> list[dict[str, float]]:
-    """The rows of ``ncu --csv --page raw``, amid whatever the profiled command printed.
+    """Return the rows of ``ncu --csv --page raw`` output, which may be mixed with output of the profiled command.
 
     Raises:
-        ProfilerError: no counters, or not those asked for.
+        ProfilerError: the output has no counters, or not the requested ones.
     """
     lines = text.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if head is None:
         raise ProfilerError("ncu counted nothing; does the kernel run, and may this user read the counters?")
-    table = takewhile(lambda line: line.startswith('"'), lines[head:])  # the command may print behind it
-    rows = list(csv.DictReader(table))[1:]  # below the names stand the units
+    table = takewhile(lambda line: line.startswith('"'), lines[head:])  # the command may print after the table
+    rows = list(csv.DictReader(table))[1:]  # the row after the header holds the units
     return [{name: _number(row, metric) for name, metric in metrics.items()} for row in rows]
 
 

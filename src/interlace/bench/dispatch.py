@@ -1,24 +1,24 @@
-"""Who takes which item when: how near each dispatch comes to the ideal, for items of equal and of unequal cost.
+"""Dispatch benchmark: how close each dispatch comes to the ideal time, for items of equal and unequal cost.
 
-The ideal is the work of all items over the workers, or the longest item if that is more. What an item costs is not
-known to whoever hands it out, so long items may begin when little else is left: with those of Zipf's law as long as
-here, no dispatch can do better than 1.03 times the ideal with 4,096 items on 132 workers, in the mean over orders; with
-items twice as long it would be 1.07. Costs of n items:
+The ideal is the total work divided by the number of workers, or the longest item if that is more. No dispatch knows the
+costs of items in advance, so long items may begin when little other work is left. With Zipf costs capped as below, no
+dispatch can average better than 1.03 times the ideal over orders, for 4,096 items on 132 workers; with items twice as
+long, 1.07. Costs of n items:
 
-    uniform     the same
+    uniform     all the same
     linear      i + 1 for item i
-    zipf        (r + 1)^-1.2 for the item of rank r, in random order, but no more than a twentieth of a worker's work
-    giant       the same, but one in the middle, which is as much as the work of a worker
+    zipf        (r + 1)^-1.2 for the item of rank r, in random order, capped at a twentieth of a worker's work
+    giant       all the same except one in the middle, which costs as much as the work of a worker
 
-What it takes beyond the ideal has four parts. With items of equal cost c, each worker has n / workers of them, rounded
-up, and
+The time beyond the ideal has four parts: launch, overhead per item, rounding, and the end of the run. With items of
+equal cost c, a worker has n / workers items, rounded up, and
 
     time of a run = launch + items of a worker * (c + overhead)
 
-where ``launch`` is the beginning and the end of a launch among others, and ``overhead`` the way from the end of an item
-to the beginning of the next on its worker. Two numbers of items tell the two apart. 4,096 items on 132 workers are 32
-each where 31.03 would be the ideal, 3.1 % by itself. The fourth part is the end, where costs are not equal. Runs are
-timed several at a time, one behind the other, so that launches do not wait for the host.
+``launch`` is the start and the end of a launch among others. ``overhead`` is the time from the end of an item to the
+start of the next on the same worker. Runs with two different numbers of items separate the two. Rounding: 4,096 items
+on 132 workers are 32 per worker instead of the ideal 31.03, a loss of 3.1 %. The end of the run costs time if costs are
+unequal. Several runs are enqueued back to back and timed together, so that launches do not wait for the host.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from interlace.planner.build import Choices, build
 Ints32 = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-#: What decides the figures.
+#: Rooms and modules that the figures depend on.
 MEASURES = ("executors", "kernels/primitives", "kernels/spin", "kernels/templates.py", "launch")
-_MEAN_NS = 20_000  # of an item: about what a tile of a matmul takes
+_MEAN_NS = 20_000  # mean cost of an item: about the time of a matmul tile
 _EXPONENT = 1.2
-_LONGEST = 0.05  # of a worker's work: a longer item would be split
+_LONGEST = 0.05  # maximum cost of an item as a share of a worker's work: a longer item would be split
 _ROUNDS = 20
-_RUNS = 8  # timed at a time
+_RUNS = 8  # number of runs timed together
 
 
 @dataclass(frozen=True)
 class _Way:
-    """Who hands out the items: what a row calls it, and what the plan is built with."""
+    """A dispatch to measure: its name in the rows, its executor, and the arguments of its plan."""
 
     name: str
     executor: type[DeviceExecutor]
@@ -68,11 +68,11 @@ class _Way:
     by_host: bool = False
 
     def plan(self, items: int, workers: int) -> Plan:
-        """Of so many items."""
+        """Build the plan of this number of items."""
         return build(_graph(items), Choices(workers, self.dispatch, stealing=self.stealing))
 
     def make(self, plan: Plan) -> DeviceExecutor:
-        """Ready to run, with a ``close`` if the host hands out."""
+        """Return an executor of the plan; it has a ``close`` method if the host dispatches."""
         options = Options(dependent_launch=self.dispatch in self.executor.overlapping)
         if not self.by_host:
             return self.executor(plan, options)
@@ -101,7 +101,7 @@ _WAYS = (
 
 @dataclass(frozen=True)
 class _Items:
-    """As many items for each way to hand them out, of several costs by their name."""
+    """Plans of the same number of items by dispatch, and costs of the items by name."""
 
     plans: Mapping[_Way, Plan]
     costs: Mapping[str, Ints32]
@@ -109,19 +109,19 @@ class _Items:
 
 @dataclass(frozen=True)
 class Row:
-    """Items of some costs under one dispatch.
+    """Times of one cost distribution under one dispatch.
 
     Attributes:
-        costs: which; see the module.
-        executor: by name.
-        dispatch: which, by its name on the command line; the dispatcher on the host is measured only.
-        ideal_us: the least that it could take.
-        predicted_us: on the simulated machine.
-        us: median on the GPU; None if nothing ran.
-        busy: share of the workers' time that items take, as measured, or as predicted if nothing ran.
-        overhead_ns: what an item takes of its worker beyond its cost, the same; of uniform costs, where all workers
-            have several, else None.
-        launch_us: what a run takes beside its items, the same.
+        costs: name of the cost distribution (see the module).
+        executor: name of the executor.
+        dispatch: name of the dispatch on the command line; the dispatcher on the host is only measured.
+        ideal_us: lower bound on the time in microseconds.
+        predicted_us: microseconds on the simulated machine.
+        us: median microseconds on the GPU; None if nothing ran.
+        busy: share of the workers' time that is spent in items, measured if anything ran, else predicted.
+        overhead_ns: nanoseconds per item beyond its cost, measured or predicted likewise; None unless costs are uniform
+            and workers have several items.
+        launch_us: microseconds of a run outside its items, under the same conditions as ``overhead_ns``.
     """
 
     costs: str
@@ -135,7 +135,7 @@ class Row:
     launch_us: float | None
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the row as JSON data."""
         return asdict(self)
 
 
@@ -149,7 +149,7 @@ def _linear(items: int, workers: int) -> Floats:
 
 def _zipf(items: int, workers: int) -> Floats:
     costs: Floats = np.linspace(1.0, items, items, dtype=np.float64) ** -_EXPONENT
-    for _ in range(items):  # what is cut off the longest lowers the mean, and with it what is too long
+    for _ in range(items):  # capping the longest items lowers the mean, which lowers the cap again
         longest = _LONGEST * costs.sum() / workers
         if costs.max() <= longest * (1 + 1e-6) or items <= workers / _LONGEST:
             break
@@ -161,13 +161,13 @@ def _zipf(items: int, workers: int) -> Floats:
 def _giant(items: int, workers: int) -> Floats:
     costs = np.ones(items)
     if workers > 1:
-        costs[items // 2] = max(1.0, (items - 1) / (workers - 1))  # what the others are of each other worker
+        costs[items // 2] = max(1.0, (items - 1) / (workers - 1))  # work of each other worker
     return costs
 
 
 _EVEN = "uniform"
 
-#: Costs by name: items, workers -> what each costs, in any unit.
+#: Cost distributions by name: functions of items and workers that return the cost of each item, in any unit.
 COSTS: Mapping[str, Callable[[int, int], Floats]] = {
     _EVEN: _uniform,
     "linear": _linear,
@@ -177,10 +177,10 @@ COSTS: Mapping[str, Callable[[int, int], Floats]] = {
 
 
 def costs_ns(kind: str, items: int, workers: int) -> Ints32:
-    """What each item costs, in whole nanoseconds, 20 us in the mean.
+    """Return the cost of each item in integer nanoseconds, with a mean of 20 us.
 
     Raises:
-        ArgumentError: no such costs, or fewer than one item or worker.
+        ArgumentError: the distribution is unknown, or there are fewer than one item or worker.
     """
     if kind not in COSTS or items < 1 or workers < 1:
         raise ArgumentError(f"{kind} costs of {items} items on {workers} workers; use one of {', '.join(COSTS)}")
@@ -190,12 +190,12 @@ def costs_ns(kind: str, items: int, workers: int) -> Ints32:
 
 
 def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
-    """Every dispatch for all costs, predicted for a device, and measured on the current one if it is here.
+    """Return a row per dispatch and costs: predicted for a device and, if ``measured``, timed on the current one.
 
     Raises:
-        ArgumentError: fewer than one item.
-        NoDeviceError, DeviceError: what is measured cannot run here.
-        ResultError: an item was left out.
+        ArgumentError: there are fewer than one item.
+        NoDeviceError, DeviceError: the measured executors cannot run on this device.
+        ResultError: an item did not run.
     """
     workers = device.sms
     ways = [
@@ -228,23 +228,23 @@ def _graph(items: int) -> Graph:
 def _row(
     kind: str, ns: Ints32, way: _Way, workers: int, predicted_us: float, us: float | None, one_us: float | None
 ) -> Row:
-    """``one_us`` took a run of one item for each worker, of even cost."""
+    """Build a row; ``one_us`` is the time of a run with one item per worker, of uniform cost."""
     total_us = float(ns.sum()) / 1e3
     took_us = predicted_us if us is None else us
     ideal_us, busy = max(total_us / workers, float(ns.max()) / 1e3), total_us / (workers * took_us)
     row = Row(kind, way.executor.name, way.name, ideal_us, predicted_us, us, busy, None, None)
     if one_us is None:
         return row
-    each, cost_us = -(-len(ns) // workers), float(ns[0]) / 1e3  # items of the worker that has most
+    each, cost_us = -(-len(ns) // workers), float(ns[0]) / 1e3  # number of items of the busiest worker
     overhead_us = (took_us - one_us) / (each - 1) - cost_us
     return replace(row, overhead_ns=overhead_us * 1e3, launch_us=one_us - cost_us - overhead_us)
 
 
 def predicted_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device: DeviceSpec) -> int:
-    """From the first item to the last on the simulated machine, of tiles that load nothing and take what they are told.
+    """Return the simulated time from the first to the last item, for tiles that load nothing and take ``ns`` each.
 
     Raises:
-        SimulationError, PlanError: as ``simulate``.
+        SimulationError, PlanError: see ``simulate``.
     """
     from interlace.sim.machine import Costs, op_rates, simulate
 
@@ -256,7 +256,7 @@ def predicted_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device:
 
 
 def _measured(sets: Sequence[_Items]) -> list[dict[tuple[str, _Way], float]]:
-    """Microseconds of a run of each, by costs and way; replays of all are interleaved."""
+    """Return the microseconds of a run by costs and way; replays of all are interleaved."""
     import torch
 
     from interlace.bench.timing import median_us

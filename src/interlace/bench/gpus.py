@@ -1,4 +1,4 @@
-"""Several measurements at once, on the GPUs of a host."""
+"""Run several measurements at once on the GPUs of a host."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Result = TypeVar("Result")
 def on_gpus(
     function: Callable[[Job], Result], jobs: Iterable[Job], gpus: int = 1, share: int = 1
 ) -> Iterator[tuple[Job, Result]]:
-    """Every job with what a function makes of it, in the order in which they end.
+    """Apply a function to every job and yield each job with its result, in the order of completion.
 
-    A job is taken from ``jobs`` when a process is free for it, so an iterator can end them early. With several GPUs, or
-    several processes on one, the function runs in processes that see one GPU each, and it and its jobs are sent there
-    by pickle. Processes that share a GPU take ``turns`` at it.
+    A job is taken from ``jobs`` when a process is free for it, so an iterator can end the jobs early. With several
+    GPUs, or several processes per GPU, the function runs in processes that see one GPU each. The function and its jobs
+    are pickled to them. Processes that share a GPU take ``turns`` at it.
 
     Args:
-        function: measures on the current CUDA device.
-        jobs: what to measure.
-        gpus: how many to use.
-        share: processes on each.
+        function: function that measures on the current CUDA device.
+        jobs: jobs to measure.
+        gpus: number of GPUs to use.
+        share: number of processes per GPU.
 
     Raises:
         ArgumentError: there are fewer GPUs.
-        NoDeviceError: there is none.
-        Exception: what the function raised.
+        NoDeviceError: there is no GPU.
+        Exception: whatever the function raised.
     """
     whole(gpus, "on_gpus", "gpus")
     torch, _ = open_device("cuda")
@@ -68,23 +68,23 @@ def on_gpus(
 
 
 def shares(gpus: int, cpus: int) -> int:
-    """How many processes that keep so many CPUs busy each there may be on each of these GPUs."""
+    """Return how many processes that each use this number of CPUs fit on each of the GPUs."""
     return max(1, _cpus(gpus) // cpus)
 
 
 def _cpus(count: int) -> int:
-    """For each of so many processes."""
+    """Return the number of CPUs for each of this number of processes."""
     return max(1, (os.cpu_count() or 1) // count)
 
 
 def _visible(gpus: int) -> list[str]:
-    """What the driver calls the first GPUs that this process sees."""
+    """Return the driver's names of the first GPUs that this process sees."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return named.split(",")[:gpus] if named else [str(n) for n in range(gpus)]
 
 
 def _take(seats: Any, shared: Sequence[turns.Turns], cpus: int) -> None:
-    """In a new process: see one GPU, with turns if it is shared; torch takes so many CPUs."""
+    """Initialise a new process: see one GPU, take turns if it is shared, and limit torch to this number of CPUs."""
     name, gpu, place = seats.get()
     os.environ["CUDA_VISIBLE_DEVICES"] = name
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(cpus)
@@ -93,7 +93,7 @@ def _take(seats: Any, shared: Sequence[turns.Turns], cpus: int) -> None:
 
 
 def _freed(function: Callable[[Job], Result], job: Job) -> Result:
-    """What a function makes of a job; memory that it no longer needs is there for other processes."""
+    """Return the result of a function for a job, and free unused memory for other processes."""
     turns.begin_job()
     try:
         return function(job)

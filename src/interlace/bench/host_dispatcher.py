@@ -1,8 +1,7 @@
 """A dispatcher on the host: a thread that fills the mailboxes of ``launch/dispatcher`` through mapped memory.
 
-It exists to be measured: how much longer does an item take to come, when what hands it out lies behind the bus? It
-serves one run after another, also of a captured launch that is replayed, until it is closed. An error of the watchdog
-ends it.
+It exists to measure how much longer an item takes to arrive when the dispatcher is on the other side of the bus. It
+serves one run after another, including replays of a captured launch, until it is closed. A watchdog error also ends it.
 """
 
 from __future__ import annotations
@@ -27,37 +26,37 @@ _EMPTIED, _TURN, _STOP = 0x80000000, 0x40000000, 0x3FFFFFFF
 
 
 class HostDispatchedExecutor(OneLaunchExecutor):
-    """The one launch of a plan under DISPATCHER, which a thread of the host feeds. See ``close``."""
+    """Megakernel of a plan under DISPATCHER that a host thread feeds. Call ``close`` to end the thread."""
 
     dispatches = (Dispatch.DISPATCHER,)
     _thread: Thread | None = None
 
     def _allocate(self) -> None:
         super()._allocate()
-        if self._device.type == "cuda":  # its address on the device is the same
+        if self._device.type == "cuda":  # pinned memory has the same address on the device
             self._heads = self._torch.zeros(self._heads.shape, dtype=self._heads.dtype, pin_memory=True)
 
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         launch = LAUNCH.ctype.from_buffer_copy(super()._parameter_of(operands, items, count, workers))
-        launch.queue.ready = -1  # nobody on the device serves
+        launch.queue.ready = -1  # no block on the device dispatches
         return bytes(launch)
 
     def run(self, tensors: Mapping[str, Any]) -> Run:
-        """As of every executor; the first starts the thread."""
+        """Enqueue a run as every executor does; the first call starts the thread."""
         if self._thread is None:
-            self._closed = np.zeros(2, np.int64)  # whether to end, and whether it serves
+            self._closed = np.zeros(2, np.int64)  # flags: end requested, thread is serving
             ready = Ready.of(self._table)
             groups = ready.wakes.ptr, ready.wakes.values, ready.rows.ptr, ready.rows.values, ready.missing
             boxes = self._heads.numpy()
             given = boxes, self._table.workers, len(self.plan.items), ready.first, ready.posts, *groups, self._closed
             self._thread = Thread(target=_serve, args=given, daemon=True)
             self._thread.start()
-            while not self._closed[1] and self._thread.is_alive():  # it is compiled first, as long as no wait may last
+            while not self._closed[1] and self._thread.is_alive():  # wait for compilation, which outlasts the watchdog
                 time.sleep(1e-3)
         return super().run(tensors)
 
     def close(self) -> None:
-        """End the thread, behind the last run."""
+        """End the thread. Call it only after the last run has ended."""
         if self._thread is not None:
             self._closed[0] = 1
             self._thread.join()
@@ -77,7 +76,7 @@ def _serve(
     missing: Ints,
     closed: Ints,
 ) -> None:
-    """Run after run, until it is closed; the arrays are those of ``Ready``."""
+    """Serve one run after another until closed; the arrays are those of ``Ready``."""
     queue = np.empty(count, np.int64)
     run = 0
     closed[1] = 1
@@ -88,7 +87,7 @@ def _serve(
         head, tail = 0, len(first)
         posted, met = np.zeros(len(posts), np.int64), np.zeros(len(missing), np.int64)
         given, back = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
-        serves, taken = np.ones(workers, np.bool_), 0  # who was not told to stop, and how many took that
+        serves, taken = np.ones(workers, np.bool_), 0  # workers without a stop message; number that received theirs
         while taken < workers:
             if closed[0]:
                 return

@@ -1,4 +1,4 @@
-"""A workload to measure on a GPU: its tensors, what is right in float64, and the same in PyTorch."""
+"""A workload on a GPU, ready to measure: its tensors, the expected outputs in float64, and PyTorch's versions of it."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ from interlace.workloads.base import Workload
 #: Tensors by name.
 Tensors = Mapping[str, Any]
 
-_CHECKED_RUNS = 3  # a race need not show in the first
-_MOST_ERROR = 1.5  # of PyTorch's own, from the laws of measuring (docs/performance.md)
+_CHECKED_RUNS = 3  # a race need not show in the first run
+_MOST_ERROR = 1.5  # maximum error relative to PyTorch's own (docs/performance.md)
 _FP32_ERROR = 1e-5  # in float32 the order of a long sum matters more than the rounding that PyTorch shares
 _GRAPH_US, _MOST_RUNS, _LEAST_RUNS = 1000.0, 16, 4  # launching a captured graph costs microseconds
-_MOST_SETS = 64  # a problem this small fits the L2 whatever one does
-_ALIGNED = 256  # bytes
+_MOST_SETS = 64  # a problem that needs more sets is so small that it stays in the L2 in any case
+_ALIGNED = 256  # alignment of each weight in bytes
 
 
 class Problem:
     """Tensors of a workload on the current CUDA device.
 
-    Its weights come in sets that together exceed twice the L2, to rotate over, so that no run finds its weights in the
-    cache. The first set is as the workload gives it, or drawn here (``Workload.given``); in the others each weight is
-    rolled by a few rows.
+    The weights come in sets that together exceed twice the L2. Runs rotate over the sets, so that no run finds its
+    weights in the cache. The first set comes from the workload (``Workload.given``) or is drawn at random. In the other
+    sets, each weight is rolled by a few rows.
 
     Args:
-        workload: which.
-        device: the current CUDA device as data.
-        seed: of the random numbers.
+        workload: workload to measure.
+        device: spec of the current CUDA device.
+        seed: seed of the random inputs.
 
     Attributes:
         buffers: for each set, the bytes of all its weights as one flat tensor.
-        weights: the same, by name.
-        rest: the other inputs.
-        outputs: by name; the same tensors in every run.
-        runs: runs of one ``every``: whole rounds over the sets, enough that launching a captured graph of them is
-            nothing beside them.
-        weight_bytes: of one set.
-        bytes_us, flops_us: what a run reads of its weights over the rate of memory, and its FLOPs over that of matmuls.
+        weights: for each set, its weights by name, as views of the buffer.
+        rest: other inputs by name.
+        outputs: outputs by name; the same tensors in every run.
+        runs: number of runs of one ``every``: whole rounds over the sets, enough that the cost of launching a captured
+            graph of them is negligible.
+        weight_bytes: bytes of one set.
+        bytes_us, flops_us: microseconds of a run's weight reads at the rate of memory, and of its FLOPs at the rate of
+            matmuls.
         pytorch_error: relative error of PyTorch against float64, on the first set.
-        pytorch_layers_error: the same of a layer for each set, one behind the other; None if the workload is no layer.
+        pytorch_layers_error: relative error of PyTorch in consecutive layers, one per set; None if the workload is not
+            part of a layer.
 
     Raises:
         NoDeviceError: there is no CUDA device.
@@ -85,15 +87,15 @@ class Problem:
             self.outputs = {n: torch.empty(graph.tensor(n).shape, dtype=kinds[n], device=place) for n in graph.outputs}
             self._place({name: drawn.pop(name).to(place) for name in names}, sets)
             self._judge()
-            torch.cuda.empty_cache()  # of float64, which other processes may need
+            torch.cuda.empty_cache()  # free the float64 tensors, whose memory other processes may need
 
     @property
     def read(self) -> list[Any]:
-        """For each set of weights, the bytes of as much as a run reads of it."""
+        """Bytes of each set of weights, as many as a run reads of it."""
         return [buffer[: int(len(buffer) * self.workload.read_share)] for buffer in self.buffers]
 
     def _place(self, first: Tensors, sets: int) -> None:
-        """The sets of weights."""
+        """Allocate and fill the sets of weights."""
         place = next(iter(self.outputs.values())).device
         for n in range(sets):
             buffer, views = _packed(self._torch, place, first)
@@ -103,30 +105,30 @@ class Problem:
             self.weights.append(views)
 
     def _judge(self) -> None:
-        """What is right, and how far PyTorch is from that."""
+        """Compute the expected outputs in float64, and PyTorch's error against them."""
         self._gold = self.pytorch(_double(self._inputs(self.weights[0])))
         self.pytorch_error = _relative(self.pytorch(self._inputs(self.weights[0])), self._gold)
         if self.workload.carried is not None:
             self._gold_layers = self._layers(self.layer(self.pytorch), doubled=True)
             self.pytorch_layers_error = _relative(self._layers(self.layer(self.pytorch)), self._gold_layers)
 
-    # ---------------------------------------------------------------- what is run
+    # ---------------------------------------------------------------- functions to run
 
     def pytorch(self, tensors: Tensors) -> Tensors:
-        """The outputs as a user of PyTorch writes them."""
+        """Compute the outputs as a user of PyTorch writes it."""
         return self.workload.dense(self._torch, tensors)
 
     @property
     def others(self) -> Mapping[str, Callable[[Tensors], Tensors]]:
-        """The same in other ways, by name."""
+        """Alternative PyTorch implementations, by name."""
         return self.workload.others(self._torch)
 
     def fused(self, tensors: Tensors) -> Tensors:
-        """The same, with what the package has kernels for between PyTorch's matmuls."""
+        """Compute the outputs with PyTorch's matmuls and the package's kernels between them."""
         return self.workload.fused(self._torch, tensors)
 
     def layer(self, function: Callable[[Tensors], Tensors]) -> Callable[[Any, Tensors], Any]:
-        """(x, the other inputs) -> what a layer of a model gives, in which a function is the workload."""
+        """Return a function from x and the other inputs to the output of a model layer that contains ``function``."""
         taken, given = self._carried
 
         def block(x: Any, tensors: Tensors) -> Any:
@@ -135,7 +137,7 @@ class Problem:
         return block
 
     def whole_layer(self, executor: DeviceExecutor) -> Callable[[Any, Tensors], Any]:
-        """The same by an executor of ``Workload.layered``, which leaves it in a tensor of its own."""
+        """Return the same for an executor of ``Workload.layered``; it writes the output to a new tensor."""
         taken, given = self._carried
         known, device = self._inputs(self.weights[0]), self.outputs[given].device
         graph, gains = executor.plan.graph, {}
@@ -151,7 +153,7 @@ class Problem:
         return block
 
     def run(self, executor: DeviceExecutor) -> Callable[[Tensors], Tensors]:
-        """A function that enqueues one run of an executor on some inputs; it gives ``outputs``."""
+        """Return a function that enqueues one run of an executor on given inputs and returns ``outputs``."""
 
         def call(tensors: Tensors) -> Tensors:
             executor.run({**tensors, **self.outputs})
@@ -160,15 +162,15 @@ class Problem:
         return call
 
     def once(self, run: Callable[[Tensors], object], weights: Sequence[Tensors] | None = None) -> None:
-        """One run, on the first set of weights; what is not yet compiled is."""
+        """Run once on the first set of weights, which compiles whatever is not compiled yet."""
         run(self._inputs((weights or self.weights)[0]))
 
     def once_layer(self, block: Callable[[Any, Tensors], Any], weights: Sequence[Tensors] | None = None) -> None:
-        """One layer."""
+        """Run one layer on the first set of weights."""
         block(self.rest[self._carried[0]], self._inputs((weights or self.weights)[0]))
 
     def every(self, run: Callable[[Tensors], object], weights: Sequence[Tensors] | None = None) -> Callable[[], None]:
-        """A function that enqueues ``runs`` runs, rotating over the sets of weights."""
+        """Return a function that enqueues ``runs`` runs and rotates over the sets of weights."""
         sets = [self._inputs(each) for each in weights or self.weights]
 
         def call() -> None:
@@ -180,7 +182,7 @@ class Problem:
     def every_layer(
         self, block: Callable[[Any, Tensors], Any], weights: Sequence[Tensors] | None = None
     ) -> Callable[[], Any]:
-        """A function that enqueues ``runs`` layers, each on what the one before gives, rotating over the weights."""
+        """Return a function that enqueues ``runs`` chained layers and rotates over the sets of weights."""
         sets = [self._inputs(each) for each in weights or self.weights]
 
         def call() -> Any:
@@ -192,22 +194,22 @@ class Problem:
         return call
 
     def transposed(self) -> list[Tensors]:
-        """The same sets of weights, matrices stored the other way round; none if no weight is a matrix."""
+        """Return the sets of weights with matrices stored transposed; an empty list if no weight is a matrix."""
         if not any(value.dim() == 2 for value in self.weights[0].values()):
             return []
         return [{name: v.T.contiguous().T if v.dim() == 2 else v for name, v in each.items()} for each in self.weights]
 
-    # ---------------------------------------------------------------- what is right
+    # ---------------------------------------------------------------- expected results
 
     def error(self, outputs: Tensors) -> float:
-        """The relative error of what a run on the first set of weights gave."""
+        """Return the relative error of the outputs of a run on the first set of weights."""
         return _relative(outputs, self._gold)
 
     def check(self, executor: DeviceExecutor) -> float:
-        """Largest relative error of a few runs over poisoned memory.
+        """Return the maximum relative error of a few runs over memory that is poisoned with NaN.
 
         Raises:
-            ResultError: it is more than 1.5 times that of PyTorch, and in fp32 also more than 1e-5.
+            ResultError: the error is more than 1.5 times PyTorch's, and in fp32 also more than 1e-5.
         """
         most, errors = max(_MOST_ERROR * self.pytorch_error, self._most), []
         for _ in range(_CHECKED_RUNS):
@@ -218,7 +220,7 @@ class Problem:
         return max(errors)
 
     def _error(self, executor: DeviceExecutor) -> float:
-        """Of a run over poisoned memory."""
+        """Return the relative error of one run over poisoned memory."""
         written = (*self.outputs.values(), *map(executor.intermediate, executor.plan.graph.intermediates))
         for value in written:
             if value.is_floating_point():
@@ -228,10 +230,10 @@ class Problem:
         return self.error(self.outputs)
 
     def check_layers(self, block: Callable[[Any, Tensors], Any], executor: DeviceExecutor) -> None:
-        """The same for layers of a model, one behind the other, by an executor.
+        """Check consecutive model layers that an executor runs.
 
         Raises:
-            ResultError: the relative error is more than 1.5 times that of PyTorch.
+            ResultError: the relative error is more than 1.5 times PyTorch's, and in fp32 also more than 1e-5.
         """
         assert self.pytorch_layers_error is not None
         with alone():
@@ -250,7 +252,7 @@ class Problem:
         return {**self.rest, **weights}
 
     def _layers(self, block: Callable[[Any, Tensors], Any], doubled: bool = False) -> Tensors:
-        """What layers give, one for each set of weights."""
+        """Return the output of consecutive layers, one for each set of weights."""
         taken, given = self._carried
         x = self.rest[taken].double() if doubled else self.rest[taken]
         for weights in self.weights:
@@ -260,7 +262,7 @@ class Problem:
 
 
 def _packed(torch: Any, device: Any, like: Tensors) -> tuple[Any, dict[str, Any]]:
-    """One flat tensor of bytes, and in it a tensor like each of these."""
+    """Allocate one flat tensor of bytes; return it and a view for each given tensor, of its shape and dtype."""
     starts, end = {}, 0
     for name, value in like.items():
         starts[name] = end
@@ -278,9 +280,9 @@ def _double(tensors: Tensors) -> dict[str, Any]:
 
 
 def _relative(found: Tensors, right: Tensors) -> float:
-    """Largest ||found - right|| / ||right|| over what is right, in the Frobenius norm; a NaN counts as the largest.
+    """Return the maximum of ||found - right|| / ||right|| (Frobenius norm) over all expected tensors.
 
-    Whole numbers are left out, as tokens that are chosen by values which differ by less than rounding.
+    NaN counts as the largest. Integer tensors are ignored: near-ties below rounding error may select different tokens.
     """
     errors = [
         float((found[name].double() - value.double()).norm() / (value.double().norm() or 1.0))
@@ -298,10 +300,10 @@ def _wrong(executor: DeviceExecutor, error: float, pytorch: float) -> ResultErro
 
 @contextmanager
 def running(workload: Workload, device: DeviceSpec) -> Iterator[None]:
-    """Turn what torch, Triton and the system raise into one line.
+    """Turn errors of torch, Triton and the operating system into one line.
 
     Raises:
-        DeviceError: in place of those.
+        DeviceError: replaces any of those errors.
     """
     try:
         yield
@@ -316,7 +318,7 @@ def running(workload: Workload, device: DeviceSpec) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a launch that does not compile or run may raise; a lack of memory is a RuntimeError."""
+    """Return the exceptions of launches that do not compile or run; out of memory is a RuntimeError."""
     from triton.runtime.errors import TritonError
 
     return TritonError, RuntimeError, OSError

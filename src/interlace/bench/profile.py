@@ -1,12 +1,12 @@
-"""What limits a workload on this GPU: hardware counters of one launch per size, beside what is predicted.
+"""Find the limit of a workload on this GPU: compare hardware counters of one launch per size with the prediction.
 
     python -m interlace.bench.profile RUNS
 
-is the child whose launches the profiler counts: one of each ``Run`` in a file of pickles, in order. Caches are emptied
-before each launch, since weights of a model are not in the cache either when their layer comes round.
+runs the child process whose launches the profiler counts: one launch per ``Run`` in a pickle file, in order. Caches are
+flushed before each launch, because in a model the weights of a layer are not in the cache either.
 
-A launch is bound by what it uses most of, if that is at least 60 % of what the device spec has; below it waits for
-latencies most of the time. An FFN on an H200, 4096 to 14336 to 4096 without a gate:
+A launch is bound by the resource with the highest utilisation if that is at least 60 % of the device spec. Below that,
+it mostly waits for latencies. Example, an FFN on an H200, 4096 to 14336 to 4096 without a gate:
 
     tokens    bytes     FLOPs        us     of 4.53 TB/s    of 790 TFLOP/s
     16        236 MB    3.76e9       63     83 %            8 %               memory bound
@@ -41,13 +41,13 @@ METRICS = {
     "l2_hit_pct": "lts__t_sector_hit_rate.pct",
     "ns": "gpu__time_duration.sum",
 }
-#: Share of a ceiling from which on it is what binds.
+#: Minimum share of a rate at which it counts as the limit.
 BOUND = 0.6
-_ALONE = Options()  # a launch that is counted does not start while another drains
+_ALONE = Options()  # no dependent launch: a counted launch does not start while another drains
 
 
 class Verdict(Enum):
-    """What a launch is limited by."""
+    """Limit of a launch."""
 
     MEMORY = "memory bound"
     COMPUTE = "compute bound"
@@ -56,14 +56,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Figures:
-    """One launch, as counted or as predicted.
+    """Counted or predicted figures of one launch.
 
     Attributes:
-        dram_read_bytes, dram_write_bytes: moved between memory and the L2.
-        l2_hit_rate: from 0 to 1.
-        us: from its start to its end.
-        memory_share: bytes per second, both ways, as a part of what the device spec has.
-        compute_share: the same of FLOPs per second.
+        dram_read_bytes, dram_write_bytes: bytes moved between memory and the L2.
+        l2_hit_rate: hit rate of the L2, from 0 to 1.
+        us: microseconds from start to end.
+        memory_share: bytes per second, reads and writes, as a share of the device spec's rate.
+        compute_share: FLOPs per second as a share of the device spec's rate.
     """
 
     dram_read_bytes: float
@@ -75,7 +75,7 @@ class Figures:
 
     @property
     def verdict(self) -> Verdict:
-        """What it is limited by."""
+        """Limit of the launch."""
         if max(self.memory_share, self.compute_share) < BOUND:
             return Verdict.NEITHER
         return Verdict.MEMORY if self.memory_share >= self.compute_share else Verdict.COMPUTE
@@ -83,7 +83,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Run:
-    """A graph as one launch, and how."""
+    """A graph as one launch, under a setting."""
 
     deployment: Deployment
     setting: Setting
@@ -91,14 +91,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Profile:
-    """One problem.
+    """Profile of one problem.
 
     Attributes:
-        workload: which.
-        executor: by which it ran.
-        setting: how.
-        flops: floating-point operations of the run, without those on rows that only fill a tile.
-        counted, predicted: what the hardware did and what was expected of it.
+        workload: workload that ran.
+        executor: name of the executor that ran it.
+        setting: setting that it ran under.
+        flops: floating-point operations of the run, without those on padding rows of tiles.
+        counted, predicted: figures from hardware counters and from prediction.
     """
 
     workload: Workload
@@ -109,7 +109,7 @@ class Profile:
     predicted: Figures
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the profile as JSON data."""
 
         def figures(f: Figures) -> dict[str, Any]:
             rates = {
@@ -134,18 +134,18 @@ def profile(
     device: DeviceSpec,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[Profile]:
-    """Count one launch of each workload under the setting that was tuned for it, else the default.
+    """Count one launch of each workload under its tuned setting, or the default if there is none.
 
     Args:
-        workloads: any.
-        device: the current CUDA device as data.
-        progress: told what goes on, how much of it is done, and of how much.
+        workloads: workloads to profile.
+        device: spec of the current CUDA device.
+        progress: callback that receives the current activity, the amount done and the total amount.
 
     Raises:
-        PlanError: no executor runs one as one launch.
-        ProfilerError: ``ncu`` is not there, may not read counters, or the runs failed.
+        PlanError: no executor runs a workload as one launch.
+        ProfilerError: ``ncu`` is missing or may not read counters, or the runs failed.
     """
-    find_ncu()  # before any time is spent
+    find_ncu()  # fail before any time is spent
     launches = [deployment(workload.graph(device), device) for workload in workloads]
     runs = [Run(launch, launch.setting()) for launch in launches]
     for left in compile_launches([partial(run.deployment.make, run.setting, _ALONE) for run in runs]):
@@ -161,7 +161,7 @@ def profile(
 
 
 def _counted(runs: Sequence[Run]) -> list[Mapping[str, float]]:
-    """The counters of each run; those of one kernel are counted in one process."""
+    """Return the counters of each run; runs of the same kernel are counted in one process."""
     found: dict[int, Mapping[str, float]] = {}
     for kernel in dict.fromkeys(run.deployment.executor.kernel for run in runs):
         mine = {i: run for i, run in enumerate(runs) if run.deployment.executor.kernel == kernel}
@@ -178,7 +178,7 @@ def _counted(runs: Sequence[Run]) -> list[Mapping[str, float]]:
 
 
 def _profile(workload: Workload, run: Run, counts: Mapping[str, float]) -> Profile:
-    from interlace.planner.predict import FINE, predict  # loads numba, which is slow
+    from interlace.planner.predict import FINE, predict  # slow import: numba
 
     launch, spec = run.deployment, run.deployment.device
     plan, flops = launch.plan(run.setting), launch.flops
@@ -196,7 +196,7 @@ def _profile(workload: Workload, run: Run, counts: Mapping[str, float]) -> Profi
 
 
 def child(runs: Sequence[Run]) -> None:
-    """One launch of each run, in order, on random data."""
+    """Launch each run once, in order, on random data."""
     torch, device = open_device("cuda")
     for run in runs:
         executor = run.deployment.make(run.setting, _ALONE)

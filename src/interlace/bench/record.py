@@ -1,4 +1,4 @@
-"""Records: measured figures with all that is needed to judge and repeat them."""
+"""Records: measured figures with everything needed to judge and repeat them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from interlace.executors.gpu import open_device
 
 
 def record(command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> str:
-    """Figures with GPU, versions, date, command and sources, as the text of one JSON file.
+    """Return figures with GPU, versions, date, command and source hashes, as the text of one JSON file.
 
     Args:
-        measures: rooms and modules of the package whose code the figures depend on; see ``sources``.
+        measures: rooms and modules of the package that the figures depend on (``sources``).
 
     Raises:
         NoDeviceError: there is no CUDA device to name.
@@ -28,7 +28,7 @@ def record(command: str, protocol: str, measures: Iterable[str], figures: dict[s
 
 
 def write_record(path: Path, command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> None:
-    """Write a ``record``, whole or not at all.
+    """Write a ``record`` atomically.
 
     Raises:
         NoDeviceError: there is no CUDA device to name.
@@ -45,14 +45,14 @@ def write_cpu_record(
     figures: dict[str, Any],
     packages: tuple[str, ...],
 ) -> None:
-    """The same for figures of the host: its CPU, and the versions of Python and of ``packages``."""
+    """Write a record of CPU figures: with the CPU's name, and the versions of Python and of ``packages``."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
     origin = {"cpu": cpu_name(), "versions": versions, "sources": source_hashes(measures)}
     write_whole(path, _text(origin, command, protocol, figures))
 
 
 def cpu_name() -> str:
-    """The CPU as the kernel names it, or its architecture where the kernel does not say."""
+    """Return the CPU's name from the kernel, or its architecture if the kernel does not name it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -72,12 +72,14 @@ def _text(origin: dict[str, Any], command: str, protocol: str, figures: dict[str
 
 
 def kept_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str, Any]]:
-    """The rows of a record, none if it is absent, no record, or of another GPU, other versions or other sources.
+    """Return the rows of a record with the same origin; an empty list if there is no such record.
+
+    The origin is the GPU, the versions and the source hashes.
 
     Args:
-        path: the record.
-        measures: rooms and modules that its sources must be those of.
-        same: figures of the record that must be equal too.
+        path: path of the record.
+        measures: rooms and modules whose source hashes must match.
+        same: further figures of the record that must match.
 
     Raises:
         NoDeviceError: there is no CUDA device to compare with.
@@ -92,7 +94,7 @@ def kept_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str
 
 
 def _origin(measures: Iterable[str]) -> dict[str, Any]:
-    """What figures must have in common to be compared."""
+    """Return the origin of figures; figures can be compared only if their origins are equal."""
     torch, device = open_device("cuda")
     return {
         "gpu": torch.cuda.get_device_name(device),

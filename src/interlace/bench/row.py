@@ -1,4 +1,4 @@
-"""What is measured of one problem: variants of executors, libraries, and who is fastest."""
+"""Results of one problem: executor variants, libraries, and the fastest of each."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from interlace.workloads.base import Target, Workload
 
 @dataclass(frozen=True)
 class Variant:
-    """One way for an executor to run a problem."""
+    """One configuration in which an executor runs a problem."""
 
     deployment: Deployment
     setting: Setting
     policy: SyncPolicy
     order: Order | None = None
-    """Of every op's tiles; None for the setting's own."""
+    """Order of every op's tiles; None for the setting's own order."""
 
     def make(self) -> DeviceExecutor:
-        """Ready to run; raises what ``Deployment.make`` does."""
+        """Return an executor that is ready to run. Raises what ``Deployment.make`` raises."""
         return self.deployment.make(self.setting, policy=self.policy, order=self.order)
 
     @property
     def label(self) -> str:
-        """Unlike that of any other variant of the problem."""
+        """Label that is unique among the variants of the problem."""
         return f"{self.deployment.executor.name} | {self.setting} | {self.policy}"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Something that was timed.
+    """Times of one variant or library.
 
     Attributes:
-        timing: in the rounds that are reported.
-        picked_us: median of the rounds to pick by.
-        sm_mhz: the clock of the SMs meanwhile, if it was watched.
+        timing: microseconds in the reported rounds.
+        picked_us: median microseconds of the rounds that the fastest is picked by.
+        sm_mhz: SM clock in MHz during its replays; None if it was not read.
     """
 
     timing: Timing
@@ -51,17 +51,17 @@ class Timed:
     sm_mhz: float | None = None
 
     def to_data(self) -> dict[str, float]:
-        """As JSON data."""
+        """Return the times as JSON data."""
         clock = {} if self.sm_mhz is None else {"sm_mhz": self.sm_mhz}
         return {**asdict(self.timing), "picked_us": self.picked_us, **clock}
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Libraries and executors in the same rounds, by name; of each executor its fastest variant.
+    """Libraries and executors by name, timed in the same rounds; each executor by its fastest variant.
 
     Attributes:
-        ways: what that is called, where there are several.
+        ways: name of each executor's fastest configuration, where there are several.
     """
 
     libraries: Mapping[str, Timed]
@@ -70,21 +70,21 @@ class Contest:
 
     @property
     def library(self) -> str:
-        """The fastest."""
+        """Name of the fastest library."""
         return fastest(self.libraries)
 
     @property
     def executor(self) -> str:
-        """The fastest."""
+        """Name of the fastest executor."""
         return fastest(self.executors)
 
     @property
     def ratio(self) -> float:
-        """The library's time over the executor's: above 1 is faster."""
+        """Ratio of the library's time to the executor's: above 1 the executor is faster."""
         return self.libraries[self.library].timing.median_us / self.executors[self.executor].timing.median_us
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the contest as JSON data."""
         return {
             "libraries": {name: timed.to_data() for name, timed in self.libraries.items()},
             "library": self.library,
@@ -99,21 +99,21 @@ class Contest:
 
 @dataclass(frozen=True)
 class Row:
-    """One problem.
+    """Results of one problem.
 
     Attributes:
-        preset: its name, if it has one.
-        workload: the problem.
-        alone: back to back.
-        layer: in a model; None if the workload is no layer.
-        variants: how each executor ran.
-        errors: relative, of each executor against float64.
-        library_error: of PyTorch.
-        stream: time of the stream of bulk loads over the weights, None on a GPU that has none.
-        floor_us: the least time; see the module.
-        left_out: why, by executor.
-        compute_bound: arithmetic takes longer than memory, so that clock and power are watched.
-        watts: of the GPU meanwhile, if the driver tells.
+        preset: name of the problem's preset, if it has one.
+        workload: problem.
+        alone: contest back to back.
+        layer: contest in a model's layers; None if the workload is not part of a layer.
+        variants: variant of each executor.
+        errors: relative error of each executor against float64.
+        library_error: relative error of PyTorch against float64.
+        stream: time of the stream of bulk loads over the weights; None on a GPU without bulk loads.
+        floor_us: lower bound on the time in microseconds (see ``bench/workload``).
+        left_out: reason for each executor that was left out.
+        compute_bound: True if arithmetic takes longer than memory; clock and power are then read.
+        watts: power of the GPU in watts during the rounds; None if it was not read.
     """
 
     preset: str | None
@@ -130,7 +130,7 @@ class Row:
     watts: float | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the row as JSON data."""
         size = getattr(self.workload, self.workload.size)
         recorded = self.workload.record.get(self.preset) if self.preset else None
         alone = self.alone.to_data()
@@ -155,12 +155,12 @@ class Row:
 
 
 def fastest(timed: Mapping[str, Timed]) -> str:
-    """By the rounds to pick by."""
+    """Return the name of the fastest, by the rounds to pick by."""
     return min(timed, key=lambda name: timed[name].picked_us)
 
 
 def means(kind: type[Workload], ratios: Mapping[tuple[str | None, int], float]) -> Iterator[tuple[str, Target, float]]:
-    """(preset, target, geometric mean) for each target of a mean all of whose ratios, by (preset, size), are there."""
+    """Yield (preset, target, geometric mean) for each mean target whose ratios, by (preset, size), all exist."""
     for preset, recorded in kind.record.items():
         for target in recorded.targets:
             if target.mean and all((preset, size) in ratios for size in target.sizes):

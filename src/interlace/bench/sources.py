@@ -1,7 +1,7 @@
-"""Which sources a record measures: one hash for each room or module, equal to what git has at some commit.
+"""Source hashes of a record: one hash per room or module, reproducible from git at some commit.
 
-A file's hash is that of its git blob, so that the commit of a record can be found where no repository is at hand when
-it is measured.
+A file's hash is that of its git blob. So the commit of a record can be found later, even if no repository is available
+during the measurement.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from interlace.graph.graph import Graph
 from interlace.kernels.base import kernel_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
-#: Modules, and data such as the numbers of a chip and what was measured on it.
+#: Suffixes of modules and of data files, such as chip specs and measured tables.
 SUFFIXES = (".py", ".toml", ".json")
-_LAUNCHES = (  # whatever is launched
+_LAUNCHES = (  # sources that every launch depends on
     "executors",
     "kernels/abi",
     "kernels/base.py",
@@ -40,9 +40,9 @@ _LAUNCHES = (  # whatever is launched
 
 
 def launched(graph: Graph) -> tuple[str, ...]:
-    """The rooms and modules that decide how fast launches of a graph are: its kernels' own, and those of all launches.
+    """Return the rooms and modules that decide the speed of a graph's launches: its kernels', and common ones.
 
-    A kernel from elsewhere may be one of loops.
+    A kernel from outside the package may be a kernel of loops.
     """
     rooms = {*_LAUNCHES}
     for op in graph.ops:
@@ -53,22 +53,22 @@ def launched(graph: Graph) -> tuple[str, ...]:
 
 
 def source_hashes(rooms: Iterable[str]) -> dict[str, str]:
-    """The hash of each room (``"kernels"``) or module (``"planner/build.py"``) of this package.
+    """Return the hash of each room (``"kernels"``) or module (``"planner/build.py"``) of this package.
 
     Raises:
-        ArgumentError: there is no such room or module, so that its hash would say nothing.
+        ArgumentError: a room or module does not exist, so its hash would be meaningless.
     """
     return {room: hash_of(_blobs(room)) for room in rooms}
 
 
 def files_of(room: str) -> list[Path]:
-    """The modules and data files of a room; of a module, itself; of what is not there, none."""
+    """Return the modules and data files of a room, the file itself for a module, or none for a missing path."""
     place = PACKAGE / room
     return [place] if place.is_file() else [file for file in place.rglob("*") if file.suffix in SUFFIXES]
 
 
 def hash_of(blobs: Mapping[str, str]) -> str:
-    """One hash of some files: their blobs by path below the package."""
+    """Return one hash of several files, given their blobs by path relative to the package."""
     return sha256("".join(f"{blob} {path}\n" for path, blob in sorted(blobs.items())).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
-"""Tiles that spawn tiles: what it is worth to run those alone that are wanted, and what each way to the end costs.
+"""Spawn benchmark: the gain from running only the tiles that are wanted, and the cost of each termination protocol.
 
-The workload is ``quadrature``. Under ticket dispatch and from a queue of ready items every interval of every level is
-taken, and those that are not wanted are left at once; under spawn dispatch they never come.
+The workload is ``quadrature``. Under ticket dispatch and from a queue of ready items, workers claim every interval of
+every level, and skip those that are not wanted. Under spawn dispatch, those intervals are never enqueued.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from interlace.workloads.quadrature import Quadrature
 
 _ROUNDS = 20
 _SEED = 0
-_OFF = 1e-4  # of an integral: float32 may want some intervals that float64 does not, and the other way round
+_OFF = 1e-4  # tolerance relative to the integral: float32 and float64 may want slightly different intervals
 _WAYS: tuple[tuple[Dispatch, Termination | None], ...] = (
     (Dispatch.TICKET, None),
     (Dispatch.QUEUE, None),
@@ -34,15 +34,15 @@ _WAYS: tuple[tuple[Dispatch, Termination | None], ...] = (
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run the workload.
+    """Results of one configuration of the workload.
 
     Attributes:
-        dispatch: by its value.
-        termination: how the end is found, by its value; empty where nothing is spawned.
-        items: that are taken.
-        wanted: of these, those that compute.
-        predicted_us: on the simulated machine, which knows no difference between the ways to the end.
-        us: median on the GPU; None if nothing ran.
+        dispatch: value of the dispatch.
+        termination: value of the termination protocol; empty if nothing is spawned.
+        items: number of items that workers claim.
+        wanted: number of these items that compute.
+        predicted_us: microseconds on the simulated machine, which does not model termination protocols.
+        us: median microseconds on the GPU; None if nothing ran.
     """
 
     dispatch: str
@@ -53,15 +53,15 @@ class Row:
     us: float | None
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the row as JSON data."""
         return asdict(self)
 
 
 def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) -> list[Row]:
-    """Every way, predicted for a device, and measured on the current one if it is here.
+    """Return a row per configuration, predicted for a device and, if ``measured``, timed on the current one.
 
     Raises:
-        NoDeviceError, DeviceError: what is measured cannot run here.
+        NoDeviceError, DeviceError: the measured executors cannot run on this device.
         ResultError: an integral is wrong.
     """
     from interlace.sim.machine import Costs, item_flops, simulate
@@ -95,7 +95,7 @@ def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) 
 def _measured(
     problem: Quadrature, plans: Mapping[Dispatch, Plan]
 ) -> dict[tuple[Dispatch, Termination | None], float]:
-    """Microseconds of each; replays of all are interleaved."""
+    """Return the microseconds of each configuration; replays of all are interleaved."""
     import torch
 
     from interlace.bench.timing import median_us

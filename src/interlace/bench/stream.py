@@ -1,4 +1,4 @@
-"""The floor of a problem that memory limits: a stream of bulk loads over its weights, with no arithmetic at all."""
+"""Lower bound for memory-bound problems: a stream of bulk loads over the weights, without any arithmetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.launch.streamed import BULK_LOAD
 
-_BULK = (9, 0)  # compute capability of the kernel
+_BULK = (9, 0)  # compute capability that the kernel requires
 _BOX_BYTES, _STAGES = 32 << 10, 6
 _THREADS, _BARRIER_BYTES = 32, 8
 _HEAD = f"constexpr int STAGES = {_STAGES}, BOX_BYTES = {_BOX_BYTES};\n"
@@ -44,15 +44,15 @@ extern "C" __global__ void __launch_bounds__(32, 1) stream(const unsigned char* 
 
 
 def stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[], None] | None:
-    """A function that enqueues streams over flat tensors in turn, one after another without a gap.
+    """Return a function that enqueues streams over flat tensors in turn, one after another without gaps.
 
     Args:
-        buffers: bytes; what lies behind the last whole box of 32 KiB is left out.
-        runs: streams.
-        device: the current CUDA device as data.
+        buffers: flat byte tensors; bytes after the last whole box of 32 KiB are ignored.
+        runs: number of streams.
+        device: spec of the current CUDA device.
 
     Returns:
-        None on a GPU without such loads, and for tensors that hold less than a box.
+        The function; None on a GPU without bulk loads, and for tensors smaller than a box.
     """
     boxes = buffers[0].numel() // _BOX_BYTES
     if device.capability != _BULK or not boxes:
@@ -70,5 +70,5 @@ def stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[]
 
 @cache
 def binary(architecture: str) -> Binary:
-    """The compiled stream; needs no GPU. Raises CompileError or NoDeviceError as ``compile_text``."""
+    """Compile the stream; needs no GPU. Raises CompileError or NoDeviceError as ``compile_text`` does."""
     return compile_text(_HEAD + _TEXT, "stream", architecture, preamble=PTX + BULK_LOAD)

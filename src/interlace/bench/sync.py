@@ -1,4 +1,4 @@
-"""What the parts of synchronisation cost on an idle GPU: a post, waits, a hand-over between SMs, a ticket."""
+"""Synchronisation costs on an idle GPU: a post, waits, a hand-off between SMs, a ticket."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from interlace.core.errors import HangError
 from interlace.executors.gpu import open_device
 from interlace.kernels.abi import ITEM, RECORD, WAIT
 
-#: What decides these costs.
+#: Rooms and modules that these costs depend on.
 MEASURES = ("kernels/abi", "kernels/microbench.py", "kernels/primitives/semaphore.py")
 _ROUNDS, _REPEATS = 1000, 11
 
 
 def costs() -> Mapping[str, float]:
-    """Nanoseconds, each the median over repeats of the mean over 1,000 rounds, as one thread block sees them.
+    """Measure costs in nanoseconds: the median over repeats of the mean over 1,000 rounds, as seen by one thread block.
 
     post
-        barrier and release add, one after another on one counter.
+        a barrier and a release add, repeated on one counter.
     satisfied wait
-        reading a wait's row, one poll of one semaphore, barrier.
+        reading a row of waits, one poll of one semaphore, and a barrier.
     satisfied wait of 112
-        the same over 112 semaphores at once.
+        the same, polling 112 semaphores at once.
     one-way hand-over
-        half of a ping-pong between two SMs: from before a post to behind the wait that it ends.
+        half of a ping-pong between two SMs: from before a post to after the wait that it ends.
     ticket
-        drawing one and telling it to all threads.
+        claiming a ticket and broadcasting it to all threads.
 
     Raises:
         NoDeviceError: there is no CUDA device.
-        HangError: the two blocks did not run at once.
+        HangError: the two blocks did not run concurrently.
     """
     torch, device = open_device("cuda")
     from triton.language import constexpr

@@ -1,13 +1,12 @@
-"""The timing protocol: CUDA-graph replays, variants interleaved, medians.
+"""Timing protocol: CUDA-graph replays, interleaved variants, medians.
 
-Every variant is captured once; then rounds replay one variant after the other, each round in another order, so that
-drift of clocks and temperature, and whoever ran before, meet all of them alike. Callers rotate over more weights than
-the L2 holds within one call. All of it is one turn at the GPU (``turns``), where other processes measure too.
+Every variant is captured once. Each round then replays all variants in a new order, so that drifts of clock and
+temperature, and effects of the preceding variant, affect all of them equally. Within one call, callers rotate over more
+weights than the L2 holds. All rounds are one turn at the GPU (``turns``) if other processes measure on it too.
 
-Where the fastest of several variants stands for all of them, it is picked on other rounds than those that are reported
-(``Rounds``): the least of many noisy medians is lower than any of them is true. Two variants are compared round by
-round: a GPU at its limit of power runs now at one clock and now at another, and which of these is the median of a few
-rounds is chance.
+Where the fastest of several variants represents all of them, it is picked on other rounds than the reported ones
+(``Rounds``): the minimum of many noisy medians underestimates every true median. Two variants are compared round by
+round: a GPU at its power limit alternates between clocks, and which clock the median of a few rounds hits is chance.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from interlace.bench.clocks import Clocks, meter_of, watching
 from interlace.bench.turns import alone
 from interlace.executors.gpu import open_device
 
-_REPORTED_US, _MOST_REPEATS = 1e5, 25  # of all variants together; rounds
+_REPORTED_US, _MOST_REPEATS = 1e5, 25  # total time of the reported rounds, all variants; maximum number of rounds
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,18 @@ class Timing:
 
     @staticmethod
     def of(samples_us: Sequence[float]) -> Timing:
-        """Percentiles of samples."""
+        """Return the percentiles of samples."""
         p20, median, p80 = np.percentile(samples_us, (20, 50, 80))
         return Timing(float(median), float(p20), float(p80))
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Some variants timed in the same rounds: every second one to pick by, the others to report.
+    """Variants timed in the same rounds: every second round to pick the fastest by, the others to report.
 
     Attributes:
         picking, reported: microseconds of each round, by variant.
-        clocks: over all rounds, if they were watched and the driver tells.
+        clocks: clock and power over all rounds; None if they were not read.
     """
 
     picking: Mapping[str, Sequence[float]]
@@ -56,33 +55,35 @@ class Rounds:
 
     @property
     def picking_us(self) -> dict[str, float]:
-        """Median of the rounds to pick by, by variant."""
+        """Median microseconds of the rounds to pick by, by variant."""
         return {name: float(np.median(samples)) for name, samples in self.picking.items()}
 
     @property
     def times(self) -> dict[str, Timing]:
-        """Of the others."""
+        """Timing of the reported rounds, by variant."""
         return {name: Timing.of(samples) for name, samples in self.reported.items()}
 
     def fastest(self, names: Iterable[str]) -> str:
-        """Of some variants, by the rounds to pick by."""
+        """Return the fastest of some variants, by the rounds to pick by."""
         picking_us = self.picking_us
         return min(names, key=lambda name: picking_us[name])
 
     def ratio(self, one: str, other: str) -> float:
-        """A variant's time over another's: the median of the ratios of the reported rounds."""
+        """Return the ratio of two variants' times: the median of the ratios of the reported rounds."""
         return float(np.median(np.divide(self.reported[one], self.reported[other])))
 
 
 def rounds_us(
     functions: Mapping[str, Callable[[], None]], repeats: int, calls: int = 1, *, watched: bool = False
 ) -> Rounds:
-    """Time per run of each function on the current CUDA device; see ``median_us``.
+    """Time each function on the current CUDA device, per run, with rounds to pick by and rounds to report.
 
     Args:
-        repeats: rounds to pick by, and as many to report, at least: there are more until those that are reported last
-            0.1 s, at most 25.
-        watched: read clock and power meanwhile, which takes some of the host's time (``clocks``).
+        functions: functions to time, as in ``median_us``.
+        repeats: minimum number of rounds to pick by, and to report. Rounds are added until the reported ones take
+            0.1 s in total, up to 25 of each kind.
+        calls: runs per function call.
+        watched: True to read clock and power meanwhile, which takes some of the host's time (``clocks``).
     """
     samples, clocks = _samples_us(functions, 2 * repeats, 2 * max(repeats, _MOST_REPEATS), calls, watched)
     picking, reported = ({name: values[half::2] for name, values in samples.items()} for half in (0, 1))
@@ -90,7 +91,7 @@ def rounds_us(
 
 
 def protocol(repeats: int) -> str:
-    """What a record says of ``rounds_us``."""
+    """Return the description of ``rounds_us`` for a record."""
     return (
         f"replayed with variants interleaved in an order drawn for each round, median of {repeats} to "
         f"{max(repeats, _MOST_REPEATS)} rounds ({_REPORTED_US / 1e6:g} s) after picking on as many others"
@@ -100,11 +101,11 @@ def protocol(repeats: int) -> str:
 def median_us(
     functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1
 ) -> dict[str, Timing]:
-    """Time per run of each function on the current CUDA device.
+    """Time each function on the current CUDA device; return its timing per run.
 
     Args:
-        functions: each enqueues ``calls`` runs on the current stream; it must be capturable.
-        repeats: rounds over all functions.
+        functions: functions that each enqueue ``calls`` runs on the current stream; they must be capturable.
+        repeats: number of rounds over all functions.
         calls: runs per function call.
     """
     samples, _ = _samples_us(functions, repeats, repeats, calls)
@@ -114,9 +115,9 @@ def median_us(
 def _samples_us(
     functions: Mapping[str, Callable[[], None]], least: int, most: int, calls: int, watched: bool = False
 ) -> tuple[dict[str, list[float]], Clocks | None]:
-    """By name the microseconds per run of each round, of which there are so many, and clocks if they are watched.
+    """Return the microseconds per run of each round, by name, and the clocks if they were watched.
 
-    Takes a turn at the GPU.
+    It runs ``least`` to ``most`` rounds in one turn at the GPU.
     """
     with alone():
         graphs = _captured(functions)
@@ -124,7 +125,7 @@ def _samples_us(
 
 
 def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
-    """A CUDA graph of each, replayed once."""
+    """Capture each function in a CUDA graph and replay it once."""
     torch, _ = open_device("cuda")
     from interlace.executors.capture import captured  # imports torch
 
@@ -133,7 +134,7 @@ def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            function()  # compiles, and warms what a first call sets up
+            function()  # compiles and completes first-call setup
             function()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()

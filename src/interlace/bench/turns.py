@@ -1,12 +1,13 @@
-"""Turns at a GPU that several processes of a measurement share.
+"""Turns at a GPU that several measuring processes share.
 
-Most of a measurement is no work for the GPU: inputs are drawn, plans proved, functions traced, kernels compiled. So
-several processes measure on one GPU at once, and whatever is timed, or takes long there, is done in a turn, in which
-the others wait before they do the like. What torch.compile times to choose among kernels takes a turn each time too:
-it chooses as if it were alone. Outside of turns the others at most load kernels and call once what they compiled, which
-the median of many rounds does not see.
+Most of a measurement is host work: drawing inputs, proving plans, tracing functions, compiling kernels. So several
+processes measure on one GPU at once. Whatever is timed, or occupies the GPU for long, runs in a turn, and other
+processes wait with such work until it ends. Each timing by which torch.compile chooses among kernels also takes a turn,
+so it chooses as if it were alone. Outside of turns, processes at most load kernels and run each compiled function once,
+which does not affect the median of many rounds.
 
-Of those who wait, whoever began its job first is next, so that jobs end one after another rather than all at the end.
+Of the waiting processes, the one whose job began first is next, so that jobs finish one after another, not all at the
+end.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from typing import Any
 
 
 class Turns:
-    """At one GPU, for a number of processes; they get it by pickle when they start.
+    """Turns at one GPU for several processes, which receive it by pickle when they start.
 
     Args:
-        context: that the processes start in.
-        processes: how many.
+        context: multiprocessing context of the processes.
+        processes: number of processes.
     """
 
     def __init__(self, context: SpawnContext, processes: int) -> None:
         self._changed = context.Condition()
-        # Of each process that waits the number of its job, from 1; of others 0.
+        # Job number, from 1, of each waiting process; 0 for the others.
         self._waiting = context.RawArray("q", processes)
         self._jobs, self._taken = context.RawValue("q", 0), context.RawValue("b", 0)
 
     def number(self) -> int:
-        """Of a job that begins."""
+        """Return the number of a job that begins."""
         with self._changed:
             self._jobs.value += 1
             return int(self._jobs.value)
 
     def take(self, place: int, job: int) -> None:
-        """Wait for a turn, as the process of this place."""
+        """Wait for a turn, as the process at this place."""
         with self._changed:
             self._waiting[place] = job
             self._changed.wait_for(lambda: not self._taken.value and all(not 0 < n < job for n in self._waiting))
@@ -53,11 +54,11 @@ class Turns:
 
 
 class Seat:
-    """A process's own at its GPU.
+    """Place of one process in the turns at its GPU.
 
     Args:
-        turns: of that GPU.
-        place: among its processes, from 0.
+        turns: turns at that GPU.
+        place: index among its processes, from 0.
     """
 
     def __init__(self, turns: Turns, place: int) -> None:
@@ -65,7 +66,7 @@ class Seat:
         self._job = self._depth = 0
 
     def begin(self) -> None:
-        """A new job."""
+        """Begin a new job."""
         self._job = self._turns.number()
 
     def __enter__(self) -> None:
@@ -79,24 +80,24 @@ class Seat:
             self._turns.give_back()
 
 
-_seat: Seat | None = None  # of this process; None if no other measures on its GPU
+_seat: Seat | None = None  # seat of this process; None if no other process measures on its GPU
 
 
 def share(seat: Seat) -> None:
-    """From here on this process shares its GPU."""
+    """Share this process's GPU from now on, with turns."""
     global _seat
     _seat = seat
 
 
 def begin_job() -> None:
-    """What follows is another job, behind all that have begun."""
+    """Begin a new job of this process, queued after all jobs that have begun."""
     if _seat is not None:
         _seat.begin()
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """A turn; turns within one belong to it."""
+    """Hold a turn for the block; nested turns belong to the outer one."""
     if _seat is None:
         yield
         return
@@ -105,7 +106,7 @@ def alone() -> Iterator[None]:
 
 
 def autotune_alone() -> None:
-    """From here on whatever torch.compile times in this process is timed in turns."""
+    """From now on, take a turn for each timing by torch.compile in this process."""
     if _seat is not None:
         _hook()
 
@@ -118,7 +119,7 @@ def _hook() -> None:
     if hook is not None:
         hook(alone)
         return
-    # torch has no such hook before 2.13; there all kernels are timed by one method of this object.
+    # Before 2.13, torch has no such hook; it times all kernels with one method of this object.
     benchmarker: Any = benchmarking.benchmarker
     timed = benchmarker.benchmark_gpu
 

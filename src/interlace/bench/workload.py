@@ -1,20 +1,20 @@
-"""A workload by every executor that can run it, against PyTorch and its compiler.
+"""Workload benchmark: every executor that can run a workload, against PyTorch and its compiler.
 
 The libraries are eager PyTorch, ``torch.compile`` and ``torch.compile(mode="max-autotune")``, each with weights as they
-are and with matrices stored the other way round. Everything is captured in our own CUDA graphs, many runs to a graph,
-so that nobody pays for launches from Python, and all variants of one problem are replayed interleaved in one process,
-over sets of weights that together exceed twice the L2. Where several processes measure on one GPU, whatever is timed
-has it alone (``turns``). Each executor is timed under its default setting and a few
-likely ones; where the fastest of several stands for all of them, it is picked on other rounds than those reported.
+are and with transposed matrices. Everything is captured in the benchmark's own CUDA graphs, many runs to a graph, so
+that launch costs of Python do not count. All variants of one problem are replayed interleaved in one process, over sets
+of weights that together exceed twice the L2. If several processes measure on one GPU, timed work has it alone
+(``turns``). Each executor is timed under its default setting and a few likely ones. Where the fastest of several
+variants represents all of them, it is picked on other rounds than the reported ones.
 
-Two figures are measured. *Back to back*, a run follows itself: under dependent launch the next run then loads its first
-weights while the one before drains, which PyTorch's kernels do not. *In a model*, where the workload says what a layer
-does around it (``Workload.layer``), each run stands in such a layer, all sides in one graph, where torch.compile may
-fuse what it likes; what stands around an executor it may compile too, or the executor has the whole layer as one plan.
+Two figures are measured. *Back to back*: a run follows itself. Under dependent launch, the next run loads its first
+weights while the previous one drains, which PyTorch's kernels do not do. *In a model*: each run is part of the model
+layer that the workload defines (``Workload.layer``). Each contestant's layers are captured in one graph, and
+torch.compile may fuse as it likes. It may also compile the ops around an executor, or the executor runs the whole layer
+as one plan.
 
-The floor of a problem is what a stream of bulk loads over the same weights takes, with no arithmetic at all (on a GPU
-without such loads, the bytes over the rate of memory), or its FLOPs over the rate of a large matmul, whichever is
-longer.
+The lower bound of a problem is the time of a stream of bulk loads over the same weights, without arithmetic (on a GPU
+without bulk loads, the bytes at the rate of memory), or its FLOPs at the rate of a large matmul, whichever is longer.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from interlace.policies.setting import Setting
 from interlace.policies.sync import RowSync, TileSync
 from interlace.workloads.base import Workload
 
-#: In CUDA graphs, where ``serial`` is ``cuda_graph``.
+#: Executors that take part; in CUDA graphs, ``serial`` equals ``cuda_graph``.
 CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
     e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor
 )
-#: How PyTorch is a rival: what torch.compile is told, None where it takes no part.
+#: Modes of PyTorch: the mode that torch.compile is called with, or None without torch.compile.
 MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-#: Rounds to pick by, and to report, at least.
+#: Minimum number of rounds to pick by, and to report.
 REPEATS = 15
 _CANNOT = (DeviceError, GraphError, PlanError)
 
@@ -61,13 +61,15 @@ def variants(
     executors: Sequence[type[Executor]] = (),
     order: Order | None = None,
 ) -> tuple[list[Variant], dict[str, str]]:
-    """Every variant that may be timed, and why some executors have none.
+    """Return every variant to time, and the reason for each executor that has none.
 
-    Executors that wait for single tiles are tried with the finest policy and with semaphores shared by rows of tiles.
+    Executors that wait for single tiles are tried with the finest policy and with one semaphore per row of tiles.
 
     Args:
-        executors: some of ``CANDIDATES``; all of them if empty.
-        order: of every op's tiles, for settings whose grids it fits; None for each setting's own.
+        workload: workload to run.
+        device: device that it runs on.
+        executors: subset of ``CANDIDATES``; all of them if empty.
+        order: order of every op's tiles, for settings whose grids it fits; None for each setting's own order.
     """
     graph = workload.graph(device)
     found: list[Variant] = []
@@ -89,7 +91,10 @@ def variants(
 
 
 def _fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) -> tuple[list[Setting], str]:
-    """Settings whose grids an order is of, less their own: the likely ones, else the first of all; and why none is."""
+    """Return settings whose grids fit an order, without their own orders, and the reason if there are none.
+
+    The likely settings are preferred; if none of them fits, the first fitting one of all settings is returned.
+    """
     found = [setting for setting in likely if not _unfit(deployment, setting, order)]
     if not found:
         fits = (setting for setting in deployment.settings() if not _unfit(deployment, setting, order))
@@ -99,7 +104,7 @@ def _fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) ->
 
 
 def _unfit(deployment: Deployment, setting: Setting, order: Order) -> str:
-    """Why an order is not one of all ops' tiles under a setting, "" if it is."""
+    """Return why an order does not fit all ops' grids under a setting, or an empty string if it does."""
     try:
         for op in retiled(deployment.graph, setting).ops:
             order.permutation(op.grid)
@@ -122,13 +127,14 @@ def measure(
     """Measure one problem on the current CUDA device.
 
     Args:
-        preset: the problem's name, if it has one.
-        device: the current CUDA device as data.
-        executors: some of ``CANDIDATES``; all that can if empty.
-        compiled: let torch.compile take part.
-        order: see ``variants``.
-        pool: processes to compile in; see ``compile_launches``.
-        seed: of the inputs.
+        preset: name of the problem's preset, if it has one.
+        workload: problem.
+        device: spec of the current CUDA device.
+        executors: subset of ``CANDIDATES``; all that can run it if empty.
+        compiled: True to include torch.compile.
+        order: order of every op's tiles, as in ``variants``.
+        pool: pool of compiling processes, as in ``compile_launches``.
+        seed: seed of the inputs.
 
     Raises:
         NoDeviceError: there is no CUDA device.
@@ -150,7 +156,7 @@ def _measure(
     seed: int,
 ) -> Row:
     found, left_out = variants(workload, device, executors, order)
-    # Policies differ in tables, which are no part of the code.
+    # Policies differ only in tables, not in code, so one policy per setting is compiled.
     unlike = {(v.deployment.executor, v.setting): v for v in reversed(found)}
     for _ in compile_launches([variant.make for variant in unlike.values()], pool):
         pass
@@ -204,7 +210,7 @@ def _measure(
 def _checked(
     problem: Problem, found: Sequence[Variant], left_out: dict[str, str]
 ) -> tuple[dict[str, tuple[Variant, DeviceExecutor]], dict[str, float]]:
-    """By label the variants that run and are right, and their errors; an executor with none is left out."""
+    """Return by label the variants with correct results and their errors; leave out executors that have none."""
     ready: dict[str, tuple[Variant, DeviceExecutor]] = {}
     errors: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -231,7 +237,7 @@ def _libraries(
     once: Callable[[Any, Sequence[Tensors]], None],
     every: Callable[[Any, Sequence[Tensors]], Callable[[], Any]],
 ) -> dict[str, Callable[[], Any]]:
-    """Functions of PyTorch, by what their label ends in, in each mode, compiled, with weights stored either way."""
+    """Return PyTorch's functions by label, in each mode, compiled if the mode is, with weights stored either way."""
     torch, _ = open_device("cuda")
     autotune_alone()
     stored: dict[str, Sequence[Tensors]] = {"": problem.weights, ", transposed weights": problem.transposed()}
@@ -249,10 +255,16 @@ def _libraries(
 def _layers(
     problem: Problem, name: str, executor: DeviceExecutor, compiled: bool, whole: DeviceExecutor | None = None
 ) -> dict[str, Callable[[], Any]]:
-    """An executor in a model's layers, by way: what stands around it as PyTorch runs it, compiled, and by it, too.
+    """Return functions that run an executor in a model's layers, by name of the configuration.
+
+    The ops around it are run by eager PyTorch, compiled, or, with ``whole``, run by the executor too.
 
     Args:
-        whole: of ``Workload.layered``, if it can.
+        problem: problem to run.
+        name: name of the executor.
+        executor: executor of the problem alone.
+        compiled: True to include the configuration with compiled ops around the executor.
+        whole: executor of ``Workload.layered``; None if there is none.
 
     Raises:
         ResultError: a result is wrong.
@@ -274,7 +286,7 @@ def _layers(
 
 
 def _layered(workload: Workload, variant: Variant) -> DeviceExecutor | None:
-    """The whole layer by what runs the problem alone, in its default setting; None where that cannot be."""
+    """Return an executor of the whole layer like the problem's, in its default setting; None if there is none."""
     device, executor = variant.deployment.device, variant.deployment.executor
     if workload.layered is None:
         return None
