@@ -28,7 +28,9 @@ def compile_launches(makers: Sequence[Callable[[], DeviceExecutor]], pool: Execu
 
 
 def compilers(most: int | None = None, share: int = 1) -> Executor:
-    """Return a pool of compiling processes: all but two of the CPUs, at most ``most``. Each has a GPU context.
+    """Return a pool of compiling processes, at most ``most``: two fewer than its share of the CPUs.
+
+    Each process has a GPU context.
 
     Args:
         share: number of such pools on the machine at once.

@@ -180,7 +180,7 @@ def costs_ns(kind: str, items: int, workers: int) -> Ints32:
     """Return the cost of each item in integer nanoseconds, with a mean of 20 us.
 
     Raises:
-        ArgumentError: the distribution is unknown, or there are fewer than one item or worker.
+        ArgumentError: the distribution is unknown, or the number of items or workers is below one.
     """
     if kind not in COSTS or items < 1 or workers < 1:
         raise ArgumentError(f"{kind} costs of {items} items on {workers} workers; use one of {', '.join(COSTS)}")
@@ -193,7 +193,7 @@ def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
     """Return a row per dispatch and costs: predicted for a device and, if ``measured``, timed on the current one.
 
     Raises:
-        ArgumentError: there are fewer than one item.
+        ArgumentError: the number of items is below one.
         NoDeviceError, DeviceError: the measured executors cannot run on this device.
         ResultError: an item did not run.
     """

@@ -39,7 +39,7 @@ _MOST_ITEMS = 1 << 14  # maximum number of items that are planned and predicted 
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs a graph, and why.
+    """Decision between a launch and PyTorch's own ops for a graph, with its reason.
 
     Attributes:
         executor: executor whose launch runs the graph; None for PyTorch's own ops.

@@ -1,4 +1,4 @@
-"""A graph as one launch on a device: its executor, setting, plan, proof and predicted mode."""
+"""A graph as one launch (a megakernel) on a device: its executor, setting, plan, proof and predicted mode."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | Shared | 
 
     Raises:
         ArgumentError: an argument is not a graph or not choices.
-        PlanError: there are fewer than one worker.
+        PlanError: the number of workers is below one.
         TooManyItemsError: there are more than ``MOST_ITEMS`` items (``check_size``); raised before anything is built.
         OrderError: an order or interleaving is not a permutation, a policy or split does not return arrays of
             integers in range, or a setting names an unknown op.
