@@ -137,7 +137,7 @@ class Problem:
         return block
 
     def whole_layer(self, executor: DeviceExecutor) -> Callable[[Any, Tensors], Any]:
-        """Return the same for an executor of ``Workload.layered``; it writes the output to a new tensor."""
+        """Return such a function for an executor of ``Workload.layered``; it returns a new tensor."""
         taken, given = self._carried
         known, device = self._inputs(self.weights[0]), self.outputs[given].device
         graph, gains = executor.plan.graph, {}

@@ -95,7 +95,8 @@ def predict(
         device: device that it runs on.
         mode: mode of the executor that runs it.
         limit: maximum number of touches that are resolved, or 64 per item if that is more. Above it, several chunks of
-            a reduction count as one step; plans that exceed it even with whole reductions per step are still accepted.
+            a reduction count as one step. Plans that exceed it even with whole reductions per step are accepted up to
+            ``LIMIT``.
         touched_by: function that returns the touches of a plan, for callers that predict many plans of one graph;
             None for ``touches``.
 

@@ -35,7 +35,7 @@ from interlace.trace.summary import Summary
 ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedPanels, (2, 4, 8, 16)), Hilbert(), ColumnMajor())
 INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRows(), *map(Panels, (1, 2, 4, 8)))
 _KEPT = 2  # number of candidates that each step passes on
-_WORTH = 0.995  # maximum time relative to the parent candidate: a plan that is no faster is not split for nothing
+_WORTH = 0.995  # maximum time relative to the parent candidate: a split, for example, must gain at least 0.5 %
 _MOST_TILES = 1 << 18  # maximum number of tiles of a graph; the candidates of a larger one would take minutes
 
 
@@ -43,7 +43,7 @@ class Sketch:
     """An excerpt of a graph, with caches for planning and predicting it many times.
 
     Attributes:
-        excerpt: excerpt and whole graph.
+        excerpt: excerpt, with the whole graph that it represents.
         graph: graph that is planned.
     """
 

@@ -30,7 +30,7 @@ def retiled(graph: Graph, setting: Setting) -> Graph:
 
 
 def _retiled(graph: Graph, op: Op, params: Params, made: dict[object, Op]) -> Op:
-    """Return the op in other tiles; ops with the same kernel, params and tensor shapes reuse the first one made."""
+    """Return the op in other tiles; ops that differ only in names reuse the first one made, as those of layers do."""
     if not params:
         return op
     kernel = kernel_of(op)
