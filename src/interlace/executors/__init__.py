@@ -1,6 +1,6 @@
-"""Executors: ways to run a verified plan. Device executors import torch and triton when they are made.
+"""Executors: ways to run a verified plan. Device executors import torch and triton when they are constructed.
 
-A new one is a class that says of itself what ``Executor`` asks, and a line in ``EXECUTORS``.
+To add one, write a subclass of ``Executor`` that sets its class attributes, and add a line to ``EXECUTORS``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from interlace.executors.streams import StreamsExecutor
 
 __all__ = ["EXECUTORS", "ONE_LAUNCH", "DeviceExecutor", "Executor"]
 
-#: All of them, as tables show them.
+#: All executors, in the order in which tables show them.
 EXECUTORS: tuple[type[Executor], ...] = (
     ReferenceExecutor,
     RandomReferenceExecutor,
@@ -30,5 +30,5 @@ EXECUTORS: tuple[type[Executor], ...] = (
     PersistentTicketExecutor,
     OneLaunchExecutor,
 )
-#: Those that run a whole graph as one launch and are taken where none is named, the fastest first.
+#: Executors that run a whole graph in one launch, fastest first. The default is chosen from these.
 ONE_LAUNCH: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PersistentTicketExecutor)

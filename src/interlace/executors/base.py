@@ -1,4 +1,4 @@
-"""What every executor says of itself, and what all of them check."""
+"""The interface of all executors: what each declares about itself, and the checks that all share."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Run = TypeVar("Run", bound=Callable[..., Any])
 
 
 class Executor(ABC):
-    """A way to run verified plans. What it can do is declared by the class, before there is a plan.
+    """A way to run verified plans. The class declares what the executor can do, before there is a plan.
 
     Attributes:
-        name: on the command line and in JSON.
-        title: in tables.
-        what: what it is, in a few words.
-        keeps: what keeps items in order; a proof that rests on anything else is refused.
-        dispatches: those that it runs, the one to plan with first; a plan with another is refused.
-        overlapping: dispatches under which a run may start while the one before drains, where the GPU can do so.
-        kinds: of the bodies that it runs, the one that it takes where an op has several first.
-        interpreted: also runs on a CPU, in NumPy or under the Triton interpreter.
-        traces: its times mean something in a trace.
+        name: name on the command line and in JSON.
+        title: name in tables.
+        what: description in a few words.
+        keeps: orderings that the executor enforces; a proof that rests on any other is refused.
+        dispatches: dispatches that the executor runs, the default first; a plan with another is refused.
+        overlapping: dispatches under which a run may start while the one before drains, where the GPU supports that.
+        kinds: kinds of bodies that the executor runs, in order of preference for ops with several.
+        interpreted: True if the executor also runs on a CPU, in NumPy or under the Triton interpreter.
+        traces: True if its times are meaningful in a trace.
     """
 
     name: ClassVar[str]
@@ -55,23 +55,23 @@ class Executor(ABC):
 
     @classmethod
     def kind_of(cls, op: Op) -> BodyKind | None:
-        """Which of an op's bodies it runs, None if it has none for this executor."""
+        """Return the kind of body that the executor runs for an op, or None if the op has no such body."""
         bodies = kernel_of(op).bodies
         return next((kind for kind in cls.kinds if kind in bodies), None)
 
     @classmethod
     def dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
-        """What to plan a graph with on a device, whose tiles these choices cut, unless told otherwise."""
+        """Return the default dispatch for a graph on a device; ``chosen`` are the choices that cut its tiles."""
         return cls.dispatches[0]
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise if there is no tiling in which it can run a graph on a device.
+        """Raise if no tiling lets the executor run a graph on a device.
 
         Raises:
-            GraphError: an op has no body that it runs, or a dtype or an extent that it does not take.
-            PlanError: ops that it cannot run together.
-            NoDeviceError: it does not run on such a device.
+            GraphError: an op has no body that the executor runs, or a dtype or an extent that it does not accept.
+            PlanError: ops that the executor cannot run together.
+            NoDeviceError: the executor does not run on such a device.
         """
         for op in graph.ops:
             if cls.kind_of(op) is None:
@@ -79,7 +79,7 @@ class Executor(ABC):
 
     @classmethod
     def obstacle(cls, graph: Graph, device: DeviceSpec) -> str | None:
-        """Why it cannot run a graph on a device, however it is tiled; None if it can."""
+        """Return why the executor cannot run a graph on a device in any tiling, or None if it can."""
         try:
             cls.check(graph, device)
         except InterlaceError as error:
@@ -88,10 +88,10 @@ class Executor(ABC):
 
     @classmethod
     def check_tiles(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise if a graph's ops, tiled as they are, make no launch of this executor on a device.
+        """Raise if a graph's ops, in their present tiles, cannot be launched by this executor on a device.
 
         Raises:
-            GraphError, PlanError: tiles that need more registers or shared memory than there is, or do not go together.
+            GraphError, PlanError: tiles that exceed the registers or the shared memory, or that do not fit together.
         """
         for op in graph.ops:
             kind = cls.kind_of(op)
@@ -100,10 +100,10 @@ class Executor(ABC):
 
     @classmethod
     def check_setting(cls, graph: Graph, setting: Setting, device: DeviceSpec) -> Graph:
-        """The graph in the tiles of a setting, which make a launch on a device.
+        """Return the graph in the tiles of a setting, after checking that they can be launched on a device.
 
         Raises:
-            GraphError, PlanError: they make none; see ``check_tiles`` and ``planner.settings.retiled``.
+            GraphError, PlanError: the tiles cannot be launched; see ``check_tiles`` and ``planner.settings.retiled``.
         """
         tiled = retiled(graph, setting)
         cls.check_tiles(tiled, device)
@@ -111,9 +111,9 @@ class Executor(ABC):
 
     @classmethod
     def settings(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-        """Settings that make a launch, each once: first the rule's own, then all that a search may try.
+        """Yield distinct settings that can be launched: first the rule's default, then all that a search may try.
 
-        Ops whose kernels have no rule for their bodies are left as they are tiled.
+        Ops whose kernels have no rule for their bodies keep their tiles.
         """
         rules = cls._tunings(graph)
         default = Setting.merged(rule.default(graph, device) for rule in rules)
@@ -123,10 +123,10 @@ class Executor(ABC):
 
     @classmethod
     def default(cls, graph: Graph, device: DeviceSpec) -> Setting:
-        """The setting that is taken without a search: the first of ``settings``.
+        """Return the setting that is used without a search: the first of ``settings``.
 
         Raises:
-            GraphError, PlanError: nothing that the rules know makes a launch; says why the first does not.
+            GraphError, PlanError: no setting that the rules know can be launched; the error says why the first cannot.
         """
         for setting in cls.settings(graph, device):
             return setting
@@ -135,9 +135,9 @@ class Executor(ABC):
 
     @classmethod
     def tilings(cls, graph: Graph, device: DeviceSpec) -> tuple[Graph, ...]:
-        """The graph in tiles that make a launch, the rule's own first: what a planner chooses from.
+        """Return the graph in each tiling that can be launched, the rule's default first; a planner chooses from these.
 
-        Of those that differ in nothing but how a tile is computed the first is there.
+        Of tilings that differ only in how a tile is computed, the first is returned.
         """
         unlike: dict[object, Graph] = {}
         for _, tiled in cls._likely(graph, device):
@@ -146,7 +146,7 @@ class Executor(ABC):
 
     @classmethod
     def likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-        """Few settings that make a launch, each once: the rule's own first, then what often does well."""
+        """Yield a few distinct settings that can be launched: the rule's default, then those that often do well."""
         for setting, _ in cls._likely(graph, device):
             yield setting
 
@@ -159,7 +159,7 @@ class Executor(ABC):
 
     @classmethod
     def _tunings(cls, graph: Graph) -> list[Tuning]:
-        """The rules of the graph's kernels for the bodies that this executor runs."""
+        """Return the rules of the graph's kernels for the bodies that this executor runs."""
         found: dict[str, Tuning] = {}
         for op in graph.ops:
             kind = cls.kind_of(op)
@@ -180,15 +180,15 @@ class Executor(ABC):
     @classmethod
     @abstractmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """How the simulated machine models it on any plan of this graph."""
+        """Return the model by which the simulated machine runs any plan of this graph on this executor."""
 
     @classmethod
     def prove(cls, plan: Plan | Proof) -> Proof:
-        """The proof of a plan, made here unless it comes with it, if this executor runs such plans.
+        """Return the proof of a plan if this executor runs such plans; a plan without its proof is verified here.
 
         Raises:
-            PlanError: the plan is not safe, is no plan, or has a dispatch that this executor does not run.
-            CoverageError: a dependency that only an ordering enforces which this executor does not keep.
+            PlanError: the plan is not safe, is not a plan, or has a dispatch that this executor does not run.
+            CoverageError: only an ordering that this executor does not enforce covers a dependency.
         """
         proof = plan if isinstance(plan, Proof) else verify(plan)
         for ordering, edge in proof.rests_on:
@@ -201,14 +201,14 @@ class Executor(ABC):
 
 
 def _merged(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Setting]:
-    """Settings of all kernels' ops, from those for each kernel; where one has no more, its ops take the default."""
+    """Combine settings per kernel into settings of all ops; a kernel without further settings uses its default."""
     for each in zip_longest(*rules):
         given = Setting.merged(setting for setting in each if setting is not None)
         yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()))
 
 
 def _each_once(settings: Iterable[Setting]) -> Iterator[Setting]:
-    """In turn and one by one: of a graph with many ops there are more than anybody looks at."""
+    """Yield distinct settings lazily: a graph with many ops has more settings than anybody tries."""
     seen: set[Setting] = set()
     for setting in settings:
         if setting not in seen:
@@ -224,7 +224,7 @@ _BROKEN = {
 
 
 def by_name(tensors: object) -> dict[str, Any]:
-    """A new dict of the tensors of a run. Raises GraphError if they do not come by name."""
+    """Return a new dict of a run's tensors; raise GraphError unless they are passed by name."""
     try:
         return dict(tensors)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
@@ -255,10 +255,10 @@ def one_at_a_time(run: Run) -> Run:
 
 
 def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short: Sequence[str] = ()) -> None:
-    """Raise unless every input is given and every given tensor has its shape, or fewer rows if it may be ``short``.
+    """Raise unless all inputs are passed and all shapes match; tensors in ``short`` may have fewer rows, but not none.
 
     Raises:
-        GraphError: an input is missing or a name unknown.
+        GraphError: an input is missing or a name is unknown.
         ShapeError: a shape differs from the graph's.
     """
     missing = [name for name in graph.inputs if name not in shapes]

@@ -1,4 +1,4 @@
-"""What the device executors share: tables and counters in device memory, arguments, faults, trace.
+"""The base of all device executors: tables and counters in device memory, arguments, faults, trace.
 
 A compiled plan owns its counters and workspaces, so one instance runs on one stream at a time.
 """
@@ -40,19 +40,19 @@ class DeviceExecutor(Executor):
     """A plan compiled for a device.
 
     Args:
-        plan: verified here unless it comes with its proof.
-        options: device, watchdog, trace.
+        plan: a plan, which is verified here, or its proof.
+        options: run options: device, watchdog, trace and others.
 
     Raises:
-        PlanError: the plan is not safe, or rests on an ordering that this executor does not keep.
+        PlanError: the plan is not safe, or rests on an ordering that this executor does not enforce.
         NoDeviceError: torch, triton or the device is missing.
-        GraphError: an op has no body for it.
-        DeviceError: options that are none.
+        GraphError: an op has no body for this executor.
+        DeviceError: ``options`` is not an ``Options``.
     """
 
-    #: Of its one launch, as profilers show it; empty if it makes several.
+    #: Kernel name of the single launch, as profilers show it; empty if there are several launches.
     kernel: ClassVar[str] = ""
-    #: Ops of which every part of a tile posts; of others only one does.
+    #: Ops in which every part of a split tile posts; in others only one part does.
     _shared: Collection[int] = ()
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
@@ -71,33 +71,33 @@ class DeviceExecutor(Executor):
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
+        """Raise if no tiling lets the executor run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
         if device.capability == (0, 0) and not cls.interpreted:
             raise NoDeviceError(f"the {cls.name} executor needs a CUDA GPU, and {device.name!r} is none")
 
     @abstractmethod
     def _lower(self) -> Table:
-        """The tables of the plan in this executor's launch order."""
+        """Return the tables of the plan in this executor's launch order."""
 
     def _filled(self, op: Op) -> Sequence[str]:
-        """Arguments of an op whose loads leave out rows that are not there."""
+        """Return the arguments of an op whose loads skip rows that a short input lacks."""
         return ()
 
     def _prepare(self) -> None:
-        """Further buffers and checks, before the first run."""
+        """Allocate further buffers and make further checks before the first run."""
 
     @abstractmethod
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """What the launches take of an op's tensors, given all by name."""
+        """Return the launch arguments of an op, given all tensors by name."""
 
     @abstractmethod
     def _partial(self, op: Op) -> Callable[[Op], int] | None:
-        """How many float32 elements one partial sum of an op has, if its body tells."""
+        """Return a function from an op to the float32 elements of one partial, or None if the body declares none."""
 
     @abstractmethod
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
-        """The launches of one run, given the arguments of every body."""
+        """Return the launches of one run, given the arguments of every body."""
 
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         """Enqueue one run on the current stream."""
@@ -105,7 +105,7 @@ class DeviceExecutor(Executor):
             launch.run()
 
     def launches(self, tensors: Mapping[str, torch.Tensor] | None = None) -> list[AnyLaunch]:
-        """The launches of one run on these tensors; without tensors, on stand-ins, to compile ahead of time."""
+        """Return the launches of one run on these tensors, or on placeholders if None, to compile ahead of time."""
         if tensors is None:
             graph = self.plan.graph
             wanted = (*graph.inputs, *graph.outputs)
@@ -115,15 +115,16 @@ class DeviceExecutor(Executor):
     # ---------------------------------------------------------------- running
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> Run:
-        """Enqueue one run on the current stream; outputs (and intermediates, if given) are written in place.
+        """Enqueue one run on the current stream; outputs (and intermediates, if passed) are written in place.
 
-        Intermediates that go from op to op as words (``Options.words``) are not; ``words=()`` has none.
+        Intermediates that are handed off by the LL protocol (``Options.words``) are not written; ``words=()`` turns
+        the protocol off.
 
         Raises:
-            GraphError: an input or output is missing or no tensor, lies elsewhere than the device, or shares bytes
-                with one that is written.
+            GraphError: an input or output is missing or not a tensor, is not on the device, or shares bytes with a
+                tensor that is written.
             ShapeError, DTypeError: a tensor differs from the graph's.
-            ConcurrentRunError: an earlier run of this instance is still going on another stream.
+            ConcurrentRunError: an earlier run of this instance is still in progress on another stream.
             HangError: a wait of an earlier run ended by the watchdog.
             LaunchEndedError: an earlier run ended itself, and with it the CUDA context.
         """
@@ -155,7 +156,7 @@ class DeviceExecutor(Executor):
         """Wait for all runs.
 
         Raises:
-            HangError: a wait ended by the watchdog; the instance is then as new.
+            HangError: a wait ended by the watchdog; the instance is then reset to its initial state.
             LaunchEndedError: a run ended itself, and with it the CUDA context.
         """
         if not self._interpret:
@@ -172,33 +173,33 @@ class DeviceExecutor(Executor):
 
     @property
     def failed(self) -> bool:
-        """Whether a wait ended by the watchdog, or a run ended itself; ``synchronize`` raises what it was."""
+        """True if a wait ended by the watchdog or a run ended itself; ``synchronize`` raises the error."""
         return self._seen is not None and bool(self._seen[_FAILED])
 
     @property
     def running(self) -> bool:
-        """Whether the last run is still going on the device. Replays of a captured run are not known here."""
+        """True if the last run is still in progress on the device. Replays of captured runs are not tracked."""
         return self._last is not None and not self._last[1].done()
 
     def release(self) -> None:
-        """Forget the tensors of the last run, which are kept so that a next run on them need not check them."""
+        """Drop the tensors of the last run, which are cached so that the next run on them skips the checks."""
         self._bound = None
 
     def intermediate(self, name: str) -> torch.Tensor:
-        """The tensor that holds an intermediate unless the caller passes one."""
+        """Return the tensor that holds an intermediate unless the caller passes one."""
         if name not in self._owned:
             self._owned[name] = self.empty(name)
         return self._owned[name]
 
     def empty(self, name: str) -> torch.Tensor:
-        """A new uninitialised tensor for one of the graph's."""
+        """Return a new uninitialised tensor for a tensor of the graph."""
         tensor = self.plan.graph.tensor(name)
         dtype = torch_dtype(self._torch, tensor.dtype.name)
         empty: torch.Tensor = self._torch.empty(tensor.shape, dtype=dtype, device=self._device)
         return empty
 
     def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[AnyLaunch]:
-        """The launches on these tensors, kept until their addresses change."""
+        """Return the launches on these tensors, cached until the tensors' addresses change."""
         graph = self.plan.graph
         everything = by_name(tensors)
         for name in graph.intermediates:
@@ -216,14 +217,14 @@ class DeviceExecutor(Executor):
                 with self._torch.cuda.device(self._device):
                     for launch in launches:
                         if isinstance(launch, TextLaunch):
-                            launch.load()  # all of them before the first runs: others may wait for it on the device
+                            launch.load()  # before the first runs: a running launch may wait for a later one
         self._bound = Bound.on(everything, launches)
         return launches
 
     # ---------------------------------------------------------------- device state
 
     def _allocate(self) -> None:
-        """Tables, counters and workspaces; launches and captured runs hold their addresses, so they stay for good."""
+        """Allocate tables, counters and workspaces, once: launches and captured runs hold their addresses."""
         torch, device, table = self._torch, self._device, self._table
         n = len(self.plan.items)
 
@@ -239,12 +240,12 @@ class DeviceExecutor(Executor):
         self._done = zeros(n, torch.int32)
         self._fault = zeros(1, torch.int32)
         self._record = torch.zeros(RECORD.columns, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._seen = None if device.type == "meta" else self._record.numpy()  # the same memory, which is quick to read
+        self._seen = None if device.type == "meta" else self._record.numpy()  # the same memory; quick to read
         self._trace = zeros(n * TRACE.columns if self.options.trace else 1, torch.int64)
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
 
     def _reset(self) -> None:
-        """Tables and counters as before the first run; nothing runs now."""
+        """Restore tables and counters to their initial state, while nothing runs."""
         self._items.copy_(self._torch.tensor(self._table.items.view(np.int32)))
         self._waits.copy_(self._torch.tensor(self._table.waits.view(np.int32)))
         counters = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
@@ -253,11 +254,11 @@ class DeviceExecutor(Executor):
         if not self._interpret:
             self._torch.cuda.synchronize(self._device)  # the next run may be on another stream
 
-    def _slot_floats(self) -> int:  # float32 elements of a slot of the workspace
+    def _slot_floats(self) -> int:  # float32 elements per workspace slot
         return max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
 
     def _accumulator_size(self, op: Op) -> int:
-        """float32 elements of one partial sum of an op, 0 if none of its tiles is split."""
+        """Return the float32 elements of one partial of an op, or 0 if none of its tiles is split."""
         items = self.plan.items
         mine = items.op == self.plan.graph.op_index(op.name)
         if not (mine & (items.k_hi - items.k_lo < op.k_extent)).any():
@@ -271,7 +272,7 @@ class DeviceExecutor(Executor):
         return int(partial(op))
 
     def _raise_fault(self) -> None:
-        """Raise what is recorded; where a wait ended, the instance and captured runs of it are as new then."""
+        """Raise the recorded fault; after a failed wait, first reset the instance and its captured runs."""
         if not self.failed:
             return
         self._raise_ended()
@@ -280,32 +281,32 @@ class DeviceExecutor(Executor):
         raise error
 
     def _raise_ended(self, cause: BaseException | None = None) -> None:
-        """Raise what a launch recorded that ended itself, which is in memory of the host."""
+        """Raise the error of a launch that ended itself, from the record in host memory."""
         error = ended_error(self.plan, *self._recorded) if self.failed else None
         if error is not None:
             raise error from cause
 
     @property
     def _recorded(self) -> tuple[int, int, int, int]:
-        """Item, semaphore, expected and seen of the record."""
+        """Item, semaphore, expected value and observed value in the record."""
         (record,) = self._record.numpy().copy().view(RECORD.dtype)
         item, semaphore, expected, seen = (int(record[name]) for name in ("item", "semaphore", "expected", "seen"))
         return item, semaphore, expected, seen
 
     def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
-        """What the first failed wait recorded, as an error."""
+        """Return the error for the first failed wait."""
         done, came = self._done.cpu().numpy(), self._came()
         return hang_error(self.plan, item, semaphore, expected, seen, done, came, self._shared)
 
     def _came(self) -> NDArray[np.bool_] | None:
-        """Which items came to a queue of ready items in the last run; None where there is none."""
+        """Return a mask of the items that entered the ready queue in the last run, or None without such a queue."""
         return None
 
     def trace(self) -> Trace:
-        """Times of the last run; needs ``Options(trace=True)``. Waits for the device.
+        """Return the times of the last run, after waiting for the device; needs ``Options(trace=True)``.
 
         Raises:
-            GraphError: the executor was made without trace.
+            GraphError: the executor was constructed without trace.
         """
         if not self.options.trace:
             raise GraphError("this executor records no trace; make it with Options(trace=True)")

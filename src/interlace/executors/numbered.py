@@ -1,9 +1,9 @@
-"""Tensors that are handed over word by word (``executors/words``), in NumPy: each element has a number beside it.
+"""LL hand-off in NumPy (``executors/words``): each element has an epoch next to its value.
 
-That is the number of its publication, as a word of the one launch has it: of the run times the ops of the graph, and of
-the op that writes, modulo 2^32. What waits and posts are left are those of the launch, and words lie beside tensors: of
-an op whose body does not store its results as tensors, too, these are left as they are. Two elements that are one word
-there have a number each here.
+The epoch is that of an LL word in the megakernel, modulo 2^32: the run times the number of ops of the graph, plus the
+number of the op that writes (from 1). The remaining waits and posts are those of the megakernel. LL words are stored
+apart from tensors: where an op's body does not also store its results as tensors, the tensors stay unchanged. Two
+elements that share a word in the megakernel have one epoch each here.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _WRAP = 1 << 32
 
 
 class Numbered:
-    """The words of a plan's tensors that are words.
+    """The LL words of a plan.
 
     Args:
-        proof: of the plan.
-        words: which tensors; see ``Options.words``.
+        proof: proof of the plan.
+        words: names of the tensors that are LL words; see ``Options.words``.
 
     Attributes:
-        waits: of the plan, those that are left.
-        posts: what each item posts, -1 for nothing.
+        waits: waits of the plan that remain.
+        posts: semaphore that each item posts, -1 for none.
 
     Raises:
-        DeviceError: ``words`` is no tuple of names.
-        GraphError: the kernel of an op has no part in a launch.
-        PlanError: one of the tensors cannot be words.
+        DeviceError: ``words`` is not a tuple of names.
+        GraphError: the kernel of an op has no body for the megakernel.
+        PlanError: one of the tensors cannot use the LL protocol.
     """
 
     def __init__(self, proof: Proof, words: tuple[str, ...] | None) -> None:
@@ -50,34 +50,34 @@ class Numbered:
         self._numbers = {name: np.zeros(shape, np.uint32) for name, shape in shapes.items()}
 
     def empty(self, run: int) -> None:
-        """No word has a number of a run, which are from one behind this on."""
+        """Set the epochs of all words to the last one before a run, whose epochs start one above it."""
         publications = max((worded.publications for worded in self._handed_over.ops.values()), default=0)
         for numbers in self._numbers.values():
             numbers[...] = run * publications % _WRAP
 
     def of(self, op: int, arguments: Iterable[str]) -> list[str]:
-        """Those of an op's arguments that are words."""
+        """Return those of an op's arguments that are LL words."""
         numbers = self._handed_over.of(op).numbers
         return [name for name in arguments if name in numbers]
 
     def keeps(self, op: int) -> bool:
-        """Whether an op stores as tensors, too, what it leaves as words."""
+        """Return whether an op also stores its LL outputs as tensors."""
         return self._keeps[op]
 
     def store(self, op: int, run: int, argument: str, region: Region, value: Array) -> None:
-        """What an op writes as words has the number of its publication in a run."""
+        """Store an output of an op as LL words, with the epoch of the op in a run."""
         self._values[region.tensor][region.slices] = value
         self._numbers[region.tensor][region.slices] = self._number(op, run, argument)
 
     def have_come(self, op: int, run: int, regions: Mapping[str, Region]) -> bool:
-        """Whether all that an op reads as words has the number that it wants in a run."""
+        """Return whether all words that an op reads have the epoch that it expects in a run."""
         return all(
             (self._numbers[regions[name].tensor][regions[name].slices] == self._number(op, run, name)).all()
             for name in self.of(op, regions)
         )
 
     def read(self, op: int, regions: Mapping[str, Region]) -> dict[str, Array]:
-        """Copies of what an op reads as words, by argument."""
+        """Return copies of the LL words that an op reads, by argument."""
         return {
             name: self._values[regions[name].tensor][regions[name].slices].copy() for name in self.of(op, regions)
         }

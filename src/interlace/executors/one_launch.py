@@ -1,12 +1,12 @@
-"""The whole graph as one launch of CUDA C++ on a Hopper GPU (``launch/walk``).
+"""Megakernel: the whole graph as one launch of CUDA C++ on a Hopper GPU (``launch/walk``).
 
-From a proof to a run, each step made of the one before; what does not fit is refused by the composition:
+The steps from a proof to a run, each built from the one before; the composition rejects what does not fit:
 
     table           the plan's items and waits as rows for the device (``executors/table``)
-    parts           of each op its body and how a tile is computed (``executors/parts``)
-    composition     the text, and how many stages shared memory holds (``launch/compose``)
+    parts           each op's body, and how a tile is computed (``executors/parts``)
+    composition     the CUDA source, and the number of stages that shared memory holds (``launch/compose``)
     binary          compiled by NVRTC; needs no device
-    parameter       what the kernel takes, for some tensors (``executors/operands``)
+    parameter       the kernel's parameter for some tensors (``executors/operands``)
 """
 
 from __future__ import annotations
@@ -71,40 +71,42 @@ from interlace.planner.build import Choices
 from interlace.sim.modes import ByWords, Mode, ring_launch
 from interlace.trace.events import Trace
 
-_LEAST_STAGES = 3  # of a ring through which loads run ahead
-_KNOWN = 256  # of tensors that lie differently, launches that are kept: two kilobytes each
+_LEAST_STAGES = 3  # stages of a ring that lets loads run ahead
+_KNOWN = 256  # cached launches, one per combination of tensor locations and layouts: two kilobytes each
 
 
 class OneLaunchExecutor(DeviceExecutor):
-    """Workers stay resident and walk the plan's items; weights stream ahead of the activations.
+    """Megakernel executor: resident workers execute the plan's items, and weights stream ahead of the activations.
 
-    All ops share one ring of shared memory, whose stages each op cuts as it likes; those whose body is plain text of a
-    tile take a stage and move nothing through it.
+    All ops share one ring of shared memory, and each op divides its stages as it needs. Ops whose body is the CUDA
+    source of a tile (a text) take a stage but move nothing through it.
 
     Args:
         plan, options: as for every device executor.
 
     Raises:
-        GraphError: an op has no body for it.
-        CoverageError: the plan leaves a dependency to the order of one worker.
-        PlanError: tiles that do not share a ring, weights that an op of the graph writes, parts of an op whose text
-            computes whole tiles, parts of tiles beside waits for later items, or loops that the launch cannot take.
-        ParamError: params or names that a text does not take.
-        DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
+        GraphError: an op has no body for this executor.
+        CoverageError: a dependency rests on the order of one worker.
+        PlanError: tiles that cannot share a ring, prefetched weights that an op of the graph writes, a split op whose
+            CUDA source computes whole tiles, split tiles in a plan that waits for later items, or loops that the
+            megakernel cannot run.
+        ParamError: params or names that a CUDA source does not accept.
+        DTypeError, ShapeError: a dtype other than bf16 and fp16, rows that bulk loads cannot address, or tiles that the
             warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
-        TooManyWorkersError: under dispatch with lists, or where votes tell the end, more workers than the device keeps
-            resident.
+        TooManyWorkersError: more workers than the device keeps resident, under dispatch with per-worker queues or
+            termination by votes.
         DeviceError: dependent launch under spawn dispatch.
-        QueueOverflowError: more items may come to its queue than ``Options.capacity``.
+        QueueOverflowError: the queue may need to hold more items than ``Options.capacity``.
     """
 
     name = title = "one_launch"
     what = "one launch of CUDA C++, tiles of any width"
-    #: Loads of a worker's next items run ahead of the stores of this one.
+    #: Loads of a worker's next items run ahead of this item's stores, so only waits order items.
     keeps = frozenset({Ordering.WAIT})
     dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
-    #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
+    #: Blocks of a launch start once all blocks of the launch before have started, so none of those waits for a block
+    #: that has no SM.
     overlapping = frozenset(d for d in Dispatch if d is not Dispatch.SPAWN)
     kinds = (BodyKind.WALK,)
     traces = True
@@ -124,17 +126,17 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
+        """Raise if no tiling lets the executor run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
         check_operands(graph)
         check_generation(device.name, device.capability, cls.generation)
 
     @classmethod
     def check_tiles(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise unless all ops share a ring of three stages or more, and their sums fit the registers.
+        """Raise unless all ops share a ring of at least three stages and their accumulators fit the registers.
 
         Raises:
-            PlanError, ShapeError: they do not.
+            PlanError, ShapeError: the ring is too short, or the tiles do not fit.
         """
         tiles = [part.tile for part in parts_of(graph)]
         count = stages(tiles, warpgroups_of(graph), device.smem_bytes)
@@ -146,7 +148,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """One launch whose loads run ahead through its ring, which hands over by words what it may."""
+        """Return the model of one launch whose loads run ahead through its ring, with LL hand-offs where allowed."""
         tiles = [part.tile for part in parts_of(graph)]
         stage = max(t.independent_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
         return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage, _by_words)
@@ -168,7 +170,7 @@ class OneLaunchExecutor(DeviceExecutor):
         if self._spawning is not None:
             return self._spawning.table
         sums = [self._accumulator_size(op) for op in graph.ops]
-        left = words.without(self.plan.waits, self.plan)  # words order nothing but themselves
+        left = words.without(self.plan.waits, self.plan)  # LL words order only themselves
         launched = replace(self.plan.items, post=words.posts(left, self.plan))
         one_adds = [part.tile.share for part in self._parts]
         table = with_sums(table, sums, one_adds, replace(self.plan, items=launched, waits=left))
@@ -205,25 +207,25 @@ class OneLaunchExecutor(DeviceExecutor):
                 f"plan has {len(self.plan.items):,} items, and words of lists that others take from count to "
                 f"{1 << ROW_BITS:,}; use ticket dispatch"
             )
-        #: Operands in memory that captured runs read, for as long as they may be replayed.
+        #: Operands in memory that captured runs read, kept alive because such runs may be replayed.
         self._captured: list[Any] = []
-        #: What enqueues launches on tensors that lay so, the last used last.
+        #: Functions that enqueue a launch, by locations and layouts of its tensors, the most recently used last.
         self._known: dict[Any, Callable[[int], None]] = {}
-        self.composition  # noqa: B018 - says what does not fit before anything runs
+        self.composition  # noqa: B018 - raises for what does not fit before anything runs
 
     def _allocate(self) -> None:
         super()._allocate()
         torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
-        #: Where the list of each block begins, and how many of its items were taken, in all runs, or which are left.
+        #: First row of each block's queue; ``_heads``: items claimed from it in all runs, or (stealing) the rows left.
         self._lists = torch.tensor(rows, device=self._device)
-        #: Under a dispatcher the mailboxes, of two runs.
+        #: Under a dispatcher, ``_heads`` holds the mailboxes of two runs.
         dispatch, boxes = self.plan.dispatch, 2 * HELD * self._table.workers
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
         self._words = self._handed_over.memory(torch, self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
-        self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # a run leaves it so, unless a wait fails
+        self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # every run restores this, unless a wait fails
 
     def _reset(self) -> None:
         for buffer in (self._heads, *self._words.values()):
@@ -247,7 +249,7 @@ class OneLaunchExecutor(DeviceExecutor):
         return self._memory.came(self._table) if self.plan.dispatch.when_ready else None
 
     def trace(self) -> Trace:
-        """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
+        """Return the times of the last run; see ``DeviceExecutor.trace``. Blocks are numbered as their workers."""
         trace = super().trace()
         if self._spawning is not None:
             return trace.of(np.flatnonzero(trace.end_ns))
@@ -258,7 +260,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @cached_property
     def composition(self) -> Composition:
-        """The launch as text, and its shared memory."""
+        """The CUDA source of the launch, and its shared memory."""
         spec = self._spec
         return compose(
             self._parts,
@@ -278,7 +280,7 @@ class OneLaunchExecutor(DeviceExecutor):
         """The compiled launch; needs no device.
 
         Raises:
-            CompileError: a text does not compile, or takes more registers than a thread has.
+            CompileError: the CUDA source does not compile, or needs more registers than a thread has.
         """
         return compiled(
             self.composition.text,
@@ -291,7 +293,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @cached_property
     def loaded(self) -> LoadedKernel:
-        """The launch on the current device."""
+        """The kernel, loaded on the current device."""
         kernel = loaded(self.binary, self.composition.shared_bytes)
         blocks = self.options.cluster.blocks
         if blocks > 1:
@@ -301,7 +303,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @cached_property
     def placed_together(self) -> int:
-        """Blocks that ask for SMs beside each other: those of a cluster, or pairs that load the same weights."""
+        """Number of blocks to place on neighbouring SMs: those of a cluster, or pairs that load the same weights."""
         blocks = self.options.cluster.blocks
         pairs = blocks == 1 and are_pairs(self.plan, self._table, self._parts)
         fit = pairs and 2 * self.loaded.resident_clusters(self._threads, 2) >= self._table.workers
@@ -309,7 +311,7 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @property
     def _threads(self) -> int:
-        """Of a block."""
+        """Threads per block."""
         return (self._warpgroups + 1) * 128
 
     def _filled(self, op: Op) -> Sequence[str]:
@@ -329,7 +331,7 @@ class OneLaunchExecutor(DeviceExecutor):
         return [TextLaunch(OperandsInMemory(self, arguments))]
 
     def _bind(self, tensors: Mapping[str, Any]) -> list[AnyLaunch]:
-        """As of every executor; of tensors that lie as others did nothing is checked or encoded again."""
+        """Bind tensors as every executor does, but skip checks and encoding for known locations and layouts."""
         if not self.composition.held or self._device.type != "cuda":
             return super()._bind(tensors)
         places = places_of(self._torch, by_name(tensors))
@@ -345,27 +347,27 @@ class OneLaunchExecutor(DeviceExecutor):
         return [TextLaunch(WithOperands(self, (), enqueue))]
 
     def _operands(self, arguments: tuple[Any, ...]) -> bytes:
-        """The launch's operands, given each op with its tensors by argument."""
+        """Return the operands of the launch as bytes, given each op with its tensors by argument."""
         both = zip(self._parts, arguments, strict=True)
         rows = [part.body.pack(op, tensors, part.dtype) for part, (op, tensors) in both]
         packed = b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
         return packed if self._spawning is None else packed + self._spawning.addresses(arguments)
 
     def _clear(self, arguments: tuple[Any, ...]) -> None:
-        """Zeros where items may not run, ahead of those that do."""
+        """Zero what items that may not run would write, ahead of the launch."""
         if self._spawning is not None:
             self._spawning.clear(arguments)
             if self.options.trace:
                 self._trace.zero_()
 
     def _parameter(self, operands: Any) -> bytes:
-        """The launch's parameter, given its operands in memory."""
+        """Return the parameter of the launch, given its operands in memory."""
         return self._parameter_of(operands, self._items, len(self.plan.items), self._table.workers)
 
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
-        """The same for some of the items, rows that follow each other, and so many blocks."""
+        """Return the parameter for ``count`` items in consecutive rows and a number of blocks."""
         options = self.options
-        if self.plan.dispatch is Dispatch.TICKET:  # a cluster draws one for all of its blocks
+        if self.plan.dispatch is Dispatch.TICKET:  # a cluster claims one ticket for all of its blocks
             count, workers = count // options.cluster.blocks, workers // options.cluster.blocks
         return self.composition.launch.pack(
             items=items,
@@ -390,5 +392,5 @@ class OneLaunchExecutor(DeviceExecutor):
 
 
 def _by_words(plan: Plan) -> ByWords:
-    """What a launch of a plan hands over by words under default options."""
+    """Return the hand-offs of a plan's launch that use the LL protocol under default options."""
     return handed_over(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)

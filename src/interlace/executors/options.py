@@ -1,4 +1,4 @@
-"""How a device executor runs."""
+"""Run options of device executors."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from interlace.kernels.bodies import ALONE, Cluster
 from interlace.launch.spawn import Termination
 
 _TIMEOUT_S = (1e-9, 9e9)  # a positive number of nanoseconds on a signed 64-bit clock
-_JITTER_S = (0.0, 2.0)  # delays are drawn from 31 bits of nanoseconds
+_JITTER_S = (0.0, 2.0)  # a delay is a random number of 31 bits, in nanoseconds
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a device executor runs.
+    """Run options of a device executor.
 
     Attributes:
-        device: a torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta"
-            only compiles them.
-        timeout_s: the watchdog of every wait, from 1e-9 to 9e9. An item of the one launch may take twice that and a
-            second in all.
-        trace: record times of every item.
-        jitter_s: upper bound of random delays injected around waits and posts, for tests; at most 2.
-        short: inputs that may come with fewer rows than the graph says, but one; rows of results that come of missing
-            ones mean nothing. For executors whose loads leave them out, which is checked, and of what no op writes.
-        dependent_launch: let a run's launches start while the one before still drains (programmatic
-            dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
-        termination: how workers find that nothing is left, under spawn dispatch.
-        capacity: items that the queue of a launch may have at most, beside those that are ready from the start; where
-            the plan may need more of it, an executor refuses it. None for as many as the plan needs.
-        cluster: blocks of the one launch that load for one another, so that fewer bytes come through the L2; its plan
-            has their tiles behind each other.
-        words: tensors between ops of the one launch that are handed over word by word (``executors/words``); what
-            is then in the tensors themselves means nothing. None for those of ops whose tiles all run at once, or which
-            take few trips for them.
+        device: torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta" only compiles
+            them.
+        timeout_s: watchdog timeout of every wait in seconds, from 1e-9 to 9e9. An item of the megakernel may take twice
+            that plus one second in all.
+        trace: True to record the times of every item.
+        jitter_s: upper bound in seconds of random delays injected around waits and posts, for tests; at most 2.
+        dependent_launch: True to let a run's launches start while the launch before drains (programmatic dependent
+            launch), so that prefetches overlap with it. For ``pdl`` and ticket dispatch.
+        short: inputs that may have fewer rows than the graph declares, but at least one; results computed from missing
+            rows are meaningless. No op may write such an input, and the executor's loads must skip missing rows; both
+            are checked.
+        termination: how workers detect that no item is left, under spawn dispatch.
+        capacity: most items that the queue of a launch may hold, not counting those that are ready from the start. An
+            executor refuses a plan that may need more. None: as many as the plan needs.
+        cluster: blocks of the megakernel that load for each other, so that fewer bytes pass through the L2; the plan
+            must place their tiles next to each other.
+        words: tensors between ops of the megakernel to hand off by the LL protocol (``executors/words``); the contents
+            of the tensors themselves are then meaningless. None selects tensors of ops whose tiles all run at once, or
+            that take few trips for LL words.
 
     Raises:
-        DeviceError: an option of another type, or out of range.
+        DeviceError: an option has another type or is out of range.
     """
 
     device: str = "cuda"
@@ -81,7 +82,7 @@ class Options:
 
 
 def given(options: Options | None) -> Options:
-    """Those that an executor was given, or the usual ones. Raises DeviceError for anything else."""
+    """Return the options that an executor was given, or the defaults; raise DeviceError for anything else."""
     if options is None:
         return Options()
     if not isinstance(options, Options):

@@ -1,4 +1,4 @@
-"""What the one launch has of each op of a graph: its body, and the tile of that with the warpgroups of all."""
+"""Each op's part in the megakernel: its body, and its tile for the number of warpgroups of the launch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from interlace.policies.splits import SplitK, Whole
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
-    """Those of an op by argument."""
+    """Return the tensors of an op by argument."""
     return {access.arg: graph.tensor(access.tensor) for access in op.accesses}
 
 
 def bodies_of(graph: Graph) -> list[WalkBody]:
-    """The part that each op's kernel has in the launch."""
+    """Return the megakernel body of each op."""
     bodies = []
     written: set[str] = set()
     for op in graph.ops:
@@ -41,14 +41,14 @@ def parts_of(
     words: HandedOver = NONE,
     least: Sequence[int] | None = None,
 ) -> list[Part]:
-    """What the launch has of each op.
+    """Return the part of each op in the megakernel.
 
     Args:
-        split: the most parts of a tile of each.
-        shares: ops whose parts share sums.
-        words: which tensors are words.
-        least: extent along k of the shortest item of each, by which bodies take weights ahead of waits; None if that is
-            not known.
+        split: most parts of a tile of each op.
+        shares: ops with cooperative fix-up.
+        words: tensors that use the LL protocol.
+        least: extent along k of each op's shortest item, which decides whether bodies load weights ahead of waits; None
+            if unknown.
     """
     warpgroups = warpgroups_of(graph)
     split = [1] * len(graph.ops) if split is None else split
@@ -65,7 +65,7 @@ def parts_of(
 
 
 def _resident(graph: Graph, parts: Sequence[Part]) -> list[Part]:
-    """Parts whose loader keeps numbers in shared memory, where all that could do so with the same code and tensor."""
+    """Let loaders cache a vector in shared memory if all ops that could do so have one code, tensor and params."""
     kept = {
         (part.code, _tensors(graph, op)[part.body.resident.arg], op.params)
         for op, part in zip(graph.ops, parts, strict=True)
@@ -79,10 +79,10 @@ def _resident(graph: Graph, parts: Sequence[Part]) -> list[Part]:
 
 
 def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Part]:
-    """Parts with the tiles that take weights ahead of waits, where bodies have such; what shared its code does so.
+    """Use tiles that load weights ahead of waits where bodies have them; ops with shared code still share it.
 
-    Not of ops that multiply the same tokens: these are queries, keys and values, and behind them attention loads more
-    than a ring holds (docs/tried.md).
+    Ops that multiply the same tokens are excluded: these are queries, keys and values, and the attention after them
+    loads more than a ring holds (docs/tried.md).
     """
     alike: dict[object, int] = {}
     for part, extent in zip(parts, least, strict=True):
@@ -98,7 +98,7 @@ def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Pa
 
 
 def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:
-    """Of each op, given the parts of each of its tiles, whether its body lets them share the sums."""
+    """Return for each op whether its body supports cooperative fix-up, given the parts of each of its tiles."""
     warpgroups = warpgroups_of(graph)
     return [
         body.shared is not None and count > 1 and body.shared(op, count, warpgroups) is not None
@@ -107,7 +107,10 @@ def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:
 
 
 def all_share(graph: Graph, chosen: Choices) -> bool:
-    """Whether tiles are split, and under lists the parts of all that are would share their sums, each on its worker."""
+    """Return whether tiles are split and, under per-worker queues, all would use cooperative fix-up.
+
+    Each part must have a worker of its own.
+    """
     splits = [chosen.split.get(op.name) if isinstance(chosen.split, Mapping) else chosen.split for op in graph.ops]
     cut = [split is not None and split != Whole() for split in splits]
     parts = [split.parts if isinstance(split, SplitK) else 1 for split in splits]
@@ -119,14 +122,17 @@ def all_share(graph: Graph, chosen: Choices) -> bool:
 
 
 def check_order(proof: Proof, parts: Sequence[int]) -> None:
-    """Raise if tiles are split, of each op into so many parts at most, in a plan that waits for later items.
+    """Raise if tiles are split in a plan that waits for later items.
 
-    The last part of a tile waits for the others, which no proof counts: a fix-up is the executor's. That adds no
-    circle where every item waits for earlier ones of the sequence, as the last part does then. A static plan may wait
-    for later ones where the lists of workers allow it, and there it may:
+    The last part of a tile waits for the others, which no proof covers: a fix-up belongs to the executor. That adds no
+    cycle where every item waits for earlier items of the sequence, because the last part then does so, too. A static
+    plan may wait for later items where the workers' queues allow it, and then it may deadlock:
 
-        worker 0   aside, part 1   up               aside, part 1 waits for part 0, which stands behind down
-        worker 1   down            aside, part 0    down waits for up, which stands behind aside, part 1
+        worker 0   aside, part 1   up               aside, part 1 waits for part 0, which comes after down
+        worker 1   down            aside, part 0    down waits for up, which comes after aside, part 1
+
+    Args:
+        parts: most parts of a tile of each op.
     """
     split = next((op.name for op, count in zip(proof.plan.graph.ops, parts, strict=True) if count > 1), None)
     if split is not None and not proof.in_sequence:
@@ -138,10 +144,10 @@ def check_order(proof: Proof, parts: Sequence[int]) -> None:
 
 
 def warpgroups_of(graph: Graph) -> int:
-    """Consumers of a block: as many as a tiling is for, else one, or two where a text wants them.
+    """Return the consumer warpgroups per block: those that a tiling is for; else one, or two if a body needs them.
 
     Raises:
-        ShapeError: a tiling is for more than some op can have.
+        ShapeError: a tiling is for more warpgroups than some op supports.
     """
     bodies = bodies_of(graph)
     wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies, strict=True) if body.warpgroups]
@@ -156,7 +162,7 @@ def warpgroups_of(graph: Graph) -> int:
 
 
 def check_operands(graph: Graph) -> None:
-    """Raise unless the launch can load what the ops read, and what they load early depends on nothing."""
+    """Raise unless the megakernel can load what the ops read, and all loads ahead of waits depend on no earlier op."""
     written: dict[str, str] = {}
     for op in graph.ops:
         written = {access.tensor: op.name for access in op.writes} | written

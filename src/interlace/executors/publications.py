@@ -1,18 +1,19 @@
-"""Which order follows from polls of words, as NCCL's LL protocol has it: a word orders itself and nothing else.
+"""The order that polls of LL words establish: in NCCL's LL protocol, a word orders itself and nothing else.
 
-A *publication* is what one op writes of a tensor as words in one run. Two facts about publications hold every proof of
-words (``words_proof``), where all words of a tile are one op:
+A *publication* is the part of a tensor that one op writes as LL words in one run. Every proof of words
+(``words_proof``), where all words of a tile are one op, rests on two facts about publications:
 
-- *Every word is polled before it is published anew.* Who polls a word knows that this word was stored, and nothing of
-  the tile's other words. So order between two stores of one word follows through its readers alone: store, poll, and
-  the later store, which ``verify`` holds behind whoever polls. A word that nobody polls has no such reader.
+- *Every word is polled before it is published again.* An op that polls a word knows that this word was stored, and
+  nothing about the tile's other words. So two stores of one word are ordered through its readers alone: store, poll,
+  and the later store, which ``verify`` orders after all polls. A word that nobody polls has no such reader.
 
-      A publishes p and q, M polls p, B overwrites q      q: nobody polls A's before B's    refused
+      A publishes p and q, M polls p, B overwrites q      q: no poll between A and B    rejected
       A publishes p and q, M polls p and q, B as before   accepted
 
-- *Who polls knows which reads are over.* If a tile stores no word before all that it reads has come, any word shows it.
-  Else only all of its words together do, of which each read goes into one; and if the tile stores more than words, they
-  do only where its body says so (``WalkBody.words_need_reads``), as a read may serve the rest alone.
+- *An op that polls knows which reads are over.* If a tile stores no word before all of its inputs have arrived, any
+  word shows that its reads are over. Otherwise only all of its words together do, because each read goes into one of
+  them. If the tile also stores other outputs, they do only where its body declares it (``WalkBody.words_need_reads``),
+  because a read may serve the other outputs alone.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from interlace.graph.op import Op
 from interlace.graph.uses import boxes
 from interlace.kernels.bodies import WalkBody
 
-#: Of each op the names of its arguments that are words.
+#: Names of the arguments that are LL words, by op index.
 Arguments = Mapping[int, Collection[str]]
 
 
 @dataclass(frozen=True)
 class Unpolled:
-    """Words that are overwritten although nobody polled them.
+    """LL words that are overwritten although no op polled them.
 
     Attributes:
-        tensor: where they are.
-        op: position of the op that publishes them.
-        later: position of the op that overwrites them.
+        tensor: name of their tensor.
+        op: index of the op that publishes them.
+        later: index of the op that overwrites them.
     """
 
     tensor: str
@@ -48,7 +49,7 @@ class Unpolled:
     later: int
 
     def describe(self, graph: Graph) -> str:
-        """The fault in one sentence."""
+        """Return the fault as one sentence."""
         op, later = graph.ops[self.op].name, graph.ops[self.later].name
         return (
             f"op {later!r} overwrites words of {self.tensor!r} that op {op!r} publishes and no op between polls, so "
@@ -57,9 +58,9 @@ class Unpolled:
 
 
 def find_unpolled(graph: Graph, writes: Arguments, reads: Arguments) -> Unpolled | None:
-    """Return the first words that are published anew before anybody polled them, or None.
+    """Return the first words that are published again before any op polls them, or None.
 
-    Each element has the op whose publication of it nobody has polled yet.
+    An array per tensor holds, for each element, the op whose publication of it no op has polled yet.
     """
     publishers: dict[str, set[int]] = {}
     for o in writes:
@@ -94,13 +95,13 @@ def shows_reads(
     dependencies: Dependencies,
     words: Collection[str],
 ) -> bool:
-    """Return whether an op that polls words of a source knows that all reads of the tiles behind them are over.
+    """Return whether polling words of a source shows that all reads of the polled tiles are over.
 
     Args:
-        body: the source's.
-        source, op: positions of who publishes and who polls.
-        links: through which the op polls what the source publishes.
-        words: arguments of the source that are words.
+        body: body of the source.
+        source, op: indices of the op that publishes and of the op that polls.
+        links: dependencies through which the op polls what the source publishes.
+        words: arguments of the source that are LL words.
     """
     publisher = graph.ops[source]
     if body.gathers is not None and body.gathers(publisher):
@@ -115,7 +116,7 @@ def shows_reads(
 def _polls_whole_tiles(
     graph: Graph, publisher: Op, source: int, op: Op, link: Link, dependencies: Dependencies
 ) -> bool:
-    """Return whether tiles of an op poll all that the tiles behind a link write of its tensor."""
+    """Return whether tiles of an op poll everything that the producer tiles of a link write to its tensor."""
     lo, hi = boxes(graph, op, link.target)
     if (lo == 0).all() and (hi >= graph.tensor(link.target.tensor).shape).all():
         return True

@@ -1,9 +1,9 @@
-"""The reference executor: NumPy in float64. It defines what a plan means.
+"""The reference executor: NumPy in float64. It defines the meaning of a plan.
 
-W workers walk the plan as on a device: wait, read, compute, write, post, each a separate step. Which worker
-takes the next step goes round in turn, or is drawn at random from a seed: a race then shows as a NaN, because
-everything that no item has written yet is poisoned, and a deadlock as DeadlockError. So does a word that is stored over
-before somebody has it (``numbered``), as the number that it wants never comes.
+W workers execute the plan as on a device: wait, read, compute, write and post are separate steps. Workers step in turn,
+or in a random order from a seed. Every element that no item has written yet is NaN, so a race shows as a NaN in the
+results. A deadlock raises DeadlockError. So does an LL word that is overwritten before its last reader has it
+(``numbered``), because the epoch that the reader polls for never comes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _WRAP = 1 << 32
 
 
 class ReferenceExecutor(Executor):
-    """Runs a plan on NumPy arrays.
+    """Executor that runs a plan on NumPy arrays.
 
     Args:
-        plan: verified here unless it comes with its proof.
-        seed: None to let workers step in turn, else the seed of a random interleaving of the plan's workers.
+        plan: a plan, which is verified here, or its proof.
+        seed: seed of a random interleaving of the plan's workers; None to let workers step in turn.
         first_run: number of the first run, to start counters near their wrap-around.
-        words: tensors that are handed over word by word, as the one launch does it (``Options.words``), with what waits
-            and posts it leaves then; none unless they are named, None for those of the launch.
+        words: tensors to hand off by the LL protocol as the megakernel does (``Options.words``), with the waits and
+            posts that then remain. By default there are none; None selects those of the megakernel.
 
     Raises:
-        PlanError: the plan is not safe, or a tensor cannot be words.
-        GraphError: an op has no reference, or, where there may be words, no part in a launch.
-        DeviceError: a seed or a number of a run that is no int, or words that are no tuple of names.
+        PlanError: the plan is not safe, or a tensor cannot use the LL protocol.
+        GraphError: an op has no reference, or, where LL words are possible, no body for the megakernel.
+        DeviceError: ``seed`` or ``first_run`` is not an int, or ``words`` is not a tuple of names.
     """
 
     name = title = "reference"
@@ -82,7 +82,7 @@ class ReferenceExecutor(Executor):
         self.trace: Trace | None = None
 
     def _begin_afresh(self) -> None:
-        """Semaphores and words are as the runs before have left them."""
+        """Set semaphores and LL words to the state that the runs before this one produce."""
         posts = np.bincount(self._posts[(self.plan.items.k_lo == 0) & (self._posts >= 0)])
         self._semaphores = [int(p) * self._run % _WRAP for p in np.pad(posts, (0, self.plan.semaphores - len(posts)))]
         if self._numbered:
@@ -90,26 +90,26 @@ class ReferenceExecutor(Executor):
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise GraphError if an op has no reference, or one that does not go with its reduction."""
+        """Raise GraphError if an op has no reference, or a reference that does not match its reduction."""
         for op in graph.ops:
             _reference(op)
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """As the persistent executor: workers walk the whole sequence."""
+        """Return the model of the persistent executor: workers execute the whole sequence."""
         return PERSISTENT
 
     @one_at_a_time
     def run(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Array]:
-        """Run once on the inputs; returns every output, in float64, as an array of its own.
+        """Run once on the inputs and return every output in float64, as an array of its own.
 
         The run works on copies, so inputs may share memory.
 
         Raises:
-            GraphError: an input is missing or no array, or something else is given; or a kernel's reference returns
-                other regions than its op writes.
+            GraphError: an input is missing or not an array, or something else is passed; or a kernel's reference
+                returns other regions than its op writes.
             ShapeError: an input, or a region that a reference returns, has another shape.
-            DTypeError: an array holds no real numbers.
+            DTypeError: an array does not hold real numbers.
             ConcurrentRunError: another thread runs this executor.
         """
         graph = self.plan.graph
@@ -150,8 +150,8 @@ class ReferenceExecutor(Executor):
         return {name: self._memory[name] for name in graph.outputs}
 
     def _schedule(self) -> None:
-        """Let workers step until all are done; blocked workers try again when something has been posted."""
-        # Workers beyond the items would only look and leave.
+        """Let workers step until all are done; blocked workers retry after each post."""
+        # More workers than items would find nothing to run.
         lists = self.plan.dispatch.lists
         anybody = range(min(self.plan.workers, len(self.plan.items)))
         busy = sorted(w for w in self._lists if w >= 0) if lists else anybody
@@ -177,7 +177,7 @@ class ReferenceExecutor(Executor):
                 blocked = []
 
     def _worker(self, worker: int) -> Iterator[str]:
-        """Steps of one worker; yields what the step did."""
+        """Run the steps of one worker and yield the outcome of each."""
         for item in self._items_of(worker):
             if item < 0:
                 yield "blocked"
@@ -187,7 +187,7 @@ class ReferenceExecutor(Executor):
             self._times[item, 3] = self._clock
 
     def _items_of(self, worker: int) -> Iterator[int]:
-        """What the worker takes, one after another; -1 where nothing can be taken yet."""
+        """Yield the items that a worker takes in turn, and -1 while it can take none."""
         if self.plan.dispatch.lists:
             yield from self._of_lists(worker)
             return
@@ -202,7 +202,7 @@ class ReferenceExecutor(Executor):
             yield self._ticket - 1
 
     def _of_lists(self, worker: int) -> Iterator[int]:
-        """A worker's own items; then what others have left under stealing, what is in no list under hybrid dispatch."""
+        """Yield a worker's own items; then items of other workers (stealing) or items in no worker's queue (hybrid)."""
         mine = self._lists[worker]
         while mine or self.plan.dispatch is Dispatch.STEALING:
             if not mine:
@@ -214,7 +214,7 @@ class ReferenceExecutor(Executor):
             yield self._lists[-1].popleft()
 
     def _stolen(self, worker: int) -> list[int]:
-        """What a worker takes from another's list; nothing if all are empty."""
+        """Return the items that a worker steals from another worker's queue, or none if all queues are empty."""
         victims = sorted((w for w in self._lists if self._lists[w]), key=lambda w: (w < worker, w))
         if not victims:
             return []
@@ -225,7 +225,7 @@ class ReferenceExecutor(Executor):
         return [rest.popleft() for _ in range(half if stealing.most is None else min(half, stealing.most))]
 
     def _of_queue(self) -> Iterator[int]:
-        """Of the items that nobody took the first whose waits are met."""
+        """Yield the first unclaimed item whose waits are met, or -1 while there is none."""
         while self._untaken:
             ready = next((item for item in self._untaken if self._is_ready(item)), -1)
             if ready >= 0:
@@ -233,7 +233,7 @@ class ReferenceExecutor(Executor):
             yield ready
 
     def _begin_spawns(self) -> None:
-        """What nobody spawns leaves 0."""
+        """Set up the spawn queue and clear what items that never run would write."""
         self._spawns = Spawns.of(self.plan) if self.plan.dispatch is Dispatch.SPAWN else None
         if self._spawns is None:
             return
@@ -245,16 +245,16 @@ class ReferenceExecutor(Executor):
             self._memory[name][...] = 0.0
 
     def _of_spawns(self, spawns: Spawns) -> Iterator[int]:
-        """What came to the queue; what runs behind once nothing is outstanding, and all have posted that never ran."""
+        """Yield items of the spawn queue until none is outstanding and the unspawned have posted, then later items."""
         while self._outstanding:
             yield self._queued.popleft() if self._queued else -1
         while self._behind:
             yield self._behind.popleft()
 
     def _spawn(self, item: int) -> None:
-        """An item is done: those that it wants come to the queue."""
+        """Queue the requested children of a finished item; after the last outstanding item, post for all others."""
         if self._spawns is None or self._outstanding == 0:
-            return  # an item behind spawns none (``plan/spawns``, rule 2)
+            return  # items that run after the queue spawn none (``plan/spawns``, rule 2)
         items, ops = self.plan.items, self.plan.graph.ops
         for child in self._spawns.children[item].tolist():
             wanted = self._memory[when_tensor(ops[int(items.op[child])])].reshape(-1)
@@ -343,12 +343,12 @@ class ReferenceExecutor(Executor):
                 yield "blocked"
 
     def _poll(self, op: int, regions: Mapping[str, Region]) -> Iterator[str]:
-        """Wait for what is read as words."""
+        """Wait until the LL words of these regions have the expected epochs."""
         while self._numbered and not self._numbered.have_come(op, self._run, regions):
             yield "blocked"
 
     def _read(self, op: int, regions: Mapping[str, Region]) -> dict[str, Array]:
-        """Copies of regions, by argument."""
+        """Return copies of regions, by argument."""
         found = {arg: self._memory[region.tensor][region.slices].copy() for arg, region in regions.items()}
         return found | (self._numbered.read(op, regions) if self._numbered else {})
 
@@ -356,7 +356,7 @@ class ReferenceExecutor(Executor):
         return {a.arg: self.plan.graph.region(op, a, tile, k_lo, k_hi) for a in accesses}
 
     def _write(self, op: int, regions: Mapping[str, Region], values: Mapping[str, Array]) -> Iterator[str]:
-        """Store what a tile leaves; words come first, and whoever polls them may go on."""
+        """Store what a tile computed: LL words first, after which their readers may proceed, then tensors."""
         numbered = self._numbered
         words = numbered.of(op, regions) if numbered else []
         for arg in words:
@@ -370,7 +370,7 @@ class ReferenceExecutor(Executor):
 
 
 class RandomReferenceExecutor(ReferenceExecutor):
-    """The same with its steps drawn at random, from a seed that is 0 unless given."""
+    """The reference executor with steps in random order; the default seed is 0."""
 
     name = "reference-random"
     title = "reference (random interleaving)"

@@ -1,21 +1,21 @@
-"""Ops whose tiles' parts add their sums together: each part a share of the tile, which is then all that it finishes.
+"""Cooperative fix-up: each part of a split tile reduces, and finishes, its own share of the tile.
 
     three parts of a tile of 96 columns      columns 0..31    32..63    64..95
     part 0, to the workspace                      -              x         x
     part 1                                        x              -         x
     part 2                                        x              x         -
-    then each adds its own column of this table to what it has, in the order of k, and posts the tile: 3 posts
+    then each part adds the partials of its own share to its own, in the order of k, and posts the tile: 3 posts
 
-So each part waits for all others, later items among them. That may not hang:
+So each part waits for all others, including later items. This cannot deadlock:
 
-- Every worker runs, as lists demand, and has one item of the op at most.
-- The op's items follow one another in the plan's sequence, and wait for posts of items before the first of them alone.
-  So if all those come to their end, each of the op's comes to where it leaves its sums, since what stands before it in
-  its worker's list is one of those. Behind that it waits for its like alone, so all of them come to their end.
-- Items of other ops wait for earlier ones, so the argument goes from op to op.
+- Every worker is resident, as per-worker queues require, and has at most one item of the op.
+- The op's items are consecutive in the plan's sequence, and wait only for posts of items before the first of them. If
+  all those items end, each item of the op stores its partials, because everything before it in its worker's queue is
+  one of those items. After that it waits only for the other items of the op, so all of them end.
+- Items of other ops wait for earlier items, so the argument extends from op to op.
 
-Where a worker could have two, the first would wait for the second, which stands behind it. Then the last part in the
-plan's sequence adds all sums alone.
+If a worker could have two items of the op, the first would wait for the second, which follows it. In that case the last
+part in the plan's sequence reduces all partials alone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from interlace.plan.verify import Proof
 
 @dataclass(frozen=True)
 class Shares:
-    """Which ops these are, and what follows for waits.
+    """Ops with cooperative fix-up, and the waits that follow from it.
 
     Attributes:
-        ops: whose tiles have parts that share their sums.
-        waits: of the plan, for posts of all parts of such tiles. What waited for unlike tiles at once are several.
+        ops: ops in which the parts of a tile share its reduction.
+        waits: waits of the plan, for posts of all parts of such tiles. A wait for tiles with different numbers of posts
+            becomes several.
     """
 
     ops: frozenset[int]
@@ -46,7 +47,7 @@ class Shares:
 
     @staticmethod
     def of(proof: Proof, able: Sequence[bool]) -> Shares:
-        """Of a plan in whose launch some ops are able to."""
+        """Select the ops with cooperative fix-up in a plan, given which ops of its launch support it."""
         plan, found = proof.plan, set()
         if plan.dispatch is Dispatch.STATIC and proof.in_sequence and any(able):
             items, awaited = plan.items, latest_awaited(plan)
@@ -60,14 +61,14 @@ class Shares:
 
 
 def parts_of_tiles(plan: Plan) -> list[int]:
-    """Of each op the parts of each of its tiles, 0 if tiles have unlike numbers of them."""
+    """Return the parts per tile of each op, or 0 if its tiles differ in that number."""
     counts = np.bincount(plan.tile_of_item)
     of_op = np.split(counts, plan.tile_base()[1:-1])
     return [int(some[0]) if (some == some[0]).all() else 0 for some in of_op]
 
 
 def _posts(plan: Plan, shared: Collection[int]) -> Ints:
-    """Of each semaphore in a run: one of each tile, or of each of its parts where they share its sums."""
+    """Return the posts of each semaphore in a run: one per tile, or one per part with cooperative fix-up."""
     items = plan.items
     counts = np.isin(items.op, [*shared])
     _, first = np.unique(plan.tile_of_item, return_index=True)
@@ -76,10 +77,10 @@ def _posts(plan: Plan, shared: Collection[int]) -> Ints:
 
 
 def _waits(waits: Waits, posts: Ints) -> Waits:
-    """The same for so many posts of each semaphore; a wait has one threshold, so some are cut."""
+    """Return the waits for these posts of each semaphore; since a wait has one threshold, some are divided."""
     columns = waits.first, waits.count, waits.stride
     unlike = fold(np.minimum, posts, *columns) < fold(np.maximum, posts, *columns)
-    each = np.where(unlike, waits.count, 1)  # what such a wait becomes at most: one of each semaphore
+    each = np.where(unlike, waits.count, 1)  # most waits that one may become: one per semaphore
     row = np.repeat(np.arange(len(waits)), each)
     first = waits.first[row] + ranges(np.zeros_like(each), each) * waits.stride[row]
     opens = np.r_[True, (row[1:] != row[:-1]) | (posts[first[1:]] != posts[first[:-1]])]

@@ -26,14 +26,14 @@ class Table:
     Attributes:
         items: (n,) rows of ``abi.ITEM`` in launch order.
         waits: (w,) rows of ``abi.WAIT``, at least one.
-        op_rows: rows of op o are ``op_rows[o]:op_rows[o + 1]`` if rows are grouped by op.
-        workers: programs of a persistent launch: of a plan's workers those that can have an item.
-        worker_rows: rows of each of them, if rows are grouped by worker; behind these, of items in no list.
-        slots: workspace slots, one per part of a split tile.
-        splits: split tiles, each with an arrival counter unless parts wait for each other.
-        semaphores: the plan's, and those in which parts of split tiles count themselves, if parts wait for each other.
-        parts: most parts of a tile, 1 if none is split; of each op.
-        chunked: some wait stands inside a reduction.
+        op_rows: CSR offsets: rows of op o are ``op_rows[o]:op_rows[o + 1]`` if rows are grouped by op.
+        workers: programs of a persistent launch: those of the plan's workers that can have an item.
+        worker_rows: CSR offsets of each worker's rows if rows are grouped by worker; items in no queue come last.
+        slots: number of workspace slots, one per part of a split tile.
+        splits: number of split tiles; each has an arrival counter unless parts wait for each other.
+        semaphores: number of semaphores: the plan's, and one per split tile to count parts that wait for each other.
+        parts: most parts of a tile of each op, 1 if none is split.
+        chunked: True if some wait stands inside a reduction.
     """
 
     items: NDArray[np.void]
@@ -49,14 +49,14 @@ class Table:
 
     @property
     def least(self) -> Ints:
-        """Of each op the extent along k of its shortest item, 0 of one without items."""
+        """Extent along k of each op's shortest item; 0 for an op without items."""
         found = np.full(len(self.parts), _INT32, np.int64)
         np.minimum.at(found, self.items["op"], self.items["k_hi"] - self.items["k_lo"])
         return np.where(found < _INT32, found, 0)
 
     @property
     def last_of_ops(self) -> NDArray[np.bool_]:
-        """Rows that post, and behind which their worker has others, but none of their op."""
+        """Mask of rows that post and are followed, on the same worker, by a row of another op."""
         op = self.items["op"]
         last = np.r_[op[1:] != op[:-1], False]
         last[self.worker_rows[1:] - 1] = False
@@ -65,7 +65,7 @@ class Table:
 
     @property
     def same_op_before(self) -> NDArray[np.bool_]:
-        """Rows before which their worker has one of the same op."""
+        """Mask of rows that follow, on the same worker, a row of the same op."""
         op = self.items["op"]
         same: NDArray[np.bool_] = np.r_[False, op[1:] == op[:-1]]
         same[self.worker_rows[:-1][np.diff(self.worker_rows) > 0]] = False
@@ -73,13 +73,13 @@ class Table:
 
     @property
     def last_wave_of_ops(self) -> NDArray[np.bool_]:
-        """Where workers draw tickets: rows that post, of the last wave of an op that others follow.
+        """Mask, under ticket dispatch, of rows that post in the last wave of an op that other ops follow.
 
-        Behind them their worker hardly has more of their op.
+        After such a row, its worker rarely has another item of the op.
         """
         op = self.items["op"]
         by_op = np.argsort(op, kind="stable")
-        follow = np.empty(len(op), np.int64)  # of the same op
+        follow = np.empty(len(op), np.int64)  # number of later rows of the same op
         follow[by_op] = np.bincount(op).cumsum()[op[by_op]] - 1 - np.arange(len(op))
         wave = np.bincount(op)[op] - follow - 1 >= (np.bincount(op)[op] - 1) // self.workers * self.workers
         found: NDArray[np.bool_] = wave & (np.arange(len(op)) + follow + 1 < len(op)) & self._posts
@@ -87,7 +87,7 @@ class Table:
 
     @property
     def last_that_wait(self) -> NDArray[np.bool_]:
-        """Where workers draw tickets: rows that wait, of the last ones, one for each worker."""
+        """Mask, under ticket dispatch, of the rows that wait within the last rows, one for each worker."""
         waits: NDArray[np.bool_] = self.items["wait_hi"] > self.items["wait_lo"]
         waits[: -self.workers] = False
         return waits
@@ -99,9 +99,10 @@ class Table:
 
 
 def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
-    """Rows grouped by op, in sequence order within each: for a launch per op.
+    """Return the table for a launch per op: rows grouped by op, in sequence order within each.
 
-    ``chunked`` tells which ops' bodies wait inside their reductions; waits of others move to the item's start.
+    Args:
+        chunked: for each op, True if its body waits inside its reduction; waits of others move to the item's start.
     """
     return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
@@ -114,18 +115,19 @@ def for_workers(
     shares: Shares | None = None,
     words: HandedOver = NONE,
 ) -> Table:
-    """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
+    """Return the table for a persistent launch: rows in ticket order, or grouped by worker under per-worker queues.
 
     Args:
-        parts_wait: of the parts of a split tile the last in the plan's sequence waits for the others, for which there
-            are semaphores behind those of the plan. Column ``split`` has that of the tile, with all bits inverted in
-            the last part. Of a plan whose items wait only for earlier ones they do so then too, so there is progress
-            as before; of others see ``parts.check_order``.
-        shares: ops of which each part waits for all others, as the last does elsewhere.
-        words: tensors that are words, for which nobody waits.
+        chunked: as for ``by_op``.
+        parts_wait: True to let the last part of a split tile, in the plan's sequence, wait for the other parts. Their
+            semaphores are numbered after the plan's. Column ``split`` holds the tile's semaphore, with all bits
+            inverted in the last part. In a plan whose items wait only for earlier ones, so do these parts, and progress
+            is kept; for other plans see ``parts.check_order``.
+        shares: ops in which each part waits for all others, as the last part does elsewhere.
+        words: tensors that use the LL protocol, for which no item waits.
     """
     worker = plan.items.worker
-    order = np.argsort(np.where(worker < 0, _INT32, worker), kind="stable")  # what is in no list comes last
+    order = np.argsort(np.where(worker < 0, _INT32, worker), kind="stable")  # items in no queue come last
     return _table(plan, chunked, order, parts_wait, shares, words)
 
 
@@ -139,7 +141,7 @@ def _table(
 ) -> Table:
     items, waits = plan.items, words.without(plan.waits if shares is None else shares.waits, plan)
     n = len(items)
-    # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
+    # Parts of split tiles are numbered by k within a tile; slots are numbered through all tiles.
     _, tile = distinct(items.op, items.tile)
     parts = np.bincount(tile)[tile]
     split_tiles, split = np.unique(tile[parts > 1], return_inverse=True)
@@ -208,7 +210,7 @@ def _table(
 
 
 def _rows(row: Struct, columns: Mapping[str, Ints]) -> NDArray[np.void]:
-    """A table of these columns, with one row at least."""
+    """Return a table of these columns, with at least one row."""
     values = {name: columns[name] for name in row.names}
     if any(column.max(initial=0) >= _INT32 for column in values.values()):
         raise PlanError("an extent or an index of the plan does not fit 32 bits; split the graph")

@@ -1,4 +1,4 @@
-"""Why tensors that ``Options.words`` names cannot be words of a plan."""
+"""The error for tensors that ``Options.words`` names although they cannot use the LL protocol."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from interlace.executors.options import Options
 from interlace.kernels.bodies import ALONE
 from interlace.plan.plan import Dispatch, Plan
 
-#: Under which words are handed over: items are taken in the order of the plan, whether or not they wait.
+#: Dispatches that allow LL hand-off: items are taken in the plan's order, whether or not they wait.
 DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
 
 
 def words_refused(plan: Plan, options: Options, missing: Collection[str]) -> PlanError:
-    """The error for tensors that were named and cannot be words; the first reason, and those of which it is true."""
+    """Return the error for named tensors that cannot be LL words: the first reason, and the tensors it applies to."""
     graph, names = plan.graph, sorted(missing)
     unknown = [name for name in names if name not in {tensor.name for tensor in graph.tensors}]
     outside = [name for name in names if name in {*graph.inputs, *graph.outputs}]
