@@ -1,4 +1,4 @@
-"""What the reference executor takes and what references of kernels return: NumPy arrays, checked."""
+"""Checks of NumPy arrays: inputs of the reference executor, and results of references of kernels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def check_arrays(graph: Graph, tensors: Mapping[str, Any]) -> None:
     """Raise unless these are arrays of real numbers for the inputs of a graph, and nothing else.
 
     Raises:
-        GraphError: an input is missing or no array, or something else is given.
-        ShapeError: an array of another shape.
-        DTypeError: an array holds no real numbers.
+        GraphError: an input is missing or not an array, or something else is passed.
+        ShapeError: an array has another shape.
+        DTypeError: an array does not hold real numbers.
     """
     for name, value in tensors.items():
         if not isinstance(value, np.ndarray):
@@ -42,11 +42,11 @@ def check_arrays(graph: Graph, tensors: Mapping[str, Any]) -> None:
 
 
 def written(op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> Mapping[str, Array]:
-    """What the reference of an op returned for a tile, which is the regions that it writes.
+    """Return what the reference of an op returned for a tile, after checking that these are the regions it writes.
 
     Raises:
-        GraphError: others than these.
-        ShapeError: one has another shape.
+        GraphError: the regions are others.
+        ShapeError: a region has another shape.
     """
     if not isinstance(values, Mapping) or values.keys() != wanted.keys():
         found = f"regions of {list(values)}" if isinstance(values, Mapping) else shown(values)

@@ -1,4 +1,4 @@
-"""The launches of a run with the tensors that they were made for: which later run need not check its own again?"""
+"""Launches of a run, bound to the tensors that they were built for, so that later runs on these skip the checks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bound:
-    """Launches on tensors that were checked, with where these lay.
+    """Launches on checked tensors, with the locations of these.
 
     Attributes:
-        tensors: as they were given.
-        addresses, layouts: by the tensor's name; a layout is shape and strides.
-        launches: of one run.
+        tensors: the tensors as passed.
+        addresses, layouts: address and layout of each tensor by name; a layout is shape and strides.
+        launches: launches of one run.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -30,14 +30,14 @@ class Bound:
 
     @classmethod
     def on(cls, tensors: Mapping[str, torch.Tensor], launches: list[AnyLaunch]) -> Bound:
-        """Launches on these tensors."""
+        """Return launches bound to these tensors."""
         return cls(tuple(tensors.values()), _addresses(tensors), _layouts(tensors), launches)
 
     def holds(self, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether these are the tensors that were checked, as they were then.
+        """Return whether these are the checked tensors, unchanged since then.
 
-        Another view of the same memory, such as a transposed one, has the address of a tensor that was checked, and a
-        tensor that is transposed in place (``t_``) is the same one too.
+        Addresses alone do not suffice: another view of the same memory, such as a transposed one, has the address of a
+        checked tensor. Nor does identity: a tensor that is transposed in place (``t_``) is the same object.
         """
         return (
             len(tensors) == len(self.tensors)
@@ -47,18 +47,18 @@ class Bound:
         )
 
     def serves(self, tensors: Mapping[str, torch.Tensor], any_layout: bool) -> bool:
-        """Whether the launches are those on these tensors, too, which have been checked.
+        """Return whether the launches are valid for these tensors, too, which have been checked.
 
         Args:
-            any_layout: shapes and strides follow from the graph, so addresses are all that a launch takes of a tensor.
+            any_layout: True if shapes and strides follow from the graph, so that launches depend on addresses alone.
         """
         return _addresses(tensors) == self.addresses and (any_layout or _layouts(tensors) == self.layouts)
 
 
 def places_of(torch: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
-    """What a launch takes of tensors, and all that is checked of them: launches of equal ones are equal.
+    """Return all that a launch or a check depends on in tensors; equal results mean equal launches.
 
-    Of what has no place, such as a sparse tensor, its identity; no such launch was ever made.
+    A tensor without an address, such as a sparse one, is represented by its identity; no launch exists for it.
     """
     strided = torch.strided
     return tuple(

@@ -1,9 +1,9 @@
-"""Blocks of the one launch in clusters (``launch/cluster``): what a plan must be, and which are in pairs anyhow.
+"""Blocks of the megakernel in clusters (``launch/cluster``): what a plan must satisfy, and which blocks form pairs.
 
-Blocks whose tiles have the same weights ask the L2 for them at about the same time. Where they are on SMs beside each
-other it hands them out once, as it seems: FFNs of 129 to 256 tokens take up to 2.5 % less, mostly where power is no
-limit (docs/tried.md, "Who is beside whom"). A cluster is how a launch can ask for such places; its blocks need not load
-for one another.
+Blocks whose tiles have the same weights request them from the L2 at about the same time. If the blocks run on
+neighbouring SMs, the L2 appears to deliver such weights once: FFNs of 129 to 256 tokens take up to 2.5 % less time,
+mostly where power is not the limit (docs/tried.md, "Who is beside whom"). A cluster is how a launch can request such
+places; its blocks need not load for each other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from interlace.plan.plan import Dispatch, Plan
 def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
     """Raise PlanError unless the blocks of each cluster open the same stages, group of items by group of items.
 
-    A group is what the blocks of a cluster take together: under ticket dispatch so many items in sequence, with lists
-    those at one place of the lists of workers that follow each other.
+    A group is what the blocks of a cluster take together. Under ticket dispatch it is consecutive items of the
+    sequence; with per-worker queues, the items at one position in the queues of consecutive workers.
     """
     if plan.dispatch not in (Dispatch.STATIC, Dispatch.TICKET):
         raise PlanError(
@@ -60,7 +60,7 @@ def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
 
 
 def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
-    """(n, blocks) rows of the table."""
+    """Return the groups as (n, blocks) rows of the table."""
     if plan.dispatch is Dispatch.TICKET:
         if len(plan.items) % blocks:
             raise PlanError(
@@ -78,13 +78,13 @@ def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
 
 
 def _beside(table: Table, blocks: int) -> Ints:
-    """(n, blocks) rows that stand at one place of the lists of workers next to each other, where all have one there."""
+    """Return (n, blocks) rows at one position in the queues of neighbouring workers, where all of them have one."""
     first, length = table.worker_rows[:-1].reshape(-1, blocks), np.diff(table.worker_rows).reshape(-1, blocks)
     return np.concatenate([f + np.arange(n)[:, None] for f, n in zip(first, length.min(axis=1), strict=True)])
 
 
 def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
-    """Raise PlanError if an item waits for one that does not come before all of its group, which is done as one."""
+    """Raise PlanError if an item waits for one that does not precede all of its group, which runs as one."""
     numbers = table.items["number"][groups]
     late = np.flatnonzero(latest_awaited(plan)[numbers].max(axis=1) >= numbers.min(axis=1))
     if len(late):
@@ -96,11 +96,11 @@ def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
 
 
 def in_clusters(parts: Sequence[Part], graph: Graph, cluster: Cluster) -> list[Part]:
-    """The parts of a launch in clusters.
+    """Return the parts of a launch in clusters.
 
     Raises:
-        PlanError: an op whose blocks have nothing to load for one another.
-        ShapeError: tiles whose operands do not come in shares.
+        PlanError: the blocks of an op have nothing to load for each other.
+        ShapeError: the operands of a tile cannot be divided into shares.
     """
     found = []
     for op, part in zip(graph.ops, parts, strict=True):
@@ -113,7 +113,7 @@ def in_clusters(parts: Sequence[Part], graph: Graph, cluster: Cluster) -> list[P
 
 
 def are_pairs(plan: Plan, table: Table, parts: Sequence[Part]) -> bool:
-    """Whether most items of workers 0 and 1, 2 and 3, ... have the weights of the other's item beside them."""
+    """Return whether most items of workers 0 and 1, 2 and 3, ... use the same weights as the neighbour's item."""
     if plan.dispatch is not Dispatch.STATIC or table.workers % 2:
         return False
     rows = table.items[_beside(table, 2)]
@@ -124,7 +124,7 @@ def are_pairs(plan: Plan, table: Table, parts: Sequence[Part]) -> bool:
 
 
 def check_resident(clusters: int, cluster: int, blocks: int) -> None:
-    """Raise TooManyWorkersError where so many blocks must be resident and the device places fewer clusters."""
+    """Raise TooManyWorkersError if more blocks must be resident than the clusters that the device places hold."""
     if clusters * cluster < blocks:
         raise TooManyWorkersError(
             f"the device keeps {clusters} clusters of {cluster} blocks of this kernel resident, and {blocks} blocks "

@@ -1,4 +1,4 @@
-"""What torch and the driver know of a device: whether it is there, its spec, its dtypes, how many blocks it holds."""
+"""Facts about a device from torch and the driver: presence, spec, dtypes, occupancy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from interlace.core.errors import NoDeviceError
 
 
 class EstimatedDeviceWarning(UserWarning):
-    """Predictions for the GPU at hand rest on figures that nobody measured on it."""
+    """Warning that predictions for the present GPU rest on figures that were not measured on it."""
 
 
 def open_device(name: str) -> tuple[Any, Any]:
-    """(torch, device), or NoDeviceError saying what is missing."""
+    """Return (torch, device), or raise NoDeviceError that names what is missing."""
     try:
         import torch
         import triton
@@ -61,7 +61,7 @@ def open_device(name: str) -> tuple[Any, Any]:
 def check_interpreter(triton: str, numpy: str) -> None:
     """Raise NoDeviceError if the interpreter of this version of Triton fails with this version of NumPy.
 
-    Up to Triton 3.6 it makes scalars of arrays of one dimension, which NumPy refuses from 2.4 on.
+    Up to Triton 3.6 the interpreter converts arrays of one dimension to scalars, which NumPy refuses from 2.4 on.
     """
 
     def release(version: str) -> list[int]:
@@ -75,7 +75,7 @@ def check_interpreter(triton: str, numpy: str) -> None:
 
 
 def spec_by_name(name: str) -> DeviceSpec:
-    """The spec of a torch device; of "meta", which only compiles, that of the GPU which kernels are for by default.
+    """Return the spec of a torch device; for "meta", which only compiles, the default GPU's.
 
     Raises:
         NoDeviceError: as ``open_device``.
@@ -87,9 +87,9 @@ def spec_by_name(name: str) -> DeviceSpec:
 
 
 def spec_of(torch: Any, device: Any) -> DeviceSpec:
-    """The spec of a CUDA device that is here; where its ceilings are estimates, an ``EstimatedDeviceWarning`` says so.
+    """Return the spec of a present CUDA device, with an ``EstimatedDeviceWarning`` if its ceilings are estimates.
 
-    The warning comes once for each kind of GPU.
+    The warning is given once for each kind of GPU.
     """
     p = torch.cuda.get_device_properties(device)
     return _spec_of(
@@ -99,7 +99,7 @@ def spec_of(torch: Any, device: Any) -> DeviceSpec:
             sms=p.multi_processor_count,
             smem_bytes=p.shared_memory_per_block_optin,
             l2_bytes=p.L2_cache_size,
-            clock_hz=getattr(p, "clock_rate", 0) * 1e3,  # releases of torch before 2.9 tell none of these
+            clock_hz=getattr(p, "clock_rate", 0) * 1e3,  # torch before 2.9 reports none of these
             bus_bytes_per_s=2 * getattr(p, "memory_clock_rate", 0) * 1e3 * getattr(p, "memory_bus_width", 0) / 8,
         )
     )
@@ -114,7 +114,7 @@ def _spec_of(properties: Properties) -> DeviceSpec:
 
 
 def check_generation(name: str, capability: tuple[int, int], needed: int) -> None:
-    """Raise NoDeviceError unless a device is of the generation that launches of CUDA C++ are for."""
+    """Raise NoDeviceError unless a device is of the generation that CUDA C++ launches require."""
     if capability[0] != needed:
         raise NoDeviceError(
             f"{name} has compute capability {capability[0]}.{capability[1]}, this executor needs {needed}.0; use the "
@@ -124,12 +124,12 @@ def check_generation(name: str, capability: tuple[int, int], needed: int) -> Non
 
 @cache
 def torch_dtype(torch: Any, name: str) -> Any:
-    """The torch dtype of one of ours."""
+    """Return the torch dtype for the name of a dtype of ours."""
     return getattr(torch, dtype(name).torch)
 
 
 def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
-    """Thread blocks of a compiled kernel that the device keeps resident at once."""
+    """Return the number of thread blocks of a compiled kernel that the device keeps resident (occupancy)."""
     compiled._init_handles()
     blocks = ctypes.c_int()
     status = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -15,7 +15,7 @@ from interlace.kernels.bodies import CudaLaunch
 
 
 class AnyLaunch(Protocol):
-    """What executors do with a launch."""
+    """Interface of a launch for executors."""
 
     def run(self) -> None:
         """Enqueue on the current stream."""
@@ -28,7 +28,7 @@ class AnyLaunch(Protocol):
 
 
 def not_interpreted(op: Op) -> GraphError:
-    """The error for an op whose only body on a device is a ``TextLaunch``, where there is none."""
+    """Return the error for an op whose only device body is a ``TextLaunch``, where CUDA C++ cannot run."""
     return GraphError(
         f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
         "use the reference executor"
@@ -37,7 +37,7 @@ def not_interpreted(op: Op) -> GraphError:
 
 @dataclass(frozen=True)
 class TextLaunch:
-    """A launch of CUDA C++ text."""
+    """A launch of CUDA source."""
 
     launch: CudaLaunch
 
@@ -45,7 +45,7 @@ class TextLaunch:
         """Enqueue on the current stream."""
         import torch
 
-        # PyTorch takes long to find out which device is meant by none.
+        # PyTorch takes long to find the current device if none is passed.
         self.launch(torch.cuda.current_stream(torch.cuda.current_device()).cuda_stream)
 
     def compile(self) -> Any:
@@ -61,8 +61,8 @@ class TextLaunch:
 class Launch:
     """A Triton kernel with its grid, positional arguments and launch options; ``ops`` are those that it computes.
 
-    Arguments stay as they are, and so does where tensors among them lie: the first run looks at them and compiles or
-    finds what is compiled for such ones, which takes longer than to enqueue that, and all others begin there.
+    Arguments, and the addresses of tensors among them, stay the same. So the first run inspects them and compiles the
+    kernel or finds it compiled, which takes longer than to enqueue it; later runs enqueue at once.
     """
 
     kernel: Any
@@ -81,15 +81,15 @@ class Launch:
         if self._ready:
             self._ready[0](*self.arguments)
             return
-        # The interpreter computes in NumPy, which would warn of padding that is masked later and of exponentials that
-        # saturate, where a GPU says nothing.
+        # The interpreter computes in NumPy, which would warn about padding that is masked later and about exponentials
+        # that saturate; a GPU does not.
         try:
             with np.errstate(all="ignore"):
                 compiled = self.kernel[self.grid](*self.arguments, **self.options)
         except Exception as error:
             self._check_resources(error)
             raise
-        if compiled is not None:  # as of the interpreter
+        if compiled is not None:  # None under the interpreter
             self._ready.append(compiled[(*self.grid, 1, 1)[:3]])
 
     def compile(self) -> Any:
@@ -109,8 +109,8 @@ class Launch:
             raise
 
     def _check_resources(self, error: Exception) -> None:
-        """Raise ResourceError for what Triton finds out only when it loads a kernel."""
-        if type(error).__name__ != "OutOfResources":  # of Triton, which is imported only where a kernel is
+        """Raise ResourceError for limits that Triton detects only when it loads a kernel."""
+        if type(error).__name__ != "OutOfResources":  # Triton's, which is imported only where a kernel is
             return
         required, limit, what = error.required, error.limit, error.name  # type: ignore[attr-defined]
         who = "a launch" if not self.ops else f"the launch of op {' and '.join(map(repr, self.ops))}"
@@ -155,7 +155,7 @@ class Launch:
 def _specialise(
     value: Any, path: tuple[int, ...], constants: dict[Any, Any], attributes: dict[Any, Any]
 ) -> Any:
-    """The signature of an argument, as the launcher would specialise it."""
+    """Return the signature of an argument as the launcher would specialise it."""
     from triton.language import constexpr
     from triton.runtime.jit import mangle_type
 

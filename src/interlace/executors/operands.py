@@ -1,6 +1,6 @@
-"""The one launch on some tensors: it has its operands with it, or, where these are too many, their address.
+"""Launches of the megakernel on some tensors: operands go in the kernel's parameter or, if too large, in memory.
 
-Both are what an executor enqueues (``executors/launch.TextLaunch``); which one, its composition tells.
+Executors enqueue both (``executors/launch.TextLaunch``); the composition decides which one is used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from interlace.kernels.cuda.compiler import Binary
 
 
 class _OnTensors:
-    """What both have in common.
+    """Base of both launches.
 
     Args:
-        executor: whose launch it is.
+        executor: executor whose launch it is.
         arguments: each op with its tensors.
     """
 
@@ -27,23 +27,23 @@ class _OnTensors:
         self._arguments = arguments
 
     def __call__(self, stream: int) -> None:
-        """Enqueue on a stream, which is the current one."""
+        """Enqueue on a stream, which must be the current one."""
         executor, enqueue = self._executor, self.enqueue
         with turn(executor._torch.cuda, executor._device) if executor._resident else nullcontext():
             enqueue(stream)
 
     def compile(self) -> Binary:
-        """Compile, which needs no device."""
+        """Compile; needs no device."""
         binary: Binary = self._executor.binary
         return binary
 
     def load(self) -> None:
-        """Compile and load for the current device, and put there what the launch takes."""
+        """Compile and load for the current device, and copy there what the launch needs."""
         self.enqueue  # noqa: B018
 
     @cached_property
     def enqueue(self) -> Callable[[int], None]:
-        """What enqueues it on a stream; it keeps neither tensors nor the executor alive."""
+        """Function that enqueues the launch on a stream; it keeps neither tensors nor the executor alive."""
         executor = self._executor
         enqueue: Callable[[int], None] = executor.loaded.prepared(
             (executor._table.workers, 1, 1),
@@ -56,16 +56,16 @@ class _OnTensors:
 
     @property
     def _operands(self) -> Any:
-        """As the launch's parameter takes them: the bytes."""
+        """The operands as bytes, as the launch's parameter takes them."""
         return self._executor._operands(self._arguments)
 
 
 class WithOperands(_OnTensors):
-    """The launch on some tensors, whose operands it has with it: nothing lies in the device's memory.
+    """A launch whose parameter contains its operands, so that none are in device memory.
 
     Args:
-        executor, arguments: as of both.
-        enqueue: of a launch of the executor on tensors that lay like these, which is all that it takes of them.
+        executor, arguments: as for the base.
+        enqueue: enqueue function of an earlier launch on tensors with the same locations and layouts, if any.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class WithOperands(_OnTensors):
 
 
 class OperandsInMemory(_OnTensors):
-    """The launch on some tensors, whose operands lie in the device's memory."""
+    """A launch whose operands are in device memory."""
 
     def __call__(self, stream: int) -> None:
-        """Enqueue on a stream, which is the current one."""
+        """Enqueue on a stream, which must be the current one."""
         executor, cuda = self._executor, self._executor._torch.cuda
         self._operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
@@ -90,7 +90,7 @@ class OperandsInMemory(_OnTensors):
 
     @cached_property
     def _operands(self) -> Any:
-        """Their address: a tensor. Runs of tensors that come anew may be captured."""
+        """The operands as a tensor in device memory. It may be built during a capture of a run on new tensors."""
         from interlace.executors.capture import beside_captures  # imports torch
 
         executor, torch = self._executor, self._executor._torch

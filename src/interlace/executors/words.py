@@ -1,34 +1,35 @@
-"""Which tensors of the one launch are handed over word by word, and what becomes of waits and posts then.
+"""LL hand-off: which tensors of the megakernel are handed off by the LL protocol, and which waits and posts remain.
 
-A word has the number of its publication beside its data (``primitives/tagged_cuda``), and who reads it polls it. Of two
-layers, whose attention leaves ``parts`` for ``combine``:
+The LL protocol is NCCL's (nccl/src/device/prims_ll.h): data with an inline epoch, which readers poll
+(``primitives/tagged_cuda``). The code calls LL words ``words``, and an epoch the number of a publication. Example, with
+two layers whose attention writes ``parts`` for ``combine``:
 
-    plan                                               what is launched
-    combine 0 waits for semaphore 3 of attend 0        polls words of number 5 in parts; no wait
+    plan                                               megakernel
+    combine 0 waits for semaphore 3 of attend 0        polls LL words of epoch 5 in parts; no wait
     append 0 waits for 3, and overwrites a cache       waits for combine 0, which has what attend 0 made of the cache
-    attend 0 posts 3                                   posts nothing: nobody waits for it
+    attend 0 posts 3                                   posts nothing, because no item waits for it
 
-The plan is proved with its waits. What is launched is proved again (``words_proof``): there polls wait for words, which
-order nothing else. For words do what these waits do:
+The plan is proved with its waits. The form that is launched is proved again (``words_proof``), with polls as waits for
+LL words, which order nothing else. A poll guarantees what the wait that it replaces guarantees:
 
-- *Who reads* has a wait for each tile that writes what it reads (``verify``), and takes no word that has another number
-  than that tile gives it in this run. It polls all that its access maps say, of tiles of one op each, and a wait is
-  left out only where it covers these and no others. So whatever follows from the wait follows from the words.
-- *Who overwrites* words is a later op that writes the tensor, which the plan orders behind all who read it, as for any
-  tensor. So nobody finds a later number where it wants an earlier one. Each word that is published anew was polled
-  before (``publications``), so its two stores come in order, too.
-- *What the run before left* has another number, though numbers wrap: they count on from run to run modulo 2^32, readers
-  want theirs exactly, and every word that is polled is stored in every run, whatever the tensors hold. Which these are
-  follows from access maps and shapes of the graph alone: ops that run only ``when`` something all run under these
-  dispatches, and missing rows of ``Options.short`` are computed as zeros. So what a reader finds is at most a run old,
-  fewer than twice the ops of the graph; or 0 since allocation, but only in the first run, whose numbers are from 1.
-- *Who writes a tensor beside its words*, for those who read it as such, is awaited by them. Words do not order its
-  stores. So where somebody stores over them, another has awaited them all and read them before, and whoever overwrites
-  what that one reads comes behind it; or nobody reads the tensor later.
-- *What a tile read* is over for who polls its words as ``publications`` says: any of them, or all. Where it leaves
-  nothing but words, its end may be awaited through those who have polled all of them.
-- *Progress* is that of the plan: a worker's items begin in order, and one that polls keeps nobody waiting who would not
-  wait for it in the plan. Under dispatches in which items are taken when they no longer wait, none is handed over so.
+- *Readers* have a wait for each tile that writes what they read (``verify``), and accept no word with another epoch
+  than that tile gives it in this run. A reader polls all that its access maps declare, from tiles of one op each, and
+  its wait is dropped only if it covers these tiles and no others. So all that follows from the wait follows from polls.
+- *Ops that overwrite words* are later ops that write the tensor. The plan orders them after all readers, as for any
+  tensor, so no reader finds a later epoch where it expects an earlier one. Each word is polled before it is published
+  again (``publications``), so its two stores are ordered, too.
+- *Words of the run before* have other epochs, although epochs wrap: they count on from run to run modulo 2^32, readers
+  compare for equality, and every polled word is stored in every run, whatever the tensors hold. The set of polled words
+  follows from access maps and shapes alone: ops with a ``when`` all run under these dispatches, and missing rows of
+  ``Options.short`` are computed as zeros. So a reader finds a word of at most one run ago, whose epoch is less than
+  twice the number of ops back; or the 0 of the allocation, but only in the first run, whose epochs start at 1.
+- *Tensor stores of an op that also writes words* are for ops that read the tensor as such, and these wait for them.
+  Words do not order such stores. So before they are overwritten, another op has waited for all of them and read them,
+  and any op that overwrites what that op reads comes after it; or no op reads the tensor later.
+- *Reads of a tile* are known to be over to ops that poll its words, as ``publications`` says: any one word, or all. If
+  a tile writes only words, other ops may await its end through the ops that have polled all of them.
+- *Progress* is that of the plan: a worker's items begin in order, and an item that polls delays only items that would
+  wait for it in the plan. Dispatches that take items once their waits are met do not use LL hand-off.
 """
 
 from __future__ import annotations
@@ -54,20 +55,20 @@ from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
 from interlace.plan.plan import Plan, Waits
 from interlace.sim.modes import ByWords
 
-#: Most trips to the L2 for words, of all items of an op on a worker: each brings twice the bytes of tensors, and a
-#: semaphore with a bulk load takes some four (docs/tried.md).
+#: Most round trips to the L2 for LL words, of all items of an op on a worker. Each moves twice the bytes of a tensor
+#: load, and a semaphore followed by a bulk load takes about four trips (docs/tried.md).
 _TRIPS = 4
 
 
 @dataclass(frozen=True)
 class HandedOver:
-    """Tensors of a plan that are words.
+    """The tensors of a plan that use the LL protocol.
 
     Attributes:
-        sizes: words of each.
-        ops: which arguments of each op are words, those of ``Worded({})`` left out.
-        polled: of each op that polls, the ops whose words it does.
-        ended_with: of each op whose end nobody sees but by its words, the one op that polls them.
+        sizes: number of words of each tensor.
+        ops: LL arguments of each op; ops without any (``Worded({})``) are absent.
+        polled: for each op that polls, the ops whose words it polls.
+        ended_with: for each op whose end shows only in its words, the one op that polls all of them.
     """
 
     sizes: Mapping[str, int]
@@ -76,21 +77,21 @@ class HandedOver:
     ended_with: Mapping[int, int]
 
     def of(self, op: int) -> Worded:
-        """Which arguments of an op are words."""
+        """Return the LL arguments of an op."""
         return self.ops.get(op, AS_TENSORS)
 
     def memory(self, torch: Any, device: Any) -> dict[str, Any]:
-        """Where the words of each tensor lie, none of which has the number of a publication."""
+        """Allocate the words of each tensor with epoch 0, which no publication has."""
         return {name: torch.zeros(size, dtype=torch.int64, device=device) for name, size in self.sizes.items()}
 
     def arguments(self, number: int, op: Op, body: WalkBody, memory: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the op of a number that are words, by the names under which its body takes them."""
+        """Return the words of an op's LL arguments, by the names that its body uses; ``number`` is the op's index."""
         tensors = {access.arg: access.tensor for access in op.accesses}
         beside = "_words" if body.keeps else ""
         return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.of(number).numbers}
 
     def without(self, waits: Waits, plan: Plan) -> Waits:
-        """The waits that are left: of all ops but those that poll, and for the end of none that is seen by words."""
+        """Return the waits that remain: polls replace some; waits for an op in ``ended_with`` move to its poller."""
         if not self.ops:
             return waits
         owner = _owners(plan)
@@ -109,49 +110,49 @@ class HandedOver:
         return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
 
     def _polled(self, waits: Waits, plan: Plan, owner: Ints) -> NDArray[np.bool_]:
-        """Whether each wait is for tiles alone whose words are polled."""
+        """Return a mask of the waits that are only for tiles whose words the waiting op polls."""
         op_of_wait, found = plan.items.op[waits.item], np.zeros(len(waits), np.bool_)
         for op, sources in self.polled.items():
             found[_for_some(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = True
         return found
 
     def by_words(self, plan: Plan) -> ByWords:
-        """As the simulated machine takes it. Waits for the end of what leaves words alone stay where they were."""
+        """Return the LL hand-offs for the simulated machine, where waits for ops in ``ended_with`` do not move."""
         if not self.ops:
             return ByWords.nothing(plan)
         posts = self.posts(self.without(plan.waits, plan), plan)
         return ByWords(self._polled(plan.waits, plan, _owners(plan)), (plan.items.post >= 0) & (posts < 0))
 
     def posts(self, waits: Waits, plan: Plan) -> Ints:
-        """What each item posts, given the waits that are left: nothing where it leaves words and nobody waits."""
+        """Return what each item posts, given the remaining waits: -1 for items of LL ops that no item waits for."""
         post = plan.items.post
         if not self.ops:
             return post
-        awaited = held(waits.first, waits.count, waits.stride, plan.semaphores + 1)  # the last is that of -1
+        awaited = held(waits.first, waits.count, waits.stride, plan.semaphores + 1)  # the last entry is for -1
         silent = np.isin(plan.items.op, [*self.ops]) & ~awaited[post]
         posts: Ints = np.where(silent, -1, post)
         return posts
 
 
-#: Nothing is words.
+#: No tensor uses the LL protocol.
 NONE = HandedOver({}, {}, {}, {})
 
 
 def handed_over(
     plan: Plan, bodies: Sequence[WalkBody], options: Options, dependencies: Dependencies | None = None
 ) -> HandedOver:
-    """The tensors that are words, of a plan that is proved where it is run.
+    """Select the tensors to hand off by the LL protocol, for a plan that is proved where it is run.
 
-    Those that options name; or all that can be of ops whose tiles all run at once, as who polls keeps the consumers of
-    its block from other items, and of those that load weights meanwhile, if all their items on a worker take few trips
-    for words.
+    The options name these tensors, or by default all that can be are selected. By default an op qualifies if all of its
+    tiles run at once, because an item that polls keeps the consumers of its block from other items, or if it loads
+    weights meanwhile. It polls only if all of its items on a worker take few trips for words.
 
     Args:
-        bodies: of each op.
-        dependencies: those of the plan's graph, if they are at hand.
+        bodies: body of each op.
+        dependencies: dependencies of the plan's graph, if already computed.
 
     Raises:
-        PlanError: one of those named cannot be.
+        PlanError: a named tensor cannot use the LL protocol.
     """
     wanted = options.words
     able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
@@ -166,18 +167,18 @@ def handed_over(
 
 
 class _Search:
-    """Leaves out what cannot be, until nothing more follows."""
+    """Fixed-point search that drops what cannot use the LL protocol until nothing more follows."""
 
     def __init__(
         self, plan: Plan, bodies: Sequence[WalkBody], wanted: tuple[str, ...] | None, dependencies: Dependencies
     ) -> None:
         self.plan, self.graph, self.bodies, self.dependencies = plan, plan.graph, bodies, dependencies
-        self._suited: dict[tuple[int, frozenset[str]], bool] = {}  # as found before, by op and arguments
+        self._suited: dict[tuple[int, frozenset[str]], bool] = {}  # cached results, by op and arguments
         items, ops = plan.items, plan.graph.ops
         extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
         cut = {*items.op[items.k_hi - items.k_lo < extent].tolist()}
         inner, self._outside = {*plan.graph.intermediates}, {*plan.graph.inputs, *plan.graph.outputs}
-        #: Of each op its arguments that can be words, by what they are: tensors.
+        #: LL candidates of each op: argument -> tensor.
         self.writes: dict[int, dict[str, str]] = {}
         self.reads: dict[int, dict[str, str]] = {}
         for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
@@ -193,7 +194,7 @@ class _Search:
                     of[o] = some
 
     def found(self) -> HandedOver:
-        """What is left."""
+        """Run the search and return what remains."""
         steps = (
             *(self._without_readers, self._without_writers, self._without_words),
             *(self._without_order, self._without_unpolled),
@@ -212,7 +213,7 @@ class _Search:
         return HandedOver(sizes, ops, polled, self._ended_with(polled))
 
     def _source(self, op: int, arg: str) -> int:
-        """The op that writes all that an op reads through an argument; -1 if there are several."""
+        """Return the op that writes all that an op reads through an argument; -1 if there are several."""
         links = [link for link in self._links(op) if link.target.arg == arg and link.hazard is Hazard.RAW]
         found = {producer for link in links for producer in link.producers}
         return found.pop() if len(found) == 1 else -1
@@ -221,7 +222,7 @@ class _Search:
         return self.dependencies.into(op)
 
     def _without_readers(self) -> bool:
-        """Leave out what an op writes that others read as a tensor, where there is none, or nobody reads as words."""
+        """Drop words that no op polls, and words of a tensor that some op reads as such but the body does not store."""
         polled = {name for args in self.reads.values() for name in args.values()}
         wrong = set()
         for o, args in self.writes.items():
@@ -232,7 +233,7 @@ class _Search:
         return self._leave_out(self.writes, wrong)
 
     def _without_writers(self) -> bool:
-        """Leave out readers of what some op writes as a tensor, and writers beside such."""
+        """Drop readers of tensors that some op writes without words, and other writers' words of such tensors."""
         names = [
             a.tensor for o, op in enumerate(self.graph.ops) for a in op.writes if a.arg not in self.writes.get(o, {})
         ]
@@ -241,31 +242,31 @@ class _Search:
         return self._leave_out(self.reads, wrong) | self._leave_out(self.writes, beside)
 
     def _without_words(self) -> bool:
-        """Leave out readers whose waits are for other tiles too than those whose words they poll."""
+        """Drop readers whose waits cover more tiles than those whose words they poll."""
         return self._leave_out(self.reads, {o for o, args in self.reads.items() if not self._suits(o, frozenset(args))})
 
     def _without_order(self) -> bool:
-        """Leave out what ops write whose stores beside their words another op could store over before them."""
+        """Drop words of ops whose tensor stores could come after those of another op that overwrites them."""
         wrong = {o for o in self.writes if any(self._may_come_late(o, name) for name in self._stored(o))}
         return self._leave_out(self.writes, wrong)
 
     def _without_unpolled(self) -> bool:
-        """Leave out what an op publishes that is published anew before anybody polled it."""
+        """Drop words of an op that are published again before any op polls them."""
         found = find_unpolled(self.graph, self.writes, self.reads)
         return self._leave_out(self.writes, set() if found is None else {found.op})
 
     def _stored(self, op: int) -> set[str]:
-        """What an op that leaves words stores as tensors, with them or beside them."""
+        """Return the tensors that an op with LL outputs stores: its other outputs, and copies of its words if any."""
         accesses, words = self.graph.ops[op].writes, self.writes[op]
         return {a.tensor for a in accesses if self.bodies[op].keeps or a.arg not in words}
 
     def _may_come_late(self, op: int, tensor: str) -> bool:
-        """Whether stores of an op to a tensor may come behind those of the next who writes it, as words order neither.
+        """Return whether an op's stores to a tensor may come after those of the next writer; words order neither.
 
-        Not where nobody reads the tensor later. Nor where an op between has awaited them all to read them: whoever
-        overwrites what that one reads comes behind it. A tile's other stores are awaited with those that are read, and
-        come before those of the same tile of the next who writes, if both ops cut these tensors alike; or before all
-        of them, if these begin when all of the op that awaited has ended.
+        They may not if no op reads the tensor later. Nor if an op in between has waited for all of them in order to
+        read them, because whatever overwrites what that op reads comes after it. A tile's other stores are awaited
+        together with those that are read. They come before the next writer's stores of the same tile if both ops cut
+        these tensors alike, and before all its stores if these begin after all of the op that waited has ended.
         """
         ops = self.graph.ops
         later = [o for o in range(op + 1, len(ops)) if _writes(ops[o], tensor)]
@@ -281,7 +282,7 @@ class _Search:
         return True
 
     def _ends_before(self, op: int, other: int) -> bool:
-        """Whether one op between two, or the second itself, needs all of the first, and the second some of that one."""
+        """Return whether ``other``, or an op that it reads from, needs all tiles of ``op``."""
         needed = {p for link in self._links(other) if link.hazard is Hazard.RAW for p in link.producers}
         return any(self._needs_all(between, op) for between in {other, *needed} if between > op)
 
@@ -292,7 +293,7 @@ class _Search:
         return any(bool((np.bincount(rows, minlength=self.graph.ops[op].tiles) == tiles).all()) for rows in needed)
 
     def _plain(self, first: int, end: int, tensor: str) -> list[tuple[int, Access]]:
-        """Which of some ops read a tensor as such, and by which access."""
+        """Return the ops in a range that read a tensor as such and not as words, each with its access."""
         return [
             (o, access)
             for o in range(first, end)
@@ -301,13 +302,13 @@ class _Search:
         ]
 
     def _reads_all(self, op: Op, access: Access) -> bool:
-        """Whether tiles of an op read every element of a tensor, in boxes that are equal or apart."""
+        """Return whether tiles of an op read every element of a tensor, in boxes that are equal or disjoint."""
         lo, hi = np.split(np.unique(np.hstack(boxes(self.graph, op, access)), axis=0), 2, axis=1)
         elements = int(np.prod(hi - lo, axis=1, dtype=np.int64).sum())
         return elements == int(np.prod(self.graph.tensor(access.tensor).shape, dtype=np.int64))
 
     def _suits(self, op: int, args: frozenset[str]) -> bool:
-        """Whether an op that polls these arguments waits for the tiles behind them alone."""
+        """Return whether an op that polls these arguments waits only for the tiles that write them."""
         if (op, args) not in self._suited:
             self._suited[op, args] = self._waits_for_those_alone(op, args)
         return self._suited[op, args]
@@ -345,7 +346,7 @@ class _Search:
         return _owners(self.plan)
 
     def _ended_with(self, polled: Mapping[int, frozenset[int]]) -> dict[int, int]:
-        """Ops that leave words alone, all of which one op polls, with that op."""
+        """Return the ops that write only words, all of which one op polls, with that op."""
         found = {}
         for o, args in self.writes.items():
             pollers = [c for c, sources in polled.items() if o in sources]
@@ -369,12 +370,12 @@ def _writes(op: Op, tensor: str) -> bool:
 
 
 def _cut(op: Op, tensor: str) -> tuple[object, ...]:
-    """Which tile of an op writes what of a tensor, equal for ops that cut it alike; of one that writes none nothing."""
+    """Return what each tile of an op writes of a tensor: equal for ops that cut it alike; the grid alone if none."""
     return op.grid, *(access.spans for access in op.writes if access.tensor == tensor)
 
 
 def _owners(plan: Plan) -> Ints:
-    """The op whose tiles post each semaphore; -1 where several ops' do, or none."""
+    """Return the op whose tiles post each semaphore; -1 where none or several ops do."""
     ops = len(plan.graph.ops)
     least, most = np.full(plan.semaphores, ops, np.int64), np.full(plan.semaphores, -1, np.int64)
     posts = plan.items.post >= 0
@@ -385,7 +386,7 @@ def _owners(plan: Plan) -> Ints:
 
 
 def _for_some(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> Ints:
-    """Those of some waits that are for tiles of these ops alone."""
+    """Return those of some waits that are only for tiles of these ops."""
     among = np.isin(owner, [*ops]).astype(np.int64)
     all_among = fold(np.minimum, among, waits.first[rows], waits.count[rows], waits.stride[rows])
     found: Ints = rows[all_among == 1]

@@ -1,24 +1,23 @@
-"""What is launched with words, as a plan that ``verify`` proves: words are tensors of their own there.
+"""The proof of LL hand-off: the launched form as a plan for ``verify``, with LL words as tensors of their own.
 
-A word orders nothing but itself. So a tile that polls words, or leaves some, is taken apart, each part an op of its
-own:
+An LL word orders only itself. So a tile that polls or writes words is divided into parts, each an op of its own:
 
-    reads     what it reads as tensors, behind the waits that are left; it leaves a mark
-    words     from that mark and what it polls, the words that it leaves
-    stores    from the same, what it stores as tensors, words too where its body keeps these; it posts as the tile did
+    reads     reads the tile's tensor inputs, after the waits that remain, and writes a mark
+    words     from that mark and the polled words, writes the tile's words
+    stores    from the same, stores the tile's tensors, including its words if its body keeps them; it posts as the tile
 
-All words of a tile are one op here, so what polls of some of them show is held first (``publications``): each word was
-polled before it is published anew, and reads that a poll is taken to follow are over.
+All words of a tile are one op here. So what polls of some of them show is checked first (``publications``): each word
+was polled before it is published again, and reads that a poll is taken to follow are over.
 
-Who polls waits in this plan for the words of each tile whose data it reads, and for nothing else of that tile; who
-waits for a tile's post waits for its words and what it reads, too, as it posts behind them. What is stored as a tensor
-that nobody reads as such, here or from outside, is left out, for nobody minds which of two such stores comes last. Of
-all this ``verify`` shows what it shows of any plan: that nothing is read before it is there, that no word is stored
-over before all who poll its last publication have it, and that no two wait for each other. It may rest on waits alone,
-as parts of a worker's items overlap.
+In this plan an op that polls waits for the words of each tile whose data it reads, and for nothing else of that tile.
+An item that waits for a tile's post also waits for its words and its reads, because the tile posts after them. Stores
+to a tensor that no op reads as such, here or from outside, are left out, because the order of two such stores does not
+matter. ``verify`` then shows what it shows of any plan: nothing is read before it is written, no word is overwritten
+before all that poll its last publication have it, and no two items wait for each other. The proof may rest on waits
+alone, because the parts of a worker's items overlap.
 
-That a poll is as good as such a wait, with numbers that wrap and if some of a tile's words are polled, is said in
-``words``.
+``words`` explains why a poll is as good as such a wait, although epochs wrap and only some of a tile's words may be
+polled.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ _WHOLE, _READS, _WORDS, _STORES = range(4)
 
 
 def proved_words(plan: Plan, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
-    """As ``handed_over``, where what is launched then is proved; else nothing is words, unless options name some.
+    """Select tensors as ``handed_over`` does and prove the launched form; without a proof, use no LL hand-off.
 
     Raises:
-        PlanError: as ``handed_over``; or what is launched with those named is not safe.
+        PlanError: as ``handed_over``; or the launch is not safe with the tensors that the options name.
     """
     dependencies = Dependencies(plan.graph)
     found = handed_over(plan, bodies, options, dependencies)
@@ -100,7 +99,7 @@ def _check_polls(
 def in_parts(
     plan: Plan, bodies: Sequence[WalkBody], words: HandedOver, dependencies: Dependencies | None = None
 ) -> Plan:
-    """The plan in which words are tensors of their own."""
+    """Return the plan in which LL words are tensors of their own."""
     return _Parts(plan, bodies, words, dependencies or Dependencies(plan.graph)).plan()
 
 
@@ -113,9 +112,9 @@ class _Parts:
         self.ops: list[Op] = []
         self.marks: list[Tensor] = []
         self._taken = {t.name for t in plan.graph.tensors} | {op.name for op in plan.graph.ops}
-        #: Of each op its parts, as their role and their op.
+        #: Parts of each op: role -> index of the part's op.
         self.parts: list[dict[int, int]] = []
-        #: Semaphores of tiles, numbered together: for what they have read, and for their words.
+        #: First semaphores of tiles, numbered through all ops: for a tile's reads, and for its words.
         self.read_at = plan.semaphores
         self.left_at = plan.semaphores + int(self.dependencies.base[-1])
 
@@ -124,7 +123,7 @@ class _Parts:
         items = self._items()
         rows = np.concatenate([self._left(), self._marks(), self._polls()], axis=1)
         item, first, count, stride, threshold, k = rows[:, np.lexsort((rows[5], rows[0]))]
-        # Semaphores that nobody posts now are none; those of a row are all posted, and stay next to each other.
+        # Drop semaphores that are no longer posted. Those of a row are all posted, so they stay consecutive.
         posted = np.zeros(self.left_at + self.dependencies.base[-1] + 1, np.bool_)
         posted[items.post[items.post >= 0]] = True
         number = np.cumsum(posted) - 1
@@ -149,7 +148,7 @@ class _Parts:
         return Graph(graph.name, tuple(tensors), tuple(self.ops), graph.inputs, graph.outputs)
 
     def _apart(self, o: int, op: Op, kept: set[str]) -> dict[int, int]:
-        """The parts of an op, of which those that others see as tensors store these."""
+        """Add the parts of an op, which store only tensors in ``kept``, and return them by role."""
         numbers = self.words.of(o).numbers
         if not numbers:
             self.ops.append(op)
@@ -178,21 +177,21 @@ class _Parts:
         return self._called(f"{tensor} as words")
 
     def _called(self, name: str) -> str:
-        """A name of this plan that is none of the graph."""
+        """Return a variant of a name that no tensor or op of the graph has."""
         while name in self._taken:
             name += "'"
         return name
 
     def _has(self, role: int) -> NDArray[np.bool_]:
-        """Which items have a part of a role."""
+        """Return a mask of the items that have a part of a role."""
         return np.array([role in parts for parts in self.parts])[self.whole.items.op]
 
     def _counts(self) -> Ints:
-        """Parts of each item."""
+        """Return the number of parts of each item."""
         return np.array([len(parts) for parts in self.parts], np.int64)[self.whole.items.op]
 
     def _items(self) -> Items:
-        """Those of the parts of each item in turn."""
+        """Return the items of the plan: the parts of each item in turn."""
         items, count = self.whole.items, self._counts()
         of, which = np.repeat(np.arange(len(items)), count), ranges(np.zeros_like(count), count)
         roles, ops = np.zeros((2, len(self.parts), 3), np.int64)
@@ -204,7 +203,7 @@ class _Parts:
         return Items(ops[op, which], items.tile[of], items.k_lo[of], items.k_hi[of], items.worker[of], post)
 
     def _left(self) -> Ints:
-        """Waits that are left, of each part of an item: for posts, and for what stands before them in their tiles."""
+        """Return the remaining waits of each part of an item: for posts, and for what precedes these in their tiles."""
         post, waits = self.whole.items.post, self.waits
         stored = np.zeros(self.whole.semaphores, np.bool_)
         stored[post[(self._has(_STORES) | ~self._has(_WORDS)) & (post >= 0)]] = True
@@ -220,7 +219,7 @@ class _Parts:
         return self._of_parts(waits.item[at], first, count, threshold, waits.k[at], reads=True)
 
     def _marks(self) -> Ints:
-        """Of who polls or leaves words, for what its tile has read."""
+        """Return the waits of parts that poll or write words for the reads of their own tile."""
         some = np.flatnonzero(self._has(_READS))
         tile, one = self.whole.tile_of_item[some], np.ones_like(some)
         return self._of_parts(some, self.read_at + tile, one, one, self.whole.items.k_lo[some], reads=False)
@@ -240,7 +239,7 @@ class _Parts:
         return self._of_parts(item, first, count, threshold, items.k_lo[item], reads=False)
 
     def _of_parts(self, item: Ints, first: Ints, count: Ints, threshold: Ints, k: Ints, *, reads: bool) -> Ints:
-        """Waits of items as those of their parts, with the part that reads or without."""
+        """Return waits of items as waits of their parts, with or without the part that reads."""
         skipped = 0 if reads else self._has(_READS)[item]
         parts = self._counts()
         mine = ranges(offsets(parts)[item] + skipped, parts[item] - skipped)
@@ -250,7 +249,7 @@ class _Parts:
 
 
 def _runs(row: Ints, semaphore: Ints, threshold: Ints) -> Ints:
-    """Runs of semaphores next to each other in a row, with one threshold: row, first, count, threshold."""
+    """Merge consecutive semaphores of a row with one threshold into runs: row, first, count, threshold."""
     apart = (np.diff(row) != 0) | (np.diff(semaphore) != 1) | (np.diff(threshold) != 0)
     begin = np.flatnonzero(np.r_[True, apart]) if len(row) else np.zeros(0, np.int64)
     found: Ints = np.stack([row[begin], semaphore[begin], np.diff(np.r_[begin, len(row)]), threshold[begin]])
