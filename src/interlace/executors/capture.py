@@ -1,4 +1,4 @@
-"""CUDA graph captures: which one is under way, and how to work beside it."""
+"""CUDA graph captures: the id of the current one, and work that must not become part of it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def capture_id() -> int:
-    """The id of the capture that the current stream takes part in, unique in this process; 0 if there is none.
+    """Return the id of the capture that the current stream takes part in, unique in this process; 0 without one.
 
     Raises:
-        DeviceError: the driver refuses to tell.
+        DeviceError: the driver reports an error.
     """
     if not torch.cuda.is_current_stream_capturing():
         return 0
     # cuStreamGetCaptureInfo_v2(stream, *status, *id, *graph, **dependencies, *number): the last three may be null.
-    # Dependencies must not be asked for: edges of dependent launches carry data, and without room for them the
-    # driver answers CUDA_ERROR_LOSSY_QUERY.
+    # Dependencies must not be requested: edges of dependent launches carry data, and without room for these the driver
+    # returns CUDA_ERROR_LOSSY_QUERY.
     status, number = ctypes.c_int(), ctypes.c_uint64()
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     _check(
@@ -40,10 +40,10 @@ def capture_id() -> int:
 
 @contextmanager
 def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture what the current thread enqueues, where no other thread captures so at the time.
+    """Capture what the current thread enqueues, while no other thread captures in this way.
 
-    Garbage waits until that is done: a graph that is part of it would end the capture by being destroyed, and recent
-    releases of PyTorch no longer collect it before.
+    Garbage collection is off meanwhile: if the garbage includes a CUDA graph, its destruction would end the capture,
+    and recent releases of PyTorch no longer collect garbage before a capture.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -56,11 +56,11 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 def beside_captures(device: torch.device, work: Callable[[], T]) -> T:
-    """The result of ``work``, which may allocate, copy, and load kernels even while the caller captures a graph.
+    """Return the result of ``work``, which may allocate, copy and load kernels even while the caller captures a graph.
 
-    It runs in a thread and on a stream of its own, complete on the device when this returns. Thus nothing of it is
-    captured, and its tensors come from the ordinary memory pool: PyTorch chooses the pool by the stream that
-    captures, or, where ``torch.compile`` warms up a graph, by the thread.
+    It runs in a thread and on a stream of its own, and is complete on the device when this returns. So none of it is
+    captured, and its tensors come from the ordinary memory pool: PyTorch chooses the pool by the stream that captures,
+    or, while ``torch.compile`` warms up a graph, by the thread.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_relaxed, device, work).result()
@@ -69,7 +69,7 @@ def beside_captures(device: torch.device, work: Callable[[], T]) -> T:
 def _relaxed(device: torch.device, work: Callable[[], T]) -> T:
     if device.type != "cuda":
         return work()
-    # Allocations invalidate captures, those of other threads too, unless this thread's mode is relaxed.
+    # Allocations invalidate captures, even those of other threads, unless this thread's mode is relaxed.
     _check("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(_RELAXED)))
     with torch.cuda.device(device), torch.cuda.stream(_stream()):
         result = work()
@@ -78,7 +78,7 @@ def _relaxed(device: torch.device, work: Callable[[], T]) -> T:
 
 
 def _stream() -> torch.cuda.Stream:
-    """One of PyTorch's streams that no capture uses: it deals out the same few in turn, to everybody."""
+    """Return a stream of PyTorch's that no capture uses; PyTorch hands out the same few in turn to all callers."""
     while True:
         stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""Serial launches captured in a CUDA graph: the strongest kernel-by-kernel baseline."""
+"""Serial launches captured into a CUDA graph: the strongest kernel-by-kernel baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlace.executors.serial import SerialExecutor
 
 
 class CudaGraphExecutor(SerialExecutor):
-    """Replays one captured run; captured again when the tensors' addresses change."""
+    """Executor that replays one captured run, and captures again when the tensors' addresses change."""
 
     name = title = "cuda_graph"
     what = "a launch per op, in a CUDA graph"

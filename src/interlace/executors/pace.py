@@ -1,9 +1,11 @@
-"""How the one launch is paced: how its blocks take items, and how many bytes of weights are under way in each.
+"""How the megakernel is paced: how its blocks obtain items, and how many bytes of weights each keeps in flight.
 
-Both depend on what ops cost beside the hand-overs between them (docs/tried.md). Where an op streams its weights for
-long, more of them under way bring memory's rate more surely, and drawing evens out who is ahead. Where ops are short,
-what is under way delays every hand-over behind it, and lists spare the draws. Where products take longer than weights,
-few fences wait and a stage that comes late is one in which nothing is multiplied: then the ring is filled as it can be.
+Both depend on what ops cost compared with the hand-offs between them (docs/tried.md):
+
+- Long weight streams: more bytes in flight reach memory's rate more reliably, and tickets balance the workers.
+- Short ops: every byte in flight delays the hand-offs after it, and per-worker queues save the tickets' atomics.
+- Products that take longer than their weights: few fences wait, and a late stage is one in which nothing is multiplied,
+  so the ring is filled completely.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ from interlace.kernels.tuning import is_chain, longest_chain
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Choices
 
-#: Of weights in one block: what saturates memory; where ops are short, what an SM's share of it delivers in so long.
+#: Bytes of weights in flight per block that saturate memory; and, for short ops, the time in which memory delivers an
+#: SM's share of the bytes in flight.
 _IN_FLIGHT_BYTES, _IN_FLIGHT_S = 96 << 10, 1.75e-6
-_FEW_OPS = 3  # of a chain that begins with a norm, in which tickets were as fast as lists or faster
-_SHORT_S = 20e-6  # in which an op's weights come, in the mean of all that have some
+_FEW_OPS = 3  # longest chain that begins with a norm in which tickets were at least as fast as per-worker queues
+_SHORT_S = 20e-6  # in which an op's weights arrive, on average over the ops that have weights
 
 
 def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
-    """Lists or tickets.
+    """Choose a static schedule (per-worker queues) or tickets.
 
-    Lists for a long chain: workers that draw while they have room take two items of an op, and others none. So they do
-    where all rings together hold all weights. They would take several items that load nothing ahead, too, and wait with
-    each of them before they draw what stands behind; so lists where such stand among others that load ahead, but for a
-    norm before two products, which waits for nobody. And lists where they let the parts of all tiles that are split
-    share their sums.
+    A static schedule is chosen
+
+    - for a long chain, and where all rings together hold all weights: workers that claim tickets while they have room
+      would take two items of an op, and others none;
+    - where ops that load nothing ahead stand between ops that do: workers would claim several such items and wait in
+      each of them before they claim what follows. A norm before two products is excepted, because it waits for nothing;
+    - where it allows cooperative fix-up of all tiles that are split.
     """
     bodies = bodies_of(graph)
     written = {access.tensor for op in graph.ops for access in op.writes}
@@ -48,7 +53,7 @@ def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None)
 
 
 def in_flight_bytes(graph: Graph, device: DeviceSpec) -> int:
-    """Of weights, in one block; as many as it holds where products take longer than memory does for their weights."""
+    """Return the bytes of weights in flight per block; the whole ring if products take longer than their weights."""
     weighty = _weighty(graph, bodies_of(graph))
     memory_s = sum(nbytes for _, nbytes in weighty) / device.dram_bytes_per_s
     products_s = sum(op.flops * op.tiles / device.flops_per_s(graph.dtype_of(op)) for op, _ in weighty)
@@ -58,7 +63,7 @@ def in_flight_bytes(graph: Graph, device: DeviceSpec) -> int:
 
 
 def _weighty(graph: Graph, bodies: Sequence[WalkBody]) -> list[tuple[Op, int]]:
-    """Ops that load weights ahead of their waits, and bytes of these."""
+    """Return the ops that load weights ahead of their waits, with the bytes of these weights."""
     found = []
     for op, body in zip(graph.ops, bodies, strict=True):
         nbytes = sum(graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.independent)

@@ -1,8 +1,8 @@
-"""One launch for the whole graph, of Triton bodies: workers stay resident and walk the plan's items.
+"""The whole graph as one launch of Triton bodies: workers stay resident and execute the plan's items.
 
-Each program is a worker. It takes the next row of the item table, by ticket or from its list, polls the row's waits,
-computes the tile by the body of its op (all of them are in the one kernel, behind a branch), meets at a barrier and
-posts. Unlike in ``one_launch`` nothing of the next item is loaded before the one before has ended.
+Each program is a worker. It takes the next row of the item table, by ticket or from its queue, and polls the row's
+waits. It computes the tile by the op's body (the one kernel has a branch for each op), meets at a barrier and posts.
+Unlike ``one_launch``, it loads nothing of the next item before the present one has ended.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
 from interlace.sim.modes import PERSISTENT, Mode, plain_bodies
 
-#: Ops of one launch on a GPU. It has the code of each, and compiling more takes minutes.
+#: Most ops of one launch on a GPU. The kernel has the code of each, and more take minutes to compile.
 MOST_OPS = 16
 
 
 class PersistentExecutor(TritonExecutor):
-    """Workers run items under the plan's dispatch, static or ticket.
+    """Executor whose workers run items under the plan's dispatch, static or ticket.
 
-    Static dispatch needs all workers resident at once, so it launches cooperatively; ticket dispatch makes
-    progress with any number of them.
+    Static dispatch needs all workers resident at once, so it uses a cooperative launch; ticket dispatch makes progress
+    with any number of resident workers.
 
     Raises:
         TooManyWorkersError: under static dispatch, more workers than the device keeps resident.
@@ -40,7 +40,7 @@ class PersistentExecutor(TritonExecutor):
 
     name = title = "persistent"
     what = "one launch, workers walk the whole graph"
-    #: The block meets between two items, so the next sees what the one before wrote.
+    #: The block meets at a barrier between two items, so an item sees what the one before wrote.
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
     kinds = (BodyKind.TRITON,)
     interpreted = True
@@ -48,7 +48,7 @@ class PersistentExecutor(TritonExecutor):
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise if it cannot run a graph on a device; see ``Executor.check``."""
+        """Raise if the executor cannot run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
         if device.capability != (0, 0) and len(graph.ops) > MOST_OPS:
             raise PlanError(
@@ -58,7 +58,7 @@ class PersistentExecutor(TritonExecutor):
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """One launch runs the whole sequence."""
+        """Return the model of one launch that runs the whole sequence."""
         return plain_bodies(PERSISTENT)
 
     def _lower(self) -> Table:
@@ -108,7 +108,7 @@ class PersistentExecutor(TritonExecutor):
         ]
 
     def _free_items(self) -> int:
-        """Leading items of the sequence that wait for nothing."""
+        """Return the number of leading items of the sequence that wait for nothing."""
         waiting = np.flatnonzero(np.diff(self.plan.waits.ptr))
         return int(waiting[0]) if len(waiting) else len(self.plan.items)
 
@@ -127,7 +127,7 @@ class PersistentExecutor(TritonExecutor):
 
 
 class PersistentStaticExecutor(PersistentExecutor):
-    """Static dispatch alone: which worker runs an item is part of the plan."""
+    """Persistent executor with static dispatch only: the plan assigns each item to a worker."""
 
     name = title = "persistent-static"
     what = "one launch, a list of tiles per worker"
@@ -135,7 +135,7 @@ class PersistentStaticExecutor(PersistentExecutor):
 
 
 class PersistentTicketExecutor(PersistentExecutor):
-    """Ticket dispatch alone: items are drawn from a counter."""
+    """Persistent executor with ticket dispatch only: workers claim items through a counter."""
 
     name = title = "persistent-ticket"
     what = "one launch, workers draw tiles from a counter"

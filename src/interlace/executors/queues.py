@@ -1,4 +1,4 @@
-"""The queue of a launch in device memory: of items that are ready, or of those that others spawn."""
+"""The queue of a launch in device memory: the ready queue, or the spawn queue."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from interlace.plan.plan import Plan
 
 @dataclass(frozen=True)
 class QueueMemory:
-    """What a launch takes of its queue; nothing where it has none.
+    """Device memory of a launch's queue; empty for a launch without one.
 
     Attributes:
-        struct: as which.
+        struct: struct that the launch takes the queue as.
         values: tensors by field.
         counts: numbers by field.
-        changing: fields that a run changes, and that are 0 ahead of the first.
+        changing: fields that a run changes, which are 0 before the first run.
     """
 
     struct: Struct
@@ -38,7 +38,7 @@ class QueueMemory:
 
     @staticmethod
     def of(plan: Plan, table: Table, spawning: Spawning | None, torch: Any, device: Any) -> QueueMemory:
-        """Of a plan on a device of PyTorch."""
+        """Allocate the queue of a plan on a device of PyTorch."""
         if spawning is not None:
             counts = spawning.counts
             words = {"slots": counts["capacity"] + table.workers, "votes": 2 * table.workers}
@@ -54,24 +54,24 @@ class QueueMemory:
         return QueueMemory(struct, {name: value.to(device) for name, value in made.items()}, counts, changing)
 
     def packed(self) -> Any:
-        """As the launch takes it."""
+        """Return the queue as the launch takes it."""
         packed = self.struct.pack(**self.values, **self.counts) if self.values else bytes(self.struct.size)
         return self.struct.ctype.from_buffer_copy(packed)
 
     def reset(self) -> None:
-        """As before the first run."""
+        """Restore the state before the first run."""
         for name in self.changing:
             self.values[name].zero_()
 
     def came(self, table: Table) -> NDArray[np.bool_]:
-        """Which items came to a queue of ready items in the last run."""
+        """Return a mask of the items that entered the ready queue in the last run."""
         first, slots = (self.values[name].cpu().numpy() for name in ("first", "slots"))
         items = np.zeros(len(table.items), bool)
         items[table.items["number"][came(first[: self.counts["ready"]], slots)]] = True
         return items
 
     def waiting(self, items: int) -> NDArray[np.bool_]:
-        """Which of so many items are in a queue of spawned ones, and nobody took them."""
+        """Return a mask, over this many items, of those that wait unclaimed in the spawn queue."""
         rows = np.asarray(self._slots() & 0xFFFFFFFF, np.int64) - 1
         found = np.zeros(items, np.bool_)
         found[rows[(rows >= 0) & (rows < items)]] = True
@@ -82,12 +82,12 @@ class QueueMemory:
 
 
 def check_capacity(plan: Plan, table: Table, spawning: Spawning | None, capacity: int | None) -> None:
-    """Raise unless the queue of a launch never has more items than ``capacity``; None for any number.
+    """Raise unless the queue of a launch never holds more items than ``capacity``; None for any number.
 
-    Items that are there from the start have no place in it. A dispatcher's list of ready items is such a queue.
+    Items that are ready from the start take no slot of it. A dispatcher's list of ready items is such a queue, too.
 
     Raises:
-        QueueOverflowError: it may have more.
+        QueueOverflowError: the queue may hold more.
     """
     if capacity is None or not (spawning or plan.dispatch.when_ready):
         return
@@ -102,7 +102,7 @@ def check_capacity(plan: Plan, table: Table, spawning: Spawning | None, capacity
 def _made(
     torch: Any, tables: Mapping[str, Ints], counters: Mapping[str, int], words: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Tensors on the host: tables, and as many zeros of 32 and of 64 bits; one element at least."""
+    """Return tensors on the host: tables, and zeros of 32 and of 64 bits; each has at least one element."""
     made = {name: torch.tensor(np.append(values, 0).astype(np.int32)) for name, values in tables.items()}
     for sizes, dtype in ((counters, torch.int32), (words, torch.int64)):
         made |= {name: torch.zeros(max(size, 1), dtype=dtype) for name, size in sizes.items()}

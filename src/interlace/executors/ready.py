@@ -1,7 +1,7 @@
-"""Which items become ready when: what a queue of ready items knows ahead of a run.
+"""The ready queue: which items become ready after which posts, as tables that are fixed before a run.
 
 Items that wait for the same semaphores become ready together, as a *group*. A semaphore that has all its posts of a run
-counts for each group that waits for it; a group with all its semaphores goes to the queue, its items in sequence.
+counts for each group that waits for it. A group with all of its semaphores goes to the queue, its items in sequence.
 
     items    a0 posts 0    a1 posts 0    b0, b1 wait for 0    c0 waits for 0, 1    b0, b1 post 1
 
@@ -24,14 +24,14 @@ from interlace.plan.plan import Dispatch
 
 @dataclass(frozen=True)
 class Ready:
-    """Rows of a table by what they wait for, all waits of an item and of the parts of its tile together.
+    """Rows of a table by what they wait for: all waits of an item, and of the parts of its tile, together.
 
     Attributes:
         first: rows that wait for nothing.
-        posts: of each semaphore, those that a run makes.
-        wakes: of each semaphore, the groups that wait for it.
-        rows: of each group.
-        missing: semaphores that each group waits for.
+        posts: number of posts of each semaphore in a run.
+        wakes: groups that wait for each semaphore.
+        rows: rows of each group.
+        missing: number of semaphores that each group waits for.
     """
 
     first: Ints
@@ -42,7 +42,7 @@ class Ready:
 
     @staticmethod
     def of(table: Table) -> Ready:
-        """Of a table whose parts wait for each other."""
+        """Build the tables from a table whose parts wait for each other."""
         items, waits = table.items, table.waits
         leaves = (items["parts"] > 1) & (items["split"] >= 0)
         closes = (items["parts"] > 1) & ~leaves
@@ -62,7 +62,7 @@ class Ready:
                 semaphores.append(np.unique(np.concatenate([*parts, [part][: part >= 0]]).astype(np.int64)))
             group[row] = known[key]
         size = np.array([len(some) for some in semaphores], np.int64)
-        number = np.where(size > 0, np.cumsum(size > 0) - 1, -1)[group]  # of groups that wait for anything
+        number = np.where(size > 0, np.cumsum(size > 0) - 1, -1)[group]  # numbers only groups that wait for anything
         some = [each for each in semaphores if len(each)]
         flat = np.concatenate(some) if some else np.zeros(0, np.int64)
         owner = np.repeat(np.arange(len(some)), size[size > 0])
@@ -78,7 +78,7 @@ class Ready:
         )
 
     def memory(self, dispatch: Dispatch) -> dict[str, NDArray[np.int32] | NDArray[np.int64]]:
-        """What ``launch.dispatch.QUEUE`` names, as it is before the first run; no array is empty."""
+        """Return the fields of ``launch.dispatch.QUEUE`` as they are before the first run; no array is empty."""
         tables = {
             "first": self.first,
             "posts": self.posts,
@@ -98,7 +98,7 @@ class Ready:
 
 
 def came(first: NDArray[np.int32], slots: NDArray[np.int64]) -> Ints:
-    """Rows that were ready in the last run: those that are so at once, and others by their slots."""
+    """Return the rows that were ready in the last run: those ready from the start, and those in current slots."""
     words = slots.view(np.uint64)
     latest = words[(words >> 32 == (words >> 32).max()) & (words > 0)]
     rows: Ints = np.concatenate([first, latest & 0xFFFFFFFF]).astype(np.int64)

@@ -1,7 +1,7 @@
-"""The text of one launch, compiled with as many operands waiting in registers as do not spill.
+"""Compilation of the megakernel with as many operands waiting in registers as fit without spills.
 
-A text that takes operands ahead of waits is first compiled with the most registers for these, then, if that spills,
-with each of fewer, side by side. Of compilations that spill alike the first is taken.
+CUDA source that loads operands ahead of waits is first compiled with the most registers for these. If that spills, it
+is compiled with each smaller number, in parallel. The first of the compilations with the fewest spills is used.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from interlace.core.errors import CompileError
 from interlace.kernels.bodies import HELD_REGISTERS
 from interlace.kernels.cuda.compiler import Binary, compile_text
 
-_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
+_BYTES = 4 * 255  # registers of a thread; reject a launch that spills more than the register file holds
 _MOST_STACK_BYTES = 512 << 10  # of a thread's local memory, by CUDA's programming guide
 
 
 def compiled(
     text: str, name: str, architecture: str, *, preamble: str, holds: bool, kernels: Iterable[str]
 ) -> Binary:
-    """The launch; needs no device.
+    """Return the compiled launch; needs no device.
 
     Args:
-        text, name, architecture, preamble: as of ``compile_text``.
-        holds: whether operands wait in registers.
-        kernels: those of its ops, for messages.
+        text, name, architecture, preamble: as for ``compile_text``.
+        holds: True if operands wait in registers.
+        kernels: kernels of the launch's ops, for messages.
 
     Raises:
-        CompileError: the text does not compile, or takes more registers than a thread has.
-        NoDeviceError: as of ``compile_text``.
+        CompileError: the CUDA source does not compile, or needs more registers than a thread has.
+        NoDeviceError: as for ``compile_text``.
     """
     made = [compile_text(text, name, architecture, preamble=preamble)]
     if holds and made[0].resources.spill_bytes:

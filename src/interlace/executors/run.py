@@ -1,4 +1,4 @@
-"""A run that was enqueued: whether it has ended, and ways to wait for that."""
+"""A run that was enqueued: queries of its completion, and ways to wait for it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of a device executor, as ``run`` gives it. Nothing here holds up the host but what says so.
+    """One run of a device executor, as ``run`` returns it. Nothing here blocks the host unless stated.
 
     Attributes:
-        event: recorded behind the run on the stream where it was enqueued, for other streams to wait for
-            (``stream.wait_event(run.event)``); None if it had ended before ``run`` returned, as under the interpreter.
-        captured: it was captured into a CUDA graph rather than run.
-        check: raises what the watchdog found, or why a launch ended itself.
+        event: event recorded after the run on its stream, for other streams to wait for
+            (``stream.wait_event(run.event)``); None if the run ended before ``run`` returned, as under the interpreter.
+        captured: True if the run was captured into a CUDA graph rather than executed.
+        check: function that raises what the watchdog found, or why a launch ended itself.
 
-    An asyncio program awaits it, and the event loop goes on meanwhile:
+    An asyncio program can await a run while the event loop continues:
 
         await executor.run(tensors)
     """
@@ -33,11 +33,11 @@ class Run:
     check: Callable[[], None]
 
     def done(self) -> bool:
-        """Whether it has ended; asks without waiting.
+        """Return whether the run has ended, without waiting.
 
         Raises:
-            DeviceError: it was captured.
-            LaunchEndedError: it, or another run of the executor, ended itself.
+            DeviceError: the run was captured.
+            LaunchEndedError: this run, or another run of the executor, ended itself.
         """
         self._refuse_captured()
         try:
@@ -47,12 +47,12 @@ class Run:
             raise
 
     def __await__(self) -> Generator[object, None, None]:
-        """Go on when it has ended.
+        """Wait until the run has ended, without blocking the event loop.
 
         Raises:
-            DeviceError: it was captured.
-            HangError: a wait of it, or of another run of the executor, ended by the watchdog.
-            LaunchEndedError: it, or another run of the executor, ended itself.
+            DeviceError: the run was captured.
+            HangError: a wait of this run, or of another run of the executor, ended by the watchdog.
+            LaunchEndedError: this run, or another run of the executor, ended itself.
         """
         self._refuse_captured()
         try:

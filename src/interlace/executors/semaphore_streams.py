@@ -1,9 +1,9 @@
-"""A stream per op, tile semaphores between them: CuSync's way.
+"""One stream per op, with tile semaphores between them, as in CuSync.
 
-The current stream forks into one stream per op and joins them again, so runs follow each other without
-host synchronisation and the next run cannot overwrite what this one still reads. Ahead of each consumer, on
-its stream, a one-program gate waits until all thread blocks of its producers' launches have begun; consumers
-then only take room that producers leave, which rules out deadlock for any number of blocks.
+The current stream forks into one stream per op and joins them again, so runs follow each other without host
+synchronisation, and the next run cannot overwrite what this one still reads. Before each consumer, on its stream, a
+gate of one program waits until all thread blocks of its producers' launches have started. So consumers only take room
+that producers leave free, which rules out deadlock for any number of blocks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from interlace.sim.modes import SEMAPHORE_STREAMS, Mode, plain_bodies
 
 @dataclass(frozen=True)
 class Stage:
-    """Where one op of one run is launched; as a context manager, the op's stream behind its gates.
+    """Where one op of one run is launched; as a context manager, the op's stream after its gates.
 
     Attributes:
-        grid: one program per item.
+        grid: launch grid, one program per item.
         sync: first argument of a kernel that uses ``interlace.device``.
     """
 
@@ -58,23 +58,23 @@ class _Stages(dict[str, Stage]):
 
 
 class SemaphoreStreamsExecutor(TritonExecutor):
-    """One launch and one stream per op; tiles wait for tiles.
+    """Executor with one launch and one stream per op; tiles wait for tiles.
 
     Raises:
-        CoverageError: the plan leaves a dependency to the order of one worker.
+        CoverageError: a dependency rests on the order of one worker.
         DeadlockError: an item waits for items of its own op, which one launch cannot order.
     """
 
     name = title = "semaphore_streams"
     what = "a stream per op, tiles wait for tiles"
-    #: The blocks of a launch begin in any order, and those of several launches side by side.
+    #: Blocks of a launch start in any order, and blocks of several launches run concurrently.
     keeps = frozenset({Ordering.WAIT})
     interpreted = True
     traces = True
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """A launch and a stream per op."""
+        """Return the model of one launch and one stream per op."""
         return plain_bodies(SEMAPHORE_STREAMS)
 
     def _prepare(self) -> None:
@@ -84,7 +84,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
                 self._streams = [self._torch.cuda.Stream() for _ in self.plan.graph.ops]
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
-        # Kept per op, so that each op's go to its stream.
+        # Keep launches per op, so that each op's launches go to its stream.
         self._per_op = [
             [*self.gates(o), self._grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))
         ]
@@ -98,7 +98,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
 
     @contextmanager
     def stages(self) -> Iterator[Mapping[str, Stage]]:
-        """One run, op by op, for kernels that place their own waits and posts.
+        """Open one run, op by op, for kernels that place their own waits and posts.
 
         Inside, enter each op's stage and launch its kernel there with ``stage.sync``, in program order:
 
@@ -107,7 +107,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
                     my_kernel[stage.grid](stage.sync, x, y)
 
         Raises:
-            GraphError: where a stage is asked for by a name that no op has.
+            GraphError: a stage is requested by a name that no op has.
         """
         cuda = self._torch.cuda
         main = None if self._interpret else cuda.current_stream()
@@ -125,7 +125,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
                     main.wait_stream(stream)
 
     def gates(self, o: int) -> list[Launch]:
-        """Launches that hold back what follows on their stream until all that op ``o`` waits for is dispatched."""
+        """Return launches that block their stream until all blocks of the ops that op ``o`` awaits have started."""
         from interlace.kernels.templates import gate_kernel
 
         count = len(self.plan.graph.ops)
@@ -141,7 +141,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
 
 
 def _awaited_ops(plan: Plan) -> list[list[int]]:
-    """For each op, the ops whose posts its items await."""
+    """Return, for each op, the ops whose posts its items await."""
     items, waits = plan.items, plan.waits
     posters: dict[int, set[int]] = {}
     for op, post in {*zip(items.op.tolist(), items.post.tolist(), strict=True)}:

@@ -1,4 +1,4 @@
-"""One launch per op on one stream: the full stop between kernels that Interlace removes, as a baseline."""
+"""One launch per op on one stream: the baseline, with the barrier between kernels that Interlace removes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlace.sim.modes import SERIAL, Mode, plain_bodies
 
 
 class SerialExecutor(TritonExecutor):
-    """Ops one after another on the current stream."""
+    """Executor that runs ops one after another on the current stream."""
 
     name = title = "serial"
     what = "a launch per op, from Python"
@@ -24,7 +24,7 @@ class SerialExecutor(TritonExecutor):
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """A launch per op, one after another."""
+        """Return the model of a launch per op, one after another."""
         return plain_bodies(SERIAL)
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
@@ -32,10 +32,10 @@ class SerialExecutor(TritonExecutor):
 
 
 class PdlExecutor(SerialExecutor):
-    """Ops one after another, each launched while the one before drains (programmatic dependent launch).
+    """Executor that launches each op while the one before drains (programmatic dependent launch).
 
-    Every launch waits for the whole one before it (``griddepcontrol.wait``) before it touches anything that
-    a kernel writes, so order is as in ``serial``; only launch latency overlaps.
+    Every launch waits for the whole launch before it (``griddepcontrol.wait``) before it touches anything that a kernel
+    writes. So the order is that of ``serial``, and only launch latency overlaps.
     """
 
     name = title = "pdl"

@@ -1,11 +1,11 @@
-"""Items that others spawn, as the one launch takes them: what its queue knows ahead of a run, and what a fault means.
+"""Spawned items in the megakernel: tables of the spawn queue that are fixed before a run, and the errors of its faults.
 
-Spawned items post no semaphore, and nobody waits for one of theirs: the queue orders what they read and write
-(``launch/spawn``). In the table the items of the queue have numbers of semaphores that no other has:
+Spawned items post no semaphore, and no item waits for one of theirs: the queue orders what they read and write
+(``launch/spawn``). In the table, the items of the queue have semaphore numbers that no other item has:
 
     item         posts in the plan    in the table, of S semaphores
-    before       3                    S + 1 + 3: counts itself off besides
-    before       none                 S: counts itself off
+    before       3                    S + 1 + 3: also counts itself as done
+    before       none                 S: counts itself as done
     spawned      4                    S
     behind       5                    5
 """
@@ -31,13 +31,13 @@ from interlace.plan.spawns import Spawns, cleared, posted_by, when_tensor
 
 @dataclass(frozen=True)
 class Spawning:
-    """What the queue of a launch knows ahead of a run; rows of the table are items in sequence.
+    """Tables of a launch's spawn queue that are fixed before a run; rows of the table are items in sequence.
 
     Attributes:
-        plan, spawns: whose.
-        tensors: names of those that say which items run.
-        tensor: of each child in ``spawns.children``, the number of its tensor among these.
-        table: of the launch.
+        plan, spawns: the plan and its spawns.
+        tensors: names of the tensors that decide which items run.
+        tensor: index in ``tensors`` of the tensor of each child in ``spawns.children``.
+        table: table of the launch.
     """
 
     plan: Plan
@@ -48,7 +48,7 @@ class Spawning:
 
     @staticmethod
     def of(plan: Plan, table: Table) -> Spawning:
-        """Of a table whose rows are in sequence; no tile of it is split."""
+        """Build the tables from a table whose rows are in sequence; no tile of it may be split."""
         spawns, ops = Spawns.of(plan), plan.graph.ops
         of_op = [when_tensor(op) if op.when else "" for op in ops]
         tensors = tuple(dict.fromkeys(name for name in of_op if name))
@@ -62,7 +62,7 @@ class Spawning:
 
     @property
     def tables(self) -> dict[str, Ints]:
-        """What ``launch.spawn.SPAWN`` points to and no run changes."""
+        """The tables in ``launch.spawn.SPAWN`` that no run changes, by field."""
         spawns = self.spawns
         return {
             "first": spawns.before,
@@ -75,7 +75,7 @@ class Spawning:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Its numbers."""
+        """The numbers in ``launch.spawn.SPAWN``, by field."""
         return {
             "ready": len(self.spawns.before),
             "later": len(self.spawns.behind),
@@ -85,12 +85,12 @@ class Spawning:
         }
 
     def addresses(self, arguments: Any) -> bytes:
-        """Of ``tensors``, given each op with its tensors by argument."""
+        """Return the addresses of ``tensors`` as bytes, given each op with its tensors by argument."""
         given = {when_tensor(op): tensors[op.when] for op, tensors in arguments if op.when}
         return np.array([given[name].data_ptr() for name in self.tensors], np.uint64).tobytes()
 
     def clear(self, arguments: Any) -> None:
-        """Zeros in what items write that may not run, of the same."""
+        """Zero what items that may not run would write, given each op with its tensors by argument."""
         written = {access.tensor: given[access.arg] for op, given in arguments for access in op.writes}
         for name in cleared(self.plan.graph):
             written[name].zero_()
@@ -98,10 +98,11 @@ class Spawning:
     def error(
         self, item: int, semaphore: int, expected: int, seen: int, done: NDArray[np.bool_], given: Mapping[str, Any]
     ) -> InterlaceError | None:
-        """The error for what a launch recorded, if it is of its queue.
+        """Return the error for what a launch recorded, or None if the fault is not the queue's.
 
         Args:
-            done: items that are done, or wait in the queue.
+            item, semaphore, expected, seen: the record.
+            done: mask of items that are done, or wait in the queue.
             given: tensors by name.
         """
         if semaphore == OVERFLOW:
@@ -130,7 +131,7 @@ class Spawning:
         )
 
     def _lost(self, came: NDArray[np.bool_], given: Mapping[str, Any]) -> int | None:
-        """The first item that is wanted and did not come, of those whose spawner came."""
+        """Return the first requested item that never came although its spawner did, or None."""
         wanted = {name: given[name].cpu().numpy().reshape(-1) for name in self.tensors}
         for item in self.spawns.children.values[np.argsort(self.spawns.children.values)].tolist():
             name = when_tensor(self.plan.graph.ops[int(self.plan.items.op[item])])
@@ -140,7 +141,7 @@ class Spawning:
 
 
 def _without(plan: Plan, table: Table, left_out: NDArray[np.bool_]) -> Table:
-    """A table whose items do not wait for some semaphores."""
+    """Return the table without the waits for some semaphores."""
     items, waits = table.items.copy(), table.waits
     rows: list[tuple[int, ...]] = []
     for item in items:
@@ -150,7 +151,7 @@ def _without(plan: Plan, table: Table, left_out: NDArray[np.bool_]) -> Table:
             first, count, stride, threshold, k = (int(waits[row][name]) for name in WAIT.names)
             kept = first + stride * np.arange(count)
             kept = kept[~left_out[kept]]
-            # Neighbours stay one range.
+            # Consecutive semaphores stay one range.
             for run in np.split(kept, np.flatnonzero(np.diff(kept) != stride) + 1):
                 if len(run):
                     rows.append((int(run[0]), len(run), stride, threshold, k))

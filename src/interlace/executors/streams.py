@@ -1,8 +1,8 @@
-"""A launch per op on several streams: ops that do not depend on each other run side by side.
+"""A launch per op on several streams: independent ops run concurrently.
 
 The current stream forks into a few streams and joins them again, by events. No kernel is launched on the current stream
-itself, which may be the legacy default stream, and the host waits for nothing, so runs follow each other, and a run can
-be captured into a CUDA graph, whose branches then are the streams'.
+itself, which may be the legacy default stream, and the host waits for nothing. So runs follow each other, and a run can
+be captured into a CUDA graph, whose branches are then the streams.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from interlace.policies.streams import Streams
 from interlace.sim.modes import Mode, plain_bodies
 from interlace.sim.modes import streams as streams_mode
 
-#: Streams of a run at most. A process has so many queues to a device unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise
-#: (CUDA C++ Programming Guide), and streams that share one may wait for each other.
+#: Most streams of a run. A process has this many queues to a device unless CUDA_DEVICE_MAX_CONNECTIONS is set (CUDA C++
+#: Programming Guide), and streams that share a queue may wait for each other.
 MOST_STREAMS = 8
 
 
 class StreamsExecutor(SerialExecutor):
-    """Ops on several streams, each op behind events of those that it depends on.
+    """Executor that runs ops on several streams, each op after events of the ops that it depends on.
 
-    Ops are laid in as few chains of dependent ops as there can be, and a stream runs a chain, or several if there are
-    more than ``MOST_STREAMS``. Events that others imply are left out. Streams with the critical path have the highest
-    priority that the device knows.
+    Ops are arranged in as few chains of dependent ops as possible. A stream runs one chain, or several if there are
+    more than ``MOST_STREAMS``. Events that others imply are omitted. Streams with the critical path have the highest
+    priority of the device.
 
     Attributes:
-        streams: which op runs where, and after which.
+        streams: stream of each op, and the ops that it waits for.
     """
 
     name = title = "streams"
@@ -43,7 +43,7 @@ class StreamsExecutor(SerialExecutor):
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
-        """A launch per op, after those that it depends on."""
+        """Return the model of a launch per op, after the ops that it depends on."""
         return plain_bodies(streams_mode(streams_of(graph, device).after))
 
     def _prepare(self) -> None:
@@ -61,16 +61,16 @@ class StreamsExecutor(SerialExecutor):
 
 
 class Fork:
-    """Streams and events on the current device, for runs one after another.
+    """Streams and events on the current device, for one run after another.
 
     Args:
         cuda: ``torch.cuda``.
-        streams: which launch goes where, and after which.
+        streams: stream of each launch, and the launches that it waits for.
     """
 
     def __init__(self, cuda: Any, streams: Streams) -> None:
         self._cuda, self._plan = cuda, streams
-        # PyTorch's wait for no legacy default stream. Blocks of streams with the longest paths are placed first.
+        # PyTorch's streams do not wait for the legacy default stream. Streams with the longest paths get SMs first.
         self._streams = [cuda.Stream(priority=p) for p in streams.priorities(*cuda.Stream.priority_range())]
         self._first, self._awaited = {*streams.first}, streams.awaited
         ahead = {u for earlier in self._awaited for u in earlier}
@@ -78,7 +78,7 @@ class Fork:
         self._begin = cuda.Event()
 
     def run(self, launches: Sequence[AnyLaunch]) -> None:
-        """Enqueue launches, one per op, behind all that the current stream has, and that stream behind them."""
+        """Enqueue launches, one per op, after all work on the current stream; later work there comes after them."""
         main, plan = self._cuda.current_stream(), self._plan
         main.record_event(self._begin)
         try:
@@ -99,10 +99,10 @@ class Fork:
 
 
 def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
-    """Which op of a graph runs on which stream of a device, and after which others."""
+    """Assign the ops of a graph to streams of a device, with the ops that each waits for."""
 
     def seconds(o: int) -> float:
-        """The least that an op takes: its FLOPs, or the bytes of its tensors, at the device's rate of them."""
+        """Return a lower bound of an op's time: its FLOPs or its tensors' bytes, at the device's rates."""
         op = graph.ops[o]
         touched = [graph.tensor(name) for name in dict.fromkeys(access.tensor for access in op.accesses)]
         computing = op.flops * op.tiles / device.flops_per_s(graph.dtype_of(op)) if touched else 0.0
@@ -112,13 +112,13 @@ def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
 
 
 def check_streams(graph: Graph, streams: Streams) -> None:
-    """Raise unless each op is launched behind all that it depends on: earlier on its stream, or behind an event.
+    """Raise unless each op is launched after all that it depends on: later on the same stream, or after an event.
 
     Raises:
-        CoverageError: an op is not; names both.
+        CoverageError: an op is not; the error names both ops.
     """
-    behind: list[int] = []  # of each op, all that have ended when it begins, as bits
-    on_stream: dict[int, int] = {}  # of each stream, all that have ended when its newest op has
+    behind: list[int] = []  # for each op, the ops that have ended when it begins, as bits
+    on_stream: dict[int, int] = {}  # for each stream, the ops that have ended when its newest op has
     for o, earlier in enumerate(ops_before(graph)):
         ended = on_stream.get(streams.stream[o], 0)
         for u in streams.awaited[o]:

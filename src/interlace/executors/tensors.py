@@ -1,4 +1,4 @@
-"""Are the tensors handed to a device executor those that its graph wants, and does each have memory of its own?"""
+"""Checks of the tensors passed to a device executor: they match the graph, and outputs share no memory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def check_tensors(
     tensors: Mapping[str, torch.Tensor],
     short: Sequence[str] = (),
 ) -> None:
-    """Raise unless every input and output is given, and every given tensor is as the graph says and on the device.
+    """Raise unless all inputs and outputs are passed, and all tensors match the graph and are on the device.
 
     Args:
-        short: names of those that may have fewer rows.
+        short: names of the tensors that may have fewer rows.
 
     Raises:
-        GraphError: a tensor is missing, is none, lies elsewhere, is not dense and contiguous, or shares bytes with one
-            that is written.
+        GraphError: a tensor is missing, is not a tensor, is elsewhere, is not dense and contiguous, or shares bytes
+            with one that is written.
         ShapeError, DTypeError: a tensor differs from the graph's.
     """
     missing = [name for name in graph.outputs if name not in tensors]
@@ -60,16 +60,16 @@ def check_tensors(
 def check_short(
     graph: Graph, short: Sequence[str], filled: Callable[[Op], Sequence[str]], executor: str
 ) -> None:
-    """Raise unless what may have fewer rows than the graph says is an input whose loads fill them in.
+    """Raise unless all tensors that may have fewer rows are inputs whose loads fill the missing rows in.
 
     Args:
-        short: names of those that may.
-        filled: arguments of an op whose loads leave out rows that are not there.
-        executor: its name, for the message.
+        short: names of the tensors that may have fewer rows.
+        filled: function from an op to the arguments whose loads skip missing rows.
+        executor: name of the executor, for the message.
 
     Raises:
-        GraphError: a name of no input.
-        PlanError: a load that fills nothing in, or an op that writes it.
+        GraphError: a name is not an input's.
+        PlanError: a load does not fill missing rows in, or an op writes the tensor.
     """
     for name in short:
         if name not in graph.inputs:
@@ -90,7 +90,7 @@ def check_short(
 
 
 def _check_apart(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
-    """What is written shares no memory with anything else: dependencies are found by a tensor's name."""
+    """Raise if a written tensor shares memory with another, because dependencies are found by tensor names."""
     writers = {a.tensor: op.name for op in graph.ops for a in op.writes}
     found = clash(
         Piece(value.data_ptr(), value.nbytes, name in writers, name) for name, value in tensors.items()

@@ -1,4 +1,4 @@
-"""The functions of a Triton body as the launch templates of ``kernels/templates`` take them."""
+"""The functions of a Triton body in the form that the launch templates of ``kernels/templates`` take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from interlace.kernels.bodies import PROVIDED, TritonBody
 
 
 def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
-    """What each function takes beside ``tile``, ``sync`` and ``acc``: tensors, given by argument, and params.
+    """Return each function's arguments other than ``tile``, ``sync`` and ``acc``: tensors, by argument, and params.
 
-    Those that an op lacks are None, or what the function has by default.
+    An argument that the op lacks is None or the function's default.
     """
     from triton.language import constexpr
 
@@ -36,10 +36,10 @@ def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tup
 
 
 def constants(body: TritonBody) -> tuple[Any, ...]:
-    """The functions as one compile-time argument.
+    """Return the functions as one compile-time argument.
 
-    Triton's cache knows a function that comes as a compile-time argument only by its name, so each body
-    is followed by a digest of its source; without it an edited body would run as it was before.
+    Triton's cache identifies a function passed as a compile-time argument only by its name. So a digest of the sources
+    follows the functions of each body; without it, the old code of an edited body would run.
     """
     from triton.language import constexpr
 

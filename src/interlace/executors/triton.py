@@ -1,4 +1,4 @@
-"""Executors whose launches are the Triton templates of ``kernels/templates``, around bodies of ops."""
+"""Base of executors that launch the Triton templates of ``kernels/templates`` with the bodies of ops."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class TritonExecutor(DeviceExecutor):
-    """A plan as launches of Triton templates; of an op whose body is CUDA C++, as a launch of that.
+    """A plan as launches of Triton templates; an op whose body is CUDA C++ is a launch of that.
 
     Args:
         plan, options: as for every device executor.
 
     Raises:
-        GraphError: an op has no body for it.
+        GraphError: an op has no body for this executor.
     """
 
     kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
-        """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
+        """Raise if no tiling lets the executor run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
         if device.capability != (0, 0):
             return
@@ -47,7 +47,7 @@ class TritonExecutor(DeviceExecutor):
         return by_op(self.plan, self._chunked())
 
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
+        """Return the arguments of a Triton body's functions; for a body in CUDA C++, the tensors by argument."""
         given = {a.arg: tensors[a.tensor] for a in op.accesses}
         return given if self.kind_of(op) is BodyKind.CUDA else arguments(op, self._body(op), given)
 
@@ -56,18 +56,18 @@ class TritonExecutor(DeviceExecutor):
         return replace(body, prefetch=None) if self._interpret else body
 
     def _constants(self) -> tuple[tuple[Any, ...], ...]:
-        """The bodies as the launch templates take them."""
+        """Return the bodies in the form that the launch templates take."""
         return tuple(constants(self._body(op)) for op in self.plan.graph.ops)
 
     def _num_warps(self, op: Op) -> int:
         return int(op.parameters.get("num_warps", 4))
 
     def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> AnyLaunch:
-        """One program per item of op ``o``, for executors whose table is grouped by op."""
+        """Return a launch of one program per item of op ``o``, for executors whose table is grouped by op."""
         return self._items_launch(o, arguments, self._op_sync(o), self._programs(o), dependent)
 
     def _items_launch(self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False) -> AnyLaunch:
-        """One program for each of some items of op ``o``."""
+        """Return a launch of one program for each of some items of op ``o``."""
         from interlace.kernels.templates import grid_kernel
 
         op = self.plan.graph.ops[o]
@@ -92,7 +92,7 @@ class TritonExecutor(DeviceExecutor):
         return self._sync(o, int(self._table.op_rows[o]), self._programs(o))
 
     def _chunked(self) -> list[bool]:
-        """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
+        """Return which ops wait inside their reductions; a kernel without a body places its own waits."""
         kinds = [(op, self.kind_of(op)) for op in self.plan.graph.ops]
         return [kind is None or (kind is BodyKind.TRITON and triton_body(op).chunked) for op, kind in kinds]
 
@@ -100,7 +100,7 @@ class TritonExecutor(DeviceExecutor):
         return triton_body(op).partial
 
     def _sync(self, starts: int, first: int, programs: int) -> Any:
-        """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
+        """Return the Sync argument of a launch: its counter of starts, its first row, its programs per run."""
         from triton.language import constexpr
 
         from interlace.kernels.primitives.semaphore import Sync

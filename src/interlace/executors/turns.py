@@ -1,4 +1,4 @@
-"""Launches that hold all SMs take turns: two of them at once may each wait for an SM that the other has."""
+"""Mutual exclusion of launches that occupy all SMs: two at once could each wait for an SM that the other holds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import contextmanager
 from typing import Any
 
 _lock = threading.Lock()
-_last: dict[Any, Any] = {}  # of each device, the stream of the last such launch
+_last: dict[Any, Any] = {}  # device -> stream of the last such launch
 
 
 @contextmanager
 def turn(cuda: Any, device: Any) -> Iterator[None]:
-    """While it lasts such a launch is enqueued on the current stream, behind all others of this process.
+    """Enqueue such a launch on the current stream within this context, after all others of this process.
 
-    Nobody else's turn begins before the launch is on its stream: a stream that waits for another waits for what is
-    there by then.
+    The next turn begins only once the launch is on its stream, because a stream that waits for another waits for what
+    is on it at that time.
 
         thread 0    turn on stream a: [ launch ]
         thread 1                                 turn on stream b: [ b waits for a; launch ]
 
-    Launches that stream captures hold are not known here: whoever replays them on several streams at once sees to it.
+    Launches in captured graphs are not tracked: whoever replays graphs on several streams at once must order them.
 
     Args:
         cuda: ``torch.cuda``.
-        device: whose SMs they are.
+        device: device whose SMs the launch occupies.
     """
     if cuda.is_current_stream_capturing():
         yield

@@ -1,4 +1,4 @@
-"""What the watchdog left behind, as the error that names who never posted."""
+"""Errors for what the watchdog recorded; they name the tiles that never posted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDED = "The launch was ended, and the CUDA context of the process with it; go 
 
 
 def ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> LaunchEndedError | None:
-    """The error for a launch that ended itself by a trap (``launch/walk``); None if it did not."""
+    """Return the error for a launch that ended itself by a trap (``launch/walk``), or None if it did not."""
     who = f"{plan.item_name(item)} (item {item})" if item >= 0 else "a worker's first item"
     if why == MISCOUNTED:
         role = "its loads behind waits" if expected else "its consumers"
@@ -54,12 +54,14 @@ def hang_error(
     came: np.ndarray | None = None,
     shared: Collection[int] = (),
 ) -> HangError:
-    """The error for a wait that the watchdog ended.
+    """Return the error for a wait that the watchdog ended.
 
     Args:
-        done: which items have posted, and in which run, from 1, modulo 2^32; 0 for those that never did.
-        came: which items came to a queue of ready items.
-        shared: ops whose parts of a tile all post.
+        plan: plan of the run.
+        item, semaphore, expected, seen: the record.
+        done: for each item, the run in which it last posted, from 1, modulo 2^32; 0 if it never did.
+        came: mask of the items that entered the ready queue.
+        shared: ops in which all parts of a tile post.
     """
     done = _in_order(done)
     if came is not None and semaphore == EMPTY:
@@ -90,8 +92,8 @@ def hang_error(
         awaited = f"semaphore {semaphore} to reach {expected} posts and saw {seen}"
         reached = np.arange(plan.semaphores) == semaphore
     missing, between = _origin(plan, _silent(plan, done, shared), reached)
-    # An item whose wait has failed goes on, and where it posts it notes the run. Where it does not, what others noted
-    # may be of the run before.
+    # An item continues after its wait has failed, and if it posts, it notes the run. If it does not post, the notes of
+    # other items may be of the run before.
     noted = plan.items.post[item] >= 0 and done[item] == done.max()
     producer: str | None
     if len(missing):
@@ -114,9 +116,9 @@ def hang_error(
 
 
 def _in_order(done: np.ndarray) -> Ints:
-    """Numbers that increase from run to run, for those of runs as a device counts them; 0 stays 0.
+    """Return numbers that increase from run to run, given run numbers as a device counts them; 0 stays 0.
 
-    Two of them are wrong: the run of number 0 itself, and a part of a split tile that last noted its run 2^31 ago.
+    Two numbers are wrong: that of run 0 itself, and that of a part of a split tile that last noted its run 2^31 ago.
     """
     runs = done.astype(np.uint32)
     some = runs != 0
@@ -125,7 +127,7 @@ def _in_order(done: np.ndarray) -> Ints:
 
 
 def _words(plan: Plan, item: int, number: int) -> str:
-    """What an item waited for that wants the words of a publication."""
+    """Return a description of the LL words that an item waited for, given their number in a run."""
     ops = plan.graph.ops
     written = {access.tensor for access in ops[number - 1].writes}
     names = [access.tensor for access in ops[int(plan.items.op[item])].reads if access.tensor in written]
@@ -133,13 +135,13 @@ def _words(plan: Plan, item: int, number: int) -> str:
 
 
 def _tiles(plan: Plan, items: Ints) -> str:
-    """The tile of the first of some items, and how many others there are."""
+    """Return the name of the first item's tile, and the number of other tiles."""
     more = len(np.unique(plan.tile_of_item[items])) - 1
     return plan.tile_name(int(items[0])) + (f" and {more} more" if more else "")
 
 
 def _silent(plan: Plan, done: np.ndarray, shared: Collection[int] = ()) -> NDArray[np.bool_]:
-    """Items that should have posted in the last run and did not, with the other parts of their tiles.
+    """Return a mask of the items that should have posted in the last run and did not, with other parts of their tiles.
 
     Of the parts of a split tile only the last to arrive posts, so a tile is done when one of its parts is.
     """
@@ -148,16 +150,16 @@ def _silent(plan: Plan, done: np.ndarray, shared: Collection[int] = ()) -> NDArr
     last_run = np.zeros(len(items), np.int64)
     np.maximum.at(last_run, tile, done)
     found: NDArray[np.bool_] = (items.post >= 0) & (last_run[tile] < max(int(done.max()), 1))
-    if plan.dispatch is Dispatch.SPAWN:  # under all others what is not wanted posts, too
+    if plan.dispatch is Dispatch.SPAWN:  # under all other dispatches, items that are not requested post, too
         found &= np.array([not op.when for op in plan.graph.ops])[items.op]
     return found
 
 
 def _origin(plan: Plan, silent: NDArray[np.bool_], awaited: NDArray[np.bool_]) -> tuple[Ints, int]:
-    """Of silent items those that a wait for some semaphores is nearest to, and how many waits lie between.
+    """Return the silent items nearest to a wait for some semaphores, and the number of waits in between.
 
-    They post one of these, or what those wait for that do, or so on. The wait that failed first is any of those behind
-    a missing post. All others end with it, and their items post.
+    They post one of these semaphores, or one that the posters of these wait for, and so on. The wait that failed first
+    may be any that follows a missing post. All others end with it, and their items post.
     """
     items = plan.items
     known, between = np.zeros_like(awaited), 0
@@ -171,14 +173,14 @@ def _origin(plan: Plan, silent: NDArray[np.bool_], awaited: NDArray[np.bool_]) -
 
 
 def _awaited(plan: Plan, items: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The semaphores that some items wait for."""
+    """Return a mask of the semaphores that some items wait for."""
     waits = plan.waits
     rows = items[waits.item]
     return held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores)
 
 
 def _never_came(plan: Plan, place: int, expected: int, seen: int, done: np.ndarray, came: np.ndarray) -> HangError:
-    """The error for a wait for an item that becomes ready."""
+    """Return the error for a wait for an item that should have become ready."""
     what = f"place {place} of the queue of ready items, to which"
     if plan.dispatch is Dispatch.DISPATCHER:
         what, seen = "an item of the dispatcher, for which", int(came.sum())
@@ -205,7 +207,7 @@ def _never_came(plan: Plan, place: int, expected: int, seen: int, done: np.ndarr
 
 
 def _lost(plan: Plan, done: np.ndarray, came: np.ndarray) -> int:
-    """Of those that did not come to the queue, of which there are some, the first that waits for nothing more."""
+    """Return the first item that waits for nothing more but never entered the queue; some item must be missing."""
     items, waits = plan.items, plan.waits
     short = np.bincount(items.post[_silent(plan, done)], minlength=plan.semaphores)
     ready = ~came
