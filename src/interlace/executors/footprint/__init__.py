@@ -1,14 +1,14 @@
 """The footprint check: does a body touch what its op declares, and nothing else?
 
-Dependencies and proofs follow from access maps alone, so a body that touches more than its map says can race
-under a plan that ``verify`` accepts. On a device, each item (a whole tile, then parts of its reduction) runs
-alone, between guard zones, on inputs of several kinds:
+Dependencies and proofs follow from access maps alone, so a body that touches more than its map declares can race under
+a plan that ``verify`` accepts. On a device, each item (a whole tile, then parts of its reduction) runs alone, between
+guard zones, on inputs of several kinds:
 
-    "cpu"    every load and store is observed: a read of a neighbour is found whether or not its value is used, a
-             write whether or not it changes anything
-    "cuda"   memory is poisoned, and what changes is compared: what leaves no trace in memory goes unseen
+    "cpu"    every load and store is observed: a read of a neighbouring element is found even if its value is not used,
+             and a write even if it changes nothing
+    "cuda"   memory is poisoned and changes are compared: an access that leaves no trace in memory is not found
 
-A branch that no kind of input takes, and a tile that is not among those tried, go unseen on either.
+On both devices, the check misses branches that no kind of input takes, and tiles that are not tried.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Region
 from interlace.kernels.base import kernel_of
 
-_FEW = 32  # grids of up to so many tiles are checked whole
-_PARTS = 3  # a reduction is also checked in parts: a first, a middle and a last one
+_FEW = 32  # largest grid of which all tiles are checked
+_PARTS = 3  # a reduction is also checked in parts: the first, a middle and the last one
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a check has tried, and how.
+    """Record of what a check tried, and by which method.
 
     Attributes:
-        op: its name.
-        grid: its grid.
+        op: name of the op.
+        grid: grid of the op.
         tiles: linear numbers of the tiles that were tried.
-        parts: k-ranges that were tried of each: the whole reduction, then parts of it.
-        inputs: kinds of inputs: all of them for the whole reduction, the first for its parts.
-        method: how an access would have been seen.
+        parts: k-ranges that were tried of each tile: the whole reduction, then parts of it.
+        inputs: kinds of inputs: all are used for the whole reduction, the first for its parts.
+        method: how the check detects accesses.
     """
 
     op: str
@@ -55,7 +55,7 @@ class Footprint:
 
     @property
     def complete(self) -> bool:
-        """Whether every tile was tried."""
+        """True if every tile was tried."""
         return len(set(self.tiles)) == np.prod(self.grid)
 
     def __str__(self) -> str:
@@ -81,27 +81,27 @@ def check_footprint(
     """Check that the body of an op touches exactly what the op's access maps declare, tile by tile.
 
     Args:
-        graph: holds the op.
-        op: its name.
-        device: "reference" checks that the NumPy reference asks for declared reads only and returns the
-            declared writes in their shapes. A torch device runs the Triton body on inputs of several kinds: "cpu",
-            under the Triton interpreter, observes every load and store; "cuda" poisons memory, and does not see a
-            value that is written back unchanged. On a Hopper GPU a text for the one launch is checked too.
-        tiles: linear tile numbers; ``range(graph.op(op).tiles)`` for all of them. By default all of a small grid,
-            else corners, edges and a random few.
-        seed: of the inputs and of that choice.
-        progress: told how many runs of an item are done, of how many.
+        graph: graph that contains the op.
+        op: name of the op.
+        device: "reference" checks that the NumPy reference requests declared reads only and returns the declared writes
+            in their shapes. A torch device runs the Triton body on inputs of several kinds. "cpu", under the Triton
+            interpreter, observes every load and store. "cuda" poisons memory, and does not detect a value that is
+            written back unchanged; on a Hopper GPU it also checks a body that is CUDA source for the megakernel.
+        tiles: linear tile numbers; ``range(graph.op(op).tiles)`` for all. The default is all tiles of a small grid,
+            otherwise corners, edges and a few random ones.
+        seed: seed of the inputs and of the choice of tiles.
+        progress: function that receives the number of finished runs and the total.
 
     Returns:
-        What was tried; print it.
+        What was tried; it can be printed.
 
     Raises:
-        ArgumentError: an argument of another type.
-        FootprintError: the body touches something undeclared, or leaves out something declared; names the
-            tile, the bounding box of the offending elements, and what to change.
+        ArgumentError: an argument has another type.
+        FootprintError: the body touches something undeclared, or omits something declared; names the tile, the bounding
+            box of the offending elements, and what to change.
         GraphError: no such op or tile, or the op has no body for the device.
-        IntraOpRaceError: tiles of the op conflict by their very declarations.
-        NoDeviceError: torch, triton or the device is missing, or runs nothing ("meta").
+        IntraOpRaceError: tiles of the op conflict according to their declarations.
+        NoDeviceError: torch, triton or the device is missing, or the device runs nothing ("meta").
     """
     check_type(graph, Graph, "check_footprint", "graph")
     check_type(op, str, "check_footprint", "op", repr(getattr(op, "name", "name")))
@@ -126,7 +126,7 @@ def check_footprint(
 
 
 def _sample(op: Op, seed: int) -> list[int]:
-    """All tiles of a small grid, else corners, middles of edges and faces, and a random few."""
+    """Return all tiles of a small grid, otherwise corners, middles of edges and faces, and a few random ones."""
     if op.tiles <= _FEW:
         return list(range(op.tiles))
     corners = product(*({0, n // 2, n - 1} for n in op.grid))
@@ -135,7 +135,7 @@ def _sample(op: Op, seed: int) -> list[int]:
 
 
 def _k_ranges(op: Op) -> list[tuple[int, int]]:
-    """The whole reduction, then its parts."""
+    """Return the k-range of the whole reduction, then those of its parts."""
     block, chunks = (op.reduction.block, op.reduction.chunks) if op.reduction else (1, 1)
     cuts = sorted({min(block * (chunks * p // _PARTS), op.k_extent) for p in range(_PARTS + 1)})
     return [(0, op.k_extent), *(pairwise(cuts) if len(cuts) > 2 else ())]
@@ -148,7 +148,7 @@ def _check_references(items: Sequence[Item], device: str, seed: int, progress: C
 
 
 def _check_reference(item: Item, random: np.random.Generator) -> None:
-    """A reference cannot read what it does not get, so this is about what it asks for and returns."""
+    """Check what a reference requests and returns; it cannot read anything that it does not receive."""
     op, reference = item.op, kernel_of(item.op).reference
     if reference is None:
         raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to check")
@@ -172,7 +172,7 @@ def _extent(region: Region) -> tuple[int, ...]:
     return tuple(b - a for a, b in zip(region.lo, region.hi, strict=True))
 
 
-#: By the type of the device: the check, its kinds of inputs, how it sees.
+#: Device type -> check function, kinds of inputs, method of detection.
 _METHODS = {
     "reference": (_check_references, (PLAIN,), "what the reference asks for and returns"),
     "cpu": (check_exactly, tuple(KINDS), "every load and store observed"),

@@ -1,4 +1,4 @@
-"""The check under the interpreter: every load and store is observed, and held against what the item declares."""
+"""The check under the interpreter: every load and store is observed and compared with the item's declarations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from interlace.graph.tensor import Region
 
 
 class _Stray(BaseException):
-    """An access to no memory of the run; it might crash, so it ends the item before it happens."""
+    """Access outside all memory of the run. It might crash, so it ends the item before it happens."""
 
 
 class _Touched:
-    """Which elements of one block an item has touched so far.
+    """The elements of one block that an item has touched so far.
 
     Attributes:
-        written: a flag for each element of the block, guards included.
-        reads, writes: their positions, counted from the tensor's first element: those in the guard before it are
-            negative. What the item itself wrote before is not among the reads.
+        written: flag for each element of the block, guards included.
+        reads, writes: positions of accesses, counted from the tensor's first element; those in the guard before it are
+            negative. Reads of what the item itself wrote before are excluded.
     """
 
     def __init__(self, block: Block) -> None:
@@ -37,7 +37,7 @@ class _Touched:
         self.writes: list[Ints] = []
 
     def see(self, verb: str, at: NDArray[np.uint64], width: int) -> None:
-        """Note an access to these addresses, all of them in the block."""
+        """Record an access to these addresses, all of them in the block."""
         itemsize = self.block.tensor.dtype.itemsize
         # A pointer of another dtype may cover several elements.
         first = (at - np.uint64(self.start)).astype(np.int64)
@@ -49,7 +49,7 @@ class _Touched:
             self.reads.append(elements[~self.written[elements]] - self.block.pad)
 
     def clear(self) -> None:
-        """As before the first item."""
+        """Restore the state before the first item."""
         self.written[:] = False
         self.reads, self.writes = [], []
 
@@ -90,7 +90,7 @@ def check_exactly(items: Sequence[Item], device: str, seed: int, progress: Calla
         except _Stray as stray:
             raise beyond(run, str(stray), "far from any tensor") from None
         _judge(run, touched)
-        for block, values in zip(memory.blocks, inputs, strict=True):  # as it was, for the next item
+        for block, values in zip(memory.blocks, inputs, strict=True):  # restore inputs for the next item
             inside, given = (block.parts(m)[-1] for m in (block.memory, values))
             for region in run.item.regions(run.item.op.writes, block.tensor.name):
                 inside[region.slices] = given[region.slices]
@@ -98,7 +98,7 @@ def check_exactly(items: Sequence[Item], device: str, seed: int, progress: Calla
 
 
 def _judge(run: Run, touched: Iterable[_Touched]) -> None:
-    """Raise FootprintError if what an item touched differs from what it declares: writes first, then reads."""
+    """Raise FootprintError if an item's accesses differ from its declarations; check writes first, then reads."""
     for verb in ("writes", "reads"):
         for t in touched:
             _check_declared(run, verb, t)
@@ -107,7 +107,7 @@ def _judge(run: Run, touched: Iterable[_Touched]) -> None:
 
 
 def _check_declared(run: Run, verb: str, t: _Touched) -> None:
-    """Everything that was touched is declared."""
+    """Raise FootprintError if something was touched that is not declared."""
     tensor, op = t.block.tensor, run.item.op
     found, accesses = (t.writes, op.writes) if verb == "writes" else (t.reads, op.reads)
     positions = np.concatenate([np.zeros(0, np.int64), *found])
@@ -123,7 +123,7 @@ def _check_declared(run: Run, verb: str, t: _Touched) -> None:
 
 
 def _check_written(run: Run, t: _Touched) -> None:
-    """Everything that is declared as written was, or is updated in place, where a value may stay as it is."""
+    """Raise FootprintError if a declared write is missing, unless it updates in place, where a value may stay."""
     tensor, item = t.block.tensor, run.item
     defined = t.written[t.block.pad : -t.block.pad].reshape(tensor.shape).copy()
     for region in item.regions(item.op.reads, tensor.name):
@@ -135,5 +135,5 @@ def _check_written(run: Run, t: _Touched) -> None:
 
 
 def _box(tensor: str, at: Ints) -> Region:
-    """The bounding box of elements, given by their indices."""
+    """Return the bounding box of elements, given by their indices."""
     return Region(tensor, tuple(at.min(0).tolist()), tuple((at.max(0) + 1).tolist()))

@@ -1,4 +1,4 @@
-"""What runs alone: an item on inputs of a kind, what it declares, and what to say when it touches something else."""
+"""Items that run alone: an item on inputs of a kind, the regions that it declares, and errors for other accesses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region, Tensor
 
-#: Kinds of inputs, from magnitudes in [0.5, 1.5) and signs of +1 or -1: what a body does may depend on them. The
-#: scale of 2^12 keeps within fp16, that of 2^-12 above its subnormal numbers.
+#: Kinds of inputs, from magnitudes in [0.5, 1.5) and signs of +1 or -1, since a body's accesses may depend on values.
+#: The scale of 2^12 stays within fp16, that of 2^-12 above fp16's subnormal numbers.
 KINDS: dict[str, Callable[[Any, Any], Any]] = {
     "positive inputs": lambda size, sign: size,
     "negative inputs": lambda size, sign: -size,
@@ -41,15 +41,15 @@ class Item:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole reduction."""
+        """True if the item is the whole reduction."""
         return (self.k_lo, self.k_hi) == (0, self.op.k_extent)
 
     def region(self, access: Access) -> Region:
-        """What the item touches through one access."""
+        """Return the region that the item touches through one access."""
         return self.graph.region(self.op, access, self.tile, self.k_lo, self.k_hi)
 
     def regions(self, accesses: Sequence[Access], tensor: str) -> list[Region]:
-        """What the item touches of one tensor through some accesses."""
+        """Return the regions that the item touches of one tensor through some accesses."""
         return [self.region(a) for a in accesses if a.tensor == tensor]
 
 
@@ -58,8 +58,9 @@ class Run:
     """An item on inputs of some kind.
 
     Attributes:
-        row: number of the item among those that are checked.
-        kind: of its inputs; messages name it unless it is the plain one.
+        item: the item.
+        row: index of the item among those that are checked.
+        kind: kind of its inputs; messages name it unless it is the plain one.
     """
 
     item: Item
@@ -71,19 +72,19 @@ class Run:
 
 
 def runs(items: Sequence[Item]) -> list[Run]:
-    """Kind after kind: whole tiles on inputs of each, parts of their reductions, the same code, on plain ones."""
+    """Return runs kind by kind: whole tiles on all kinds; parts of reductions, with the same code, on plain inputs."""
     return [
         Run(item, row, kind) for kind in KINDS for row, item in enumerate(items) if item.whole or kind == PLAIN
     ]
 
 
 def beyond(run: Run, verb: str, where: str) -> FootprintError:
-    """The error for an access outside of all tensors; ``verb`` is "reads" or "writes"."""
+    """Return the error for an access outside all tensors; ``verb`` is "reads" or "writes"."""
     return FootprintError(f"{run} {verb} memory {where}; {_mask(verb)} at the tensor's edge")
 
 
 def undeclared(run: Run, verb: str, tensor: Tensor, box: Region) -> FootprintError:
-    """The error for an access outside the declared regions: what, where, and what to change."""
+    """Return the error for an access outside the declared regions: what, where, and what to change."""
     item, name = run.item, tensor.name
     accesses = [a for a in (item.op.reads if verb == "reads" else item.op.writes) if a.tensor == name]
     declared = item.regions(accesses, name)
@@ -106,7 +107,7 @@ def undeclared(run: Run, verb: str, tensor: Tensor, box: Region) -> FootprintErr
 
 
 def unwritten(run: Run, region: Region, box: Region) -> FootprintError:
-    """The error for a declared write that leaves out a box of its region."""
+    """Return the error for a declared write that omits a box of its region."""
     return FootprintError(
         f"{run} does not write all of {box}, but declares that it writes {region}; "
         f"narrow the access map of {region.tensor!r}, or store all of it"

@@ -25,15 +25,17 @@ from interlace.kernels.base import kernel_of
 from interlace.kernels.text import TextBody
 from interlace.planner.build import Choices, build
 
-PLACES = ("before the start", "behind the end", "inside")  # of a tensor
+PLACES = ("before the start", "behind the end", "inside")  # locations relative to a tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A tensor's memory with the guard zones around it.
+    """Memory of a tensor with guard zones around it.
 
     Attributes:
+        tensor: the tensor.
         memory: ``pad`` elements of guard, the tensor, ``pad`` elements of guard, all in the tensor's dtype.
+        pad: elements of one guard zone.
     """
 
     tensor: Tensor
@@ -41,19 +43,19 @@ class Block:
     pad: int
 
     def parts(self, memory: Any) -> tuple[Any, Any, Any]:
-        """Memory that is laid out as this block, by PLACES: two guards, and the tensor in its shape."""
+        """Split memory with the layout of this block, in the order of PLACES: two guards, and the shaped tensor."""
         before, inside, behind = memory.split([self.pad, prod(self.tensor.shape), self.pad])
         return before, behind, inside.view(self.tensor.shape)
 
 
 class Guarded(DeviceExecutor):
-    """Chosen items of one op, and guarded memory for them to run on, one at a time."""
+    """Selected items of one op, with guarded memory, in which they run one at a time."""
 
     def __init__(self, items: Sequence[Item], device: str, seed: int) -> None:
         self.items, op = items, items[0].op
         names = tuple(dict.fromkeys(a.tensor for a in op.accesses))
         tensors = tuple(items[0].graph.tensor(name) for name in names)
-        # All memory is filled here, so an op that writes a part of a tensor is whole by itself.
+        # This class fills all memory, so an op that writes a part of a tensor is complete without others.
         super().__init__(build(Graph(op.name, tensors, (op,), names, ()), Choices(1)), Options(device))
         self._seed = seed
         self.blocks = tuple(self._block(t) for t in tensors)
@@ -62,10 +64,10 @@ class Guarded(DeviceExecutor):
 
     @abstractmethod
     def execute(self, row: int) -> None:
-        """Run one item on the memory as it is."""
+        """Run one item on the present contents of the memory."""
 
     def _chosen(self, table: Table) -> Table:
-        """Of a table whose row t is tile t the items, in their order."""
+        """Return the table of the selected items, in their order, from a table whose row t is tile t."""
         rows = table.items[[item.tile for item in self.items]]
         rows["k_lo"] = [item.k_lo for item in self.items]
         rows["k_hi"] = [item.k_hi for item in self.items]
@@ -77,7 +79,7 @@ class Guarded(DeviceExecutor):
         return Block(tensor, self._torch.empty(size + 2 * pad, dtype=dtype, device=self._device), pad)
 
     def inputs(self, kind: str) -> list[Any]:
-        """Values of a kind for each block, guards included."""
+        """Return values of a kind for each block, guards included."""
         torch, device = self._torch, self._device
         generator = torch.Generator(device).manual_seed(self._seed)
 
@@ -89,30 +91,30 @@ class Guarded(DeviceExecutor):
 
 
 class Memory(Guarded, SerialExecutor):
-    """Items are launches of a body of Triton or of CUDA C++."""
+    """Guarded memory whose items are launches of a body of Triton or of CUDA C++."""
 
     def _lower(self) -> Table:
         return self._chosen(super()._lower())
 
     def execute(self, row: int) -> None:
-        """Run one item on the memory as it is."""
+        """Run one item on the present contents of the memory."""
         current = self._torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
         with current:
             self._items_launch(0, self._arguments_of_op, self._sync(0, row, 1), 1).run()
 
     def tables(self) -> list[Any]:
-        """The tensors of the protocol, which every item touches besides its own."""
+        """Return the tensors of the protocol, which every item touches in addition to its own."""
         return [value for value in self._sync(0, 0, 1) if hasattr(value, "data_ptr")]
 
 
 class TextMemory(Guarded, OneLaunchExecutor):
-    """Items are launches of one block of the one launch, whose body is a text."""
+    """Guarded memory whose items are megakernel launches of one block, with a body that is CUDA source."""
 
     def _lower(self) -> Table:
         return self._chosen(super()._lower())
 
     def execute(self, row: int) -> None:
-        """Run one item on the memory as it is."""
+        """Run one item on the present contents of the memory."""
         threads = (self._warpgroups + 1) * 128
         parameter = self._parameter_of(self._operands_in_memory, self._items[row * ITEM.columns :], 1, 1)
         with self._torch.cuda.device(self._device):
@@ -127,7 +129,7 @@ class TextMemory(Guarded, OneLaunchExecutor):
 
 
 def memories(op: Op, device: str) -> list[type[Guarded]]:
-    """For each body that an op has on a device, what runs its items."""
+    """Return, for each body that an op has on a device, the class that runs its items."""
     found: list[type[Guarded]] = []
     text = isinstance(kernel_of(op).walk, TextBody)
     if not text or SerialExecutor.kind_of(op) is not None:

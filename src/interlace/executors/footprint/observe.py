@@ -1,8 +1,8 @@
-"""Every load and store of a kernel under Triton's interpreter, told before it happens.
+"""Observation of every load and store of a kernel under Triton's interpreter, before it happens.
 
-The interpreter has no hook for this, and memory alone does not tell: a value that is written back unchanged leaves
-no trace in it. So the methods of its builder to which all memory operations come down (Triton 3.6 to 3.9) are
-replaced, on that one object, as long as the context lasts.
+The interpreter has no hook for this, and memory alone does not suffice: a value that is written back unchanged leaves
+no trace in it. So the builder's methods that all memory operations go through (Triton 3.6 to 3.9) are replaced on that
+one object for the duration of the context.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Told of an access: "reads" or "writes", the addresses of its elements, bytes per element.
+#: Callback for an access: "reads" or "writes", the addresses of its elements, bytes per element.
 See = Callable[[str, NDArray[np.uint64], int], None]
 
-#: Methods of the builder: what they do, the positions of their pointers and of their mask.
+#: Methods of the builder: what they do, and the positions of their pointers and of their mask.
 _METHODS: dict[str, tuple[tuple[str, ...], int, int | None]] = {
     "create_masked_load": (("reads",), 0, 1),
     "create_masked_store": (("writes",), 0, 2),
@@ -28,9 +28,9 @@ _METHODS: dict[str, tuple[tuple[str, ...], int, int | None]] = {
 
 @contextmanager
 def observed(see: See) -> Iterator[None]:
-    """While it lasts, ``see`` is told of every access of every interpreted kernel.
+    """Call ``see`` within this context for every access of every interpreted kernel.
 
-    What it raises ends the kernel; derive it from BaseException to keep the interpreter from wrapping it.
+    An exception from ``see`` ends the kernel; derive it from BaseException to keep the interpreter from wrapping it.
     """
     from triton.runtime.interpreter import interpreter_builder
 
@@ -58,7 +58,7 @@ def _observed(
 
 
 def _put_back(builder: Any, name: str, own: Any) -> None:
-    """As it was: an attribute of the object itself, or the method of its class."""
+    """Restore a method: an attribute of the object itself, or the method of its class."""
     if own is None:
         delattr(builder, name)
     else:

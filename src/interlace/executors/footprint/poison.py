@@ -1,4 +1,4 @@
-"""The check on a device whose accesses nobody sees: what changes when undeclared memory is poisoned?
+"""The check on a device whose accesses cannot be observed: what changes when undeclared memory is poisoned?
 
 A body that reads elements 2:5 of x, but whose map declares 2:4:
 
@@ -7,12 +7,12 @@ A body that reads elements 2:5 of x, but whose map declares 2:4:
     narrowed     ~ 0.7 0.9 1.3 0.6 .   0.8 ~    the smallest box of NaN with an effect
 
 1. What changed outside the declared writes, in either run, was written without declaration.
-2. A declared write that differs between the runs was made from more than the declared reads. The zones of the
-   tensors are poisoned one by one, then ever smaller boxes, until the bounding box of what was read is known.
+2. A declared write that differs between the runs depends on more than the declared reads. The zones of the tensors are
+   poisoned one by one, then ever smaller boxes, until the bounding box of the undeclared reads is known.
 3. What is declared as written, but changed in neither run, is not written.
 
-A value that is loaded and then discarded goes unseen, but cannot race either. A value that is written back as it was
-goes unseen too, and can.
+A value that is loaded and then discarded is not detected, but cannot race either. A value that is written back
+unchanged is not detected either, and can race.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from interlace.executors.footprint.memory import PLACES, Guarded, TextMemory, me
 from interlace.graph.access import Access
 from interlace.graph.tensor import Region, Tensor
 
-_MARK = 0.0123  # fills what is to be written
+_MARK = 0.0123  # value of elements that are to be written
 
 
 class _Zone:
-    """A tensor's memory, or a guard zone before or behind it, as integers: equal means equal bits.
+    """Memory of a tensor, or a guard zone before or after it, as integers: equal means equal bits.
 
     Attributes:
-        place: one of PLACES.
-        bits, whole: the memory itself, and the box of all of it.
-        given: what it holds in a base run, of the same shape as ``bits``.
+        place: location, one of PLACES.
+        bits, whole: the memory, and the box of all of it.
+        given: contents in a base run, in the shape of ``bits``.
     """
 
     def __init__(self, tensor: Tensor, place: str, bits: Any, mark: int | None) -> None:
@@ -48,11 +48,11 @@ class _Zone:
         self._mark = mark
 
     def regions(self, item: Item, accesses: Sequence[Access]) -> list[Region]:
-        """What an item declares of this zone."""
+        """Return the regions of this zone that an item declares."""
         return item.regions(accesses, self.tensor.name) if self.place == PLACES[-1] else []
 
     def fill(self, item: Item, poison: Region | None) -> None:
-        """What is given where the item may read; elsewhere NaN in a box, and a mark where it may write."""
+        """Fill declared reads with their inputs, and the rest with NaN within a box and a mark in written tensors."""
         self.bits.copy_(self.given)
         if self._mark is not None:
             self.bits.fill_(self._mark)
@@ -82,14 +82,14 @@ class _Poisoned:
         return values.view(self._torch.int32 if values.element_size() == 4 else self._torch.int16)
 
     def give(self, kind: str) -> None:
-        """Inputs of a kind."""
+        """Set the inputs to those of a kind."""
         zones = iter(self.zones)
         for block, values in zip(self._memory.blocks, self._memory.inputs(kind), strict=True):
             for part in block.parts(values):
                 next(zones).given = self._bits(part)
 
     def execute(self, row: int, poison: Mapping[_Zone, Region]) -> tuple[list[Any], list[Any]]:
-        """All zones before and after one item."""
+        """Return all zones before and after one item."""
         for zone in self.zones:
             zone.fill(self._items[row], poison.get(zone))
         before = [zone.bits.clone() for zone in self.zones]
@@ -97,9 +97,10 @@ class _Poisoned:
         return before, [zone.bits.clone() for zone in self.zones]
 
     def check(self, run: Run) -> list[Any]:
-        """Raise FootprintError if an item touches anything else than it declares.
+        """Raise FootprintError if an item touches anything other than it declares.
 
-        Returns which elements of each region that it writes are NaN.
+        Returns:
+            Masks of the NaN elements of each region that the item writes.
         """
         item, row = run.item, run.row
         runs = [*self.execute(row, {}), *self.execute(row, {zone: zone.whole for zone in self.zones})]
@@ -114,7 +115,7 @@ class _Poisoned:
                 raise _undeclared(run, "writes", zone, _bounding_box(zone, changed))
 
         def differs(after: list[Any]) -> bool:
-            """Whether declared writes, where they are writes at all, are other than in the base run."""
+            """Return whether declared writes that are written at all differ from the base run."""
             return any(((after[i] != base[i]) & ~still[i])[r.slices].any() for i, r in declared)
 
         if differs(poisoned):
@@ -123,14 +124,14 @@ class _Poisoned:
             left = self._torch.zeros_like(still[i])
             left[region.slices] = still[i][region.slices]
             for r in self.zones[i].regions(item, item.op.reads):
-                left[r.slices] = False  # updated in place, where a value may stay as it is
+                left[r.slices] = False  # an update in place may leave a value unchanged
             if left.any():
                 raise unwritten(run, region, _bounding_box(self.zones[i], left))
         dtypes = {block.tensor.name: block.memory.dtype for block in self._memory.blocks}
         return [self._torch.isnan(base[i].view(dtypes[r.tensor])[r.slices]) for i, r in declared]
 
     def _undeclared_read(self, run: Run, differs: Callable[[list[Any]], bool]) -> FootprintError:
-        """What a body reads without declaration, by poisoning zones one by one, then boxes of one."""
+        """Return the error for an undeclared read, found by poisoning zones one by one, then boxes of a zone."""
         for zone in self.zones:
 
             def matters(box: Region, zone: _Zone = zone) -> bool:
@@ -145,12 +146,12 @@ def check_by_poison(items: Sequence[Item], device: str, seed: int, progress: Cal
     """Run items on poisoned memory, on inputs of every kind.
 
     Raises:
-        FootprintError: an item touches what it does not declare, does not write all that it declares, or makes NaN of
-            inputs of every kind.
+        FootprintError: an item touches what it does not declare, does not write all that it declares, or produces NaN
+            from inputs of every kind.
     """
     bodies = memories(items[0].op, device)
     whole = [item for item in items if item.whole]
-    each = [whole if body is TextMemory else items for body in bodies]  # a text computes whole tiles alone
+    each = [whole if body is TextMemory else items for body in bodies]  # CUDA source of a tile takes whole tiles only
     total, before = sum(len(runs(some)) for some in each), 0
     for body, some in zip(bodies, each, strict=True):
         _check_body(_Poisoned(body(some, device, seed)), some, partial(_told, progress, before, total))
@@ -162,8 +163,8 @@ def _told(progress: Callable[[int, int], None], before: int, total: int, done: i
 
 
 def _check_body(memory: _Poisoned, items: Sequence[Item], progress: Callable[[int], None]) -> None:
-    """Run items of one body; see ``check_by_poison``."""
-    hidden: list[list[Any]] = [[] for _ in items]  # NaN in every run so far
+    """Run the items of one body; see ``check_by_poison``."""
+    hidden: list[list[Any]] = [[] for _ in items]  # elements that were NaN in every run so far
     kind = ""
     for done, run in enumerate(runs(items), 1):
         if run.kind != kind:
@@ -184,7 +185,7 @@ def _undeclared(run: Run, verb: str, zone: _Zone, box: Region) -> FootprintError
 
 
 def _narrow(box: Region, matters: Callable[[Region], bool]) -> Region:
-    """The bounding box of the elements whose poison matters, by bisection: two searches per dimension."""
+    """Return the bounding box of the elements whose poison matters, by bisection: two searches per dimension."""
 
     def part(d: int, lo: int, hi: int) -> Region:
         return replace(box, lo=(*box.lo[:d], lo, *box.lo[d + 1 :]), hi=(*box.hi[:d], hi, *box.hi[d + 1 :]))
