@@ -208,7 +208,7 @@ def _merged(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Se
 
 
 def _each_once(settings: Iterable[Setting]) -> Iterator[Setting]:
-    """Yield distinct settings lazily: a graph with many ops has more settings than anybody tries."""
+    """Yield distinct settings lazily: a graph with many ops has more settings than any search tries."""
     seen: set[Setting] = set()
     for setting in settings:
         if setting not in seen:

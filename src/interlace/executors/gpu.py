@@ -124,7 +124,7 @@ def check_generation(name: str, capability: tuple[int, int], needed: int) -> Non
 
 @cache
 def torch_dtype(torch: Any, name: str) -> Any:
-    """Return the torch dtype for the name of a dtype of ours."""
+    """Return the torch dtype that corresponds to one of Interlace's dtypes, by name."""
     return getattr(torch, dtype(name).torch)
 
 

@@ -24,7 +24,7 @@ class AnyLaunch(Protocol):
         """Compile for the current device without launching."""
 
     def load(self) -> None:
-        """Compile and load for the current device, so that ``run`` only launches, as a capture demands."""
+        """Compile and load for the current device, so that ``run`` only launches, as a capture requires."""
 
 
 def not_interpreted(op: Op) -> GraphError:
@@ -97,7 +97,7 @@ class Launch:
         return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
 
     def load(self) -> None:
-        """Compile for the current device and load it there, so that ``run`` only launches, as a capture demands.
+        """Compile and load for the current device, so that ``run`` only launches, as a capture requires.
 
         Raises:
             ResourceError: the device has too little for one block.

@@ -21,8 +21,8 @@ from interlace.kernels.tuning import is_chain, longest_chain
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Choices
 
-#: Bytes of weights in flight per block that saturate memory; and, for short ops, the time in which memory delivers an
-#: SM's share of the bytes in flight.
+#: Weights in flight per block: the bytes that saturate memory; for short ops, the bytes that an SM's share of memory
+#: bandwidth delivers in this time.
 _IN_FLIGHT_BYTES, _IN_FLIGHT_S = 96 << 10, 1.75e-6
 _FEW_OPS = 3  # longest chain that begins with a norm in which tickets were at least as fast as per-worker queues
 _SHORT_S = 20e-6  # in which an op's weights arrive, on average over the ops that have weights

@@ -5,7 +5,7 @@ A *publication* is the part of a tensor that one op writes as LL words in one ru
 
 - *Every word is polled before it is published again.* An op that polls a word knows that this word was stored, and
   nothing about the tile's other words. So two stores of one word are ordered through its readers alone: store, poll,
-  and the later store, which ``verify`` orders after all polls. A word that nobody polls has no such reader.
+  and the later store, which ``verify`` orders after all polls. A word that no op polls has no such reader.
 
       A publishes p and q, M polls p, B overwrites q      q: no poll between A and B    rejected
       A publishes p and q, M polls p and q, B as before   accepted

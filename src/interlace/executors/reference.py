@@ -252,7 +252,7 @@ class ReferenceExecutor(Executor):
             yield self._behind.popleft()
 
     def _spawn(self, item: int) -> None:
-        """Queue the requested children of a finished item; after the last outstanding item, post for all others."""
+        """Queue the requested children of a finished item; after the last outstanding item, post for the unspawned."""
         if self._spawns is None or self._outstanding == 0:
             return  # items that run after the queue spawn none (``plan/spawns``, rule 2)
         items, ops = self.plan.items, self.plan.graph.ops

@@ -13,7 +13,7 @@ from interlace.core.errors import CompileError
 from interlace.kernels.bodies import HELD_REGISTERS
 from interlace.kernels.cuda.compiler import Binary, compile_text
 
-_BYTES = 4 * 255  # registers of a thread; reject a launch that spills more than the register file holds
+_BYTES = 4 * 255  # register file of a thread; a launch that spills more is rejected
 _MOST_STACK_BYTES = 512 << 10  # of a thread's local memory, by CUDA's programming guide
 
 

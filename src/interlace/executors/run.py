@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run of a device executor, as ``run`` returns it. Nothing here blocks the host unless stated.
+    """One run of a device executor, as ``run`` returns it. No method blocks the host unless stated.
 
     Attributes:
         event: event recorded after the run on its stream, for other streams to wait for

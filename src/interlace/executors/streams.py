@@ -78,7 +78,7 @@ class Fork:
         self._begin = cuda.Event()
 
     def run(self, launches: Sequence[AnyLaunch]) -> None:
-        """Enqueue launches, one per op, after all work on the current stream; later work there comes after them."""
+        """Enqueue launches, one per op, after all work on the current stream; later work on it comes after them."""
         main, plan = self._cuda.current_stream(), self._plan
         main.record_event(self._begin)
         try:

@@ -16,7 +16,7 @@ another also orders its stores after the words are emptied. The next run begins 
 
 Under static and ticket dispatch, only the part that reduces asks whether partials have arrived. Where items are taken
 when they are ready, parts that store partials also post a semaphore of their tile, numbered after the plan's, which
-makes the reducing part ready. Under hybrid and stealing dispatch they post it as well; there column ``split`` tells
+makes the reducing part ready. Under hybrid and stealing dispatch they post it, too, and column ``split`` shows
 which part waits for others.
 """
 

@@ -87,7 +87,7 @@ class Table:
 
     @property
     def last_that_wait(self) -> NDArray[np.bool_]:
-        """Mask, under ticket dispatch, of the rows that wait within the last rows, one for each worker."""
+        """Mask, under ticket dispatch, of the rows that wait among the last ``workers`` rows."""
         waits: NDArray[np.bool_] = self.items["wait_hi"] > self.items["wait_lo"]
         waits[: -self.workers] = False
         return waits

@@ -21,7 +21,7 @@ def turn(cuda: Any, device: Any) -> Iterator[None]:
         thread 0    turn on stream a: [ launch ]
         thread 1                                 turn on stream b: [ b waits for a; launch ]
 
-    Launches in captured graphs are not tracked: whoever replays graphs on several streams at once must order them.
+    Launches in captured graphs are not tracked: callers that replay graphs on several streams at once must order them.
 
     Args:
         cuda: ``torch.cuda``.

@@ -143,9 +143,9 @@ def handed_over(
 ) -> HandedOver:
     """Select the tensors to hand off by the LL protocol, for a plan that is proved where it is run.
 
-    The options name these tensors, or by default all that can be are selected. By default an op qualifies if all of its
-    tiles run at once, because an item that polls keeps the consumers of its block from other items, or if it loads
-    weights meanwhile. It polls only if all of its items on a worker take few trips for words.
+    The options name the tensors; by default all that qualify are selected. An op then qualifies if all of its tiles run
+    at once, or if it loads weights meanwhile, because an item that polls keeps the consumers of its block from other
+    items. It polls only if all of its items on a worker take few trips for words.
 
     Args:
         bodies: body of each op.
@@ -222,7 +222,7 @@ class _Search:
         return self.dependencies.into(op)
 
     def _without_readers(self) -> bool:
-        """Drop words that no op polls, and words of a tensor that some op reads as such but the body does not store."""
+        """Drop an op's words if no op polls them, or if some op reads them as a tensor that the body does not store."""
         polled = {name for args in self.reads.values() for name in args.values()}
         wrong = set()
         for o, args in self.writes.items():

@@ -11,10 +11,10 @@ was polled before it is published again, and reads that a poll is taken to follo
 
 In this plan an op that polls waits for the words of each tile whose data it reads, and for nothing else of that tile.
 An item that waits for a tile's post also waits for its words and its reads, because the tile posts after them. Stores
-to a tensor that no op reads as such, here or from outside, are left out, because the order of two such stores does not
-matter. ``verify`` then shows what it shows of any plan: nothing is read before it is written, no word is overwritten
-before all that poll its last publication have it, and no two items wait for each other. The proof may rest on waits
-alone, because the parts of a worker's items overlap.
+to a tensor that nothing in or outside the graph reads as such are omitted, because the order of two such stores does
+not matter. ``verify`` then shows what it shows of any plan: nothing is read before it is written, no word is
+overwritten before all that poll its last publication have it, and no two items wait for each other. The proof may rest
+on waits alone, because the parts of a worker's items overlap.
 
 ``words`` explains why a poll is as good as such a wait, although epochs wrap and only some of a tile's words may be
 polled.
