@@ -76,7 +76,8 @@ def test_a_file_and_a_folder_decode_as_the_model_that_they_were_made_of(tmp_path
     stored = dict(stored_names(model))
     file = tmp_path / "model.gguf"
     file.write_bytes(gguf_bytes(gguf_metadata(shape, kind), gguf_tensors(stored, shape, kind)))
-    folder = write_folder(tmp_path / "model", stored, config(shape, model_type=kind))
+    settings = config(shape, model_type=kind, attention_bias=kind == "llama" and shape.qkv_bias)
+    folder = write_folder(tmp_path / "model", stored, settings)
     for path in (file, folder):
         trained = open_model(path)
         assert replace(trained.shape, eps=SHAPE.eps) == shape

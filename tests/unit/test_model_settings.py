@@ -449,8 +449,10 @@ def test_a_mistral_with_kinds_of_layers_is_the_ministral_that_transformers_makes
     assert Decoder.from_model(itself).window == 8
 
 
-def test_sliding_layers_without_a_window_are_refused(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    settings = config(SHAPE, model_type="qwen2", sliding_window=8, layer_types=["sliding_attention"] * SHAPE.layers)
+def test_sliding_layers_without_a_window_are_refused(tmp_path: Path) -> None:
+    shape = replace(SHAPE, qkv_bias=True)
+    stored = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
+    settings = config(shape, model_type="qwen2", sliding_window=8, layer_types=["sliding_attention"] * SHAPE.layers)
     with pytest.raises(UnsupportedModelError, match="has layers of sliding_attention and no window"):
         read_model(write_folder(tmp_path / "model", stored, settings))
     with pytest.raises(ModelFileError, match=f"has 1 layer_types for {SHAPE.layers} layers; name one for each"):
@@ -578,3 +580,120 @@ def test_stops_of_another_kind_than_numbers_are_refused_by_files_as_by_models(
 ) -> None:
     with pytest.raises(DecodeError, match=r"eos_token_id is '2'; it is an id, or a list of ids"):
         read_model(write_folder(tmp_path / "model", stored, config(SHAPE, eos_token_id="2")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "stored", "error", "message"),
+    [
+        ("llama", {}, {"qkv_bias": True}, ModelFileError, "attention_bias False, and the weights have biases"),
+        ("qwen3", {"qk_norm": True}, {"qkv_bias": True}, ModelFileError, "attention_bias False, and the weights have"),
+        ("mistral", {}, {"qkv_bias": True}, UnsupportedModelError, "biases of queries, keys and values, which that"),
+        ("ministral", {}, {"qkv_bias": True}, UnsupportedModelError, "biases of queries, keys and values, which that"),
+        ("qwen2", {"qkv_bias": True}, {"qkv_bias": False}, ModelFileError, "the weights lack biases of queries"),
+        ("llama", {}, {"qk_norm": True}, UnsupportedModelError, r"norms of heads \(q_norm, k_norm\), which that type"),
+        ("mistral", {}, {"qk_norm": True}, UnsupportedModelError, "norms of heads"),
+        ("qwen2", {"qkv_bias": True}, {"qk_norm": True}, UnsupportedModelError, "norms of heads"),
+        ("qwen3", {"qk_norm": True}, {"qk_norm": False}, ModelFileError, "the weights lack norms of heads"),
+    ],
+)
+def test_weights_have_the_parts_that_transformers_makes_of_their_kind(
+    tmp_path: Path, kind: str, right: dict[str, Any], stored: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    def write(**parts: Any) -> Path:
+        shape = replace(SHAPE, **parts)
+        weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
+        return write_folder(tmp_path / "model", weights, config(shape, model_type=kind))
+
+    read_model(write(**right))
+    with pytest.raises(error, match=message):
+        read_model(write(**{**right, **stored}))
+
+
+@pytest.mark.parametrize(("kind", "has_norms"), [("llama", True), ("qwen2", True), ("qwen3", False)])
+def test_norms_of_heads_in_a_file_are_those_of_its_architecture(tmp_path: Path, kind: str, has_norms: bool) -> None:
+    shape, path = replace(SHAPE, qk_norm=has_norms), tmp_path / "model.gguf"
+    weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
+    path.write_bytes(gguf_bytes(gguf_metadata(shape, kind), gguf_tensors(weights, shape, kind)))
+    with pytest.raises((ModelFileError, UnsupportedModelError), match="norms of heads"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "ministral"])
+def test_architectures_that_llama_cpp_does_not_have_are_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray], kind: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(gguf_metadata(SHAPE, kind), gguf_tensors(stored, SHAPE, kind)))
+    with pytest.raises(UnsupportedModelError, match=f"type '{kind}'; a decoder takes llama, qwen2, qwen3"):
+        read_model(path)
+
+
+def test_a_vocabulary_of_another_size_than_the_embeddings_is_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray]
+) -> None:
+    rows = SHAPE.vocabulary
+    read_model(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows)))
+    with pytest.raises(ModelFileError, match=f"has vocab_size {rows + 1}, and the embeddings have {rows} rows"):
+        read_model(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows + 1)))
+
+
+@pytest.mark.parametrize(
+    ("rope", "scale", "lines"),
+    [
+        ({"rope_type": None, "type": "linear", "factor": 4.0}, 4.0, 0),
+        ({"factor": 4.0}, 1.0, 1),
+        ({"rope_type": None, "factor": 4.0}, 1.0, 1),
+        ({"factor": 1.0}, 1.0, 0),
+        ({"rope_type": "default", "factor": 4.0}, 1.0, 0),
+    ],
+)
+def test_a_factor_of_rope_scales_or_is_reported(
+    tmp_path: Path, stored: dict[str, np.ndarray], rope: dict[str, Any], scale: float, lines: int
+) -> None:
+    plain = read_model(write_folder(tmp_path / "plain", stored, config(SHAPE)))
+    scaled = read_model(write_folder(tmp_path / "scaled", stored, config(SHAPE, rope_scaling=rope)))
+    np.testing.assert_allclose(scaled.inv_freq * scale, plain.inv_freq, rtol=1e-6)
+    assert len(scaled.notices) == lines
+    assert all("a factor of RoPE 4.0 and no rope_type, so it scales nothing" in notice for notice in scaled.notices)
+
+
+def test_swish_and_older_names_of_layers_are_taken(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    make_model("qwen2").save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", _changed(hidden_act="swish", layer_types=["attention"] * 2))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        right = loaded(torch.tensor([[1, 2, 3]])).logits[0, -1]
+    for decoder in (Decoder.from_model(loaded, capacity=8), from_file(tmp_path)):
+        torch.testing.assert_close(decoder.logits[decoder.join([1, 2, 3])], right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("generation", "line"),
+    [
+        ({"repetition_penalty": 1.1}, "has repetition_penalty 1.1, which a decoder does not follow"),
+        ({"repetition_penalty": 1.1, "suppress_tokens": [3]}, "repetition_penalty 1.1, suppress_tokens [3], which"),
+        ({"num_beams": 4}, "has num_beams 4,"),
+        ({"min_new_tokens": 2}, "has min_new_tokens 2,"),
+        ({"repetition_penalty": 1.0, "num_beams": 1, "min_length": 0, "suppress_tokens": None}, None),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, None),
+    ],
+)
+def test_settings_of_generation_that_are_not_followed_are_reported_by_files_as_by_models(
+    tmp_path: Path, generation: dict[str, Any], line: str | None
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    make_model("llama").save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **generation}))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    for run in (lambda: open_model(tmp_path), lambda: Decoder.from_model(loaded, capacity=8)):
+        _, lines = collect_missing(run)
+        assert len(lines) == (line is not None)
+        assert all("\n" not in found and line in found for found in lines)
+
+
+def test_a_model_without_positions_is_refused() -> None:
+    model = ToyForCausalLM()
+    model.config.max_position_embeddings = -1
+    with pytest.raises(UnsupportedModelError, match="max_position_embeddings -1; it must be positive"):
+        Decoder.from_model(model)

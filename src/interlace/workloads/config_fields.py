@@ -22,6 +22,8 @@ _QWEN: Mapping[str, Any] = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
+#: Names of the function x * sigmoid(x).
+SILU = ("silu", "swish")
 _MISTRAL: Mapping[str, Any] = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
@@ -29,11 +31,11 @@ _MISTRAL: Mapping[str, Any] = {
 }
 #: What the configs of ``transformers`` have where config.json leaves a field out.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {"max_position_embeddings": 2048},
+    "llama": {"max_position_embeddings": 2048, "attention_bias": False},
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
     "qwen2": _QWEN,
-    "qwen3": {**_QWEN, "head_dim": 128},
+    "qwen3": {**_QWEN, "head_dim": 128, "attention_bias": False},
 }
 _SHARED_DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False}
 

@@ -1,4 +1,4 @@
-"""Lines for a user about settings that a model leaves out and that change tokens."""
+"""Lines for a user about settings that change tokens and that a model leaves out, or a decoder does not follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class MissingSettingWarning(UserWarning):
-    """A model leaves out a setting that changes tokens; the text says which, and what holds instead."""
+    """A model leaves out a setting that changes tokens, or has one that is not followed; the text says which."""
 
 
 def warn_missing(notices: Iterable[str], stacklevel: int) -> None:

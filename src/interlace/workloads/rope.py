@@ -28,7 +28,7 @@ def frequencies(
         ModelFileError: numbers that are none, or missing.
         UnsupportedModelError: a kind of scaling that is not known here, or that changes with the length.
     """
-    kind = scaling.get("rope_type", scaling.get("type"))
+    kind = find_rope_type(scaling)
     with np.errstate(all="ignore"):
         inv_freq = _number(base, "rope theta", where) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
         if kind == "linear":
@@ -41,6 +41,12 @@ def frequencies(
                 "takes every kind that is fixed"
             )
         return finite(inv_freq.astype(np.float32), where), 1.0
+
+
+def find_rope_type(scaling: Mapping[str, Any]) -> object:
+    """Return the kind of scaling under its newer or its older name, None where neither names one."""
+    kind = scaling.get("rope_type")
+    return scaling.get("type") if kind is None else kind
 
 
 def finite(inv_freq: NDArray[np.float32], where: str) -> NDArray[np.float32]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import DTypeError, GraphError, ModelFileError, UnsupportedModelError
 from interlace.workloads.config_fields import (
+    SILU,
     check_fields,
     check_gguf_fields,
     check_rope,
@@ -25,10 +26,11 @@ from interlace.workloads.config_fields import (
     find_model_type,
 )
 from interlace.workloads.folder import checkpoints, json_object
+from interlace.workloads.generation_settings import list_ignored
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.notices import warn_missing
-from interlace.workloads.rope import finite, frequencies
+from interlace.workloads.rope import find_rope_type, finite, frequencies
 from interlace.workloads.special_tokens import list_missing
 from interlace.workloads.stops import read_stops
 from interlace.workloads.weight_names import (
@@ -38,13 +40,15 @@ from interlace.workloads.weight_names import (
     GGUF_NAMES,
     Numbers,
     add_base_prefix,
+    check_head_norms,
+    check_parts,
     name_weights,
     read_shape,
 )
 from interlace.workloads.windows import find_window
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3", "ministral")
-_BIASED = ("llama", "qwen3")  # whose configs say whether q, k and v have biases
+_GGUF_FAMILY = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama there
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def _folder(path: Path) -> Trained:
     activation = config["hidden_act"]
     if config.get("quantization_config") is not None:
         raise UnsupportedModelError(f"{str(path)!r} has quantised weights (quantization_config); take the plain model")
-    if activation != "silu":
+    if activation not in SILU:
         raise UnsupportedModelError(f"{str(path)!r} has hidden_act {activation!r}; a decoder has 'silu' alone")
     check_fields(config, where)
     if (path / "adapter_config.json").is_file():
@@ -153,13 +157,16 @@ def _folder(path: Path) -> Trained:
     if not tied and "head" not in names:
         raise ModelFileError(f"{str(path)!r} lacks weights: lm_head.weight, as tie_word_embeddings is not true")
     shape = read_shape(str(path), numbers, names, extents, FOLDER_KEYS)
-    if kind in _BIASED and settings.get("attention_bias") not in (None, shape.qkv_bias):
+    check_parts(kind, shape, config.get("attention_bias"), where)
+    stated = config.get("vocab_size")
+    if stated is not None and stated != shape.vocabulary:
         raise ModelFileError(
-            f"{where} has attention_bias {settings['attention_bias']!r}, and the weights have "
-            f"{'biases' if shape.qkv_bias else 'no biases'}; make the two agree"
+            f"{where} has vocab_size {stated!r}, and the embeddings have {shape.vocabulary} rows; make the two agree"
         )
     inv_freq, scaling = _rope(config, shape.head_dim, where)
-    stops = read_stops(config, _generation(path), where)
+    generation = _generation(path)
+    stops = read_stops(config, generation, where)
+    ignored = list_ignored(config if generation is None else generation, repr(str(path)))
 
     def read(name: str) -> NDArray[np.float32]:
         own = disk_names[names[name]]
@@ -179,7 +186,7 @@ def _folder(path: Path) -> Trained:
         window=find_window(config, shape.layers, where),
         positions=numbers.count("max_position_embeddings"),
         stop=stops.ids,
-        notices=stops.notices,
+        notices=(*_list_untyped(config, where), *stops.notices, *ignored),
         names=tuple(names),
         gguf=None,
         _read=read,
@@ -188,13 +195,26 @@ def _folder(path: Path) -> Trained:
 
 def _rope(config: Mapping[str, Any], head_dim: int, where: str) -> tuple[NDArray[np.float32], float]:
     """Return the frequencies of a config, under the newer or the older name of their parameters."""
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = _find_rope(config)
     if not isinstance(rope, Mapping):
         raise ModelFileError(f"{where} has no parameters of RoPE but {rope!r}")
     original = {"original_max_position_embeddings": config.get("max_position_embeddings")}
     inv_freq, scaling = frequencies(head_dim, rope.get("rope_theta", config["rope_theta"]), {**original, **rope}, where)
     check_rope(rope, where)
     return inv_freq, scaling
+
+
+def _find_rope(config: Mapping[str, Any]) -> Any:
+    return config.get("rope_scaling") or config.get("rope_parameters") or {}
+
+
+def _list_untyped(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Return a line for a factor of RoPE without a type; ``transformers`` does not scale then."""
+    rope = _find_rope(config)
+    factor = rope.get("factor")
+    if factor in (None, 1) or find_rope_type(rope) is not None:
+        return ()
+    return (f"{where} has a factor of RoPE {factor!r} and no rope_type, so it scales nothing, as in transformers",)
 
 
 def _generation(path: Path) -> Mapping[str, Any] | None:
@@ -209,8 +229,8 @@ def _generation(path: Path) -> Mapping[str, Any] | None:
 def _file(file: GGUF) -> Trained:
     path, data = str(file.path), file.metadata
     kind = data.get("general.architecture")
-    if kind not in FAMILY:
-        raise UnsupportedModelError(f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
+    if kind not in _GGUF_FAMILY:
+        raise UnsupportedModelError(f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(_GGUF_FAMILY)}")
     if data.get(f"{kind}.expert_count"):
         raise UnsupportedModelError(f"{path!r} has a mixture of experts, which a decoder does not know")
     parts = data.get("split.count")
@@ -224,6 +244,7 @@ def _file(file: GGUF) -> Trained:
     numbers = Numbers(repr(path), data, f"{kind}.")
     names = name_weights(path, extents, numbers.count("block_count"), GGUF_NAMES)
     shape = read_shape(path, numbers, names, extents, GGUF_KEYS)
+    check_head_norms(kind, shape, repr(path))
     head_dim = shape.head_dim
     turned = numbers.count("rope.dimension_count", head_dim)
     if turned != head_dim:

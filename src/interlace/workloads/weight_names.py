@@ -42,6 +42,9 @@ FOLDER_NAMES = (
 )
 GGUF_NAMES = ({"embed": "token_embd", "norm": "output_norm", "head": "output"}, "blk", _LAYER_OF_GGUF)
 _SHOWN = 4  # names in a message
+_BIAS_STATED = ("llama", "qwen3")  # whose configs say whether q, k and v have biases
+_BIASED = ("qwen2",)  # that have them always
+_NORMED = ("qwen3",)  # that have norms of heads
 
 #: Hidden width, heads, width of a head, inner width of the FFN, heads of keys, what RMSNorm adds.
 FOLDER_KEYS = (
@@ -116,6 +119,45 @@ def name_weights(where: str, extents: Mapping[str, object], layers: int, names: 
             f"{where!r} has weights that a decoder has no place for: {', '.join(unknown[:_SHOWN])}{more}"
         )
     return present
+
+
+def check_parts(kind: object, shape: LlamaShape, stated_bias: object, where: str) -> None:
+    """Refuse biases and norms of heads that models of a kind lack, and the lack of those that they have.
+
+    ``transformers`` makes the parts of a kind whatever a checkpoint holds: it drops others, and those that are missing
+    begin with other values.
+
+    Args:
+        kind: the type of the model.
+        stated_bias: ``attention_bias``, for the kinds that read it.
+        where: the settings come from, for messages.
+
+    Raises:
+        ModelFileError: parts that disagree with the config or are missing.
+        UnsupportedModelError: parts that models of the kind lack.
+    """
+    if kind in _BIAS_STATED and bool(stated_bias) != shape.qkv_bias:
+        raise ModelFileError(
+            f"{where} has attention_bias {stated_bias!r}, and the weights have "
+            f"{'biases' if shape.qkv_bias else 'no biases'}; make the two agree"
+        )
+    if kind not in _BIAS_STATED:
+        _check_part("biases of queries, keys and values", shape.qkv_bias, kind in _BIASED, kind, where)
+    check_head_norms(kind, shape, where)
+
+
+def check_head_norms(kind: object, shape: LlamaShape, where: str) -> None:
+    """Refuse norms of heads in a kind that lacks them, and their lack in one that has them, as ``check_parts``."""
+    _check_part("norms of heads (q_norm, k_norm)", shape.qk_norm, kind in _NORMED, kind, where)
+
+
+def _check_part(what: str, present: bool, right: bool, kind: object, where: str) -> None:
+    if present and not right:
+        raise UnsupportedModelError(
+            f"{where} has the type {kind!r}, and the weights have {what}, which that type lacks; correct the type"
+        )
+    if right and not present:
+        raise ModelFileError(f"{where} has the type {kind!r}, and the weights lack {what}; correct one of the two")
 
 
 def _optional(name: str) -> bool:

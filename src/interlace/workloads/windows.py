@@ -16,6 +16,7 @@ from interlace.core.errors import ModelFileError, UnsupportedModelError
 from interlace.workloads.config_fields import fill_defaults
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_OLDER_NAMES = {"attention": _FULL}  # which transformers renames
 
 
 def find_window(config: Mapping[str, Any], layers: int, where: str) -> int | None:
@@ -34,6 +35,7 @@ def find_window(config: Mapping[str, Any], layers: int, where: str) -> int | Non
     kinds = config.get("layer_types") or []
     if not isinstance(kinds, (list, tuple)) or not all(isinstance(kind, str) for kind in kinds):
         raise ModelFileError(f"{where} has layer_types {kinds!r}; they are a list of names")
+    kinds = [_OLDER_NAMES.get(kind, kind) for kind in kinds]
     others = sorted({*kinds} - {_FULL, _SLIDING})
     if others:
         raise UnsupportedModelError(f"layers of {where} have {', '.join(others)}; a decoder has full attention alone")

@@ -18,7 +18,8 @@ from torch import nn
 
 from interlace.core.errors import UnsupportedModelError
 from interlace.nn.hooks import hooks_of
-from interlace.workloads.config_fields import check_fields, check_rope, list_fields
+from interlace.workloads.config_fields import SILU, check_fields, check_rope, list_fields
+from interlace.workloads.generation_settings import GENERATION_FIELDS, list_ignored
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.stops import read_stops
 from interlace.workloads.trained import FAMILY
@@ -69,7 +70,7 @@ def parts_of(model: nn.Module) -> Parts:
         what = f"of type {kind!r}" if kind else f"a {type(model).__name__} without config.model_type"
         raise UnsupportedModelError(f"the model is {what}; a decoder takes those of type {', '.join(FAMILY)}")
     activation = getattr(config, "hidden_act", "silu")
-    if activation != "silu":
+    if activation not in SILU:
         raise UnsupportedModelError(f"config.hidden_act is {activation!r}; a decoder has 'silu' alone")
     settings = list_fields(config)
     rope = settings.get("rope_scaling") or settings.get("rope_parameters")
@@ -105,9 +106,13 @@ def parts_of(model: nn.Module) -> Parts:
     _untouched("model.rotary_emb", rotary)
     inv_freq, scaling = _frequencies(rotary, head_dim)
     positions = int(config.max_position_embeddings)
+    if positions < 1:
+        raise UnsupportedModelError(f"the model's config has max_position_embeddings {positions}; it must be positive")
     window = find_window(settings, shape.layers, "the model's config")
-    stops = read_stops(settings, _generation(model), "the model's config")
-    return Parts(shape, weights, inv_freq, scaling, positions, window, stops.ids, stops.notices)
+    generation = _generation(model)
+    stops = read_stops(settings, generation, "the model's config")
+    notices = (*stops.notices, *list_ignored(generation, "the model"))
+    return Parts(shape, weights, inv_freq, scaling, positions, window, stops.ids, notices)
 
 
 def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -249,12 +254,13 @@ def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]
 
 
 def _generation(model: nn.Module) -> Mapping[str, Any] | None:
-    """Return the ids that the generation config of a model names, None where it has no such config."""
+    """Return the fields of a model's generation config that bear on tokens, None where it has no such config."""
     config = getattr(model, "generation_config", None)
     if config is None:
         return None
     ids = getattr(config, "eos_token_id", None)
-    return {"eos_token_id": ids.tolist() if isinstance(ids, torch.Tensor) else ids}
+    fields = {name: getattr(config, name, None) for name in GENERATION_FIELDS}
+    return {**fields, "eos_token_id": ids.tolist() if isinstance(ids, torch.Tensor) else ids}
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
