@@ -148,6 +148,19 @@ def test_a_special_token_that_is_no_number_is_refused() -> None:
         find_end_ids(vocabulary(eos_token_id="x"), "here")
 
 
+@pytest.mark.parametrize("types", [[1, 1], ["a"] * (len(TOKENS) + 1), [1] * (len(TOKENS) + 2)])
+def test_types_of_another_number_than_tokens_are_refused(tmp_path: Path, types: list[Any]) -> None:
+    pytest.importorskip("tokenizers")
+    path = write_gguf(tmp_path / "model.gguf", vocabulary("<|x|>", token_type=types))
+    with pytest.raises(ModelFileError, match=rf"it has {len(TOKENS) + 1} tokens, and \d+ types of tokens"):
+        open_tokenizer(path, GGUF.open(path))
+
+
+def test_what_begins_a_text_is_told_by_true_or_false(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.add_bos_token 'false'; it is true or false"):
+        pieces(tmp_path / "model.gguf", "a", bos_token_id=0, add_bos_token="false")
+
+
 @pytest.fixture
 def stored() -> dict[str, np.ndarray]:
     return dict(stored_names(ToyForCausalLM(dtype=torch.float32)))
@@ -158,10 +171,12 @@ def stored() -> dict[str, np.ndarray]:
     [
         (["<|eot_id|>"], {}, []),
         (["<|eot_id|>"], {"pre": None}, [r"names no tokenizer\.ggml\.pre, so texts are split by 'default'"]),
-        (["<|eot_id|>"], {"pre": "llama-bpe"}, [r"names no tokenizer\.ggml\.bos_token_id, so no token begins"]),
+        (["<|eot_id|>"], {"pre": "llama-bpe"}, [r"names no token as tokenizer\.ggml\.bos_token_id, so no"]),
         (["<|eot_id|>"], {"token_type": None}, [r"has no tokenizer\.ggml\.token_type"]),
+        (["<|eot_id|>"], {"eos_token_id": 9999}, [r"eos_token_id 9999, and \d+ tokens, so it is ignored"]),
+        (["<|eot_id|>"], {"bos_token_id": 9999}, [r"bos_token_id 9999, and \d+ tokens, so it is ignored"]),
         (["<|eot_id|>"], {"add_eos_token": True}, [r"no token ends a prompt"]),
-        ([], {}, [r"names no tokenizer\.ggml\.eos_token_id, so no token ends a text"]),
+        ([], {}, [r"names no token as tokenizer\.ggml\.eos_token_id, so no"]),
     ],
 )
 def test_what_a_file_leaves_out_is_reported_once(
@@ -615,6 +630,14 @@ def test_norms_of_heads_in_a_file_are_those_of_its_architecture(tmp_path: Path, 
     weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
     path.write_bytes(gguf_bytes(gguf_metadata(shape, kind), gguf_tensors(weights, shape, kind)))
     with pytest.raises((ModelFileError, UnsupportedModelError), match="norms of heads"):
+        read_model(path)
+
+
+def test_keys_and_values_of_different_widths_are_refused(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    path = tmp_path / "model.gguf"
+    metadata = {**gguf_metadata(SHAPE), "llama.attention.value_length": SHAPE.head_dim // 2}
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
+    with pytest.raises(UnsupportedModelError, match="keys and values of different widths"):
         read_model(path)
 
 

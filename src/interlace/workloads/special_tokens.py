@@ -62,11 +62,18 @@ def find_special_id(metadata: Mapping[str, Any], name: str, where: str) -> int |
     return default if default is not None and default < len(tokens) else None
 
 
-def adds_bos(metadata: Mapping[str, Any]) -> bool:
-    """Tell whether a token begins every text."""
+def adds_bos(metadata: Mapping[str, Any], where: str) -> bool:
+    """Tell whether a token begins every text.
+
+    Raises:
+        ModelFileError: the file has something else than true or false there.
+    """
+    stated = metadata.get(f"{_PREFIX}add_bos_token")
+    if stated not in (None, 0, 1):
+        raise ModelFileError(f"{where} has {_PREFIX}add_bos_token {stated!r}; it is true or false")
     _, pre = find_pre_type(metadata)
     pieces = metadata.get(f"{_PREFIX}model") == "llama"
-    return bool(metadata.get(f"{_PREFIX}add_bos_token", pieces or (pre is not None and pre.adds_bos)))
+    return bool(pieces or (pre is not None and pre.adds_bos) if stated is None else stated)
 
 
 def find_end_ids(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
@@ -97,9 +104,14 @@ def find_end_ids(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
 
 def list_missing(metadata: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Return a line for each setting that the file leaves out and that changes tokens; none without a vocabulary."""
-    if not list_tokens(metadata):
+    tokens = list_tokens(metadata)
+    if not tokens:
         return ()
     lines = []
+    for name in ("bos", *_NAMED_ENDS):
+        id = metadata.get(f"{_PREFIX}{name}_token_id")
+        if type(id) is int and not 0 <= id < len(tokens):
+            lines.append(f"{where} has {_PREFIX}{name}_token_id {id}, and {len(tokens)} tokens, so it is ignored")
     pairs = metadata.get(f"{_PREFIX}model") == "gpt2"
     if pairs and not metadata.get(f"{_PREFIX}pre"):
         lines.append(
@@ -108,10 +120,10 @@ def list_missing(metadata: Mapping[str, Any], where: str) -> tuple[str, ...]:
         )
     if pairs and f"{_PREFIX}token_type" not in metadata:
         lines.append(f"{where} has no {_PREFIX}token_type, so special tokens in texts are read as plain text")
-    if adds_bos(metadata) and find_special_id(metadata, "bos", where) is None:
-        lines.append(f"{where} names no {_PREFIX}bos_token_id, so no token begins a text, although one should")
+    if adds_bos(metadata, where) and find_special_id(metadata, "bos", where) is None:
+        lines.append(f"{where} names no token as {_PREFIX}bos_token_id, so none begins a text, although one should")
     if metadata.get(f"{_PREFIX}add_eos_token"):
         lines.append(f"{where} has {_PREFIX}add_eos_token, but no token ends a prompt: it is there to be continued")
     if not find_end_ids(metadata, where):
-        lines.append(f"{where} names no {_PREFIX}eos_token_id, so no token ends a text: it stops at max_new_tokens")
+        lines.append(f"{where} names no token as {_PREFIX}eos_token_id, so none ends a text before max_new_tokens")
     return tuple(lines)

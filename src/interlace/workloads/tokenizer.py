@@ -123,14 +123,18 @@ def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
             f"{where} has a vocabulary of kind {model!r}, cut by {name!r}; a tokenizer is made of 'llama', and of "
             f"'gpt2' cut by {', '.join(PRE_TYPES)}, so use a folder with tokenizer.json"
         )
-    kinds = data.get("tokenizer.ggml.token_type")
-    for i, kind in enumerate(kinds if isinstance(kinds, list) and len(kinds) == len(tokens) else [0] * len(tokens)):
+    kinds = data.get("tokenizer.ggml.token_type", [0] * len(tokens))
+    if len(_numbers(kinds)) != len(tokens):
+        raise ModelFileError(
+            f"{where} is damaged: it has {len(tokens)} tokens, and {len(_numbers(kinds))} types of tokens"
+        )
+    for i, kind in enumerate(kinds):
         ends = tokens[i] in END_TEXTS  # control tokens, whatever their type says
         if ends or kind in (CONTROL, USER_DEFINED):
             special = ends or kind == CONTROL
             added = tokenizers.AddedToken(tokens[i], special=special, normalized=False)
             of.add_special_tokens([added]) if special else of.add_tokens([added])
-    return TextTokenizer(find_special_id(data, "bos", where) if adds_bos(data) else None, of)
+    return TextTokenizer(find_special_id(data, "bos", where) if adds_bos(data, where) else None, of)
 
 
 def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str]) -> Any:

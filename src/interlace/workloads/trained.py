@@ -246,6 +246,8 @@ def _file(file: GGUF) -> Trained:
     shape = read_shape(path, numbers, names, extents, GGUF_KEYS)
     check_head_norms(kind, shape, repr(path))
     head_dim = shape.head_dim
+    if numbers.count("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(f"{path!r} has keys and values of different widths; a decoder has one for both")
     turned = numbers.count("rope.dimension_count", head_dim)
     if turned != head_dim:
         raise UnsupportedModelError(f"{path!r} turns {turned} of {head_dim} elements of a head; a decoder turns all")
