@@ -1,1 +1,1 @@
-"""A plan on a simulated machine: what it touches, what the caches make of that, and when each item runs."""
+"""Simulation of a plan: the units that it touches, their cache hits, and the times of each item."""

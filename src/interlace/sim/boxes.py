@@ -1,9 +1,10 @@
-"""What the items of a plan touch, step by step, as boxes of tensors.
+"""Footprint of a plan's items: the boxes of tensors that each step touches.
 
-An item runs in *steps*, one for each chunk of its part of the reduction, or one if its op has none. In every step
-it reads what moves with k; in its last step also what does not (bias, residual), and then it writes. Of the parts
-of a split tile only the last does the latter. Every part leaves its sum in a workspace, and the last part reads
-those of the others; which part that is shows only in a run, so here it is the last one in the sequence.
+An item runs in *steps*: one per chunk of its part of the reduction, or a single one if its op has no reduction. Each
+step reads the regions that move with k. The last step also reads the other regions (bias, residual) and then writes.
+Of the split-K parts of a tile, only the last one reads these other regions and writes the tile. Every part writes its
+partial sum to a workspace, and the last part reads the partial sums of the others. Which part is last is known only at
+run time; the simulation takes the last one in the sequence.
 
 Worked example, one tile of C = A @ B + bias with k 0:8 in chunks of 4, cut in two, items 0 and 1:
 
@@ -41,22 +42,23 @@ class Reach:
     hi: Ints
 
     def at(self, edges: Ints) -> Reach:
-        """The same whatever the steps: these bounds do not move."""
+        """Return these bounds unchanged, because they do not move with k."""
         return self
 
     def numbered(self, cuts: Ints) -> Reach:
-        """Bounds as positions among cuts that hold them all."""
+        """Return the bounds as indices into ``cuts``, which contain all of them."""
         return Reach(self.cls, np.searchsorted(cuts, self.lo), np.searchsorted(cuts, self.hi))
 
 
 @dataclass(frozen=True)
 class Moving:
-    """Bounds along one dimension that move with k, before it is known in which steps.
+    """Bounds along one dimension that move with k, before the steps are known.
 
     Attributes:
-        span, extent: what moves, and where it ends.
+        span: span that moves with k.
+        extent: extent of the dimension.
         cls: class of each item.
-        lo, hi: bounds of each class where k is 0, shape (classes, 1).
+        lo, hi: bounds of each class at k = 0, shape (classes, 1).
     """
 
     span: Span
@@ -66,14 +68,14 @@ class Moving:
     hi: Ints
 
     def at(self, edges: Ints) -> Reach:
-        """The bounds in the steps between ``edges``."""
+        """Return the bounds in the steps between ``edges``."""
         lo = self.lo + (self.span.lo.k_lo * edges[:-1] + self.span.lo.k_hi * edges[1:])
         hi = self.hi + (self.span.hi.k_lo * edges[:-1] + self.span.hi.k_hi * edges[1:])
         return Reach(self.cls, np.clip(lo, 0, self.extent), np.clip(hi, 0, self.extent))
 
 
 def _reach(span: Span, extent: int, coords: Ints) -> Reach | Moving:
-    """What items at ``coords`` reach through a span."""
+    """Return the bounds of a span for the items at ``coords``."""
     none = np.zeros(len(coords), np.int64)
     lo, hi = (bound.evaluate(coords, none, none) for bound in (span.lo, span.hi))
     first, cls = distinct(lo, hi)
@@ -85,14 +87,14 @@ def _reach(span: Span, extent: int, coords: Ints) -> Reach | Moving:
 
 @dataclass(frozen=True)
 class Boxes:
-    """What some items touch through one access: a box of one tensor in each of their steps, or in their last.
+    """Boxes of one tensor that some items touch through one access: one box per step, or one in the last step only.
 
     Attributes:
-        tensor: its position in the graph; the number of tensors stands for the workspace.
-        written: at the item's end; otherwise read.
-        items: positions in the sequence.
+        tensor: index of the tensor in the graph; the number of tensors stands for the workspace.
+        written: True if the item writes the box at its end, False if a step reads it.
+        items: positions of the items in the sequence.
         first, last: steps of each item, as columns of the reaches.
-        reaches: one per dimension.
+        reaches: bounds along each dimension.
     """
 
     tensor: int
@@ -105,10 +107,10 @@ class Boxes:
 
 @dataclass(frozen=True)
 class _Uncut:
-    """``Boxes`` before it is known in which steps.
+    """``Boxes`` before the steps are known.
 
     Attributes:
-        moves: with k, so that each step touches one; otherwise only the last step does.
+        moves: True if the box moves with k, so that each step touches one; otherwise only the last step does.
     """
 
     tensor: int
@@ -118,7 +120,7 @@ class _Uncut:
     reaches: tuple[Reach | Moving, ...]
 
     def cut(self, first: Ints, last: Ints, edges: Ints) -> Boxes:
-        """The boxes in the steps between ``edges``, of which the op's items run those from ``first`` to ``last``."""
+        """Return the boxes in the steps between ``edges``; each item runs the steps from ``first`` to ``last``."""
         once = np.zeros(len(self.items), np.int64)
         columns = (first, last) if self.moves else (once, once + 1)
         return Boxes(self.tensor, self.written, self.items, *columns, tuple(r.at(edges) for r in self.reaches))
@@ -126,12 +128,12 @@ class _Uncut:
 
 @dataclass(frozen=True)
 class Footprint:
-    """All boxes of a plan, in steps of some length.
+    """All boxes of a plan, for one length of a step.
 
     Attributes:
-        boxes: in the order in which a step touches them.
+        boxes: boxes in the order in which a step touches them.
         steps: number of steps of each item.
-        sum_bytes: size of each partial sum in the workspace.
+        sum_bytes: size of each partial sum in the workspace, in bytes.
     """
 
     boxes: list[Boxes]
@@ -140,7 +142,7 @@ class Footprint:
 
 
 class Footprints:
-    """The footprint of a plan in steps of any length; what does not depend on the length is found once."""
+    """Footprints of a plan in steps of any length; the parts that do not depend on the length are computed once."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -159,7 +161,7 @@ class Footprints:
         self._uncut = [list(self._of_op(o, mine)) for o, mine in enumerate(self._mine)]
 
     def cut(self, chunks: int) -> Footprint:
-        """The footprint with ``chunks`` chunks of a reduction to a step."""
+        """Return the footprint for steps of ``chunks`` chunks of a reduction."""
         items, boxes, steps = self._plan.items, [], np.zeros(len(self._plan.items), np.int64)
         for op, mine, uncut in zip(self._plan.graph.ops, self._mine, self._uncut, strict=True):
             k_lo, k_hi = items.k_lo[mine], items.k_hi[mine]
@@ -191,7 +193,7 @@ class Footprints:
         yield from (access(a) for a in moving)
         if len(split):
             lo, hi = bounds_of_tiles(graph, op, op.writes[0])
-            # A gated matmul multiplies its first operand with two others and keeps a sum of each.
+            # A gated matmul multiplies its first operand with two others and accumulates both products.
             self._sum_bytes[slot] = (hi - lo).prod(axis=1).max() * max(len(moving) - 1, 1) * _SUM_BYTES
             own = self._slot[closing]
             yield sums(closing, own - self._parts[closing] + 1, own, written=False)

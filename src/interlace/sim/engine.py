@@ -1,13 +1,13 @@
-"""The event loop of the simulated machine, compiled.
+"""Event loop of the simulated machine, compiled.
 
-A worker is always about to do one thing, at a time that is known, or known as long as memory is shared as it is,
-or unknown because it waits for a post:
+Each worker has one next action. The time of that action is known, known as long as the shares of memory do not change,
+or unknown because the worker waits for a post:
 
-    FREE     take the next item                        when the item before has ended
-    IDLE     the same, which was not there yet         when the first launch opens that has items, or items are ready
-    AHEAD    have loaded what runs ahead of a wait     when that is complete, or when the wait has ended
+    FREE     take the next item                        when the previous item has ended
+    IDLE     take the next item; none was available    when the first launch with items opens, or items become ready
+    AHEAD    finish the loads that run ahead           when they are complete, or when the wait has ended
     READY    begin or resume work                      when the wait has ended
-    WORK     come to the next wait or the end          when the work up to there is done
+    WORK     reach the next wait or the end            when the work up to that point is done
     DONE     nothing                                   never
 
 The loop takes the earliest of these times (of equal ones that of the lowest worker) and lets that worker act.
@@ -30,17 +30,19 @@ NEVER = np.inf
 
 
 class Machine(NamedTuple):
-    """Who works, and how fast; see ``Latencies`` and ``Mode``.
+    """Workers and their speeds; see ``Latencies`` and ``Mode``.
 
     Attributes:
-        workers: how many.
+        workers: number of workers.
         gate: a ``Gate``.
-        ahead: loads run ahead of waits.
-        most_stolen: items that a worker whose queue is empty takes from another's at once, at ``steal_ns``; 0 if none.
-        random_victims: from any other; else from the next.
-        shared: the last queue is for all workers whose own is empty, and only its items cost a ticket.
-        in_turn: items come to the one queue when the semaphores that they wait for have all posts.
-        dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
+        ahead: True if loads run ahead of waits.
+        most_stolen: maximum number of items that a worker with an empty queue steals from another queue at once, at a
+            cost of ``steal_ns``; 0 if nothing is stolen.
+        random_victims: True if the victim is any other queue; otherwise it is the next one.
+        shared: True if the last queue serves all workers whose own is empty; only its items then cost a ticket.
+        in_turn: True if an item enters the single queue once the semaphores that it waits for have all posts.
+        dram, worker_dram, worker_l2: bandwidth of the memory, and the most that one worker draws from memory and from
+            the L2, in bytes/ns.
     """
 
     workers: int
@@ -61,20 +63,22 @@ class Machine(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is to be done. Waits of item i are rows ``wait_ptr[i]:wait_ptr[i + 1]`` of the columns behind it.
+    """Items to run and their costs. Item i has the waits ``wait_ptr[i]:wait_ptr[i + 1]`` of the columns after it (CSR).
 
     Attributes:
         items, queue_ptr: as in ``Queues``.
         op_ptr, before, next_ptr, next: as in ``Launches``, where ``op_ptr`` is called ``ptr``.
-        op, tile, post, parts: of each item; tiles of all ops are numbered together, and each has so many items.
+        op, tile, post: op, tile and posted semaphore of each item; tiles of all ops are numbered together.
+        parts: number of items of each tile.
         first, semaphores, stride, threshold: as in ``Waits``, where ``semaphores`` is called ``count``.
-        hand_over_ns, share: from a post to the wait's end; how much of the item's work stands before it, 0 for none.
-        post_ns, fill_ns: what the item's post takes, and its first loads.
-        compute_ns: what its FLOPs take at least.
-        l2_bytes: all bytes that it moves.
-        extra_ns: what it takes on top of the longer of both.
-        dram_bytes: those of them that come from memory.
-        ahead_bytes: those of them that may be loaded ahead of its waits.
+        hand_over_ns: time from a post to the end of the wait.
+        share: fraction of the item's work that precedes the wait; 0 if the wait precedes all work.
+        post_ns, fill_ns: duration of the item's post and of its first loads.
+        compute_ns: minimum duration of the item's FLOPs.
+        l2_bytes: all bytes that the item moves.
+        extra_ns: time in addition to the longer of compute and L2 transfers.
+        dram_bytes: part of ``l2_bytes`` that comes from memory.
+        ahead_bytes: part of ``dram_bytes`` that may be loaded ahead of the item's waits.
     """
 
     items: Ints
@@ -104,7 +108,7 @@ class Work(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of it: times of each item, NEVER where it did not come to that, and posts of each semaphore."""
+    """Times of each item, NEVER for an event that did not happen, and the posts of each semaphore."""
 
     worker: Ints
     wait_ns: Floats
@@ -115,10 +119,9 @@ class Outcome(NamedTuple):
 
 @cached_njit
 def lowest(bits: Ints) -> int:
-    """The worker of the earliest time, the first of several.
+    """Return the worker with the earliest time, the lowest of several.
 
-    Times that are not negative compare as their bits do, and the least of integers, unlike that of floats, is found by
-    vectors.
+    Non-negative floats compare like their bits, and the minimum of integers vectorises while that of floats does not.
     """
     least = bits[0]
     for w in range(1, len(bits)):
@@ -131,9 +134,9 @@ def lowest(bits: Ints) -> int:
 
 @cached_njit
 def run(work: Work, machine: Machine, out: Outcome) -> None:
-    """Run until nothing happens any more, which is also so when all items left wait for ever."""
-    # Arrays in tuples would be counted as references at each use, so everything has a name of its own here, and
-    # what a worker does is told by functions within this one.
+    """Run until nothing happens any more, which includes the case that all remaining items wait for ever."""
+    # Arrays in tuples would be reference-counted at each use. Each array therefore has a local name, and the actions
+    # of a worker are closures of this function.
     items, queue_ptr, op_of, tile_of, post_of = work.items, work.queue_ptr, work.op, work.tile, work.post
     wait_ptr, first, count, stride = work.wait_ptr, work.first, work.semaphores, work.stride
     threshold, share_before, parts, hand_over_ns = work.threshold, work.share, work.parts, work.hand_over_ns
@@ -143,47 +146,47 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     out_worker, out_wait, out_start, out_end, posts = out.worker, out.wait_ns, out.start_ns, out.end_ns, out.posts
 
     workers = machine.workers
-    # Of each worker: what it does next and when, and by when in any case.
+    # Per worker: its next action, the time of that action, and the latest time for it.
     state, when, limit = np.full(workers, FREE), np.zeros(workers), np.full(workers, NEVER)
-    # What it holds, or held last; where in the item it stands, when it came there, and when the last wait ended.
+    # Per worker: current or last item, share of its work that is done, arrival at that point, end of the last wait.
     held, share, arrived, latest = np.full(workers, -1), np.zeros(workers), np.zeros(workers), np.zeros(workers)
     cold, stolen, pays = np.ones(workers, np.bool_), np.zeros(workers, np.bool_), np.ones(workers, np.bool_)
-    # Wait and semaphore of the wait that it looks at, and who waits for the same semaphore.
+    # Per worker: row and semaphore index of the wait that it polls, and the next worker blocked on the same semaphore.
     row, place, next_blocked = np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.full(workers, -1)
-    # Nanoseconds of work left at full speed, bytes/ns that it then wants, the inverse, and bytes loaded ahead.
+    # Per worker: ns of work left at full speed, bytes/ns that full speed demands, the inverse, and bytes loaded ahead.
     left, demand, slowness, loaded = np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(workers)
-    # Of each semaphore: the last post, and the first who waits.
+    # Per semaphore: time of the last post, and the first blocked worker.
     posted, blocked = np.full(len(posts), -NEVER), np.full(len(posts), -1)
-    # Of each queue, the next and where it ends; of each tile, parts to end; of each worker, how often it stole.
+    # Per queue: next position and end. Per tile: parts that have not ended. Per worker: number of thefts.
     following, ends, missing = queue_ptr[:-1].copy(), queue_ptr[1:].copy(), parts.copy()
     thefts = np.zeros(workers, np.int64)
-    # Of each item, if items come when they are ready: the wait and the semaphore that it lacks, and who lacks it, too.
+    # Per item, if items enter when they are ready: the wait and semaphore that it lacks, and the next item that does.
     all_items, ready_items = (len(wait_ptr) - 1, len(items)) if machine.in_turn else (0, 0)
     next_row, next_place = wait_ptr[:all_items].copy(), np.zeros(all_items, np.int64)
     watched, next_watched = np.full(len(posts), -1), np.full(all_items, -1)
     ready, head, tail = np.full(ready_items, -1), np.zeros(1, np.int64), np.zeros(1, np.int64)
-    # Of each op, if ops open one by one: its next item, how many have not ended, how many ops must open or end before
-    # it opens, and when it does, or when it could as far as is known.
+    # Per op, if ops open one by one: its next item, the number of items that have not ended, the number of ops that
+    # must open or end before it, the time when it opens, and the earliest possible time as far as is known.
     cursor, unended, closed = op_ptr[:-1].copy(), op_ptr[1:] - op_ptr[:-1], work.before.copy()
     opens, begun = np.where(closed > 0, NEVER, 0.0), np.zeros(len(closed))
     earliest = np.zeros(1, np.int64)  # op with items left
-    # Of the machine: the level of memory, and up to when work is counted.
+    # Memory level, and the time up to which work is counted.
     level, since = np.full(1, UNLIMITED), np.zeros(1)
 
     def change(w: int, t: float, wanted: float) -> None:
-        """From t on the worker wants so much of memory; what all have done is counted up to t."""
+        """Set the worker's demand for memory from t on, and count the work of all workers up to t."""
         count_work(left, slowness, level[0], t - since[0])
         since[0] = t
         demand[w] = wanted
         slowness[w] = 1.0 / wanted if wanted > 0.0 else 0.0
 
     def share_out(t: float) -> None:
-        """Share memory anew, and tell when everybody who loads acts."""
+        """Share memory anew, and update when each worker that loads acts next."""
         level[0] = find_level(demand, machine.dram)
         foresee(when, limit, demand, left, 1.0 / level[0], t)
 
     def met(w: int) -> bool:
-        """Look at semaphore after semaphore; False at one that lacks posts, in whose list the worker then is."""
+        """Poll the semaphores in order; at one that lacks posts, add the worker to its list and return False."""
         end = wait_ptr[held[w] + 1]
         while row[w] < end and share_before[row[w]] <= share[w]:
             r = row[w]
@@ -199,7 +202,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         return True
 
     def release(w: int) -> None:
-        """The waits are met: when does the worker know, and when can it multiply?"""
+        """Set the time at which a worker whose waits are met observes that and can multiply."""
         start = max(arrived[w], latest[w])
         ready = start
         if share[w] == 0.0:
@@ -210,7 +213,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         when[w] = min(when[w], ready)
 
     def stand(w: int, t: float) -> None:
-        """Stand before the waits that come at this share of the work, if any do."""
+        """Start the waits, if any, at this share of the work."""
         r = row[w]
         waits = r < wait_ptr[held[w] + 1] and share_before[r] <= share[w]
         arrived[w] = t + machine.wait_ns if waits and not machine.ahead else t
@@ -220,7 +223,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             release(w)
 
     def open_next(o: int, t: float) -> None:
-        """An op opened or ended at t, as what comes after it waited for."""
+        """Count an op that opened or ended at t towards the ops that come after it."""
         for n in range(next_ptr[o], next_ptr[o + 1]):
             behind = next_op[n]
             begun[behind] = max(begun[behind], t)
@@ -232,7 +235,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
                         when[v] = min(when[v], opens[behind])
 
     def from_launch(w: int, t: float) -> int:
-        """The next item of the first op that is open, or -1; then the worker comes back when one opens, or retires."""
+        """Return the next item of the first open op, or -1 and let the worker idle until an op opens, or retire."""
         o, opening = earliest[0], NEVER
         while o < len(cursor) and cursor[o] == op_ptr[o + 1]:
             o += 1
@@ -253,7 +256,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         return -1
 
     def come(item: int) -> bool:
-        """Look at all that the item waits for; False at a semaphore that lacks posts, by which it then is watched."""
+        """Poll all semaphores of an item; at one that lacks posts, add it to the watch list and return False."""
         while next_row[item] < wait_ptr[item + 1]:
             r = next_row[item]
             while next_place[item] < count[r]:
@@ -269,7 +272,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         return True
 
     def wake(semaphore: int, t: float) -> None:
-        """A post was made: items that wait for nothing more come to the queue, in sequence, and workers for them."""
+        """Queue the items that a post made ready, in sequence order, and wake idle workers."""
         before, item = tail[0], watched[semaphore]
         watched[semaphore] = -1
         while item >= 0:
@@ -283,7 +286,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
                     when[v] = min(when[v], t)
 
     def from_ready(w: int) -> int:
-        """The next item whose waits are met, or -1; then the worker comes back when there is one, or retires."""
+        """Return the next item whose waits are met, or -1; the worker then idles until there is one, or retires."""
         if head[0] < tail[0]:
             head[0] += 1
             return int(ready[head[0] - 1])
@@ -291,7 +294,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         return -1
 
     def from_queue(w: int) -> int:
-        """The next item of the worker's queue, or of one that it may take from, or -1; then it retires."""
+        """Return the next item of the worker's queue, or of one that it may take from, or -1; it then retires."""
         own = w if len(ends) > 1 else 0
         queue = len(ends) - 1 if machine.shared and following[own] == ends[own] else own
         if machine.most_stolen > 0 and following[own] == ends[own]:
@@ -341,7 +344,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             share_out(t)
 
     def end(w: int, t: float) -> None:
-        """Arrive, if a part of a tile; post, if the last of its tile; let launches open, if the last of its op."""
+        """End an item: arrive if a tile part, post if the last of its tile, open launches if the last of its op."""
         item = held[w]
         tile = tile_of[item]
         ends = t + machine.post_ns if parts[tile] > 1 else t

@@ -1,17 +1,17 @@
-"""The L2 of a GPU that is cut into sides, each near half of the SMs, over whole units.
+"""L2 of a GPU with several sides, each near an equal share of the SMs, simulated over whole units.
 
-Each byte has a home on one side. An SM reads through its own side; where the home is the other one, its side keeps a
-copy as well. So what is read by one SM occupies one place and what is read by all occupies two, and the cache seems
-half as large: an H200 keeps 51 MiB of a stream of which each line is read once per pass, and 31 MiB of one that all SMs
-read (benchmarks/results/l2-h200.json). Each side replaces the least recently used; a write goes to the home.
+Each byte has a home on one side. An SM reads through its own side; if the home is the other side, its own side keeps a
+copy in addition. Data read by one SM therefore occupy one place, and data read by all SMs occupy two, so that the cache
+seems half as large. An H200 keeps 51 MiB of a stream in which each line is read once per pass, and 31 MiB of one that
+all SMs read (benchmarks/results/l2-h200.json). Each side replaces the least recently used; a write goes to the home.
 
 A unit is many lines, spread over the homes by their addresses, so each unit has an equal part on each side. A part that
-is larger than a side pushes out all that is there, and itself: whoever comes back to it finds none of its lines.
+is larger than a side evicts everything there, including itself: a later access finds none of its lines.
 
 Worked example, two sides of 4 bytes, units a and b of 4 bytes; worker 0 is near side 0, worker 1 near side 1:
 
     worker 0 reads a    2 bytes from home 0, 2 through home 1    side 0: a0 a1    side 1: a1       4 bytes missed
-    worker 1 reads a    a1 is there, a0 comes from side 0        side 0: a1 a0    side 1: a0 a1    0
+    worker 1 reads a    a1 is cached, a0 comes from side 0       side 0: a1 a0    side 1: a0 a1    0
     worker 0 reads b    both sides are full                      side 0: b1 b0    side 1: b1 a0    4
 """
 
@@ -27,12 +27,12 @@ from interlace.sim.lockstep import AccessStream
 
 
 def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
-    """Bytes of each access that no side held.
+    """Return the bytes of each access that no side held.
 
-    For a read, that is what comes from memory; for a write, what is new to the cache and goes to memory some day.
+    For a read, these bytes come from memory. For a write, they are new to the cache and are written back eventually.
 
     Args:
-        stream: accesses, in order. Which workers are near which side is drawn once, an equal share each.
+        stream: accesses, in order. Workers are assigned to sides at random once, an equal share to each side.
         nbytes: size of each unit.
         l2: the cache.
     """
@@ -45,10 +45,10 @@ def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
 
 @cached_njit
 def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: int, most: int) -> bool:
-    """Use a part of a unit on one side: move it to the front, and make room if it was not there; was it?
+    """Access a part of a unit on one side, move it to the front, evict others if it was absent; True if it was present.
 
-    ``links[side, p]`` are the places before and behind place p in order of use, 0 for none and for those who are not
-    there; the list's head is the last place.
+    ``links[side, p]`` are the places before and after place p in order of use (a doubly linked list); the first of them
+    is -1 if place p is absent. The last place is the list's head.
     """
     mine = links[side]
     head = len(mine) - 1

@@ -1,10 +1,10 @@
-"""Lockstep: in which order the workers of a run touch units, told without a clock.
+"""Lockstep: the order in which the workers of a run touch units, computed without a clock.
 
-The workers move in rounds. In its turn of a round a worker that holds no item takes the next one; then it runs
-one step, and if that was the item's last, writes and lets go. This is what a cache sees of W workers at equal
-speed, which is close to what a GPU does where all items of an op cost the same. Its SMs are not quite of equal speed,
-though, and what begins together drifts apart: with a ``spread`` of s, the slowest worker sits out a round in 1 / s, the
-others less often, in proportion to their place in an order that is drawn once.
+The workers move in rounds. In its turn a worker without an item takes the next one. Then it runs one step, and if that
+was the item's last, writes and releases the item. A cache sees this order of accesses from W workers at equal speed,
+which is close to a GPU's where all items of an op cost the same. Real SMs are not quite equally fast, and workers that
+begin together drift apart. With a ``spread`` of s, the slowest worker sits out one round in 1 / s, and the others less
+often, in proportion to their rank in a random order that is fixed once.
 
 Two workers, items A (two steps, a0 a1), B (one step, b0) and C (one step, c0), each then writing one unit:
 
@@ -35,10 +35,10 @@ class AccessStream:
     """Accesses to units, one entry per access, in order.
 
     Attributes:
-        unit: which unit.
+        unit: unit that is accessed.
         is_write: True for a write.
-        item: by which item, as a position in the plan's sequence.
-        worker: by which worker.
+        item: item that accesses it, as a position in the plan's sequence.
+        worker: worker that accesses it.
     """
 
     unit: NDArray[np.int32]
@@ -51,16 +51,17 @@ class AccessStream:
 
 
 def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: float = 0.0) -> AccessStream:
-    """The accesses of a plan's workers in lockstep. Nobody waits, except for the ends of ops that others come after.
+    """Return the accesses of a plan's workers in lockstep. Workers wait only for the ends of predecessor ops.
 
     Args:
-        plan, touches: what is run, and what it touches.
-        mode: how items are handed out.
-        spread: by which part the slowest worker is slower than the fastest, from 0 to below 1.
+        plan: plan to run.
+        touches: touches of the plan.
+        mode: way in which items are handed out.
+        spread: fraction by which the slowest worker is slower than the fastest, from 0 to below 1.
 
     Raises:
         SimulationError: the touches are those of another plan, or the spread is out of range.
-        PlanError: the plan has no workers, or an item names one that there is not.
+        PlanError: the plan has no workers, or an item names a worker that does not exist.
     """
     if len(touches.write_ptr) != len(plan.items) + 1:
         raise SimulationError(
@@ -128,7 +129,7 @@ def _interleave(
     held = np.full(workers, -1, np.int64)
     step = np.full(workers, -1, np.int64)
     left, earliest = len(items), 0
-    # Of each op, its next item and how many have not ended.
+    # Per op: its next item, and the number of items that have not ended.
     cursor, unended = op_ptr[:-1].copy(), op_ptr[1:] - op_ptr[:-1]
     behind = np.zeros(workers)
     at = 0
@@ -143,7 +144,7 @@ def _interleave(
                         cursor[o] += 1
                         break
             elif held[w] < 0:
-                # Its own queue; then, where it may, another, or the one that is for all.
+                # The worker's own queue, then, if permitted, a victim's queue or the shared one.
                 own = queue = w % queues
                 if most_stolen > 0 and following[own] == ends[own]:
                     queue = victim(following, ends, own, random_victims, thefts[w])

@@ -1,25 +1,25 @@
-"""The simulated machine: a plan, what its items cost, and a device make a trace.
+"""The simulated machine: turns a plan, the costs of its items and a device into a trace.
 
 Each of W workers holds one item at a time and takes the next when it has ended. The steps of an item:
 
-    taken       a ticket is paid for, unless dispatch is static, in one launch; under stealing a worker whose list is
-                empty takes from another that is not, pays for a look at the lists besides, and has loaded nothing
-                ahead; from a queue and a dispatcher items are taken in the order in which their waits are met, and
-                under spawn dispatch those that are not wanted never are
-    wait_ns     it stands before its waits; one that is met already costs a poll
-    start_ns    and not before a hand-over after the last post that it waits for
-                first loads are on their way (fill); with a ring only behind a wait, of a worker's first item, or of its
-                first in a launch
-                words end a wait themselves, without a post before it and a fill behind it
-                work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, longer by what
-                bytes from memory and partial sums cost besides, and longer still where the workers together want more
-                of memory than there is (``memory``)
-    end_ns      a part of a split tile has arrived; who completes a tile has posted
+    taken       The worker pays for a ticket in one launch, unless dispatch is static. Under stealing, a worker whose
+                queue is empty takes from another one. It then also pays for a look at the queues, and has loaded
+                nothing ahead. Under dispatch from a queue or by a dispatcher, items are taken in the order in which
+                their waits are met. Under spawn dispatch, items that nothing requests are never taken.
+    wait_ns     The worker polls the item's waits; one that is already met costs a poll.
+    start_ns    The last wait has ended, at least a hand-off latency after the last post that it needs.
+                The first loads are in flight (fill). With a ring, this costs time only after a wait, for a worker's
+                first item, and for its first item in a launch.
+                LL words end a wait without a post before it and without a fill after it.
+                Work lasts as long as the slower of the item's FLOPs and its bytes through the L2 on one SM. Bytes from
+                memory and partial sums add to this. It lasts longer if the workers together demand more bandwidth than
+                the memory has (``memory``).
+    end_ns      A part of a split tile has arrived; the item that completes a tile has posted.
 
-A worker of several to an SM has its part of the SM's rates. The L2's own bandwidth is not shared: each SM has its
-part of it.
+If several workers share an SM, each has its part of the SM's rates. The L2's own bandwidth is not shared: each SM has
+its part of it.
 
-Worked example on 2 workers, ticket 10, wait 20, hand-over 50, post 30, fill 0: item 0 (work 100) posts what item 1
+Worked example on 2 workers, ticket 10, wait 20, hand-off 50, post 30, fill 0: item 0 (work 100) posts what item 1
 (work 40) waits for.
 
     worker 0    item 0   wait 10   start 10   works to 110   end 140
@@ -51,17 +51,17 @@ from interlace.trace.events import Trace
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What each item of a plan costs, in sequence order.
+    """Costs of each item of a plan, in sequence order.
 
     Attributes:
         flops: floating-point operations.
-        l2_bytes: bytes that the L2 holds.
-        dram_bytes: bytes that it does not.
-        ahead_bytes: those of ``dram_bytes`` that are read and that no item writes, so that no wait holds them back.
-        sum_bytes: partial sums that it stores and loads.
+        l2_bytes: bytes that hit in the L2.
+        dram_bytes: bytes that miss in the L2.
+        ahead_bytes: part of ``dram_bytes`` that is read and that no item writes, so that it can be loaded before waits.
+        sum_bytes: bytes of partial sums that the item stores and loads.
 
     Raises:
-        SimulationError: columns of different lengths, a negative or infinite cost, more ahead than from memory.
+        SimulationError: columns of different lengths, a negative or infinite cost, or more ahead than from memory.
     """
 
     flops: Floats
@@ -87,11 +87,11 @@ class Costs:
 
     @staticmethod
     def of(plan: Plan, units: Units, stream: AccessStream, missed: Ints) -> Costs:
-        """Costs that follow from how many bytes of each access the cache did not hold.
+        """Return the costs that follow from the missed bytes of each access.
 
-        What a read brought from memory is shared by all who read it before it is brought again: on a chip they read it
-        at about the same time, and all of them wait. A write that misses counts as bytes of memory, because its line is
-        written back some day; one that hits saves the write-back of what it overwrites.
+        All items that read a unit before it is fetched again share the bytes of the fetch: on a GPU they read it at
+        about the same time, and all of them wait. A write that misses counts as bytes of memory, because its line is
+        written back eventually. A write that hits saves the write-back of the data that it overwrites.
         """
         moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
         is_sum = units.tensor == len(plan.graph.tensors)
@@ -114,8 +114,8 @@ def _add_up(
     ahead: Floats,
     sums: Floats,
 ) -> None:
-    """Add the bytes of each access to those of its item; ``nbytes``, ``produced`` and ``is_sum`` are of units."""
-    latest = np.full(len(nbytes), -1, np.int32)  # of each unit, the access that brought it last
+    """Add the bytes of each access to its item; ``nbytes``, ``produced`` and ``is_sum`` are indexed by unit."""
+    latest = np.full(len(nbytes), -1, np.int32)  # access that last fetched each unit
     brought_by, sharing = np.empty(len(unit), np.int32), np.zeros(len(unit), np.int32)
     for at in range(len(unit)):
         by, u = at, unit[at]
@@ -137,13 +137,13 @@ def _add_up(
 
 
 def item_flops(plan: Plan) -> Floats:
-    """Floating-point operations of each item: its part of those of its tile."""
+    """Return the floating-point operations of each item: its part of those of its tile."""
     per_k = np.array([op.flops / op.k_extent for op in plan.graph.ops])
     return np.asarray(per_k[plan.items.op] * (plan.items.k_hi - plan.items.k_lo), np.float64)
 
 
 def op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
-    """FLOP/s that bodies reach in each op."""
+    """Return the FLOP/s that bodies reach in each op."""
     rates = [device.flops_per_s(graph.dtype_of(op)) for op in graph.ops]
     return np.array(rates) * mode.matrix_share
 
@@ -158,15 +158,15 @@ def simulate(
     """Run a plan on the simulated machine. Nothing is verified; see ``verify``.
 
     Args:
-        ran: under spawn dispatch, the items that are wanted, which data decide; all of them if None.
+        ran: under spawn dispatch, the items that are requested, which depends on data; None for all items.
 
     Returns:
-        The trace of what ran; its clock is ``simulated``, in nanoseconds from the first item taken.
+        Trace of the items that ran; its clock is ``simulated``, in nanoseconds from the first item taken.
 
     Raises:
         SimulationError: costs or ``ran`` of another number of items, or a mode for another number of ops.
-        DeadlockError: items wait for ever; names the first of them and what it waits for.
-        PlanError: the plan's arrays make no sense.
+        DeadlockError: items wait for ever; the message names the first of them and its missing post.
+        PlanError: the plan's arrays are inconsistent.
     """
     facts = Facts(plan)
     n = len(plan.items)
@@ -202,7 +202,7 @@ def simulate(
         launch_ns=times.launch_ns,
     )
     wait, start, end = np.full((3, n), NEVER)
-    never = plan.items.post[~ran & (plan.items.post >= 0)]  # nobody waits for what never runs
+    never = plan.items.post[~ran & (plan.items.post >= 0)]  # items that never run must not block others
     out = Outcome(np.full(n, -1), wait, start, end, np.bincount(never, minlength=plan.semaphores).astype(np.int64))
     run(work, machine, out)
     if np.isinf(end[ran]).any():
@@ -215,7 +215,7 @@ def simulate(
 
 
 def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Queues, sharing: int) -> Work:
-    """``sharing`` workers share an SM."""
+    """Return the engine's input; ``sharing`` workers share an SM."""
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     times, k_lo, k_hi = device.latencies, items.k_lo[owner], items.k_hi[owner]
     words = mode.words if mode.waits and mode.gate is Gate.OPEN else None
@@ -249,16 +249,16 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
         dram_bytes=costs.dram_bytes,
         ahead_bytes=np.minimum(costs.ahead_bytes, mode.ring_bytes),
     )
-    # Else every mix of strides, and of arrays that can be written and that cannot, is compiled anew.
+    # Otherwise numba compiles the engine again for every mix of strides and of writable and read-only arrays.
     return Work._make(np.require(column, requirements=["C", "W"]) for column in work)
 
 
 def _stuck(facts: Facts, out: Outcome) -> str:
-    """Says which item waits for ever, for what, and who does not post it."""
+    """Describe the first item that waits for ever, its semaphore, and the item that does not post it."""
     plan, waits, items = facts.plan, facts.plan.waits, facts.plan.items
     over = np.isfinite(out.end_ns)
     left = np.flatnonzero(~over & (out.worker >= 0))
-    item = int(left[0] if len(left) else np.flatnonzero(~over)[0])  # under a queue who waits is not taken
+    item = int(left[0] if len(left) else np.flatnonzero(~over)[0])  # a queue's waiting items are not taken
     for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
         awaited = facts.semaphores(int(facts.wait_class[row]))
         short = np.flatnonzero(out.posts[awaited] < waits.threshold[row])

@@ -1,12 +1,12 @@
-"""Modes: what the executors do differently, as data, so that one machine stands for all of them.
+"""Modes: the differences between executors as data, so that one simulated machine covers all of them.
 
 Five items over two ops, sequence u0 d0 u1 d1 d2:
 
     mode                 taken in the order    d0 may be taken
     PERSISTENT           u0 d0 u1 d1 d2        at once; it waits for what it needs
-    SEMAPHORE_STREAMS    u0 u1 d0 d1 d2        a launch after u1 was taken; it waits for what it needs
-    SERIAL               u0 u1 d0 d1 d2        a launch after u1 has ended
-    streams(((), ()))    u0 u1 d0 d1 d2        at once, when u0 and u1 are taken: d is said to come after no op
+    SEMAPHORE_STREAMS    u0 u1 d0 d1 d2        a launch latency after u1 was taken; it waits for what it needs
+    SERIAL               u0 u1 d0 d1 d2        a launch latency after u1 has ended
+    streams(((), ()))    u0 u1 d0 d1 d2        at once, when u0 and u1 are taken: d is declared to follow no op
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from interlace.graph.access import Ints
 from interlace.graph.ragged import offsets
 from interlace.plan.plan import Dispatch, Plan
 
-#: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.
+#: Maximum number of workers of a simulated plan: far more than any GPU keeps resident, and cheap in memory.
 MOST_WORKERS = 1 << 16
 
 
 class ByWords(NamedTuple):
-    """What of a plan is handed over by words, data that say themselves whether they are there.
+    """Hand-offs of a plan that use the LL protocol (``words`` in the code): data with an inline epoch, as in NCCL.
 
     Attributes:
-        waits: whether each wait is for such data alone.
-        silent: whether each item posts nothing.
+        waits: True for each wait that is for such data only.
+        silent: True for each item that posts nothing.
     """
 
     waits: NDArray[np.bool_]
@@ -42,38 +42,39 @@ class ByWords(NamedTuple):
 
     @staticmethod
     def nothing(plan: Plan) -> ByWords:
-        """All waits are for semaphores."""
+        """Return the value for a plan whose waits are all for semaphores."""
         return ByWords(np.zeros(len(plan.waits), np.bool_), np.zeros(len(plan.items), np.bool_))
 
 
 class Gate(IntEnum):
-    """From when on the items of an op may be taken."""
+    """Time from which the items of an op may be taken."""
 
     OPEN = 0
     """At any time: one launch runs the whole sequence."""
     TAKEN = 1
-    """A launch after the last item of the op before was taken: a stream per op, a gate before each launch."""
+    """A launch latency after the last item of the previous op was taken: a stream per op, a gate before each launch."""
     ENDED = 2
-    """A launch after the last item of each op that it comes after has ended: streams and events, or one stream."""
+    """A launch latency after the last item of every predecessor op has ended: streams and events, or one stream."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How an executor hands out items.
+    """Way in which an executor hands out items.
 
     Attributes:
-        gate: from when on the items of an op may be taken. Unless OPEN, they are taken op after op, by whoever is
-            free, whatever the plan's dispatch.
-        after: if the gate is ENDED, of each op the ops that it comes after; None if that is the one before. Whoever is
-            free takes of the first op that may be taken.
-        waits: whether items wait and post as the plan says.
-        words: what of a plan is handed over by words; None if nothing is. In one launch whose items wait; else nothing.
-        ring_bytes: shared memory of one worker into which loads run ahead. With a ring, tickets and waits that are
-            met already cost nothing, and what an item reads that no item writes is loaded while it waits.
-        matrix_share, memory_share: of the device's rates of matmuls and of memory, what its bodies reach.
+        gate: time from which the items of an op may be taken. Unless OPEN, they are taken op after op by any free
+            worker, whatever the plan's dispatch.
+        after: predecessors of each op, if the gate is ENDED; None if the only predecessor is the op before. A free
+            worker takes from the first op that may be taken.
+        waits: True if items wait and post as in the plan.
+        words: function that returns the hand-offs that use LL words; None if there are none. It applies only to one
+            launch whose items wait.
+        ring_bytes: shared memory of one worker into which loads run ahead, in bytes. With a ring, tickets and waits
+            that are already met cost nothing. Data that no item writes are loaded during the wait.
+        matrix_share, memory_share: fraction of the device's matmul rate and memory rate that the bodies reach.
 
     Raises:
-        SimulationError: a ring of negative size, a share that is none, an op that comes after a later one.
+        SimulationError: a negative ring size, a share outside (0, 1], or an op that comes after a later one.
     """
 
     gate: Gate = Gate.OPEN
@@ -94,14 +95,14 @@ class Mode:
                 raise SimulationError(f"op {o} comes after ops {[*earlier]}; name earlier ones only")
 
 
-#: Shares of the rates that bodies reach whose warps all load and multiply in turn, as Triton compiles them: fitted to
-#: the times of ``cuda_graph`` on 16 FFNs (``ffn-models-h200.json``), from which predictions are then 3 % off in the
-#: median, 19 % at worst. The rates themselves are those of launches whose warps have roles.
+#: Fractions of the rates that bodies reach in which each warp both loads and multiplies, as Triton compiles them.
+#: Fitted to the times of ``cuda_graph`` on 16 FFNs (``ffn-models-h200.json``); predictions are then off by 3 % (median)
+#: and 19 % (worst case). The full rates are those of warp-specialised launches.
 _PLAIN_MATRIX, _PLAIN_MEMORY = 0.82, 0.9
 
 
 def plain_bodies(mode: Mode) -> Mode:
-    """A mode whose bodies' warps have no roles."""
+    """Return the mode for bodies without warp specialisation."""
     return replace(mode, matrix_share=_PLAIN_MATRIX, memory_share=_PLAIN_MEMORY)
 
 
@@ -114,9 +115,9 @@ SEMAPHORE_STREAMS = Mode(Gate.TAKEN)
 
 
 def streams(after: Sequence[Sequence[int]]) -> Mode:
-    """``executors/streams``: a launch per op, each of which waits for the ends of some earlier ones.
+    """Return the mode of ``executors/streams``: a launch per op, each of which waits for the ends of some earlier ones.
 
-    On one stream that is SERIAL.
+    If every op follows the previous one, the result is SERIAL.
     """
     mode = replace(SERIAL, after=tuple(tuple(sorted(earlier)) for earlier in after))
     in_turn = tuple((o - 1,) if o else () for o in range(len(mode.after or ())))
@@ -124,19 +125,20 @@ def streams(after: Sequence[Sequence[int]]) -> Mode:
 
 
 def ring_launch(ring_bytes: int, words: Callable[[Plan], ByWords] | None = None) -> Mode:
-    """``executors/one_launch``: one launch whose loads run ahead through a ring of shared memory."""
+    """Return the mode of ``executors/one_launch``: one launch whose loads run ahead through a ring of shared memory."""
     return Mode(ring_bytes=ring_bytes, words=words)
 
 
 @dataclass(frozen=True, eq=False)
 class Queues:
-    """The items in the order in which they are taken, in one queue for all workers, or in one for each, under hybrid
-    dispatch with one for all behind these.
+    """Items in the order in which they are taken: one queue for all workers, or one per worker.
+
+    Under hybrid dispatch, a queue for all workers follows the per-worker queues.
 
     Attributes:
         items: positions in the sequence, queue after queue.
-        ptr: where each queue begins, one entry more than queues.
-        workers: how many workers can come to have an item, the first ones of the plan's.
+        ptr: start of each queue, with one entry more than there are queues (CSR).
+        workers: number of workers that can get an item, the first ones of the plan's.
     """
 
     items: Ints
@@ -145,12 +147,12 @@ class Queues:
 
     @staticmethod
     def of(plan: Plan, mode: Mode) -> Queues:
-        """Who takes which item when, under a mode.
+        """Return the queues of a plan under a mode.
 
         Raises:
             PlanError: fewer than one worker.
-            SimulationError: more workers that can have an item than are simulated.
-            ItemError: an item of a plan with lists names a worker that the plan does not have.
+            SimulationError: more workers that can get an item than a simulation takes.
+            ItemError: an item of a plan with per-worker queues names a worker that the plan does not have.
         """
         n, worker = len(plan.items), plan.items.worker
         if plan.workers < 1:
@@ -174,12 +176,12 @@ class Queues:
 
 @dataclass(frozen=True, eq=False)
 class Launches:
-    """Ops that are taken one after another, or when those that they come after have ended.
+    """Launches of a plan's ops: one op after another, or each op after its predecessors have ended.
 
     Attributes:
-        ptr: in the queue the items of op o stand at ``ptr[o]:ptr[o + 1]``.
-        before: how many ops with items each op comes after.
-        next_ptr, next: of each op, those that come after it; ``next[next_ptr[o]:next_ptr[o + 1]]``.
+        ptr: bounds of each op in the queue; the items of op o are ``ptr[o]:ptr[o + 1]``.
+        before: number of predecessors of each op that have items.
+        next_ptr, next: successors of each op (CSR), ``next[next_ptr[o]:next_ptr[o + 1]]``.
     """
 
     ptr: Ints
@@ -189,10 +191,10 @@ class Launches:
 
     @staticmethod
     def of(plan: Plan, mode: Mode) -> Launches:
-        """The launches of a plan under a mode; none if the gate is OPEN.
+        """Return the launches of a plan under a mode; empty if the gate is OPEN.
 
         Raises:
-            SimulationError: the mode is one for a graph of fewer or more ops.
+            SimulationError: the mode is for a graph with fewer or more ops.
         """
         if mode.gate is Gate.OPEN:
             return Launches(*np.zeros((4, 1), np.int64))

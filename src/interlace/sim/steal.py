@@ -1,4 +1,4 @@
-"""From whose list a worker takes, as ``launch/dispatch`` picks it."""
+"""Choice of the queue that a worker steals from, as in ``launch/dispatch``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORD = 0xFFFFFFFF
 
 @cached_njit
 def scrambled(worker: int, tries: int, n: int) -> int:
-    """32 bits that seem random, of the n-th list after a worker's own at so many tries before.
+    """Return 32 pseudo-random bits for the n-th queue after a worker's own, after ``tries`` earlier attempts.
 
     The mixing is lowbias32 (Wellons, "Prospecting for hash functions", 2018).
     """
@@ -22,11 +22,11 @@ def scrambled(worker: int, tries: int, n: int) -> int:
 
 @cached_njit
 def victim(following: Ints, ends: Ints, worker: int, random: bool, tries: int) -> int:
-    """A list that is not empty: the next one, or any. The worker's own if all are empty.
+    """Return a queue that is not empty, either the next one or a random one; the worker's own if all are empty.
 
     Args:
-        following, ends: of each list, its next item and where it ends.
-        tries: of this worker before.
+        following, ends: next position and end of each queue.
+        tries: number of earlier attempts of this worker.
     """
     found, least = worker, -1
     for n in range(1, len(following)):

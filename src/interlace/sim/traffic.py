@@ -1,4 +1,4 @@
-"""Traffic: which units each item of a plan touches, and in which order.
+"""Traffic: the units that each item of a plan touches, in order.
 
 Worked example, two tiles of C = A @ B side by side, k 0:8 in chunks of 4:
 
@@ -29,21 +29,21 @@ from interlace.plan.plan import Plan
 from interlace.sim.boxes import Boxes, Footprint, Footprints
 from interlace.sim.units import Partition, Units
 
-#: Most units, steps and touches together of a plan that is simulated; each takes some 20 bytes here, and
-#: some 60 at the peak of a prediction, which is 2 GB.
+#: Maximum of units, steps and touches together in a simulated plan. Each takes some 20 bytes in this module and some
+#: 60 at the peak of a prediction, which is 2 GB.
 LIMIT = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
 class Touches:
-    """What the items of a plan touch; items are in sequence order.
+    """Units that the items of a plan touch; items are in sequence order.
 
     Attributes:
-        units: what there is to touch.
+        units: all units of the graph's tensors.
         step_ptr: item ``i`` has steps ``step_ptr[i]:step_ptr[i + 1]``.
         read_ptr, reads: step ``s`` reads units ``reads[read_ptr[s]:read_ptr[s + 1]]``, in this order.
         write_ptr, writes: item ``i`` ends by writing units ``writes[write_ptr[i]:write_ptr[i + 1]]``.
-        chunks_per_step: chunks of a reduction to a step; more than 1 if a limit demanded it.
+        chunks_per_step: chunks of a reduction per step; more than 1 if the limit requires it.
     """
 
     units: Units
@@ -59,14 +59,14 @@ class Touches:
 
 
 def touches(plan: Plan, limit: int = LIMIT, bound: int | None = None) -> Touches:
-    """What a plan touches: chunk by chunk, or by as many chunks as it takes to stay within ``limit``.
+    """Return the touches of a plan, with the fewest chunks per step (a power of two) that stay within ``limit``.
 
     Args:
-        bound: where whole reductions in one step are more than the limit, so many are taken even so.
+        bound: larger limit that applies when whole reductions in one step exceed ``limit``.
 
     Raises:
-        SimulationError: even with whole reductions in one step, that would be more units, steps and touches.
-        PlanError: the plan's arrays make no sense.
+        SimulationError: even with whole reductions in one step, units, steps and touches exceed both limits.
+        PlanError: the plan's arrays are inconsistent.
     """
     check_items(plan)
     most = max(op.reduction.chunks if op.reduction else 1 for op in plan.graph.ops)
@@ -86,7 +86,7 @@ def touches(plan: Plan, limit: int = LIMIT, bound: int | None = None) -> Touches
 
 
 class _Traffic:
-    """A footprint as boxes of units."""
+    """Footprint as boxes of units."""
 
     def __init__(self, graph: Graph, footprint: Footprint, chunks: int) -> None:
         self._chunks, tensors = chunks, graph.tensors
@@ -107,12 +107,12 @@ class _Traffic:
         ]
 
     def size(self) -> int:
-        """Units, steps and touches together."""
+        """Return the number of units, steps and touches together."""
         touched = sum(_size(box) for _, box in self._boxes)
         return int(self._base[-1] + self._step_ptr[-1]) + touched
 
     def touches(self) -> Touches:
-        """The boxes, unit by unit."""
+        """Return the touches: the units of all boxes."""
         read, written = np.zeros(self._step_ptr[-1], np.int64), np.zeros(len(self._step_ptr) - 1, np.int64)
         for writes, box in self._boxes:
             _count(box, written if writes else read)
@@ -133,14 +133,14 @@ class _Traffic:
 
 
 class _Flat(NamedTuple):
-    """Boxes as compiled code takes them.
+    """Boxes in a form that compiled code accepts.
 
     Attributes:
-        rows: of each item's first step, in what is counted and filled.
-        first, last: columns of its first step and behind its last.
+        rows: row of each item's first step in the arrays that are counted and filled.
+        first, last: column of its first step, and the column after its last.
         cls: class by dimension and item.
-        start, columns: of each dimension, where its table begins, and its columns.
-        lo, hi: all tables end to end, bounds as unit coordinates.
+        start, columns: start of each dimension's table, and its number of columns.
+        lo, hi: all tables end to end, with bounds in unit coordinates.
     """
 
     rows: Ints
@@ -169,7 +169,7 @@ class _Flat(NamedTuple):
 
 @cached_njit
 def _size(box: _Flat) -> int:
-    """Units of all boxes. What moves is swept once for items in a row that run the same steps of the same classes."""
+    """Return the number of units of all boxes. Consecutive items with equal steps and classes share a sweep over k."""
     rows, first, last, cls, start, columns, lo, hi = box
     total = sweep = 0
     for i in range(len(rows)):
@@ -208,7 +208,7 @@ def _count(box: _Flat, counts: Ints) -> None:
 
 @cached_njit
 def _fill(box: _Flat, base: int, strides: Ints, cursor: Ints, out: NDArray[np.int32]) -> None:
-    """Write the units of every box, row-major, where the cursor of its row stands."""
+    """Write the units of every box, row-major, at the cursor of its row."""
     rows, first, last, cls, start, columns, lo, hi = box
     rank = len(columns)
     low, high = np.empty(rank, np.int64), np.empty(rank, np.int64)

@@ -1,7 +1,7 @@
 """Units: the pieces of tensors that a cache holds or does not.
 
-Along each dimension of a tensor, the bounds of all regions that anything touches are *cuts*; a unit is one
-cell between cuts. So every region is a whole number of units, and no unit is ever touched in part.
+Along each dimension of a tensor, the bounds of all touched regions are *cuts*; a unit is one cell between cuts. Every
+region is therefore a whole number of units, and no unit is ever touched in part.
 
 Worked example, ``hidden`` of 4 x 8 elements, written in tiles of 2 x 4 and read in chunks of 2 x 3:
 
@@ -28,11 +28,11 @@ class Units:
     """All units of a graph's tensors, densely numbered, tensor after tensor, row-major within each.
 
     Attributes:
-        tensor: position of the unit's tensor in the graph; the number of tensors stands for the workspace in
-            which the parts of split tiles leave their sums.
+        tensor: index of the unit's tensor in the graph; the number of tensors stands for the workspace that holds the
+            split-K partials.
         produced: True if an item writes the unit.
-        nbytes: size.
-        partitions: of each tensor.
+        nbytes: size in bytes.
+        partitions: partition of each tensor.
     """
 
     tensor: NDArray[np.int32]
@@ -49,8 +49,8 @@ class Partition:
     """One tensor's units: the cuts of each dimension, from 0 to the extent, ascending.
 
     Attributes:
-        tensor: what is cut.
-        cuts: one array per dimension.
+        tensor: tensor that is cut.
+        cuts: cuts along each dimension, one array per dimension.
     """
 
     tensor: Tensor
@@ -58,7 +58,7 @@ class Partition:
 
     @staticmethod
     def of(tensor: Tensor, bounds: Sequence[Sequence[Ints]]) -> Partition:
-        """The partition by all ``bounds[d]`` of regions along each dimension d, within the extents."""
+        """Return the partition by all ``bounds[d]`` of regions along each dimension d, within the extents."""
         cuts = (
             np.unique(np.concatenate([np.array([0, extent], np.int64), *(b.ravel() for b in some)]))
             for extent, some in zip(tensor.shape, bounds, strict=True)
@@ -77,7 +77,7 @@ class Partition:
 
     @property
     def nbytes(self) -> Ints:
-        """Size of each unit."""
+        """Size of each unit in bytes."""
         size = np.array(self.tensor.dtype.itemsize, np.int64)
         for cuts in self.cuts:
             size = size[..., None] * np.diff(cuts)
