@@ -1,7 +1,7 @@
 """A* over the states of ``states.py``, by the moves of ``moves.py`` and the lower bound of ``remaining.py``.
 
-Open states wait in lists by (lower bound, loads so far). The list of the least bound goes first and, in it,
-the state that has come furthest. A state that is reached again at fewer loads is opened again.
+Open states are kept in lists by (lower bound, loads so far). The list with the smallest bound is expanded first, and in
+it the state with the most loads so far. A state that is reached again with fewer loads is reopened.
 
     bound 8   loads 3: states 17, 12    loads 5: state 20     next is 20, then 12, 17, and all that they
     bound 9   loads 4: state 15                               open at bound 8; then bound 9, if 9 is under
@@ -27,15 +27,15 @@ from interlace.orders.states import Shape, mix, name, unpack
 
 T = TypeVar("T", bound=np.generic)
 Progress = Callable[[int, int, int], None]
-"""Called with states kept, the lower bound reached and the loads of the best order known."""
+"""Callback that gets the number of stored states, the lower bound reached and the loads of the best order known."""
 _RUNNING, _FULL, _OVER = 0, 1, 2
-_SLICE = 2_000  # states between looks at the clock
+_SLICE = 2_000  # states expanded between checks of the time limit
 _MOST_BYTES = 1 << 30
-_ENTRIES = 2  # for each state; it has one while it is open, and leaves one behind when it is reached at fewer loads
+_ENTRIES = 2  # per state: one while it is open, and a stale one when it is reached again with fewer loads
 
 
 class _Store(NamedTuple):
-    """States, a hash table that finds them by key, and the open ones as lists by (bound, cost)."""
+    """States, a hash table from keys to states, and linked lists of the open ones by (bound, cost)."""
 
     keys: Ints
     cost: NDArray[np.int32]
@@ -48,14 +48,14 @@ class _Store(NamedTuple):
 
 
 class _At(NamedTuple):
-    """Where the search stands, each a single number in an array.
+    """Progress of the search; each value is a single number in an array.
 
     Attributes:
         states, entries: rows in use.
-        free: the first entry that is not; ``after`` leads to the next, -1 behind the last.
-        bound: every order that could cost less than this is ruled out.
+        free: first free entry; ``after`` leads to the next one, and is -1 for the last.
+        bound: proved lower bound; no order costs less.
         best: loads of the best order known.
-        goal: the state that ends it, -1 for the order that the search began with.
+        goal: final state of the best order found; -1 if it is still the order that the search began with.
     """
 
     states: Ints
@@ -67,7 +67,7 @@ class _At(NamedTuple):
 
 
 def state_bytes(shape: Shape) -> int:
-    """The most that a state takes: its key, cost, parent, whether it is closed, its slots and its entries.
+    """Return the maximum bytes of a state: its key, cost, parent, closed flag, hash slots and list entries.
 
     8 x 8 tiles and 9 units: bits 5, so 12 units to a word; 2 words, 16 + 4 + 4 + 1 + 16 + 16 = 57 bytes.
     """
@@ -75,12 +75,12 @@ def state_bytes(shape: Shape) -> int:
 
 
 class Begun(NamedTuple):
-    """Where a search begins that does not begin with nothing.
+    """State in which a search begins.
 
     Attributes:
-        visited: a bit per tile.
-        units: what LRU holds, from the last touched to the first, as ``states.py`` has it.
-        loads: so far.
+        visited: visited tiles, one bit per tile.
+        units: units held by LRU, most recent first, as in ``states.py``.
+        loads: loads so far.
     """
 
     visited: int
@@ -92,11 +92,12 @@ NOTHING = Begun(0, (), 0)
 
 
 class Search:
-    """One search: the arrays that compiled code works on, which double when they are full.
+    """One search: the arrays that compiled code works on, which are doubled when they are full.
 
     Args:
-        max_states: None for as many as ``_MOST_BYTES`` hold, of which half are for copies while the arrays grow.
-        begun: the state to begin with.
+        max_states: limit of stored states; None for as many as ``_MOST_BYTES`` hold, half of which are reserved for
+            copies while the arrays grow.
+        begun: state to begin with.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Search:
         units[:held] = begun.units
         bound = begun.loads + int(remaining(self.shape, self.least, begun.visited, 0, units, held))
         self.at = _At(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
-        self.first_panels = np.arange(grid.rows + grid.columns)  # which panel of the grid each of the first key is
+        self.first_panels = np.arange(grid.rows + grid.columns)  # panel of the grid for each panel of the first key
         if bound < best:
             key, masks = np.zeros(self.shape.words, np.int64), self.first_panels.copy()
             name(self.shape, begun.visited, 0, units, held, masks, key, self.first_panels)
@@ -138,7 +139,7 @@ class Search:
             _push(self.store, self.at, 0, bound, begun.loads)
 
     def run(self, seconds: float, progress: Progress | None) -> str:
-        """Search to the end; returns why it stopped before, or ""."""
+        """Search to the end; return the reason why the search stopped early, or ""."""
         end = monotonic() + seconds
         while True:
             status = _run(self.shape, self.least, self.store, self.at, self.out, _SLICE)
@@ -152,7 +153,7 @@ class Search:
                 return f"the limit of {self.max_states} states was reached"
 
     def _grow(self) -> bool:
-        """Double what is full; returns False if there are ``max_states``, give or take one state's moves."""
+        """Double the arrays that are full; return False once ``max_states`` is reached, within one state's moves."""
         store, moves_at_once = self.store, len(self.out.cost)
         more_entries = self.at.entries[0] + moves_at_once > len(store.entry)
         if self.at.states[0] >= self.max_states or (more_entries and len(store.entry) == _ENTRIES * self.most_rows):
@@ -176,19 +177,19 @@ class Search:
         return True
 
     def walk(self) -> tuple[Visit, ...]:
-        """The order that ends in the goal: its states from first to last, each move found again and renamed."""
+        """Return the order that ends in the goal: its states from first to last, each move found again and renamed."""
         states = [int(self.at.goal[0])]
         while self.store.parent[states[-1]] >= 0:
             states.append(int(self.store.parent[states[-1]]))
         states.reverse()
         shape, out, visits = self.shape, self.out, []
-        panels_of = self.first_panels  # which panel of the grid each panel of the key is
+        panels_of = self.first_panels  # panel of the grid for each panel of the key
         units, masks, panels = np.empty(shape.capacity, np.int64), panels_of.copy(), panels_of.copy()
         key = np.empty(shape.words, np.int64)
         for state, following in pairwise(states):
             visited, progress, held = unpack(shape, self.store.keys[state], units)
             find_moves(shape, visited, progress, units, held, out)
-            # The cheapest first: two moves may lead to one state.
+            # Cheapest first, because two moves may lead to the same state.
             for i in np.argsort(out.cost[: out.found[0]], kind="stable"):
                 name(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
                 if np.array_equal(key, self.store.keys[following]):
@@ -217,14 +218,14 @@ def _longer(column: NDArray[T], rows: int) -> NDArray[T]:
 
 
 def _chain(first: int, end: int, following: int) -> NDArray[np.int32]:
-    """What comes after each of the entries ``first:end`` that are free."""
+    """Return the links of the free entries ``first:end``, the last of which leads to ``following``."""
     after = np.arange(first + 1, end + 1, dtype=np.int32)
     after[-1] = following
     return after
 
 
 def _slots(rows: int) -> NDArray[np.int32]:
-    """A hash table at most half full; its size is a power of two."""
+    """Return an empty hash table that stays at most half full; its size is a power of two."""
     return np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
 
 
@@ -272,7 +273,7 @@ def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: 
 
 @cached_njit
 def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
-    """Keep a state reached at a cost; returns its number, or -1 if it was reached as cheaply before."""
+    """Store a state reached at a cost; return its index, or -1 if it was reached as cheaply before."""
     slot = _slot(store, key)
     state: int = store.slots[slot]
     if state >= 0 and store.cost[state] <= cost:
@@ -291,7 +292,7 @@ def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
 
 @cached_njit
 def _slot(store: _Store, key: Ints) -> int:
-    """Where the key is in the hash table, or the free slot where it belongs."""
+    """Return the slot of the key in the hash table, or the free slot for it."""
     value = np.uint64(0)
     for i in range(len(key)):
         value = mix(value ^ np.uint64(key[i]))
@@ -324,7 +325,7 @@ def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
 
 @cached_njit
 def _pop(store: _Store, at: _At) -> int:
-    """The open state of the least bound that has come furthest, -1 if none has the present bound."""
+    """Return the open state with the current bound and the most loads so far, or -1 if there is none."""
     bound = at.bound[0]
     for cost in range(bound, -1, -1):
         while store.heads[bound, cost] >= 0:

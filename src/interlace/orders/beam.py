@@ -1,9 +1,9 @@
-"""Beam search: good orders of grids that are too large to be searched exactly, under LRU.
+"""Beam search: good orders of grids that are too large for exact search, under LRU.
 
-All orders of the first t tiles compete on what they have loaded and what they will probably still load; the
-best of them go on to tile t + 1. Beside them the best of the named families walk, each along its own order
-and never dropped. So the result is never worse than the best family, and where it is better it leaves a
-family's order where that pays. Example, loads of 8 x 8 tiles, LRU:
+All orders of the first t tiles compete on their loads so far plus an estimate of the loads to come. The best of them
+are extended to tile t + 1. In addition, the best of the named families are walked, each in its own order, and are never
+dropped. The result is therefore never worse than the best family. Where it is better, it departs from a family's order
+at a point where that saves loads. Example, loads of 8 x 8 tiles, LRU:
 
     capacity in panels      3    4    5    6    7    8    9
     best family            65   37   30   23   23   23   22
@@ -42,21 +42,21 @@ from interlace.orders.walkers import (
 
 _SEEDS = 8
 _WIDEST, _NARROWEST = 256, 4
-_LOOKS = 4  # moves looked at for each that is taken
-_WORK = 6e9  # units and tiles looked at; about ten seconds
+_LOOKS = 4  # moves examined for each one taken
+_WORK = 6e9  # units and tiles examined; about ten seconds
 _MOST_TOUCHES = 1 << 14
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best order found.
+    """Best order found.
 
     Attributes:
-        loads: what it costs.
-        walk: its visits.
-        seed: the family whose order it follows longest.
-        followed: for how many tiles.
-        late: time was up before the search was over, so that this is the best family.
+        loads: loads of the order.
+        walk: visits of the order.
+        seed: family whose order it follows longest.
+        followed: number of tiles for which it follows that family.
+        late: True if the time was up before the search ended; this is then the best family.
     """
 
     loads: int
@@ -67,7 +67,7 @@ class Found:
 
 
 def check_size(grid: PanelGrid) -> None:
-    """Raise SearchError for a grid that no search here takes."""
+    """Raise SearchError for a grid that is too large for every search."""
     if max(grid.rows, grid.columns) > MOST_PANELS or grid.tiles * grid.chunks > _MOST_TOUCHES:
         raise SearchError(
             f"{grid.rows} x {grid.columns} tiles of {grid.chunks} chunks are too many for a search, which takes "
@@ -77,17 +77,17 @@ def check_size(grid: PanelGrid) -> None:
 
 
 def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU, seconds: float = inf) -> Found:
-    """An order that costs no more than any of ``families(grid, capacity)``, the same one each time if time suffices.
+    """Return an order that costs no more than any of ``families(grid, capacity)``; deterministic if time suffices.
 
-    How many orders compete follows from the size of the grid, so that it takes about ten seconds at most.
-    Under OPT the orders compete under LRU, once in this cache and once in one that holds a unit more (LRU
-    spends a unit on what streams through it), and the best under OPT, of them and the families, is returned.
+    The number of competing orders follows from the size of the grid, so that a search takes about ten seconds at most.
+    Under OPT, the orders compete under LRU, once in this cache and once in one that holds a unit more (LRU spends a
+    unit on data that stream through it). The result is the best under OPT of these orders and the families.
 
     Args:
         grid: at most 64 x 64 tiles.
         capacity: units that the cache holds, at least 2.
-        cache: what it evicts.
-        seconds: answer with the best family after this time. What the first use compiles is not counted.
+        cache: eviction policy.
+        seconds: time after which the best family is returned. Compilation on first use is not counted.
 
     Raises:
         SearchError: the grid is too large or the capacity too small.
@@ -116,7 +116,7 @@ def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU, seconds: floa
 
 
 def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found], seconds: float) -> Found | None:
-    """The best order under LRU, or None if that takes longer than some seconds."""
+    """Return the best order under LRU, or None if the search takes longer than ``seconds``."""
     size = Size(grid.rows, grid.columns, grid.chunks, capacity)
     tiles = np.array([[v.row * grid.columns + v.column for v in seed.walk] for seed in seeds], np.int64)
     ways = np.array([[v.column_first + 2 * v.backwards for v in seed.walk] for seed in seeds], np.int64)
@@ -137,7 +137,7 @@ def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found], seconds: float
         following.followed[: len(seeds)] = done + 1
         walkers, following = following, walkers
         if done == 0:
-            end = monotonic() + seconds  # from here, since the first step compiles
+            end = monotonic() + seconds  # after the first step, which compiles
         elif monotonic() > end:
             return None
     best = at = int(np.argmin(walkers.cost[:walking]))
@@ -151,7 +151,7 @@ def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found], seconds: float
 
 
 class _Moves(NamedTuple):
-    """What walkers could do next: how it scores (low is good), whose move it is, and tile * 4 + way."""
+    """Candidate moves of all walkers: score (lower is better), walker, and tile * 4 + way."""
 
     score: NDArray[np.float64]
     walker: Ints
@@ -160,7 +160,7 @@ class _Moves(NamedTuple):
 
 @cached_njit
 def _look(size: Size, walkers: Walkers, walking: int, moves: _Moves) -> int:
-    """Write what each walker could do next; returns how much that is."""
+    """Write the candidate moves of each walker; return their number."""
     tiles, units = np.empty(TRIES, np.int64), np.empty(size.capacity, np.int64)
     found = 0
     for walker in range(walking):
@@ -179,7 +179,7 @@ def _look(size: Size, walkers: Walkers, walking: int, moves: _Moves) -> int:
 def _advance(
     size: Size, walkers: Walkers, following: Walkers, own: Ints, moves: _Moves, order: Ints, parents: Ints, steps: Ints
 ) -> int:
-    """Move the families by their ``own`` steps, then the best others that differ; returns how many walk."""
+    """Move the families by their ``own`` steps, then the best distinct other moves; return the number of walkers."""
     units = np.empty(size.capacity, np.int64)
     for seed in range(len(own)):
         parents[seed], steps[seed] = seed, own[seed]

@@ -1,7 +1,7 @@
 """Positions of set bits in a 64-bit word, one machine instruction each, for numba kernels.
 
-``0b0110_1000`` has ``lowest`` 3 and ``highest`` 6. Neither is defined for zero. Python has
-``int.bit_length`` for this, which numba does not compile.
+``0b0110_1000`` has ``lowest`` 3 and ``highest`` 6. Neither is defined for zero. Python's ``int.bit_length`` does the
+same, but numba does not compile it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def _highest(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
     return types.int64(types.uint64), generate
 
 
-# Typed as what kernels call: one uint64 in, its position out.
+# Signature as seen by kernels: one uint64 in, the bit's position out.
 lowest: Callable[[np.uint64], int] = cast(Any, intrinsic(_lowest))
 highest: Callable[[np.uint64], int] = cast(Any, intrinsic(_highest))

@@ -1,6 +1,6 @@
 """Exact fully associative caches over a stream of dense unit numbers: LRU and Belady's minimum.
 
-A *unit* is what is loaded and evicted whole: a tile, a panel. A stream is an array of unit numbers
+A *unit* is loaded and evicted as a whole: a tile, a panel. A stream is an array of unit numbers
 0..units - 1 in the order of their accesses. Worked example, capacity 2 units:
 
     time            1     2     3     4     5     6
@@ -10,16 +10,15 @@ A *unit* is what is loaded and evicted whole: a tile, a panel. A stream is an ar
     OPT   hit?      -     -     yes   -     yes   -       2 hits
           after     0     0 1   0 1   1 2   1 2   1 0     at 4, unit 0 is needed later than 1
 
-**LRU without a list.** Every time is the latest access of its unit (a *live* time) until that unit comes
-again. What is resident are the units whose latest access is no earlier than a *horizon*, so an access hits
-if the previous one to its unit lies there. An eviction moves the horizon past the earliest live time. The
-live times are one bit each, in time order, so an access clears one bit and an eviction finds the next.
-Above, at 4, times 2 and 3 are live (units 1 and 0) and the horizon passes 2; unit 1, last accessed at 2,
-then misses at 5.
+**LRU without a list.** Each time is the latest access of its unit (a *live* time) until that unit is accessed again.
+The resident units are those whose latest access is no earlier than a *horizon*. An access hits if the previous access
+to its unit is no earlier than the horizon. An eviction moves the horizon past the earliest live time. The live times
+are one bit each, in time order, so an access clears one bit and an eviction finds the next. In the example, at time 4,
+times 2 and 3 are live (units 1 and 0) and the horizon passes 2; unit 1, last accessed at 2, then misses at 5.
 
-**OPT without units.** The cache is the set of times at which what it holds is needed next: an access hits
-if its own time is in the set, a load removes the set's maximum (Belady, 1966). The set is a tree of
-bitmaps of 64 children per word, so every operation takes log64 of the stream's length.
+**OPT without units.** The cache is the set of times of the next uses of the units that it holds. An access hits if its
+own time is in the set. A load into a full cache removes the set's maximum (Belady, 1966). The set is a tree of bitmaps
+with 64 children per word, so every operation takes log64 of the stream's length.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Hits:
-    """What a cache did with a stream. Without sizes each unit counts as one byte.
+    """Hits of a cache over a stream. Without sizes, each unit counts as one byte.
 
     Attributes:
-        accesses, hits: how many.
-        bytes, hit_bytes: the sizes of the units accessed, and of those that hit.
+        accesses, hits: number of accesses and of hits.
+        bytes, hit_bytes: bytes of the units accessed, and of those that hit.
     """
 
     accesses: int
@@ -52,7 +51,7 @@ class Hits:
 
     @property
     def loads(self) -> int:
-        """Accesses that missed."""
+        """Number of accesses that missed."""
         return self.accesses - self.hits
 
     @property
@@ -62,35 +61,35 @@ class Hits:
 
 
 def lru(units: Integers, capacity: int, sizes: Integers | None = None) -> Hits:
-    """Hits of a fully associative cache that evicts the least recently used unit.
+    """Return the hits of a fully associative cache that evicts the least recently used unit.
 
     Args:
-        units: the stream, a 1-D integer array.
-        capacity: in bytes with ``sizes``, in units without.
+        units: stream of unit numbers, a 1-D integer array.
+        capacity: capacity in bytes with ``sizes``, in units without.
         sizes: bytes of each unit, one entry per unit number. A load evicts the least recently used units
             until it fits.
 
     Raises:
-        StreamError: the stream is no array of unit numbers, or the sizes are not positive, one for each.
+        StreamError: the stream is not an array of unit numbers, or the sizes are not one positive number per unit.
         CapacityError: a unit in ``sizes`` is larger than the cache. It could only be loaded around the
-            cache, which is another policy, so the question is refused before work begins.
+            cache, which is another policy; the error is raised before any work.
     """
     mask, accessed, missed = _replay(units, capacity, sizes)
     return Hits(len(mask), int(np.count_nonzero(mask)), accessed, accessed - missed)
 
 
 def lru_mask(units: Integers, capacity: int, sizes: Integers | None = None) -> Mask:
-    """For each access whether it hits; arguments and errors as for :func:`lru`."""
+    """Return for each access whether it hits; arguments and errors as for :func:`lru`."""
     return _replay(units, capacity, sizes)[0]
 
 
 def opt(units: Integers, capacity: int) -> Hits:
-    """Hits of the best possible cache of ``capacity`` units: it evicts what is needed furthest in the future.
+    """Return the hits of the best possible cache of ``capacity`` units: it evicts the unit used furthest in the future.
 
     As for :func:`lru`, the unit that is accessed must be in the cache: nothing is loaded around it.
 
     Raises:
-        StreamError: the stream is no array of unit numbers.
+        StreamError: the stream is not an array of unit numbers.
         CapacityError: the capacity is below one unit.
     """
     stream = Stream.of(units, None)
@@ -108,18 +107,18 @@ def _replay(units: Integers, capacity: int, sizes: Integers | None) -> tuple[Mas
 
 @cached_njit
 def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[Mask, int, int]:
-    """Which accesses hit, bytes accessed, and bytes missed.
+    """Return the mask of hits, the bytes accessed, and the bytes missed.
 
-    Whether an access hits cannot be predicted, so nothing here branches on it: a wrong guess would cost
-    more than all the rest. Only a second eviction for one load is a branch; equal sizes never need it.
+    Hits are unpredictable, so no branch depends on them: mispredictions would cost more than all other work. Only a
+    second eviction for one load is a branch; equal sizes never need it.
     """
     hits = np.empty(len(units), np.bool_)
-    # Times start at 1, so that 0 is "never". Future times are marked live beforehand; the horizon cannot
+    # Times start at 1, so that 0 means "never". Future times are marked live in advance; the horizon cannot
     # reach them, because the unit accessed now is live and is not evicted.
     latest = np.zeros(count, np.int32)
     live = np.full(len(units) // WORD_BITS + 1, ALL_SET)
     word = 0
-    front = live[0] ^ ONE  # the word in which the horizon is; its copy in memory is stale
+    front = live[0] ^ ONE  # word that contains the horizon; its copy in memory is stale
     horizon = 1
     room = capacity
     accessed = 0
@@ -138,7 +137,7 @@ def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[
         live[before >> 6] &= ~dead
         front &= ~(dead if before >> 6 == word else NONE_SET)
         while True:
-            # A miss has changed nothing in ``front``, so the horizon is still what goes first.
+            # A miss has not changed ``front``, so the horizon is still the first to be evicted.
             full = int(room < 0)
             room += full * (1 if sizes is None else sizes[units[horizon - 1]])
             front &= front - np.uint64(full)
@@ -160,7 +159,7 @@ def _opt(units: Units, capacity: int, count: int) -> int:
         following[time] = upcoming[units[time]]
         upcoming[units[time]] = time
 
-    # Level 0 has a bit per time, each level above a bit per word below that is not zero.
+    # Level 0 has a bit per time; each level above has a bit per non-zero word of the level below.
     start = np.zeros(WORD_BITS, np.int64)
     levels = 0
     words = len(units)
@@ -190,7 +189,7 @@ def _opt(units: Units, capacity: int, count: int) -> int:
                     break
                 furthest >>= 6
         if following[time] == never:
-            room += 1  # what is never needed again may go at any time
+            room += 1  # a unit without a next use may be evicted at any time
             continue
         position = np.int64(following[time])
         for level in range(levels):

@@ -1,8 +1,8 @@
-"""The least loads of all orders that begin with given tiles: how well a walk can still end.
+"""Minimum loads of all orders that begin with given tiles: how well a started walk can still end.
 
-Under LRU the cache after some tiles is one state, so the search of ``exact.py`` can begin there. OPT decides
-with hindsight and has no state of its own in the middle, so there (and on grids that exact search does not take)
-the answer is the best of a few ends: those of the named families, without what was visited, and the greedy one.
+Under LRU, the cache after some tiles is a single state, so the search of ``exact.py`` can begin from it. OPT decides
+with hindsight and has no such state in the middle of a walk. Under OPT, and on grids too large for exact search, the
+answer is the best of a few ends: those of the named families, without the visited tiles, and the greedy one.
 
     4 x 4 tiles, LRU, capacity 5: 9 loads are possible, but after row 0 and then tile (3, 0) no fewer than 11
 """
@@ -19,7 +19,7 @@ from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.remaining import from_scratch
 from interlace.orders.replay import Group, held_by_lru, loaded
 
-_MOST_GREEDY = 1 << 8  # tiles; each step of the greedy end looks at all that are open
+_MOST_GREEDY = 1 << 8  # tiles; each step of the greedy end examines all open tiles
 
 
 def completion(
@@ -32,15 +32,15 @@ def completion(
     max_states: int | None = None,
     progress: Progress | None = None,
 ) -> Minimum:
-    """The least loads over all orders that begin with a walk, and such an order.
+    """Return the minimum loads over all orders that begin with a walk, and such an order.
 
     Args:
         grid, capacity, cache, seconds, max_states, progress: as for ``exact.best_order``.
-        begun: visits of different tiles; with none, this is ``best_order``.
+        begun: visits of different tiles; if empty, the result is that of ``best_order``.
 
     Raises:
-        OrderError: a tile outside the grid, or visited twice.
-        SearchError: as ``best_order``.
+        OrderError: a tile is outside the grid, or visited twice.
+        SearchError: as for ``best_order``.
     """
     if not begun:
         return best_order(
@@ -71,13 +71,13 @@ def completion(
 def known_end(
     grid: PanelGrid, begun: Sequence[Visit], capacity: int, cache: Cache
 ) -> tuple[tuple[Visit, ...], int]:
-    """An order that begins with a walk, the best of the families' ends and the greedy one, and its loads."""
+    """Return the best order among the families' ends and the greedy end of a walk, and its loads."""
     found = ((walk, _loads(grid, walk, capacity, cache)) for walk in ends(grid, begun, capacity))
     return min(found, key=lambda end: end[1])
 
 
 def ends(grid: PanelGrid, begun: Sequence[Visit], capacity: int) -> Iterator[tuple[Visit, ...]]:
-    """Orders that begin with a walk: each family's, forwards and backwards, and the greedy one of a small grid."""
+    """Yield orders that begin with a walk: each family's, in both directions, and the greedy one of a small grid."""
     seen = {(visit.row, visit.column) for visit in begun}
     if grid.tiles <= _MOST_GREEDY:
         yield _greedy(grid, begun, capacity)
@@ -88,7 +88,7 @@ def ends(grid: PanelGrid, begun: Sequence[Visit], capacity: int) -> Iterator[tup
 
 
 def _greedy(grid: PanelGrid, begun: Sequence[Visit], capacity: int) -> tuple[Visit, ...]:
-    """Each time the tile that loads least under LRU, of equal ones that whose panels have fewest open tiles."""
+    """Extend a walk by the tile with the fewest loads under LRU; ties go to panels with the fewest open tiles."""
     walk = list(begun)
     open_tiles = dict.fromkeys(product(range(grid.rows), range(grid.columns)))
     for visit in begun:
@@ -122,7 +122,7 @@ def _greedy(grid: PanelGrid, begun: Sequence[Visit], capacity: int) -> tuple[Vis
 
 
 def _state(grid: PanelGrid, begun: Sequence[Visit], capacity: int, so_far: int) -> Begun:
-    """Where LRU stands after a walk, as ``states.py`` has it: -1 for what no open tile needs, none of it at the end."""
+    """Return LRU's state after a walk, as in ``states.py``: -1 for units that no open tile needs, none at the end."""
     visited, rows, columns = 0, [grid.columns] * grid.rows, [grid.rows] * grid.columns
     for visit in begun:
         visited |= 1 << (visit.row * grid.columns + visit.column)

@@ -1,15 +1,15 @@
 """Stack distances: the hits of LRU at every capacity, from one pass over a stream.
 
-The *distance* of an access is what has been touched since the last access to its unit, that unit included
-(Mattson, Gecsei, Slutz and Traiger, 1970). LRU hits if and only if that fits into the cache:
+The *distance* of an access is the amount touched since the last access to its unit, including that unit
+(Mattson, Gecsei, Slutz and Traiger, 1970). LRU hits if and only if the distance fits into the cache:
 
     unit        0     1     0     2     1     0
     distance    -     -     2     -     3     3        so 1 hit at capacity 2, 3 hits at 3 and more
 
-Touched since time t are the units whose latest access is later than t. Of the later times, those are *dead*
-whose unit came again since, so distance = (all that was accessed from t on) - (what of it is dead).
-A Fenwick tree holds the dead ones (Fenwick, 1994): nothing is entered for an access, and one prefix is
-read and one place updated when a unit comes again. Times start anew whenever the tree is full.
+The units touched since time t are those whose latest access is later than t. A later time is *dead* if its unit was
+accessed again since. Hence distance = (all that was accessed from t on) - (the dead part of it).
+A Fenwick tree holds the dead times (Fenwick, 1994): an access enters nothing. When a unit is accessed again, one prefix
+sum is read and one entry updated. Times are renumbered from 0 whenever the tree is full.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from interlace.core.errors import CapacityError
 from interlace.core.jit import cached_njit
 from interlace.orders.stream import Integers, Ints, Stream, Units
 
-# Renumbering costs a pass over the tree. With room for four times the units it is rare, and the tree small.
+# Renumbering costs a pass over the tree. With space for four times the units it is rare, and the tree is small.
 SPARE = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Hits of LRU as a function of capacity. Without sizes each unit counts as one byte.
+    """Hits of LRU as a function of capacity. Without sizes, each unit counts as one byte.
 
     Attributes:
-        accesses, bytes: of the whole stream.
-        smallest: the least capacity that holds every single unit.
-        distance: the capacities at which something changes, ascending.
-        hits_within, hit_bytes_within: hits at each of these capacities.
+        accesses, bytes: number of accesses and bytes of the whole stream.
+        smallest: minimum capacity that holds every single unit.
+        distance: capacities at which the hits change, ascending.
+        hits_within, hit_bytes_within: hits and their bytes at each of these capacities.
     """
 
     accesses: int
@@ -46,7 +46,7 @@ class Distances:
     hit_bytes_within: Ints
 
     def hits(self, capacity: ArrayLike) -> Ints:
-        """Hits at each capacity, in the shape of ``capacity``.
+        """Return the hits at each capacity, in the shape of ``capacity``.
 
         Raises:
             CapacityError: a capacity is below the largest unit.
@@ -54,7 +54,7 @@ class Distances:
         return self._at(capacity, self.hits_within)
 
     def hit_bytes(self, capacity: ArrayLike) -> Ints:
-        """Bytes that hit at each capacity, as :meth:`hits`."""
+        """Return the bytes that hit at each capacity, as :meth:`hits`."""
         return self._at(capacity, self.hit_bytes_within)
 
     def _at(self, capacity: ArrayLike, within: Ints) -> Ints:
@@ -70,15 +70,15 @@ class Distances:
 
 
 def stack_distances(units: Integers, sizes: Integers | None = None) -> Distances:
-    """Distances of all accesses of a stream; arguments as for :func:`interlace.orders.cache.lru`.
+    """Return the distances of all accesses of a stream; arguments as for :func:`interlace.orders.cache.lru`.
 
-    With ``sizes`` a distance is in bytes: the sizes of the distinct units touched since, the own included.
-    It then says exactly what :func:`~interlace.orders.cache.lru` does with sizes, access by access, at every
-    capacity that holds each unit by itself. For let u be evicted when v is loaded. All that was touched
-    since u is resident then and v is not among it, and all this with u and v exceeds the capacity; so does
-    the distance of u's next access, which is no smaller. And if u is not evicted, it was resident together
-    with all that was touched since, so that its distance fits. It follows that a larger cache holds all
-    that a smaller one holds, as with equal sizes. Below the largest unit nothing is said; see the errors.
+    With ``sizes``, a distance is in bytes: the sizes of the distinct units touched since, including the unit itself. It
+    then predicts :func:`~interlace.orders.cache.lru` with sizes exactly, access by access, at every capacity that holds
+    each unit by itself. Proof: let u be evicted when v is loaded. All units touched since u are then resident, and v is
+    not among them. Together with u and v they exceed the capacity. The distance of u's next access is no smaller, so it
+    exceeds the capacity too. Conversely, if u is not evicted, it was resident together with all units touched since, so
+    its distance fits. It follows that a larger cache holds all that a smaller one holds, as with equal sizes. Nothing
+    is predicted below the largest unit; see the errors.
 
     Raises:
         StreamError: as for ``lru``.
@@ -105,12 +105,12 @@ def stack_distances(units: Integers, sizes: Integers | None = None) -> Distances
 
 @cached_njit
 def _distances(units: Units, sizes: Units | None, count: int) -> Ints:
-    """Distance of each access, 0 for the first to its unit."""
+    """Return the distance of each access, 0 for the first to its unit."""
     distances = np.zeros(len(units), np.int64)
     room = min(len(units), SPARE * count)
     dead = np.zeros(room + 1, np.int64)
     dead_in_all = 0
-    accessed = np.zeros(room + 1, np.int64)  # bytes, before each place
+    accessed = np.zeros(room + 1, np.int64)  # bytes accessed before each time
     unit_at = np.empty(room, np.int32)
     latest = np.full(count, -1, np.int32)
     now = 0
@@ -143,7 +143,7 @@ def _distances(units: Units, sizes: Units | None, count: int) -> Ints:
 
 @cached_njit
 def _renumber(unit_at: Units, sizes: Units | None, accessed: Ints, latest: Units) -> int:
-    """Move the live times to the front, in their order; returns how many there are."""
+    """Move the live times to the front, in their order; return their number."""
     alive = 0
     for time in range(len(unit_at)):
         unit = unit_at[time]

@@ -1,7 +1,7 @@
-"""The least loads of all orders of a small grid, with a proof, or the best that was found within limits.
+"""Minimum loads of all orders of a small grid, with a proof, or the best order found within limits.
 
-The search starts from the order that the beam finds, so only states that could still beat that one are kept.
-When none is left, it is the minimum.
+The search starts from the order that the beam search finds, so it stores only states that can still beat that order.
+When no such state is left, the best order known is the minimum.
 
     4 x 4 tiles, LRU, capacity 5: the beam finds 9 loads, the bound at the start is 8. Eight states could
     lead to 8 loads, but each move from them costs one more; so 9 is proved.
@@ -22,15 +22,15 @@ from interlace.orders.states import MOST_TILES, MOST_UNITS
 
 @dataclass(frozen=True)
 class Minimum:
-    """The answer of a search.
+    """Result of a search.
 
     Attributes:
-        loads: of the best order found.
+        loads: loads of the best order found.
         walk: that order, with the way in which each tile touches its units.
-        proved: no order costs less.
-        lower_bound: no order costs less than this; equal to ``loads`` if proved.
-        states: states kept, of those that differ by more than names.
-        stopped: why the search stopped short of a proof, "" if it did not.
+        proved: True if no order costs less.
+        lower_bound: proved lower bound on the loads of any order; equal to ``loads`` if proved.
+        states: number of stored states, counting states that differ only by renaming once.
+        stopped: reason why the search stopped short of a proof, "" if it did not.
     """
 
     loads: int
@@ -56,17 +56,17 @@ def minimum(
     seconds: float = 60.0,
     progress: Progress | None = None,
 ) -> Minimum:
-    """The least loads over all orders of a grid's tiles.
+    """Return the minimum loads over all orders of a grid's tiles, and such an order.
 
     Args:
         grid: at most 49 tiles and 255 units.
         capacity: units that the cache holds, at least 2.
-        cache: what it evicts.
-        start: the first tile, None for any; the minimum is the same, the path starts there.
-        max_states: stop short of a proof rather than keep more states than this, of ``astar.state_bytes`` each and
-            twice that while the tables grow; None for as many as 1 GiB holds.
-        seconds: stop short of a proof after this time.
-        progress: called every now and then with states kept, the lower bound reached, the best loads known.
+        cache: eviction policy.
+        start: first tile of the path, None for any; the minimum does not depend on it.
+        max_states: number of states at which the search stops short of a proof, each of ``astar.state_bytes`` and twice
+            that while the tables grow; None for as many as 1 GiB holds.
+        seconds: time after which the search stops short of a proof.
+        progress: callback that now and then gets the stored states, the lower bound and the best loads known.
 
     Raises:
         SearchError: the grid is too large, the capacity or a limit too small, or the start not in the grid.
@@ -94,12 +94,12 @@ def best_order(
     seconds: float = 60.0,
     progress: Progress | None = None,
 ) -> Minimum:
-    """``minimum`` where the grid is small enough, else the order of the beam search, mostly without a proof.
+    """Return ``minimum`` if the grid is small enough, else the order of the beam search, mostly without a proof.
 
-    A beam search that is not over after ``seconds`` leaves the best of the named orders.
+    If the beam search is not over after ``seconds``, the result is the best of the named orders.
 
     Raises:
-        SearchError: the grid is too large for either, or as ``minimum``.
+        SearchError: the grid is too large for either search, or as for ``minimum``.
     """
     if not too_large(grid):
         return minimum(
@@ -119,7 +119,7 @@ def best_order(
 
 
 def too_large(grid: PanelGrid) -> str:
-    """Why exact search does not take a grid, "" if it does."""
+    """Return the reason why a grid is too large for exact search, "" if it is not."""
     if grid.tiles <= MOST_TILES and grid.units <= MOST_UNITS:
         return ""
     return (

@@ -1,8 +1,8 @@
-"""The named families of orders, as walks: what a search starts from and is compared with.
+"""The named families of orders, as walks: starting points and baselines of a search.
 
-Over panels in one piece a walk is an order. Over panels in chunks there is one more choice: which way a tile
-runs along K. ``Sawtooth`` runs the tiles of an order there and back in turn, so that a tile begins with the
-chunks that the one before it touched last (the alternating scan of Zhu, Pan and Ding, 2026). Four chunks:
+Over undivided panels, a walk is an order. Over panels in chunks there is one more choice: the direction of a tile along
+K. ``Sawtooth`` alternates the direction from tile to tile. A tile then begins with the chunks that the previous one
+touched last (the alternating scan of Zhu, Pan and Ding, 2026). Four chunks:
 
     tile         0          1          2
     ascending    0 1 2 3    0 1 2 3    0 1 2 3
@@ -33,20 +33,20 @@ PLAIN: Mapping[str, Order] = {
     "morton": Morton(),
     "hilbert": Hilbert(),
 }
-"""Orders by the names that people call them by."""
+"""Orders by their usual names."""
 GROUPED: Mapping[str, Callable[[int], Order]] = {"grouped": GroupedPanels, "grouped-serpentine": GroupedSerpentine}
-"""Those that take a number of rows, which follows behind a colon: ``grouped:4``."""
+"""Orders with a parameter, the number of rows, which follows a colon: ``grouped:4``."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A member of a family: an order, and whether its tiles run along K there and back in turn."""
+    """Member of a family: an order, and whether its tiles alternate their direction along K."""
 
     order: Order
     sawtooth: bool = False
 
     def walk(self, grid: PanelGrid) -> tuple[Visit, ...]:
-        """Its visits, each with the row panel first."""
+        """Return the visits, each with the row panel first."""
         visits = grid.walk(self.order)
         if not self.sawtooth:
             return visits
@@ -54,7 +54,7 @@ class Family:
 
     @property
     def name(self) -> str:
-        """As people call it: ``grouped:4``, or ``grouped:4, sawtooth``."""
+        """Usual name: ``grouped:4``, or ``grouped:4, sawtooth``."""
         order = self.order
         if isinstance(order, GroupedPanels | GroupedSerpentine):
             name = next(f"{name}:{order.rows}" for name, make in GROUPED.items() if make is type(order))
@@ -67,10 +67,10 @@ class Family:
 
 
 def families(grid: PanelGrid, capacity: int) -> tuple[Family, ...]:
-    """The members that a grid is tried with, the plain ones first.
+    """Return the members that are tried on a grid, the plain ones first.
 
-    Groups are of 2, 4, 8, ... rows, of as many as the cache holds beside one or two columns, and of the
-    height nearest to those that leaves no short group.
+    The groups have 2, 4, 8, 16 or 32 rows, as many rows as the cache holds in addition to one or two columns, and the
+    heights nearest to those that divide the rows evenly.
     """
     fits = [height for height in (capacity // grid.chunks - 1, capacity // grid.chunks - 2) if height > 0]
     even = [-(-grid.rows // -(-grid.rows // height)) for height in fits]
