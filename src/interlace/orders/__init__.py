@@ -1,2 +1,2 @@
-"""The study of tile orders: which order of a small grid loads least through a cache of a few panels, and how a cache
-of a given size takes any stream of accesses."""
+"""Study of tile orders: the order of a small grid with the fewest loads through a cache of a few panels, and the hits
+of a cache of a given size over any stream of accesses."""

@@ -1,12 +1,12 @@
-"""Moves of the exact search: what can follow a state.
+"""Moves of the exact search: the successors of a state.
 
-LRU has no choice once a tile is named, so a move is a whole tile: which, whether the row's or the column's
-unit of each pair comes first, and in which direction it takes its chunks.
+Under LRU there is no choice once a tile is named. A move is therefore a whole tile: which one, whether the row's or the
+column's unit of each pair comes first, and in which direction it takes its chunks.
 
-OPT chooses what to evict, so a move is a load of one unit in the place of one other. No schedule needs more:
-loads may wait until a tile needs them, a tile whose units are all held is visited at once, since that takes
-no room, and a unit that no open tile needs is dropped at once. With chunks, beginning a tile is a move of
-its own, for a tile once begun is finished before the next.
+OPT chooses what to evict, so a move is a load of one unit in the place of one other. These moves suffice: a load may
+wait until a tile needs it; a tile whose units are all held is visited at once, since that takes no space; and a unit
+that no open tile needs is dropped at once. With chunks, beginning a tile is a separate move, because a tile once begun
+is finished before the next.
 
     2 x 2 tiles, capacity 3, OPT; row 0, column 0 and column 1 are held, so that (0, 0) and (0, 1) are
     visited and row 0 is dropped. One move is left: load row 1 into the free place. It visits (1, 0), (1, 1).
@@ -32,14 +32,14 @@ from interlace.orders.states import (
 
 
 class Moves(NamedTuple):
-    """The states that follow one state, a row each.
+    """Successors of one state, one per row.
 
     Attributes:
-        found: how many rows are filled, in an array of one.
-        visited, progress, units, held: the state after the move.
-        cost: loads.
-        tile: visited by name in this move, -1 for none; others that ``visited`` gained came for nothing.
-        way: how that tile touches its units: 1 for the column first, plus 2 for chunks backwards.
+        found: number of filled rows, in an array of one.
+        visited, progress, units, held: state after the move.
+        cost: loads of the move.
+        tile: tile that the move visits by name, -1 for none; other tiles that ``visited`` gained needed no load.
+        way: touch order of that tile: 1 for the column first, plus 2 for chunks backwards.
     """
 
     found: Ints
@@ -53,7 +53,7 @@ class Moves(NamedTuple):
 
 
 def room(shape: Shape) -> Moves:
-    """Space for the moves of any state."""
+    """Allocate space for the moves of any state."""
     panels = shape.rows + shape.columns
     tiles = shape.rows * shape.columns
     most = tiles * 2 + panels * shape.chunks * shape.capacity if shape.opt else tiles * 4
@@ -91,7 +91,7 @@ def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int
 
 @cached_njit
 def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
-    """Write the state itself as a move that costs nothing."""
+    """Append the state itself as a move without cost."""
     at = out.found[0]
     out.visited[at], out.progress[at], out.held[at], out.cost[at] = visited, progress, held, 0
     out.tile[at] = out.way[at] = -1
@@ -102,7 +102,7 @@ def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> 
 
 @cached_njit
 def _visit(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
-    """LRU: a whole tile, in every way."""
+    """LRU: append the visit of a whole tile, once per touch order."""
     for way in range(2 if shape.chunks == 1 else 4):
         at = out.found[0]
         _append(visited | 1 << tile, 0, units, held, out)
@@ -130,7 +130,7 @@ def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
 
 @cached_njit
 def _blank(shape: Shape, out: Moves, at: int) -> None:
-    """LRU: put -1 for units that no open tile needs; at the end of the list they are as good as free."""
+    """LRU: write -1 for units that no open tile needs; at the end of the list they count as free."""
     held = 0
     for i in range(out.held[at]):
         unit = out.units[at, i]
@@ -143,7 +143,7 @@ def _blank(shape: Shape, out: Moves, at: int) -> None:
 
 @cached_njit
 def _begin(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
-    """OPT: begin a tile whose first pair is held, in either direction (in one chunk that is all of it)."""
+    """OPT: begin a tile whose first pair is held, in either direction; does nothing for panels of one chunk."""
     for backwards in range(0 if shape.chunks == 1 else 2):
         row, column = _pair(shape, tile, backwards, 0)
         if _holds(units, held, row) and _holds(units, held, column):
@@ -170,7 +170,7 @@ def _load(
 
 @cached_njit
 def _settle(shape: Shape, out: Moves) -> None:
-    """OPT: let the last move compute whatever its units allow, and drop what no open tile needs."""
+    """OPT: let the last move compute whatever its units allow, and drop units that no open tile needs."""
     at = out.found[0] - 1
     units, held, progress = out.units[at], out.held[at], out.progress[at]
     if progress:
@@ -199,7 +199,7 @@ def _settle(shape: Shape, out: Moves) -> None:
 
 @cached_njit
 def _whole(shape: Shape, units: Ints, held: int) -> int:
-    """Tiles all of whose units are held."""
+    """Return the tiles all of whose units are held, as bits."""
     chunks_held = np.zeros(shape.rows + shape.columns, np.int64)
     for i in range(held):
         chunks_held[units[i] // shape.chunks] += 1
@@ -213,7 +213,7 @@ def _whole(shape: Shape, units: Ints, held: int) -> int:
 
 @cached_njit
 def _needed(shape: Shape, visited: int, progress: int, unit: int) -> bool:
-    """Whether an open tile, or what is left of the tile underway, touches the unit."""
+    """True if an open tile, or the rest of the tile in progress, touches the unit."""
     panel = unit // shape.chunks
     tile = tile_in_progress(shape, progress)
     if tile < 0 or (panel != tile // shape.columns and panel != shape.rows + tile % shape.columns):
@@ -223,7 +223,7 @@ def _needed(shape: Shape, visited: int, progress: int, unit: int) -> bool:
 
 @cached_njit
 def _open(shape: Shape, visited: int, panel: int) -> bool:
-    """Whether a panel has tiles that are not visited."""
+    """True if a panel has tiles that are not visited."""
     if panel < shape.rows:
         every = (1 << shape.columns) - 1
         return visited >> (panel * shape.columns) & every != every
@@ -235,7 +235,7 @@ def _open(shape: Shape, visited: int, panel: int) -> bool:
 
 @cached_njit
 def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
-    """1 for panels to try: 0 where an earlier one is just like it (nothing held, visited with the same)."""
+    """Return 1 for panels to try, and 0 for those equivalent to an earlier one (nothing held, same visited tiles)."""
     count = shape.rows + shape.columns
     masks, first, touched = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(count, np.int64)
     neighbours(shape, visited, masks)
@@ -252,7 +252,7 @@ def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
 
 @cached_njit
 def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]:
-    """Row unit and column unit of the chunk that a tile takes after ``done`` others."""
+    """Return the row unit and the column unit of the chunk that a tile takes after ``done`` others."""
     chunk = shape.chunks - 1 - done if backwards else done
     return (
         tile // shape.columns * shape.chunks + chunk,

@@ -1,9 +1,9 @@
-"""The model in which tile orders are compared: a grid of output tiles over row and column panels.
+"""Model in which tile orders are compared: a grid of output tiles over row and column panels.
 
-A matmul's output is a grid of R x C tiles. A tile reads its row panel (all of K of its rows of the left
-operand) and its column panel (all of K of its columns of the right one). A cache holds ``capacity`` units,
-and a unit that is touched and not held is loaded; loads are what an order costs. Units are whole panels, or
-with ``chunks`` > 1 the chunks of a panel along K. Panel r is row r, panel R + c column c, and unit
+A matmul's output is a grid of R x C tiles. A tile reads its row panel (its rows of the left operand, over all of K) and
+its column panel (its columns of the right operand, over all of K). A cache holds ``capacity`` units; a touched unit
+that is not held is loaded. The cost of an order is its number of loads. Units are whole panels, or with ``chunks`` > 1
+the chunks of a panel along K. Panel r is row r, panel R + c is column c, and a unit has the number
 ``panel * chunks + chunk``. On a 2 x 3 grid in two chunks:
 
     panel    row 0   row 1   column 0   column 1   column 2
@@ -11,9 +11,9 @@ with ``chunks`` > 1 the chunks of a panel along K. Panel r is row r, panel R + c
 
     tile (1, 2) touches (2, 8), (3, 9); with column_first (8, 2), (9, 3); backwards (3, 9), (2, 8)
 
-The two units of a pair are held together while the tile computes, so a capacity of 2 is the least.
-Rows are alike and so are columns: renaming them turns any first tile into any other, so that the minimum
-over all orders does not depend on where they start.
+The two units of a pair are held together while the tile computes, so the minimum capacity is 2. All rows are
+equivalent, and so are all columns. Renaming them turns any first tile into any other, so that the minimum over all
+orders does not depend on where they start.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Pair = tuple[int, int]
 
 
 class Cache(Enum):
-    """What is evicted when a cache is full."""
+    """Eviction policy of a full cache."""
 
     LRU = "lru"
-    """The unit whose last touch is longest ago."""
+    """Evict the unit whose last touch is longest ago."""
     OPT = "opt"
-    """The unit whose next touch is furthest ahead (Belady, 1966), which no other choice beats."""
+    """Evict the unit whose next touch is furthest ahead (Belady, 1966); no other policy loads less."""
 
 
 class Visit(NamedTuple):
-    """One tile of a walk, and in which sequence it touches its units.
+    """One tile of a walk, and the sequence in which it touches its units.
 
     Attributes:
-        row, column: the tile.
-        column_first: of each pair the column's unit is touched first, not the row's.
-        backwards: chunks are touched from the last to the first.
+        row, column: position of the tile.
+        column_first: True if the column's unit of each pair is touched before the row's.
+        backwards: True if chunks are touched from the last to the first.
     """
 
     row: int
@@ -56,11 +56,11 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True)
 class PanelGrid:
-    """A grid of tiles and the units that they touch.
+    """Grid of tiles and the units that they touch.
 
     Attributes:
-        rows, columns: tiles.
-        chunks: units of a panel.
+        rows, columns: number of tiles along each dimension.
+        chunks: number of units of a panel.
 
     Raises:
         SearchError: a size below one.
@@ -77,16 +77,16 @@ class PanelGrid:
 
     @property
     def tiles(self) -> int:
-        """How many tiles a walk visits."""
+        """Number of tiles that a walk visits."""
         return self.rows * self.columns
 
     @property
     def units(self) -> int:
-        """How many units there are, so that no walk costs less."""
+        """Number of units, which is a lower bound on the loads of any walk."""
         return (self.rows + self.columns) * self.chunks
 
     def pairs(self, visit: Visit) -> list[Pair]:
-        """Units that a tile touches, in sequence, two at a time."""
+        """Return the units that a tile touches, in sequence, as pairs."""
         row, column = visit.row * self.chunks, (self.rows + visit.column) * self.chunks
         chunks = range(self.chunks)[:: -1 if visit.backwards else 1]
         if visit.column_first:
@@ -94,7 +94,7 @@ class PanelGrid:
         return [(row + chunk, column + chunk) for chunk in chunks]
 
     def walk(self, order: Order) -> tuple[Visit, ...]:
-        """The visits of an order, the row panel first and chunks ascending."""
+        """Return the visits of an order, with the row panel first and chunks ascending."""
         tiles = order.permutation((self.rows, self.columns)).tolist()
         return tuple(Visit(*divmod(tile, self.columns)) for tile in tiles)
 
@@ -107,7 +107,7 @@ class PanelGrid:
             )
 
     def check_walk(self, walk: Sequence[Visit]) -> None:
-        """Raise OrderError unless the walk visits each tile once."""
+        """Raise OrderError unless the walk visits each tile exactly once."""
         visited = [(visit.row, visit.column) for visit in walk]
         wanted = set(product(range(self.rows), range(self.columns)))
         if len(visited) != self.tiles or set(visited) != wanted:
@@ -119,7 +119,7 @@ class PanelGrid:
             )
 
     def check_begun(self, walk: Sequence[Visit]) -> None:
-        """Raise OrderError unless each visit is of another tile of the grid."""
+        """Raise OrderError unless all visits are of different tiles of the grid."""
         seen: set[Pair] = set()
         for visit in walk:
             tile = (visit.row, visit.column)
@@ -131,7 +131,7 @@ class PanelGrid:
 
 
 def renamed(walk: Iterable[Visit], start: Pair) -> tuple[Visit, ...]:
-    """The walk with two rows and two columns exchanged, so that it starts at ``start`` and costs the same."""
+    """Exchange two rows and two columns of a walk, so that it starts at ``start`` and costs the same."""
     visits = tuple(walk)
     row, column = visits[0].row, visits[0].column
     rows = {row: start[0], start[0]: row}

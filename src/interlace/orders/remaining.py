@@ -1,21 +1,20 @@
-"""A lower bound on the loads still to come, from a search that forgets which row and which column is which.
+"""Lower bound on the loads still to come, from a relaxation that forgets the identity of rows and columns.
 
-Take one chunk of K alone. The row and the column of an open tile must at some moment be held together. If
-they are not now, a load must bring them together: loading a row brings at most as many such pairs together as
-columns are held. So from ``a`` rows and ``b`` columns held, x loads of rows and y of columns bring together at
-most
+Consider one chunk of K alone. The row and the column of an open tile must be held together at some moment. If they are
+not now, a load must bring them together. Loading a row brings together at most as many such pairs as columns are held.
+Therefore, from ``a`` rows and ``b`` columns held, x loads of rows and y of columns bring together at most
 
-    most(a, b, x, y) = the most of  b + most(a + 1, b, x - 1, y)          a row comes into free space,
-                                    b + most(a, b, x - 1, y)              or for a row,
-                                    b - 1 + most(a + 1, b - 1, x - 1, y)  or for a column,
-                                    and the same three for a column,
+    most(a, b, x, y) = the maximum of  b + most(a + 1, b, x - 1, y)          a row comes into free space,
+                                       b + most(a, b, x - 1, y)              or replaces a row,
+                                       b - 1 + most(a + 1, b - 1, x - 1, y)  or replaces a column,
+                                       and the same three for a column,
 
-and what is to come is at least the least x + y with most(a, b, x, y) >= the pairs not held together, x >= the
-open rows not held and y >= the open columns not held. Chunks share no unit, so their bounds add up.
+pairs. The loads to come are at least the minimum of x + y with most(a, b, x, y) >= the pairs not held together,
+x >= the open rows not held and y >= the open columns not held. Chunks share no unit, so their bounds add up.
 
-Example, 3 x 3 tiles and three units, nothing held, so 9 pairs, x >= 3 and y >= 3. Two rows, a column, a column
-for it, a column for a row, a row for a row and another bring 0, 0, 2, 2, 1, 2 and 2 pairs together. That is
-most(0, 0, 4, 3) = 9, while most(0, 0, 3, 3) is 7: the bound is 7 loads. The minimum is 8.
+Example: 3 x 3 tiles and three units, nothing held, so 9 pairs, x >= 3 and y >= 3. Load two rows, a column, a column in
+its place, a column in a row's place, a row in a row's place and another such row. They bring 0, 0, 2, 2, 1, 2 and 2
+pairs together. That is most(0, 0, 4, 3) = 9, while most(0, 0, 3, 3) is 7: the bound is 7 loads. The minimum is 8.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from interlace.graph.access import Ints
 from interlace.orders.panels import PanelGrid
 from interlace.orders.states import Shape, chunk_is_done, tile_in_progress
 
-_MOST_ENTRIES = 5 * 10**7  # of two bytes
+_MOST_ENTRIES = 5 * 10**7  # entries of two bytes
 
 Table = NDArray[np.uint8]
-"""Least loads by rows held, columns held, open rows not held, open columns not held, pairs not held together."""
+"""Minimum loads by rows held, columns held, open rows not held, open columns not held, pairs not held together."""
 
 
 @cached_njit
 def table(rows: int, columns: int, capacity: int) -> Table:
-    """The bound for every count; 255 where a count cannot occur."""
+    """Return the bound for every combination of counts; 255 if a combination cannot occur."""
     tiles = rows * columns
     limit = tiles + 1 + rows + columns  # one load for a pair, after the first, and one for each open panel
     together = most(rows, columns, capacity, limit)
     least = np.full((rows + 1, columns + 1, rows + 1, columns + 1, tiles + 1), 255, np.uint8)
     for a in range(min(rows, capacity) + 1):
         for b in range(min(columns, capacity - a) + 1):
-            # From many loads to few, so that the last to be written is the least.
+            # From many loads to few, so that the last value written is the minimum.
             for loads in range(limit, -1, -1):
                 for x in range(loads + 1):
                     for away_rows in range(min(x, rows) + 1):
@@ -55,7 +54,7 @@ def table(rows: int, columns: int, capacity: int) -> Table:
 
 @cached_njit
 def most(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16]:
-    """Pairs brought together by rows held, columns held, loads of rows and of columns, at most ``limit`` in all."""
+    """Return the pairs brought together by rows held, columns held, and loads of each (at most ``limit`` in all)."""
     tiles = rows * columns
     pairs = np.zeros((min(rows, capacity) + 1, min(columns, capacity) + 1, limit + 1, limit + 1), np.int16)
     for x in range(limit + 1):
@@ -80,7 +79,7 @@ def most(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16
 
 
 def from_scratch(grid: PanelGrid, capacity: int, known: int) -> int:
-    """A lower bound on the loads of any order of a grid of any size, of which one with ``known`` loads exists."""
+    """Return a lower bound on the loads of any order of a grid of any size; an order with ``known`` loads exists."""
     held = (min(grid.rows, capacity) + 1) * (min(grid.columns, capacity) + 1)
     limit = known // grid.chunks
     if held * (limit + 1) ** 2 > _MOST_ENTRIES:
@@ -98,7 +97,7 @@ def from_scratch(grid: PanelGrid, capacity: int, known: int) -> int:
 
 @cached_njit
 def remaining(shape: Shape, least: Table, visited: int, progress: int, units: Ints, held: int) -> int:
-    """Loads that a state still needs at the least."""
+    """Return a lower bound on the loads that a state still needs."""
     total = 0
     every_column = (1 << shape.columns) - 1
     underway = tile_in_progress(shape, progress)

@@ -1,12 +1,12 @@
-"""How many loads a walk costs: the plain definition that the searches are checked against.
+"""Loads of a walk: the plain definition that the searches are checked against.
 
-Row-major over 2 x 2 tiles in a cache of three units, what LRU holds after each touch, oldest first:
+Row-major over 2 x 2 tiles in a cache of three units; contents of LRU after each touch, oldest first:
 
     touch   row 0   col 0   row 0   col 1      row 1      col 0      row 1      col 1
     load    *       *               *          *          *
     held    r0      r0 c0   c0 r0   c0 r0 c1   r0 c1 r1   c1 r1 c0   c1 c0 r1   c0 r1 c1
 
-That is 5 loads. OPT drops row 0 for row 1, since it is never touched again, and loads 4.
+That is 5 loads. OPT evicts row 0 for row 1, since row 0 is never touched again, and loads 4.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from interlace.core.errors import SearchError
 from interlace.orders.panels import Cache, PanelGrid, Visit
 
 Group = Sequence[int]
-"""Units that are held together while something is computed, in the sequence in which they are touched."""
+"""Units that are held together during a computation, in the sequence in which they are touched."""
 
 
 def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -> int:
-    """Loads of a walk from an empty cache of ``capacity`` units.
+    """Return the loads of a walk from an empty cache of ``capacity`` units.
 
     Raises:
         SearchError: the two units of a pair do not fit.
@@ -38,16 +38,16 @@ def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -
 def loaded(
     groups: Sequence[Group], capacity: int, cache: Cache, sizes: Sequence[int] | None = None
 ) -> list[list[int]]:
-    """Which units of each group are loaded, from an empty cache.
+    """Return the units of each group that are loaded, from an empty cache.
 
     Args:
-        groups: in the sequence in which they are touched.
-        capacity: in bytes with ``sizes``, in units without.
-        cache: what it evicts.
-        sizes: bytes of each unit, for LRU alone. A load evicts what was touched longest ago until it fits.
+        groups: groups in the sequence in which they are touched.
+        capacity: capacity in bytes with ``sizes``, in units without.
+        cache: eviction policy.
+        sizes: bytes of each unit, for LRU only. A load evicts the least recently touched units until it fits.
 
     Raises:
-        SearchError: sizes under OPT, which this replay takes in whole units, or a group that does not fit.
+        SearchError: sizes under OPT, which this replay supports for equal units only, or a group that does not fit.
     """
     if sizes is not None and cache is Cache.OPT:
         raise SearchError("OPT takes units of one size; give the capacity in units, or use LRU")
@@ -58,9 +58,9 @@ def loaded(
 
 
 def held_by_lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None = None) -> list[int]:
-    """What LRU holds after all groups, the last touched first; arguments as for ``loaded``.
+    """Return the units that LRU holds after all groups, the most recent first; arguments as for ``loaded``.
 
-    These are the units of the latest touches, as many as fit, also of unequal sizes (``orders.distances`` says why).
+    These are the units of the latest touches, as many as fit, also of unequal sizes (proof in ``orders.distances``).
     """
     held: list[int] = []
     for unit in touched(groups):
@@ -72,7 +72,7 @@ def held_by_lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | N
 
 
 def touched(groups: Sequence[Group]) -> list[int]:
-    """Every unit that was touched, once, the last touched first."""
+    """Return every unit that was touched, once, the most recent first."""
     return list(dict.fromkeys(unit for group in reversed(groups) for unit in reversed(group)))
 
 
@@ -96,7 +96,7 @@ def _lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None) ->
 
 
 def _opt(groups: Sequence[Group], capacity: int) -> list[list[int]]:
-    """Furthest next use goes first; a group never evicts a part of itself."""
+    """Replay OPT: the furthest next use is evicted first; a group never evicts a part of itself."""
     never = len(groups)
     upcoming: dict[int, list[int]] = {}
     for when in reversed(range(never)):

@@ -2,8 +2,8 @@
 
     {"schema": "interlace-order", "version": 1, "grid": [2, 2], "tiles": [0, 1, 3, 2]}
 
-Tiles are numbered row by row. A file of the studio has its game beside them, as ``game``, also when not all tiles are
-taken yet; such an order cannot run.
+Tiles are numbered row by row. A file of the studio also has its game, as ``game``, even before all tiles are taken; an
+incomplete order cannot run.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from interlace.graph.access import Ints
 from interlace.policies.orders import Order, permutation_of
 
 SCHEMA, VERSION = "interlace-order", 1
-#: Tiles of a file; a plan takes no more items.
+#: Maximum number of tiles of a file; a plan takes no more items.
 MOST_TILES = 1 << 22
 
 
 @dataclass(frozen=True)
 class SavedOrder(Order):
-    """The order of a file, for ops of its grid.
+    """Order read from a file, for ops with the same grid.
 
     Attributes:
-        rows, columns: of the grid, its last dimension against all others.
-        tiles: linear tile numbers.
+        rows, columns: sizes of the grid; columns is its last dimension, rows the product of all others.
+        tiles: linear tile numbers, in the sequence in which they run.
 
     Raises:
-        OrderError: on ops of another grid, and where the tiles are no permutation of it.
+        OrderError: on use for an op of another grid, or if the tiles are not a permutation of it.
     """
 
     rows: int
@@ -56,19 +56,19 @@ class SavedOrder(Order):
 
 
 def written(order: SavedOrder, **more: str) -> str:
-    """The text of a file, with more members behind those that every file has."""
+    """Return the text of a file; the members ``more`` follow those that every file has."""
     grid, tiles = [order.rows, order.columns], list(order.tiles)
     return json.dumps({"schema": SCHEMA, "version": VERSION, "grid": grid, "tiles": tiles, **more}) + "\n"
 
 
 def read_order(text: str) -> SavedOrder:
-    """The order of a file. Raises OrderError if it holds none."""
+    """Parse an order from the text of a file. Raises OrderError if it contains none."""
     order, _ = read_file(text)
     return order
 
 
 def read_file(text: str) -> tuple[SavedOrder, dict[str, Any]]:
-    """The order of a file and all its members. Raises OrderError if it holds none."""
+    """Parse an order and all members from the text of a file. Raises OrderError if it contains no order."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -86,7 +86,7 @@ def read_file(text: str) -> tuple[SavedOrder, dict[str, Any]]:
 
 
 def _numbers(value: object) -> list[int] | None:
-    """A list of whole numbers, None for anything else."""
+    """Return a list of whole numbers, or None for any other value."""
     if not isinstance(value, list) or any(not isinstance(n, int) or isinstance(n, bool) for n in value):
         return None
     return value

@@ -1,21 +1,24 @@
-"""States of the exact search, and one name for all states that differ only by renaming rows or columns.
+"""States of the exact search, and one key for all states that differ only by renaming rows or columns.
 
-A state is what was visited and what the cache holds: ``visited``, a bit per tile; ``progress``, how far the
-tile underway has come (only OPT over chunks stops inside a tile); ``units``, the first ``held`` entries of
-which are unit numbers: for LRU from the last touched to the first, -1 for a unit that no open tile needs
-and that only takes up room; for OPT in any sequence, and none that is not needed.
+A state consists of the visited tiles and the contents of the cache:
 
-Rows are alike, columns are alike, and on a square grid rows are like columns. Panels are coloured by what
-the cache holds of them, colours are mixed along visited tiles until panels that differ have different
-colours, and sorted by colour. These three states of 2 x 3 tiles, in which the row that was visited twice was
-touched last and then a column that it was visited with, get one key:
+- ``visited``: a bit per tile.
+- ``progress``: progress of the tile in progress (only OPT over chunks stops inside a tile).
+- ``units``: unit numbers, of which the first ``held`` entries count. For LRU they are sorted from the last touched to
+  the first, with -1 for a unit that no open tile needs and that only takes up space. For OPT they are in any sequence,
+  and all are needed.
+
+All rows are equivalent, all columns are equivalent, and on a square grid rows are equivalent to columns. Panels are
+coloured by what the cache holds of them. Colours are mixed along visited tiles until panels that differ have different
+colours, and the panels are sorted by colour. In the following three states of 2 x 3 tiles, the row that was visited
+twice was touched last, and before it a column that it was visited with. They get one key:
 
     visited    0 0 0         1 1 0         0 1 1
                1 0 1         0 0 0         0 0 0
     units      1, 4          0, 3          0, 3      row 1, column 2; row 0, column 1; row 0, column 1
     key        word 0: bits 3 and 5 (row 1 with columns 0 and 2); word 1: 1 + 1 and, 3 bits up, 4 + 1
 
-Colours that collide cost time, never truth: a key always says everything about its state.
+Colliding colours cost time but never correctness: a key always describes its state completely.
 """
 
 from __future__ import annotations
@@ -29,18 +32,18 @@ from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 
 MOST_TILES = 49
-"""Bits of a 64-bit word left for visited tiles beside the progress of one tile."""
+"""Maximum number of tiles: bits of a 64-bit word that remain next to the progress of one tile."""
 MOST_UNITS = 255
 
 
 class Shape(NamedTuple):
-    """What a search is over; all integers, so that compiled code takes it.
+    """Sizes of a search; all integers, so that compiled code accepts it.
 
     Attributes:
-        rows, columns, chunks: of the grid.
+        rows, columns, chunks: sizes of the grid.
         capacity: units that the cache holds.
         opt: 1 for OPT, 0 for LRU.
-        bits: of a unit number plus one in a key.
+        bits: bits of a unit number plus one in a key.
     """
 
     rows: int
@@ -52,44 +55,44 @@ class Shape(NamedTuple):
 
     @property
     def words(self) -> int:
-        """64-bit words of a key."""
+        """Number of 64-bit words of a key."""
         return 1 + -(-self.capacity // (63 // self.bits))
 
 
 @cached_njit
 def begun(shape: Shape, tile: int, backwards: int, done: int) -> int:
-    """The progress of a tile of which ``done`` chunks are computed; 0 stands for no tile underway."""
+    """Encode the progress of a tile of which ``done`` chunks are computed; 0 means that no tile is in progress."""
     return 1 + (tile * 2 + backwards) * shape.chunks + done
 
 
 @cached_njit
 def tile_in_progress(shape: Shape, progress: int) -> int:
-    """The tile underway, -1 for none."""
+    """Return the tile in progress, -1 for none."""
     return (progress - 1) // shape.chunks // 2 if progress else -1
 
 
 @cached_njit
 def runs_backwards(shape: Shape, progress: int) -> int:
-    """1 if the tile underway takes its chunks from the last to the first."""
+    """Return 1 if the tile in progress takes its chunks from the last to the first, else 0."""
     return (progress - 1) // shape.chunks % 2
 
 
 @cached_njit
 def chunks_done(shape: Shape, progress: int) -> int:
-    """How many chunks of the tile underway are computed."""
+    """Return the number of computed chunks of the tile in progress."""
     return (progress - 1) % shape.chunks
 
 
 @cached_njit
 def chunk_is_done(shape: Shape, progress: int, chunk: int) -> bool:
-    """Whether the tile underway is past a chunk."""
+    """True if the tile in progress has computed a chunk."""
     place = shape.chunks - 1 - chunk if runs_backwards(shape, progress) else chunk
     return place < chunks_done(shape, progress)
 
 
 @cached_njit
 def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
-    """For each row the columns, and for each column the rows, that it was visited with, as bits."""
+    """Write the visited columns of each row and the visited rows of each column to ``masks``, as bits."""
     for column in range(shape.columns):
         masks[shape.rows + column] = 0
     for row in range(shape.rows):
@@ -102,7 +105,7 @@ def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
 def name(
     shape: Shape, visited: int, progress: int, units: Ints, held: int, masks: Ints, key: Ints, panels: Ints
 ) -> None:
-    """Write a state's key, and for each panel of the key which panel it was. ``masks`` is scratch."""
+    """Write a state's key, and for each panel of the key its original panel. ``masks`` is scratch space."""
     neighbours(shape, visited, masks)
     _sort_panels(shape, progress, units, held, masks, panels)
     rows, columns = shape.rows, shape.columns
@@ -138,19 +141,19 @@ def name(
 
 @cached_njit
 def unpack(shape: Shape, key: Ints, units: Ints) -> tuple[int, int, int]:
-    """Visited, progress and held of a key; the units go to ``units``."""
+    """Return the visited tiles, progress and held count of a key, and write its units to ``units``."""
     per_word = 63 // shape.bits
     held = 0
     for i in range(shape.capacity):
         units[i] = (key[1 + i // per_word] >> (shape.bits * (i % per_word)) & ((1 << shape.bits) - 1)) - 1
         if units[i] >= 0:
-            held = i + 1  # what follows the last needed unit is as good as free
+            held = i + 1  # entries after the last needed unit count as free
     return key[0] & ((1 << MOST_TILES) - 1), key[0] >> MOST_TILES, held
 
 
 @cached_njit
 def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints) -> None:
-    """Rows by colour, then columns by colour; on a square grid the side with the lesser colours first."""
+    """Sort rows by colour, then columns by colour; on a square grid the side with the lower colours comes first."""
     rows, count = shape.rows, shape.rows + shape.columns
     colour, mixed = np.zeros(count, np.uint64), np.empty(count, np.uint64)
     for i in range(held):
@@ -176,7 +179,7 @@ def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Int
         tied = -1
         for i in range(count - 1):
             p, q = panels[i], panels[i + 1]
-            # Panels of one colour and the same visits are twins, and renaming them changes nothing.
+            # Panels with equal colours and equal visits are interchangeable, so renaming them changes nothing.
             if i + 1 != rows and colour[p] == colour[q] and masks[p] != masks[q]:
                 tied = q
         if tied >= 0:
@@ -208,7 +211,7 @@ def _spread(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[n
 
 @cached_njit
 def mix(value: np.uint64) -> np.uint64:
-    """A number that looks random (the finaliser of SplitMix64, Steele et al., 2014)."""
+    """Return a pseudo-random number (the finaliser of SplitMix64, Steele et al., 2014)."""
     value = (value + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

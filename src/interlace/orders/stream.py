@@ -1,4 +1,4 @@
-"""Streams of accesses: an array of unit numbers 0..units - 1, and bytes of each unit where they differ."""
+"""Streams of accesses: an array of unit numbers 0..units - 1, and the bytes of each unit if they differ."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Integers = NDArray[np.integer[Any]]
 Ints = NDArray[np.int64]
 Units = NDArray[np.int32]
 
-# Engines keep times, unit numbers and sizes as int32: half the traffic of int64.
+# The compiled functions store times, unit numbers and sizes as int32: half the traffic of int64.
 MOST = 2**31 - 2
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A checked stream, in the types that the engines are compiled for.
+    """Checked stream, in the types that the compiled functions accept.
 
     Attributes:
-        units: the unit of each access, contiguous.
-        sizes: bytes of each unit, None where every unit counts as one.
-        count: one more than the largest unit number.
+        units: unit of each access, contiguous.
+        sizes: bytes of each unit; None if every unit counts as one.
+        count: largest unit number plus one.
         largest: bytes of the largest unit in ``sizes``, 1 without.
     """
 
@@ -36,10 +36,10 @@ class Stream:
 
     @staticmethod
     def of(units: Integers, sizes: Integers | None) -> Stream:
-        """Check and convert.
+        """Check and convert a stream and its sizes.
 
         Raises:
-            StreamError: not a 1-D array of numbers from 0, not a positive size for each, or too long.
+            StreamError: not a 1-D array of numbers from 0, sizes that are not one positive number each, or too long.
         """
         if units.ndim != 1 or units.dtype.kind not in "iu":
             raise StreamError(f"stream is {units.dtype}{list(units.shape)}; pass a 1-D array of unit numbers")

@@ -1,19 +1,19 @@
-"""Orders that are part of the way through a grid, side by side, as the beam search moves them (LRU).
+"""Partial orders of a grid, advanced together by the beam search (LRU).
 
-Each walker holds what is open and what its cache holds: for each row the columns, and for each column the
-rows, that it has still to visit together, as bits of a 64-bit word; and units from the last touched to the
-first, -1 for one that no open tile needs. So the grid has at most 64 rows and 64 columns.
+Each walker has its open tiles and the contents of its cache. The open tiles are bits of a 64-bit word: for each row the
+columns, and for each column the rows, that it has still to visit together. The grid therefore has at most 64 rows and
+64 columns. The units are sorted from the last touched to the first, with -1 for one that no open tile needs.
 
     2 x 3 tiles, capacity 3, after (0, 0), (0, 1):   open rows  100, 111   open columns  10, 10, 11
                                                      units      column 1, row 0, column 0
 
-``estimate`` guesses what a walker will still load. Were units to stream past g units of the other kind, each
-load would bring g pairs of a row and a column together, while each of those g units brought one when it came.
-With u rows and v columns still to come and e pairs not yet together that makes
+``estimate`` estimates the loads that a walker still needs. If units stream past g resident units of the other kind,
+each load brings g pairs of a row and a column together, and each of those g units brought one together when it was
+loaded. With u rows and v columns still to load and e pairs not yet together, the estimate is
 
     v + max(u, (e - v) / g)  loads, or the same with rows and columns exchanged, whichever is less.
 
-Of a cache that holds c panels, LRU keeps about g = c - 2 beside one that streams and the one before it.
+In a cache of c panels, LRU keeps about g = c - 2 of them, next to the one that streams and its predecessor.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Words = NDArray[np.uint64]
 
 MOST_PANELS = 64
 HITS, PARTNERS, PANELS = 16, 4, 16
-"""Moves that a walker tries: tiles that need no load, new partners of one panel, and panels that get some."""
+"""Limits on a walker's moves: tiles that need no load, new partners of one panel, and panels that get new partners."""
 TRIES = HITS + PARTNERS * PANELS
 
 
 class Size(NamedTuple):
-    """What the walkers walk over; all integers, so that compiled code takes it."""
+    """Sizes of the grid and the cache; all integers, so that compiled code accepts it."""
 
     rows: int
     columns: int
@@ -45,14 +45,14 @@ class Size(NamedTuple):
 
 
 class Walkers(NamedTuple):
-    """Walkers, a row each.
+    """Walkers, one per row.
 
     Attributes:
-        open: the tiles still to visit of each panel, rows before columns, as bits.
-        units, held: what the cache holds; the first ``held`` entries count.
+        open: tiles still to visit of each panel, rows before columns, as bits.
+        units, held: contents of the cache; the first ``held`` entries count.
         cost: loads so far.
-        seed: the family that the walker came from.
-        followed: tiles until it left that family's order.
+        seed: family in which the walker originated.
+        followed: number of tiles before it left that family's order.
     """
 
     open: Words
@@ -64,7 +64,7 @@ class Walkers(NamedTuple):
 
 
 def at_start(size: Size, count: int) -> Walkers:
-    """Walkers that have visited nothing; the seed is the row's number."""
+    """Return walkers that have visited nothing; the seed of each is its row number."""
     panels = np.full((count, size.rows + size.columns), (1 << size.columns) - 1, np.uint64)
     panels[:, size.rows :] = (1 << size.rows) - 1
     numbers = [np.zeros(count, np.int64) for _ in range(4)]
@@ -74,7 +74,7 @@ def at_start(size: Size, count: int) -> Walkers:
 
 @cached_njit
 def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, units: Ints) -> tuple[int, int]:
-    """What the cache holds after a tile, in ``units``; returns how many entries count, and the loads.
+    """Write the contents of the cache after a tile to ``units``; return how many entries count, and the loads.
 
     ``way`` is 1 for the column first, plus 2 for chunks from the last to the first.
     """
@@ -109,7 +109,7 @@ def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, un
 def visit(
     size: Size, before: Walkers, walker: int, tile: int, way: int, after: Walkers, into: int, units: Ints
 ) -> None:
-    """Write the walker after one more tile; its seed stays."""
+    """Write the walker after one more tile; its seed does not change."""
     held, loads = touch_all(size, before, walker, tile, way, units)
     row, column = tile // size.columns, tile % size.columns
     for panel in range(size.rows + size.columns):
@@ -125,7 +125,7 @@ def visit(
 
 @cached_njit
 def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> float:
-    """Loads to come once ``tile`` is visited and the cache holds ``units``."""
+    """Estimate the loads to come once ``tile`` is visited and the cache holds ``units``."""
     open_ = walkers.open[walker]
     row, column = tile // size.columns, size.rows + tile % size.columns
     columns_held = np.zeros(size.chunks, np.uint64)
@@ -158,13 +158,13 @@ def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, 
 
 @cached_njit
 def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
-    """Write the tiles that a walker tries next, and return how many: first those that need no load.
+    """Write the tiles that a walker tries next, and return their number; tiles that need no load come first.
 
-    Panels that are alike (nothing held of them, the same tiles open) are tried once.
+    Of equivalent panels (nothing held, the same tiles open), only one is tried.
     """
     rows, held = size.rows, walkers.held[walker]
     open_ = walkers.open[walker]
-    panels = np.empty(held, np.int64)  # held, from the one that LRU drops first
+    panels = np.empty(held, np.int64)  # held panels, in the order in which LRU evicts them
     is_held = np.zeros(rows + size.columns, np.bool_)
     count = 0
     for i in range(held - 1, -1, -1):
@@ -201,9 +201,9 @@ def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
 
 @cached_njit
 def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> np.uint64:
-    """A number that walkers share whose states after ``tile`` are the same up to names, and few others.
+    """Hash a walker's state after ``tile``, invariant to renaming of rows and columns; other states rarely share it.
 
-    Panels are coloured by what the cache holds of them, and colours spread twice along open tiles.
+    Panels are coloured by what the cache holds of them, and colours are mixed twice along open tiles.
     """
     panels = size.rows + size.columns
     colour, spread = np.zeros(panels, np.uint64), np.empty(panels, np.uint64)
@@ -230,14 +230,14 @@ def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Int
     sides = np.zeros(2, np.uint64)
     for panel in range(panels):
         sides[np.int64(panel >= size.rows)] += mix(colour[panel])
-    # On a square grid rows are like columns.
+    # On a square grid, rows are equivalent to columns.
     value: np.uint64 = sides[0] + (sides[1] if size.rows == size.columns else mix(sides[1]))
     return value
 
 
 @cached_njit
 def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> int:
-    """Add the tile of a row and a column, in whichever sequence, if it is open."""
+    """Append the tile of a row and a column, given in either order, if it is open."""
     row, column = min(a, b), max(a, b) - size.rows
     if open_[row] >> np.uint64(column) & np.uint64(1):
         tiles[found] = row * size.columns + column
@@ -247,7 +247,7 @@ def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> i
 
 @cached_njit
 def _ones(bits: np.uint64) -> int:
-    """How many bits are set."""
+    """Return the number of set bits."""
     bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)
     bits = (bits & np.uint64(0x3333333333333333)) + (bits >> np.uint64(2) & np.uint64(0x3333333333333333))
     bits = bits + (bits >> np.uint64(4)) & np.uint64(0x0F0F0F0F0F0F0F0F)
