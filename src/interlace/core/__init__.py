@@ -1,1 +1,1 @@
-"""The ground floor: errors, dtypes, device specs and files. Imports nothing of the package."""
+"""Base layer: errors, dtypes, device specs and files. Imports nothing else of the package."""

@@ -1,4 +1,4 @@
-"""Arguments of the public API: does an object of the right kind stand there, and if not, what should be written?
+"""Type checks for arguments of the public API, with errors that suggest what to write.
 
     il.Choices(4, policy=il.RowSync)     Choices: policy is the class RowSync; write policy=il.RowSync()
     il.Choices(4, policy="row")          Choices: policy is 'row'; write policy=il.RowSync()
@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import ArgumentError, InterlaceError
 
-#: Bits of an int that is printed; Python refuses to print one of more than 4,300 digits.
+#: Maximum bits of an int that is printed; Python refuses to print one of more than 4,300 digits.
 PRINTED_BITS = 10_000
-_LEGIBLE = 60  # characters of a list that are shown; of a longer one, that it is a list
+_LEGIBLE = 60  # maximum characters of a list that is printed; of a longer one, only its type is
 
 
 def check_type(value: object, kind: type | tuple[type, ...], where: str, name: str, such: str = "") -> None:
     """Raise unless ``value`` is a ``kind``.
 
     Args:
-        kind: or several, of which the first is meant.
-        where: whose argument it is, for the message: "Choices", "op 'up'".
-        name: of the argument.
-        such: what to write, if nothing better follows from the value.
+        kind: expected type, or several, of which the first is suggested.
+        where: owner of the argument, for the message: "Choices", "op 'up'".
+        name: name of the argument.
+        such: suggestion, if nothing better follows from the value.
 
     Raises:
-        ArgumentError: it is not; names the class or the member that the value probably stands for.
+        ArgumentError: the value has another type; names the class or the member that it probably stands for.
     """
     number = int in (kind if isinstance(kind, tuple) else (kind,))
     if isinstance(value, kind) and not (number and isinstance(value, bool)):
@@ -45,16 +45,16 @@ def check_type(value: object, kind: type | tuple[type, ...], where: str, name: s
 
 
 def whole(value: object, where: str, name: str) -> int:
-    """An integer of any type as an int; a bool is none.
+    """Convert an integer of any type to an int; a bool is rejected.
 
     Raises:
-        ArgumentError: it is none.
+        ArgumentError: the value is not an integer.
     """
     try:
         if isinstance(value, (bool, np.bool_)) or str(getattr(value, "dtype", "")).endswith("bool"):
             raise TypeError
         return index(value)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001  # tensors and numbers of others raise what they like
+    except Exception:  # noqa: BLE001  # tensors and number types of other packages raise any exception
         such = ""
         try:
             number = float(value)  # type: ignore[arg-type]
@@ -66,10 +66,10 @@ def whole(value: object, where: str, name: str) -> int:
 
 
 def series(value: object, kind: type, where: str, name: str) -> tuple[Any, ...]:
-    """A tuple or a list, all of whose entries are a ``kind``, as a tuple.
+    """Convert a tuple or a list to a tuple, and check that all entries are a ``kind``.
 
     Raises:
-        ArgumentError: something else, or another entry.
+        ArgumentError: another type of value or entry.
     """
     if isinstance(value, range):
         value = tuple(value)
@@ -87,12 +87,12 @@ def series(value: object, kind: type, where: str, name: str) -> tuple[Any, ...]:
 def integers(
     value: object, length: int | None, error: Callable[[str], InterlaceError], what: str
 ) -> NDArray[np.int64]:
-    """What a user's own method returned, as a vector of integers; a list of them is one.
+    """Convert the result of a user's own method, such as an array or a list, to a vector of integers.
 
     Args:
-        length: that it must have, or None for any.
-        error: raised for anything else.
-        what: for the message: "order of op 'up'".
+        length: required length, or None for any.
+        error: error to raise for anything else.
+        what: description for the message: "order of op 'up'".
     """
     array = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple, range)) else None
     if array is None or (array.size and array.dtype.kind not in "iu"):
@@ -111,7 +111,7 @@ class _Short(reprlib.Repr):
 
 
 def printed(value: object) -> str:
-    """As ``repr`` has it, but for ints that are too long for Python to print."""
+    """Return ``repr`` of a value, also for ints that are too long for Python to print."""
     try:
         return repr(value)
     except ValueError:
@@ -119,7 +119,7 @@ def printed(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """What stands where something else belongs, for messages: ``the class Plan``, ``None``, ``'row'``, ``a Graph``."""
+    """Format an unexpected value for messages: ``the class Plan``, ``None``, ``'row'``, ``a Graph``."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if value is None or isinstance(value, (str, bytes, int, float, Enum)):
@@ -136,7 +136,7 @@ def _wrong(value: object, where: str, name: str, such: str) -> ArgumentError:
 
 
 def _meant(value: object, kind: type) -> str:
-    """What a class or a string probably stands for, or nothing."""
+    """Return what to write for a class or a string that probably stands for a ``kind``, or ""."""
     if isinstance(value, type) and issubclass(value, kind):
         return _call(value)
     if not isinstance(value, str):
@@ -149,7 +149,7 @@ def _meant(value: object, kind: type) -> str:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
-    """The concrete ones."""
+    """Yield the concrete subclasses, at any depth."""
     cls: type
     for cls in kind.__subclasses__():
         if not inspect.isabstract(cls):
@@ -158,7 +158,7 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 def _call(what: Any) -> str:
-    """How to write an object of a class, or a member of an enumeration."""
+    """Return how to write an object of a class, or a member of an enumeration."""
     if isinstance(what, Enum):
         return f"{_call_name(type(what))}.{what.name}"
     if issubclass(what, Enum):

@@ -1,16 +1,16 @@
-"""The root of the tree of errors, which ``errors`` shows."""
+"""Root of the tree of errors, which ``errors`` shows."""
 
 from __future__ import annotations
 
 
 class InterlaceError(Exception):
-    """Base of every error raised on purpose by this package; they go from process to process by pickle."""
+    """Base of every error raised on purpose by this package; instances can be pickled between processes."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By default pickle calls the class with the message alone.
+        # By default, pickle calls the class with only the message.
         return _bare, (type(self), *self.args), vars(self)
 
 
 def _bare(kind: type[InterlaceError], *arguments: object) -> InterlaceError:
-    """An error without the attributes that pickle adds next."""
+    """Create an error without attributes; pickle adds them afterwards."""
     return kind.__new__(kind, *arguments)

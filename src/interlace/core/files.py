@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the folder of what is kept between processes."""
+"""Atomic file writes, and the folder of the cache that processes share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import secrets
 from pathlib import Path
 
-#: Ends the names of files that are being written; one that stays behind a crash may be deleted.
+#: Suffix of files that are being written; one that remains after a crash may be deleted.
 UNFINISHED = ".tmp"
 
 
 def cache_dir() -> Path:
-    """The folder of this user's cache: $INTERLACE_CACHE_DIR, else $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
+    """Return this user's cache folder: $INTERLACE_CACHE_DIR, $XDG_CACHE_HOME/interlace or else ~/.cache/interlace.
 
     Raises:
-        OSError: neither the environment nor the system names one.
+        OSError: neither the environment nor the system names a folder.
     """
     if chosen := os.environ.get("INTERLACE_CACHE_DIR"):
         return Path(chosen)
@@ -27,16 +27,16 @@ def cache_dir() -> Path:
 
 
 def check_regular(path: Path) -> None:
-    """Raise OSError for a pipe, a device or a folder, whose reader may wait for ever; what is not there passes."""
+    """Raise OSError for a pipe, a device or a folder, whose reader may wait for ever; a missing file passes."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write beside ``path``, then rename: readers see the old file or the new one, never a part.
+    """Write a temporary file next to ``path``, then rename it: readers see the old file or the new one, never a part.
 
-    Where ``path`` is a link, what it names is written and the link stays. A file that is replaced keeps its
-    permissions; a new one has those that the process gives (its umask).
+    If ``path`` is a link, its target is written and the link remains. A file that is replaced keeps its
+    permissions; a new one has those of the process (its umask).
 
     Raises:
         OSError: the file cannot be written or is read-only, or is a device, a pipe or a folder, which a rename would
@@ -49,7 +49,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     if replaced is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     data = content.encode() if isinstance(content, str) else content
-    # A short name of its own, so that a name of full length can be written and no two writers meet.
+    # A short unique name, so that a name of full length can be written and concurrent writers do not collide.
     beside = path.with_name(f".interlace-{secrets.token_hex(8)}{UNFINISHED}")
     try:
         with open(beside, "xb") as file:

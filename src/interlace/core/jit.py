@@ -1,18 +1,18 @@
-"""Functions compiled by numba, whose compiled form stays on disk and is compiled again wherever that is damaged.
+"""Functions compiled by numba and cached on disk; a damaged cache entry is compiled again.
 
     @cached_njit
     def count(path): ...
 
-Numba looks up files beside the module (``__pycache__``), in $NUMBA_CACHE_DIR or in the user's cache, and believes them.
-These files have the same names and places, with three differences:
+Numba looks up files next to the module (``__pycache__``), in $NUMBA_CACHE_DIR or in the user's cache, and trusts them.
+These files have the same names and folders, with three differences:
 
-- Each ends in a checksum, and nothing is unpickled before it is checked.
-- A compiled function is stored with the signature and the source that it belongs to. Two processes that write at the
-  same time can give two functions one name; that is then a miss, not the wrong function.
-- What cannot be read is compiled again, and what cannot be written is not kept.
+- Each ends in a checksum, and nothing is unpickled before the checksum is verified.
+- A compiled function is stored with its signature and source. Two processes that write at the same time can give two
+  functions one name; the result is then a miss, not the wrong function.
+- A file that cannot be read is compiled again, and a function that cannot be written is not cached.
 
-Outside of ``__pycache__``, whose other files Python itself believes, nobody else may have written them
-(``core/store``).
+Python itself trusts the other files in ``__pycache__``. Files in any other folder are used only if nobody else can have
+written them (``core/store``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def cached_njit(function: Function, /) -> Function: ...
 @overload
 def cached_njit(**options: Any) -> Callable[[Function], Function]: ...
 def cached_njit(function: Any = None, /, **options: Any) -> Any:
-    """Compile a function by ``numba.njit`` when it is called first, and keep the result on disk.
+    """Compile a function by ``numba.njit`` on its first call, and cache the result on disk.
 
     Args:
-        function: to compile; None where the decorator is given options.
-        options: of ``numba.njit``, except for ``cache``.
+        function: function to compile; None if the decorator is given options.
+        options: options of ``numba.njit``, except for ``cache``.
     """
     if function is None:
         return lambda each: _compile(each, options)
@@ -53,15 +53,15 @@ def cached_njit(function: Any = None, /, **options: Any) -> Any:
 
 def _compile(function: Any, options: Mapping[str, Any]) -> Any:
     compiled: Any = njit(**options)(function)
-    if compiled is not function:  # as NUMBA_DISABLE_JIT leaves it
-        # Numba has no place to keep it where no folder can be written.
+    if compiled is not function:  # it is the function itself under NUMBA_DISABLE_JIT
+        # Numba has no cache location if no folder can be written.
         with suppress(OSError, RuntimeError):
             compiled._cache = _CheckedCache(function)
     return compiled
 
 
 class _CheckedCache(FunctionCache):
-    """Numba's cache of one function, of which no file and no disk ends a command."""
+    """Numba's cache of one function; file and disk errors count as misses and never reach the caller."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -69,7 +69,7 @@ class _CheckedCache(FunctionCache):
         shared = folder == Path(getfile(function)).parent / "__pycache__"
         with suppress(OSError):
             if not shared and not os.listdir(folder):
-                folder.chmod(0o700)  # numba has just made it, under any umask
+                folder.chmod(0o700)  # numba has just created it, with any umask
         self._cache_file = _CheckedFile(folder, self._impl.filename_base, numbas._source_stamp, shared)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
@@ -89,10 +89,10 @@ class _CheckedFile(IndexDataCacheFile):
     """Index and data of one function.
 
     Args:
-        folder: that the files lie in.
-        base: of their names.
-        stamp: of the function's source.
-        shared: whether files of other users are as good.
+        folder: folder of the files.
+        base: base of their names.
+        stamp: stamp of the function's source.
+        shared: True if files of other users are accepted.
     """
 
     def __init__(self, folder: Path, base: str, stamp: object, shared: bool) -> None:
@@ -128,7 +128,7 @@ class _CheckedFile(IndexDataCacheFile):
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
-        """Open the folder for the time of a block, unless it is shared. Raises UnsafeCacheError, with a warning."""
+        """Open the folder for the duration of a block, unless it is shared. Raises UnsafeCacheError, with a warning."""
         if self._shared:
             yield None
             return
@@ -140,7 +140,7 @@ class _CheckedFile(IndexDataCacheFile):
             raise
 
     def _read(self, path: str) -> Any:
-        """Unpickle a whole file. Raises OSError or ValueError for another one."""
+        """Verify and unpickle a file. Raises OSError or ValueError if it is unreadable or damaged."""
         with self._opened() as folder, open_file(Path(path), folder, own=not self._shared) as number:
             content = read_open(number)
         data, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]

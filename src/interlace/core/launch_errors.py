@@ -1,6 +1,6 @@
-"""Errors of runs on a device: of waits that the watchdog ended, and of launches that ended themselves.
+"""Errors of runs on a device: waits that the watchdog ended, and launches that ended themselves.
 
-``errors`` has all of them too, and the tree.
+``errors`` also exports all of them, and shows the tree.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from interlace.core.base_error import InterlaceError
 
 
 class HangError(InterlaceError):
-    """A wait on the device ended by the watchdog, and with it the run; the next one starts afresh.
+    """A wait on the device was ended by the watchdog, and the run with it; the next run starts from a clean state.
 
     Attributes:
         item: position of the waiting item in the plan's sequence.
         semaphore: index of the semaphore that did not reach its target.
         expected: posts that the wait needed in this run.
         seen: posts of this run that had arrived when the watchdog fired.
-        producer: the tile that never posted, as ``"op 'up', tile (3, 0)"``: what was waited for, or what that waited
-            for in turn. None if all have posted since: too late, or only once waits had ended. Where that cannot be
-            told apart, the first that should have posted.
+        producer: tile that never posted, as ``"op 'up', tile (3, 0)"``: the one waited for, or one that it waited for
+            in turn. None if all have posted since: too late, or only after waits had ended. If these cases cannot be
+            distinguished, the first tile that should have posted.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class HangError(InterlaceError):
 
 
 class LaunchEndedError(InterlaceError):
-    """The one launch ended itself by a trap, as a block came no further; the process has no CUDA context any more.
+    """The megakernel ended itself by a trap because a block made no progress; the process's CUDA context is lost.
 
     Attributes:
-        item: position in the plan's sequence of the item that did not end, or behind which nothing was loaded; -1 if
-            a worker's first was not.
+        item: position in the plan's sequence of the item that did not end, or of the last item before the loads
+            stopped; -1 if not even a worker's first item was loaded.
     """
 
     def __init__(self, message: str, *, item: int) -> None:
@@ -46,11 +46,11 @@ class LaunchEndedError(InterlaceError):
 
 
 class StageCountError(LaunchEndedError):
-    """Two roles of a body of the one launch took different numbers of stages of its ring for an item.
+    """Two roles of a body of the megakernel took different numbers of stages of its ring for an item.
 
     Attributes:
-        item: its position in the plan's sequence.
-        more: stages that a role took beyond those that the loads ahead of waits did; negative if it took fewer.
+        item: position of the item in the plan's sequence.
+        more: stages that a role took in addition to those that the loads ahead of waits took; negative if fewer.
     """
 
     def __init__(self, message: str, *, item: int, more: int) -> None:

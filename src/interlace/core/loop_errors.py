@@ -1,6 +1,6 @@
-"""Errors of kernels of loops: of their text, of the interpreter, and of the proof of what they are rewritten to.
+"""Errors of loop kernels: in their source, in the interpreter, and in the proof of their rewritten form.
 
-``errors`` has all of them too, and the tree.
+``errors`` also exports all of them, and shows the tree.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from interlace.core.base_error import InterlaceError
 
 
 class PipelineError(InterlaceError):
-    """A kernel of loops breaks a rule of the IR."""
+    """A loop kernel breaks a rule of the IR."""
 
 
 class BoxError(PipelineError):
-    """TMA cannot take this box, or this tensor."""
+    """TMA does not support this box, or this tensor."""
 
 
 class DepthError(PipelineError):
-    """Stages or prefetch of a circular buffer mean nothing."""
+    """The stages or the prefetch of a circular buffer are invalid."""
 
 
 class CarriedError(PipelineError):
-    """An iteration depends on an earlier one through what is loaded ahead."""
+    """An iteration depends on an earlier one through data that are loaded ahead."""
 
 
 class ScopeError(PipelineError):
-    """A circular buffer is loaded or used where its loop does not enclose it."""
+    """A circular buffer is loaded or used outside its loop."""
 
 
 class SharedMemoryError(PipelineError):
@@ -37,7 +37,7 @@ class BarrierError(PipelineError):
 
 
 class HazardError(PipelineError):
-    """An interleaving of loader, consumers and copies goes wrong; the message holds it."""
+    """An interleaving of loader, consumers and copies fails; the message contains it."""
 
 
 class OverwriteHazard(HazardError):
@@ -49,11 +49,11 @@ class EarlyReadHazard(HazardError):
 
 
 class StuckHazard(HazardError):
-    """A wait that can no longer complete."""
+    """A wait can no longer complete."""
 
 
 class CountHazard(HazardError):
-    """Bytes or arrivals of a phase differ from what it expects, or something is pending at exit."""
+    """Bytes or arrivals of a phase differ from the expected number, or something is pending at exit."""
 
 
 class SharedBarrierHazard(HazardError):
@@ -65,12 +65,12 @@ class LifetimeHazard(HazardError):
 
 
 class ProxyHazard(HazardError):
-    """What threads wrote is not fenced from the bulk copies that follow, or an initialised barrier from theirs."""
+    """Writes of threads are not fenced from later bulk copies, or a barrier's initialisation from their arrivals."""
 
 
 class StepHazard(HazardError):
-    """A rewritten kernel leaves out a step of its loops, does one twice or in another order, or on another's data."""
+    """A rewritten kernel omits, repeats or reorders a step of its loops, or runs it on the data of another step."""
 
 
 class UnknownHazard(HazardError):
-    """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist there."""
+    """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist at that point."""

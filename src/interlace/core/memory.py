@@ -1,4 +1,4 @@
-"""How much memory there is to take."""
+"""Memory available to the process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 def available_bytes() -> int:
-    """Bytes of memory that this process can take before the system swaps or ends it.
+    """Return the bytes of memory that this process can allocate before the system swaps or kills it.
 
-    The least of what the machine has free, the limit of the process's control group, and the limit of its address
-    space; one that the system does not tell does not count. An estimate: others take memory too.
+    The result is the minimum of the machine's free memory, the limit of the process's control group, and the limit of
+    its address space; unknown values are skipped. It is an estimate, because other processes allocate memory too.
     """
     known = (_free(), _group_limit(), _address_space())
     return min((number for number in known if number is not None), default=sys.maxsize)
 
 
 def _free() -> int | None:
-    """Free memory as Linux counts it, which includes what it only keeps cached; elsewhere all that there is."""
+    """Return Linux's available memory, which includes reclaimable caches; on other systems, all physical memory."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         (line,) = (line for line in lines if line.startswith("MemAvailable:"))

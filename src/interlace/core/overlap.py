@@ -1,4 +1,4 @@
-"""Which pieces of memory share bytes."""
+"""Detection of memory ranges that overlap."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class Piece(NamedTuple):
-    """Where one thing lies.
+    """Range of memory of one object.
 
     Attributes:
-        begin: address of its first byte; 0 for what has no memory.
-        nbytes: how many follow, itself included.
-        written: whether it is written while others are in use.
-        name: what it is called.
+        begin: address of the first byte; 0 for an object without memory.
+        nbytes: length in bytes.
+        written: True if the range is written while others are in use.
+        name: name of the object.
     """
 
     begin: int
@@ -23,13 +23,13 @@ class Piece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Address behind the last byte."""
+        """Address after the last byte."""
         return self.begin + self.nbytes
 
 
 def clash(pieces: Iterable[Piece]) -> tuple[Piece, Piece] | None:
-    """Two pieces that share a byte, at least one of them written; None if there are none."""
-    last = last_written = Piece(0, 0, False, "")  # of those so far, which end last
+    """Return two pieces that share a byte, at least one of them written; None if there are none."""
+    last = last_written = Piece(0, 0, False, "")  # the pieces so far with the highest end
     for piece in sorted(p for p in pieces if p.begin and p.nbytes):
         other = last if piece.written else last_written
         if piece.begin < other.end:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from interlace.core.dtypes import DType
 
-_BLOCK = 1 << 16  # elements; what stands between the steps fits a CPU's caches
+_BLOCK = 1 << 16  # elements; the intermediate values fit a CPU's caches
 
 
 def round_to(values: NDArray[np.floating[Any]], dtype: DType) -> NDArray[np.float32]:
-    """Values rounded to the nearest (ties to even) of ``dtype``, held in float32.
+    """Round values to the nearest (ties to even) of ``dtype``, and return them in float32.
 
     Magnitudes beyond the dtype's range become infinite; NaNs stay NaNs.
     """
@@ -30,10 +30,10 @@ def round_to(values: NDArray[np.floating[Any]], dtype: DType) -> NDArray[np.floa
 
 
 def _to_bf16(single: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """bf16 is the upper half of a float32.
+    """Round to bf16, which is the upper half of a float32.
 
     Adding just under half a step, or half a step if the last kept bit is odd, carries into the upper half exactly when
-    rounding to even goes up.
+    round-to-nearest-even rounds up.
     """
     bits, rounded = single.view(np.uint32), out.view(np.uint32)
     np.right_shift(bits, 16, out=rounded)

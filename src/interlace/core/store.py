@@ -1,11 +1,11 @@
-"""Folders of the user's cache: their files are read and written without following links, and by this user alone.
+"""Folders of the user's cache: files are read and written without following links, and only if this user owns them.
 
     Store("compiled", re.compile(r"[0-9a-f]+"))      <cache folder>/compiled/<name>
 
-What a cache holds is believed or even run, so nobody else may have written it. The cache folder, the folder in it and
-each file must belong to this user, must not be writable by the group or by others, and must be no links. All of this is
-asked of what was opened (``fstat``), so nothing can be exchanged between the question and the use. Otherwise the cache
-counts as absent, with one warning.
+The contents of a cache are trusted or even executed, so nobody else may have written them. The cache folder, the folder
+in it and each file must belong to this user, must not be writable by the group or by others, and must not be links. All
+checks are made on the open file (``fstat``), so nothing can be exchanged between check and use. If a check fails, the
+cache counts as absent, with one warning.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pathlib import Path
 
 from interlace.core.files import UNFINISHED, cache_dir
 
-#: Bytes of a file at most; a larger one is none that was stored here.
+#: Maximum bytes of a file; a larger one was not stored by this module.
 MOST_BYTES = 1 << 30
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nobody need write to a pipe
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # do not block on a pipe without a writer
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY = re.compile(rf"\.interlace-[0-9a-f]{{16}}{re.escape(UNFINISHED)}")
 _ABANDONED_S = 24 * 3600  # a temporary file this old belongs to a process that has died
 
 
 class UnsafeCacheError(OSError):
-    """Somebody else can write what a cache would hand out."""
+    """Another user can write the contents of a cache."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class Store:
     """One folder of the user's cache.
 
     Attributes:
-        folder: its name in the cache folder.
-        names: matches the whole name of each entry; no other file is ever deleted.
+        folder: name of the folder in the cache folder.
+        names: pattern that matches the whole name of each entry; no other file is ever deleted.
     """
 
     folder: str
     names: re.Pattern[str]
 
     def path(self, name: str) -> Path:
-        """Return where an entry lies. Raises OSError where there is no cache folder."""
+        """Return the path of an entry. Raises OSError if there is no cache folder."""
         return cache_dir() / self.folder / name
 
     def read(self, name: str) -> bytes | None:
         """Return the content of an entry and mark it as used; None if it is absent or refused, with a warning.
 
         Raises:
-            OSError: it cannot be read, is too large, or is no regular file.
+            OSError: the entry cannot be read, is too large, or is not a regular file.
         """
         try:
             with self._opened(make=False) as folder, open_file(self.path(name), folder) as number:
                 content = read_open(number)
-                with suppress(OSError):  # a cache that may only be read is as good
+                with suppress(OSError):  # a read-only cache is acceptable
                     os.utime(number)
                 return content
         except FileNotFoundError:
@@ -74,10 +74,10 @@ class Store:
             return None
 
     def write(self, name: str, content: bytes) -> Path:
-        """Write an entry, whole or not at all, in place of an older one; returns its path.
+        """Write an entry atomically, in place of an older one, and return its path.
 
         Raises:
-            OSError: it cannot be written, or the cache is refused (``UnsafeCacheError``).
+            OSError: the entry cannot be written, or the cache is refused (``UnsafeCacheError``).
         """
         path = self.path(name)
         if len(content) > MOST_BYTES:
@@ -91,7 +91,7 @@ class Store:
         return path
 
     def make(self) -> None:
-        """Make the folder and try to write there. Raises OSError as ``write``."""
+        """Create the folder and try to write to it. Raises OSError as ``write``."""
         with self._opened(make=True) as folder:
             name = _temporary()
             try:
@@ -101,9 +101,10 @@ class Store:
                     os.unlink(name, dir_fd=folder)
 
     def prune(self, most: int) -> None:
-        """Delete all entries but the ``most`` that were used last, and what dead processes left unfinished.
+        """Delete all entries except the ``most`` most recently used, and the unfinished files of dead processes.
 
-        Other files, and those of other users, stay; another process may prune at the same time. Raises OSError.
+        Other files, and those of other users, are not touched; another process may prune at the same time.
+        Raises OSError.
         """
         with self._opened(make=False) as folder:
             used: list[tuple[int, str]] = []
@@ -125,11 +126,11 @@ class Store:
 
     @contextmanager
     def _opened(self, *, make: bool) -> Iterator[int]:
-        """Open the folder for the time of a block; ``make`` makes it where it is absent.
+        """Open the folder for the duration of a block; ``make`` creates it if it is absent.
 
         Raises:
-            UnsafeCacheError: it is a link or not this user's alone.
-            OSError: it cannot be opened or made.
+            UnsafeCacheError: the folder is a link, belongs to another user or can be written by others.
+            OSError: the folder cannot be opened or created.
         """
         root = cache_dir()
         if make:
@@ -144,11 +145,11 @@ class Store:
 
 @contextmanager
 def open_folder(path: Path, parent: int | None = None) -> Iterator[int]:
-    """Open a folder, by its name in an open ``parent`` if one is given, for the time of a block.
+    """Open a folder for the duration of a block, by its name in an open ``parent`` if one is given.
 
     Raises:
-        UnsafeCacheError: it is a link or not this user's alone.
-        OSError: it cannot be opened.
+        UnsafeCacheError: the folder is a link, belongs to another user or can be written by others.
+        OSError: the folder cannot be opened.
     """
     name = path if parent is None else path.name
     try:
@@ -166,16 +167,16 @@ def open_folder(path: Path, parent: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def open_file(path: Path, folder: int | None = None, *, own: bool = True) -> Iterator[int]:
-    """Open a regular file for reading, by its name in an open ``folder`` if one is given, for the time of a block.
+    """Open a regular file for reading for the duration of a block, by its name in an open ``folder`` if one is given.
 
     Args:
-        path: of the file.
-        folder: that it lies in.
-        own: refuse a file that is not this user's alone.
+        path: path of the file.
+        folder: descriptor of the open folder that contains it.
+        own: True to refuse a file that belongs to another user or can be written by others.
 
     Raises:
-        UnsafeCacheError: the file is a link or not this user's alone.
-        OSError: it cannot be opened, is too large, or is no regular file.
+        UnsafeCacheError: the file is a link or, with ``own``, is refused.
+        OSError: the file cannot be opened, is too large, or is not a regular file.
     """
     try:
         number = os.open(path if folder is None else path.name, _READ_FLAGS, dir_fd=folder)
@@ -197,13 +198,13 @@ def open_file(path: Path, folder: int | None = None, *, own: bool = True) -> Ite
 
 
 def read_open(number: int) -> bytes:
-    """Return the content of an open file, of which no more than ``MOST_BYTES`` is read."""
+    """Return the content of an open file, at most ``MOST_BYTES`` of it."""
     with open(number, "rb", closefd=False) as file:
         return file.read(MOST_BYTES)
 
 
 def write_new(path: Path, content: bytes, folder: int | None = None, *, mode: int = 0o600) -> None:
-    """Write a file, by its name in an open ``folder`` if one is given, and rename it to ``path`` once it is whole.
+    """Write a file, by its name in an open ``folder`` if one is given, and rename it to ``path`` once it is complete.
 
     A link of that name is replaced and not followed. Raises OSError.
     """
@@ -221,7 +222,7 @@ def write_new(path: Path, content: bytes, folder: int | None = None, *, mode: in
 
 
 def check_own(found: os.stat_result, path: Path) -> None:
-    """Raise UnsafeCacheError for a file or folder that is another user's or that others may write."""
+    """Raise UnsafeCacheError for a file or folder that belongs to another user or that others may write."""
     if found.st_uid != os.geteuid():
         why = f"it belongs to user {found.st_uid}, and this is user {os.geteuid()}"
         raise _refuse(path, why, "set INTERLACE_CACHE_DIR to a folder of your own")
@@ -230,7 +231,7 @@ def check_own(found: os.stat_result, path: Path) -> None:
 
 
 def warn_unsafe(error: UnsafeCacheError) -> None:
-    """Issue a RuntimeWarning about a refused cache, once in a process."""
+    """Issue a RuntimeWarning about a refused cache, once per process."""
     _warn(f"{error.filename!r} is {error.strerror}")
 
 
@@ -249,5 +250,5 @@ def _make_folder(path: str | Path, parent: int | None = None) -> None:
 
 
 def _temporary() -> str:
-    """Return a name that no other writer has."""
+    """Return a name that no other writer uses."""
     return f".interlace-{secrets.token_hex(8)}{UNFINISHED}"

@@ -1,8 +1,8 @@
-"""Numbers in sentences."""
+"""Formatting of numbers in sentences."""
 
 from __future__ import annotations
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 item``, ``12,345 items``."""
+    """Format a count with its noun: ``1 item``, ``12,345 items``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The version of the package, where every room can read it."""
+"""Version of the package, in a module that everything may import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices as data: a file for each known chip, ``DeviceSpec`` for what the package asks of one."""
+"""Devices as data: a file for each known chip, and ``DeviceSpec``, the data that the package needs of a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 H200 = known_chips()["h200"]
 H100 = known_chips()["h100"]
-#: Stands in where there is no GPU.
+#: Device used if there is no GPU.
 CPU = chip("cpu")
-#: The GPU that plans and kernels are for where none is named and none is here.
+#: GPU that plans and kernels target if none is named and none is present.
 DEFAULT_GPU = H200

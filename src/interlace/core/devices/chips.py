@@ -1,7 +1,7 @@
-"""The chips that are known, one data file each beside this module, and the spec of any other GPU.
+"""Known chips, one data file each next to this module, and specs derived for other GPUs.
 
-Where a chip's file names another one as ``like``, what it leaves out is that one's, scaled. Worked example, a GPU with
-108 SMs at 1.41 GHz, 40 MiB of L2 and a bus of 2.0 TB/s after an H200 (132 SMs at 1.98 GHz, 60 MiB, 4.8 TB/s):
+If a chip's file names another chip as ``like``, missing values are those of that chip, scaled. Worked example, a GPU
+with 108 SMs at 1.41 GHz, 40 MiB of L2 and a bus of 2.0 TB/s, from an H200 (132 SMs at 1.98 GHz, 60 MiB, 4.8 TB/s):
 
     bf16            790 TFLOP/s * 108 / 132 * 1.41 / 1.98 = 460 TFLOP/s
     memory          4.53 TB/s * 2.0 / 4.8 = 1.89 TB/s
@@ -22,13 +22,13 @@ from interlace.core.devices.spec import L2, DeviceSpec, Latencies, Stages
 from interlace.core.errors import DeviceDataError
 
 _FOLDER = Path(__file__).parent
-#: What names a device and says nothing of its speed.
+#: Attributes that identify a spec and carry no measured value.
 _IDENTITY = ("name", "like", "derived")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Properties:
-    """What a driver tells of a GPU; attributes as in ``DeviceSpec``, rates 0 where it does not tell."""
+    """Properties of a GPU that a driver reports; attributes as in ``DeviceSpec``, rates 0 if they are not reported."""
 
     name: str
     capability: tuple[int, int]
@@ -40,10 +40,10 @@ class Properties:
 
 
 def chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
-    """The chip of a data file, such as ``h200``.
+    """Load the spec of a chip from its data file, such as ``h200``.
 
     Raises:
-        DeviceDataError: there is no such file, or it lacks a value, or has one too many.
+        DeviceDataError: the file does not exist, lacks a value, or has an unknown one.
     """
     path = folder / f"{key}.toml"
     try:
@@ -65,23 +65,23 @@ def chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
 
 
 def chips(folder: Path = _FOLDER) -> Mapping[str, DeviceSpec]:
-    """All GPUs with a data file, by its name."""
+    """Load all GPUs with a data file, by the file's name."""
     found = {key: chip(key, folder) for key in _keys(folder)}
     return {key: spec for key, spec in found.items() if spec.architecture}
 
 
 @cache
 def known_chips() -> Mapping[str, DeviceSpec]:
-    """Those of the package."""
+    """Return the GPUs whose data files are part of the package."""
     return chips()
 
 
 def scaled(like: DeviceSpec, own: Properties) -> DeviceSpec:
-    """The spec of a GPU after one that is known; all that a driver does not tell is marked as derived.
+    """Derive the spec of a GPU from a known one; all attributes that a driver does not report are marked as derived.
 
-    Matrix rates go with SMs and their clock, the rates of one SM with its clock, memory with its bus, the sides of the
-    cache with the cache. Latencies, what stages cost and what a lone SM gets from memory, which is latency too, stay as
-    they are.
+    Matrix rates scale with the number and clock of the SMs, the rates of one SM with its clock, memory bandwidth with
+    the bus, and the sides of the cache with its size. Latencies, stage costs and the memory bandwidth of a lone SM,
+    which latency also limits, are not scaled.
     """
     clock = own.clock_hz / like.clock_hz if own.clock_hz else 1.0
     bus = own.bus_bytes_per_s / like.bus_bytes_per_s if own.bus_bytes_per_s else 1.0
@@ -103,10 +103,11 @@ def scaled(like: DeviceSpec, own: Properties) -> DeviceSpec:
 
 
 def spec_for(own: Properties) -> DeviceSpec:
-    """The spec of a GPU that the driver describes like this.
+    """Return the spec of a GPU that the driver describes as ``own``.
 
-    A known chip has its own. For any other GPU, which nobody measured, the nearest known one stands in, ``scaled``: the
-    one of the nearest compute capability, among those the one whose memory per SM is the nearest.
+    A known chip has its own spec. Any other GPU is unmeasured and gets the spec of the nearest known one, ``scaled``.
+    The nearest has the closest compute capability and, among equals, the closest memory bandwidth per SM (or L2 size,
+    if the driver does not report the bandwidth).
     """
     known = known_chips().values()
     same = next((spec for spec in known if (spec.name, spec.sms) == (own.name, own.sms)), None)
@@ -121,7 +122,7 @@ def _distance(spec: DeviceSpec, own: Properties) -> tuple[float, float]:
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a file as attributes of a spec."""
+    """Return the values of a file as attributes of a spec."""
     given = {name: value for name, value in data.items() if name != "like"}
     given["capability"] = tuple(data["capability"])
     for name, kind in (("l2", L2), ("latencies", Latencies), ("stages", Stages)):

@@ -1,4 +1,4 @@
-"""What a planner and a compiler need to know about a device, as data."""
+"""Properties of a device that a planner and a compiler need, as data."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from interlace.core.dtypes import DType, bf16
 
 @dataclass(frozen=True)
 class Latencies:
-    """What an item costs besides bytes and FLOPs, in nanoseconds on an idle device.
+    """Costs of an item in addition to bytes and FLOPs, in nanoseconds on an idle device.
 
     Attributes:
         post_ns: barrier and release add of an item that posts, or of a part that arrives.
-        wait_ns: a wait that is met already: its row, one poll, a barrier.
-        hand_over_ns: from before a post to behind the wait that it ends.
-        word_ns: from an item's end to where others have what it left as words, in place of a post, a hand-over and a
-            fill.
-        ticket_ns: drawing a ticket and telling all threads.
-        fill_ns: from an item's first loads to its first multiplication.
-        launch_ns: from the end of a kernel to the start of the next in a CUDA graph.
+        wait_ns: a wait that is already met: its row, one poll, a barrier.
+        hand_over_ns: hand-off latency, from before a post until after the wait that it ends.
+        word_ns: time from an item's end until other items have its output as LL words, in place of a post, a hand-off
+            and a fill.
+        ticket_ns: claiming a ticket and broadcasting it to all threads.
+        fill_ns: time from an item's first loads to its first multiplication.
+        launch_ns: time from the end of a kernel to the start of the next in a CUDA graph.
     """
 
     post_ns: float
@@ -33,11 +33,11 @@ class Latencies:
 
 @dataclass(frozen=True)
 class L2:
-    """The last-level cache as the simulation takes it; see ``sim/l2``.
+    """Last-level cache as modelled by the simulation; see ``sim/l2``.
 
     Attributes:
-        sides: parts of the cache, each near an equal share of the SMs.
-        side_bytes: what one part holds.
+        sides: number of parts of the cache, each near an equal share of the SMs.
+        side_bytes: capacity of one part.
     """
 
     sides: int
@@ -46,15 +46,15 @@ class L2:
 
 @dataclass(frozen=True)
 class Stages:
-    """What items of the one launch cost besides what they multiply and load; see ``kernels/matmul/walk_cost``.
+    """Costs of a megakernel's items in addition to multiplying and loading; see ``kernels/matmul/walk_cost``.
 
     Attributes:
-        least_ns: of a stage of the ring.
-        each_ns: of a stage, beside whatever else it takes.
-        epilogue_bytes_per_s: of a tile's float32 sums.
-        turned: how much longer that takes where weights are the tensor core's 64-row operand.
-        saturating: share of the SMs that have all of memory's rate.
-        shallow: how much longer weights take, as a part, with hardly any of them under way.
+        least_ns: minimum duration of a stage of the ring.
+        each_ns: fixed cost of a stage, added to its other costs.
+        epilogue_bytes_per_s: epilogue rate for a tile's float32 sums.
+        turned: factor on the epilogue's time if weights are the tensor core's 64-row operand (swap-AB).
+        saturating: share of the SMs that reaches the full memory rate.
+        shallow: fraction by which weights take longer with hardly any of them in flight.
     """
 
     least_ns: float
@@ -67,31 +67,31 @@ class Stages:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpec:
-    """One device.
+    """Properties of one device.
 
     Attributes:
-        name: as the driver reports it.
-        capability: compute capability of a GPU, major and minor; (0, 0) of a CPU.
-        architecture: what CUDA C++ is compiled for, such as ``sm_90a``; empty of a CPU.
-        sms: streaming multiprocessors (on a CPU: workers that the simulation uses).
+        name: name as the driver reports it.
+        capability: compute capability of a GPU, major and minor; (0, 0) for a CPU.
+        architecture: target architecture of CUDA C++, such as ``sm_90a``; empty for a CPU.
+        sms: number of streaming multiprocessors (on a CPU: workers that the simulation uses).
         smem_bytes: shared memory that one thread block may use.
         l1_bytes: L1 cache and shared memory of one SM together.
         register_bytes: registers of one SM.
         l2_bytes: size of the last-level cache, as the driver reports it.
         clock_hz: highest clock of the SMs.
-        bus_bytes_per_s: what the memory bus could move.
+        bus_bytes_per_s: theoretical bandwidth of the memory bus.
         dram_bytes_per_s: read bandwidth that a streaming kernel reaches.
         rates: (dtype's name, FLOP/s that a large dense matmul reaches) of dtypes, bf16 at least.
-        sm_dram_bytes_per_s: most that one SM reads from memory while the others are idle.
-        sm_l2_bytes_per_s: most that one SM reads through the L2, whether it hits or not.
-        sm_miss_bytes_per_s: what bytes from memory cost an SM besides, below any ceiling, as a rate.
-        sm_sum_bytes_per_s: rate at which an SM stores and loads partial sums, while it multiplies nothing.
-        speed_spread: by which part the slowest SM is slower than the fastest on the same work.
-        l2: how that cache behaves.
-        latencies: what an item costs besides.
-        stages: what it costs by the one launch's ring.
+        sm_dram_bytes_per_s: maximum read bandwidth of one SM from memory while the others are idle.
+        sm_l2_bytes_per_s: maximum read bandwidth of one SM through the L2, for hits and misses.
+        sm_miss_bytes_per_s: additional cost of an SM's bytes from memory, below any ceiling, as a rate.
+        sm_sum_bytes_per_s: rate at which an SM stores and loads partial sums while it does not multiply.
+        speed_spread: fraction by which the slowest SM is slower than the fastest on the same work.
+        l2: model of the last-level cache.
+        latencies: costs of an item in addition to bytes and FLOPs.
+        stages: costs of an item in the ring of the megakernel.
         like: name of the chip from which ``derived`` were scaled, empty if there are none.
-        derived: attributes that nobody measured on this device, by the rules of ``scaled``.
+        derived: attributes that were not measured on this device but derived by the rules of ``scaled``.
     """
 
     name: str
@@ -118,18 +118,18 @@ class DeviceSpec:
     derived: tuple[str, ...] = ()
 
     def flops_per_s(self, dtype: DType) -> float:
-        """Dense matrix rate in a dtype: as measured, else that in bf16 times the dtype's ``rate``."""
+        """Return the dense matrix rate in a dtype: the measured one, or the bf16 rate times the dtype's ``rate``."""
         rates = dict(self.rates)
         return rates.get(dtype.name, rates[bf16.name] * dtype.rate)
 
     @property
     def on_chip_bytes(self) -> int:
-        """Everything that can hold data on this side of DRAM."""
+        """Total capacity of all on-chip memory: L2, L1 and shared memory, and registers."""
         return self.l2_bytes + self.sms * (self.l1_bytes + self.register_bytes)
 
     @property
     def estimated(self) -> str:
-        """Which ceilings nobody measured, as one sentence; empty if there are none."""
+        """Sentence that names the ceilings that were not measured; empty if all were."""
         ceilings = {"dram_bytes_per_s": "the rate of memory", "rates": "the rate of matmuls"}
         unknown = [what for name, what in ceilings.items() if name in self.derived]
         if not unknown:
