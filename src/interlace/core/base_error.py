@@ -7,7 +7,7 @@ class InterlaceError(Exception):
     """Base of every error raised on purpose by this package; instances can be pickled between processes."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By default, pickle calls the class with only the message.
+        # The default implementation makes pickle call the class with only the message.
         return _bare, (type(self), *self.args), vars(self)
 
 

@@ -65,7 +65,7 @@ class LifetimeHazard(HazardError):
 
 
 class ProxyHazard(HazardError):
-    """Writes of threads are not fenced from later bulk copies, or a barrier's initialisation from their arrivals."""
+    """Writes of threads are not fenced from later bulk copies, or a barrier's initialisation from copies on it."""
 
 
 class StepHazard(HazardError):

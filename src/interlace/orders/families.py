@@ -1,4 +1,4 @@
-"""The named families of orders, as walks: starting points and baselines of a search.
+"""Named families of orders, as walks: starting points and baselines of a search.
 
 Over undivided panels, a walk is an order. Over panels in chunks there is one more choice: the direction of a tile along
 K. ``Sawtooth`` alternates the direction from tile to tile. A tile then begins with the chunks that the previous one

@@ -1,4 +1,4 @@
-"""The simulated machine: turns a plan, the costs of its items and a device into a trace.
+"""Simulated machine: turns a plan, the costs of its items and a device into a trace.
 
 Each of W workers holds one item at a time and takes the next when it has ended. The steps of an item:
 
