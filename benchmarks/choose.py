@@ -30,7 +30,7 @@ from interlace.deploy.table import Row, Table
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.kernels.base import power_of_two
 
-MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
+MEASURES = ("csrc/ops/matmul", "deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
 PROTOCOL = (
     "every model of the table left out in turn and judged by the others; ratio is the library's time over the "
     "launch's, back to back, in a layer or in a compiled one, whichever is least, and 1 where the library is chosen"

@@ -24,6 +24,7 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.policies.setting import Setting
 
 MEASURES = (
+    "csrc",
     "executors/one_launch.py",
     "executors/table.py",
     "kernels/abi",

@@ -20,7 +20,7 @@ from interlace.kernels.cuda.compiler import compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 
-MEASURES = ("kernels/cuda/ptx.py",)
+MEASURES = ("csrc/ptx.cuh", "kernels/cuda/ptx.py")
 PROTOCOL = (
     "a block of 256 threads on each SM, 64 times each, every two microseconds; cycles of the SM as nanoseconds at the "
     "rate that it had meanwhile, median and 95th percentile of all"

@@ -39,7 +39,7 @@ PROTOCOL = (
     "weights of experts that are hit over the rate of memory; products over that of the tensor cores"
 )
 #: What decides the figures beside what is launched: the text of products, and tilings.
-MEASURES = "kernels/matmul", "workloads/moe.py"
+MEASURES = "csrc/ops", "kernels/matmul", "workloads/moe.py"
 PRESETS = "mixtral-8x7b", "deepseek-moe-16b"
 TOKENS = 1, 16, 64, 4096
 CASES = [

@@ -51,6 +51,7 @@ from interlace.workloads.ffn import FFN, FFNShape, ffn
 
 MEASURES = (
     "core/devices",
+    "csrc",
     "deploy",
     "executors/device.py",
     "executors/one_launch.py",

@@ -31,7 +31,7 @@ from interlace.loops.cuda.compiled import Compiled, compile_kernel
 from interlace.loops.ir.statements import LoopKernel
 from interlace.loops.rewrite.circular import circular_buffer
 
-MEASURES = ("kernels/cuda", "loops/cuda", "loops/frontend", "loops/ir", "loops/rewrite")
+MEASURES = ("csrc/loops", "csrc/ptx.cuh", "kernels/cuda", "loops/cuda", "loops/frontend", "loops/ir", "loops/rewrite")
 RIVALS = Path(__file__).parent / "rivals"
 SIDE = 32768  # squared, in fp32: 4 GiB
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8)

@@ -24,7 +24,8 @@ STEM = f"{PROJECT['name']}-{PROJECT['version']}"
 #: Imports the package from where it was installed, and reads what is no Python.
 READ = """
 import importlib.metadata, importlib.resources, pkgutil, sys
-import interlace, interlace.loops, interlace.orders.exact, interlace.tune
+import interlace, interlace.csrc, interlace.loops, interlace.orders.exact, interlace.tune
+assert "DEVICE" in interlace.csrc.read_header("ptx.cuh")
 assert interlace.__file__.startswith(sys.prefix), interlace.__file__
 typed = importlib.resources.files("interlace").joinpath("py.typed").is_file()
 print(importlib.metadata.version("interlace"), interlace.H200.sms, interlace.H100.sms, typed)
@@ -79,7 +80,7 @@ def test_the_wheel_has_the_package_and_nothing_else(made: tuple[Path, Path]) -> 
     with zipfile.ZipFile(made[1]) as wheel:
         names = {name for name in wheel.namelist() if not name.startswith(f"{STEM}.dist-info/")}
     assert names == files
-    assert {"interlace/py.typed", "interlace/core/devices/h200.toml"} <= names
+    assert {"interlace/py.typed", "interlace/core/devices/h200.toml", "interlace/csrc/ptx.cuh"} <= names
 
 
 def test_a_fresh_environment_runs_the_wheel(made: tuple[Path, Path], tmp_path: Path) -> None:

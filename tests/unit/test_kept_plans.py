@@ -184,6 +184,7 @@ def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(
     known = kept.sources(folder("a", ("x.py", "1"), ("y/z.py", "2")))
     assert known == kept.sources(folder("b", ("x.py", "1"), ("y/z.py", "2"), ("data.json", "3")))
     others = [(("x.py", "1"), ("y/z.py", "3")), (("x.py", "1"), ("y/w.py", "2")), (("x.py", "1"),)]
+    others.append((("x.py", "1"), ("y/z.py", "2"), ("csrc/h.cuh", "3")))
     assert known not in [kept.sources(folder(f"c{n}", *files)) for n, files in enumerate(others)]
     assert kept.sources(tmp_path / "none") is None
 

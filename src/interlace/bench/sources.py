@@ -15,9 +15,10 @@ from interlace.graph.graph import Graph
 from interlace.kernels.base import kernel_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
-#: Suffixes of modules and of data files, such as chip specs and measured tables.
-SUFFIXES = (".py", ".toml", ".json")
+#: Suffixes of modules, CUDA headers and data files, such as chip specs and measured tables.
+SUFFIXES = (".py", ".cuh", ".inc", ".toml", ".json")
 _LAUNCHES = (  # sources that every launch depends on
+    "csrc",
     "executors",
     "kernels/abi",
     "kernels/base.py",

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from interlace.core.devices import DeviceSpec
+from interlace.csrc import read_header
 from interlace.executors.gpu import open_device
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel
@@ -17,30 +18,7 @@ _BULK = (9, 0)  # compute capability that the kernel requires
 _BOX_BYTES, _STAGES = 32 << 10, 6
 _THREADS, _BARRIER_BYTES = 32, 8
 _HEAD = f"constexpr int STAGES = {_STAGES}, BOX_BYTES = {_BOX_BYTES};\n"
-_TEXT = r"""
-extern __shared__ __align__(1024) unsigned char shared_memory[];
-
-// Each block reads an equal share of the boxes into its shared memory and drops them. The next stream may begin as soon
-// as an SM has room: what is read here nobody writes.
-extern "C" __global__ void __launch_bounds__(32, 1) stream(const unsigned char* source, long long boxes) {
-  const unsigned slots = shared_address(shared_memory), full = slots + STAGES * BOX_BYTES;
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (threadIdx.x) return;
-  for (int s = 0; s < STAGES; ++s) mbarrier_init(full + 8 * s, 1);
-  fence_mbarrier_init();
-  const long long first = blockIdx.x * boxes / gridDim.x;
-  const int mine = (int)((blockIdx.x + 1) * boxes / gridDim.x - first);
-  for (int n = 0; n < mine + STAGES; ++n) {
-    const int s = n % STAGES;
-    if (n >= STAGES && n - STAGES < mine) mbarrier_wait(full + 8 * s, (n / STAGES - 1) & 1);
-    if (n < mine) {
-      mbarrier_arrive_expect_tx(full + 8 * s, BOX_BYTES);
-      bulk_load(slots + s * BOX_BYTES, source + (first + n) * BOX_BYTES, BOX_BYTES, full + 8 * s,
-                evict_first());
-    }
-  }
-}
-"""
+_TEXT = read_header("stream.cuh")
 
 
 def stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[], None] | None:

@@ -52,6 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from interlace.csrc import read_header
 from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import ALONE, Cluster
 from interlace.launch.cluster import TICKETS
@@ -80,201 +81,25 @@ EMPTY = -2
 #: Items that a block holds at most where it takes them late.
 HELD = 2
 
-_DRAW = r"""
-// By a warp.
-DEVICE unsigned long long draw(const Launch& launch) {
-  unsigned long long ticket = 0;
-  if (first_lane()) ticket = atomicAdd(launch.starts, 1ull);
-  return __shfl_sync(0xffffffff, ticket, 0);
-}
-"""
+_DRAW = read_header("dispatch/claim.cuh")
 
-_PUBLISH = r"""
-// By a warp.
-DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
-  if (!first_lane()) return;
-  random_delay(launch, item, 1);
-  add_release(launch.semaphores + semaphore);
-}
-"""
+_PUBLISH = read_header("dispatch/publish.cuh")
 
-_COUNTER = r"""
-struct Counter {
-  unsigned long long first;  // of this run
-  unsigned long long in_sight;
-  int next;  // row of the next item, -1 while it is not drawn
-  DEVICE unsigned begin(const Launch& launch) {
-    const unsigned long long ticket = draw(launch), run = ticket / launch.programs;
-    first = run * launch.programs;
-    in_sight = 0;
-    next = (int)(ticket - first);
-    return (unsigned)run;
-  }
-  // The next ticket, from 0 in each run.
-  DEVICE int ticket(const Launch& launch) {
-    const int number = next >= 0 ? next : (int)(draw(launch) - first);
-    next = -1;
-    return number;
-  }
-  DEVICE int known() { return -1; }
-  // A ticket drawn late balances the load. But once others have drawn all items, this block's next ticket is none
-  // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin.
-  DEVICE void look(const Launch& launch) {
-    if (!DEPENDENT_LAUNCH || next >= 0) return;
-    if (__shfl_sync(0xffffffff, in_sight, 0) >= first + launch.count) {
-      next = (int)(draw(launch) - first);
-      launch_dependents();
-    }
-    in_sight = *(volatile unsigned long long*)launch.starts;
-  }
-};
-"""
+_COUNTER = read_header("dispatch/counter.cuh")
 
-_TICKET = r"""
-struct Tickets : Counter {
-  DEVICE int take(const Launch& launch, int sent) {
-    const int row = ticket(launch);
-    return row < launch.count ? row : -1;
-  }
-};
-"""
+_TICKET = read_header("dispatch/ticket.cuh")
 
-_LATE_TICKET = r"""
-struct Tickets : Counter {
-  DEVICE int take(const Launch& launch, int sent) {
-    if (next < 0) {
-      await_finished(launch, sent, HELD - 1);
-      const int row = (int)(*(volatile unsigned long long*)launch.starts - first);
-      const bool last = row < launch.count && row + (int)gridDim.x > launch.count;
-      if (LAST_ALONE && last && waits_for_none(launch, row)) await_finished(launch, sent, 0);
-    }
-    const int row = ticket(launch);
-    return row < launch.count ? row : -1;
-  }
-};
-"""
+_LATE_TICKET = read_header("dispatch/late_ticket.cuh")
 
-_STATIC = r"""
-struct Tickets {
-  int next, end;
-  DEVICE unsigned begin(const Launch& launch) {
-    next = launch.lists[blockIdx.x];
-    end = launch.lists[blockIdx.x + 1];
-    return (unsigned)(draw(launch) / launch.programs);
-  }
-  DEVICE int take(const Launch& launch, int sent) { return next < end ? next++ : -1; }
-  DEVICE int known() { return next < end ? next : -1; }
-  DEVICE void look(const Launch& launch) {}
-};
-"""
+_STATIC = read_header("dispatch/static.cuh")
 
-_HYBRID = r"""
-struct Tickets {
-  unsigned run;
-  int next, end;
-  DEVICE unsigned begin(const Launch& launch) {
-    next = launch.lists[blockIdx.x];
-    end = launch.lists[blockIdx.x + 1];
-    return run = (unsigned)(draw(launch) / launch.programs);
-  }
-  // Each block draws one ticket too many.
-  DEVICE int take(const Launch& launch, int sent) {
-    if (next < end) return next++;
-    await_finished(launch, sent, HELD - 1);
-    const int first = launch.lists[launch.programs], count = launch.lists[launch.programs + 1] - first;
-    const unsigned drawn = run * (unsigned)(count + launch.programs);  // in runs before
-    const int left = count - (int)(*(volatile unsigned*)(launch.heads + launch.programs) - drawn);
-    const bool last = left > 0 && left <= launch.programs;
-    if (LAST_ALONE && last && waits_for_none(launch, first + count - left)) await_finished(launch, sent, 0);
-    unsigned place = 0;
-    if (first_lane()) place = atomicAdd(launch.heads + launch.programs, 1u);
-    place = __shfl_sync(0xffffffff, place, 0) - drawn;
-    return (int)place < count ? first + (int)place : -1;
-  }
-  DEVICE int known() { return next < end ? next : -1; }
-  DEVICE void look(const Launch& launch) {}
-};
-"""
+_HYBRID = read_header("dispatch/hybrid.cuh")
 
 _FINISHED = f"\nconstexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;\n"
 
-_WAITS = r"""
-// Whether an item waits for no other, nor for parts of its tile.
-DEVICE bool waits_for_none(const Launch& launch, int row) {
-  const ItemRow& item = launch.items[row];
-  return item.wait_lo == item.wait_hi && (item.parts < 2 || item.split >= 0);
-}
-"""
+_WAITS = read_header("dispatch/waits.cuh")
 
-_QUEUE = r"""
-struct Tickets : Counter {
-  unsigned run;
-  DEVICE unsigned begin(const Launch& launch) { return run = Counter::begin(launch); }
-  // How many items came to the queue in this run.
-  DEVICE int filled(const Launch& launch) {
-    const int ready = launch.queue.ready;
-    return ready + (int)(*(volatile unsigned*)launch.queue.tail - run * (unsigned)(launch.count - ready));
-  }
-  DEVICE int take(const Launch& launch, int sent) {
-    await_finished(launch, sent, HELD - 1);
-    const int drawn = (int)(*(volatile unsigned long long*)launch.starts - first);
-    // What is not there yet another block may be the first to have time for.
-    if (next < 0 && (drawn >= filled(launch) || LAST_ALONE && drawn + (int)gridDim.x > launch.count)) {
-      await_finished(launch, sent, 0);
-    }
-    const int number = ticket(launch), place = number - launch.queue.ready;
-    if (number >= launch.count) return -1;
-    if (place < 0) return launch.queue.first[number];
-    const volatile unsigned long long* const at = launch.queue.slots + place;
-    unsigned long long slot = *at, since = 0;
-#pragma unroll 1
-    for (unsigned tries = 1; __shfl_sync(0xffffffff, (unsigned)(slot >> 32), 0) != run + 1; ++tries) {
-      __nanosleep(32);
-      slot = *at;
-      if (tries % 64) continue;
-      if (!since) since = nanoseconds();
-      const bool over = nanoseconds() - since > launch.timeout_ns;
-      if (over && first_lane()) give_up(launch, number, EMPTY, launch.count, filled(launch));
-      if (__any_sync(0xffffffff, over || load_relaxed(launch.fault))) return -1;
-    }
-    return __shfl_sync(0xffffffff, (int)slot, 0);
-  }
-};
-// By a warp: the items of a group come to the queue.
-DEVICE void push(const Launch& launch, unsigned run, int group) {
-  const Queue& queue = launch.queue;
-  const int begin = queue.members[group], count = queue.members[group + 1] - begin;
-  unsigned place = 0;
-  if (first_lane()) place = atomicAdd(queue.tail, (unsigned)count);
-  place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(launch.count - queue.ready);
-#pragma unroll 1
-  for (int n = threadIdx.x % 32; n < count; n += 32) {
-    *(volatile unsigned long long*)(queue.slots + place + n) =
-        (unsigned long long)(run + 1) << 32 | (unsigned)queue.rows[begin + n];
-  }
-}
-// By a warp.
-DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
-  const Queue& queue = launch.queue;
-  const int lane = threadIdx.x % 32;
-  unsigned posts = 0;
-  if (first_lane()) {
-    random_delay(launch, item, 1);
-    posts = fetch_add_release(launch.semaphores + semaphore) + 1;
-  }
-  if (__shfl_sync(0xffffffff, posts, 0) != (item.run + 1) * (unsigned)queue.posts[semaphore]) return;
-  const int end = queue.wakes[semaphore + 1];
-#pragma unroll 1
-  for (int n = queue.wakes[semaphore]; n < end; n += 32) {
-    const int group = n + lane < end ? queue.groups[n + lane] : -1;
-    bool met = false;
-    if (group >= 0) met = atomicAdd(queue.met + group, 1u) + 1 == (item.run + 1) * (unsigned)queue.missing[group];
-    unsigned ready = __ballot_sync(0xffffffff, met);
-#pragma unroll 1
-    for (; ready; ready &= ready - 1) push(launch, item.run, __shfl_sync(0xffffffff, group, __ffs((int)ready) - 1));
-  }
-}
-"""
+_QUEUE = read_header("dispatch/queue.cuh")
 
 _TEXTS: Mapping[Dispatch, str] = {
     Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,

@@ -45,6 +45,7 @@ from interlace.planner.build import Choices, build
 #: Ops of a graph from which on a plan is kept; those of fewer are planned and proved in a fraction of a second.
 MANY = 32
 _SCHEMA = 1  # of the records: another number where others are kept
+_SOURCES = ".cuh", ".py"
 _PACKAGE = __name__.partition(".")[0]
 _BEGAN = time.time()  # what runs was imported then or, by files that have not changed since, later
 
@@ -107,9 +108,12 @@ def _key(what: Callable[[], Mapping[str, Any]]) -> str | None:
 
 @cache
 def sources(folder: Path) -> str | None:
-    """A hash of all Python files below a folder; None if there are none, or if one changed after this was imported."""
+    """Hash all sources below a folder: Python and CUDA C++.
+
+    Returns None if there are none, or if one changed after this was imported.
+    """
     found = hashlib.sha256()
-    files = sorted(folder.rglob("*.py"))
+    files = sorted(file for suffix in _SOURCES for file in folder.rglob(f"*{suffix}"))
     try:
         for file in files:
             times = file.stat()

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from interlace.csrc import read_header
+
 #: Of each C type, what ctypes and NumPy call it.
 SCALARS: dict[str, tuple[Any, str]] = {
     "unsigned char": (ctypes.c_ubyte, "u1"),
@@ -32,11 +34,7 @@ SCALARS: dict[str, tuple[Any, str]] = {
     "unsigned long long": (ctypes.c_ulonglong, "u8"),
 }
 #: Stands before the texts of structs: without its headers NVRTC has no ``offsetof``.
-OFFSETOF = """
-#ifndef offsetof
-#define offsetof(type, field) __INTADDR__(&(((type*)0)->field))
-#endif
-"""
+OFFSETOF = read_header("offsetof.cuh")
 _POINTER = (ctypes.c_void_p, "u8")
 
 

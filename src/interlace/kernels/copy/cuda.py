@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
+from interlace.csrc import read_header
 from interlace.kernels.text import TextBody
 
 COPY_TEXT = TextBody(
-    r"""
-// A tile in pieces V of one or more elements T.
-template <class V, class T> DEVICE void copy_pieces(T* y, const T* x, const Tile& tile, int m, int n) {
-  constexpr int EACH = sizeof(V) / sizeof(T), ROW = BN / EACH;
-  for (int piece = thread(); piece < BM * ROW; piece += THREADS) {
-    const int row = tile.i * BM + piece / ROW, column = tile.j * BN + piece % ROW * EACH;
-    const long long at = (long long)row * n + column;
-    if (row < m && column < n) *reinterpret_cast<V*>(y + at) = *reinterpret_cast<const V*>(x + at);
-  }
-}
-template <class T> DEVICE void copy_elements(T* y, const T* x, const Tile& tile, int m, int n) {
-  constexpr int EACH = sizeof(int4) / sizeof(T);
-  const unsigned long long both = (unsigned long long)x | (unsigned long long)y;
-  if constexpr (BN % EACH == 0)
-    if (n % EACH == 0 && both % sizeof(int4) == 0) return copy_pieces<int4>(y, x, tile, m, n);
-  copy_pieces<T>(y, x, tile, m, n);
-}
-DEVICE void copy_tile(const Tile& tile, const Arguments& a) { copy_elements(a.y, a.x, tile, a.M, a.N); }
-""",
+    read_header("ops/copy.cuh"),
     "copy_tile",
     constants=("BM", "BN"),
     proved=True,

@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
+from interlace.csrc import read_header
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
 _MOST_WARPS = 8
 #: Behind ``ROWS``: the sum of what all threads have, in the same order every time.
-_SUM = r"""
-DEVICE float block_sum(float mine, float* each) {
-  mine = warp_sum(mine);
-  if (lane_of() == 0) each[warp_of()] = mine;
-  synchronise_block();
-  float sum = 0.0f;
-  for (int warp = 0; warp < WARPS; ++warp) sum += each[warp];
-  return sum;
-}
-"""
+_SUM = read_header("ops/quadrature/block_sum.cuh")
 
 REFINE_TEXT = TextBody(
     ROWS
     + _SUM
-    + r"""
-DEVICE void refine_tile(const Tile& tile, const Arguments& a) {
-  const int halves = 2 * (a.BASE + tile.i) + 1;
-  bool split = false;
-  float value = 0.0f;
-  if (!a.wanted || a.wanted[a.BASE + tile.i]) {
-    float fine = 0.0f, coarse = 0.0f;
-    const float each = 1.0f / a.POINTS;
-    // All threads have something of peaks times points: there are few points.
-#pragma unroll 4
-    for (int n = thread(); n < (a.POINTS + 1) * a.PEAKS; n += THREADS) {
-      const int k = n / a.PEAKS, p = n % a.PEAKS;
-      const float w = a.width[p], d = (tile.i + k * each) * a.LENGTH - a.centre[p];
-      const float height = w / (w * w + d * d);
-      const bool end = k == 0 || k == a.POINTS;
-      fine += height * (end ? 1 : k % 2 ? 4 : 2);
-      if (k % 2 == 0) coarse += height * (end ? 1 : k % 4 ? 4 : 2);
-    }
-    const float step = a.LENGTH / (3 * a.POINTS);
-    fine = step * block_sum(fine, scratch<float>());
-    coarse = 2 * step * block_sum(coarse, scratch<float>() + WARPS);
-    const float off = fine - coarse;
-    split = !a.LAST && (off > 15 * a.TOLERANCE || -off > 15 * a.TOLERANCE);
-    if (!split) value = fine + off / 15;
-  }
-  if (thread() != 0) return;
-  a.value[a.BASE + tile.i] = value;
-  int* const more = (int*)a.more;  // null has a type of its own
-  if (more) more[halves] = more[halves + 1] = split;
-}
-""",
+    + read_header("ops/quadrature/refine.cuh"),
     "refine_tile",
     optional=("wanted", "more"),
     scratch_bytes=lambda op: 2 * 4 * _MOST_WARPS,
@@ -61,15 +23,7 @@ DEVICE void refine_tile(const Tile& tile, const Arguments& a) {
 TOTAL_TEXT = TextBody(
     ROWS
     + _SUM
-    + r"""
-DEVICE void total_tile(const Tile& tile, const Arguments& a) {
-  float sum = 0.0f;
-#pragma unroll 4
-  for (int n = thread(); n < a.N; n += THREADS) sum += a.value[n];
-  sum = block_sum(sum, scratch<float>());
-  if (thread() == 0) a.out[0] = sum;
-}
-""",
+    + read_header("ops/quadrature/total.cuh"),
     "total_tile",
     scratch_bytes=lambda op: 4 * _MOST_WARPS,
     proved=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.core.dtypes import int32
+from interlace.csrc import read_header
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -24,16 +25,7 @@ def _triton() -> TritonBody:
 
 
 _TEXT = TextBody(
-    r"""
-DEVICE void spin_tile(const Tile& tile, const Arguments& a) {
-  const unsigned long long begin = nanoseconds();
-  const int ns = a.ns[tile.i];
-  if (thread() != 0) return;
-#pragma unroll 1
-  while ((long long)(nanoseconds() - begin) < ns) {}
-  a.out[tile.i] = ns;
-}
-""",
+    read_header("ops/spin.cuh"),
     "spin_tile",
     proved=True,
 )

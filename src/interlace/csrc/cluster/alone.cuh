@@ -1,0 +1,18 @@
+// A launch without thread block clusters.
+#pragma once
+
+enum { CLUSTER = 1, CLUSTER_ROWS = 1, CLUSTER_COLUMNS = 1, WORDS = 0 };
+DEVICE void hand_back_independent(int slot) {
+  if (first_lane()) mbarrier_arrive(independent_empty(slot));
+}
+DEVICE void hand_back_dependent(int slot) {
+  if (first_lane()) mbarrier_arrive(dependent_empty(slot));
+}
+DEVICE void hand_back_kept(int slot) { mbarrier_arrive_many(independent_empty(slot), WARPGROUPS * 4); }
+template <bool TOKENS> DEVICE int rows_before(int rows) { return 0; }
+template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
+  if (TOKENS) tma_load_2d(target, map, x, y, full);
+  else tma_load_2d(target, map, x, y, full, evict_first());
+}
+DEVICE void begin_together() { __syncthreads(); }
+DEVICE void end_together() {}

@@ -1,0 +1,6 @@
+// Barriers of the ring that clusters use.
+#pragma once
+
+DEVICE unsigned independent_empty(int slot);
+DEVICE unsigned dependent_empty(int slot);
+DEVICE bool first_lane();

@@ -1,0 +1,9 @@
+// Post a finished item.
+#pragma once
+
+// By a warp.
+DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
+  if (!first_lane()) return;
+  random_delay(launch, item, 1);
+  add_release(launch.semaphores + semaphore);
+}

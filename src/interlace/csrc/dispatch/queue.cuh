@@ -1,0 +1,70 @@
+// Queue dispatch: workers claim ready items.
+#pragma once
+
+struct Tickets : Counter {
+  unsigned run;
+  DEVICE unsigned begin(const Launch& launch) { return run = Counter::begin(launch); }
+  // How many items came to the queue in this run.
+  DEVICE int filled(const Launch& launch) {
+    const int ready = launch.queue.ready;
+    return ready + (int)(*(volatile unsigned*)launch.queue.tail - run * (unsigned)(launch.count - ready));
+  }
+  DEVICE int take(const Launch& launch, int sent) {
+    await_finished(launch, sent, HELD - 1);
+    const int drawn = (int)(*(volatile unsigned long long*)launch.starts - first);
+    // What is not there yet another block may be the first to have time for.
+    if (next < 0 && (drawn >= filled(launch) || LAST_ALONE && drawn + (int)gridDim.x > launch.count)) {
+      await_finished(launch, sent, 0);
+    }
+    const int number = ticket(launch), place = number - launch.queue.ready;
+    if (number >= launch.count) return -1;
+    if (place < 0) return launch.queue.first[number];
+    const volatile unsigned long long* const at = launch.queue.slots + place;
+    unsigned long long slot = *at, since = 0;
+#pragma unroll 1
+    for (unsigned tries = 1; __shfl_sync(0xffffffff, (unsigned)(slot >> 32), 0) != run + 1; ++tries) {
+      __nanosleep(32);
+      slot = *at;
+      if (tries % 64) continue;
+      if (!since) since = nanoseconds();
+      const bool over = nanoseconds() - since > launch.timeout_ns;
+      if (over && first_lane()) give_up(launch, number, EMPTY, launch.count, filled(launch));
+      if (__any_sync(0xffffffff, over || load_relaxed(launch.fault))) return -1;
+    }
+    return __shfl_sync(0xffffffff, (int)slot, 0);
+  }
+};
+// By a warp: the items of a group come to the queue.
+DEVICE void push(const Launch& launch, unsigned run, int group) {
+  const Queue& queue = launch.queue;
+  const int begin = queue.members[group], count = queue.members[group + 1] - begin;
+  unsigned place = 0;
+  if (first_lane()) place = atomicAdd(queue.tail, (unsigned)count);
+  place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(launch.count - queue.ready);
+#pragma unroll 1
+  for (int n = threadIdx.x % 32; n < count; n += 32) {
+    *(volatile unsigned long long*)(queue.slots + place + n) =
+        (unsigned long long)(run + 1) << 32 | (unsigned)queue.rows[begin + n];
+  }
+}
+// By a warp.
+DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
+  const Queue& queue = launch.queue;
+  const int lane = threadIdx.x % 32;
+  unsigned posts = 0;
+  if (first_lane()) {
+    random_delay(launch, item, 1);
+    posts = fetch_add_release(launch.semaphores + semaphore) + 1;
+  }
+  if (__shfl_sync(0xffffffff, posts, 0) != (item.run + 1) * (unsigned)queue.posts[semaphore]) return;
+  const int end = queue.wakes[semaphore + 1];
+#pragma unroll 1
+  for (int n = queue.wakes[semaphore]; n < end; n += 32) {
+    const int group = n + lane < end ? queue.groups[n + lane] : -1;
+    bool met = false;
+    if (group >= 0) met = atomicAdd(queue.met + group, 1u) + 1 == (item.run + 1) * (unsigned)queue.missing[group];
+    unsigned ready = __ballot_sync(0xffffffff, met);
+#pragma unroll 1
+    for (; ready; ready &= ready - 1) push(launch, item.run, __shfl_sync(0xffffffff, group, __ffs((int)ready) - 1));
+  }
+}

@@ -1,0 +1,63 @@
+// Append keys and values to KV caches.
+#pragma once
+
+constexpr int OF_WARP = (COUNT + WARPS - 1) / WARPS, FIT = 8 / Halves<D, float>::EACH;  // heads, and in registers
+constexpr int WANTED = OF_WARP < FIT ? OF_WARP : FIT, AT_ONCE = WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
+
+// Of words, two elements each: keys and values of some heads.
+template <class A, class T>
+DEVICE void poll_heads(const Tile& tile, const A& a, const long long (&head)[AT_ONCE], Halves<D, T> (&key)[AT_ONCE],
+                       Halves<D, T> (&value)[AT_ONCE]) {
+  typedef Halves<D, T> Head;
+  constexpr int EACH = 2 * Head::EACH;
+  Words<AT_ONCE * EACH> k(publication(tile, a.k_number, a.publications));
+  Words<AT_ONCE * EACH> v(publication(tile, a.v_number, a.publications));
+  const auto element = [&](int n) { return head[n / EACH] * D + Head::at(n % EACH / 2) + n % 2 * Head::HALF; };
+  Patience patience;
+#pragma unroll 1
+  for (;;) {
+    k.ask([&](int n) { return a.k + element(n) / 2; }), v.ask([&](int n) { return a.v + element(n) / 2; });
+    if (k.came() && v.came()) break;
+    const unsigned late = k.came() ? a.v_number : a.k_number;
+    if (patience.over(tile, publication(tile, late, a.publications), late)) break;
+  }
+#pragma unroll
+  for (int n = 0; n < AT_ONCE * EACH; ++n) {
+    const int shift = element(n) % 2 * 16;
+    const T own_key = {(unsigned short)(k.data(n) >> shift)}, own_value = {(unsigned short)(v.data(n) >> shift)};
+    Head &keys = key[n / EACH], &values = value[n / EACH];
+    (n % 2 ? keys.high : keys.low)[n % EACH / 2] = own_key;
+    (n % 2 ? values.high : values.low)[n % EACH / 2] = own_value;
+  }
+}
+template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a, T* k_cache, T* v_cache) {
+#pragma unroll 1
+  for (int first = warp_of(); first < COUNT; first += 32 * WARPS) {
+    const int mine = min(first + lane_of() * WARPS, COUNT - 1), own = PAGE ? mine : tile.i;
+    const int at = position_of(a.position, own, a.CAPACITY);
+    const long long row = row_of(a, own, PAGE ? tile.i : mine, at);  // negative where there is none
+#pragma unroll 1
+    for (int n = 0; n < 32 && first + n * WARPS < COUNT; n += AT_ONCE) {
+      Halves<D, T> key[AT_ONCE], value[AT_ONCE];
+      Halves<D, float> angles[AT_ONCE];
+      long long to[AT_ONCE], head[AT_ONCE];
+#pragma unroll
+      for (int r = 0; r < AT_ONCE; ++r) {
+        const int which = first + (n + r) * WARPS, last = min(which, COUNT - 1);
+        head[r] = PAGE ? (long long)last * HEADS + tile.i : (long long)tile.i * HEADS + last;
+        to[r] = __shfl_sync(0xffffffff, row, n + r);
+        if (which >= COUNT) to[r] = -1;
+        angles[r].load(a.rope + (long long)__shfl_sync(0xffffffff, at, n + r) * D);
+        if constexpr (!k_words) key[r].load(a.k + head[r] * D), value[r].load(a.v + head[r] * D);
+      }
+      if constexpr (k_words) poll_heads(tile, a, head, key, value);
+#pragma unroll
+      for (int r = 0; r < AT_ONCE; ++r) {
+        if (to[r] < 0) continue;
+        put(k_cache + to[r] * D, placed(key[r], a.k_norm, angles[r], EPS));
+        value[r].store(v_cache + to[r] * D);
+      }
+    }
+  }
+}
+DEVICE void append_tile(const Tile& tile, const Arguments& a) { append_with(tile, a, a.k_cache, a.v_cache); }

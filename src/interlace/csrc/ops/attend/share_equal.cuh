@@ -1,0 +1,10 @@
+// Equal shares of a sequence, one for each split.
+#pragma once
+
+template <class A> DEVICE Share share_of(const Tile& tile, const A& a, int at) {
+  const int each = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK, low = min(tile.l * each, at);
+  return {tile.i, at, low, min(low + each, at), tile.l == SPLITS - 1};
+}
+template <class A> DEVICE Share share_of(const Tile& tile, const A& a) {
+  return share_of(tile, a, position_in(tile.i, a));
+}

@@ -1,0 +1,330 @@
+// Causal attention with wgmma (kernels/causal_attention/cuda.py).
+#pragma once
+
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr int PITCH = 64 * 2 + 16;  // from one row to the next of what the epilogue turns round, against bank conflicts
+template <int BN> struct Scores;
+template <int D> struct Sums;
+// Operands of products, as in matmul: panels whose rows lie along k, and along the columns of the result.
+DEVICE unsigned low_word(unsigned address, unsigned step) {
+  return uniform((address & 0x3ffff) >> 4 | step >> 4 << 16);
+}
+DEVICE unsigned long long descriptor(unsigned low) { return (unsigned long long)(64u | 1u << 30) << 32 | low; }
+DEVICE float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE unsigned as_pair(float low, float high) {
+  unsigned pair;
+  asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+DEVICE void store_shared_32(unsigned at, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+DEVICE unsigned load_shared_32(unsigned at) {
+  unsigned value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return value;
+}
+// The assembler moves a wait for products ahead of arithmetic that does not need them, which then does not run beside
+// them. It leaves a trap where it is, and so what the trap depends on: a sum of exponentials, which is never negative.
+DEVICE void before_what_follows(float total) {
+  asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p trap; }" ::"f"(total) : "memory");
+}
+DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
+
+template <int D, int BN> struct CausalAttention {
+  static constexpr int BM = 64 * WARPGROUPS, PANELS = D / 64, PANEL_BYTES = BN * 128;
+
+  // The rows that some rows see: low to high; all of them see those from full on. Without a token among them, none.
+  struct Seen {
+    int low, high, full;
+  };
+  // Of the rows of a tile: where each begins to see, one behind the row if it holds no token. Lane l has rows l, l + 32
+  // and so on.
+  struct Begins {
+    int of[BM / 32];
+    int top;
+    // Of rows of the tile, from one to another.
+    DEVICE Seen seen(int from, int to) const {
+      Seen seen = {1 << 30, 0, 0};
+#pragma unroll
+      for (int i = 0; i < BM / 32; ++i) {
+        const int r = i * 32 + threadIdx.x % 32, row = top + r;
+        if (r >= from && r < to && of[i] <= row)
+          seen.low = min(seen.low, of[i]), seen.high = row + 1, seen.full = max(seen.full, of[i]);
+      }
+      return {__reduce_min_sync(0xffffffff, seen.low), __reduce_max_sync(0xffffffff, seen.high),
+              __reduce_max_sync(0xffffffff, seen.full)};
+    }
+    // Of a whole tile. One that sees nothing goes through one block all the same: the compiler runs products that stand
+    // behind a branch one after another.
+    DEVICE Seen seen() const {
+      Seen all = seen(0, BM);
+      if (all.low >= all.high) all.low = top, all.high = top + 1;
+      return all;
+    }
+    // Of one row of the tile, another for each lane.
+    DEVICE int row(int r) const {
+      int mine = 0;
+#pragma unroll
+      for (int i = 0; i < BM / 32; ++i) {
+        const int found = __shfl_sync(0xffffffff, of[i], r % 32);
+        mine = r / 32 == i ? found : mine;
+      }
+      return mine;
+    }
+  };
+  DEVICE static int top_of(const Operands& op, const Item& item) {
+    return uniform(((op.rows + BM - 1) / BM - 1 - item.i) * BM);
+  }
+  // By a warp.
+  DEVICE static Begins begins_of(const Operands& op, int top) {
+    Begins begins;
+    begins.top = top;
+    const int* const first = op.first + top + threadIdx.x % 32;
+    const int end = op.rows - top - threadIdx.x % 32, window = op.window;
+#pragma unroll
+    for (int i = 0; i < BM / 32; ++i) begins.of[i] = i * 32 < end ? __ldcg(first + i * 32) : 1 << 30;
+#pragma unroll
+    for (int i = 0; i < BM / 32; ++i) {
+      const int row = top + i * 32 + threadIdx.x % 32;
+      begins.of[i] = min(max(max(begins.of[i], row - window + 1), 0), row + 1);
+    }
+    return begins;
+  }
+
+  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    await_launch_before();
+    const Seen seen = begins_of(op, top_of(op, item)).seen();
+#pragma unroll 1
+    for (int row = seen.low - BN; row < seen.high; row += BN) {
+      tickets.look(launch);
+      open_independent(stage, n, STAGES, 0);
+      stage.advance();
+      ++n;
+    }
+  }
+  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    const int top = top_of(op, item), head = uniform(item.j * D), query = uniform((item.j * op.group + item.l) * D);
+    open_dependent(stage, PANELS * BM * 128);
+    if (first_lane()) {
+      tma_load_2d(independent_slot(stage.slot), op.q, query, top, dependent_full(stage.slot));
+      if (PANELS == 2) tma_load_2d(dependent_slot(stage.slot), op.q, query + 64, top, dependent_full(stage.slot));
+    }
+    stage.advance();
+    const Seen seen = begins_of(op, top).seen();
+#pragma unroll 1
+    for (int row = seen.low; row < seen.high; row += BN) {
+      open_dependent(stage, 2 * PANELS * PANEL_BYTES);
+      const unsigned keys = independent_slot(stage.slot), values = dependent_slot(stage.slot);
+      const unsigned full = dependent_full(stage.slot);
+      if (first_lane()) {
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) tma_load_2d(keys + p * PANEL_BYTES, op.k, head + p * 64, row, full);
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) tma_load_2d(values + p * PANEL_BYTES, op.v, head + p * 64, row, full);
+      }
+      stage.advance();
+    }
+  }
+
+  // The softmax of two rows of a thread: the largest score, and the sum of weights, of which this thread has a part.
+  struct Rows {
+    int row[2], begin[2];
+    float peak[2], total[2], fade[2];
+  };
+  // Of 64 rows, for every 16 elements of a head: two rows of a thread, each 2 elements and the 2 that are 8 further.
+  DEVICE static void take_queries(unsigned (&queries)[D / 4], int slot) {
+    const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < D / 4; ++i) {
+      const int at = row + i % 2 * 8, piece = i / 4 % 4 * 2 + i / 2 % 2;
+      const unsigned panel = i < 16 ? independent_slot(slot) : dependent_slot(slot);
+      const unsigned line = panel + (warpgroup() * 64 + at) * 128;
+      queries[i] = load_shared_32(line + (piece ^ at % 8) * 16 + thread % 4 * 4);
+    }
+  }
+  DEVICE static void multiply(float (&scores)[BN / 2], const unsigned (&queries)[D / 4], int slot) {
+    const unsigned keys = low_word(independent_slot(slot), 16);
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      const unsigned long long b = descriptor(keys + i / 4 * (PANEL_BYTES / 16) + i % 4 * 2);
+      const unsigned* const a = queries + i * 4;
+      if (i == 0) Scores<BN>::set(scores, a[0], a[1], a[2], a[3], b);
+      else Scores<BN>::add(scores, a[0], a[1], a[2], a[3], b);
+    }
+    wgmma_commit();
+  }
+  DEVICE static void accumulate(float (&sums)[D / 2], const unsigned (&weights)[BN / 4], int slot) {
+    const unsigned values = low_word(dependent_slot(slot), PANELS == 2 ? PANEL_BYTES : 16);
+#pragma unroll
+    for (int i = 0; i < BN / 16; ++i)
+      Sums<D>::add(sums, weights[i * 4], weights[i * 4 + 1], weights[i * 4 + 2], weights[i * 4 + 3],
+                   descriptor(values + i * 128));
+    wgmma_commit();
+  }
+  // Scores become weights in place.
+  DEVICE static void weigh(float (&scores)[BN / 2], Rows& rows, int start, bool whole) {
+    constexpr float scale = LOG2E / (D == 64 ? 8.0f : 11.313708498984761f);
+    const int column = start + threadIdx.x % 4 * 2;
+    if (!whole) {
+#pragma unroll
+      for (int i = 0; i < BN / 2; ++i) {
+        const int at = column + i / 4 * 8 + i % 2, r = i / 2 % 2;
+        if (at > rows.row[r] || at < rows.begin[r]) scores[i] = minus_infinity();
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float most = rows.peak[r];
+#pragma unroll
+      for (int i = r * 2; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(scores[i], scores[i + 1]));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+      // A row that has seen nothing yet must not subtract infinity from infinity.
+      const float level = most == minus_infinity() ? 0.0f : most * scale;
+      rows.fade[r] = power_of_two(rows.peak[r] * scale - level);
+      rows.peak[r] = most;
+      float total = 0.0f;
+#pragma unroll
+      for (int i = r * 2; i < BN / 2; i += 4) {
+        scores[i] = power_of_two(scores[i] * scale - level);
+        scores[i + 1] = power_of_two(scores[i + 1] * scale - level);
+        total += scores[i] + scores[i + 1];
+      }
+      rows.total[r] = rows.total[r] * rows.fade[r] + total;
+    }
+  }
+  DEVICE static void round(unsigned (&weights)[BN / 4], const float (&scores)[BN / 2]) {
+#pragma unroll
+    for (int i = 0; i < BN / 4; ++i) weights[i] = as_pair(scores[i * 2], scores[i * 2 + 1]);
+  }
+  // Values of rows that hold no token may be anything, and a weight of 0 does not make a number of NaN. They lie behind
+  // the last row that is seen, and, where rows begin to see at different places, between sequences.
+  DEVICE static void clear(const Operands& op, int slot, int start, const Seen& seen) {
+    const bool gaps = seen.full > seen.low;
+    if (start + BN <= seen.high && !gaps) return;
+#pragma unroll 1
+    for (int piece = threadIdx.x; piece < BN * D / 8; piece += THREADS) {
+      const int r = piece / (D / 8), c = piece % (D / 8), row = start + r;
+      if (row >= seen.high || (gaps && __ldcg(op.first + row) > row))
+        store_shared_128(dependent_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
+    }
+    fence_proxy_async();
+    synchronise_block();
+  }
+
+  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    await(independent_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
+    const int top = top_of(op, item), thread = threadIdx.x % 128;
+    const int of_warp = uniform(warpgroup() * 64 + thread / 32 * 16);  // the first of its rows in the tile
+    const Begins begins = begins_of(op, top);
+    const Seen seen = begins.seen(), mine = begins.seen(of_warp, of_warp + 16);
+    Rows rows;
+    bool live[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = of_warp + thread % 32 / 4 + r * 8;
+      rows.row[r] = top + at, rows.begin[r] = begins.row(at);
+      live[r] = rows.begin[r] <= rows.row[r];
+      rows.peak[r] = minus_infinity(), rows.total[r] = 0.0f;
+    }
+    float sums[D / 2], scores[BN / 2];
+    unsigned weights[BN / 4];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) sums[i] = 0.0f;
+    await(dependent_full(stage.slot), stage.phase);
+    unsigned queries[D / 4];
+    take_queries(queries, stage.slot);
+    __syncwarp();
+    release(stage, stage.slot);
+    stage.advance();
+    // Blocks from mine.full to the first row of the warp are seen whole by all of its rows.
+    const int full = mine.full, until = top + of_warp + 1 - BN;
+    const int end = begins.seen(warpgroup() * 64, warpgroup() * 64 + 64).high;
+    int start = seen.low, before = stage.slot;
+    await_stage(stage);
+    clear(op, before, start, seen);
+    stage.advance();
+    wgmma_fence();
+    multiply(scores, queries, before);
+    wgmma_wait<0>();
+    settle(scores);
+    weigh(scores, rows, start, start >= full && start <= until);
+    round(weights, scores);
+#pragma unroll 1
+    for (start += BN; start < end; start += BN) {
+      await_stage(stage);
+      clear(op, stage.slot, start, seen);
+      wgmma_fence();
+      multiply(scores, queries, stage.slot);
+      accumulate(sums, weights, before);
+      wgmma_wait<1>();
+      settle(scores);
+      weigh(scores, rows, start, start >= full && start <= until);
+      before_what_follows(rows.total[0] + rows.total[1]);
+      wgmma_wait<0>();
+      settle(sums);
+      release(stage, before);
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) sums[i] *= rows.fade[i / 2 % 2];
+      round(weights, scores);
+      before = stage.slot;
+      stage.advance();
+    }
+    wgmma_fence();
+    accumulate(sums, weights, before);
+    wgmma_wait<0>();
+    settle(sums);
+    release(stage, before);
+    // Blocks that only the other warpgroup's rows see.
+#pragma unroll 1
+    for (; start < seen.high; start += BN) {
+      await_stage(stage);
+      clear(op, stage.slot, start, seen);
+      __syncwarp();
+      release(stage, stage.slot);
+      stage.advance();
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float total = rows.total[r];
+      total += __shfl_xor_sync(0xffffffff, total, 1);
+      total += __shfl_xor_sync(0xffffffff, total, 2);
+      rows.total[r] = __fdividef(1.0f, total);
+    }
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) sums[i] = live[i / 2 % 2] ? sums[i] * rows.total[i / 2 % 2] : 0.0f;
+    finish(op, item, top + warpgroup() * 64, sums);
+  }
+
+  // A scratch of shared memory turns 64 columns at a time into rows of 16-byte pieces.
+  DEVICE static void finish(const Operands& op, const Item& item, int top, const float (&sums)[D / 2]) {
+    const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    const unsigned scratch = scratch_of(warpgroup());
+    const int end = op.rows, wide = op.kv_heads * op.group * D, head = (item.j * op.group + item.l) * D;
+    ELEMENT* const out = op.out;
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p) {
+#pragma unroll
+      for (int i = 0; i < 32; i += 2)
+        store_shared_32(scratch + (row + i / 2 % 2 * 8) * PITCH + (i / 4 * 8 + column) * 2,
+                        as_pair(sums[p * 32 + i], sums[p * 32 + i + 1]));
+      synchronise();
+#pragma unroll
+      for (int piece = thread; piece < 64 * 8; piece += 128) {
+        const int token = top + piece / 8;
+        if (token < end)
+          *reinterpret_cast<int4*>(out + (long long)token * wide + head + p * 64 + piece % 8 * 8) =
+              load_shared_128(scratch + piece / 8 * PITCH + piece % 8 * 16);
+      }
+      if (p + 1 < PANELS) synchronise();
+    }
+  }
+};

@@ -1,0 +1,13 @@
+// Splits of the sequences that a table of rows gives.
+#pragma once
+
+// Which rows of all have the splits of a tile's sequence.
+struct Splits {
+  const int* rows;
+  int count;
+  DEVICE int place(int n) const { return min(max(__ldcg(rows + n), 0), SPLITS - 1) * HEADS; }
+};
+template <class A> DEVICE Splits splits_of(const Tile& tile, const A& a) {
+  const int first = min(max(__ldcg(a.first + tile.i), 0), SPLITS - 1);
+  return {a.rows + first, min(max(__ldcg(a.first + tile.i + 1), first + 1), SPLITS) - first};
+}

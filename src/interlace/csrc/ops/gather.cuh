@@ -1,0 +1,33 @@
+// Gather rows.
+#pragma once
+
+// By 16 bytes where rows begin so; a thread has several on their way.
+template <class P> DEVICE void gather_pieces(const Tile& tile, const Arguments& a, const P* x, P* out, int width) {
+  constexpr int AT_ONCE = 8;
+  const int begin = tile.j * BN * width / a.H, across = min((tile.j + 1) * BN, a.H) * width / a.H - begin;
+  const int all = min(BM, a.R - tile.i * BM) * across;
+  for (int first = thread(); first < all; first += THREADS * AT_ONCE) {
+    P pieces[AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int at = first + n * THREADS, token = at < all ? a.token[tile.i * BM + at / across] : -1;
+      pieces[n] = P();
+      if (token >= 0 && token < a.T) pieces[n] = x[(long long)token * width + begin + at % across];
+    }
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int at = first + n * THREADS;
+      if (at < all) out[(long long)(tile.i * BM + at / across) * width + begin + at % across] = pieces[n];
+    }
+  }
+}
+template <class T> DEVICE void gather(const Tile& tile, const Arguments& a, const T* x, T* out) {
+  constexpr int EACH = Piece<T>::ELEMENTS;
+  if (by_pieces(x) && by_pieces(out) && a.H % EACH == 0 && BN % EACH == 0) {
+    typedef Elements<T> P;
+    gather_pieces(tile, a, reinterpret_cast<const P*>(x), reinterpret_cast<P*>(out), a.H / EACH);
+  } else {
+    gather_pieces(tile, a, x, out, a.H);
+  }
+}
+DEVICE void gather_tile(const Tile& tile, const Arguments& a) { gather(tile, a, a.x, a.out); }

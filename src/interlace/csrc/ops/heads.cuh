@@ -1,0 +1,66 @@
+// Elements of a head that a lane holds, and rotary embedding (kernels/primitives/rope.py).
+#pragma once
+
+// What a lane has of a head of D elements: those at `at(n)` of either half, which are turned together.
+template <int D, class T> struct Halves {
+  static constexpr int HALF = D / 2, EACH = (HALF + 31) / 32;
+  T low[EACH], high[EACH];
+  DEVICE static bool has(int n) { return HALF % 32 == 0 || n * 32 + lane_of() < HALF; }
+  DEVICE static int at(int n) { return HALF % 32 == 0 ? n * 32 + lane_of() : min(n * 32 + lane_of(), HALF - 1); }
+  DEVICE void load(const T* from) {
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) low[n] = from[at(n)], high[n] = from[at(n) + HALF];
+  }
+  DEVICE void store(T* to) const {
+#pragma unroll
+    for (int n = 0; n < EACH; ++n)
+      if (has(n)) to[at(n)] = low[n], to[at(n) + HALF] = high[n];
+  }
+};
+template <int D, class T> DEVICE void put(T* to, const Halves<D, float>& from) {
+  Halves<D, T> head;
+#pragma unroll
+  for (int n = 0; n < head.EACH; ++n) head.low[n] = rounded<T>(from.low[n]), head.high[n] = rounded<T>(from.high[n]);
+  head.store(to);
+}
+template <int D, class T> DEVICE Halves<D, T> halves_at(const T* from) {
+  Halves<D, T> halves;
+  halves.load(from);
+  return halves;
+}
+// Of a warp a head in its place: normalised by weight unless null, rotated by a row of the table.
+template <int D, class T, class W>
+DEVICE Halves<D, float> placed(const Halves<D, T>& x, const W* weight, const Halves<D, float>& angles, float eps) {
+  Halves<D, float> head;
+#pragma unroll
+  for (int n = 0; n < head.EACH; ++n) head.low[n] = widened(x.low[n]), head.high[n] = widened(x.high[n]);
+  if (weight) {
+    const Halves<D, W> gains = halves_at<D>(weight);
+    float squares = 0.0f;
+#pragma unroll
+    for (int n = 0; n < head.EACH; ++n)
+      if (head.has(n)) squares += head.low[n] * head.low[n] + head.high[n] * head.high[n];
+    const float scale = rsqrtf(warp_sum(squares) / D + eps);
+#pragma unroll
+    for (int n = 0; n < head.EACH; ++n) {
+      head.low[n] = head.low[n] * scale * widened(gains.low[n]);
+      head.high[n] = head.high[n] * scale * widened(gains.high[n]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < head.EACH; ++n) {
+    const float low = head.low[n], high = head.high[n], cosine = angles.low[n], sine = angles.high[n];
+    head.low[n] = turned(low, cosine, -high, sine);
+    head.high[n] = turned(high, cosine, low, sine);
+  }
+  return head;
+}
+// By a warp, from where it may also put it.
+template <int D, class T, class W>
+DEVICE void place(float* out, const T* x, const W* weight, const float* angles, float eps) {
+  placed<D>(halves_at<D>(x), weight, halves_at<D>(angles), eps).store(out);
+}
+// The position of a sequence, clamped to the cache.
+DEVICE int position_of(const int* positions, int sequence, int capacity) {
+  return min(max(positions[sequence], 0), capacity - 1);
+}

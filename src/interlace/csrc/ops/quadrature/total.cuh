@@ -1,0 +1,10 @@
+// Sum the intervals of adaptive quadrature.
+#pragma once
+
+DEVICE void total_tile(const Tile& tile, const Arguments& a) {
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int n = thread(); n < a.N; n += THREADS) sum += a.value[n];
+  sum = block_sum(sum, scratch<float>());
+  if (thread() == 0) a.out[0] = sum;
+}

@@ -1,0 +1,24 @@
+// Largest logit of each segment.
+#pragma once
+
+DEVICE void outline_tile(const Tile& tile, const Arguments& a) {
+  const float inverse = inverse_of(a.temperature[tile.i]);
+  const int end = min((tile.j + 1) * BN, a.N);
+  const auto* const row = a.x + (long long)tile.i * a.N;
+#pragma unroll 4
+  for (int segment = warp_of(); segment < BN / SEGMENT; segment += WARPS) {
+    const int column = tile.j * BN + segment * SEGMENT;
+    const int low = column + lane_of(), high = low + 32;
+    const float first = low < end ? widened(row[low]) : lowest(), second = high < end ? widened(row[high]) : lowest();
+    const float peak = warp_most(fmaxf(first, second));
+    float weight = 0.0f;
+    if (first > lowest()) weight += __expf((first - peak) * inverse);
+    if (second > lowest()) weight += __expf((second - peak) * inverse);
+    weight = warp_sum(weight);
+    if (lane_of() == 0 && column < end) {
+      const long long at = (long long)tile.i * a.SEGMENTS + column / SEGMENT;
+      a.peak[at] = peak;
+      a.weight[at] = weight;
+    }
+  }
+}

@@ -1,0 +1,11 @@
+// Tile that spins for a given time.
+#pragma once
+
+DEVICE void spin_tile(const Tile& tile, const Arguments& a) {
+  const unsigned long long begin = nanoseconds();
+  const int ns = a.ns[tile.i];
+  if (thread() != 0) return;
+#pragma unroll 1
+  while ((long long)(nanoseconds() - begin) < ns) {}
+  a.out[tile.i] = ns;
+}

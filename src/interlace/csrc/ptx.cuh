@@ -1,0 +1,165 @@
+// PTX instructions as functions.
+#pragma once
+
+#define WATCHDOG 2000000000ull
+#define DEVICE __device__ __forceinline__
+
+DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
+DEVICE unsigned long long nanoseconds() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+DEVICE unsigned multiprocessor() {
+  unsigned sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  return sm;
+}
+
+// Barriers in shared memory. A fresh one is in phase 0; a wait names the parity of the phase that must have ended.
+DEVICE void mbarrier_init(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+DEVICE void mbarrier_inval(unsigned barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Makes initialised barriers known to the async proxy.
+DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE void mbarrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+DEVICE void mbarrier_arrive_many(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+DEVICE void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+DEVICE bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
+  unsigned done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done;
+}
+// The same, at once.
+DEVICE bool mbarrier_passed(unsigned barrier, unsigned parity) {
+  unsigned done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done;
+}
+DEVICE void mbarrier_wait(unsigned barrier, unsigned parity) {
+  if (mbarrier_try_wait(barrier, parity)) return;
+  const unsigned long long start = nanoseconds();
+  while (!mbarrier_try_wait(barrier, parity))
+    if (nanoseconds() - start > WATCHDOG) asm volatile("trap;");
+}
+// Makes ordinary writes to shared memory visible to bulk copies and tensor cores. Before the barrier that they follow.
+DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Bulk copies of a box of a tensor, innermost coordinate first.
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+DEVICE void tma_load_1d(unsigned target, const TensorMap& map, int x, unsigned barrier) {
+  asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];"
+               ::"r"(target), "l"(&map), "r"(x), "r"(barrier) : "memory");
+}
+DEVICE void tma_load_2d(unsigned target, const TensorMap& map, int x, int y, unsigned barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
+}
+DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+}
+// The same, and which of their lines the L2 gives up first: those of what is read once make room for what is read
+// again. (PTX ISA, "createpolicy".)
+DEVICE unsigned long long evict_first() {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+DEVICE unsigned long long evict_normal() {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  return policy;
+}
+DEVICE void tma_load_2d(unsigned target, const TensorMap& map, int x, int y, unsigned barrier,
+                        unsigned long long policy) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3}], [%4], %5;"
+               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(barrier), "l"(policy) : "memory");
+}
+DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier,
+                        unsigned long long policy) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3, %4}], [%5], %6;"
+               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy) : "memory");
+}
+DEVICE void tma_store_1d(const TensorMap& map, int x, unsigned source) {
+  asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];"
+               ::"l"(&map), "r"(x), "r"(source) : "memory");
+}
+DEVICE void tma_store_2d(const TensorMap& map, int x, int y, unsigned source) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+               ::"l"(&map), "r"(x), "r"(y), "r"(source) : "memory");
+}
+DEVICE void tma_store_3d(const TensorMap& map, int x, int y, int z, unsigned source) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+               ::"l"(&map), "r"(x), "r"(y), "r"(z), "r"(source) : "memory");
+}
+// Bulk stores of this thread, in groups: `read` waits until all but the newest PENDING groups left shared memory.
+DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int PENDING> DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+template <int PENDING> DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// An asynchronous copy of 16 bytes by one thread, of which the first `bytes` exist; the rest becomes zeros. Where fewer
+// than 16 exist, only their words are read, and where none does, the address is that of `base`.
+DEVICE void copy_async_16(unsigned target, const void* source, const void* base, int bytes) {
+  if (bytes <= 0 || bytes >= 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(__cvta_generic_to_global(bytes > 0 ? source : base)), "r"(bytes > 0 ? 16 : 0)
+                 : "memory");
+    return;
+  }
+#pragma unroll
+  for (int at = 0; at < 16; at += 4)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 ::"r"(target + at),
+                   "l"(__cvta_generic_to_global(at < bytes ? static_cast<const char*>(source) + at : base)),
+                   "r"(min(max(bytes - at, 0), 4)) : "memory");
+}
+// The barrier hears of this thread's copies when they land; the arrival is one of those that it counts.
+DEVICE void copy_async_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Warp specialisation: registers of a warpgroup, barriers among some of the threads.
+template <int REGISTERS> DEVICE void registers_raise() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> DEVICE void registers_lower() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+DEVICE void named_barrier(unsigned name, unsigned threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+// Matrix products of a warpgroup. An operand lies in shared memory as rows of 64 elements along k, 128 bytes, with the
+// 128-byte swizzle, 1024-byte aligned, 8 rows after 8 rows. The address moves 32 bytes for each 16 along k.
+DEVICE unsigned long long matrix_descriptor(unsigned address) {
+  return (unsigned long long)((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Keeps reads of accumulators behind the wait that stands before.
+template <int COUNT> DEVICE void settle(float (&values)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
