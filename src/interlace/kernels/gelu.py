@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from math import e, log2, pi, sqrt
 
+from interlace.csrc import read_header
+
 SCALE = sqrt(2 / pi)
 CUBIC = 0.044715
 
-#: Of a float in CUDA C++, in seven instructions: value / (1 + 2^(value * (linear + cubic * value^2))).
-CUDA = f"""
-DEVICE float gelu(float value) {{
-  constexpr float LINEAR = {-2 * SCALE * log2(e)!r}f, CUBIC = {-2 * SCALE * CUBIC * log2(e)!r}f;
-  float power, part;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value * (LINEAR + CUBIC * value * value)));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1.0f + power));
-  return value * part;
-}}
-"""
+#: ``gelu(value)`` in CUDA C++. Its numbers are functions, because NVRTC emits constants of a namespace as variables.
+_CONSTANTS = {"gelu_linear": -2 * SCALE * log2(e), "gelu_cubic": -2 * SCALE * CUBIC * log2(e)}
+CUDA = "".join(
+    f"\nDEVICE constexpr float {name}() {{ return {value!r}f; }}" for name, value in _CONSTANTS.items()
+) + read_header("ops/gelu.cuh")

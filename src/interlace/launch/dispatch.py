@@ -95,6 +95,7 @@ _STATIC = read_header("dispatch/static.cuh")
 
 _HYBRID = read_header("dispatch/hybrid.cuh")
 
+_EMPTY = f"\nenum {{ EMPTY = {EMPTY} }};"
 _FINISHED = f"\nconstexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;\n"
 
 _WAITS = read_header("dispatch/waits.cuh")
@@ -106,8 +107,8 @@ _TEXTS: Mapping[Dispatch, str] = {
     Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
     Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _HYBRID,
     Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + STEALING,
-    Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
-    Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
+    Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _EMPTY + _QUEUE,
+    Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + _EMPTY + DISPATCHER,
     Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED,
 }
 

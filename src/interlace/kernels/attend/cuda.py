@@ -23,13 +23,13 @@ With D = 80 a team has 16 lanes. Six of them read the last 16 bytes of a row aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, suits
+from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, products_text, suits
 from interlace.kernels.attend.share_cuda import SHARE, TABLED_SHARE, whole_shares
 from interlace.kernels.base import power_of_two
 from interlace.kernels.cuda.rows import PLACED, ROWS
@@ -60,22 +60,22 @@ def _stage_bytes(op: Op) -> int:
 def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
     products = suits(op, tensors)
     if "shares" in tensors:
-        return _tabled(ATTEND_PRODUCTS if products else ATTEND_TEXT)
+        return _tabled(ATTEND_PRODUCTS, products_text) if products else _tabled(ATTEND_TEXT, _text)
     return ATTEND_PRODUCTS if products else None
 
 
-def _tabled(body: TextBody) -> TextBody:
-    """The same body, whose tiles take what a table says."""
-    text = body.text.replace(SHARE, TABLED_SHARE)
-    return replace(body, text=text, early=(*body.early, "shares"), resident="", other=None)
+def _text(share: str) -> str:
+    """Return the text, given how tiles find their share of the positions."""
+    return ROWS + PLACED + share + PAGES + read_header("ops/attend/attend.cuh")
+
+
+def _tabled(body: TextBody, text: Callable[[str], str]) -> TextBody:
+    """Return the body whose tiles read their share from a table."""
+    return replace(body, text=text(TABLED_SHARE), early=(*body.early, "shares"), resident="", other=None)
 
 
 ATTEND_TEXT = TextBody(
-    ROWS
-    + PLACED
-    + SHARE
-    + PAGES
-    + read_header("ops/attend/attend.cuh"),
+    _text(SHARE),
     "attend_tile",
     constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
     optional=("table", "q_norm", "k_norm", "peak", "total"),

@@ -71,12 +71,13 @@ def _boxes(op: Op) -> dict[str, int]:
     return dict.fromkeys(("k_cache", "v_cache"), _BOX)
 
 
+def products_text(share: str) -> str:
+    """Return the text, given how tiles find their share of the positions."""
+    return ROWS + share + PAGES + MATRICES + read_header("ops/attend/products.cuh")
+
+
 ATTEND_PRODUCTS = TextBody(
-    ROWS
-    + SHARE
-    + PAGES
-    + MATRICES
-    + read_header("ops/attend/products.cuh"),
+    products_text(SHARE),
     "attend_tile",
     constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
     optional=("table", "q_norm", "k_norm", "peak", "total"),

@@ -12,15 +12,9 @@ from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
 _OF_WARP = 64  # elements at a time
-#: The row of the result, with which the body begins.
-_HEAD = "const long long head = (long long)tile.i * HEADS + tile.j;"
 _BODY = read_header("ops/combine/combine.cuh")
-_OF_ROWS = read_header("ops/combine/splits_of_rows.cuh")
-
-
-def _text(first: str, count: str, place: str) -> str:
-    """Of the body, given where splits begin, how many a tile has, and how many splits of a head lie before the n-th."""
-    return _BODY.replace("FIRST", first).replace("COUNT", count).replace("PLACE", place)
+_EQUAL_SPLITS = read_header("ops/combine/splits_equal.cuh")
+_SPLITS_OF_ROWS = read_header("ops/combine/splits_of_rows.cuh")
 
 
 def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
@@ -30,13 +24,11 @@ def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
     if "rows" not in tensors:
         return None
-    text = _text("(long long)tile.j", "own.count", "own.place")
-    text = text.replace(_HEAD, f"{_HEAD}\n  const Splits own = splits_of(tile, a);")
-    return replace(COMBINE_TEXT, text=ROWS + _OF_ROWS + text, other=None)
+    return replace(COMBINE_TEXT, text=ROWS + _SPLITS_OF_ROWS + _BODY, other=None)
 
 
 COMBINE_TEXT = TextBody(
-    ROWS + _text("head * SPLITS", "SPLITS", ""),
+    ROWS + _EQUAL_SPLITS + _BODY,
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
     paired=("parts",),

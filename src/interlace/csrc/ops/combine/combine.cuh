@@ -29,13 +29,15 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
   // As few rounds as registers allow, and all alike.
   constexpr int STEP = GROUP * D, ROUNDS = (SPLITS + 23) / 24, AT_ONCE = (SPLITS + ROUNDS - 1) / ROUNDS;
   const long long head = (long long)tile.i * HEADS + tile.j;
+  const Splits own = splits_of(tile, a);
   for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
-    const auto* const parts = a.parts + FIRST * STEP + n;
-    const auto *const peaks = a.peak + FIRST * GROUP + n / D, *const totals = a.total + (peaks - a.peak);
+    const auto* const parts = a.parts + own.first(tile, head) * STEP + n;
+    const auto *const peaks = a.peak + own.first(tile, head) * GROUP + n / D,
+             *const totals = a.total + (peaks - a.peak);
     float most = __int_as_float(0xff800000), whole = 0.0f;
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll 1
-    for (int s = 0; s < COUNT; s += AT_ONCE) {
+    for (int s = 0; s < own.count(); s += AT_ONCE) {
       float2 pairs[AT_ONCE];
       float peak[AT_ONCE], total[AT_ONCE], higher = most;
       if constexpr (parts_words) {
@@ -43,7 +45,8 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
       } else {
 #pragma unroll
         for (int e = 0; e < AT_ONCE; ++e) {
-          const int split = PLACE(min(s + e, COUNT - 1));  // behind the last it is loaded again, and counts nothing
+          // After the last split it is loaded again, with weight 0.
+          const int split = own.place(min(s + e, own.count() - 1));
           pairs[e] = __ldcg(reinterpret_cast<const float2*>(parts + split * STEP));
           peak[e] = __ldcg(peaks + split * GROUP), total[e] = __ldcg(totals + split * GROUP);
         }
@@ -55,7 +58,7 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
       most = higher;
 #pragma unroll
       for (int e = 0; e < AT_ONCE; ++e) {
-        const float share = s + e < COUNT ? (peak[e] < most ? exp2f(peak[e] - most) : 1.0f) : 0.0f;
+        const float share = s + e < own.count() ? (peak[e] < most ? exp2f(peak[e] - most) : 1.0f) : 0.0f;
         whole += share * total[e], sum.x += share * pairs[e].x, sum.y += share * pairs[e].y;
       }
     }

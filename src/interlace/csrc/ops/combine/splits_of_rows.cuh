@@ -4,7 +4,9 @@
 // Which rows of all have the splits of a tile's sequence.
 struct Splits {
   const int* rows;
-  int count;
+  int splits;
+  DEVICE int count() const { return splits; }
+  DEVICE long long first(const Tile& tile, const long long& head) const { return tile.j; }
   DEVICE int place(int n) const { return min(max(__ldcg(rows + n), 0), SPLITS - 1) * HEADS; }
 };
 template <class A> DEVICE Splits splits_of(const Tile& tile, const A& a) {

@@ -1,0 +1,9 @@
+// As many splits for each sequence.
+#pragma once
+
+struct Splits {
+  DEVICE static constexpr int count() { return SPLITS; }
+  DEVICE long long first(const Tile& tile, const long long& head) const { return head * SPLITS; }
+  DEVICE int place(int n) const { return n; }
+};
+template <class A> DEVICE Splits splits_of(const Tile& tile, const A& a) { return {}; }
