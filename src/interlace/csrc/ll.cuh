@@ -1,5 +1,8 @@
 // LL protocol, as NCCL names it: data and an epoch in one 64-bit word (kernels/primitives/tagged_cuda.py).
 #pragma once
+#include "tile.cuh"
+#include "ring/plain.cuh"
+#include "generated/words.cuh"
 
 // The publication of an op in the run of an item: `numbers` of them in each run.
 DEVICE unsigned publication(const Item& item, unsigned number, unsigned numbers) { return item.run * numbers + number; }

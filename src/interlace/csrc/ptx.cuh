@@ -1,5 +1,7 @@
 // PTX instructions as functions.
 #pragma once
+#include "offsetof.cuh"
+#include "generated/tensor_map.cuh"
 
 #define WATCHDOG 2000000000ull
 #define DEVICE __device__ __forceinline__

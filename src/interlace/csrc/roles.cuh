@@ -1,5 +1,6 @@
 // The kernel: loops of the loader, the waiting loader, the consumers and the warp that posts.
 #pragma once
+#include "generated/switches.cuh"
 
 DEVICE void draw_and_load(const Launch& launch) {
   int sent_already = 0, n = 0;

@@ -1,5 +1,7 @@
 // Semaphores in global memory: release adds, acquire polls, a watchdog.
 #pragma once
+#include "ptx.cuh"
+#include "generated/tables.cuh"
 
 DEVICE int load_acquire(const int* at) {
   int value;

@@ -1,5 +1,6 @@
 // Data polled for a sentinel that no producer stores (kernels/primitives/words_cuda.py).
 #pragma once
+#include "semaphore.cuh"
 
 DEVICE bool any_empty(const float4& v) {
   return __float_as_uint(v.x) == EMPTY_WORD || __float_as_uint(v.y) == EMPTY_WORD ||

@@ -1,5 +1,7 @@
 // A stream of bulk loads over flat memory, without arithmetic: the floor of a problem that memory limits.
 #pragma once
+#include "ring/bulk_load.cuh"
+#include "generated/stream.cuh"
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 

@@ -1,5 +1,6 @@
 // Tile of an op.
 #pragma once
+#include "ring/ring.cuh"
 
 struct Tile {
   int i, j, l, k_lo, k_hi;

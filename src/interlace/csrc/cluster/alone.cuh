@@ -1,5 +1,7 @@
 // A launch without thread block clusters.
 #pragma once
+#include "barriers.cuh"
+#include "generated/launch.cuh"
 
 enum { CLUSTER = 1, CLUSTER_ROWS = 1, CLUSTER_COLUMNS = 1, WORDS = 0 };
 DEVICE void hand_back_independent(int slot) {

@@ -1,5 +1,7 @@
 // Thread block clusters: multicast loads and messages (launch/cluster.py).
 #pragma once
+#include "barriers.cuh"
+#include "generated/clusters.cuh"
 
 enum { WORDS = STAGES + 1 };
 DEVICE unsigned rank() {

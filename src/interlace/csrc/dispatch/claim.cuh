@@ -1,5 +1,6 @@
 // Claim a ticket of the launch.
 #pragma once
+#include "../ring/ring.cuh"
 
 // By a warp.
 DEVICE unsigned long long draw(const Launch& launch) {

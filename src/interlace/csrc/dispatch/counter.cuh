@@ -1,5 +1,6 @@
 // Ticket counter of runs and items.
 #pragma once
+#include "claim.cuh"
 
 struct Counter {
   unsigned long long first;  // of this run

@@ -1,5 +1,10 @@
 // A dispatcher warp and mailboxes of blocks (launch/dispatcher.py).
 #pragma once
+#include "claim.cuh"
+#include "publish.cuh"
+#include "generated/late.cuh"
+#include "generated/empty.cuh"
+#include "generated/dispatcher.cuh"
 
 constexpr unsigned EMPTIED = 0x80000000, TURN = 0x40000000, STOP = 0x3fffffff;
 DEVICE volatile unsigned long long* mailbox(const Launch& launch, unsigned run, int block, int n) {

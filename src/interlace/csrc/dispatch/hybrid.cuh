@@ -1,5 +1,8 @@
 // Hybrid dispatch: static queues, then tickets.
 #pragma once
+#include "claim.cuh"
+#include "waits.cuh"
+#include "generated/late.cuh"
 
 struct Tickets {
   unsigned run;

@@ -1,5 +1,8 @@
 // Ticket dispatch where no op loads ahead.
 #pragma once
+#include "counter.cuh"
+#include "waits.cuh"
+#include "generated/late.cuh"
 
 struct Tickets : Counter {
   DEVICE int take(const Launch& launch, int sent) {

@@ -1,5 +1,6 @@
 // Post a finished item.
 #pragma once
+#include "../ring/ring.cuh"
 
 // By a warp.
 DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {

@@ -1,5 +1,8 @@
 // Queue dispatch: workers claim ready items.
 #pragma once
+#include "counter.cuh"
+#include "generated/late.cuh"
+#include "generated/empty.cuh"
 
 struct Tickets : Counter {
   unsigned run;

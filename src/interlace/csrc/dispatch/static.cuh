@@ -1,5 +1,6 @@
 // Static dispatch: a queue for each worker.
 #pragma once
+#include "claim.cuh"
 
 struct Tickets {
   int next, end;

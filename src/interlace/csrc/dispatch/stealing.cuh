@@ -1,5 +1,9 @@
 // Work stealing between static queues (launch/stealing.py).
 #pragma once
+#include "claim.cuh"
+#include "waits.cuh"
+#include "generated/late.cuh"
+#include "generated/stealing.cuh"
 
 struct Tickets {
   unsigned run, thefts;

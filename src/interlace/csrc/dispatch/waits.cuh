@@ -1,5 +1,6 @@
 // Whether an item waits.
 #pragma once
+#include "../ring/ring.cuh"
 
 // Whether an item waits for no other, nor for parts of its tile.
 DEVICE bool waits_for_none(const Launch& launch, int row) {

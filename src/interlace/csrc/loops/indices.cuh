@@ -1,5 +1,6 @@
 // Index arithmetic.
 #pragma once
+#include "../ptx.cuh"
 
 // Indices. Quotients round down; the first two are for a >= 0.
 DEVICE int quotient(int a, int b) { return (unsigned)a / (unsigned)b; }

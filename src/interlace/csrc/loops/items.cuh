@@ -1,5 +1,7 @@
 // Tile, wait and post for a launch of one thread block per item.
 #pragma once
+#include "../semaphore.cuh"
+#include "generated/sync.cuh"
 
 struct Item : ItemRow {
   unsigned long long run, arrived_ns, start_ns;

@@ -1,5 +1,7 @@
 // Vectors of tiles and clipped access.
 #pragma once
+#include "indices.cuh"
+#include "generated/elements.cuh"
 
 // NaN if either is.
 DEVICE float larger(float a, float b) {

@@ -1,5 +1,6 @@
 // Bulk copy without a tensor map.
 #pragma once
+#include "../ptx.cuh"
 
 // Neighbours in memory, both sides at multiples of 16 bytes, and a multiple of 16 of them.
 DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsigned barrier) {

@@ -1,5 +1,8 @@
 // Ops whose dependent inputs come through the ring (launch/fetched.py).
 #pragma once
+#include "passage.cuh"
+#include "bulk_load.cuh"
+#include "plain.cuh"
 
 struct Fetch : Passage {
   DEVICE const unsigned char* bytes() {

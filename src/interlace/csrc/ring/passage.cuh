@@ -1,5 +1,6 @@
 // Stages of an item as its consumers see them.
 #pragma once
+#include "ring.cuh"
 
 // By each warp.
 struct Passage {

@@ -1,5 +1,7 @@
 // Ops that load their own inputs (launch/plain.py).
 #pragma once
+#include "../tile.cuh"
+#include "../dispatch/ticket.cuh"
 
 constexpr int THREADS = WARPGROUPS * 128;
 DEVICE int thread() { return threadIdx.x; }

@@ -1,5 +1,8 @@
 // Shared-memory ring, messages between roles, waits of items (launch/walk.py).
 #pragma once
+#include "../sentinel.cuh"
+#include "generated/launch.cuh"
+#include "../cluster/alone.cuh"
 
 // What an item's dependent loads take that its waits are not for. The loader asks for it before them: every acquire
 // empties the nearest cache, so that behind a wait it would be one more trip to the L2.

@@ -1,5 +1,8 @@
 // Ops whose prefetchable inputs come through the ring (launch/streamed.py).
 #pragma once
+#include "passage.cuh"
+#include "bulk_load.cuh"
+#include "plain.cuh"
 
 // A header begins with the number of the item's stages; then comes what is the text's.
 DEVICE unsigned header_in(int slot) { return header_at(slot) + 16; }

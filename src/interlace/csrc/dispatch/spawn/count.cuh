@@ -1,5 +1,6 @@
 // Termination: workers poll the count of outstanding items.
 #pragma once
+#include "counted.cuh"
 
 // By a warp: an item is done, and all that it wants has come.
 DEVICE void count_off(const Launch& launch, const Item& item) {

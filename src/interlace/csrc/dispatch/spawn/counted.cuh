@@ -1,5 +1,6 @@
 // Count of outstanding items.
 #pragma once
+#include "queue.cuh"
 
 // By a warp: so many items are about to come.
 DEVICE void expect(const Launch& launch, unsigned run, int count) {

@@ -1,5 +1,6 @@
 // Termination: an end item for each worker.
 #pragma once
+#include "counted.cuh"
 
 DEVICE void count_off(const Launch& launch, const Item& item) {
   unsigned before = 0;

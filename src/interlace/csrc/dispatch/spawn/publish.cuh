@@ -1,5 +1,6 @@
 // Push spawned items to the queue.
 #pragma once
+#include "tickets.cuh"
 
 // By a warp: what an item wants comes to the queue. Returns the place of what does not fit there, -1 if all does.
 DEVICE int spawn(const Launch& launch, const Item& item) {

@@ -1,5 +1,9 @@
 // Queue of spawned items.
 #pragma once
+#include "../claim.cuh"
+#include "../no_dispatcher.cuh"
+#include "generated/late.cuh"
+#include "generated/spawn.cuh"
 
 constexpr int HEAD = 0, TAIL = 1, OUTSTANDING = 2, LATER = 3;
 DEVICE unsigned* counter_of(const Launch& launch, unsigned run, int which) {

@@ -1,5 +1,6 @@
 // Tickets of the queue.
 #pragma once
+#include "count.cuh"
 
 struct Tickets {
   unsigned run;

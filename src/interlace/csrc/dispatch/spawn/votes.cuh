@@ -1,5 +1,6 @@
 // Termination: workers vote.
 #pragma once
+#include "queue.cuh"
 
 DEVICE void expect(const Launch& launch, unsigned run, int count) {}
 DEVICE void count_off(const Launch& launch, const Item& item) {
