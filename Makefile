@@ -28,6 +28,8 @@ SIMULATED := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_n
 	steals.py,tests/unit/test_$(test))
 SEARCHED := tests/unit/test_cli_order.py::test_it_shows_the_minimum_one_best_order_and_the_named_ones
 
+FORMAT := find src/interlace/csrc -name '*.cuh' -print0 | xargs -0 $(BIN)/clang-format
+
 MARKS := -m "not gpu and not thorough"
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
 PYTEST = $(BIN)/pytest $(MARKS) -n 2 --dist worksteal
@@ -37,7 +39,7 @@ TESTS := tests/unit tests/compile tests/browser
 test simulated searched collected fast test-triton thorough mutants random: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test types simulated searched collected fast test-triton thorough mutants random docs pictures dist records gpu-test clean
+.PHONY: help run setup test types simulated searched collected fast test-triton thorough mutants random format docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +51,7 @@ setup: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Install all that the tests n
 
 test: $(VENV)/.installed-test  ## Lint, type-check and run the tests that need no GPU
 	$(BIN)/ruff check .
+	$(FORMAT) --dry-run --Werror
 	$(BIN)/lint-imports
 	$(MAKE) -j2 simulated searched types collected
 	$(PYTEST) $(TESTS)
@@ -71,6 +74,7 @@ collected: $(VENV)/.installed-test
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .
+	$(FORMAT) --dry-run --Werror
 	$(BIN)/pytest -q -n 2 $(FAST)
 
 # Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here. Every
@@ -91,6 +95,9 @@ mutants: $(VENV)/.installed-test  ## Derive mutants of FILES (all that have test
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done
+
+format: $(VENV)/.installed-test  ## Format the CUDA C++ headers
+	$(FORMAT) -i
 
 docs: $(VENV)/.installed-docs  ## Build the pages and the API reference as a site, in build/docs
 	$(BIN)/mkdocs build

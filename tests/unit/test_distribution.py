@@ -64,6 +64,7 @@ def test_the_sdist_has_what_its_tests_and_pages_need_and_nothing_of_a_working_co
     with tarfile.open(made[0]) as archive:
         names = {name.removeprefix(f"{STEM}/") for name in archive.getnames()}
     wanted = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "mkdocs.yml", "constraints/tested.txt"}
+    wanted |= {".clang-format"}
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")}
     assert (wanted | pages | {"tests/unit/test_distribution.py", "src/interlace/py.typed"}) - names == set()
     assert {name.partition("/")[0] for name in names} & {".venv", ".git", "build", "dist"} == set()

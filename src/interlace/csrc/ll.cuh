@@ -13,21 +13,24 @@ DEVICE unsigned long long word_of(unsigned data, unsigned publication) {
   return (unsigned long long)publication << 32 | data;
 }
 DEVICE void store_word(unsigned long long* at, unsigned data, unsigned publication) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;"
-               ::"l"(__cvta_generic_to_global(at)), "l"(word_of(data, publication)) : "memory");
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(at)),
+               "l"(word_of(data, publication))
+               : "memory");
 }
 // Two neighbours, at a multiple of 16 bytes; each of them is a word of its own.
 DEVICE void store_two_words(unsigned long long* at, float first, float second, unsigned publication) {
-  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};"
-               ::"l"(__cvta_generic_to_global(at)), "l"(word_of(__float_as_uint(first), publication)),
-                 "l"(word_of(__float_as_uint(second), publication)) : "memory");
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(at)),
+               "l"(word_of(__float_as_uint(first), publication)), "l"(word_of(__float_as_uint(second), publication))
+               : "memory");
 }
 DEVICE void load_word(unsigned long long& word, const unsigned long long* at) {
   asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(__cvta_generic_to_global(at)) : "memory");
 }
 DEVICE void load_two_words(unsigned long long& first, unsigned long long& second, const unsigned long long* at) {
   asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-               : "=l"(first), "=l"(second) : "l"(__cvta_generic_to_global(at)) : "memory");
+               : "=l"(first), "=l"(second)
+               : "l"(__cvta_generic_to_global(at))
+               : "memory");
 }
 DEVICE bool is_of(unsigned long long word, unsigned publication) { return (unsigned)(word >> 32) == publication; }
 DEVICE unsigned data_of(unsigned long long word) { return (unsigned)word; }

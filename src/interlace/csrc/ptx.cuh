@@ -39,14 +39,18 @@ DEVICE void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
 DEVICE bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
   unsigned done;
   asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done;
 }
 // The same, at once.
 DEVICE bool mbarrier_passed(unsigned barrier, unsigned parity) {
   unsigned done;
   asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done;
 }
 DEVICE void mbarrier_wait(unsigned barrier, unsigned parity) {
@@ -61,17 +65,25 @@ DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" 
 // Bulk copies of a box of a tensor, innermost coordinate first.
 DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 DEVICE void tma_load_1d(unsigned target, const TensorMap& map, int x, unsigned barrier) {
-  asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];"
-               ::"r"(target), "l"(&map), "r"(x), "r"(barrier) : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];" ::"r"(
+          target),
+      "l"(&map), "r"(x), "r"(barrier)
+      : "memory");
 }
 DEVICE void tma_load_2d(unsigned target, const TensorMap& map, int x, int y, unsigned barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          target),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
 }
 DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
-      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
 }
 // The same, and which of their lines the L2 gives up first: those of what is read once make room for what is read
 // again. (PTX ISA, "createpolicy".)
@@ -87,27 +99,34 @@ DEVICE unsigned long long evict_normal() {
 }
 DEVICE void tma_load_2d(unsigned target, const TensorMap& map, int x, int y, unsigned barrier,
                         unsigned long long policy) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%2, %3}], [%4], %5;"
-               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(barrier), "l"(policy) : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
+      : "memory");
 }
 DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier,
                         unsigned long long policy) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%2, %3, %4}], [%5], %6;"
-               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy) : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy)
+      : "memory");
 }
 DEVICE void tma_store_1d(const TensorMap& map, int x, unsigned source) {
-  asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];"
-               ::"l"(&map), "r"(x), "r"(source) : "memory");
+  asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];" ::"l"(&map), "r"(x),
+               "r"(source)
+               : "memory");
 }
 DEVICE void tma_store_2d(const TensorMap& map, int x, int y, unsigned source) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-               ::"l"(&map), "r"(x), "r"(y), "r"(source) : "memory");
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
+               "r"(y), "r"(source)
+               : "memory");
 }
 DEVICE void tma_store_3d(const TensorMap& map, int x, int y, int z, unsigned source) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
-               ::"l"(&map), "r"(x), "r"(y), "r"(z), "r"(source) : "memory");
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x),
+               "r"(y), "r"(z), "r"(source)
+               : "memory");
 }
 // Bulk stores of this thread, in groups: `read` waits until all but the newest PENDING groups left shared memory.
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -122,17 +141,17 @@ template <int PENDING> DEVICE void bulk_wait() {
 // than 16 exist, only their words are read, and where none does, the address is that of `base`.
 DEVICE void copy_async_16(unsigned target, const void* source, const void* base, int bytes) {
   if (bytes <= 0 || bytes >= 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(__cvta_generic_to_global(bytes > 0 ? source : base)), "r"(bytes > 0 ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target),
+                 "l"(__cvta_generic_to_global(bytes > 0 ? source : base)), "r"(bytes > 0 ? 16 : 0)
                  : "memory");
     return;
   }
 #pragma unroll
   for (int at = 0; at < 16; at += 4)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 ::"r"(target + at),
-                   "l"(__cvta_generic_to_global(at < bytes ? static_cast<const char*>(source) + at : base)),
-                   "r"(min(max(bytes - at, 0), 4)) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + at),
+                 "l"(__cvta_generic_to_global(at < bytes ? static_cast<const char*>(source) + at : base)),
+                 "r"(min(max(bytes - at, 0), 4))
+                 : "memory");
 }
 // The barrier hears of this thread's copies when they land; the arrival is one of those that it counts.
 DEVICE void copy_async_arrive(unsigned barrier) {

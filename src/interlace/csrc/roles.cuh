@@ -44,9 +44,7 @@ DEVICE void end_launch(const Launch& launch, int item, int why, int expected, in
   asm volatile("trap;");
 }
 // How many stages one place is behind another, of up to a ring before it or behind it.
-DEVICE int stages_between(int place, int later) {
-  return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1;
-}
+DEVICE int stages_between(int place, int later) { return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1; }
 DEVICE void wait_and_load(const Launch& launch) {
   await_launch_before();
   Stage stage = {0, 0};
@@ -102,7 +100,7 @@ DEVICE bool await_watched(const Launch& launch, unsigned barrier, unsigned parit
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
 DEVICE void post(const Launch& launch) {
-  await_launch_before();  // no item ends before that
+  await_launch_before();                               // no item ends before that
   int before = -1, kept = 0, places[WARPGROUPS] = {};  // the item before, and what its consumers told
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
@@ -134,8 +132,7 @@ DEVICE void post(const Launch& launch) {
     if (semaphore >= 0) publish(launch, item, semaphore);
     finish(launch, item, taken, semaphore);
     __syncwarp();
-    for (int n = threadIdx.x % 32; n < kept >> 16; n += 32)
-      hand_back_kept(((kept & 0xffff) + n) % STAGES);
+    for (int n = threadIdx.x % 32; n < kept >> 16; n += 32) hand_back_kept(((kept & 0xffff) + n) % STAGES);
     if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));

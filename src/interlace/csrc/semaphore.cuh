@@ -21,13 +21,17 @@ DEVICE void add_release(int* at) {
 DEVICE unsigned fetch_add_release(int* at) {
   unsigned before;
   asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;"
-               : "=r"(before) : "l"(__cvta_generic_to_global(at)) : "memory");
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(at))
+               : "memory");
   return before;
 }
 DEVICE unsigned long long add_acquire_release(unsigned long long* at) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;"
-               : "=l"(before) : "l"(__cvta_generic_to_global(at)) : "memory");
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(at))
+               : "memory");
   return before;
 }
 template <class L, class I> DEVICE void random_delay(const L& launch, const I& item, int salt) {
@@ -36,8 +40,7 @@ template <class L, class I> DEVICE void random_delay(const L& launch, const I& i
   mixed = (mixed ^ mixed >> 15) * 739982445ull;
   const unsigned long long delay = ((mixed ^ mixed >> 13) & 0x7fffffff) % launch.jitter_ns, since = nanoseconds();
 #pragma unroll 1
-  while (nanoseconds() - since < delay) {
-  }
+  while (nanoseconds() - since < delay) {}
 }
 template <class L> DEVICE void note(const L& launch, int failed, int item, int semaphore, int expected, int seen) {
   Record& record = *launch.record;

@@ -9,12 +9,15 @@ DEVICE bool any_empty(const float4& v) {
 DEVICE float4 load_words(const float4* at) {
   float4 v;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(__cvta_generic_to_global(at)) : "memory");
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(__cvta_generic_to_global(at))
+               : "memory");
   return v;
 }
 DEVICE void store_words(float4* at, unsigned x, unsigned y, unsigned z, unsigned w) {
-  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"l"(__cvta_generic_to_global(at)), "r"((int)x), "r"((int)y), "r"((int)z), "r"((int)w) : "memory");
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)), "r"((int)x),
+               "r"((int)y), "r"((int)z), "r"((int)w)
+               : "memory");
 }
 DEVICE void empty_words(float4* at) { store_words(at, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD); }
 // A value that has the bits of an empty word, a NaN, becomes the usual NaN.

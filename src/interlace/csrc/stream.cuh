@@ -20,8 +20,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) stream(const unsigned char* 
     if (n >= STAGES && n - STAGES < mine) mbarrier_wait(full + 8 * s, (n / STAGES - 1) & 1);
     if (n < mine) {
       mbarrier_arrive_expect_tx(full + 8 * s, BOX_BYTES);
-      bulk_load(slots + s * BOX_BYTES, source + (first + n) * BOX_BYTES, BOX_BYTES, full + 8 * s,
-                evict_first());
+      bulk_load(slots + s * BOX_BYTES, source + (first + n) * BOX_BYTES, BOX_BYTES, full + 8 * s, evict_first());
     }
   }
 }

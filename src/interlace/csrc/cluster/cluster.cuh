@@ -32,8 +32,9 @@ DEVICE void hand_back_dependent(int slot) {
 DEVICE void hand_back_kept(int slot) {
 #pragma unroll
   for (unsigned block = 0; block < CLUSTER; ++block)
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;"
-                 ::"r"(of_block(independent_empty(slot), block)), "r"(WARPGROUPS * 4) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(of_block(independent_empty(slot), block)),
+                 "r"(WARPGROUPS * 4)
+                 : "memory");
 }
 // Of some rows of tokens or weights, that so many blocks need, those before this block's share.
 template <bool TOKENS> DEVICE int rows_before(int rows) {
@@ -43,8 +44,7 @@ template <bool TOKENS> DEVICE int rows_before(int rows) {
   return __shfl_sync(0xffffffff, place * (rows / SHARES), 0);
 }
 // A box, for all blocks that need it.
-template <bool TOKENS>
-DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
+template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
   const unsigned long long policy = TOKENS ? evict_normal() : evict_first();
   if ((TOKENS ? CLUSTER_COLUMNS : CLUSTER_ROWS) == 1) return tma_load_2d(target, map, x, y, full, policy);
   unsigned blocks = 0;
@@ -54,8 +54,9 @@ DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsi
       blocks |= 1u << (row * CLUSTER_COLUMNS + rank() % CLUSTER_COLUMNS);
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-      "[%0], [%1, {%2, %3}], [%4], %5, %6;"
-      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(full), "h"((unsigned short)blocks), "l"(policy) : "memory");
+      "[%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(full), "h"((unsigned short)blocks), "l"(policy)
+      : "memory");
 }
 DEVICE void synchronise_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");

@@ -28,8 +28,10 @@ struct Tickets : Counter {
     const unsigned word = told % WORDS, lane = threadIdx.x % 32;
     if (lane > 0 && lane < CLUSTER) {
       const unsigned long long value = (unsigned long long)run << 32 | (unsigned)(row < 0 ? row : row + (int)lane);
-      asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];"
-                   ::"r"(of_block(word_at(word), lane)), "l"(value), "r"(of_block(heard(word), lane)) : "memory");
+      asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(
+                       of_block(word_at(word), lane)),
+                   "l"(value), "r"(of_block(heard(word), lane))
+                   : "memory");
     }
     ++told;
   }
@@ -42,7 +44,9 @@ struct Tickets : Counter {
       asm volatile(
           "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; "
           "selp.u32 %0, 1, 0, p; }"
-          : "=r"(done) : "r"(heard(word)), "r"(parity) : "memory");
+          : "=r"(done)
+          : "r"(heard(word)), "r"(parity)
+          : "memory");
     } while (!done);
     unsigned long long value;
     asm volatile("ld.shared.b64 %0, [%1];" : "=l"(value) : "r"(word_at(word)) : "memory");

@@ -18,7 +18,9 @@ constexpr int FLOAT_INFINITY_BITS = 0x7f800000;
 #define INFINITE __int_as_float(FLOAT_INFINITY_BITS)
 
 // V neighbours of a tensor.
-template <class T, int V> struct __align__(sizeof(T) * V) Vector { T items[V]; };
+template <class T, int V> struct __align__(sizeof(T) * V) Vector {
+  T items[V];
+};
 template <class T, int V> DEVICE bool vector_aligned(const T* at) {
   return V == 1 || ((size_t)at & (sizeof(T) * V - 1)) == 0;
 }

@@ -47,8 +47,8 @@ template <class A, class T>
 DEVICE void publish_row(const Tile& tile, const A& a, T* out, const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS, LANES = SQUARED / EACH;
   const unsigned own = publication(tile, a.scaled_number, a.publications);
-  const bool pieces = by_pieces(out + column) && by_pieces(row + column) && by_pieces(a.scale + column) &&
-                      (end - column) % EACH == 0;
+  const bool pieces =
+      by_pieces(out + column) && by_pieces(row + column) && by_pieces(a.scale + column) && (end - column) % EACH == 0;
   for (int first = column; first < end; first += THREADS * EACH) {
     const int at = first + thread() * EACH;
     Elements<T> piece = {}, gain = {};

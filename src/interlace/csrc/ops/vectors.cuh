@@ -29,6 +29,7 @@ template <class T> DEVICE int4 narrowed(const float (&values)[Piece<T>::ELEMENTS
 template <class T> DEVICE int4 words_at(const T* at) { return *reinterpret_cast<const int4*>(at); }
 // As an instruction of its own: an assignment is cut into words.
 template <class T> DEVICE void store_words(T* at, const int4& words) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"l"(__cvta_generic_to_global(at)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w) : "memory");
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)), "r"(words.x),
+               "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
 }

@@ -8,9 +8,7 @@ DEVICE int thread() { return threadIdx.x; }
 // All threads that compute a tile.
 DEVICE void synchronise_block() { named_barrier(1 + WARPGROUPS, THREADS); }
 // Shared memory of a tile; it begins at a multiple of 128 bytes, and holds nothing.
-template <class T> DEVICE T* scratch() {
-  return reinterpret_cast<T*>(shared_memory + RING_BYTES);
-}
+template <class T> DEVICE T* scratch() { return reinterpret_cast<T*>(shared_memory + RING_BYTES); }
 
 template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {

@@ -64,8 +64,7 @@ DEVICE unsigned kept_at(int message) { return message_at(message) + MESSAGE_BYTE
 // ops of a layer go through stays in the instruction cache.
 DEVICE void await(unsigned barrier, unsigned parity) {
 #pragma unroll 1
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
 // Equal in all lanes, and known to the compiler to be so: what some instructions take from uniform registers.
@@ -79,7 +78,9 @@ DEVICE bool first_lane() { return threadIdx.x % 32 == 0; }
 DEVICE int4 load_shared_128(unsigned at) {
   int4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
   return v;
 }
 DEVICE int load_shared_word(unsigned at) {

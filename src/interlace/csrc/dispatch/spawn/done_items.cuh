@@ -7,7 +7,9 @@ DEVICE void count_off(const Launch& launch, const Item& item) {
   if (first_lane()) {
     unsigned* const at = counter_of(launch, item.run, OUTSTANDING);
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-                 : "=r"(before) : "l"(__cvta_generic_to_global(at)), "r"(-1) : "memory");
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(at)), "r"(-1)
+                 : "memory");
   }
   if (launch.queue.ready + (int)__shfl_sync(0xffffffff, before, 0) != 1) return;
   __syncwarp();

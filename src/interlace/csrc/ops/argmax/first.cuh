@@ -6,9 +6,7 @@ struct Found {
   int at;
 };
 // The larger, of equal ones the first. Rows of NaN give a place too, so that what reads it stays inside its table.
-DEVICE Found first_of(Found a, Found b) {
-  return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
-}
+DEVICE Found first_of(Found a, Found b) { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; }
 DEVICE Found first_of_block(Found found) {
   for (int distance = 16; distance; distance /= 2) {
     const float value = __shfl_xor_sync(0xffffffff, found.value, distance);

@@ -23,7 +23,8 @@ struct Loads {
 
   DEVICE Loads(const Tile& tile, const Arguments& a)
       : a(a), share(share_of(tile, a)), rows(rows_of(a.k_cache)), head(tile.j) {}
-  template <class A> DEVICE Loads(const Tile& tile, const A& a, int at)
+  template <class A>
+  DEVICE Loads(const Tile& tile, const A& a, int at)
       : a(a), share(share_of(tile, a, at)), rows(rows_of(a.k_cache)), head(tile.j) {}
   DEVICE static int known(int sequence, const Arguments& a) { return position_in(sequence, a); }
   DEVICE int stages() const { return max((share.high - share.low + rows - 1) / rows, 1); }
@@ -52,7 +53,7 @@ template <class T> struct Team {
   static constexpr int LANES = OF_ROW <= 2 ? 2 : OF_ROW <= 4 ? 4 : OF_ROW <= 8 ? 8 : OF_ROW <= 16 ? 16 : 32;
   static constexpr int PIECES = (OF_ROW + LANES - 1) / LANES;  // of one lane
   static constexpr int ALL = WARPS_OF_SET * 32 / LANES;
-  static constexpr int SCORES = HEADS_AT_ONCE * AT_ONCE;  // in the order of heads
+  static constexpr int SCORES = HEADS_AT_ONCE * AT_ONCE;            // in the order of heads
   static constexpr int KEPT = SCORES > LANES ? SCORES / LANES : 1;  // by each lane, of
   static constexpr int HEADS = KEPT > AT_ONCE ? KEPT / AT_ONCE : 1;
   static constexpr int LANES_OF_HEAD = LANES * HEADS / HEADS_AT_ONCE;  // that have scores of the same head

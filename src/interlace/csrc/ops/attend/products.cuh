@@ -20,7 +20,7 @@ constexpr int LEFT_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, f
 // Of a header: the share, cosines and sines, and each of the rows of q, k and v.
 constexpr int SHARE_BYTES = 32, ANGLE_BYTES = 4 * D, ROW_BYTES = 2 * D;
 static_assert(sizeof(Share) <= SHARE_BYTES, "a header has room for it");
-constexpr float LAG = 8.0f;     // a score is above the peak by at most so much, which 16 bits of a weight have room for
+constexpr float LAG = 8.0f;  // a score is above the peak by at most so much, which 16 bits of a weight have room for
 
 DEVICE unsigned values_in(int slot) {
   return APART ? dependent_slot(slot) : independent_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
@@ -37,7 +37,8 @@ struct Loads {
 
   DEVICE Loads(const Tile& tile, const Arguments& a)
       : a(a), pages(PAGE ? a.PAGES : 0), share(share_of(tile, a)), head(tile.j) {}
-  template <class A> DEVICE Loads(const Tile& tile, const A& a, int at)
+  template <class A>
+  DEVICE Loads(const Tile& tile, const A& a, int at)
       : a(a), pages(PAGE ? a.PAGES : 0), share(share_of(tile, a, at)), head(tile.j) {}
   DEVICE static int known(int sequence, const Arguments& a) { return position_in(sequence, a); }
   template <class A> DEVICE void look_up(const A& a, int n) const {
@@ -55,9 +56,7 @@ struct Loads {
     }
   }
   DEVICE int stages() const { return max((share.high - share.low + STAGE_ROWS - 1) / STAGE_ROWS, 1); }
-  DEVICE int boxes(int n) const {
-    return (min(share.high - share.low - n * STAGE_ROWS, STAGE_ROWS) + BOX - 1) / BOX;
-  }
+  DEVICE int boxes(int n) const { return (min(share.high - share.low - n * STAGE_ROWS, STAGE_ROWS) + BOX - 1) / BOX; }
   DEVICE unsigned bytes(int n) const {  // all lanes ask, before one loads
     look_up(a, n);
     return 2 * BOX_BYTES * boxes(n);
@@ -144,8 +143,8 @@ template <class A> struct Rows<true, A> {
   DEVICE void ask() {
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
-      const auto* const of = row(n) < GROUP ? a.q + (head * GROUP + row(n)) * WIDTH
-                                            : (row(n) == GROUP ? a.k : a.v) + head * WIDTH;
+      const auto* const of =
+          row(n) < GROUP ? a.q + (head * GROUP + row(n)) * WIDTH : (row(n) == GROUP ? a.k : a.v) + head * WIDTH;
       pairs[n].ask_two([&](int) { return of + pair(n) % (WIDTH / 2) * 2; });
     }
   }
@@ -392,7 +391,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   sums.largest = sums.peak = own ? score : NOTHING, sums.total = own && lane % 4 == 0 ? 1.0f : 0.0f;
   unsigned row = row_of_matrix(BLOCK_ROWS - 1);
   asm volatile("" : "+r"(row));  // once: it would be made anew for each stage, out of numbers that take long to come
-  int turn = which;  // of blocks of the stage, this warp's next
+  int turn = which;              // of blocks of the stage, this warp's next
 #pragma unroll 1
   for (int low = share.low;;) {
     const int count = min(share.high - low, STAGE_ROWS);

@@ -32,8 +32,8 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
   const Splits own = splits_of(tile, a);
   for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
     const auto* const parts = a.parts + own.first(tile, head) * STEP + n;
-    const auto *const peaks = a.peak + own.first(tile, head) * GROUP + n / D,
-             *const totals = a.total + (peaks - a.peak);
+    const auto *const peaks = a.peak + own.first(tile, head) * GROUP + n / D, *const totals =
+                                                                                  a.total + (peaks - a.peak);
     float most = __int_as_float(0xff800000), whole = 0.0f;
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll 1

@@ -43,4 +43,3 @@ DEVICE unsigned load_shared_pair(unsigned at) {
 DEVICE void store_shared_32(unsigned at, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
-

@@ -10,7 +10,9 @@ DEVICE float load_now(const float* at) {
 DEVICE float4 load_four_now(const float* at) {
   float4 v;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(at)
+               : "memory");
   return v;
 }
 DEVICE int4 load_constant_now(const void* at) {
@@ -146,8 +148,7 @@ template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLO
     for (int p = 0; p < PANELS; ++p) {
       unsigned gain[2][4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        load_matrices(gain[half], gains + rows.gains + p * 128 + half * 64);
+      for (int half = 0; half < 2; ++half) load_matrices(gain[half], gains + rows.gains + p * 128 + half * 64);
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) {
         unsigned squares[2][2] = {};

@@ -6,4 +6,3 @@ DEVICE unsigned load_pair_now(const ELEMENT* at) {
   asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
   return pair;
 }
-

@@ -18,12 +18,11 @@ struct Matmul {
   static constexpr bool TRANSPOSED = TRANSPOSED_;
   static constexpr int PANELS = BK / 64;
   // Stages of independent loads under way: what saturates memory, of which a block has its shares.
-  static constexpr int IN_FLIGHT =
-      (IN_FLIGHT_BYTES * CLUSTER_ROWS + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
+  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES * CLUSTER_ROWS + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   static constexpr int TALL = TRANSPOSED ? BN : BM, WIDTH = TRANSPOSED ? BM : BN;
-  static constexpr int BLOCKS = TALL / WARPGROUPS / 64;     // of 64 rows, in a warpgroup
-  static constexpr int SUMS = WIDTH / 2;                // registers of a block of rows
-  static constexpr int COUNT = GATES * BLOCKS * SUMS;   // registers of all sums
+  static constexpr int BLOCKS = TALL / WARPGROUPS / 64;  // of 64 rows, in a warpgroup
+  static constexpr int SUMS = WIDTH / 2;                 // registers of a block of rows
+  static constexpr int COUNT = GATES * BLOCKS * SUMS;    // registers of all sums
   // Registers of a stage's weights, and stages that may be held in registers: half of the ring at most.
   static constexpr int OF_STAGE = GATES * BLOCKS * PANELS * 16;
   static constexpr int ROOM = TRANSPOSED && WARPGROUPS * CLUSTER == 1 ? HELD_REGISTERS - COUNT : 0;
@@ -33,12 +32,12 @@ struct Matmul {
   static_assert(!OWN || (!TRANSPOSED && BLOCKS <= 2), "such rows are the 64-row operand, and fit the registers");
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
-  static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= MOST_EARLY && !OWN;
+  static constexpr bool EARLY = OTHERS > 0 && OTHERS* COUNT <= MOST_EARLY && !OWN;
   // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
   static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
   static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
   // Of a share that is small the residual is under way while others' sums are awaited.
-  static constexpr bool RESIDUAL_AHEAD = RESIDUAL && TRANSPOSED && SHARES > 1 && SHARE <= 64 && BLOCKS * GROUPS <= 4;
+  static constexpr bool RESIDUAL_AHEAD = RESIDUAL && TRANSPOSED && SHARES > 1 && SHARE <= 64 && BLOCKS* GROUPS <= 4;
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch of a warpgroup
   // that multiplies them.
   typedef Factors<TRANSPOSED ? BM : BLOCKS * 64, NORMALISED, SQUARED, EPS_BITS> RowFactors;
@@ -352,12 +351,9 @@ struct Matmul {
     return first_group(item.part) * 8;
   }
   // Whether a column of a part's share, from its first on, is one of it: those of a narrower share end before.
-  DEVICE static bool is_own(const Item& item, int column) {
-    return MORE == 0 || column < groups_of(item.part) * 8;
-  }
+  DEVICE static bool is_own(const Item& item, int column) { return MORE == 0 || column < groups_of(item.part) * 8; }
   // Sums times the factors of their tokens, of a tile or a share.
-  template <int COLUMNS>
-  DEVICE static void normalise(const Item& item, float (&sums)[GATES][BLOCKS][COLUMNS / 2]) {
+  template <int COLUMNS> DEVICE static void normalise(const Item& item, float (&sums)[GATES][BLOCKS][COLUMNS / 2]) {
     const int from = first_column<COLUMNS>(item);
     synchronise();
     const unsigned factors = scratch_of(warpgroup()) + FACTORS;
@@ -418,8 +414,7 @@ struct Matmul {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < N * 4; ++n)
-      residual[n / 4][n % 4] =
-          residual_of(op, token + n / 4 * 8 + column + n % 2, feature + row + n / 2 % 2 * 8);
+      residual[n / 4][n % 4] = residual_of(op, token + n / 4 * 8 + column + n % 2, feature + row + n / 2 % 2 * 8);
   }
 
   // Of 64 columns of a block of rows, from one on, of a tile or a share.

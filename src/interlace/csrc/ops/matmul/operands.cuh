@@ -56,8 +56,7 @@ template <int PANELS, int GATES, int BLOCKS, int PITCH> struct Tall {
 };
 // By a warp, ahead of tokens: its weights of the next stages, so many rows of them, into registers, so that others may
 // have their slots.
-template <class WEIGHTS, int COUNT>
-DEVICE void take_weights(Stage& stage, WEIGHTS (&weights)[COUNT], int rows) {
+template <class WEIGHTS, int COUNT> DEVICE void take_weights(Stage& stage, WEIGHTS (&weights)[COUNT], int rows) {
   Stage ahead = {stage.slot, stage.phase};
 #pragma unroll
   for (int s = 0; s < COUNT; ++s) {

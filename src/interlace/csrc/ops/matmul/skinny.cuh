@@ -7,9 +7,9 @@ DEVICE bool has_left(int n) {
   const int taken = n - STAGES * 2 / 3;
   return taken >= 0 && !mbarrier_passed(independent_empty(taken % STAGES), taken / STAGES & 1);
 }
-template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          bool RAGGED, int TURNS, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
-          int AS_WORDS = 0, int STAGES_OF_TILE = 0>
+template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL, bool RAGGED,
+          int TURNS, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0, int AS_WORDS = 0,
+          int STAGES_OF_TILE = 0>
 struct Skinny {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   // What is words: tokens and their squares, results, and what is left for the norm behind.
@@ -42,8 +42,8 @@ struct Skinny {
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
   // take stages in turns, each has one. Squares and gains of rows that are normalised here fit beside as many.
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
-  static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8 +
-                                TOKEN_PAIRS * 4;
+  static constexpr int OTHERS =
+      CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8 + TOKEN_PAIRS * 4;
   // No more than the ring has: slots for weights are then never two turns ahead of those for tokens.
   static constexpr int FIT =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
@@ -123,8 +123,9 @@ struct Skinny {
         for (int n = s * OF_LANE; n < (s + 1) * OF_LANE; n += 2) {
           const unsigned at = place(slot, line_of(n), within / 2) + within % 2 * 8;
           if (line_of(n) >= LINES) continue;
-          asm volatile("st.shared.v2.b32 [%0], {%1, %2};"
-                       ::"r"(at), "r"((int)tokens.data(n)), "r"((int)tokens.data(n + 1)) : "memory");
+          asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"((int)tokens.data(n)),
+                       "r"((int)tokens.data(n + 1))
+                       : "memory");
         }
         fence_proxy_async();  // the next to come here may be a bulk load
         __syncwarp();
@@ -357,8 +358,8 @@ struct Skinny {
       for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2) {
         const unsigned to = place(scratch_of(0), line_of(w), thread() % 16 / 2) + thread() % 2 * 8;
         if (line_of(w) >= ALL_LINES) continue;
-        asm volatile("st.shared.v2.b32 [%0], {%1, %2};"
-                     ::"r"(to), "r"((int)words.data(w)), "r"((int)words.data(w + 1)) : "memory");
+        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"((int)words.data(w)), "r"((int)words.data(w + 1))
+                     : "memory");
       }
       extras.sum = squares.come(launch, item, op);
       synchronise_block();
@@ -438,8 +439,7 @@ struct Skinny {
     for (int w = 0; w < ALL_WARPS && OWN; ++w) sum += factors[w * BM + token];
     return OWN ? rsqrtf(sum / NORMALISED + __uint_as_float(EPS_BITS)) : factors[token];
   }
-  DEVICE static void finish(const Epilogue& op, const Item& item, const Sums& sums, Extras& extras,
-                            int feature) {
+  DEVICE static void finish(const Epilogue& op, const Item& item, const Sums& sums, Extras& extras, int feature) {
     const unsigned own = publication(item, op.number, op.publications);
     float* const left = scratch<float>() + TOKEN_BYTES / 4;
     float* const factors = left + ALL_WARPS * GATES * ROWS * WIDTH;
@@ -480,8 +480,8 @@ struct Skinny {
         value[g] = make_float2(0, 0);
 #pragma unroll
         for (int w = 0; w < ALL_WARPS && inside; ++w) {
-          const float2 part = *reinterpret_cast<const float2*>(left + ((w * GATES + g) * ROWS + at) * WIDTH +
-                                                               thread() % PAIRS * 2);
+          const float2 part =
+              *reinterpret_cast<const float2*>(left + ((w * GATES + g) * ROWS + at) * WIDTH + thread() % PAIRS * 2);
           value[g].x += part.x, value[g].y += part.y;
         }
       }

@@ -91,9 +91,7 @@ template <class T, class F, class... S> DEVICE void map_rows(int n, T* out, F ma
     map_pieces(out + at, made, Ahead<S>(rows.between + at)...);
   }
 #pragma unroll 1
-  for (; at < tail; at += STEP) {
-    store_words(out + at, map_piece<T>(made, words_at(rows.between + at)...));
-  }
+  for (; at < tail; at += STEP) { store_words(out + at, map_piece<T>(made, words_at(rows.between + at)...)); }
 #pragma unroll 1
   for (int at = member(); at < head; at += TEAM) put(out + at, made(widened(rows.all[at])...));
   if (tail + member() < n) put(out + tail + member(), made(widened(rows.all[tail + member()])...));

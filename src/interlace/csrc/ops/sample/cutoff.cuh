@@ -10,7 +10,7 @@ DEVICE float value_of(int number) {
   return __uint_as_float(number < 0 ? ~(unsigned)number << LOW | 0x80000000 : (unsigned)number << LOW);
 }
 DEVICE int between(int low, int high) { return (low & high) + ((low ^ high) >> 1); }  // their sum may have 33 bits
-constexpr int AT_ONCE = 4;  // pieces of a lane
+constexpr int AT_ONCE = 4;                                                            // pieces of a lane
 struct Share {
   float count, weight;
 };
