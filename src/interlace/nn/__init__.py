@@ -1,4 +1,4 @@
-"""PyTorch modules that run a transformer's feed-forward network as one launch where that is faster, and whole decoders.
+"""PyTorch modules for feed-forward networks, run as a megakernel where that is faster, and for whole decoders.
 
 See docs/pytorch.md and docs/decoder.md.
 

@@ -1,4 +1,4 @@
-"""Modules to put in the place of a model's feed-forward networks."""
+"""Modules that replace a model's feed-forward networks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from interlace.nn.op import checked_norm, explain, ffn
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-#: Of transformers, beside torch's own: those that compute ``nn.functional.rms_norm``. Gemma's adds 1 to its weight.
+#: Classes of transformers that compute ``nn.functional.rms_norm``, as torch's own does. Gemma's adds 1 to its weight.
 _NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
 
 class _Network(nn.Module):
-    """What the modules share: they say what runs them, and make it ready."""
+    """Base class of the modules: explains what runs them, and prepares it."""
 
     w_up: nn.Parameter
     w_norm: nn.Parameter | None
@@ -36,25 +36,25 @@ class _Network(nn.Module):
         return "" if self.norm is None else f", norm={self.norm:g}"
 
     def explain(self, tokens: int) -> Choice:
-        """What runs the network over so many tokens, without gradients: one launch or PyTorch's own ops, and why.
+        """Return what runs the network for a number of tokens, and why: the megakernel or PyTorch's own ops.
 
-        Print it, or read ``executor`` (None for PyTorch's ops), ``launch_us``, ``library_us`` and ``why``.
+        The result holds for calls without gradients. Print it, or read ``executor`` (None for PyTorch's ops),
+        ``launch_us``, ``library_us`` and ``why``.
 
         Raises:
-            ArgumentError: tokens are no positive number.
+            ArgumentError: ``tokens`` is not a positive number.
         """
         weights = {name: weight.detach() for name, weight in self.named_parameters(recurse=False)}
         return explain(weights, self.activation, _positive(tokens, "explain"), self.norm)
 
     def prepare(self, *tokens: int) -> None:
-        """Build ahead what calls with so many tokens need on the current stream, by one such call on zeros.
+        """Compile ahead what calls with these numbers of tokens need on the current stream, by calls on zeros.
 
-        The first launch for a number of rows (``deploy.launched_rows``) takes the seconds that its compiler does, other
-        numbers of tokens that run it and other networks of this shape nothing. A graph that is captured afterwards
-        compiles nothing either.
+        The first launch for a number of rows (``deploy.launched_rows``) takes seconds to compile. Other numbers of
+        tokens that share this launch, other networks of this shape, and graphs captured later compile nothing.
 
         Raises:
-            ArgumentError: tokens are no positive numbers.
+            ArgumentError: an entry of ``tokens`` is not a positive number.
         """
         for count in tokens:
             extents = (_positive(count, "prepare"), self.w_up.shape[1])
@@ -70,18 +70,20 @@ def _positive(tokens: int, where: str) -> int:
 
 
 class FFN(_Network):
-    """``down(activation(up(x)))``, or with a norm the half of a layer, ``x + down(activation(up(rms_norm(x))))``.
+    """Feed-forward network ``down(activation(up(x)))``, optionally with RMS norm and residual.
+
+    With a norm it computes ``x + down(activation(up(rms_norm(x))))``.
 
     Args:
         w_up: (ffn, hidden).
         w_down: (hidden, ffn).
-        activation: pointwise, between the two.
+        activation: pointwise function between the two products.
         b_up, b_down: (ffn,) and (hidden,), both or neither.
-        w_norm: (hidden,), of the norm.
-        norm: what that adds to the mean square; given with it.
+        w_norm: (hidden,), weight of the RMS norm; requires ``norm``.
+        norm: epsilon that the RMS norm adds to the mean square; requires ``w_norm``.
 
     Raises:
-        ArgumentError: one of these two without the other, or no small number of 0 or more.
+        ArgumentError: only one of ``w_norm`` and ``norm`` is given, or ``norm`` is not a small number >= 0.
     """
 
     b_up: nn.Parameter | None
@@ -107,19 +109,19 @@ class FFN(_Network):
     def from_linears(
         cls, up: nn.Linear, down: nn.Linear, activation: Activation | str, norm: nn.Module | None = None
     ) -> FFN:
-        """On the parameters of two linears themselves; only a weight that is not contiguous is copied.
+        """Build the module on the parameters of two linears; only non-contiguous weights are copied.
 
         Args:
-            up: hidden to ffn.
-            down: ffn to hidden; it has a bias if ``up`` has one.
-            activation: or its name, "relu", "gelu-tanh" or "silu".
-            norm: an RMS norm of hidden; with it the module is the half of a layer, ``x + ffn(norm(x))``.
+            up: linear from hidden to ffn.
+            down: linear from ffn to hidden; it has a bias if and only if ``up`` has one.
+            activation: activation or its name: "relu", "gelu-tanh" or "silu".
+            norm: RMS norm of width hidden; with it the module computes ``x + ffn(norm(x))``.
 
         Raises:
             GraphError: an unknown activation, a bias on one side only, a norm of another kind or without eps, linears
-                on different devices or without data, or one with anything that the module would drop: another class,
-                hooks, parts beside weight and bias.
-            ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
+                on different devices or without data, or anything that the module would drop: another class, hooks, or
+                parts other than weight and bias.
+            ShapeError, DTypeError: linears that do not match, or that have quantised weights.
         """
         _check({"up": up, "down": down})
         normed = _norm(norm, up.weight)
@@ -136,10 +138,10 @@ class FFN(_Network):
         return module.train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
+        """Apply the network to x (..., hidden); return a new tensor (..., hidden). See ``interlace.nn.op.ffn``.
 
         Raises:
-            ShapeError, DTypeError: x is not of the weights' width or dtype.
+            ShapeError, DTypeError: the width or dtype of x differs from that of the weights.
         """
         _check_input(x, self.w_up)
         return ffn(
@@ -152,16 +154,18 @@ class FFN(_Network):
 
 
 class SwiGLU(_Network):
-    """``down(silu(gate(x)) * up(x))``, or with a norm the half of a layer, x + that of ``rms_norm(x)``.
+    """Gated feed-forward network ``down(silu(gate(x)) * up(x))``, optionally with RMS norm and residual.
+
+    With a norm it computes ``x + down(silu(gate(h)) * up(h))``, where ``h = rms_norm(x)``.
 
     Args:
         w_gate, w_up: (ffn, hidden).
         w_down: (hidden, ffn).
-        w_norm: (hidden,), of the norm.
-        norm: what that adds to the mean square; given with it.
+        w_norm: (hidden,), weight of the RMS norm; requires ``norm``.
+        norm: epsilon that the RMS norm adds to the mean square; requires ``w_norm``.
 
     Raises:
-        ArgumentError: one of these two without the other, or no small number of 0 or more.
+        ArgumentError: only one of ``w_norm`` and ``norm`` is given, or ``norm`` is not a small number >= 0.
     """
 
     def __init__(
@@ -181,17 +185,17 @@ class SwiGLU(_Network):
     def from_linears(
         cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear, norm: nn.Module | None = None
     ) -> SwiGLU:
-        """On the parameters of three linears themselves; only a weight that is not contiguous is copied.
+        """Build the module on the parameters of three linears; only non-contiguous weights are copied.
 
         Args:
-            gate, up: hidden to ffn, without bias.
-            down: ffn to hidden, without bias.
-            norm: an RMS norm of hidden; with it the module is the half of a layer, ``x + ffn(norm(x))``.
+            gate, up: linears from hidden to ffn, without bias.
+            down: linear from ffn to hidden, without bias.
+            norm: RMS norm of width hidden; with it the module computes ``x + ffn(norm(x))``.
 
         Raises:
             GraphError: a bias, a norm of another kind or without eps, linears on different devices or without data, or
-                one with anything that the module would drop: another class, hooks, parts beside weight and bias.
-            ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
+                anything that the module would drop: another class, hooks, or parts other than weight and bias.
+            ShapeError, DTypeError: linears that do not match, or that have quantised weights.
         """
         linears = {"gate": gate, "up": up, "down": down}
         _check(linears)
@@ -202,10 +206,10 @@ class SwiGLU(_Network):
         return cls(w_gate, w_up, w_down, *_norm(norm, up.weight)).train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
+        """Apply the network to x (..., hidden); return a new tensor (..., hidden). See ``interlace.nn.op.ffn``.
 
         Raises:
-            ShapeError, DTypeError: x is not of the weights' width or dtype.
+            ShapeError, DTypeError: the width or dtype of x differs from that of the weights.
         """
         _check_input(x, self.w_up)
         return ffn(
@@ -217,7 +221,7 @@ class SwiGLU(_Network):
 
 
 def _check(linears: dict[str, nn.Linear]) -> None:
-    """That these are plain linears which fit together; "up" and "down" are among them."""
+    """Check that these are plain linears that match each other; "up" and "down" must be included."""
     for name, linear in linears.items():
         _check_plain(name, linear)
     up = linears["up"].weight
@@ -246,7 +250,7 @@ def _check(linears: dict[str, nn.Linear]) -> None:
 
 
 def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None, float | None]:
-    """The weight of an RMS norm before a network with this up-projection, and what it adds to the mean square."""
+    """Return weight and epsilon of the RMS norm before a network with this up-projection."""
     if norm is None:
         return None, None
     check_type(norm, nn.Module, "from_linears", "norm", "nn.RMSNorm(hidden, eps=1e-5)")
@@ -278,8 +282,8 @@ def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None
 
 
 def _check_plain(name: str, linear: nn.Linear) -> None:
-    """That a linear is a weight and perhaps a bias, and nothing that the new module would drop."""
-    # A subclass or a wrapper may compute something else, and parametrisations make a subclass.
+    """Check that a linear has only a weight and perhaps a bias, and nothing that the new module would drop."""
+    # A subclass or a wrapper may compute something else; parametrisations create a subclass.
     if type(linear) is not nn.Linear or "forward" in vars(linear):
         kind = type(linear).__name__ + (" with a forward of its own" if type(linear) is nn.Linear else "")
         raise GraphError(
@@ -296,7 +300,7 @@ def _check_plain(name: str, linear: nn.Linear) -> None:
 
 
 def _check_parts(name: str, module: nn.Module, taken: tuple[str, ...]) -> None:
-    """That what is taken of a module are plain parameters, and that it has nothing else that would be dropped."""
+    """Check that a module's used parts are plain parameters, and that it has no others that would be dropped."""
     hooks = hooks_of(module)
     if hooks:
         raise GraphError(

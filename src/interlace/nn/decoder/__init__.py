@@ -1,1 +1,1 @@
-"""Language models of the Llama family that decode with a static cache; see docs/decoder.md."""
+"""Decoders for language models of the Llama family, with a static KV cache; see docs/decoder.md."""

@@ -1,4 +1,4 @@
-"""A language model that decodes: a cache with slots, and steps of all sequences in it at once."""
+"""Decoder for language models: a KV cache with slots, and decode steps over all active sequences at once."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ from interlace.workloads.trained import Trained, read_model
 
 
 class Decoder(Texts):
-    """A model of the Llama family with a static cache. Make one by ``from_model`` or ``from_weights``.
+    """Model of the Llama family with a static KV cache; built by ``from_model``, ``from_file`` or ``from_weights``.
 
-    Sequences come and go between steps: ``join`` takes a slot and reads a prompt, ``step`` decodes a token of every
-    sequence, ``leave`` frees the slot. ``generate`` and ``stream`` do all that for a list of prompts.
+    Sequences are added and removed between steps: ``join`` claims a slot and prefills a prompt, ``step`` decodes one
+    token of every sequence, and ``leave`` frees the slot. ``generate`` and ``stream`` do all of this for a list of
+    prompts.
 
     Attributes:
-        shape: of the model.
-        batch: slots that there are.
-        capacity: positions of a sequence that the cache holds.
-        pages: of ``PAGE`` positions that all slots share, 0 where each has memory of its own.
-        cache: keys and values.
-        logits: (batch, vocabulary) of the last token of each slot's sequence.
-        next: (batch,) int32, the next token of each: the likeliest, or drawn, as ``join`` was told.
-        stop: ids that end a text.
-        window: positions that attention looks back over, None for all; the capacity is no more.
-        padding: ids by which padding of prompts is recognised.
-        turns: who uses it.
+        shape: dimensions of the model.
+        batch: number of slots.
+        capacity: KV-cache capacity of each sequence, in tokens.
+        pages: number of pages of ``PAGE`` tokens that all slots share; 0 if each slot has its own memory.
+        cache: KV cache of all layers.
+        logits: (batch, vocabulary), logits of the last token of each slot.
+        next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``join``.
+        stop: token ids that end a sequence.
+        window: attention window in tokens, None if unlimited; the capacity never exceeds it.
+        padding: token ids that identify padding in prompts.
+        turns: lock that admits one user at a time.
     """
 
     def __init__(
@@ -81,28 +82,32 @@ class Decoder(Texts):
         self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
         self._slots = Slots(batch, self.capacity, self._pages, self.device, window)
         self._ways = Ways(batch, self.device)
-        self._drawing = False  # whether the launches can draw
+        self._drawing = False  # True if the launches can sample
         self._launch = self._launches()
 
     @classmethod
     def from_model(
         cls, model: nn.Module, *, batch: int = 1, capacity: int | None = None, pages: int | None = None
     ) -> Decoder:
-        """On the weights of a causal model of ``transformers``: Llama, Mistral, Qwen 2 and 3, and what has their type.
+        """Build a decoder on the weights of a ``transformers`` causal model.
 
-        Weights are not copied, unless one is not contiguous; move or cast the model before, not after.
+        Supported are Llama, Mistral, Qwen 2 and 3, and models of the same type. Only non-contiguous weights are copied.
+        Move or cast the model before this call, not after it.
 
         Args:
-            batch: sequences at once.
-            capacity: positions of each, by default as many as the model was made for, and at most ``CAPACITY``.
-            pages: of 64 positions in memory that all share; by default each has memory for the capacity.
+            batch: number of concurrent sequences.
+            capacity: KV-cache capacity of each sequence in tokens; by default the model's maximum length, limited to
+                ``CAPACITY``.
+            pages: number of 64-token pages that all sequences share; by default each sequence has memory for the
+                capacity.
 
         Raises:
-            ArgumentError: a batch, a capacity or pages that are no positive number.
-            UnsupportedModelError: a model of another family, with adapters, quantised layers, hooks, biases that the
-                family lacks, windows shorter than the capacity, or RoPE that changes with the length; says which.
-            GraphError, ShapeError, DTypeError: weights that do not fit together, or without data.
-            DecodeError: caches do not fit in memory.
+            ArgumentError: the batch, capacity or number of pages is not a positive number.
+            UnsupportedModelError: the model is of another family, or has adapters, quantised layers, hooks, biases
+                that the family lacks, a window shorter than the capacity, or RoPE that depends on the length; the
+                message names the cause.
+            GraphError, ShapeError, DTypeError: the weights are inconsistent or have no data.
+            DecodeError: the caches do not fit in memory.
         """
         parts = parts_of(model)
         capacity = capacity_of(capacity, parts.positions, parts.window)
@@ -120,22 +125,24 @@ class Decoder(Texts):
         device: str | torch.device | None = None,
         progress: Progress = iter,
     ) -> Decoder:
-        """On the weights of a GGUF file, or of a folder with config.json and safetensors files.
+        """Build a decoder on the weights of a GGUF file, or of a folder with config.json and safetensors files.
 
-        They become bf16 on a GPU and fp32 on a CPU. A ``MissingSettingWarning`` names settings that the model lacks.
+        Weights are converted to bf16 on a GPU and to fp32 on a CPU. A ``MissingSettingWarning`` names the settings
+        that the model lacks.
 
         Args:
-            model: the file or folder, or what ``workloads.trained.open_model`` made of it.
+            model: file or folder, or the result of ``workloads.trained.open_model`` for it.
             batch, capacity, pages: see ``from_model``.
-            device: by default the current GPU, where there is one.
-            progress: iterates over the names of weights, and may show how far that has come.
+            device: device of the weights; by default the current GPU, if there is one.
+            progress: iterator over the names of the weights, which may display the progress.
 
         Raises:
-            ArgumentError: a batch, a capacity or pages that are no positive number.
-            ModelFileError: there is no model, or it is damaged, or lacks weights.
-            UnsupportedModelError: it is not of the Llama family, or has something that a step would get wrong.
-            NoDeviceError: the device is not here.
-            DecodeError: it does not fit in memory.
+            ArgumentError: the batch, capacity or number of pages is not a positive number.
+            ModelFileError: the model is missing, damaged or lacks weights.
+            UnsupportedModelError: the model is not of the Llama family, or has a feature that a step would compute
+                incorrectly.
+            NoDeviceError: the device does not exist on this machine.
+            DecodeError: the model does not fit in memory.
         """
         check_type(model, (str, Path, Trained), "Decoder.from_file", "model", "'FOLDER_OR_GGUF'")
         trained = model if isinstance(model, Trained) else read_model(model)
@@ -173,20 +180,20 @@ class Decoder(Texts):
         pages: int | None = None,
         window: int | None = None,
     ) -> Decoder:
-        """On weights by the names of ``interlace.workloads.weights.wanted``.
+        """Build a decoder on weights that are named as in ``interlace.workloads.weights.wanted``.
 
         Args:
-            rope: (capacity, head_dim), as ``rope_table`` makes it.
-            batch: sequences at once.
-            stop: ids that end a text.
+            rope: (capacity, head_dim), table built by ``rope_table``.
+            batch: number of concurrent sequences.
+            stop: token ids that end a sequence.
             pages: see ``from_model``.
-            window: positions that attention looks back over, None for all.
+            window: attention window in tokens, None if unlimited.
 
         Raises:
-            ArgumentError: a batch or pages that are not positive, or stop has no ids.
-            UnsupportedModelError: a capacity beyond the window.
-            GraphError, ShapeError, DTypeError: weights that do not fit the shape or each other, or without data.
-            DecodeError: caches do not fit in memory.
+            ArgumentError: the batch or number of pages is not positive, or ``stop`` does not hold token ids.
+            UnsupportedModelError: the capacity exceeds the window.
+            GraphError, ShapeError, DTypeError: the weights do not match the shape or each other, or have no data.
+            DecodeError: the caches do not fit in memory.
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
@@ -196,34 +203,35 @@ class Decoder(Texts):
 
     @property
     def taken(self) -> tuple[int, ...]:
-        """Slots that hold a sequence, those with a past among them."""
+        """Active slots, including those that a ``Past`` holds."""
         return self._slots.taken
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Positions in the cache of each slot, 0 of a free one."""
+        """Number of cached tokens of each slot; 0 for a free slot."""
         return self._slots.lengths
 
     def join(self, ids: Prompt, past: Any = None, sampling: Sampling = GREEDY, *, attention_mask: Any = None) -> int:
-        """Let a sequence join: its prompt is read into a free slot, which is returned.
+        """Add a sequence: prefill its prompt into a free slot, and return the slot.
 
-        The first whose tokens are drawn takes longer: launches that draw are made then, and used from then on.
+        The first sequence with a temperature above 0 takes longer: the decoder then builds launches that sample, and
+        uses them from then on.
 
         Args:
-            past: keys and values of the first ids, which then need not be read again: what ``past`` made, which has
-                a slot already, or else ``past_key_values`` as a model of ``transformers`` returns them, of one sequence
-                without padding, to be copied. The last id is read in any case.
-            sampling: how its tokens are drawn.
+            past: KV cache of the first ids, which are not prefilled again. Either a ``Past`` made by ``past``, which
+                has a slot already, or ``past_key_values`` as a ``transformers`` model returns them (one sequence
+                without padding), which are copied. The last id is prefilled in any case.
+            sampling: sampling parameters of the sequence.
             attention_mask: see ``stream``.
 
         Raises:
-            PromptError: no ids, or ids out of the vocabulary, or padding without a mask.
-            BusyError: another call or a stream of texts is under way.
-            SlotError: no slot is free, or the past is no more, or another decoder's.
+            PromptError: the prompt is empty, has ids out of the vocabulary, or has padding without a mask.
+            BusyError: another call or stream is in progress.
+            SlotError: no slot is free, or the past has ended or belongs to another decoder.
             LengthError: the prompt is longer than the capacity.
-            PageError: fewer pages are free than it takes.
-            GraphError, ShapeError, DTypeError: a past that is none, or not of this model.
-            ArgumentError: another way of sampling.
+            PageError: the prompt needs more pages than are free.
+            GraphError, ShapeError, DTypeError: the past is not a KV cache, or does not match this model.
+            ArgumentError: ``sampling`` is not a ``Sampling``.
         """
         check_type(sampling, Sampling, "Decoder.join", "sampling", "Sampling(temperature=0.8)")
         tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding, past)
@@ -244,9 +252,9 @@ class Decoder(Texts):
             if pairs is not None:
                 fill(self.cache, slot, pairs, length)
             if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._drawing:
-                self._launch = "launches that draw are being made"  # without what holds the memory of a step
+                self._launch = "launches that draw are being made"  # frees the memory of the old launches first
                 self._drawing = True
-                with torch.inference_mode(self.logits.is_inference()):  # as the decoder was made
+                with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
                     self._launch = self._launches()
             self._ways.set(slot, sampling)
             self._read(tokens[length:], slot, length)
@@ -257,11 +265,11 @@ class Decoder(Texts):
         return slot
 
     def leave(self, slot: int) -> None:
-        """Let the sequence in a slot go, or its past.
+        """Remove the sequence or the ``Past`` in a slot, and free the slot.
 
         Raises:
-            BusyError: another call or a stream of texts is under way.
-            SlotError: there is none.
+            BusyError: another call or stream is in progress.
+            SlotError: the slot is not active.
         """
         with self.turns.take("Decoder.leave"):
             self._leave(slot)
@@ -272,18 +280,18 @@ class Decoder(Texts):
         self._ways.set(slot, GREEDY)
 
     def past(self, slot: int | None = None) -> Past:
-        """Memory of a sequence for a model of ``transformers`` to read it into: pass it as ``past_key_values``.
+        """Return a slot's KV cache that a ``transformers`` model can fill: pass it as ``past_key_values``.
 
-        The model writes keys and values where steps find them. ``join(ids, past)`` lets the sequence begin, which takes
-        none of its own then; until that, steps leave it alone. They come between its forwards, not during one, whose
-        first layers they would overwrite.
+        The model writes keys and values directly into the memory that steps read. ``join(ids, past)`` then starts the
+        sequence in that slot. Until then, steps skip the slot. Run steps between the model's forward passes, not
+        during one: a step would overwrite what the first layers wrote.
 
         Args:
-            slot: of a sequence that is to pause, for a model to read on behind it; by default a free one is taken.
+            slot: slot of a sequence to pause, so that a model can append tokens to it; by default a free slot.
 
         Raises:
-            BusyError: another call or a stream of texts is under way.
-            SlotError: no slot is free, or no sequence is there.
+            BusyError: another call or stream is in progress.
+            SlotError: no slot is free, or the slot has no sequence.
         """
         with self.turns.take("Decoder.past"):
             if slot is not None:
@@ -292,13 +300,13 @@ class Decoder(Texts):
 
     @torch.inference_mode()
     def prefill(self, ids: Prompt, slot: int, *, attention_mask: Any = None) -> torch.Tensor:
-        """Put tokens behind those of the sequence in a slot; returns the logits (vocabulary,) of the last one.
+        """Append tokens to the sequence in a slot; return the logits (vocabulary,) of the last token.
 
         Raises:
             PromptError, BusyError: see ``join``.
-            SlotError: no sequence is there; see ``join``.
-            LengthError: more than the capacity.
-            PageError: fewer pages are free than they take.
+            SlotError: the slot has no sequence; see ``join``.
+            LengthError: the sequence would exceed the capacity.
+            PageError: the tokens need more pages than are free.
         """
         tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding)
         with self.turns.take("Decoder.prefill"):
@@ -318,20 +326,20 @@ class Decoder(Texts):
         return self.logits[slot]
 
     def step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> Stepped:
-        """Decode a token of every sequence: it goes into the cache, and logits of what follows come out.
+        """Append one token to every sequence and compute the logits of the next token.
 
-        Nothing is copied to the host, and nothing waits for the device.
+        The step copies nothing to the host and does not wait for the device.
 
         Args:
-            tokens: (batch,) the token of each slot; of free ones they are not looked at. By default ``next``. Ids in a
-                tensor on a GPU are not checked, but brought into the vocabulary.
+            tokens: (batch,), token of each slot, by default ``next``. Entries of free slots are ignored. Ids in a GPU
+                tensor are not checked, but clamped to the vocabulary.
 
         Raises:
-            BusyError: another call or a stream of texts is under way.
-            SlotError: no slot holds a sequence.
-            LengthError: a sequence has as many positions as the cache.
-            PageError: fewer pages are free than sequences need another of.
-            PromptError: ids out of the vocabulary, or not as many as slots.
+            BusyError: another call or stream is in progress.
+            SlotError: no slot has a sequence.
+            LengthError: a sequence has reached the capacity.
+            PageError: the sequences need more new pages than are free.
+            PromptError: an id is out of the vocabulary, or the number of ids differs from the number of slots.
         """
         with self.turns.take("Decoder.step"):
             return self._step(tokens)
@@ -358,7 +366,7 @@ class Decoder(Texts):
         return step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
 
     def _plain(self, reach: int) -> None:
-        """The step in PyTorch's own ops."""
+        """Run the step with PyTorch's own ops."""
         position = self._slots.position.long()
         logits = plain.decode(self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach)
         self.logits.copy_(logits)
@@ -366,7 +374,7 @@ class Decoder(Texts):
         self._slots.position += self._slots.advance
 
     def pages_of(self, positions: int) -> int:
-        """Pages that so many positions of a sequence take; none where slots have memory of their own."""
+        """Return the number of pages that a sequence of this many tokens needs; 0 if each slot has its own memory."""
         return 0 if self._pages is None else self._pages.of(positions)
 
     def _launches(self) -> StepLaunch | str:
@@ -384,6 +392,6 @@ class Decoder(Texts):
         return step_launch(self.shape, self.batch, self.capacity, tensors, self._slots.advance, self._drawing, pages)
 
     def explain(self) -> Runs:
-        """What runs the steps, why, and how many bytes a step reads at least."""
+        """Return what runs the steps, why, and the minimum number of bytes that a step reads."""
         moved = streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
         return Runs(*describe_launch(self._launch), *moved)

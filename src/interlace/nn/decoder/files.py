@@ -1,4 +1,4 @@
-"""Weights of a model on disk, as tensors on a device."""
+"""Loading of a model's weights from disk to a device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from interlace.nn.decoder.cache import cache_bytes, check_memory
 from interlace.workloads.trained import Trained
 from interlace.workloads.weights import wanted
 
-#: Iterates over what it is given, and may show how far that has come.
+#: Wrapper of an iterable that may display its progress.
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
 def device_of(given: str | torch.device | None) -> torch.device:
-    """Where weights go: by default the current GPU, where there is one.
+    """Return the device for the weights: by default the current GPU, if there is one.
 
     Raises:
-        NoDeviceError: PyTorch knows no such device here, or it is neither a CPU nor a GPU.
+        NoDeviceError: PyTorch finds no such device on this machine, or it is neither a CPU nor a GPU.
     """
     try:
         device = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -34,14 +34,14 @@ def device_of(given: str | torch.device | None) -> torch.device:
 def read(
     model: Trained, device: torch.device, cache_positions: int, progress: Progress
 ) -> dict[str, torch.Tensor]:
-    """All weights of a model, in bf16 on a GPU and fp32 on a CPU.
+    """Read all weights of a model, in bf16 on a GPU and in fp32 on a CPU.
 
     Args:
-        cache_positions: of all sequences together, for which there must be room besides.
+        cache_positions: total KV-cache capacity of all sequences in tokens, which must also fit in memory.
 
     Raises:
-        ModelFileError: weights that cannot be read.
-        DecodeError: weights and cache do not fit in memory.
+        ModelFileError: the weights cannot be read.
+        DecodeError: the weights and the cache do not fit in memory.
     """
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     weights = dtype.itemsize * sum(map(prod, wanted(model.shape).values()))

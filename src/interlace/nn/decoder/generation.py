@@ -1,4 +1,4 @@
-"""Texts of several prompts at once: sequences join as slots become free, and leave when they end."""
+"""Generation for several prompts with continuous batching: sequences get slots as these become free."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from interlace.workloads.llama import LlamaShape
 
 
 class Piece(NamedTuple):
-    """A token that was made.
+    """Generated token.
 
     Attributes:
-        sequence: number of the prompt that it follows.
-        token: its id.
+        sequence: index of the prompt.
+        token: token id.
     """
 
     sequence: int
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class Steps(Protocol):
-    """What is asked of a ``Decoder`` here."""
+    """Interface of ``Decoder`` that generation uses."""
 
     shape: LlamaShape
     batch: int
@@ -61,13 +61,14 @@ class Steps(Protocol):
 class _Sequence:
     number: int
     left: int
-    pages: int  # that it may come to have
+    pages: int  # upper bound at the end of the sequence
 
 
 class TextStream(Iterator[Piece]):
-    """Pieces of texts. From the first on, the decoder does nothing else until the stream is at its end, or closed.
+    """Iterator over generated tokens.
 
-    One that is dropped is closed. Any thread may read it, one at a time.
+    From the first piece on, the decoder refuses other calls until the stream ends or is closed. A dropped stream is
+    closed. Any thread may read it, one at a time.
     """
 
     def __init__(self, turns: Turns, user: str, begin: Callable[[], Iterator[Piece]]) -> None:
@@ -114,17 +115,17 @@ def run(
     sampling: Sampling,
     user: str,
 ) -> TextStream:
-    """Return texts as they are made; all arguments are checked here, before the first piece. See ``Decoder.stream``.
+    """Check all arguments, and return a stream of generated tokens; see ``Decoder.stream``.
 
     Args:
-        user: the call, for messages.
+        user: name of the calling method, for messages.
     """
     most = whole(max_new_tokens, "generate", "max_new_tokens")
     if most < 1:
         raise ArgumentError(f"generate: max_new_tokens is {printed(most)}; give a positive number")
     ends = frozenset(stop_ids(stop, "generate"))
     for number, prompt in enumerate(prompts):
-        # The last token of all is not looked at again, so it needs no position.
+        # The last new token is never an input of a step, so it needs no position.
         positions = len(prompt) + most - 1
         if positions > decoder.capacity:
             raise LengthError(
@@ -147,11 +148,11 @@ def run(
 def pieces(
     decoder: Steps, prompts: list[list[int]], most: int, ends: frozenset[int], sampling: Sampling, ahead: bool
 ) -> Iterator[Piece]:
-    """Pieces of texts as they are made.
+    """Yield tokens as they are generated.
 
     Args:
-        ahead: start a step before the tokens that it takes are read, so that the device never waits for the host; a
-            sequence that turns out to have ended was then stepped once more.
+        ahead: True to enqueue each step before its input tokens are read on the host, so that the device never waits
+            for the host. A sequence that turns out to have ended has then run one extra step.
     """
     _check_empty(decoder)
     waiting = deque(enumerate(prompts))
@@ -167,7 +168,7 @@ def pieces(
                 number, prompt = waiting[0]
                 pages = decoder.pages_of(len(prompt) + most - 1)
                 if sum(sequence.pages for sequence in running.values()) + pages > decoder.pages:
-                    break  # so that no step runs out of them
+                    break  # reserves pages for the whole text, so that no step runs out of pages
                 waiting.popleft()
                 slot = decoder._join(prompt, None, replace(sampling, sequence=number))
                 running[slot] = _Sequence(number, most, pages)
@@ -185,14 +186,14 @@ def pieces(
                 elif slot in running:
                     end(slot)
             if not ahead and running:
-                decoder._step()  # behind the tokens that are there, which wait for none
+                decoder._step()  # after all available tokens are yielded, so that none of them waits for the step
     finally:
         for slot in [*running]:
             end(slot)
 
 
 def _reading(tokens: torch.Tensor) -> Callable[[], list[int]]:
-    """What gives tokens as a list, and waits for nothing that is enqueued from now on."""
+    """Return a function that reads tokens as a list, without waiting for work enqueued after this call."""
     if tokens.device.type == "cpu":
         made: list[int] = tokens.tolist()
         return lambda: made

@@ -1,4 +1,4 @@
-"""A cache in pages that slots take as their sequences grow, and give back; ``kernels/pages`` has the layout."""
+"""Paged KV cache: slots allocate pages as their sequences grow, and release them. Layout: ``kernels/pages``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from interlace.workloads.llama import PAGE, LlamaShape
 
 
 class Pages:
-    """Which pages each slot has. Every method raises before it changes anything.
+    """Page allocator and page table of all slots. Every method raises before it changes anything.
 
     Args:
-        count: pages that there are.
-        batch, capacity: slots, and positions of each at most.
+        count: total number of pages.
+        batch, capacity: number of slots, and capacity of each slot in tokens.
 
     Attributes:
-        count: likewise.
+        count: total number of pages.
         table: (batch, capacity / PAGE) int32 on the device, negative where a slot has no page. Changes are enqueued on
-            the current stream; one page more, as a step takes it, does not wait for the device.
+            the current stream. Adding a single page, as a step does, does not wait for the device.
     """
 
     def __init__(self, count: int, batch: int, capacity: int, device: torch.device) -> None:
@@ -33,19 +33,19 @@ class Pages:
 
     @property
     def free(self) -> int:
-        """Pages that no slot has."""
+        """Number of free pages."""
         return len(self._free)
 
     @staticmethod
     def of(positions: int) -> int:
-        """Pages that so many positions take."""
+        """Return the number of pages that this many tokens need."""
         return -(-positions // PAGE)
 
     def grow(self, lengths: Mapping[int, int]) -> None:
-        """Let slots have pages for so many positions.
+        """Allocate pages so that each slot can hold the given number of tokens.
 
         Raises:
-            PageError: more than are free.
+            PageError: the slots need more pages than are free.
         """
         lacking = {slot: self.of(length) - len(self._owned[slot]) for slot, length in lengths.items()}
         lacking = {slot: more for slot, more in lacking.items() if more > 0}
@@ -60,12 +60,12 @@ class Pages:
             first = len(owned)
             owned += [self._free.pop() for _ in range(more)]
             if more == 1:
-                self.table[slot, first].fill_(owned[first])  # assigned, it would be copied from the host, which waits
+                self.table[slot, first].fill_(owned[first])  # assignment would copy from the host and wait
             else:
                 self.table[slot, first : len(owned)] = torch.tensor(owned[first:], dtype=torch.int32)
 
     def release(self, slot: int, length: int = 0) -> None:
-        """The slot has pages for so many positions at most."""
+        """Release all pages of a slot beyond those for its first ``length`` tokens."""
         kept = self.of(length)
         self._free += reversed(self._owned[slot][kept:])
         del self._owned[slot][kept:]
@@ -74,18 +74,18 @@ class Pages:
 
 @dataclass(frozen=True)
 class PagedCache(Cache):
-    """Pools of pages.
+    """KV cache in pools of pages.
 
     Attributes:
         k, v: for each layer (pages, kv_heads, PAGE, head_dim), keys after RoPE.
-        table: the pages of each slot, see ``Pages``.
+        table: page table of the slots, see ``Pages``.
     """
 
     table: torch.Tensor
 
     @staticmethod
     def of(shape: LlamaShape, pages: Pages, dtype: torch.dtype) -> PagedCache:
-        """An empty one, all zeros."""
+        """Build an empty cache, all zeros."""
         pools = Cache.make(shape, pages.count, PAGE, dtype, pages.table.device)
         return PagedCache(pools.k, pools.v, pages.table)
 
@@ -104,7 +104,7 @@ class PagedCache(Cache):
     def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         slots = torch.arange(len(position), device=position.device)
         page, row = self.table[slots, position // PAGE].long(), position % PAGE
-        # A slot without a sequence writes again what the first one with a sequence does: nothing waits for the device.
+        # A slot without a page repeats the write of the first slot with one, which needs no wait for the device.
         of = torch.where(page >= 0, slots, (page >= 0).int().argmax())
         page, row = page[of], row[of]
         self.k[layer][page, :, row], self.v[layer][page, :, row] = keys[of], values[of]
@@ -113,7 +113,7 @@ class PagedCache(Cache):
         return self._rows(layer, self.table, reach)
 
     def _rows(self, layer: int, table: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (slots, kv_heads, end, head_dim) of the first positions of slots."""
+        """Return keys and values (slots, kv_heads, end, head_dim) of the first ``end`` tokens of slots."""
         pages = table[:, : Pages.of(end)].long().clamp_min(0)
 
         def rows(pool: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Keys and values that another prefill has made, such as a model's own, put into a decoder's cache."""
+"""Copies of another prefill's keys and values, such as a model's own, into a decoder's KV cache."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 def pairs_of(past: Any) -> Pairs:
-    """Keys and values by layer of a ``Cache`` of ``transformers``, or of pairs as earlier releases had them.
+    """Return keys and values by layer of a ``transformers`` ``Cache``, or of pairs as in earlier releases.
 
-    Of layers that have memory for more positions than they were given, those given.
+    If a layer has memory for more positions than were written, only the written positions are returned.
 
     Raises:
-        GraphError: it has neither, or tensors without data or of another layout, or a layer holds fewer positions than
-            it was given, as windows do.
+        GraphError: the past is neither, or has tensors without data or of another layout, or a layer holds fewer
+            positions than were written to it, as sliding windows do.
     """
     layers = getattr(past, "layers", past)
     if not isinstance(layers, Iterable):
@@ -49,10 +49,10 @@ def _pair(number: int, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def positions_of(pairs: Pairs, cache: Cache) -> int:
-    """How many positions of one sequence they hold, if they are as the cache wants them.
+    """Return the number of tokens in the pairs, after checking that they match the cache.
 
     Raises:
-        ShapeError, DTypeError: they are not.
+        ShapeError, DTypeError: the pairs do not match the cache.
     """
     if len(pairs) != len(cache.k):
         raise ShapeError(f"past has {len(pairs)} layers, the model {len(cache.k)}")
@@ -71,6 +71,6 @@ def positions_of(pairs: Pairs, cache: Cache) -> int:
 
 
 def fill(cache: Cache, slot: int, pairs: Pairs, count: int) -> None:
-    """Copy the first positions into a slot."""
+    """Copy the keys and values of the first ``count`` tokens into a slot."""
     for layer, (keys, values) in enumerate(pairs):
         cache.write(layer, slot, 0, keys[0, :, :count], values[0, :, :count])

@@ -1,4 +1,4 @@
-"""What a decoder says of itself and its steps."""
+"""Results of a decoder's steps, and reports on what runs them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 
 class Stepped(NamedTuple):
-    """What a step found, for each slot; the decoder's own tensors, which the next step overwrites.
+    """Result of a step for each slot, in the decoder's own tensors, which the next step overwrites.
 
     Attributes:
-        logits: (batch, vocabulary); of a free slot they mean nothing.
-        next: (batch,) int32, the token that follows: the likeliest, or drawn, as ``join`` was told.
+        logits: (batch, vocabulary), undefined for free slots.
+        next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``join``.
     """
 
     logits: torch.Tensor
@@ -22,13 +22,13 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """What runs a decoder's steps.
+    """Report on what runs a decoder's steps.
 
     Attributes:
-        executor: name of the executor whose launches do; None for PyTorch's own ops.
-        why: what rules out launches, or which they are and what rules out others.
-        weight_bytes: that a step reads whatever the lengths.
-        cache_bytes: that it reads besides for the sequences that are there now.
+        executor: name of the executor whose launches run the steps; None for PyTorch's own ops.
+        why: reason against launches, or description of the launches and reasons against other executors.
+        weight_bytes: bytes of weights that a step reads at any length.
+        cache_bytes: bytes of KV cache that a step also reads for the current sequences.
     """
 
     executor: str | None

@@ -1,7 +1,7 @@
-"""How the next tokens follow from logits: the likeliest, or drawn, as ``kernels/sample`` says.
+"""Greedy and random sampling of the next tokens from logits; ``kernels/sample`` describes the method.
 
-What a step needs for that lies in device memory, a row for each slot, so that the launches of a step need not change.
-Here is the same in PyTorch's own ops too, for prompts and for steps that no launches run.
+The sampling parameters are in device memory, one row for each slot, so that the launches of a step need not change.
+This module also samples with PyTorch's own ops, for prompts and for steps that run without launches.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def _check_real(name: str, value: object, least: float, most: float) -> None:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens of a sequence are drawn.
+    """Sampling parameters of a sequence.
 
     Attributes:
-        temperature: by which logits are divided, 1e-9 to 1e9; 0 takes the likeliest token.
-        top_k: of how many likeliest ones; None for all. Tokens that are as likely as the last one are among them.
-        top_p: of the least number of likeliest ones that have this probability together, and those as likely as the
-            last one; None for all. After ``top_k``.
-        seed: of the draws, which depend on nothing else than this, the sequence, and the position.
-        sequence: a number; sequences of one seed with other numbers have draws of their own.
+        temperature: divisor of the logits, 1e-9 to 1e9; 0 for greedy sampling.
+        top_k: number of most probable tokens to sample from, including ties with the last one; None for all.
+        top_p: total probability of the smallest set of tokens to sample from (nucleus sampling), including ties with
+            the last one; None for all. Applied after ``top_k``.
+        seed: seed of the random numbers, which depend only on the seed, the sequence and the position.
+        sequence: number that gives each sequence of the same seed its own random numbers.
 
     Raises:
-        ArgumentError: a count that is no whole number.
-        SamplingError: a value out of range.
+        ArgumentError: a count is not a whole number.
+        SamplingError: a value is out of range.
     """
 
     temperature: float = 0.0
@@ -50,7 +50,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, 0.0, _MOST_HEAT)
-        # Divided by less, several logits may be infinite in float32, and the first of those would be taken.
+        # With a smaller divisor several logits may be infinite in float32, and the first of them would be selected.
         if 0 < self.temperature < 1 / _MOST_HEAT:
             raise SamplingError(
                 f"temperature is {self.temperature!r}; give 0 for the likeliest token, or {1 / _MOST_HEAT:g} or more"
@@ -69,13 +69,13 @@ GREEDY = Sampling()
 
 
 class Ways:
-    """How the tokens of each slot are drawn, as a step of launches wants it.
+    """Sampling parameters of all slots, in the device tensors that the launches of a step read.
 
     Args:
-        batch: slots.
+        batch: number of slots.
 
     Attributes:
-        tensors: ``temperature``, ``top_p`` (batch,) fp32, ``top_k`` (batch,) and ``key`` (batch, 2) int32.
+        tensors: ``temperature`` and ``top_p`` (batch,) fp32, ``top_k`` (batch,) and ``key`` (batch, 2) int32.
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:
@@ -88,10 +88,10 @@ class Ways:
         self._drawn = [False] * batch
 
     def set(self, slot: int, sampling: Sampling) -> None:
-        """From now on; nothing waits for the device."""
+        """Set the sampling parameters of a slot, without waiting for the device."""
         self._drawn[slot] = sampling.temperature > 0
         t = self.tensors
-        # One number that is assigned to one of a tensor is copied from the host, which waits.
+        # Assigning a Python number to a tensor element copies it from the host, which waits; fill_ does not.
         t["temperature"][slot].fill_(float(sampling.temperature))
         t["top_k"][slot].fill_(min(sampling.top_k or 0, _NUMBERS - 1))
         t["top_p"][slot].fill_(1.0 if sampling.top_p is None else float(sampling.top_p))
@@ -99,14 +99,14 @@ class Ways:
         t["key"][slot, 1].fill_(sampling.sequence)
 
     def tokens(self, logits: torch.Tensor, position: torch.Tensor, slots: slice) -> torch.Tensor:
-        """Tokens (n,) of some slots from their logits (n, vocabulary), those of tokens at these positions (n,)."""
+        """Sample tokens (n,) for some slots, from the logits (n, vocabulary) of the tokens at these positions (n,)."""
         if not any(self._drawn[slots]):
             return logits.argmax(dim=-1)
         return drawn(logits, position, {name: tensor[slots] for name, tensor in self.tensors.items()})
 
 
 def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Tokens (n,) from logits (n, vocabulary) of tokens at positions (n,), each by its row of ``Ways.tensors``."""
+    """Sample tokens (n,) from logits (n, vocabulary) of tokens at positions (n,), by the rows of ``Ways.tensors``."""
     x, count = logits.float(), logits.shape[-1]
     cold, top_p, top_k = ways["temperature"] <= 0, ways["top_p"][:, None], ways["top_k"].long()
     heat = torch.where(cold, 1.0, ways["temperature"])[:, None]
@@ -120,6 +120,6 @@ def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch
     key = ways["key"].long()
     columns = torch.arange(count, device=x.device)
     drawn_words = words(columns, position.long()[:, None], key[:, :1], key[:, 1:])
-    noise = -(-(-uniform(drawn_words.float())).log1p()).log()  # whatever the default dtype is
+    noise = -(-(-uniform(drawn_words.float())).log1p()).log()  # independent of the default dtype
     scores = (x / heat + noise).masked_fill(x < least, -torch.inf)
     return torch.where(cold[:, None], x, scores).argmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Which slots of a cache hold sequences, how long these are, and what the launches of a step know of that."""
+"""Slots of a KV cache: active sequences, their lengths, and the positions that the launches of a step read."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def advise_capacity(capacity: int, window: int | None) -> str:
 
 
 class Slots:
-    """Lengths by slot. Every method raises before it changes anything.
+    """Sequence lengths by slot. Every method raises before it changes anything.
 
-    A slot is free, or steps extend its sequence, or a model reads that (see ``Past``) and they leave it alone.
+    A slot is in one of three states: free; extended by steps; or paused while a model fills it (see ``Past``).
 
     Args:
-        batch: slots that there are.
-        capacity: positions of each.
-        pages: that they share, None where each has memory of its own.
-        window: positions that attention looks back over, None for all.
+        batch: number of slots.
+        capacity: capacity of each slot in tokens.
+        pages: pages that the slots share, None if each slot has its own memory.
+        window: attention window in tokens, None if unlimited.
 
     Attributes:
-        position: (batch,) int32 on the device, where a step puts the token of each slot.
-        advance: (batch,) int32, what it adds to that: 1 where it extends a sequence.
+        position: (batch,) int32 on the device, position at which a step writes the token of each slot.
+        advance: (batch,) int32, increment of ``position`` in each step: 1 for slots that steps extend, otherwise 0.
     """
 
     def __init__(
@@ -45,24 +45,24 @@ class Slots:
 
     @property
     def taken(self) -> tuple[int, ...]:
-        """Slots that hold a sequence."""
+        """Active slots."""
         return tuple(slot for slot, length in enumerate(self._lengths) if length is not None)
 
     @property
     def stepped(self) -> tuple[int, ...]:
-        """Those of them whose sequences steps extend."""
+        """Active slots whose sequences steps extend."""
         return tuple(slot for slot in self.taken if slot not in self._readers)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Positions in the cache of each slot, 0 of a free one."""
+        """Number of cached tokens of each slot; 0 for a free slot."""
         return tuple(length or 0 for length in self._lengths)
 
     def free(self) -> int:
-        """The first free slot.
+        """Return the first free slot.
 
         Raises:
-            SlotError: none is.
+            SlotError: no slot is free.
         """
         for slot, length in enumerate(self._lengths):
             if length is None:
@@ -72,11 +72,11 @@ class Slots:
         )
 
     def check_taken(self, slot: int) -> int:
-        """The slot, if it holds a sequence.
+        """Return the slot if it is active.
 
         Raises:
-            ArgumentError: no whole number.
-            SlotError: there is no such slot, or no sequence in it.
+            ArgumentError: the slot is not a whole number.
+            SlotError: the slot does not exist, or has no sequence.
         """
         slot = whole(slot, "Decoder", "slot")
         if not 0 <= slot < len(self._lengths):
@@ -86,10 +86,10 @@ class Slots:
         return slot
 
     def length(self, slot: int) -> int:
-        """Of the sequence in a slot, which steps extend.
+        """Return the length of the sequence in a slot that steps extend.
 
         Raises:
-            ArgumentError, SlotError: see ``check_taken``; or a model reads it.
+            ArgumentError, SlotError: see ``check_taken``; also if a model fills the slot.
         """
         slot = self.check_taken(slot)
         if slot in self._readers:
@@ -97,17 +97,17 @@ class Slots:
         return self._lengths[slot] or 0
 
     def read_by(self, slot: int, reader: object) -> int:
-        """Length of the sequence in a slot that this reads.
+        """Return the length of the sequence in a slot that this reader fills.
 
         Raises:
-            SlotError: it does not, or no more.
+            SlotError: the reader does not, or no longer, hold the slot.
         """
         if self._readers.get(slot) is not reader:
             raise SlotError(f"the sequence of this past has joined, or left slot {slot}; begin another by past()")
         return self._lengths[slot] or 0
 
     def check_room(self, slot: int | None, length: int, more: int) -> None:
-        """Raise LengthError unless a sequence of this length has room for so many more positions."""
+        """Raise LengthError if a sequence of this length has no room for ``more`` tokens."""
         if length + more > self.capacity:
             where = f"a prompt of {more} tokens" if slot is None else f"slot {slot}, {length} positions and {more} more"
             raise LengthError(
@@ -116,50 +116,51 @@ class Slots:
             )
 
     def grow(self, lengths: Mapping[int, int]) -> None:
-        """Let slots have memory for so many positions.
+        """Allocate pages so that each slot can hold the given number of tokens.
 
         Raises:
-            PageError: more pages than are free.
+            PageError: the slots need more pages than are free.
         """
         if self._pages is not None:
             self._pages.grow(lengths)
 
     def set(self, slot: int, length: int) -> None:
-        """The sequence in a slot, which is being read, has this length."""
+        """Set the length of the sequence in a slot that a model fills."""
         self._lengths[slot] = length
 
     @torch.inference_mode()
     def shorten(self, slot: int, length: int) -> None:
-        """The sequence in a slot has its first positions alone."""
+        """Truncate the sequence in a slot to its first ``length`` tokens, and release pages."""
         if self._pages is not None:
             self._pages.release(slot, length)
         self._lengths[slot] = length
 
     @torch.inference_mode()
     def make_way(self) -> None:
-        """A step writes a row of every slot: of sequences that are being read, let it be the one behind them.
+        """Direct the writes of a step to an unused row in the slots that a model fills.
 
-        Behind a full one there is none, and its last may go: whoever joins has the last id read again.
+        A step writes one row of every slot. In these slots it is the row after the sequence. A full sequence has no
+        such row, so the step overwrites its last one, which is safe: ``join`` always prefills the last id again.
         """
         for slot in self._readers:
             self.position[slot].fill_(min(self.lengths[slot], self.capacity - 1))
 
     def move(self) -> None:
-        """Sequences have a position more, where a step has put their tokens: it has moved ``position`` itself."""
+        """Increment the lengths of the sequences after a step; the step itself has advanced ``position``."""
         for slot, length in enumerate(self._lengths):
             if length is not None and slot not in self._readers:
                 self._lengths[slot] = length + 1
 
     @torch.inference_mode()
     def hand_to(self, reader: object, slot: int) -> None:
-        """From now on this reads the sequence in a slot, or a new one."""
+        """Give the sequence in a slot, or a new one, to a reader; steps then skip the slot."""
         self._readers[slot] = reader
         self.advance[slot].zero_()
         self._lengths[slot] = self._lengths[slot] or 0
 
     @torch.inference_mode()
     def join(self, slot: int, length: int) -> None:
-        """From now on steps extend the sequence in a slot, which has this length."""
+        """Let steps extend the sequence in a slot, which has this length."""
         self._readers.pop(slot, None)
         self._lengths[slot] = length
         self.position[slot].fill_(length)
@@ -167,7 +168,7 @@ class Slots:
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        """The slot is free."""
+        """Free the slot."""
         self._lengths[slot] = None
         self._readers.pop(slot, None)
         if self._pages is not None:

@@ -1,4 +1,4 @@
-"""Texts of prompts, by a decoder."""
+"""Text generation with a decoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlace.nn.decoder.sampling import Sampling
 
 
 class Texts:
-    """Methods of a decoder that take whole prompts."""
+    """Generation methods of a decoder, which take whole prompts."""
 
     def generate(
         self: Steps,
@@ -26,7 +26,7 @@ class Texts:
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[int] | list[list[int]]:
-        """Return what follows a prompt: a list of ids, or for a list of prompts a list of such; see ``stream``."""
+        """Return the generated ids of a prompt, or a list of ids for each of several prompts; see ``stream``."""
         prompts, single = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
         texts: list[list[int]] = [[] for _ in prompts]
         sampling, ends = Sampling(temperature, top_k, top_p, seed), self.stop if stop is None else stop
@@ -46,27 +46,27 @@ class Texts:
         top_p: float | None = None,
         seed: int = 0,
     ) -> TextStream:
-        """Return the same, token by token as they come, each with the number of its prompt.
+        """Return an iterator over the generated tokens, each with the index of its prompt.
 
-        Prompts beyond the slots or the pages wait until a sequence has ended. Every prompt's tokens are those that it
-        would have alone. From its first token to its end the decoder does nothing else, in any thread; an iterator that
-        is closed or dropped frees its slots.
+        Prompts that exceed the slots or pages wait until a sequence has ended. Each prompt gets the same tokens as it
+        would alone. From the first token of the stream to its end, the decoder refuses all other calls, in any thread.
+        A stream that is closed or dropped frees its slots.
 
         Args:
-            ids: a prompt, as a list or a tensor of ids, or a list of prompts, or what a tokenizer of ``transformers``
-                returns: a mapping with ``input_ids``, and ``attention_mask`` if prompts are padded.
-            max_new_tokens: for each prompt.
-            attention_mask: 1 for tokens and 0 for pads, in the shape of the ids; pads are left out, wherever they are.
-            stop: ids that end a sequence, and that are not given; by default the decoder's.
+            ids: prompt, as a list or a tensor of ids; list of prompts; or output of a ``transformers`` tokenizer: a
+                mapping with ``input_ids``, and ``attention_mask`` if prompts are padded.
+            max_new_tokens: maximum number of new tokens for each prompt.
+            attention_mask: 1 for tokens and 0 for pads, in the shape of the ids; pads are removed at any position.
+            stop: token ids that end a sequence and are not returned; by default the decoder's.
             temperature, top_k, top_p, seed: see ``Sampling``.
 
         Raises:
-            PromptError, ArgumentError, SamplingError: arguments that mean nothing, or a tensor of prompts that look
-                padded, without a mask; before anything runs.
-            LengthError: a prompt and what may follow it are longer than the capacity, or take more pages than there
-                are; before anything runs.
-            BusyError: another call or stream is under way.
-            SlotError: sequences that joined hold slots.
+            PromptError, ArgumentError, SamplingError: invalid arguments, or a tensor of prompts that look padded,
+                without a mask; raised before anything runs.
+            LengthError: a prompt and its new tokens may exceed the capacity or the total number of pages; raised
+                before anything runs.
+            BusyError: another call or stream is in progress.
+            SlotError: sequences added by ``join`` hold slots.
         """
         prompts, _ = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
         sampling, ends = Sampling(temperature, top_k, top_p, seed), self.stop if stop is None else stop
