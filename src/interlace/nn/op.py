@@ -1,4 +1,4 @@
-"""A feed-forward network as a PyTorch operator: one launch on a Hopper GPU where that is faster, else PyTorch's ops."""
+"""Feed-forward network as a PyTorch operator: a megakernel on Hopper GPUs where faster, otherwise PyTorch's own ops."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from interlace.plan.verify import Proof
 from interlace.workloads.ffn import FFNShape, norm_is_op
 from interlace.workloads.ffn import ffn as ffn_graph
 
-#: What the launch multiplies.
+#: Dtypes that the megakernel multiplies.
 _DTYPES = {getattr(torch, known.torch): known for known in DTYPES if known.on_tensor_cores}
-_MOST_ADDED = torch.finfo(torch.float32).max  # to a mean of squares, which is in float32
+_MOST_ADDED = torch.finfo(torch.float32).max  # upper bound of an epsilon: the mean square is in float32
 
 
 class FallbackWarning(UserWarning):
-    """An FFN runs as plain PyTorch because no launch can; the text says why. Given once per process and reason."""
+    """Warning that an FFN runs as plain PyTorch, with the reason. Issued once per process and reason."""
 
 
 def ffn(
@@ -45,32 +45,34 @@ def ffn(
     w_norm: torch.Tensor | None = None,
     norm: float | None = None,
 ) -> torch.Tensor:
-    """``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``; with a norm the half of a layer.
+    """Compute ``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``.
 
-    That is ``x + ffn(rms_norm(x))``, whose norm and sum are in the launch too, up to ``choice.MOST_WHOLE`` tokens and
-    where that is faster; elsewhere they are PyTorch's, around whatever runs the FFN.
+    With a norm, compute ``x + ffn(rms_norm(x))``. The megakernel includes norm and residual for up to
+    ``choice.MOST_WHOLE`` tokens where that is faster. Otherwise PyTorch's ops compute them, around whatever runs the
+    FFN.
 
-    On a Hopper GPU one launch, where ``deploy.choose`` finds that faster than PyTorch's own ops, if no gradient is
-    wanted, the dtype is bf16 or fp16, widths are multiples of 8 and weights contiguous. What cannot be a launch runs
-    in PyTorch's ops too, with a ``FallbackWarning``. While torch.compile traces and they are to run, it sees them.
+    On a Hopper GPU the FFN runs as a megakernel where ``deploy.choose`` expects that to be faster than PyTorch's own
+    ops. It requires that gradients are off, that the dtype is bf16 or fp16, that the widths are multiples of 8 and
+    that the weights are contiguous. Otherwise PyTorch's ops run, with a ``FallbackWarning``. When torch.compile traces
+    a call that PyTorch's ops will run, it traces these ops.
 
     Args:
         x: (..., hidden).
         w_up, w_gate: (ffn, hidden).
         w_down: (hidden, ffn).
-        activation: SILU with a gate.
+        activation: activation function; SILU with a gate.
         b_up, b_down: (ffn,) and (hidden,), both or neither; neither with a gate.
-        w_norm: (hidden,), of an RMS norm before the FFN.
-        norm: what that adds to the mean square; given with it.
+        w_norm: (hidden,), weight of an RMS norm before the FFN; requires ``norm``.
+        norm: epsilon that the RMS norm adds to the mean square; requires ``w_norm``.
 
     Returns:
         A new contiguous tensor of the shape and dtype of x.
 
     Raises:
-        GraphError, ShapeError, DTypeError: tensors that do not fit together, on a Hopper GPU; elsewhere PyTorch's
+        GraphError, ShapeError, DTypeError: tensors that do not match, on a Hopper GPU; elsewhere PyTorch raises its
             own errors.
-        ArgumentError: a norm without its weight, a weight without what it adds, or no small number of 0 or more.
-        HangError: an earlier run ended by the watchdog.
+        ArgumentError: only one of ``w_norm`` and ``norm`` is given, or ``norm`` is not a small number >= 0.
+        HangError: the watchdog ended an earlier run.
         LaunchEndedError: an earlier run ended itself, and with it the CUDA context.
     """
     norm = checked_norm("ffn", w_norm, norm)
@@ -82,7 +84,7 @@ def ffn(
     if torch.is_autocast_enabled(x.device.type):
         _warn("autocast is on; cast the module instead, as in module.to(torch.bfloat16)")
         return plain(*given)
-    if torch.compiler.is_compiling():  # else the operator finds out
+    if torch.compiler.is_compiling():  # otherwise the operator decides
         traced = _traced(x, w_up, activation, w_gate is not None, b_up is not None, norm)
         if w_norm is not None and (traced or _tokens(x) > MOST_WHOLE):
             return in_layer(x, w_norm, norm, lambda h: ffn(h, w_up, w_down, activation, w_gate, b_up, b_down))
@@ -93,10 +95,10 @@ def ffn(
 
 
 def checked_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) -> float | None:
-    """What a norm adds to the mean square, as a float.
+    """Return the epsilon of an RMS norm as a float, after checking it.
 
     Raises:
-        ArgumentError: a norm without its weight, a weight without that, or no small number of 0 or more.
+        ArgumentError: only one of ``w_norm`` and ``norm`` is given, or ``norm`` is not a small number >= 0.
     """
     if (w_norm is None) != (norm is None):
         raise ArgumentError(f"{where}: give w_norm and norm, such as 1e-5, or neither")
@@ -113,7 +115,7 @@ def checked_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) ->
 def _traced(
     x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool, norm: float | None
 ) -> bool:
-    """Whether PyTorch's ops will run in any case, so that torch.compile shall see them, which it fuses."""
+    """Return True if PyTorch's ops will run in any case, so that torch.compile should trace and fuse them."""
     if not all(has_static_value(value) for value in (*w_up.shape, 0.0 if norm is None else norm)):
         return False
     runs: bool = _plain_runs(
@@ -123,7 +125,7 @@ def _traced(
 
 
 def _tokens(x: torch.Tensor) -> int:
-    """Rows of x; -1 where their number is a symbol."""
+    """Return the number of rows of x; -1 if it is symbolic."""
     tokens = 1
     for extent in x.shape[:-1]:
         tokens = tokens * extent if tokens >= 0 and has_static_value(extent) else -1
@@ -142,7 +144,7 @@ def _plain_runs(
     norm: float | None,
     tokens: int,
 ) -> bool:
-    """Whether PyTorch's ops run; tokens are negative where their number is a symbol."""
+    """Return True if PyTorch's ops will run; ``tokens`` is negative if the number is symbolic."""
     reason = _lasting(device, dtype, hidden, width)
     if reason is not None:
         _warn(reason)
@@ -151,7 +153,7 @@ def _plain_runs(
     return tokens == 0 or (tokens > 0 and choice(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
 
 
-# Defined by its parts: an operator of ``torch.library.custom_op`` takes 10 to 30 us of the host for each call.
+# Defined with the low-level API: an operator of ``torch.library.custom_op`` costs 10 to 30 us on the host per call.
 torch.library.define(
     "interlace::ffn",
     "(Tensor x, Tensor w_up, Tensor? w_gate, Tensor w_down, Tensor? b_up, Tensor? b_down, str activation, "
@@ -206,7 +208,7 @@ def _(
 
 
 def obstacle(tensors: Tensors) -> str | None:
-    """Why no launch takes an FFN's tensors, or None if one does."""
+    """Return the reason why no launch can run an FFN on these tensors, or None if one can."""
     x = tensors["x"]
     ffn, hidden = tensors["w_up"].shape
     reason = _lasting(x.device, x.dtype, hidden, ffn)
@@ -216,7 +218,7 @@ def obstacle(tensors: Tensors) -> str | None:
 
 
 def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) -> str | None:
-    """The same, as far as it can be told without tensors."""
+    """Return the same reason, as far as it is known without tensors."""
     reason = obstacle_of_device(device)
     if reason is not None:
         return reason
@@ -228,7 +230,7 @@ def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) ->
 
 
 def obstacle_of_device(device: torch.device) -> str | None:
-    """Why no launch runs on a device, or None if some do."""
+    """Return the reason why no launch can run on a device, or None if launches can."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"tensors are on a device of type {device.type!r}, the kernels are for NVIDIA GPUs"
     capability = _capability(device)
@@ -245,7 +247,7 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 def chosen(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:
-    """What runs an FFN, whose tensors are without obstacle, over so many tokens."""
+    """Return what runs an FFN for a number of tokens; the tensors must have no ``obstacle``."""
     x = tensors["x"]
     return choice(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
 
@@ -261,16 +263,16 @@ def _shape_of(hidden: int, ffn: int, activation: str, gated: bool, norm: float |
 
 
 def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
-    """The FFN of x (m, hidden) as one launch on the current stream of x's device.
+    """Run the FFN of x (m, hidden) as one launch on the current stream of x's device.
 
-    The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too. What
-    lies between the ops is the call's: else each instance would have one of its own.
+    The launch is built for more rows than x has. It does not load the missing rows, but writes all rows, so ``out`` has
+    all of them. Intermediate tensors are allocated per call; otherwise every instance would own a copy.
     """
     x = tensors["x"]
     tokens = x.shape[0]
     rows = _built_for(x.device, shape, tokens)
     between, out = _between(x, rows, shape), x.new_empty(rows, shape.hidden)
-    with torch.cuda.device(x.device.index):  # PyTorch takes longer where it is given otherwise
+    with torch.cuda.device(x.device.index):  # PyTorch is slower with a torch.device
         stream = torch.cuda.current_stream(x.device.index).cuda_stream
         key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
         _instances.run(key, {**tensors, **between, "out": out})
@@ -278,7 +280,7 @@ def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
 
 
 def _between(x: torch.Tensor, rows: int, shape: FFNShape) -> dict[str, torch.Tensor]:
-    """What lies between the ops of the graph."""
+    """Allocate the intermediate tensors of the graph."""
     between = {"hidden": x.new_empty(rows, shape.ffn)}
     if norm_is_op(rows, shape, _DTYPES[x.dtype]):  # up to MOST_WHOLE rows on every device, or none
         between["normed"] = x.new_empty(rows, shape.hidden)
@@ -304,24 +306,25 @@ def _make(key: Key, tensors: Tensors) -> Instance:
 def _proved(
     device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
 ) -> tuple[type[DeviceExecutor], Proof]:
-    """How the launch runs, once for all streams and captures."""
+    """Return executor class and proof of the launch; computed once for all streams and captures."""
     spec = spec_by_name(device)
     graph = ffn_graph(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms), device=spec)
     found = deployment(graph, spec)
-    proof = found.proof(found.setting(), alone=False)  # captured graphs may be replayed beside one another
+    proof = found.proof(found.setting(), alone=False)  # captured graphs may be replayed concurrently
     return found.executor, found.executor.prove(proof)
 
 
 _instances = Instances(_make)
 
 def explain(tensors: Tensors, activation: Activation, tokens: int, norm: float | None = None) -> Choice:
-    """What runs an FFN with these weights over so many tokens, without gradients and autocast, and why.
+    """Return what runs an FFN with these weights for a number of tokens, and why, without gradients and autocast.
 
-    With a norm that is a launch of all, or else what runs the FFN between PyTorch's norm and sum.
+    With a norm, the result is a launch that includes it, or otherwise what runs the FFN between PyTorch's norm and
+    residual.
 
     Args:
-        tensors: the weights by name.
-        norm: as of ``ffn``.
+        tensors: weights by name.
+        norm: see ``ffn``.
     """
     reason = obstacle({"x": tensors["w_up"], **tensors})
     if reason is not None:
@@ -337,7 +340,7 @@ _warned: set[str] = set()
 
 @torch.compiler.assume_constant_result
 def _warn(reason: str) -> bool:
-    """Warn unless this reason was given before; while a graph is traced, then and not in every call."""
+    """Warn once per reason; in a traced graph, warn during tracing and not in every call."""
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(f"this FFN runs as plain PyTorch: {reason}", FallbackWarning, stacklevel=3)

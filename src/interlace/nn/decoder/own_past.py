@@ -1,14 +1,14 @@
-"""A sequence of a decoder as the cache of a model of ``transformers``, which reads a prompt straight into its slot.
+"""Decoder slot as the ``Cache`` of a ``transformers`` model, which prefills a prompt directly into the slot.
 
-That library is never imported: what its models ask of a ``Cache`` is here by its name, as its releases since 4.57 ask
-it. A forward of 3 tokens behind 5 that are there, with pages or without:
+That library is never imported: this class has the methods of ``Cache`` that models call in its releases since 4.57.
+Example of a forward pass of 3 tokens after 5 cached ones, with pages or without:
 
     get_seq_length() -> 5, get_mask_sizes(3, 0) -> (8, 0)
-    update(keys, values, layer) for each layer in turn: rows 5:8 of the slot are written, rows 0:8 given
+    update(keys, values, layer) for each layer in turn: writes rows 5:8 of the slot, returns rows 0:8
     after the last layer: get_seq_length() -> 8
 
-Until then the sequence has 5 positions, so that a forward which fails in any layer leaves it as it was, and another one
-may follow.
+Until then the sequence has 5 positions. A forward pass that fails in any layer therefore does not change it, and can be
+repeated.
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ from interlace.nn.decoder.slots import Slots
 
 
 class Past:
-    """One sequence of a decoder, which a model reads; ``Decoder.past`` makes it.
+    """KV cache of one decoder sequence that a model fills; built by ``Decoder.past``.
 
-    Pass it as ``past_key_values``, to forwards one after another or to ``model.generate``, and then to
-    ``Decoder.join``. ``Decoder.leave(past.slot)`` gives it up. Once it has joined or left, every call is a SlotError.
+    Pass it as ``past_key_values`` to consecutive forward passes or to ``model.generate``, and then to
+    ``Decoder.join``. ``Decoder.leave(past.slot)`` discards it. After ``join`` or ``leave``, every call raises a
+    SlotError.
 
     Attributes:
-        slot: where it is.
+        slot: slot of the sequence.
     """
 
-    #: Keys come in as many rows as there are: ``generate`` does not compile a model for each number of these by itself.
+    #: The number of key rows varies, so ``generate`` must not compile the model for each number on its own.
     is_compileable = False
 
     def __init__(self, cache: Cache, slots: Slots, slot: int) -> None:
         self.slot = slot
         self._cache, self._slots = cache, slots
-        # What is made in inference mode can be written there alone, and compiled models have none of their own.
+        # Tensors made in inference mode are writable only in that mode, and compiled models do not enable it.
         self._mode = torch.inference_mode if cache.k[0].is_inference() else nullcontext
-        self._written = self._count = 0  # layers that this forward has written, and its positions
+        self._written = self._count = 0  # layers written by this forward pass, and its tokens
         slots.hand_to(self, slot)
 
     @property
     def length(self) -> int:
-        """Positions that all layers have.
+        """Number of tokens that all layers hold.
 
         Raises:
-            SlotError: the sequence has joined, or left.
+            SlotError: the sequence has joined or left.
         """
         return self._slots.read_by(self.slot, self)
 
     def positions_for(self, count: int, slots: Slots) -> int:
-        """How many positions of a prompt of so many ids need not be read again.
+        """Return how many tokens of a prompt of ``count`` ids need no prefill.
 
         Raises:
-            SlotError: it has joined, or left, or is of another decoder.
-            ShapeError: it has more than the prompt.
+            SlotError: the sequence has joined or left, or belongs to another decoder.
+            ShapeError: the past has more tokens than the prompt.
         """
         if slots is not self._slots:
             raise SlotError("past is of another decoder; join there")
@@ -70,19 +71,19 @@ class Past:
             )
         return min(length, count - 1)
 
-    # ---------------------------------------------------------------- what a model asks
+    # ---------------------------------------------------------------- interface of ``transformers`` caches
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put keys, after RoPE, and values (1, kv_heads, t, head_dim) of a layer behind the sequence; returns all.
+        """Append a layer's keys (after RoPE) and values (1, kv_heads, t, head_dim); return those of the whole sequence.
 
         Raises:
-            SlotError: the sequence has joined, or left.
-            ShapeError, DTypeError: of another model, or of several sequences.
-            GraphError: gradients are wanted, or a layer has been left out.
-            LengthError: more positions than the capacity; before anything is written.
-            PageError: fewer pages are free than they take; before anything is written.
+            SlotError: the sequence has joined or left.
+            ShapeError, DTypeError: the tensors are of another model, or of several sequences.
+            GraphError: the tensors require gradients, or a layer was skipped.
+            LengthError: the sequence would exceed the capacity; raised before anything is written.
+            PageError: the tokens need more pages than are free; raised before anything is written.
         """
         length, count = self.length, key_states.shape[-2]
         self._check(layer_idx, key_states, value_states)
@@ -125,38 +126,39 @@ class Past:
                 )
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions that all layers have."""
+        """Return the number of tokens that all layers hold."""
         return self.length
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Where the next tokens go."""
+        """Return the position of the next token."""
         return self.length
 
     def get_mask_sizes(self, query: int | torch.Tensor, layer_idx: int = 0) -> tuple[int, int]:
-        """Rows that ``update`` will give, and the position of the first.
+        """Return the number of rows that ``update`` will return, and the position of the first row.
 
         Args:
-            query: tokens of the forward, or as earlier releases have it the positions (t,) of these.
+            query: number of tokens of the forward pass, or their positions (t,) as in earlier releases.
         """
         return self.length + (len(query) if isinstance(query, torch.Tensor) else query), 0
 
     @property
     def is_sliding(self) -> list[bool]:
-        """No layer forgets positions: a decoder's windows leave nothing out."""
+        """False for each layer: windows are never shorter than the capacity, so no layer drops tokens."""
         return [False] * len(self._cache.k)
 
     def activate_past_recording(self) -> None:
-        """Nothing to do: all positions can be taken back as it is."""
+        """Do nothing: all tokens can be removed without recording."""
 
     def crop(self, count: int) -> None:
-        """Take positions back, and pages.
+        """Remove tokens from the end, and release their pages.
 
         Args:
-            count: negative: so many; positive, as earlier releases have it: all but so many; 0: none.
+            count: number of tokens to remove if negative, number to keep if positive (as in earlier releases); 0
+                removes none.
 
         Raises:
-            SlotError: the sequence has joined, or left.
-            LengthError: fewer than none would be left.
+            SlotError: the sequence has joined or left.
+            LengthError: the sequence has fewer tokens than are to be removed.
         """
         length = self.length
         left = length + count if count <= 0 else min(count, length)
@@ -166,11 +168,11 @@ class Past:
         self._slots.shorten(self.slot, left)
 
     def reset(self) -> None:
-        """Take all positions back."""
+        """Remove all tokens."""
         self.crop(-self.length)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Refused, as whatever makes several sequences of one.
+        """Refuse to make several sequences from one.
 
         Raises:
             DecodeError: always.

@@ -1,15 +1,15 @@
-"""Exclusive use of a decoder: one call at a time, or one stream of texts from its first token to its end.
+"""Exclusive use of a decoder: one call at a time, or one stream from its first token to its end.
 
-Every call changes lengths, caches and the tokens that a step takes. Two threads that interleave would read each other's
-rows and get a wrong text without an error, so a second user is refused, not queued:
+Every call changes lengths, caches and input tokens of the next step. Two interleaved threads would read each other's
+rows and silently generate wrong tokens, so a second user is refused, not queued:
 
     thread 1               thread 2
     decoder.generate(a)    decoder.generate(b)    BusyError until the first has ended
     next(stream)           decoder.step()         BusyError until the stream is at its end, closed or dropped
     decoder.step()         decoder.step()         BusyError if they overlap
 
-A stream belongs to no thread: any may read it, one at a time. Nothing waits for a lock, so a stream that the garbage
-collector drops in the middle of another call cannot deadlock.
+A stream belongs to no thread: any thread may read it, one at a time. No call waits for a lock, so there is no deadlock
+when the garbage collector drops a stream during another call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from interlace.core.errors import BusyError
 
 
 class Turns:
-    """A lock that admits one user, and refuses others."""
+    """Lock that admits one user and refuses others."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -30,13 +30,13 @@ class Turns:
 
     @contextmanager
     def take(self, user: str) -> Iterator[None]:
-        """Be the user until the context ends.
+        """Hold the lock until the context ends.
 
         Args:
-            user: for messages: "Decoder.step".
+            user: name of the user for messages, such as "Decoder.step".
 
         Raises:
-            BusyError: there is another; nothing has changed.
+            BusyError: the lock has another user; nothing has changed.
         """
         if not self._lock.acquire(blocking=False):
             raise self.busy(user)
@@ -48,12 +48,12 @@ class Turns:
             self._lock.release()
 
     def check(self, user: str, slots: tuple[int, ...]) -> None:
-        """Raise BusyError if there is a user, who holds these slots."""
+        """Raise BusyError if the lock has a user, which holds these slots."""
         if self._lock.locked():
             raise self.busy(f"{user}: other sequences hold slots {[*slots]}")
 
     def busy(self, what: str) -> BusyError:
-        """Return the error of a second user."""
+        """Return the error for a second user."""
         return BusyError(
             f"{what}: {self._user or 'another call'} is under way; let it end (a stream is read to its end, or "
             "closed), take turns by a lock, or make a decoder for each thread"

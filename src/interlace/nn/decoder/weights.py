@@ -1,4 +1,4 @@
-"""The weights that a decoder works on, and its table of RoPE."""
+"""Weights of a decoder and its RoPE table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from interlace.nn.decoder.cache import check_memory
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.weights import wanted
 
-_LEAST_BYTES = 2  # of a number that PyTorch multiplies anywhere
+_LEAST_BYTES = 2  # smallest element that PyTorch multiplies on every device
 
 
 def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of a shape, each contiguous; only one that is not is copied.
+    """Check the weights of a shape, and return them contiguous; only non-contiguous weights are copied.
 
     Raises:
-        GraphError: a weight is missing or unknown, has no data, or lies on another device than the rest.
-        ShapeError, DTypeError: a weight of other extents, or of another dtype than the rest.
+        GraphError: a weight is missing or unknown, has no data, or is on a different device from the rest.
+        ShapeError, DTypeError: a weight has the wrong extents, or a different dtype from the rest.
     """
     extents = wanted(shape)
     missing, unknown = sorted(extents.keys() - weights.keys()), sorted(weights.keys() - extents.keys())
@@ -43,19 +43,19 @@ def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str,
 
 
 def streamed_bytes(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> int:
-    """Bytes of weights that a step reads in full: all but an embedding that is only looked up."""
+    """Return the bytes of weights that a step reads in full: all except an untied embedding, which is only indexed."""
     return sum(weight.nbytes for name, weight in weights.items() if name != "embed" or shape.tied)
 
 
 def rope_table(inv_freq: torch.Tensor, capacity: int, scaling: float = 1.0) -> torch.Tensor:
-    """(capacity, head_dim) fp32 on the device of the frequencies: cosines, then sines of each position.
+    """Build the RoPE table (capacity, head_dim), fp32, on the device of ``inv_freq``: cosines, then sines.
 
     Args:
-        inv_freq: (head_dim / 2,), radians that a position turns by.
-        scaling: of both, as scaled RoPE wants it.
+        inv_freq: (head_dim / 2,), rotation frequencies in radians per position.
+        scaling: factor of cosines and sines in scaled RoPE.
 
     Raises:
-        DecodeError: it does not fit in memory.
+        DecodeError: the table does not fit in memory.
     """
     check_memory("cosines and sines of RoPE", 3 * 8 * capacity * len(inv_freq), inv_freq.device)
     angles = torch.arange(capacity, device=inv_freq.device)[:, None] * inv_freq.detach().float()
