@@ -1,4 +1,4 @@
-"""What runs an FFN over some tokens on a GPU, remembered for each number of tokens."""
+"""Choice of what runs an FFN on a GPU, cached for each number of tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from interlace.executors.gpu import spec_by_name
 from interlace.kernels.teams import rows_of
 from interlace.workloads.ffn import FFNShape, ffn
 
-#: Tokens up to which a launch has the norm and the sum around an FFN, too: so far it was faster than with PyTorch's
-#: (docs/tried.md). Over more a norm has many tiles, and launches that draw them share no sums of products.
+#: Maximum number of tokens for which a launch includes norm and residual of an FFN: up to here it was faster than with
+#: PyTorch's (docs/tried.md). For more tokens a norm has many tiles, and launches with tickets share no split-K sums.
 MOST_WHOLE = 64
 
 
 @lru_cache(1 << 14)
 def choice(device: torch.device, shape: FFNShape, dtype: DType, bias: bool, tokens: int) -> Choice:
-    """One launch, built for ``launched_rows``, or PyTorch's own ops; over more than ``MOST_WHOLE`` of the FFN alone."""
+    """Choose a launch for ``launched_rows`` or PyTorch's ops; beyond ``MOST_WHOLE`` tokens for the FFN without norm."""
     spec = spec_by_name(str(device))
     shape = shape if tokens <= MOST_WHOLE else replace(shape, norm=None)
     own, launched = (

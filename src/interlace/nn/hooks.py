@@ -1,4 +1,4 @@
-"""Hooks of modules, which something that takes a module's place would drop."""
+"""Hooks of modules, which a replacement of the module would drop."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import nn
 
 
 def hooks_of(module: nn.Module) -> list[str]:
-    """Each kind of hooks that a module itself has, with their names, as in ``forward hooks (log)``."""
+    """Return each kind of hooks of the module itself with their names, such as ``forward hooks (log)``."""
     return [
         f"{kind.strip('_').replace('_', ' ')} ({', '.join(map(_name, hooks.values()))})"
         for kind, hooks in vars(module).items()
-        if kind.endswith("_hooks") and isinstance(hooks, Mapping) and hooks  # libraries keep lists of theirs beside
+        if kind.endswith("_hooks") and isinstance(hooks, Mapping) and hooks  # libraries have own lists
     ]
 
 
 def _name(hook: object) -> str:
-    """Of a hook, which some kinds keep in a wrapper."""
+    """Return the name of a hook; some kinds are wrapped."""
     hook = getattr(hook, "hook", hook)
     return getattr(hook, "__qualname__", type(hook).__name__)

@@ -1,11 +1,11 @@
-"""Which compiled plan serves which call.
+"""Assignment of compiled plans to calls.
 
 A compiled plan owns its semaphores and workspace, so an instance may run on one stream at a time. Calls on one
 stream take turns, whichever layer they come from: they share an instance. A captured graph may be replayed on any
 stream at any time, so it shares with nobody: its instances are known by the id of its capture.
 
-An instance is built when a call first needs it, beside whatever capture is under way (``beside_captures``). Built
-inside, its tables and zeroed counters would become nodes of the graph, and its memory part of the graph's pool.
+An instance is built when a call first needs it, outside any capture in progress (``beside_captures``). Inside a
+capture, its tables and zeroed counters would become nodes of the graph, and its memory part of the graph's pool.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Key(NamedTuple):
-    """What an instance is built for, and who may run it.
+    """Key of an instance: what it is built for, and which calls may run it.
 
     Attributes:
-        device: with its index.
-        stream: the driver's handle.
-        capture: id of the capture under way on the stream, 0 for none.
-        rows: tokens that it takes at most.
-        shape, dtype, bias: of the FFN.
+        device: device with its index.
+        stream: driver handle of the stream.
+        capture: id of the capture in progress on the stream, 0 for none.
+        rows: maximum number of tokens.
+        shape, dtype, bias: properties of the FFN.
     """
 
     device: torch.device
@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 
 class Instance(Protocol):
-    """What is asked of a ``DeviceExecutor`` here."""
+    """Interface of ``DeviceExecutor`` that this module uses."""
 
     @property
     def running(self) -> bool: ...
@@ -55,18 +55,18 @@ class Instance(Protocol):
 
 
 class Instances:
-    """Instances by key; those of captured graphs live as long as the process, of others the last ones used.
+    """Cache of instances by key: those of captured graphs are kept forever, the others in LRU order.
 
     Args:
-        make: builds the instance for a key and loads its kernels; the tensors are those of the first run.
-        limit: how many to keep outside of captures. More are kept while all of them run.
+        make: function that builds the instance for a key and loads its kernels; it gets the tensors of the first run.
+        limit: maximum number of instances outside captures. More are kept while all of them run.
     """
 
     def __init__(self, make: Callable[[Key, Tensors], Instance], limit: int = 128) -> None:
         self._make = make
         self._limit = limit
         self._captured: dict[Key, Instance] = {}
-        self._eager: dict[Key, Instance] = {}  # the one used last comes last
+        self._eager: dict[Key, Instance] = {}  # most recently used last
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Instances:
         """Enqueue one run on the current stream, by the instance for the key.
 
         Raises:
-            InterlaceError: as making an instance and ``DeviceExecutor.run`` do.
+            InterlaceError: building the instance or ``DeviceExecutor.run`` fails.
         """
         with self._lock:
             kept = self._captured if key.capture else self._eager

@@ -1,4 +1,4 @@
-"""An FFN in PyTorch's own ops, as the operator runs it and as torch.compile traces it."""
+"""FFN in PyTorch's own ops, as the operator runs it and as torch.compile traces it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plain(
     w_norm: torch.Tensor | None = None,
     norm: float | None = None,
 ) -> torch.Tensor:
-    """The FFN as a user writes it, or with a norm the half of a layer."""
+    """Compute the FFN as a user would write it, with RMS norm and residual if ``w_norm`` is given."""
     if w_norm is not None:
         return in_layer(x, w_norm, norm, lambda h: plain(h, w_up, w_gate, w_down, b_up, b_down, activation))
     up = functional.linear(x, w_up, b_up)
@@ -45,7 +45,7 @@ def plain(
 def in_layer(
     x: torch.Tensor, w_norm: torch.Tensor, norm: float | None, network: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """A network with a norm before it and x added behind, as a new contiguous tensor."""
+    """Return ``x + network(rms_norm(x))`` as a new contiguous tensor."""
     return (x + network(functional.rms_norm(x, x.shape[-1:], w_norm, norm))).contiguous()
 
 
@@ -58,7 +58,7 @@ def fused(
     b_down: torch.Tensor | None,
     activation: str,
 ) -> torch.Tensor:
-    """The FFN with its gate in one kernel, where that can be; keeps nothing for a gradient."""
+    """Compute the FFN with a fused gate kernel where possible; save nothing for gradients."""
     if w_gate is None or not _fuses(x, w_up):
         return plain(x, w_up, w_gate, w_down, b_up, b_down, activation)
     from interlace.kernels.gated import silu_times
@@ -74,7 +74,7 @@ def _fuses(x: torch.Tensor, w_up: torch.Tensor) -> bool:
         return False
     from interlace.kernels.gated import MULTIPLE
 
-    # Of wider elements the kernel, which computes in float32, would lose digits that PyTorch keeps.
+    # The kernel computes in float32, and would lose precision with wider elements.
     narrow = x.is_floating_point() and x.element_size() == 2
     whole = w_up.shape[0] % MULTIPLE == 0 and x.numel() > 0
     return narrow and whole and torch.cuda.get_device_capability(x.device) >= _TRITON
@@ -82,7 +82,7 @@ def _fuses(x: torch.Tensor, w_up: torch.Tensor) -> bool:
 
 @cache
 def _load(device: torch.device, dtype: torch.dtype) -> None:
-    """Compile and load the gate's kernel, which a capture does not allow, beside whatever capture is under way."""
+    """Compile and load the gate's kernel outside any capture in progress, which would forbid it."""
     from interlace.kernels.gated import MULTIPLE, silu_times
 
     def run() -> None:
@@ -93,5 +93,5 @@ def _load(device: torch.device, dtype: torch.dtype) -> None:
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is installed."""
+    """Return True if Triton is installed."""
     return find_spec("triton") is not None

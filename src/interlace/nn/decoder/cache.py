@@ -1,4 +1,4 @@
-"""Keys and values of the sequences that a decoder holds, in memory that is taken once."""
+"""KV cache of a decoder's sequences, in memory that is allocated once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from interlace.core.errors import ArgumentError, DecodeError, UnsupportedModelEr
 from interlace.core.memory import available_bytes
 from interlace.workloads.llama import LlamaShape
 
-#: Positions where neither the caller nor the model wants fewer.
+#: Default capacity in tokens, unless the model's maximum length is smaller.
 CAPACITY = 4096
-_MOST_BYTES = 10**30  # in a message, so that a float holds them
+_MOST_BYTES = 10**30  # limit of the number in a message, which a float must hold
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A row of memory for each slot; ``decoder.lengths`` says how many of its positions mean something.
+    """Contiguous KV cache with one row per slot; ``decoder.lengths`` holds the number of valid tokens of each.
 
     Attributes:
-        k, v: for each layer (batch, kv_heads, capacity, head_dim), keys after RoPE.
+        k, v: tensors (batch, kv_heads, capacity, head_dim) of each layer, keys after RoPE.
     """
 
     k: tuple[torch.Tensor, ...]
@@ -29,7 +29,7 @@ class Cache:
 
     @staticmethod
     def make(shape: LlamaShape, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> Cache:
-        """An empty one, all zeros."""
+        """Build an empty cache, all zeros."""
         extents = (batch, shape.kv_heads, capacity, shape.head_dim)
 
         def tensors() -> tuple[torch.Tensor, ...]:
@@ -38,26 +38,26 @@ class Cache:
         return Cache(tensors(), tensors())
 
     def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Put keys and values (kv_heads, t, head_dim) at the positions of a slot from ``start`` on."""
+        """Write keys and values (kv_heads, t, head_dim) to a slot, from position ``start`` on."""
         end = start + keys.shape[1]
         self.k[layer][slot, :, start:end], self.v[layer][slot, :, start:end] = keys, values
 
     def read(self, layer: int, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (1, kv_heads, end, head_dim) of the first positions of a slot."""
+        """Return keys and values (1, kv_heads, end, head_dim) of the first ``end`` positions of a slot."""
         return self.k[layer][slot : slot + 1, :, :end], self.v[layer][slot : slot + 1, :, :end]
 
     def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Put keys and values (batch, kv_heads, head_dim), one of each slot, at these positions (batch,)."""
+        """Write keys and values (batch, kv_heads, head_dim), one per slot, at these positions (batch,)."""
         slots = torch.arange(len(position), device=position.device)
         self.k[layer][slots, :, position], self.v[layer][slots, :, position] = keys, values
 
     def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (batch, kv_heads, reach, head_dim) of the first positions of all slots."""
+        """Return keys and values (batch, kv_heads, reach, head_dim) of the first ``reach`` positions of all slots."""
         return self.k[layer][:, :, :reach], self.v[layer][:, :, :reach]
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All, by the names of ``decode_graph``."""
+        """All tensors, by their names in ``decode_graph``."""
         caches = {"k_cache": self.k, "v_cache": self.v}
         return {f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)}
 
@@ -68,12 +68,12 @@ class Cache:
 
 
 def cache_bytes(shape: LlamaShape, positions: int, dtype: torch.dtype) -> int:
-    """Of so many positions of sequences, all together."""
+    """Return the bytes of a cache with this total number of positions."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * positions * dtype.itemsize
 
 
 def check_memory(what: str, needed: int, device: torch.device) -> None:
-    """Raise DecodeError unless a device has so many bytes free: what PyTorch keeps for later is."""
+    """Raise DecodeError if a device has fewer free bytes; unused memory in PyTorch's allocator counts as free."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         free = torch.cuda.mem_get_info(device)[0] + kept
@@ -88,11 +88,11 @@ def check_memory(what: str, needed: int, device: torch.device) -> None:
 
 
 def capacity_of(given: int | None, positions: int, window: int | None) -> int:
-    """Positions of a cache, if a model was made for so many and looks back over this window.
+    """Return the capacity of a cache, for a model with this maximum length and attention window.
 
     Raises:
-        ArgumentError: no positive number is given.
-        UnsupportedModelError: more than the window.
+        ArgumentError: the given capacity is not a positive number.
+        UnsupportedModelError: the given capacity exceeds the window.
     """
     if given is None:
         return min(positions, CAPACITY, CAPACITY if window is None else window)

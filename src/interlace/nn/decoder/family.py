@@ -1,9 +1,9 @@
-"""What a causal model of ``transformers`` is made of, by the names of its modules: that library is never imported.
+"""Parts of a ``transformers`` causal model, found by the names of its modules; that library is never imported.
 
-Everything that a decode step would drop or compute otherwise is refused by name: modules that are not listed here,
-subclasses of linears and embeddings (adapters, quantised layers), hooks, forwards that are not those of the library,
-biases where the family has none, other activations and scales of scores, windows, and frequencies that change with
-the length.
+Everything that a decode step would drop or compute differently is refused by name: modules that are not listed here,
+subclasses of linears and embeddings (adapters, quantised layers), hooks, forward methods from outside the library,
+biases where the family has none, other activations and attention scales, windows, and frequencies that change with the
+length.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _NORMS = {"input_layernorm": "input_norm", "post_attention_layernorm": "post_nor
 
 @dataclass(frozen=True)
 class Parts:
-    """What a decoder takes of a model.
+    """Parts of a model that a decoder uses.
 
     Attributes:
-        shape: of the model.
+        shape: dimensions of the model.
         weights: the model's own tensors, by the names of ``wanted``.
-        inv_freq: (head_dim / 2,) radians by which a position turns.
-        scaling: of cosines and sines.
-        positions: that the model was made for, as its config says.
-        window: positions that attention looks back over, None for all.
-        stop: ids that end a text, as its config says.
-        notices: a line for each setting that is missing and changes tokens.
+        inv_freq: (head_dim / 2,), rotation frequencies in radians per position.
+        scaling: factor of cosines and sines.
+        positions: maximum length in tokens, from the model's config.
+        window: attention window in tokens, None if unlimited.
+        stop: token ids that end a sequence, from the model's config.
+        notices: one line for each missing setting that changes tokens.
     """
 
     shape: LlamaShape
@@ -59,10 +59,11 @@ class Parts:
 
 
 def parts_of(model: nn.Module) -> Parts:
-    """The parts of a model as ``AutoModelForCausalLM.from_pretrained`` makes it.
+    """Return the parts of a model that ``AutoModelForCausalLM.from_pretrained`` built.
 
     Raises:
-        UnsupportedModelError: a model of another family, or with anything that its parts leave out; says what.
+        UnsupportedModelError: the model is of another family, or has a part that a decoder would drop; the message
+            names it.
     """
     config = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
@@ -153,7 +154,7 @@ def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[t
 def _children(
     name: str, module: nn.Module, needed: Iterable[str], optional: Iterable[str] = ()
 ) -> list[nn.Module]:
-    """The needed parts, in their order, of a module that has no others but optional ones."""
+    """Return the needed parts of a module in order; refuse other parts, except optional ones."""
     _untouched(name, module)
     parts = {**module._modules, **module._parameters, **module._buffers}
     lacking = [part for part in needed if part not in parts]
@@ -180,7 +181,7 @@ def _untouched(name: str, module: nn.Module) -> None:
 
 
 def _overridden(kind: type[nn.Module]) -> bool:
-    """Whether a class made from one of ``transformers``, or that itself, has a forward that is not from there."""
+    """Return True if a class of ``transformers``, or a subclass, has a forward method from elsewhere."""
     known = ("transformers", "torch")
     return any(_package(base) == known[0] for base in kind.__mro__) and _package(kind.forward) not in known
 
@@ -194,7 +195,7 @@ def _full(kind: type) -> str:
 
 
 def _plain(name: str, module: nn.Module, kind: type[nn.Module], tensors: set[str]) -> torch.Tensor:
-    """The weight of a module of exactly this class, which holds nothing beside these tensors."""
+    """Return the weight of a module of exactly this class, which has no tensors except these."""
     if type(module) is not kind:
         raise UnsupportedModelError(
             f"{name} is a {_full(type(module))}, no plain nn.{kind.__name__}; merge adapters and dequantise first"
@@ -254,7 +255,7 @@ def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]
 
 
 def _generation(model: nn.Module) -> Mapping[str, Any] | None:
-    """Return the fields of a model's generation config that bear on tokens, None where it has no such config."""
+    """Return the fields of a model's generation config that affect tokens, None without such a config."""
     config = getattr(model, "generation_config", None)
     if config is None:
         return None

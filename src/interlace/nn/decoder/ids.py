@@ -22,7 +22,7 @@ _TEXTS = (str, bytes, bytearray, memoryview)
 
 
 def is_array(values: object) -> bool:
-    """Return whether these are a tensor or an array."""
+    """Return True for a tensor or an array."""
     return isinstance(values, (torch.Tensor, np.ndarray))
 
 
@@ -31,9 +31,9 @@ class Content:
     """Permitted content of tensors and arrays.
 
     Attributes:
-        such: for messages.
-        kinds: of dtypes of NumPy.
-        admits: whether a dtype of PyTorch is one.
+        such: description for messages.
+        kinds: permitted kinds of NumPy dtypes.
+        admits: function that returns True for permitted PyTorch dtypes.
     """
 
     such: str
@@ -47,7 +47,7 @@ _INTEGERS = frozenset(
 
 
 def _is_plain(dtype: torch.dtype) -> bool:
-    """Return whether a dtype holds real numbers or truth values, and PyTorch makes lists of them."""
+    """Return True if a dtype holds real numbers or booleans that PyTorch can convert to lists."""
     return dtype in _INTEGERS or dtype is torch.bool or (dtype.is_floating_point and dtype.itemsize > 1)
 
 
@@ -74,10 +74,10 @@ def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
     """Convert a tensor or an array to nested lists; return anything else as it is.
 
     Args:
-        what: for messages: "a prompt".
+        what: name of the values for messages, such as "a prompt".
 
     Raises:
-        PromptError: a tensor without data, of another layout or dtype, or too large.
+        PromptError: the tensor has no data, has another layout or dtype, or is too large.
     """
     if not is_array(values):
         return values
@@ -92,7 +92,7 @@ def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
         raise PromptError(f"{what} has {count} ids; give at most {_MOST}")
     try:
         return values.tolist()
-    except Exception as error:  # noqa: BLE001  # tensors of others raise what they like
+    except Exception as error:  # noqa: BLE001  # third-party tensors may raise anything
         lines = f"{type(error).__name__}: {error}".splitlines()
         raise PromptError(f"{what} is a {type(values).__name__} that cannot be read ({lines[0]})") from None
 
@@ -101,7 +101,7 @@ def id_list(values: Any) -> list[int]:
     """Return ids of tokens as a list of ints.
 
     Raises:
-        PromptError: there are none, or not in one dimension, or one is no whole number.
+        PromptError: the ids are empty or not one-dimensional, or an id is not a whole number.
     """
     content = to_lists(values, "a prompt")
     if isinstance(content, _TEXTS) or not isinstance(content, Sequence):
@@ -118,7 +118,7 @@ def id_list(values: Any) -> list[int]:
 
 
 def check_vocabulary(ids: Sequence[int], vocabulary: int) -> None:
-    """Raise PromptError for an id that the vocabulary does not have."""
+    """Raise PromptError for an id outside the vocabulary."""
     for i, id in enumerate(ids):
         if not 0 <= id < vocabulary:
             raise PromptError(f"ids[{i}] is {printed(id)}; the vocabulary has ids 0 to {vocabulary - 1}")
@@ -128,10 +128,10 @@ def stop_ids(values: Any, where: str) -> tuple[int, ...]:
     """Return the ids that end a text.
 
     Args:
-        where: whose argument they are, for messages.
+        where: name of the calling method, for messages.
 
     Raises:
-        ArgumentError: they are no ids, or one id by itself.
+        ArgumentError: the values are not ids, or are a bare id.
     """
     try:
         content = to_lists(values, "stop")
@@ -151,10 +151,10 @@ def stop_ids(values: Any, where: str) -> tuple[int, ...]:
 def step_ids(
     tokens: Sequence[int] | torch.Tensor, taken: Sequence[int], batch: int, vocabulary: int, device: torch.device
 ) -> torch.Tensor:
-    """Return the token of each slot, as a step takes them; those of slots without a sequence are not looked at.
+    """Return the token of each slot as the input of a step; entries of slots without a sequence are ignored.
 
     Raises:
-        PromptError: ids out of the vocabulary, or not as many as slots.
+        PromptError: an id is out of the vocabulary, or the number of ids differs from the number of slots.
     """
     if isinstance(tokens, torch.Tensor) and tokens.device.type == device.type != "cpu":
         if fault := fault_of(tokens):

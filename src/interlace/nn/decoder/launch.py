@@ -1,7 +1,7 @@
-"""A decode step as launches: the graph of ``workloads.llama``, planned, proved, and captured once in a CUDA graph.
+"""Decode step as launches: the graph of ``workloads.llama``, planned, proved, and captured once in a CUDA graph.
 
-A plan depends on the slots and the capacity, never on lengths, so that one capture serves every step. Which executor
-is fastest depends on the model and on the slots: a decoder times those that can run its step when it is made.
+A plan depends on the slots and the capacity, never on the lengths, so that one capture serves every step. The fastest
+executor depends on the model and on the slots. A new decoder therefore times all executors that can run its step.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from interlace.graph.graph import Graph
 from interlace.nn.op import obstacle_of_device
 from interlace.workloads.llama import LlamaShape, decode_graph
 
-#: Executors that may run a step. Where no GPU tells which is fastest, the first that can does.
+#: Executors that may run a step. Without a GPU to time them, the first that can run the step is selected.
 RUNNERS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor)
 _DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, known.torch): known for known in DTYPES}
 _TIMED = 5  # steps
 
 
 class StepLaunch:
-    """One step on given tensors, enqueued by one call.
+    """Decode step on fixed tensors, enqueued by one call.
 
     Args:
-        executor: of a decode step's plan.
-        tensors: all inputs and outputs of its graph, which stay where they are.
-        taken: (batch,) int32, what each step adds to the positions.
+        executor: executor of a decode step's plan.
+        tensors: all inputs and outputs of its graph, at fixed addresses.
+        taken: (batch,) int32, increment of the positions in each step.
 
     Attributes:
-        left_out: why the other executors were, of those that cannot run the step.
+        left_out: reasons why other executors cannot run the step.
 
     Raises:
-        InterlaceError: as running the executor does.
+        InterlaceError: the executor fails to run.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class StepLaunch:
         self.left_out: tuple[str, ...] = ()
         self._captured: torch.cuda.CUDAGraph | None = None
         if taken.device.type == "cuda":
-            self._enqueue()  # compiles, which a capture does not allow; it writes what the first step overwrites
+            self._enqueue()  # compiles, which a capture forbids; the first step overwrites its results
             executor.synchronize()
             self._captured = torch.cuda.CUDAGraph()
             with torch.cuda.device(taken.device), captured(self._captured):
                 self._enqueue()
 
     def run(self) -> None:
-        """Enqueue the step on the current stream: caches and outputs are written, positions advanced.
+        """Enqueue the step on the current stream: it writes caches and outputs, and advances the positions.
 
         Raises:
-            HangError: a wait of an earlier step ended by the watchdog.
+            HangError: the watchdog ended a wait of an earlier step.
             LaunchEndedError: an earlier step ended itself, and with it the CUDA context.
         """
         if self._captured is None:
@@ -74,12 +74,12 @@ class StepLaunch:
         self._captured.replay()
 
     def step_us(self) -> float:
-        """Median time of a few captured steps at the positions that there are, in microseconds; 0 without a GPU.
+        """Return the median time of a few captured steps at the current positions, in microseconds; 0 without a GPU.
 
-        Waits for the device. What the steps write, later ones overwrite before they read it.
+        The call waits for the device. Later steps overwrite the results of these steps before they read them.
 
         Raises:
-            HangError: a wait ended by the watchdog.
+            HangError: the watchdog ended a wait.
             LaunchEndedError: a step ended itself, and with it the CUDA context.
         """
         if self._captured is None:
@@ -101,7 +101,7 @@ class StepLaunch:
 
 
 def describe_launch(launch: StepLaunch | str) -> tuple[str | None, str]:
-    """Return the executor's name and why it runs the step; for a reason against launches no name and that reason."""
+    """Return the executor's name and why it runs the step; given a reason against launches, return None and it."""
     if isinstance(launch, str):
         return None, launch
     executor = type(launch.executor)
@@ -117,17 +117,17 @@ def step_launch(
     drawn: bool = False,
     pages: int | None = None,
 ) -> StepLaunch | str:
-    """The launches that run a step on these tensors fastest, or why there are none.
+    """Return the fastest launches of a step on these tensors, or the reason why no launches can run it.
 
-    A few steps are timed with half of the caches full; what they write is put back.
+    A few steps are timed with half-full caches; everything that they write is restored.
 
     Args:
-        tensors: inputs and outputs by the names of ``decode_graph``, and maybe more.
+        tensors: inputs and outputs by the names of ``decode_graph``; may include others.
         taken: see ``StepLaunch``.
         drawn, pages: see ``decode_graph``.
 
     Raises:
-        LaunchEndedError: one of them ended itself, and with it the CUDA context.
+        LaunchEndedError: a launch ended itself, and with it the CUDA context.
     """
     embed = tensors["embed"]
     reason = obstacle_of_device(embed.device)
@@ -150,9 +150,9 @@ def step_launch(
                 runner.check(graph, spec_by_name(device))
                 launch = StepLaunch(made(graph, runner, device), given, taken)
                 able.append((launch.step_us(), launch))
-            except LaunchEndedError:  # no other runs in this process any more
+            except LaunchEndedError:  # no other launch can run in this process
                 raise
-            except (InterlaceError, torch.OutOfMemoryError) as error:  # there may be room for one, and not for both
+            except (InterlaceError, torch.OutOfMemoryError) as error:  # memory may suffice for one only
                 reasons.append(f"{runner.name}: {error}")
     if not able:
         return "; ".join(reasons)
@@ -163,9 +163,9 @@ def step_launch(
 
 @contextmanager
 def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: int) -> Iterator[None]:
-    """Every sequence at this position, at which it stays; afterwards everything is as it was before."""
+    """Hold every sequence at position ``half``, and restore all tensors afterwards."""
     written = [tensors["position"], tensors["logits"], tensors["next"], taken]
-    # In pages, this row of any of them.
+    # With pages, save this row of every page.
     caches = [tensor for name, tensor in tensors.items() if name.endswith("_cache")]
     written += [cache[:, :, half % cache.shape[2]] for cache in caches]
     table = tensors.get("table")
@@ -183,10 +183,10 @@ def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: i
 
 
 def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecutor:
-    """An executor of a step, planned for a device by its rules, and verified; once for all processes.
+    """Build the executor of a step, with a plan by the device's rules, verified once for all processes.
 
     Raises:
-        InterlaceError: as planning and making an executor do.
+        InterlaceError: planning or building the executor fails.
     """
     found = Deployment(graph, spec_by_name(device), runner)
     proof = found.proof(found.setting())

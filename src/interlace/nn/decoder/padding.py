@@ -1,12 +1,12 @@
 """Prompts of a batch without their padding.
 
-Tokenizers make rows of one length: they put pads before the shorter prompts, or after them, and say which positions
-hold tokens in an attention mask. A decoder takes prompts of any lengths, so the pads are left out:
+Tokenizers return rows of equal length: they pad the shorter prompts on the left or right, and mark the tokens in an
+attention mask. A decoder accepts prompts of any lengths, so this module removes the pads:
 
     input_ids       [[0, 0, 5, 6], [9, 8, 7, 6]]
     attention_mask  [[0, 0, 1, 1], [1, 1, 1, 1]]     prompts [5, 6] and [9, 8, 7, 6]
 
-Models of ``transformers`` count positions from the first token that the mask has, so tokens are the same.
+Models of ``transformers`` count positions from the first unmasked token, so the generated tokens are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from interlace.nn.decoder.ids import MASK, Prompt, Prompts, check_vocabulary, id
 from interlace.workloads.folder import json_object
 from interlace.workloads.trained import Trained
 
-#: What a tokenizer may return beside ids and mask, and what changes no token.
+#: Fields that a tokenizer may return in addition to ids and mask, and that change no token.
 _IGNORED = frozenset(
     (
         "assistant_masks",
@@ -42,12 +42,12 @@ _IGNORED = frozenset(
 
 @dataclass(frozen=True)
 class Padding:
-    """Ids by which padding is recognised.
+    """Token ids that identify padding.
 
     Attributes:
-        pad: the id that the model's config declares, None if it declares none.
-        begin: the id that begins texts, None if there is none.
-        stop: ids that end a text, which tokenizers without a pad take for one.
+        pad: pad id in the model's config, None if it declares none.
+        begin: id that begins texts, None without one.
+        stop: ids that end a text, which tokenizers without a pad id use for padding.
     """
 
     pad: int | None = None
@@ -77,11 +77,11 @@ class Padding:
 
 
 def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> tuple[list[list[int]], bool]:
-    """Return prompts without padding, and whether one was given by itself.
+    """Return prompts without padding, and True if a single prompt was given.
 
     Args:
-        ids: a prompt or several, or what a tokenizer made of them: a mapping with ``input_ids``.
-        mask: 1 for tokens and 0 for pads, as the ids; None for that of the mapping, if there is one.
+        ids: one prompt or several, or the output of a tokenizer: a mapping with ``input_ids``.
+        mask: 1 for tokens and 0 for pads, in the shape of the ids; None for the mask of the mapping, if it has one.
 
     Raises:
         PromptError: there are none, or one has no ids or ids out of the vocabulary; a mask that is none, or is of other
@@ -122,7 +122,7 @@ def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding, past:
     """Return one prompt without padding; see ``read_prompts``. A tokenizer's batch of one prompt is one.
 
     Args:
-        past: keys and values of its first ids, which hold no pads.
+        past: keys and values of the first ids, without pads.
     """
     packed = isinstance(ids, Mapping)
     ids, mask = _unpack_one(ids, mask)
@@ -142,7 +142,7 @@ def _first_id(values: Any) -> int | None:
 
 
 def _unpack(ids: Any, mask: Any) -> tuple[Any, Any]:
-    """Return ids and mask of what a tokenizer made; of anything else ids and mask as they are."""
+    """Return ids and mask of a tokenizer's output; return other ids and masks unchanged."""
     if not isinstance(ids, Mapping):
         return ids, mask
     if "input_ids" not in ids:
@@ -178,7 +178,7 @@ def _mask_rows(mask: Any, count: int, single: bool) -> Sequence[Any]:
 
 
 def _tokens(ids: Any, mask: Any) -> list[int]:
-    """Return the ids that a mask has, as ints."""
+    """Return the unmasked ids as ints."""
     if mask is None:
         return id_list(ids)
     values, entries = to_lists(ids, "a prompt"), to_lists(mask, "attention_mask", MASK)
@@ -197,16 +197,18 @@ def _tokens(ids: Any, mask: Any) -> list[int]:
 
 
 def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bool) -> None:
-    """Raise PromptError for rows of one length that begin or end as padded ones do.
+    """Raise PromptError for rows of equal length that begin or end like padded rows.
 
-    One pad and a token that happens to be there look the same. A declared pad is one, unless it begins or ends texts
-    too. An id that ends texts is taken for a pad where it comes twice, or in some rows alone. Any other id is where it
-    comes twice in some rows alone; or, if no pad is declared, where a row begins with it twice. Lists need no padding,
-    so they are refused only for ids that pad, in some rows alone: for one that begins or ends texts, where it comes
-    twice.
+    A single pad cannot be distinguished from a token, so these rules apply to an id at the start or end of a row:
+
+    - The declared pad id is padding, unless it also begins or ends texts.
+    - An id that ends texts is padding if it is repeated, or if only some rows have it there.
+    - Any other id is padding if it is repeated in only some rows, or, without a declared pad, at the start of a row.
+    - Lists need no padding, so only pad and stop ids count there, in only some rows; ids that also begin or end texts
+      must be repeated.
 
     Args:
-        dense: whether the rows are those of a tensor.
+        dense: True if the rows are those of a tensor.
     """
     if len({len(prompt) for prompt in prompts}) > 1 or (not dense and len(prompts) == 1):
         return
@@ -232,6 +234,6 @@ def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bo
 
 
 def _edge_run(prompt: Sequence[int], at: int) -> int:
-    """Return how often the first id, or the last, comes in a row there."""
+    """Return the length of the run of equal ids at the start (``at`` 0) or at the end (-1)."""
     run = groupby(prompt if at == 0 else reversed(prompt))
     return sum(1 for _ in next(run)[1])

@@ -1,14 +1,14 @@
-"""A language model's forward pass in PyTorch's own ops, over a static cache that it writes in place.
+"""Forward pass of a language model in PyTorch's own ops, with a static KV cache that it writes in place.
 
-One step of a batch, for one sequence of it with a cache of two heads of width 4, at position 2:
+Example of a step, for one sequence of a batch, with two KV heads of width 4, at position 2:
 
     x            (1, 1, hidden)     the embedding of this step's token
     q, k, v      (1, heads, 1, 4), (1, 2, 1, 4), (1, 2, 1, 4)
     k_cache[:, :, 2] = rotated k, v_cache[:, :, 2] = v
     attention of q to rows 0, 1, 2 of the cache
 
-Rows of the cache from a sequence's length on mean nothing, and may be NaN where another sequence was: attention
-multiplies what it masks by zero, so it is given zeros there.
+Cache rows beyond a sequence's length are undefined, and may be NaN from an earlier sequence. Attention multiplies
+masked rows by zero, so these rows are replaced by zeros first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from interlace.nn.decoder.cache import Cache
 from interlace.workloads.llama import LlamaShape
 
 Weights = Mapping[str, torch.Tensor]
-#: Layer, queries (n, heads, t, d), keys and values (n, kv_heads, t, d) of t tokens to what queries find, as queries.
+#: Maps layer, queries (n, heads, t, d), keys and values (n, kv_heads, t, d) to attention outputs shaped like queries.
 _Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -35,14 +35,14 @@ def decode(
     position: torch.Tensor,
     reach: int,
 ) -> torch.Tensor:
-    """One token of each sequence: logits (batch, vocabulary) in the dtype of the weights; the cache grows by a row.
+    """Append one token per sequence to the cache; return logits (batch, vocabulary) in the dtype of the weights.
 
     Args:
-        weights: by the names of ``wanted``.
+        weights: weights by the names of ``wanted``.
         rope: (capacity, head_dim) fp32, cosines and then sines of each position.
-        tokens: (batch,) ids.
-        position: (batch,) rows that each sequence has in the cache.
-        reach: rows of the cache that are looked at, more than any position.
+        tokens: (batch,), token ids.
+        position: (batch,), number of cached tokens of each sequence.
+        reach: number of cache rows that attention reads, greater than any position.
     """
     seen = torch.arange(reach, device=tokens.device) <= position[:, None]
 
@@ -61,10 +61,10 @@ def decode(
 def prefill(
     shape: LlamaShape, weights: Weights, rope: torch.Tensor, cache: Cache, ids: torch.Tensor, slot: int, length: int
 ) -> torch.Tensor:
-    """Tokens behind the ``length`` that a slot of the cache holds: logits (vocabulary,) of the last of them.
+    """Append tokens after the ``length`` cached tokens of a slot; return the logits (vocabulary,) of the last token.
 
     Args:
-        ids: (count,), at least one.
+        ids: (count,), at least one token id.
     """
     end = length + len(ids)
     behind = torch.ones(len(ids), end, dtype=torch.bool, device=ids.device).tril(length) if length else None
@@ -83,10 +83,10 @@ def prefill(
 def _layers(
     shape: LlamaShape, weights: Weights, rope: torch.Tensor, ids: torch.Tensor, attend: _Attend
 ) -> torch.Tensor:
-    """Ids (n, t) to what leaves the last layer, (n, t, hidden).
+    """Return the output (n, t, hidden) of the last layer for ids (n, t).
 
     Args:
-        rope: (n, t, head_dim), of these tokens.
+        rope: (n, t, head_dim), cosines and sines of these tokens.
     """
     x = functional.embedding(ids, weights["embed"])
     cos, sin = (half.repeat(1, 1, 2)[:, None] for half in rope.chunk(2, dim=-1))
@@ -116,7 +116,7 @@ _OF_A_LAYER = ("input_norm", "q", "k", "v", "q_bias", "k_bias", "v_bias", "q_nor
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """RoPE (Su et al., arXiv 2104.09864) as transformers has it: elements i and i + d/2 turn by the i-th frequency."""
+    """Apply RoPE (Su et al., arXiv 2104.09864) as transformers does: rotate elements i and i + d/2 by frequency i."""
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
