@@ -1,8 +1,8 @@
 """Assignment of compiled plans to calls.
 
 A compiled plan owns its semaphores and workspace, so an instance may run on one stream at a time. Calls on one
-stream take turns, whichever layer they come from: they share an instance. A captured graph may be replayed on any
-stream at any time, so it shares with nobody: its instances are known by the id of its capture.
+stream run in order, from whichever layer, and share an instance. A captured graph may be replayed on any stream at
+any time, so it shares no instance: the keys of its instances hold the id of its capture.
 
 An instance is built when a call first needs it, outside any capture in progress (``beside_captures``). Inside a
 capture, its tables and zeroed counters would become nodes of the graph, and its memory part of the graph's pool.
@@ -89,7 +89,8 @@ class Instances:
     def _build(self, key: Key, tensors: Tensors) -> Instance:
         if not key.capture:
             # The device may still use what a running instance owns, on a stream that the allocator does not associate
-            # with that memory, so only one at rest can go. Asking would invalidate captures elsewhere, but not here.
+            # with that memory, so only an idle instance can be dropped. The query would invalidate a capture elsewhere,
+            # but this function runs outside captures (``beside_captures``).
             excess = len(self._eager) - self._limit + 1
             resting = [old for old, instance in self._eager.items() if not instance.running]
             for old in resting[: max(excess, 0)]:

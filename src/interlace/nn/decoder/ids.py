@@ -1,4 +1,4 @@
-"""Ids of tokens as callers give them: lists, arrays and tensors of any kind."""
+"""Checks and conversions of token ids from callers: lists, arrays and tensors of any kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlace.core.errors import ArgumentError, PromptError
 
 Prompt = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor | Mapping[str, Any]
 Prompts = Prompt | Sequence[Prompt]
-_MOST = 1 << 24  # ids, more than positions of any model
+_MOST = 1 << 24  # ids, more than the maximum length of any model
 _MOST_STOPS = 1 << 20
 _TEXTS = (str, bytes, bytearray, memoryview)
 

@@ -84,8 +84,8 @@ def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> 
         mask: 1 for tokens and 0 for pads, in the shape of the ids; None for the mask of the mapping, if it has one.
 
     Raises:
-        PromptError: there are none, or one has no ids or ids out of the vocabulary; a mask that is none, or is of other
-            prompts; or padding without a mask.
+        PromptError: there are no prompts; a prompt is empty or has ids out of the vocabulary; the mask is invalid or
+            does not match the prompts; or the prompts look padded and have no mask.
     """
     packed = isinstance(ids, Mapping)
     ids, mask = _unpack(ids, mask)

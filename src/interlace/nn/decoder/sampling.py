@@ -113,7 +113,7 @@ def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch
     ranked = x.sort(dim=-1, descending=True).values
     least = ranked.gather(-1, torch.where((top_k > 0) & (top_k < count), top_k, count)[:, None] - 1)
     weights = ((ranked - ranked[:, :1]) / heat).exp() * (ranked >= least)
-    # Of all likelier ones together: nothing for the first, so that one always stays.
+    # Total weight of all more probable tokens: 0 for the first, so at least one token is always kept.
     before = weights.cumsum(dim=-1) - weights
     last = (before < top_p * weights.sum(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True).clamp_min(1) - 1
     least = torch.where(top_p < 1, torch.maximum(least, ranked.gather(-1, last)), least)
