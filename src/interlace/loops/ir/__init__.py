@@ -1,1 +1,1 @@
-"""Statements, index expressions and values, and what is read off them: where statements stand, who lives where."""
+"""IR nodes (statements, index expressions, values) and analyses of them: loop nests, bounds, lifetimes."""

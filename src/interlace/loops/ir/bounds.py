@@ -1,7 +1,8 @@
 """Bounds of indices that are affine in a block's coordinates.
 
-Worked example, ``(b * 4 + c) * 256`` with ``c`` from 0 to 3: at least ``1024 b``, at most ``1024 b + 768``. Where an
-index is no affine function of the coordinates (``b // 3``) its bounds are numbers that it stays within in all blocks.
+Worked example, ``(b * 4 + c) * 256`` with ``c`` from 0 to 3: the lower bound is ``1024 b``, the upper bound is
+``1024 b + 768``. Where an index is not affine in the coordinates (``b // 3``), its bounds are numbers that hold in all
+blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from interlace.loops.ir.statements import Block, For, LoopKernel, Stmt
 
 @dataclass(frozen=True)
 class Bounds:
-    """An index is at least ``lo`` and at most ``hi`` in every block."""
+    """Lower bound ``lo`` and upper bound ``hi`` of an index, valid in every block."""
 
     lo: Affine
     hi: Affine
@@ -31,7 +32,7 @@ class Grid:
     extents: tuple[int, ...]
 
     def reach(self, value: Affine) -> tuple[int, int]:
-        """The smallest and the largest number that ``value`` is."""
+        """Return the smallest and the largest number that ``value`` takes."""
         far = [c * max(n - 1, 0) for c, n in zip_longest(value.tile, self.extents, fillvalue=0)]
         return value.const + sum(min(f, 0) for f in far), value.const + sum(max(f, 0) for f in far)
 
@@ -43,7 +44,7 @@ class Grid:
 
 
 def at_blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str, Bounds]]:
-    """The grid of a kernel, and what is known of its run-time extents and of the block loops' variables."""
+    """Return the grid of a kernel and the bounds of its run-time extents and of the block loops' variables."""
     loops, _ = block_loops(kernel)
     known = {name: number(value) for name, value in sizes.items()}
     known |= {loop.var: Bounds(axis, axis) for loop, axis in zip(loops, axes(len(loops)), strict=True)}
@@ -53,9 +54,9 @@ def at_blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[
 def reached(
     body: tuple[Stmt, ...], known: dict[str, Bounds], grid: Grid, steps: int = 1
 ) -> Iterator[tuple[Stmt, dict[str, Bounds], int]]:
-    """Every statement that some block reaches, conditions met, with what is known of variables there.
+    """Yield every statement that some block reaches if all conditions hold, with the bounds of variables there.
 
-    The number is that of the most iterations of the loops around it, one in the other, within ``body``.
+    The number yielded is the maximum trip count of the enclosing loops within ``body``, multiplied over the nest.
     """
     for stmt in body:
         yield stmt, known, steps
@@ -69,7 +70,7 @@ def reached(
 
 
 def either(x: Affine, y: Affine, choose: Callable[[int, int], int], reach: Callable[[Affine], int]) -> Affine:
-    """A bound for both of two indices: one of the two if they run in parallel, else a number."""
+    """Return a bound for both of two indices: one of the two if their coefficients agree, else a number."""
     if x.tile == y.tile:
         return x + (choose(x.const, y.const) - x.const)
     return Affine(choose(reach(x), reach(y)))
@@ -80,7 +81,7 @@ def number(value: int) -> Bounds:
 
 
 def bounds_of(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Bounds:
-    """The bounds of ``index``, from those of its variables."""
+    """Return the bounds of ``index``, computed from those of its variables."""
     if isinstance(index, Const):
         return number(index.value)
     if isinstance(index, Var):
@@ -92,7 +93,7 @@ def bounds_of(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Bounds:
             return Bounds(a.lo + b.lo, a.hi + b.hi)
         case IndexOp.SUB:
             return Bounds(a.lo - b.hi, a.hi - b.lo)
-        case IndexOp.MIN:  # at most either of them: the tighter one
+        case IndexOp.MIN:  # both upper bounds hold: take the tighter one
             return Bounds(either(a.lo, b.lo, min, grid.least), min(a.hi, b.hi, key=grid.most))
         case IndexOp.MAX:
             return Bounds(max(a.lo, b.lo, key=grid.least), either(a.hi, b.hi, max, grid.most))
@@ -109,12 +110,12 @@ def bounds_of(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Bounds:
 
 
 def _quotient(value: Affine, divisor: int) -> Affine:
-    """Rounded down, where every factor of a coordinate is a multiple of the divisor."""
+    """Divide and round down, where every coefficient of a coordinate is a multiple of the divisor."""
     return Affine(value.const // divisor, tuple(c // divisor for c in value.tile))
 
 
 def _numbers(op: IndexOp, a: Bounds, b: Bounds, grid: Grid) -> Bounds:
-    """Bounds as numbers, of a product, a quotient or a rest."""
+    """Return numeric bounds of a product, a quotient or a remainder."""
     lefts, rights = ((grid.least(x.lo), grid.most(x.hi)) for x in (a, b))
     if op is IndexOp.MOD:
         return Bounds(Affine(0), Affine(rights[1] - 1))

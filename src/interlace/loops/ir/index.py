@@ -6,8 +6,8 @@ Worked example, the slot and the parity of step ``i + 3`` of a ring of four stag
     slot   = flat % 4         1
     parity = flat // 4 % 2    0      the third time round: phases 0, 1, then 2
 
-Constants fold when an expression is built, so that ``Var("i") * 1 + 0`` is ``Var("i")`` again. Division rounds
-down. A divisor is positive: a number is refused at once if it is not, and ``check`` sees to the others.
+Constants fold when an expression is built, so ``Var("i") * 1 + 0`` is ``Var("i")`` again. Division rounds down. A
+divisor is positive: building an expression rejects a constant that is not, and ``check`` verifies the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlace.core.errors import PipelineError
 
 
 class IndexOp(Enum):
-    """What two index expressions are combined by."""
+    """Operators that combine two index expressions."""
 
     ADD = "+"
     SUB = "-"
@@ -34,7 +34,7 @@ class IndexOp(Enum):
     MAX = "max"
 
 
-#: What has a divisor.
+#: Operators with a divisor.
 DIVISIONS = (IndexOp.FLOORDIV, IndexOp.MOD)
 
 
@@ -104,10 +104,10 @@ IndexLike = Index | SupportsIndex
 
 
 def as_integer(value: SupportsIndex) -> int:
-    """``value``, which may be an integer of NumPy, as Python's.
+    """Convert ``value``, possibly a NumPy integer, to a Python integer.
 
     Raises:
-        PipelineError: it is no integer.
+        PipelineError: the value is not an integer.
     """
     try:
         return integer_of(value)
@@ -116,32 +116,32 @@ def as_integer(value: SupportsIndex) -> int:
 
 
 def as_index(value: IndexLike) -> Index:
-    """``value`` as an expression.
+    """Convert ``value`` to an index expression.
 
     Raises:
-        PipelineError: it is neither an expression nor an integer.
+        PipelineError: the value is neither an expression nor an integer.
     """
     return value if isinstance(value, Index) else Const(as_integer(value))
 
 
 def minimum(left: IndexLike, right: IndexLike) -> Index:
-    """The smaller of the two."""
+    """Return the smaller of the two."""
     return binary(IndexOp.MIN, left, right)
 
 
 def maximum(left: IndexLike, right: IndexLike) -> Index:
-    """The larger of the two."""
+    """Return the larger of the two."""
     return binary(IndexOp.MAX, left, right)
 
 
 def ceil_div(numerator: IndexLike, denominator: SupportsIndex) -> Index:
-    """How many pieces of ``denominator`` cover ``numerator``."""
+    """Return the number of pieces of size ``denominator`` that cover ``numerator``."""
     piece = as_integer(denominator)
     return (as_index(numerator) + (piece - 1)) // piece
 
 
 def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
-    """``left op right``, with constants folded and neutral elements dropped.
+    """Build ``left op right``, with constants folded and neutral elements dropped.
 
     Raises:
         PipelineError: division by a number that is not positive.
@@ -163,7 +163,7 @@ def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
         if b.value == 1 and op is IndexOp.MOD:
             return Const(0)
         inner = _shift(a) if op in (IndexOp.ADD, IndexOp.SUB) else None
-        if inner is not None:  # (x + 3) + 2 and (x + 3) - 2 keep one constant
+        if inner is not None:  # fold (x + 3) + 2 and (x + 3) - 2 to one constant
             base, shift = inner
             total = shift + (b.value if op is IndexOp.ADD else -b.value)
             return base if total == 0 else Binary(IndexOp.ADD if total > 0 else IndexOp.SUB, base, Const(abs(total)))
@@ -176,7 +176,7 @@ def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
 
 
 def _shift(index: Index) -> tuple[Index, int] | None:
-    """``(x, c)`` of ``x + c`` or ``x - c``."""
+    """Split ``x + c`` or ``x - c`` into ``(x, c)``."""
     if isinstance(index, Binary) and isinstance(index.right, Const):
         if index.op is IndexOp.ADD:
             return index.left, index.right.value
@@ -186,7 +186,7 @@ def _shift(index: Index) -> tuple[Index, int] | None:
 
 
 def evaluate(index: Index, values: Mapping[str, int]) -> int:
-    """The number that ``index`` is under ``values``."""
+    """Evaluate ``index`` under ``values``."""
     if isinstance(index, Const):
         return index.value
     if isinstance(index, Var):
@@ -196,12 +196,12 @@ def evaluate(index: Index, values: Mapping[str, int]) -> int:
 
 
 def holds(condition: Less, values: Mapping[str, int]) -> bool:
-    """Whether ``condition`` is true under ``values``."""
+    """Return True if ``condition`` is true under ``values``."""
     return evaluate(condition.left, values) < evaluate(condition.right, values)
 
 
 def substitute(index: Index, by: Mapping[str, Index]) -> Index:
-    """``index`` with variables replaced."""
+    """Return ``index`` with variables replaced."""
     if isinstance(index, Var):
         return by.get(index.name, index)
     if isinstance(index, Binary):
@@ -210,7 +210,7 @@ def substitute(index: Index, by: Mapping[str, Index]) -> Index:
 
 
 def never_negative(index: Index) -> bool:
-    """Whether ``index`` is known to be 0 or more, as extents and loop variables are."""
+    """Return True if ``index`` is known to be 0 or more, as extents and loop variables are."""
     if isinstance(index, Binary):
         left, right = never_negative(index.left), never_negative(index.right)
         return (left or right) if index.op is IndexOp.MAX else left and right and index.op is not IndexOp.SUB
@@ -218,7 +218,7 @@ def never_negative(index: Index) -> bool:
 
 
 def always_positive(index: Index) -> bool:
-    """Whether ``index`` is known to be 1 or more."""
+    """Return True if ``index`` is known to be 1 or more."""
     if isinstance(index, Binary):
         left, right = always_positive(index.left), always_positive(index.right)
         match index.op:
@@ -233,7 +233,7 @@ def always_positive(index: Index) -> bool:
 
 
 def divided_by(index: Index) -> Iterator[Index]:
-    """Everything that ``index`` divides by."""
+    """Yield every divisor in ``index``."""
     if isinstance(index, Binary):
         yield from divided_by(index.left)
         yield from divided_by(index.right)
@@ -242,7 +242,7 @@ def divided_by(index: Index) -> Iterator[Index]:
 
 
 def divisor(index: Index) -> int:
-    """A number that every value of ``index`` is a multiple of; 0 for the constant 0."""
+    """Return a number that divides every value of ``index``; 0 for the constant 0."""
     if isinstance(index, Const):
         return abs(index.value)
     if isinstance(index, Binary):
@@ -255,7 +255,7 @@ def divisor(index: Index) -> int:
 
 
 def names(index: Index) -> frozenset[str]:
-    """Every variable and symbol in ``index``."""
+    """Return every variable and symbol in ``index``."""
     if isinstance(index, Var):
         return frozenset((index.name,))
     if isinstance(index, Binary):

@@ -1,8 +1,8 @@
-"""Where statements stand, and the loop nest that a ring is carried through.
+"""Statements with their enclosing scopes, and the loop nest that a ring (circular buffer) is carried through.
 
-Worked example: ``for b in block 8: for t in 3: for k in K: load s``. The nest of the load is ``(t, k)``; its step
-number ``k_step = t * K + k`` counts loads over all of it, so that slots and parities go on from one ``t`` to the next;
-there are ``k_steps = 3 * K``. From step number ``flat`` back to loop variables: ``t = flat // K``, ``k = flat % K``.
+Worked example: ``for b in block 8: for t in 3: for k in K: load s``. The nest of the load is ``(t, k)``. Its step
+number ``k_step = t * K + k`` counts loads over the whole nest, so slots and parities continue from one ``t`` to the
+next. There are ``k_steps = 3 * K`` steps. The loop variables of step ``flat`` are ``t = flat // K``, ``k = flat % K``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from interlace.loops.ir.statements import Block, For, Let, LoopKernel, LoopKind,
 
 @dataclass(frozen=True)
 class Site:
-    """A statement with the statements around it, outermost first, and its place in program order."""
+    """A statement with its enclosing statements, outermost first, and its position in program order."""
 
     stmt: Stmt
     around: tuple[Stmt, ...]
@@ -25,7 +25,7 @@ class Site:
 
 
 def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
-    """Every statement with its surroundings, outer before inner, in program order."""
+    """Yield every statement with its enclosing statements, outer before inner, in program order."""
     stack: list[tuple[Stmt, tuple[Stmt, ...]]] = [(s, ()) for s in reversed(body)]
     place = 0
     while stack:
@@ -37,7 +37,7 @@ def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
 
 
 def block_loops(kernel: LoopKernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
-    """The loops that are bound to thread blocks, outermost first, and what one block runs."""
+    """Return the loops that are bound to thread blocks, outermost first, and the body that one block runs."""
     loops: list[For] = []
     body = kernel.body
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
@@ -47,7 +47,7 @@ def block_loops(kernel: LoopKernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
 
 
 def blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """The values of the block loops' variables, block by block."""
+    """Yield the values of the block loops' variables, block by block."""
     loops, _ = block_loops(kernel)
     for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):
         yield {loop.var: value for loop, value in zip(loops, at, strict=True)}
@@ -55,7 +55,7 @@ def blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> Iterator[dict[str, i
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops that one ring is carried through, outermost first."""
+    """The loops that one ring is carried through, outermost first."""
 
     loops: tuple[For, ...]
 
@@ -66,16 +66,16 @@ class Nest:
 
     @property
     def steps(self) -> Index:
-        """How many loads the whole nest issues."""
+        """Number of loads that the whole nest issues."""
         return self.root.stop if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_steps")
 
     @property
     def flat(self) -> Index:
-        """The number of the current step."""
+        """Number of the current step."""
         return Var(self.root.var) if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_step")
 
     def variables(self, flat: Index) -> dict[str, Index]:
-        """The loop variables of step ``flat``."""
+        """Return the loop variables of step ``flat``."""
         values: dict[str, Index] = {}
         for loop in reversed(self.loops[1:]):
             values[loop.var] = flat % _divisor(loop)
@@ -83,7 +83,7 @@ class Nest:
         return {self.root.var: flat} | values
 
     def before(self) -> tuple[Let, ...]:
-        """Names to define before the nest: inner extents, and the number of steps."""
+        """Return the names to define before the nest: inner extents and the number of steps."""
         if len(self.loops) == 1:
             return ()
         lets = [Let(f"{loop.var}_extent", _count(loop)) for loop in self.loops[1:] if _extent(loop) != loop.stop]
@@ -93,7 +93,7 @@ class Nest:
         return (*lets, Let(f"{self.loops[-1].var}_steps", total))
 
     def inside(self) -> tuple[Let, ...]:
-        """The step number, to define first in the innermost loop."""
+        """Return the step number, to define first in the innermost loop."""
         if len(self.loops) == 1:
             return ()
         flat: Index = Var(self.root.var)
@@ -103,12 +103,12 @@ class Nest:
 
 
 def _extent(loop: For) -> Index:
-    """Iterations of an inner loop: itself if it is a number or a symbol, else by name."""
+    """Return the iterations of an inner loop: the extent itself if it is a number or a symbol, else its name."""
     return loop.stop if isinstance(loop.stop, Const | Var) else Var(f"{loop.var}_extent")
 
 
 def _divisor(loop: For) -> Index:
-    """``_extent``, but 1 where a number or a symbol is 0: without iterations there is no step to number."""
+    """Return ``_extent``, but 1 where a number or a symbol is 0: without iterations, no step needs a number."""
     extent = _extent(loop)
     return maximum(extent, 1) if extent == loop.stop else extent
 
@@ -118,10 +118,10 @@ def _count(loop: For) -> Index:
 
 
 def nest_of(around: tuple[Stmt, ...]) -> Nest | None:
-    """The nest of a load with these statements around it; None if no loop holds it directly.
+    """Return the nest of a load with these enclosing statements, or None if no loop directly contains it.
 
-    It goes outward as long as loops follow each other without a condition between them and no inner extent depends
-    on an outer variable: then steps can be numbered in advance.
+    The nest extends outward while loops follow each other without a condition between them and no inner extent
+    depends on an outer variable. Under these conditions, steps can be numbered in advance.
     """
     loops: list[For] = []
     for stmt in reversed(around):

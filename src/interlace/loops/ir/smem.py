@@ -1,18 +1,19 @@
-"""Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
+"""Shared-memory allocation: lifetimes of tiles and barriers, and their offsets in the one dynamic allocation.
 
-What does not live together may share its bytes. Between the last use of bytes by one tile and the first by another all
-threads synchronise, copies have landed and been read, and ordinary writes are fenced from bulk copies:
+Tiles and barriers whose lifetimes do not overlap may share bytes. Between the last use of bytes by one tile and the
+first use by another, three things happen: all threads synchronise, copies land and are read, and ordinary writes are
+fenced from bulk copies (proxy fence):
 
 - A barrier lives from its initialisation to its invalidation.
-- A ring lives as long as its barriers, whatever its distance: its steps are issued where no thread waits for another,
-  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a sync, behind
-  which lie its first issue, and before which its last wait, read, and store by TMA that was put off.
-- Any other tile lives from its first write to its last read; the rewrite puts a sync before each of its writes.
-  What lives across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop
-  that may have no steps, goes on from what was there, so it lives through all loops around.
+- A ring lives as long as its barriers, whatever its prefetch distance. Its steps are issued where no thread waits for
+  another, while a step still works on other tiles. The rewrite opens and closes its barriers with a sync. The first
+  issue comes after the opening sync; the last wait, read and deferred TMA store come before the closing sync.
+- Any other tile lives from its first write to its last read; the rewrite puts a sync before each of its writes. A
+  tile that is live across the start of a loop lives to the loop's end. A tile that is written part by part, under a
+  condition, or in a loop that may have no steps keeps earlier contents, so it lives through all enclosing loops.
 
-A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a sync at every
-step; a tile that is not marked does.
+A ring of one stage could lend its bytes to other tiles of its loop between uses, but only with a sync at every step.
+A tile that is not marked as a ring does so.
 
 Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:
 
@@ -20,7 +21,7 @@ Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other,
     b_s   bytes 0 .. 32767        second loop, when a_s is dead
     barriers from byte 65536
 
-Offsets are multiples of 128 bytes (TMA), of eight rows where rows are swizzled.
+Offsets are multiples of 128 bytes (TMA), or of eight rows where rows are swizzled.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from interlace.loops.ir.traverse import read, walk, written
 #: Alignment of tiles, and bytes of an mbarrier.
 TILE_ALIGN_BYTES = 128
 BARRIER_BYTES = 8
-#: Shared memory of a block on the GPU that kernels are for where none is named.
+#: Shared memory of a block, in bytes, on the GPU that kernels target by default.
 BLOCK_BYTES = DEFAULT_GPU.smem_bytes
-#: Bytes through which the threads of a block exchange what no tile holds; no tile is called so.
+#: Name of the bytes through which threads of a block exchange data that no tile holds; no tile has this name.
 SCRATCH = "(scratch)"
 
 
@@ -62,8 +63,8 @@ class Placed:
     """A tile or an array of barriers: bytes ``offset_bytes .. offset_bytes + size_bytes - 1``.
 
     Attributes:
-        slots, slot_bytes: how many equal parts it has, and the distance between them.
-        first, last: the statements, numbered in program order, between which it lives.
+        slots, slot_bytes: number of equal parts, and the distance between them in bytes.
+        first, last: first and last statement of the lifetime, numbered in program order.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Placed:
 
     @property
     def size_bytes(self) -> int:
-        """All slots."""
+        """Size of all slots in bytes."""
         return self.slots * self.slot_bytes
 
     def __str__(self) -> str:
@@ -84,14 +85,14 @@ class Placed:
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """The one allocation of a block: ``total_bytes``, its base a multiple of ``align_bytes``."""
+    """The one shared-memory allocation of a block: ``total_bytes``, its base a multiple of ``align_bytes``."""
 
     placed: tuple[Placed, ...]
     total_bytes: int
     align_bytes: int
 
     def of(self, name: str) -> Placed:
-        """Where the tile or barrier array called ``name`` lies."""
+        """Return the placement of the tile or barrier array called ``name``."""
         return next(p for p in self.placed if p.name == name)
 
     def __str__(self) -> str:
@@ -103,7 +104,7 @@ class SharedLayout:
 
 
 def lay_out(kernel: LoopKernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
-    """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``SCRATCH``.
+    """Place the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that are always live (``SCRATCH``).
 
     Raises:
         SharedMemoryError: more than a block of ``device`` may use; lists all bytes and the depth that would fit.
@@ -123,18 +124,18 @@ def lay_out(kernel: LoopKernel, device: DeviceSpec, *, scratch_bytes: int = 0) -
 
 
 def place(kernel: LoopKernel) -> SharedLayout:
-    """Where the tiles and barriers of a rewritten kernel lie, whether or not a block may use so many bytes."""
+    """Place the tiles and barriers of a rewritten kernel, even if a block may not use so many bytes."""
     return _place(kernel, _lifetimes(kernel), 0)
 
 
 def _capped(kernel: LoopKernel, depth: int) -> LoopKernel:
-    """``kernel`` with no ring deeper than ``depth``; only its sizes mean anything."""
+    """Return ``kernel`` with no ring deeper than ``depth``; only the sizes of the result are meaningful."""
     tensors = (replace(t, stages=None if t.stages is None else min(t.stages, depth)) for t in kernel.tensors)
     return replace(kernel, tensors=tuple(tensors))
 
 
 def most_stages(tile: Tensor) -> int:
-    """Stages of the deepest ring of ``tile`` that a block could hold, with a barrier each and nothing beside them."""
+    """Return the stages of the deepest ring of ``tile`` that fits in a block with one barrier each and nothing else."""
     return BLOCK_BYTES // (slot_bytes(tile) + BARRIER_BYTES)
 
 
@@ -142,7 +143,7 @@ def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_byt
     tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
     align_bytes = max((tile_align_bytes(t) for t in tiles), default=TILE_ALIGN_BYTES)
     placed: list[Placed] = []
-    # Large ones first; every size is a multiple of its alignment, so gaps stay usable.
+    # Largest first; every size is a multiple of its alignment, so gaps stay usable.
     for tile in sorted(tiles, key=lambda t: (-(t.stages or 1) * t.tile_bytes, t.name)):
         new = Placed(tile.name, 0, tile.stages or 1, slot_bytes(tile), *lives[tile.name])
         placed.append(_fit(new, placed, tile_align_bytes(tile)))
@@ -161,17 +162,17 @@ def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_byt
 
 
 def tile_align_bytes(tile: Tensor) -> int:
-    """What the place of a tile in shared memory is a multiple of."""
+    """Return the alignment of a tile's offset in shared memory, in bytes."""
     return max(TILE_ALIGN_BYTES, 8 * tile.swizzle_bytes)
 
 
 def slot_bytes(tile: Tensor) -> int:
-    """From one slot of a tile to the next."""
+    """Return the distance from one slot of a tile to the next, in bytes."""
     return -(-tile.tile_bytes // tile_align_bytes(tile)) * tile_align_bytes(tile)
 
 
 def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
-    """``new`` at the lowest offset, from its own up, where nothing lies that lives with it."""
+    """Place ``new`` at the lowest offset, not below its own, where it overlaps nothing with an overlapping lifetime."""
     living = [p for p in placed if p.first <= new.last and new.first <= p.last]
     ends = (p.offset_bytes + p.size_bytes for p in living)
     starts = sorted({new.offset_bytes, *(-(-end // align_bytes) * align_bytes for end in ends)})
@@ -186,13 +187,13 @@ def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
 
 @dataclass(frozen=True)
 class _Touch:
-    """A statement that reads a tile, or writes it, and then ``whole`` or in parts."""
+    """A statement that reads a tile, or writes it either completely (``whole``) or in part."""
 
     site: Site
     whole: bool
 
     def begins_in(self, loop: For) -> bool:
-        """Whether nothing that an iteration of ``loop``, which is around, left there matters in the next."""
+        """Return True if an iteration of the enclosing ``loop`` uses no tile contents from an earlier iteration."""
         inside = self.site.around[self.site.around.index(loop) + 1 :]
         return self.whole and all(map(_surely_runs, inside))
 

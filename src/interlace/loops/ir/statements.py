@@ -1,16 +1,16 @@
-"""The loop IR: what one thread block does, tile by tile.
+"""The loop IR: the work of one thread block, tile by tile.
 
-Every statement works on whole tiles and is executed by all threads of its scope together, except that an iteration of
-a loop over threads is one thread's; how elements are spread over threads is left to the emitter. A *box* is a tile of
-a tensor: an origin and a shape. Reading a box of a global tensor past its bounds gives zeros and writing there writes
-nothing (as TMA does), which is how tails work; a box of a tile lies inside it.
+Every statement works on whole tiles and is executed by all threads of its scope together. The exception is a loop over
+threads, where one thread executes an iteration. The emitter decides how elements are spread over threads. A *box* is a
+tile of a tensor: an origin and a shape. Reads of a global tensor past its bounds give zeros, and writes past its bounds
+are dropped (as TMA does); tails rely on this. A box of a tile lies inside the tile.
 
 Worked example: ``x`` has 10 elements, the tile 4, three steps. The last box is ``x[8 : 12]``: elements 8 and 9, then
-two zeros; stored to ``y[8 : 12]``, only 8 and 9 are written.
+two zeros. Stored to ``y[8 : 12]``, only 8 and 9 are written.
 
-Source kernels hold the statements down to ``Matmul``; those from ``Let`` on are introduced by the rewrites
-(``circular.lower``, ``shared.share_ring``) alone. Who executes a statement: all threads of the scope, which is the
-block, or inside ``Role`` the threads of that role, or inside ``ElectOne`` one thread of these (or one of each warp).
+Source kernels contain only the statements down to ``Matmul``. The rewrites (``circular.lower``, ``shared.share_ring``)
+introduce those from ``Let`` on. A statement is executed by all threads of its scope: the block, the threads of the
+enclosing ``Role``, or the one thread (or one thread per warp) of the enclosing ``ElectOne``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from interlace.loops.ir.values import Box, Value
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
 WARPGROUP = 128
-#: The most registers that a role requests for a thread, a multiple of 8 (setmaxnreg).
+#: Maximum number of registers per thread that a role requests, a multiple of 8 (setmaxnreg).
 ROLE_REGISTERS = 240
 
 
 class Memory(Enum):
-    """Where a tensor lives."""
+    """The memory that holds a tensor."""
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -44,10 +44,10 @@ class Tensor:
 
     Attributes:
         shape: extents; those of shared and register tensors are constants.
-        stages: slots of a ring in shared memory, None for a tensor that is no ring (before the rewrite: all).
-        written: for global tensors, whether the kernel writes it.
-        align_bytes: what the base address of a global tensor is a multiple of.
-        swizzle_bytes: 0, or 128: TMA permutes the 16-byte pieces of its rows, which have as many bytes.
+        stages: slots of a ring in shared memory; None for a tensor that is not a ring (before the rewrite: all).
+        written: for global tensors, True if the kernel writes it.
+        align_bytes: alignment of a global tensor's base address in bytes.
+        swizzle_bytes: 0, or 128: TMA permutes the 16-byte pieces of its rows, which are 128 bytes long.
     """
 
     name: str
@@ -71,29 +71,29 @@ class Tensor:
 
 
 class Copy(Enum):
-    """How a tile is copied."""
+    """Method by which a tile is copied."""
 
     TMA = "tma"
-    """Bulk tensor copy: one thread issues it, an mbarrier counts its bytes; or back, from shared to global."""
+    """Bulk tensor copy, issued by one thread. An mbarrier counts a load's bytes; a store goes from shared to global."""
     CP_ASYNC = "cp.async"
-    """Asynchronous 16-byte copies of every thread."""
+    """Asynchronous 16-byte copies by every thread."""
     PLAIN = "plain"
-    """Load and store of every thread."""
+    """Load and store by every thread."""
 
 
 class LoopKind(Enum):
-    """Who runs the iterations of a loop."""
+    """Executor of a loop's iterations."""
 
     SERIAL = "serial"
     UNROLLED = "unrolled"
     BLOCK = "block"
-    """One thread block each; blocks are numbered as nested loops would run."""
+    """One thread block per iteration; blocks are numbered in the order of nested loops."""
     THREAD = "thread"
-    """One thread of the scope each: of ``T``, thread ``p`` takes p, p + T, p + 2T, ... None waits for another."""
+    """One thread of the scope per iteration: of ``T``, thread ``p`` takes p, p + T, p + 2T, ...; none waits."""
 
 
 class ReduceOp(Enum):
-    """What a reduction combines by."""
+    """Operator of a reduction."""
 
     SUM = "sum"
     MAX = "max"
@@ -116,7 +116,7 @@ class For(Stmt):
 
 @dataclass(frozen=True)
 class If(Stmt):
-    """``body`` where ``condition`` holds; outside of loops over threads it is the same for all threads of the block."""
+    """``body`` if ``condition`` holds; outside loops over threads, all threads of the block take the same branch."""
 
     condition: Less
     body: tuple[Stmt, ...]
@@ -124,10 +124,10 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Load(Stmt):
-    """Global box to a box in shared memory (or, PLAIN only, in registers).
+    """Copy of a global box to a box in shared memory (or, PLAIN only, in registers).
 
-    ``barrier`` is set by the rewrite: a TMA load completes its bytes there. A load by cp.async or plain loads into
-    shared memory is followed by its own arrival.
+    The rewrite sets ``barrier``: a TMA load completes its bytes on that barrier. A separate arrival follows a cp.async
+    or plain load into shared memory.
     """
 
     dst: Box
@@ -138,10 +138,10 @@ class Load(Stmt):
 
 @dataclass(frozen=True)
 class Store(Stmt):
-    """Box in registers or shared memory to a global box, clipped at its bounds.
+    """Copy of a box in registers or shared memory to a global box, clipped at its bounds.
 
-    By TMA the source lies in shared memory and has been read when the statement ends (the emitter places the proxy
-    fence, the barrier before, and the wait for the read); the writes are complete when the kernel ends.
+    With TMA the source lies in shared memory and has been read when the statement ends. The emitter places the proxy
+    fence and the barrier before the store, and the wait for the read. The writes are complete when the kernel ends.
     """
 
     dst: Box
@@ -159,7 +159,7 @@ class Pointwise(Stmt):
 
 @dataclass(frozen=True)
 class Reduce(Stmt):
-    """``dst = op(dst, reduction of value along axes)``, value taken over a tile of ``shape``.
+    """``dst = op(dst, reduction of value along axes)``, with the value evaluated over a tile of ``shape``.
 
     ``dst`` lies in registers, has the rank of ``shape``, and extent 1 along ``axes``. It accumulates: fill it first.
     """
@@ -185,7 +185,7 @@ class Matmul(Stmt):
 
 @dataclass(frozen=True)
 class Let(Stmt):
-    """``var`` names ``value`` for the rest of the body that this stands in."""
+    """Definition of ``var`` as ``value`` for the rest of the enclosing body."""
 
     var: str
     value: Index
@@ -193,7 +193,7 @@ class Let(Stmt):
 
 @dataclass(frozen=True)
 class BarrierSlot:
-    """One mbarrier of an array of them."""
+    """One mbarrier of an array."""
 
     name: str
     slot: Index
@@ -201,7 +201,7 @@ class BarrierSlot:
 
 @dataclass(frozen=True)
 class AllocBarrier(Stmt):
-    """``slots`` mbarriers of 8 bytes in shared memory, those of ``tensor``."""
+    """Allocation of ``slots`` mbarriers of 8 bytes in shared memory for ``tensor``."""
 
     name: str
     slots: int
@@ -210,7 +210,7 @@ class AllocBarrier(Stmt):
 
 @dataclass(frozen=True)
 class InitBarrier(Stmt):
-    """Each of the barriers expects ``count`` arrivals per phase; phase 0 begins."""
+    """Initialisation of barriers with ``count`` expected arrivals per phase; phase 0 begins."""
 
     name: str
     count: int
@@ -218,17 +218,17 @@ class InitBarrier(Stmt):
 
 @dataclass(frozen=True)
 class FenceBarrierInit(Stmt):
-    """Initialised barriers become visible to the async proxy; a ``Sync`` shows them to the other threads."""
+    """Fence that makes initialised barriers visible to the async proxy; a ``Sync`` makes them visible to threads."""
 
 
 @dataclass(frozen=True)
 class FenceProxy(Stmt):
-    """Ordinary writes to shared memory before it come before bulk copies after the next ``Sync``."""
+    """Proxy fence: orders earlier ordinary writes to shared memory before bulk copies after the next ``Sync``."""
 
 
 @dataclass(frozen=True)
 class ArriveExpect(Stmt):
-    """The phase expects ``bytes`` more from bulk copies, and one arrival of the thread."""
+    """One arrival of the thread that also makes the phase expect ``bytes`` more from bulk copies."""
 
     barrier: BarrierSlot
     bytes: int
@@ -236,14 +236,14 @@ class ArriveExpect(Stmt):
 
 @dataclass(frozen=True)
 class Arrive(Stmt):
-    """One arrival of each executing thread, which releases what it has read and written."""
+    """One arrival of each executing thread, with release semantics for its reads and writes."""
 
     barrier: BarrierSlot
 
 
 @dataclass(frozen=True)
 class ArriveCopies(Stmt):
-    """One arrival of each executing thread, when its cp.async copies so far have landed."""
+    """One arrival of each executing thread, triggered when its earlier cp.async copies have landed."""
 
     barrier: BarrierSlot
 
@@ -258,21 +258,21 @@ class WaitParity(Stmt):
 
 @dataclass(frozen=True)
 class Invalidate(Stmt):
-    """The barriers' memory may be used for something else."""
+    """End of the barriers' life, after which their memory may be reused."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Sync(Stmt):
-    """All threads of the scope synchronise (``__syncthreads`` for the block, a named barrier inside a role)."""
+    """Synchronisation of all threads of the scope (``__syncthreads`` for the block, a named barrier in a role)."""
 
 
 @dataclass(frozen=True)
 class NextStage(Stmt):
-    """The next stage of a ring that all ops of a launch share, for the tiles of one step.
+    """Advance to the next stage of a ring that all ops of a launch share, for the tiles of one step.
 
-    Consumers wait until they have landed; a loader opens it for those that it loads, which follow.
+    Consumers wait until the tiles have landed. A loader opens the stage for the loads that follow.
     """
 
     tiles: tuple[str, ...]
@@ -280,11 +280,11 @@ class NextStage(Stmt):
 
 @dataclass(frozen=True)
 class DoneStage(Stmt):
-    """Consumers hand the stage back; a loader has issued all that it loads into it. Both go on to the one behind."""
+    """End of work on a stage: consumers release it, a loader has issued all its loads. Both advance to the next one."""
 
 
 class Per(Enum):
-    """Of what one thread is elected."""
+    """Group of threads that elects one thread."""
 
     SCOPE = "scope"
     """Always the same thread, in the first warp of the scope."""
@@ -294,14 +294,14 @@ class Per(Enum):
 
 @dataclass(frozen=True)
 class ElectOne(Stmt):
-    """``body`` by one thread of the scope, or of each of its warps."""
+    """``body`` executed by one thread of the scope, or by one of each of its warps."""
 
     body: tuple[Stmt, ...]
     per: Per = Per.SCOPE
 
 
 class RoleKind(Enum):
-    """What some warpgroups of a warp-specialised block do."""
+    """Role of some warpgroups of a warp-specialised block."""
 
     LOADER = "loader"
     CONSUMER = "consumer"
@@ -309,7 +309,7 @@ class RoleKind(Enum):
 
 @dataclass(frozen=True)
 class Role(Stmt):
-    """``body`` by threads ``first .. first + threads - 1`` alone, with ``registers`` each (setmaxnreg)."""
+    """``body`` executed by threads ``first .. first + threads - 1`` only, with ``registers`` each (setmaxnreg)."""
 
     kind: RoleKind
     first: int
@@ -320,7 +320,7 @@ class Role(Stmt):
 
 @dataclass(frozen=True)
 class Section(Stmt):
-    """A named part of the rewritten kernel (``prologue``, ``main``, ...); the name is for people."""
+    """A named part of the rewritten kernel (``prologue``, ``main``, ...); the name is only for readers."""
 
     name: str
     body: tuple[Stmt, ...]
@@ -328,7 +328,7 @@ class Section(Stmt):
 
 @dataclass(frozen=True)
 class Ring:
-    """The mark that ``circular_buffer`` leaves: ``tensor`` gets ``stages`` slots, loaded ``prefetch`` steps ahead."""
+    """Mark set by ``circular_buffer``: ``tensor`` gets ``stages`` slots, loaded ``prefetch`` steps ahead."""
 
     tensor: str
     stages: int
@@ -342,7 +342,7 @@ class LoopKernel:
     Attributes:
         symbols: run-time extents, the kernel's integer parameters.
         tensors: all tensors; the global ones, in this order, are its pointer parameters.
-        threads: of a block; those that compute, if the block is warp-specialised (``block_threads`` has them all).
+        threads: threads per block; only the computing ones if warp-specialised (``block_threads`` counts all).
         rings: marks for the rewrite; empty after it.
         loader_threads: threads that only load, 0 unless warp-specialised.
     """
@@ -357,17 +357,17 @@ class LoopKernel:
 
     @property
     def block_threads(self) -> int:
-        """All threads of a block."""
+        """Number of all threads of a block."""
         return self.threads + self.loader_threads
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor called ``name``."""
+        """Return the tensor called ``name``."""
         return next(t for t in self.tensors if t.name == name)
 
     def ring(self, name: str) -> Ring | None:
-        """The mark on tensor ``name``, if any."""
+        """Return the mark on tensor ``name``, if any."""
         return next((r for r in self.rings if r.tensor == name), None)
 
 
-#: Statements that hold others.
+#: Statements that contain other statements.
 Block = For | If | ElectOne | Role | Section

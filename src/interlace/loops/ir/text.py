@@ -47,7 +47,7 @@ _INFIX = {ValueOp.ADD: 1, ValueOp.SUB: 1, ValueOp.MUL: 2, ValueOp.DIV: 2, ValueO
 
 
 def print_kernel(kernel: LoopKernel) -> str:
-    """The kernel as text, one statement a line."""
+    """Return the kernel as text, one statement per line."""
     threads = f"{kernel.threads} threads"
     if kernel.loader_threads:
         threads += f" and {kernel.loader_threads} that load"
@@ -59,7 +59,7 @@ def print_kernel(kernel: LoopKernel) -> str:
 
 
 def print_index(index: Index) -> str:
-    """An index expression as text."""
+    """Return an index expression as text."""
     return _index(index, 0)
 
 
@@ -80,7 +80,7 @@ def _tensor(kernel: LoopKernel, tensor: Tensor) -> str:
 
 @dataclass(frozen=True)
 class _Printer:
-    """Prints statements to ``lines``; ``tiles`` has the shapes of tiles, whose whole box prints as the name alone."""
+    """Printer of statements to ``lines``; a box of a whole tile (shapes in ``tiles``) prints as the name alone."""
 
     tiles: Mapping[str, tuple[int, ...]]
     lines: list[str]
@@ -203,6 +203,6 @@ def _index(index: Index, outer: int) -> str:
     if index.op in (IndexOp.MIN, IndexOp.MAX):
         return f"{index.op.value}({_index(index.left, 0)}, {_index(index.right, 0)})"
     binding = _BINDING[index.op]
-    # All but + and * read from the left, so that a right operand of equal strength needs its brackets.
+    # All operators but + and * are left-associative: a right operand of equal precedence needs parentheses.
     text = f"{_index(index.left, binding)} {index.op.value} {_index(index.right, binding + 1)}"
     return f"({text})" if binding < outer else text

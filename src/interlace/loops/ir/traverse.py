@@ -1,4 +1,4 @@
-"""Walking statements: what each reads and writes, and copies of them with other boxes."""
+"""Traversal of statements: the boxes that each reads and writes, and copies with other boxes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlace.loops.ir.values import Apply, Box, FromIndex, Read, Value
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement, outer before inner, in order."""
+    """Yield every statement in order, outer before inner."""
     for stmt in body:
         yield stmt
         if isinstance(stmt, Block):
@@ -19,14 +19,14 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def written(stmt: Stmt) -> Box | None:
-    """The box that a statement writes."""
+    """Return the box that a statement writes."""
     if isinstance(stmt, Load | Store | Pointwise | Reduce):
         return stmt.dst
     return stmt.acc if isinstance(stmt, Matmul) else None
 
 
 def read(stmt: Stmt) -> tuple[Box, ...]:
-    """The boxes that a statement reads, without those of statements inside it."""
+    """Return the boxes that a statement reads, without those of nested statements."""
     match stmt:
         case Load() | Store():
             return (stmt.src,)
@@ -40,13 +40,13 @@ def read(stmt: Stmt) -> tuple[Box, ...]:
 
 
 def boxes(stmt: Stmt) -> tuple[Box, ...]:
-    """The box that a statement writes, if it does, and those that it reads."""
+    """Return the box that a statement writes, if any, and those that it reads."""
     target = written(stmt)
     return read(stmt) if target is None else (target, *read(stmt))
 
 
 def leaves(value: Value) -> Iterator[Value]:
-    """What a value is made of, in order: boxes read, numbers, indices, coordinates."""
+    """Yield the leaves of a value in order: boxes read, numbers, indices, coordinates."""
     if isinstance(value, Apply):
         for arg in value.args:
             yield from leaves(arg)
@@ -55,12 +55,12 @@ def leaves(value: Value) -> Iterator[Value]:
 
 
 def value_boxes(value: Value) -> tuple[Box, ...]:
-    """Every box that a value reads, in order."""
+    """Return every box that a value reads, in order."""
     return tuple(leaf.box for leaf in leaves(value) if isinstance(leaf, Read))
 
 
 def map_boxes(stmt: Stmt, change: Callable[[Box], Box]) -> Stmt:
-    """A statement without inner ones, with each of its boxes changed."""
+    """Apply ``change`` to each box of a statement that has no nested statements."""
     match stmt:
         case Load() | Store():
             return replace(stmt, dst=change(stmt.dst), src=change(stmt.src))
@@ -80,18 +80,18 @@ def _map_value(value: Value, change: Callable[[Box], Box]) -> Value:
 
 
 def substitute_box(box: Box, by: dict[str, Index]) -> Box:
-    """``box`` with variables of its origin and slot replaced."""
+    """Return ``box`` with variables of its origin and slot replaced."""
     slot = None if box.slot is None else substitute(box.slot, by)
     return replace(box, origin=tuple(substitute(o, by) for o in box.origin), slot=slot)
 
 
 def value_indices(value: Value) -> tuple[Index, ...]:
-    """The index expressions that a value uses as numbers."""
+    """Return the index expressions that a value uses as numbers."""
     return tuple(leaf.index for leaf in leaves(value) if isinstance(leaf, FromIndex))
 
 
 def indices(stmt: Stmt) -> Iterator[Index]:
-    """The index expressions of a source statement, without those of statements inside it."""
+    """Yield the index expressions of a source statement, without those of nested statements."""
     for box in boxes(stmt):
         yield from box.origin
     match stmt:

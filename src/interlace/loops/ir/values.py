@@ -1,6 +1,6 @@
 """Values: arithmetic on the elements of tiles.
 
-A value has no shape of its own: the statement that uses it says over which tile it is evaluated, and every
+A value has no shape of its own. The statement that uses it sets the tile over which it is evaluated, and every
 ``Read`` in it broadcasts to that tile as in NumPy (aligned at the last dimension, extent 1 repeats).
 
 Worked example over a tile of 2 x 3, with ``x`` a 2 x 3 box, ``bias`` a box of 3 and ``scale`` a box of 2 x 1:
@@ -8,7 +8,7 @@ Worked example over a tile of 2 x 3, with ``x`` a 2 x 3 box, ``bias`` a box of 3
     (x + bias) * scale      element (i, j) is (x[i, j] + bias[j]) * scale[i, 0]
     where(less(Coord(1) + 4, 6), x, 0.0)      keeps columns 0 and 1: their coordinates plus 4 are below 6
 
-Arithmetic is done in fp32; what is written is rounded to the dtype of its destination.
+Arithmetic is in fp32; results are rounded to the dtype of the destination.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class ValueOp(Enum):
     SQRT = "sqrt"
     RSQRT = "rsqrt"
     LESS = "<"
-    """1 where the first is less than the second, else 0."""
+    """1 if the first operand is less than the second, else 0."""
     WHERE = "where"
-    """The second where the first is not 0, else the third."""
+    """The second operand if the first is not 0, else the third."""
 
 
 class Arithmetic:
-    """Operators that build values; of everything that stands for a tile of numbers."""
+    """Base class with the operators that build values, for everything that represents a tile of numbers."""
 
     def value(self) -> Value:
-        """What stands for this in an expression."""
+        """Return the value that represents this object in an expression."""
         raise NotImplementedError
 
     def __add__(self, other: ValueLike) -> Value:
@@ -80,7 +80,7 @@ class Value(Arithmetic):
 
 @dataclass(frozen=True)
 class Scalar(Value):
-    """The same number everywhere, one that fp32 has; infinite ones are allowed, NaN is not."""
+    """A constant that is the same for all elements and representable in fp32; infinities are allowed, NaN is not."""
 
     number: float
 
@@ -94,7 +94,7 @@ class FromIndex(Value):
 
 @dataclass(frozen=True)
 class Coord(Value):
-    """The element's own coordinate along ``axis`` of the tile over which the statement runs."""
+    """The element's own coordinate along ``axis`` of the tile that the statement runs over."""
 
     axis: int
 
@@ -134,7 +134,7 @@ ValueLike = Arithmetic | Index | float
 
 
 def as_value(like: ValueLike) -> Value:
-    """``like`` as a value: tensors and boxes are read, indices and numbers converted."""
+    """Convert ``like`` to a value: read tensors and boxes, wrap indices and numbers."""
     if isinstance(like, Arithmetic):
         return like.value()
     if isinstance(like, Index):
@@ -143,45 +143,45 @@ def as_value(like: ValueLike) -> Value:
 
 
 def apply(op: ValueOp, *args: ValueLike) -> Value:
-    """``op`` of the arguments."""
+    """Apply ``op`` to the arguments."""
     return Apply(op, tuple(as_value(a) for a in args))
 
 
 def exp(x: ValueLike) -> Value:
-    """e to the power of x."""
+    """Return e to the power of x."""
     return apply(ValueOp.EXP, x)
 
 
 def tanh(x: ValueLike) -> Value:
-    """Hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return apply(ValueOp.TANH, x)
 
 
 def sqrt(x: ValueLike) -> Value:
-    """Square root."""
+    """Return the square root."""
     return apply(ValueOp.SQRT, x)
 
 
 def rsqrt(x: ValueLike) -> Value:
-    """One over the square root."""
+    """Return the reciprocal of the square root."""
     return apply(ValueOp.RSQRT, x)
 
 
 def larger(x: ValueLike, y: ValueLike) -> Value:
-    """The larger of two values."""
+    """Return the larger of two values."""
     return apply(ValueOp.MAX, x, y)
 
 
 def smaller(x: ValueLike, y: ValueLike) -> Value:
-    """The smaller of two values."""
+    """Return the smaller of two values."""
     return apply(ValueOp.MIN, x, y)
 
 
 def less(x: ValueLike, y: ValueLike) -> Value:
-    """1 where x < y, else 0."""
+    """Return 1 where x < y, else 0."""
     return apply(ValueOp.LESS, x, y)
 
 
 def where(condition: ValueLike, x: ValueLike, y: ValueLike) -> Value:
-    """x where the condition is not 0, else y."""
+    """Return x where the condition is not 0, else y."""
     return apply(ValueOp.WHERE, condition, x, y)
