@@ -1,1 +1,1 @@
-"""What a kernel must keep to, checked before anything is rewritten."""
+"""Rules that a source kernel must satisfy, checked before any rewrite."""

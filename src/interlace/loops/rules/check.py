@@ -1,4 +1,4 @@
-"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor."""
+"""The rules of the IR, checked before any rewrite; each error names its rule and its tensor."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from interlace.loops.rules.copies import check_load, check_store, check_strides
 from interlace.loops.rules.outputs import check_outputs
 from interlace.loops.rules.threads import check_thread_loop
 
-#: Bytes of a swizzled row.
+#: Length of a swizzled row in bytes.
 SWIZZLE_BYTES = 128
-#: The largest number of fp32.
+#: The largest finite fp32 number.
 FP32_MOST = (2 - 2**-23) * 2.0**127
 
 
 def check_kernel(kernel: LoopKernel) -> None:
-    """Checks a source kernel.
+    """Check a source kernel.
 
     Raises:
-        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not support.
         PipelineError: any other broken rule.
     """
     _check_names(kernel)
@@ -78,11 +78,11 @@ def check_kernel(kernel: LoopKernel) -> None:
 
 
 def check_sizes(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
-    """Checks run-time extents before a launch.
+    """Check run-time extents before a launch.
 
     Raises:
         PipelineError: an extent is missing or negative, or makes a tensor's negative, or a divisor 0 or less.
-        BoxError: with these extents a tensor's strides are not what asynchronous copies take.
+        BoxError: with these extents, asynchronous copies do not support a tensor's strides.
     """
     for name in kernel.symbols:
         if sizes.get(name, -1) < 0:
@@ -114,13 +114,13 @@ def check_sizes(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
 
 
 def check_ring(kernel: LoopKernel, ring: Ring) -> Nest:
-    """Checks one circular buffer and returns the nest that it is carried through.
+    """Check one circular buffer and return the nest that it is carried through.
 
     Raises:
         DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
-        SharedMemoryError: more stages than the shared memory of a block could hold.
+        SharedMemoryError: more stages than the shared memory of a block can hold.
         ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
-        CarriedError: an iteration uses what an earlier one left in the tensor.
+        CarriedError: an iteration uses contents of the tensor from an earlier iteration.
     """
     name = ring.tensor
     if name not in {t.name for t in kernel.tensors} or kernel.tensor(name).memory is not Memory.SHARED:
@@ -186,7 +186,7 @@ def _check_names(kernel: LoopKernel) -> None:
 
 
 def declared_names(kernel: LoopKernel) -> list[str]:
-    """Names of tensors, extents and loop variables, each of which stands for one thing in the whole kernel."""
+    """Return the names of tensors, extents and loop variables; each must be unique in the whole kernel."""
     loops = [stmt.var for stmt in walk(kernel.body) if isinstance(stmt, For)]
     return [*(t.name for t in kernel.tensors), *kernel.symbols, *loops]
 
@@ -213,7 +213,7 @@ def _check_tensor(tensor: Tensor) -> None:
 
 
 def _check_divided_by(kernel: LoopKernel, index: Index) -> None:
-    """What is made of run-time extents alone, ``check_sizes`` looks at."""
+    """Check the divisors of an index, except those made only of run-time extents (see ``check_sizes``)."""
     for by in divided_by(index):
         if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
             raise PipelineError(
@@ -266,7 +266,7 @@ def _check_box(kernel: LoopKernel, box: Box) -> None:
     if tensor.memory is Memory.GLOBAL:
         return
     for axis, (first, n, extent) in enumerate(zip(box.origin, box.shape, tensor.tile, strict=True)):
-        start = first.value if isinstance(first, Const) else 0  # what depends on a variable is known at a run alone
+        start = first.value if isinstance(first, Const) else 0  # a variable origin is known only at run time
         if not 0 <= start <= extent - n:
             raise PipelineError(
                 f"a box of tile {box.tensor!r} covers {start} .. {start + n - 1} of 0 .. {extent - 1} along axis "
@@ -295,7 +295,11 @@ def _check_value(kernel: LoopKernel, shape: tuple[int, ...], value: Value, targe
 
 
 def _check_in_place(kernel: LoopKernel, stmt: Pointwise) -> None:
-    """Each thread reads and writes its own elements; of a tile that it writes it may read these, or apart from them."""
+    """Check that a statement reads no elements of its destination that other threads write.
+
+    Each thread reads and writes its own elements. Of the tile that it writes, the statement may read the same box or
+    boxes disjoint from it.
+    """
     for box in value_boxes(stmt.value):
         mine = box == stmt.dst or box.tensor != stmt.dst.tensor
         if kernel.tensor(box.tensor).memory is Memory.SHARED and not mine and not _apart(box, stmt.dst):
@@ -306,7 +310,7 @@ def _check_in_place(kernel: LoopKernel, stmt: Pointwise) -> None:
 
 
 def _apart(a: Box, b: Box) -> bool:
-    """Whether two boxes of one tile are known to have no element in common."""
+    """Return True if two boxes of one tile are known to be disjoint."""
     return any(
         isinstance(i, Const) and isinstance(j, Const) and (i.value + m <= j.value or j.value + n <= i.value)
         for i, m, j, n in zip(a.origin, a.shape, b.origin, b.shape, strict=True)

@@ -1,9 +1,9 @@
 """The rules of copies between global memory and tiles.
 
-What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): at most 256 elements a side, rows of the box a multiple of 16
-bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32 tensor has rows of 240 bytes,
-fine; 100 x 61 has 244, which no tensor map can describe. Of its five dimensions kernels may use three, and of its
-swizzles that of 128 bytes.
+TMA requires (CUDA driver API, cuTensorMapEncodeTiled) at most 256 elements per side, box rows of a multiple of 16
+bytes, and base address and strides that are multiples of 16 bytes. Worked example: a 100 x 60 fp32 tensor has rows of
+240 bytes, which is valid; 100 x 61 has 244, which no tensor map can describe. Kernels may use three of TMA's five
+dimensions, and only its 128-byte swizzle.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from interlace.loops.ir.index import Const, divisor
 from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, Store, Tensor
 from interlace.loops.ir.values import Box
 
-#: Largest side of a TMA box, in elements, and largest number of dimensions.
+#: Maximum side of a TMA box in elements, and maximum number of dimensions.
 TMA_SIDE = 256
 TMA_RANK = 3
-#: What rows, strides and addresses of asynchronous copies are multiples of.
+#: Alignment of rows, strides and addresses of asynchronous copies, in bytes.
 COPY_BYTES = 16
-#: Bytes that one phase of an mbarrier can count.
+#: Maximum number of bytes that one phase of an mbarrier can count.
 TRANSACTION_BYTES = (1 << 20) - 1
 
 
 def check_load(kernel: LoopKernel, load: Load) -> None:
-    """Checks a load.
+    """Check a load.
 
     Raises:
-        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not support.
         PipelineError: any other broken rule.
     """
     source, target = kernel.tensor(load.src.tensor), kernel.tensor(load.dst.tensor)
@@ -40,10 +40,10 @@ def check_load(kernel: LoopKernel, load: Load) -> None:
 
 
 def check_store(kernel: LoopKernel, store: Store) -> None:
-    """Checks a store.
+    """Check a store.
 
     Raises:
-        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not support.
         PipelineError: any other broken rule.
     """
     source, target = kernel.tensor(store.src.tensor), kernel.tensor(store.dst.tensor)
@@ -97,10 +97,10 @@ def _check_copy(kernel: LoopKernel, stmt: Load | Store, outside: Box, inside: Bo
 
 
 def check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
-    """Checks the strides of a tensor of ``shape``, copied asynchronously; extents not known yet count as 0, and pass.
+    """Check the strides of a tensor of ``shape`` that is copied asynchronously; unknown extents count as 0 and pass.
 
     Raises:
-        BoxError: a stride is no multiple of 16 bytes.
+        BoxError: a stride is not a multiple of 16 bytes.
     """
     for axis in range(1, len(shape)):
         stride_bytes = prod(shape[axis:]) * tensor.dtype.itemsize

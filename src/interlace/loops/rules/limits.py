@@ -1,4 +1,4 @@
-"""Limits of a launch: within a kernel, indices, numbers of steps and numbers of blocks have 32 bits.
+"""Limits of a launch: within a kernel, indices, numbers of steps and numbers of blocks must fit 32 bits.
 
 Worked example, a tensor of ``m * n`` elements with both 60000: each extent fits, ``m * n`` does not.
 """
@@ -22,10 +22,11 @@ INDEX_LIMIT = 2**31 - 2**16
 
 
 def check_range(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
-    """Checks that indices within a kernel have 32 bits, with room for tiles and steps past the ends.
+    """Check that indices within a kernel fit 32 bits, with room for tiles and steps past the ends.
 
     Raises:
-        PipelineError: with run-time extents ``sizes`` an extent, an index, or a number of steps or blocks is too large.
+        PipelineError: with run-time extents ``sizes``, an extent, an index, or a number of steps or blocks is too
+            large.
     """
     far, index = _farthest(kernel, tuple(sizes.items()))
     if far > INDEX_LIMIT:
@@ -37,7 +38,7 @@ def check_range(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
 
 @lru_cache(maxsize=1024)
 def _farthest(kernel: LoopKernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, Index]:
-    """The index of a source kernel, or part of one, that is farthest from 0, and how far."""
+    """Return the index of a source kernel, or part of one, that is farthest from 0, and its distance."""
     loops, body = block_loops(kernel)
     grid, known = at_blocks(kernel, dict(sizes))
     every = [(index, known) for index in (*(n for t in kernel.tensors for n in t.shape), *(x.stop for x in loops))]
@@ -51,7 +52,7 @@ def _farthest(kernel: LoopKernel, sizes: tuple[tuple[str, int], ...]) -> tuple[i
 
 
 def _numbers(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Iterator[int]:
-    """Numbers that ``index`` and its parts are at most and at least."""
+    """Yield numeric lower and upper bounds of ``index`` and its parts."""
     bounds = bounds_of(index, known, grid)
     yield from (grid.least(bounds.lo), grid.most(bounds.hi))
     if isinstance(index, Binary):

@@ -1,14 +1,14 @@
-"""The rules of an output, a global tensor that a kernel writes: nothing reads it, and one place writes it.
+"""The rules of an output, a global tensor that a kernel writes: nothing reads it, and one statement or loop writes it.
 
-Threads never synchronise over global memory. What one has written there another may not see, and of two that write an
-element either may be the last. Worked example over 128 threads, ``s`` of 256 elements, ``r`` of 64 x 1:
+Threads never synchronise over global memory. A thread may not see another thread's writes there, and if two threads
+write an element, either may be last. Worked example over 128 threads, ``s`` of 256 elements, ``r`` of 64 x 1:
 
-    k.store(y.at(0), s)     four neighbours to a thread: y[4] is written by thread 1
-    k.store(y.at(0), r)     one row to a thread: y[4] is written by thread 4, before or after
+    k.store(y.at(0), s)     four adjacent elements per thread: thread 1 writes y[4]
+    k.store(y.at(0), r)     one row per thread: thread 4 writes y[4], before or after
 
-A place is one statement, however often it runs, or one loop over threads, in which an iteration is one thread's and
-runs in order. That no place writes an element twice through different threads, blocks or bulk copies is the writer's
-promise; the interpreter holds the iterations of a loop over threads to it.
+A writing location is one statement, however often it runs, or one loop over threads, where one thread executes each
+iteration in order. The author of the kernel must ensure that no location writes an element twice from different
+threads, blocks or bulk copies. The interpreter checks this for the iterations of a loop over threads.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from interlace.loops.ir.traverse import read, written
 
 
 def check_outputs(kernel: LoopKernel) -> None:
-    """Checks what a source kernel does with its outputs.
+    """Check the uses of outputs in a source kernel.
 
     Raises:
-        PipelineError: an output is read, or written in two places; the message names it.
+        PipelineError: an output is read, or written in two locations; the message names it.
     """
     places: dict[str, Hashable] = {}
     for site in sites(kernel.body):
@@ -46,6 +46,6 @@ def check_outputs(kernel: LoopKernel) -> None:
 
 
 def _place(site: Site) -> Hashable:
-    """The loop over threads around a statement, else where the statement stands."""
+    """Return the loop over threads around a statement, or else the statement's position."""
     loops = (s.var for s in site.around if isinstance(s, For) and s.kind is LoopKind.THREAD)
     return next(loops, site.place)

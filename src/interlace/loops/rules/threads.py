@@ -1,17 +1,17 @@
-"""The rules of a loop over threads, whose iterations run side by side and wait for nothing.
+"""The rules of a loop over threads, whose iterations run in parallel and do not wait for each other.
 
-Worked example, 32 columns of 64 elements over 256 threads. Thread 70 takes t = 70, 326, 582, ...: of column 1, then 5,
-then 9, element 6. Of eight iterations each, no two write the same element of ``y``:
+Worked example, 32 columns of 64 elements over 256 threads. Thread 70 takes t = 70, 326, 582, ...: element 6 of column
+1, then of 5, then of 9. Each thread has eight iterations, and no two write the same element of ``y``:
 
     with k.thread("t", 64 * 32) as t:
         k.store(y.at(t // 64, t % 64), s.at(t % 64, t // 64, shape=(1, 1)))
 
-Inside stand assignments, plain stores out of shared memory, serial and unrolled loops, and conditions. What the loop
-writes it does not read, so that no iteration sees another. The rewrite puts syncs around a loop that writes shared
-memory; of an output ``check_outputs`` sees to it that no other place writes it.
+The body may contain assignments, plain stores from shared memory, serial and unrolled loops, and conditions. The loop
+does not read what it writes, so no iteration depends on another. The rewrite puts syncs around a loop that writes
+shared memory. ``check_outputs`` verifies that no other statement writes an output that the loop writes.
 
-A destination begins where the loop's variable says. That no two iterations then write the same element is the
-writer's promise: nothing here can tell, but the interpreter does.
+The loop's variable determines where a destination begins. The author of the kernel must ensure that no two iterations
+write the same element: these rules cannot check it, but the interpreter does.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from interlace.loops.ir.traverse import boxes, read, walk, written
 
 
 def check_thread_loop(kernel: LoopKernel, loop: For) -> None:
-    """Checks one loop over threads of a source kernel.
+    """Check one loop over threads of a source kernel.
 
     Raises:
-        PipelineError: a broken rule; the message names the loop and the tensor, or the loop inside.
+        PipelineError: a broken rule; the message names the loop and the tensor, or the inner loop.
     """
     inside = tuple(walk(loop.body))
     for stmt in inside:
