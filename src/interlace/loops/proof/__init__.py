@@ -1,1 +1,1 @@
-"""Proof that a rewritten kernel has no hazard and does what its loops do."""
+"""Proof that a rewritten kernel has no hazard and does the work of its source loops."""

@@ -1,16 +1,17 @@
-"""Accesses to shared memory, and which of them nothing orders.
+"""Accesses to shared memory, and the detection of unordered ones.
 
 Two accesses that have bytes in common, one of them a write, must be ordered: the second begins when the first is known
-to have ended. What an agent knows is its *clock*: of every agent up to which event, of every barrier up to which phase.
-An access ends at an event of its agent, a copy with a phase of its barrier. Parts of one statement that several agents
-do are no race, an element is one thread's.
+to have ended. The *clock* of an agent is its knowledge: the last known event of every agent, and the last known phase
+of every barrier. An access ends at an event of its agent; a copy ends with a phase of its barrier. Parts of one
+statement that several agents execute do not race, because each element belongs to one thread.
 
-The generic proxy of ordinary loads and stores and the async proxy of bulk copies and tensor cores see each other's
-writes only in part: between an ordinary write, of cp.async copies too, and a bulk copy that takes the same bytes a
-proxy fence must stand, by someone who knows of the write and tells the copy (PTX ISA 8.6, "Proxy-preserved base
-causality order"). In the other direction the barrier of the copy is the fence, and after reads order alone is enough
-(what pipelines of CUTLASS rely on). So a clock has four parts: what has happened, what of it is known (ordered in
-memory), what of that is fenced, and which initialisations of barriers are, for which a lighter fence will do.
+The generic proxy (ordinary loads and stores) and the async proxy (bulk copies and tensor cores) see each other's
+writes only in part. Between an ordinary write, including one by cp.async, and a bulk copy of the same bytes, a proxy
+fence is needed. An agent that knows of the write must execute it and pass the ordering on to the copy (PTX ISA 8.6,
+"Proxy-preserved base causality order"). In the other direction the barrier of the copy acts as the fence, and after
+reads order alone is enough (CUTLASS pipelines rely on this). So a clock has four parts: the events that have happened,
+those known (ordered in memory), those fenced, and the barrier initialisations fenced, for which a lighter fence is
+enough.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from interlace.core.errors import (
 from interlace.loops.meaning.steps import Numbers
 from interlace.loops.proof.cells import Cells
 
-#: A row per part; in it up to which event of each agent, and which phase of each barrier.
+#: One row per part, with the last known event of each agent and the last known phase of each barrier.
 Clock = npt.NDArray[np.int64]
 CAME, KNOWN, FENCED, BEGUN = range(4)
 PARTS = 4
@@ -43,10 +44,10 @@ class Access:
     """One access of an agent.
 
     Attributes:
-        instance: the statement that it belongs to; equal for all agents that do it together.
-        content: what it writes, or should read (None: anything).
-        end: the entry of clocks, and its value, that tell that it has ended; None while nothing will.
-        copied: whether it is a copy by cp.async, or their arrival.
+        instance: statement that it belongs to; equal for all agents that execute it together.
+        content: content that it writes, or should read (None: any).
+        end: index into clocks, and the value there that shows that it has ended; None while nothing will show it.
+        copied: True if it is a copy by cp.async, or the arrival of such copies.
     """
 
     agent: int
@@ -58,13 +59,13 @@ class Access:
     copied: bool = False
 
     def ended(self, clock: Clock, part: int = KNOWN) -> bool:
-        """Whether who has this clock knows that it has ended; in the later parts, that it is fenced."""
+        """Return True if the owner of this clock knows that the access has ended (in later parts: is fenced)."""
         return self.end is not None and bool(clock[part, self.end[0]] >= self.end[1])
 
 
 @dataclass(slots=True)
 class _Cell:
-    """Accesses since the last write, with those that write together; ``before``: those that that write came after."""
+    """Accesses since the last write, including the write itself; ``before``: the accesses that precede that write."""
 
     instance: int = 0
     now: list[Access] = field(default_factory=list)
@@ -74,11 +75,11 @@ class _Cell:
 
 
 class SharedMemory:
-    """What lies in every cell, and who touched it.
+    """Contents of every cell, and the accesses to it.
 
     Args:
-        coming: contents that are ever written to a cell, to tell early from late.
-        agents: their names.
+        coming: contents that are ever written to a cell, to distinguish too early from too late.
+        agents: names of the agents.
     """
 
     def __init__(self, cells: Cells, numbers: Numbers, coming: dict[int, set[int]], agents: list[str]) -> None:
@@ -90,13 +91,13 @@ class SharedMemory:
         self._cells = [_Cell() for _ in range(cells.count)]
 
     def touch(self, cell: int, access: Access, clock: Clock, *, whole: bool = True) -> None:
-        """An access begins; ``clock`` is its agent's.
+        """Begin an access; ``clock`` is its agent's.
 
         Raises:
             OverwriteHazard, EarlyReadHazard: it is not ordered with another, or the cell holds something else.
-            LifetimeHazard: the cell is a barrier, and the other its initialisation or its end.
+            LifetimeHazard: the cell is a barrier, and the other access its initialisation or its end.
             ProxyHazard: a proxy fence is missing.
-            StepHazard: the cell never holds what is read.
+            StepHazard: the cell never holds the content to read.
         """
         at = self._cells[cell]
         together = access.instance == at.instance
@@ -133,7 +134,7 @@ class SharedMemory:
             raise self._misread(cell, x, self.numbers.say(found))
 
     def _misread(self, cell: int, x: Access, found: str) -> HazardError:
-        """What an access should read is to come, or is gone, or is never there."""
+        """Return the error for a read whose expected content comes later, is gone, or is never present."""
         name, slot = self.cells.name(cell)
         expected = None if x.content is None else self.numbers.latest(x.content)
         if expected is None or expected in self.was.get(cell, ()):
@@ -148,7 +149,7 @@ class SharedMemory:
         )
 
     def _race(self, cell: int, x: Access, other: int, y: Access) -> HazardError:
-        """``x`` is not ordered after ``y``, which came first here."""
+        """Return the error for ``x`` not being ordered after ``y``, which came first in this run."""
         name, slot = self.cells.name(cell)
         if self.cells.is_barrier(cell) or self.cells.is_barrier(other):
             return LifetimeHazard(self._barrier(cell, x, other, y))
@@ -209,10 +210,10 @@ class SharedMemory:
 
 
 def _keep(now: list[Access], access: Access) -> None:
-    """A read joins those before it.
+    """Add a read to the earlier ones, and drop those that it makes redundant.
 
-    Of ordinary reads of one agent the last two tell as much as all, of two statements; of copies that use a barrier
-    the last.
+    Of one agent's ordinary reads, the last two, of two different statements, imply all others; of the copies that use
+    one barrier, the last does.
     """
     if access.asynchronous or access.copied:
         if access.end is not None:

@@ -1,10 +1,11 @@
-"""A rewritten kernel as what its agents do: for one block and small extents, a straight list of events each.
+"""Traces of a rewritten kernel: for one block and small extents, a straight-line list of events per agent.
 
 An *agent* is a group of threads that may run ahead of the others: the elected thread, the other lanes of its warp, a
-second warp, and all other warps; in a warp-specialised block these of loader and consumers. Two warps without the
-elected thread stand for any two, which may race with each other as well. Control flow does not depend on data, so each
-agent's events follow from extents and block number alone. They are those of the emitted text: a product whose stage is
-released late, or a store by TMA that is awaited late, is so here too (``rewrite/peepholes`` tells both).
+second warp, and all other warps. A warp-specialised block has these for the loader and for the consumers. Two warps
+without the elected thread represent any two, which may also race with each other. Control flow does not depend on
+data, so each agent's events follow from extents and block number alone. They are the events of the emitted CUDA source:
+a matrix product whose stage is released late, or a TMA store that is awaited late, is late in the trace too
+(``rewrite/peepholes`` finds both).
 
 Worked example, ``copy_1d`` with 2 stages, prefetch 1, two steps, 128 threads; ``[0]`` is slot 0:
 
@@ -81,13 +82,13 @@ from interlace.loops.proof.events import (
 )
 from interlace.loops.rewrite.peepholes import deferred_stores, filled_by_tma, lagging_releases, pending_stores
 
-#: Where a block is too long to follow.
+#: Maximum number of events in a block that can be followed.
 MOST_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Who executes statements: of the agents of a role those ``here``, by all of their threads or as ``per`` says."""
+    """Executors of statements: the agents ``here`` of a role, with all of their threads or as ``per`` specifies."""
 
     role: tuple[int, ...]
     here: tuple[int, ...]
@@ -104,7 +105,7 @@ class Traces:
 
 
 def trace(kernel: LoopKernel, cells: Cells, steps: Steps, env: Env) -> Traces:
-    """What the agents of one block do; ``steps`` says what tiles should hold where they are read.
+    """Return the events of the agents of one block; ``steps`` has the expected contents of tiles at each read.
 
     Raises:
         UnknownHazard: a slot, barrier, tile or variable does not exist.
@@ -186,11 +187,11 @@ class _Tracer:
         return tuple(i for i in scope.here if self.out.agents[i].warps)
 
     def _sync_warp(self, scope: Scope) -> None:
-        """The lanes of each warp synchronise; only the first warp is more than one agent."""
+        """Synchronise the lanes of each warp; only the first warp has more than one agent."""
         self._events(scope.here[:2], SyncThreads(scope.role[:2]))
 
     def _late(self, scope: Scope, name: str | None = None) -> None:
-        """Releases that were put off, of one array of barriers or of all."""
+        """Emit deferred releases, of one array of barriers or of all."""
         for i in self._firsts(scope):
             late = self.out.agents[i].late
             for released in [name] if name is not None else list(late):
@@ -198,7 +199,7 @@ class _Tracer:
                     self._events((i,), Arrival(late.pop(released), self.out.agents[i].warps, 0))
 
     def _statement(self, stmt: Stmt, env: Env, scope: Scope, at: At) -> None:
-        """What the agents of ``scope`` do for a statement without inner ones, or for a loop over threads."""
+        """Emit the events of the agents of ``scope`` for a statement without nested ones, or for a thread loop."""
         self.executed += 1
         match stmt:
             case AllocBarrier():
@@ -271,7 +272,7 @@ class _Tracer:
                 agent.events += [Write(cell, self.executed, written, whole) for cell, whole in writes]
 
     def _store(self, stmt: Store, env: Env, scope: Scope, at: At) -> None:
-        """By TMA: a fence of what threads wrote, a sync; one issues the copy, and waits for it unless put off."""
+        """Emit a store; by TMA: fence, sync, then one thread issues the copy and, unless deferred, waits for it."""
         if not filled_by_tma(self.kernel, stmt.src.tensor):
             self._events(scope.here, Fence(everything=True))
             self._events(scope.here, SyncThreads(scope.role))
@@ -284,7 +285,7 @@ class _Tracer:
                     self._events((i,), Await(BULK, 0))
 
     def _instance(self, agent: Agent, stmt: Stmt, at: At) -> tuple[int, tuple[int, ...] | None]:
-        """An instance, which is now done once more, and what it reads; None if the source does not do it so often."""
+        """Count one more execution; return the instance and what it reads (None if the source has fewer)."""
         instance = self.steps.numbers.instance(stmt, at)
         times = self.steps.reads.get(instance, [])
         done = agent.times[instance] = agent.times.get(instance, 0) + 1

@@ -1,4 +1,4 @@
-"""Shared memory as cells: each slot of a tile and each barrier, and which of them share bytes.
+"""Shared memory as cells: one cell per slot of a tile and per barrier, and the cells that share bytes.
 
 Worked example, ``s`` of 3 slots at bytes 0, 256 and 512, ``u`` of 300 bytes at 0 while ``s`` is dead, and two barriers:
 
@@ -18,11 +18,11 @@ from interlace.loops.ir.traverse import walk
 
 
 class Cells:
-    """The cells of a kernel that was laid out.
+    """The cells of a kernel with a shared-memory layout.
 
     Attributes:
-        shared: of each cell, those of other tiles and barriers that have some of its bytes.
-        first_barrier: the cells from here on are barriers.
+        shared: for each cell, the cells of other tiles and barriers that overlap its bytes.
+        first_barrier: index of the first barrier; all later cells are barriers too.
     """
 
     def __init__(self, kernel: LoopKernel, layout: SharedLayout) -> None:
@@ -51,14 +51,14 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """All cells."""
+        """Number of cells."""
         return len(self._names)
 
     def at(self, name: str, slot: int) -> int:
-        """The cell of a slot.
+        """Return the cell of a slot.
 
         Raises:
-            UnknownHazard: nothing of this name lies in shared memory, or it has not so many slots.
+            UnknownHazard: nothing of this name lies in shared memory, or it does not have that many slots.
         """
         if name not in self._first:
             raise UnknownHazard(f"nothing called {name!r} lies in shared memory; declare it, or name what is there")
@@ -68,19 +68,19 @@ class Cells:
         return self._first[name] + slot
 
     def array(self, name: str) -> range:
-        """All slots of a tile or an array of barriers; raises as ``at`` does."""
+        """Return all cells of a tile or an array of barriers; raises as ``at`` does."""
         first = self.at(name, 0)
         return range(first, first + self._slots[name])
 
     def name(self, cell: int) -> tuple[str, int]:
-        """Tile or barrier, and slot."""
+        """Return the tile or barrier of a cell, and the slot."""
         return self._names[cell]
 
     def said(self, cell: int) -> str:
-        """As messages name it."""
+        """Return the label of a cell for messages."""
         name, slot = self._names[cell]
         return f"{name}{{{slot}}}"
 
     def is_barrier(self, cell: int) -> bool:
-        """Whether a cell is a barrier, not a slot of a tile."""
+        """Return True if a cell is a barrier, not a slot of a tile."""
         return cell >= self.first_barrier

@@ -1,7 +1,7 @@
-"""What agents do in one block, as events on cells of shared memory: ``agents`` lists them, ``order`` follows them.
+"""Events of agents in one block, on cells of shared memory: ``agents`` lists them, ``order`` follows them.
 
-An *agent* is a group of threads that may run ahead of the others. Everything that its statements do to shared memory,
-to barriers and to the order of things is one of the events here; arithmetic on registers is none.
+An *agent* is a group of threads that may run ahead of the others. Every effect of its statements on shared memory, on
+barriers and on ordering is one of these events; arithmetic on registers is not an event.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import NamedTuple
 from interlace.loops.ir.statements import Per
 from interlace.loops.meaning.steps import Loads
 
-#: Reads through the async proxy, in groups that are awaited in order: stores by TMA, products.
+#: Reads through the async proxy, in groups that are awaited in order: TMA stores and matrix products.
 BULK, PRODUCTS = "bulk", "products"
 
 
 class SyncThreads(NamedTuple):
-    """These agents synchronise."""
+    """Synchronisation of the agents in ``scope``."""
 
     scope: tuple[int, ...]
 
 
 class Init(NamedTuple):
-    """A barrier begins to live."""
+    """Start of a barrier's lifetime."""
 
     cell: int
     arrivals: int
 
 
 class End(NamedTuple):
-    """A barrier ends."""
+    """End of a barrier's lifetime."""
 
     cell: int
 
 
 class Arrival(NamedTuple):
-    """Arrivals on a barrier, and bytes that it shall expect."""
+    """Arrivals on a barrier, and additional bytes that it expects."""
 
     cell: int
     arrivals: int
@@ -44,20 +44,20 @@ class Arrival(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The phase of a parity must be complete."""
+    """Wait until the phase with this parity is complete."""
 
     cell: int
     parity: int
 
 
 class Fence(NamedTuple):
-    """What the agent has written is shown to the async proxy: everything, or initialised barriers alone."""
+    """Proxy fence for the agent's writes to the async proxy: all of them, or only initialised barriers."""
 
     everything: bool
 
 
 class Read(NamedTuple):
-    """A cell must hold a content (None: any); ``queue`` if it is read through the async proxy until that is awaited."""
+    """Read of a content (None: any) from a cell; ``queue`` if through the async proxy, lasting until it is awaited."""
 
     cell: int
     instance: int
@@ -66,7 +66,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Threads write a cell, all of it or a part."""
+    """Write of a cell by threads, in whole or in part."""
 
     cell: int
     instance: int
@@ -75,7 +75,7 @@ class Write(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A copy into a cell begins, by TMA (with barrier and bytes) or cp.async (without)."""
+    """Start of a copy into a cell, by TMA (with barrier and bytes) or cp.async (without)."""
 
     cell: int
     instance: int
@@ -85,14 +85,14 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """``arrivals`` arrive when the agent's cp.async copies so far have landed."""
+    """``arrivals`` arrivals, triggered when the agent's earlier cp.async copies have landed."""
 
     cell: int
     arrivals: int
 
 
 class Await(NamedTuple):
-    """Of the agent's groups of reads all but the newest ``pending`` are complete."""
+    """Wait until all of the agent's groups of reads are complete except the newest ``pending``."""
 
     queue: str
     pending: int
@@ -103,7 +103,7 @@ Event = SyncThreads | Init | End | Arrival | Wait | Fence | Read | Write | Begin
 
 @dataclass
 class Agent:
-    """One agent: its threads, how many first lanes of warps are among them, its events, and its work in order."""
+    """One agent: its threads, the number of first lanes of warps in it, its events, and its work in order."""
 
     name: str
     threads: int
@@ -115,5 +115,5 @@ class Agent:
     late: dict[str, int] = field(default_factory=dict)
 
     def arrivals(self, per: Per | None) -> int:
-        """How many of its threads execute a statement: all, or one of each warp, or one alone."""
+        """Return the number of its threads that execute a statement: all, one of each warp, or only one."""
         return self.threads if per is None else 1 if per is Per.SCOPE else self.warps

@@ -1,14 +1,14 @@
-"""Extents at which a proof looks at a kernel: few and small, but such that every way through its loops is among them.
+"""Extents at which a proof checks a kernel: few and small, but enough to cover every path through its loops.
 
-Slots and parities of a ring repeat after twice as many steps as it has stages, and as many as its distance do not load
-ahead. So what happens at any number of steps happens at one from 0 to all of these and one. What is looked for,
-beginning with extents of 1 and of two iterations of each loop, changing one at a time:
+Slots and parities of a ring repeat after twice as many steps as it has stages, and the last ``prefetch`` steps do not
+load ahead. So what happens at any number of steps also happens at one from 0 to the sum of these plus one. The search
+begins with extents of 1 and of two iterations of each loop, changes one extent at a time, and covers:
 
-- each of these numbers of steps of a ring's nest of loops, if its loops can have it (of very deep rings those around
+- each of these numbers of steps of a ring's loop nest, if its loops can have it (of very deep rings, those around
   which something changes);
-- each loop with none, one, two and three iterations, each block loop with as many blocks;
-- each statement, under whatever conditions it stands;
-- at each of these extents the one before it, the last with nothing new: a tail, or just none.
+- each loop with zero, one, two and three iterations, and each block loop with the same numbers of blocks;
+- each statement, under any enclosing conditions;
+- for each of these extents, the one before it, the last with nothing new: a tail, or just none.
 
 Constant loops that are longer than that count as extents up to their constant (``general``).
 
@@ -28,19 +28,19 @@ from interlace.loops.ir.nest import block_loops
 from interlace.loops.ir.statements import For, If, LoopKind, Stmt
 from interlace.loops.proof.general import ITERATIONS, General, Sizes, some, some_blocks, statements
 
-#: Something that happens at some extents: its kind, what it happens to, and how often.
+#: An occurrence at some extents: its kind, its subject, and its count.
 Item = tuple[str, Hashable, int]
 Happens = frozenset[Item]
-#: An extent that brings nothing new when it grows by 2 to this power brings nothing new at all.
+#: If an extent brings nothing new when it grows by 2 to this power, the search assumes that it never does.
 LARGEST_POWER = 30
-#: Iterations of a loop that are all looked at to find extents.
+#: Maximum iterations of a loop that are all visited to find extents.
 FEW = 64
-#: Statements of a block that is still followed.
+#: Maximum number of statements of a block that is still followed.
 LONGEST = 20_000
 
 
 def small_extents(general: General) -> list[Sizes]:
-    """Extents at which all that is looked for happens, as far as any do."""
+    """Return extents at which everything to be covered happens, as far as any extents reach it."""
     return _Search(general).found()
 
 
@@ -72,7 +72,7 @@ class _Search:
             self.seen |= self._happens(sizes)
 
     def _scan(self, base: Sizes, symbol: str) -> None:
-        """Every value of one extent at which something happens that did not at smaller ones, and the last before it."""
+        """Take every value of one extent that brings something new over smaller ones, and the last value before it."""
         sizes = {**base, symbol: self.general.lowest(symbol)}
         if not self._happens(sizes) <= self.seen:
             self._take(sizes)
@@ -82,7 +82,7 @@ class _Search:
             sizes = more
 
     def _entered(self, base: Sizes) -> Sizes | None:
-        """Extents at which some statement is reached that was not before."""
+        """Return extents at which some statement is reached for the first time."""
         missing = {("does", self._place(stmt), 1) for stmt in statements(self.kernel.body)} - self.seen
         if not missing:
             return None
@@ -90,7 +90,7 @@ class _Search:
         return self._first_further(base, (*candidates, self.symbols), lambda happens: bool(happens & missing))
 
     def _grown(self, sizes: Sizes, most: Callable[[str], int | None]) -> Sizes:
-        """``sizes`` with as many iterations of everything as count, by the least growth of one extent at a time."""
+        """Grow ``sizes`` until everything iterates as often as counts, each time by the least growth of one extent."""
         grown: Sizes | None = sizes
         while grown is not None:
             sizes = grown
@@ -102,12 +102,12 @@ class _Search:
     def _first_further(
         self, sizes: Sizes, candidates: Iterable[tuple[str, ...]], enough: Callable[[Happens], bool]
     ) -> Sizes | None:
-        """The first of several ways to grow that is ever enough."""
+        """Return the result of the first candidate growth that is ever enough."""
         further = (self._further(sizes, growing, enough) for growing in candidates)
         return next((more for more in further if more is not None), None)
 
     def _further(self, sizes: Sizes, growing: tuple[str, ...], enough: Callable[[Happens], bool]) -> Sizes | None:
-        """The least growth of some extents together that is enough, if any is."""
+        """Return the least joint growth of some extents that is enough, if any."""
 
         def grown(by: int) -> Sizes:
             return {s: self._capped(s, n + by) if s in growing else n for s, n in sizes.items()}
@@ -128,7 +128,7 @@ class _Search:
         return min(value, self.general.constants.get(symbol, value))
 
     def _happens(self, sizes: Sizes) -> Happens:
-        """What happens at these extents; nothing where they are no extents of the kernel."""
+        """Return what happens at these extents; nothing if the kernel does not accept them."""
         key = tuple(sizes.values())
         if key not in self._known:
             try:
@@ -138,7 +138,7 @@ class _Search:
         return self._known[key]
 
     def _length(self, body: tuple[Stmt, ...], values: Sizes) -> int:
-        """How many statements a block executes, about."""
+        """Estimate the number of statements that a block executes."""
         length = 0
         for stmt in body:
             if isinstance(stmt, For) and stmt.kind is not LoopKind.THREAD:
@@ -193,7 +193,7 @@ class _Search:
 
 
 def _amount(happens: Happens, most: Callable[[str], int | None]) -> int:
-    """The largest numbers of everything, in all; each kind counts up to its most."""
+    """Return the sum of the largest counts of all items; each kind counts up to its maximum."""
     largest: dict[tuple[str, Hashable], int] = {}
     for kind, name, number in happens:
         limit = most(kind)

@@ -1,7 +1,7 @@
-"""A kernel as a proof looks at it: its long constant loops as run-time extents, and what tells all of its loops.
+"""The generalised kernel of a proof: long constant loops become run-time extents, with the step counts to cover.
 
-Worked example, a ring of 4 stages, prefetch 3, in a loop of the constant 4096: an extent from 1 to 4096, of which 0 to
-12 steps tell all (``telling``).
+Worked example, a ring of 4 stages, prefetch 3, in a loop of the constant 4096: the loop becomes an extent from 1 to
+4096, of which 0 to 12 steps cover all cases (``telling``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from interlace.loops.ir.statements import Block, For, If, Let, Load, LoopKernel,
 from interlace.loops.ir.traverse import walk
 
 Sizes = dict[str, int]
-#: Iterations of a loop that tell all, if no ring goes through it.
+#: Iterations of a loop that cover all cases, if no ring goes through it.
 ITERATIONS = 3
-#: Stages of rings of which every number of steps is looked at.
+#: Maximum stages of a ring for which every number of steps is checked.
 DEEP = 16
 
 
@@ -28,19 +28,19 @@ class General:
     """A kernel with its long constant loops as run-time extents.
 
     Attributes:
-        constants: what those extents are in truth, and so at most.
+        constants: original constants of those extents, which are also their upper bounds.
     """
 
     kernel: LoopKernel
     constants: Mapping[str, int]
 
     def lowest(self, symbol: str) -> int:
-        """The least value of an extent."""
+        """Return the lower bound of an extent."""
         return 1 if symbol in self.constants else 0
 
     @cached_property
     def nests(self) -> dict[str, tuple[tuple[For, ...], tuple[int, ...]]]:
-        """By name, the nests of loops that a ring goes through, and the numbers of steps that tell all."""
+        """The loop nests that rings go through, by name, and the numbers of steps that cover all cases."""
         found: dict[str, tuple[tuple[For, ...], tuple[int, ...]]] = {}
         for site in sites(self.kernel.body):
             if isinstance(site.stmt, Load) and (ring := self.kernel.ring(site.stmt.dst.tensor)) is not None:
@@ -53,17 +53,17 @@ class General:
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """Where each statement stands in program order, by the object that it is."""
+        """Position of each statement in program order, by object identity."""
         return {id(stmt): place for place, stmt in enumerate(walk(self.kernel.body))}
 
     @cached_property
     def deciding(self) -> frozenset[str]:
-        """What loops and conditions depend on."""
+        """The variables and extents that loops and conditions depend on."""
         return deciding(self.kernel)
 
 
 def telling(ring: Ring) -> list[int]:
-    """Numbers of steps that tell all of a ring; of a deep one those around which something changes.
+    """Return the numbers of steps that cover all cases of a ring; of a deep one, those around which something changes.
 
     Worked example, 100 stages, prefetch 99: 0, 1, 99, 100, 101, 300.
     """
@@ -74,12 +74,12 @@ def telling(ring: Ring) -> list[int]:
 
 
 def longest(ring: Ring) -> int:
-    """So many steps that those which still load ahead pass through every slot and parity, and begin again."""
+    """Return a number of steps at which loads ahead pass through every slot and parity and begin again."""
     return 2 * ring.stages + 1 + ring.prefetch
 
 
 def generalised(source: LoopKernel) -> General:
-    """``source`` with a run-time extent for each loop of a constant one that is longer than its rings take to tell."""
+    """Replace each constant loop that is longer than its rings need for coverage by one with a run-time extent."""
     most = max(map(longest, source.rings), default=ITERATIONS)
     constants: dict[str, int] = {}
 
@@ -99,7 +99,7 @@ def generalised(source: LoopKernel) -> General:
 
 
 def deciding(kernel: LoopKernel) -> frozenset[str]:
-    """The variables and extents that the loops and conditions of a kernel depend on."""
+    """Return the variables and extents that the loops and conditions of a kernel depend on."""
     found: set[str] = set()
     for stmt in walk(kernel.body):
         match stmt:
@@ -113,7 +113,7 @@ def deciding(kernel: LoopKernel) -> frozenset[str]:
 
 
 def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
-    """What is done: all statements without inner ones, but for those of loops and conditions that are never entered."""
+    """Return all statements without nested ones, except in loops and conditions that are never entered."""
 
     def inside(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         for stmt in body:
@@ -128,21 +128,21 @@ def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
 
 
 def _never_entered(stmt: Stmt) -> bool:
-    """Whether a loop is known never to run, or a condition never to hold."""
+    """Return True if a loop is known never to run, or a condition never to hold."""
     if isinstance(stmt, If):
         return never_negative(stmt.condition.left) and _never_positive(stmt.condition.right)
     return isinstance(stmt, For) and _never_positive(stmt.stop)
 
 
 def _never_positive(index: Index) -> bool:
-    """Whether ``index`` is known to be 0 or less."""
+    """Return True if ``index`` is known to be 0 or less."""
     if isinstance(index, Binary) and index.op in (IndexOp.MIN, IndexOp.MAX):
         return (any if index.op is IndexOp.MIN else all)(map(_never_positive, (index.left, index.right)))
     return isinstance(index, Const) and index.value < 1
 
 
 def some_blocks(kernel: LoopKernel, sizes: Mapping[str, int], decide: frozenset[str]) -> list[Sizes]:
-    """Blocks at the ends and in the middle of every block loop on which what they do depends, else at the ends."""
+    """Return blocks at the ends and middle of each block loop that affects control flow, at the ends of the others."""
     loops, _ = block_loops(kernel)
     blocks: dict[tuple[int, ...], None] = {}
     for last in (False, True):
@@ -155,5 +155,5 @@ def some_blocks(kernel: LoopKernel, sizes: Mapping[str, int], decide: frozenset[
 
 
 def some(extent: int) -> list[int]:
-    """Of the numbers below ``extent`` two at each end and one in the middle."""
+    """Return two of the numbers below ``extent`` at each end and one in the middle."""
     return sorted({n for n in (0, 1, extent // 2, extent - 2, extent - 1) if 0 <= n < extent})

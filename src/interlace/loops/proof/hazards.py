@@ -1,14 +1,14 @@
-"""Proof that a rewritten kernel has no hazard and does what its loops do, for given extents.
+"""Proof that a rewritten kernel has no hazard and does the work of its source loops, for given extents.
 
-Blocks are followed one by one: what the loops do (``steps``), what the agents of the rewritten kernel do (``agents``),
-in the bytes that its tiles and barriers will have (``cells``), and what happens before what (``order``). Then
+Blocks are followed one by one: the work of the loops (``steps``), the events of the rewritten kernel's agents
+(``agents``), the bytes of its tiles and barriers (``cells``), and happens-before (``order``). The proof checks that
 
-- no two accesses to the same bytes race, and every read finds what the loops say (``accesses``);
+- no two accesses to the same bytes race, and every read finds the contents that the loops define (``accesses``);
 - every wait ends, every phase gets its arrivals and bytes, and nothing is pending at the end;
-- every agent that computes has done the work of the loops, all of it once and in order, and each tile was loaded with
-  what the loops load, by all threads that copy.
+- every computing agent has done all the work of the loops, once and in order, and each tile was loaded with what the
+  loops load, by all threads that copy.
 
-Not in the model is what one statement does inside: how threads share elements, registers, shuffles, and the scratch
+The model does not cover the inside of a statement: how threads share elements, registers, shuffles, and the scratch
 memory of reductions, which no tile shares.
 """
 
@@ -40,7 +40,7 @@ from interlace.loops.proof.scopes import check_scopes
 
 @dataclass(frozen=True)
 class Checked:
-    """What was looked at: blocks, the events of those that differ, and the statements of the loops that they did."""
+    """Result of a check: blocks, events of those that differ, and the statements of the loops that they reached."""
 
     blocks: int
     events: int
@@ -54,24 +54,24 @@ def check_hazards(
     of: Iterable[Mapping[str, int]] | None = None,
     layout: SharedLayout | None = None,
 ) -> Checked:
-    """Follows ``kernel``, the rewritten ``source``, with run-time extents ``sizes``.
+    """Follow ``kernel``, the rewritten ``source``, with run-time extents ``sizes``.
 
     Args:
-        of: values of the block loops' variables, for each block to look at; all blocks by default.
-        layout: where tiles and barriers lie; by default where the emitted text has them.
+        of: values of the block loops' variables, for each block to check; all blocks by default.
+        layout: shared-memory layout of tiles and barriers; by default that of the emitted CUDA source.
 
     Raises:
-        HazardError: the subclass names the hazard, the message the tile and who is in whose way.
-        PipelineError: the extents make a block of too many events, or leave a divisor below 1.
+        HazardError: the subclass names the hazard, the message the tile and the conflicting agents.
+        PipelineError: the extents make a block of too many events, or a divisor below 1.
     """
     return Checker(source, kernel, layout).check(sizes, of)
 
 
 class Checker:
-    """A rewritten kernel that is followed at extents one after the other; blocks that do the same are followed once.
+    """A rewritten kernel that is followed at one set of extents after another; equal blocks are followed once.
 
     Raises:
-        HazardError: as ``check_hazards``, what can be seen without extents.
+        HazardError: as ``check_hazards``, for hazards that show without extents.
     """
 
     def __init__(self, source: LoopKernel, kernel: LoopKernel, layout: SharedLayout | None = None) -> None:
@@ -86,7 +86,7 @@ class Checker:
         self._events: dict[object, int] = {}
 
     def check(self, sizes: Mapping[str, int], of: Iterable[Mapping[str, int]] | None = None) -> Checked:
-        """What ``check_hazards`` does; events are those of blocks that did not come before."""
+        """Check as ``check_hazards`` does; the result counts events only of blocks that were not seen before."""
         reached: set[Stmt] = set()
         count, before = 0, sum(self._events.values())
         with self._of_this_kernel():
@@ -120,7 +120,7 @@ def _check_tensors(kernel: LoopKernel) -> None:
 
 
 def _check_barriers(kernel: LoopKernel) -> None:
-    """Each array of barriers is declared, begins and ends, and counts the bytes of one tile."""
+    """Check that each array of barriers is declared, begins and ends, and counts the bytes of one tile."""
     statements = tuple(walk(kernel.body))
     begun = {s.name for s in statements if isinstance(s, InitBarrier)}
     ended = {s.name for s in statements if isinstance(s, Invalidate)}
@@ -141,7 +141,7 @@ def _check_barriers(kernel: LoopKernel) -> None:
 
 
 def _check_grid(source: LoopKernel, kernel: LoopKernel) -> None:
-    """There are as many blocks as the loops say."""
+    """Check that the number of blocks matches the source loops."""
     grids = [[(loop.var, loop.start, loop.stop) for loop in block_loops(k)[0]] for k in (source, kernel)]
     if grids[0] != grids[1]:
         raise StepHazard("its blocks are not those of the loops; keep the block loops as they are")
@@ -156,7 +156,7 @@ def _check_block(traces: Traces, cells: Cells, steps: Steps) -> int:
 
 
 def _check_bytes(traces: Traces, cells: Cells) -> None:
-    """Over each barrier's life, as many bytes are expected as are copied."""
+    """Check that over each barrier's life, as many bytes are expected as are copied."""
     balance: dict[int, int] = {}
     for event in (e for agent in traces.agents for e in agent.events):
         if isinstance(event, Arrival):
@@ -173,14 +173,14 @@ def _check_bytes(traces: Traces, cells: Cells) -> None:
 
 
 def _check_work(traces: Traces, steps: Steps) -> None:
-    """Who computes does all of the loops' work in order; who loads does none."""
+    """Check that computing agents do all of the loops' work in order, and loading agents do none."""
     for i, agent in enumerate(traces.agents):
         expected = steps.work if i in traces.consumers else []
         _same(f"{agent.name} does", agent.work, expected, steps)
 
 
 def _check_loads(traces: Traces, steps: Steps) -> None:
-    """A bulk copy is one thread's, all others are shared by all threads that load."""
+    """Check that one thread issues each bulk copy, and all loading threads share all other copies."""
     every = dict.fromkeys(key for agent in traces.agents for key in agent.loads) | dict.fromkeys(steps.loads)
     for tile, by_tma in every:
         parts = [[traces.agents[i] for i in part] for part in (traces.consumers, traces.loaders)]

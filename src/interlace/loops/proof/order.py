@@ -1,21 +1,23 @@
-"""What happens before what in one block, in all of its runs at once.
+"""The happens-before relation of the events in one block, for all of its runs at once.
 
-One run is followed with vector clocks; copies land in it at once. It speaks for all runs, because no run can differ in
-more than the moments at which events happen, if this holds of every event in it, which is checked:
+One run is followed with vector clocks; copies land in it at once. It represents all runs, because runs can differ only
+in the moments at which events happen, if two conditions hold for every event. Both are checked:
 
-- An arrival, and a copy's bytes, count to one phase alone: who arrives knows that the phase before is complete, and
-  all that come to a phase fill it exactly. By induction over phases each then needs all of them, whenever they come.
-- A wait is for one phase alone: of those that its agent does not know to be complete the first, or the last of those
-  that it knows, as the parity says; and the phase after that one completes only after the wait has passed. So no run
-  overtakes a waiter, and none lets it pass early.
+- An arrival, and a copy's bytes, count towards one phase only. The arriving agent knows that the phase before is
+  complete, and all arrivals and bytes of a phase fill it exactly. By induction over phases, each phase then needs all
+  of them, whenever they come.
+- A wait is for one phase only. The parity selects either the first phase that the agent does not know to be complete,
+  or the last one that it knows to be complete. The phase after the selected one completes only after the wait has
+  passed. So no run overtakes a waiting agent, and no run lets it pass early.
 
-Then events that are possible stay possible and every run does all of them; what an agent acquires with each is the
-same in all runs, and so is what happens before what. Two events that nothing orders here come in either order in some
-run: so an access that is not ordered with another (``accesses``) is a race, and where none is found there is none.
+Then possible events stay possible and every run performs all of them. An agent acquires the same with each event in
+all runs, so happens-before is also the same. Two events that are unordered here come in either order in some run. So an
+access that is not ordered with another (``accesses``) is a race, and if no race is found, no run has one.
 
-An arrival that the hardware makes when cp.async copies have landed comes after all that its agent did before, but
-releases the copies alone (PTX ISA 8.6, cp.async.mbarrier.arrive, names no other accesses): who waits for its phase may
-not see what the agent wrote, nor write over what it read. So a clock tells what has happened from what is known.
+The arrival that the hardware makes when cp.async copies have landed comes after all earlier events of its agent, but
+releases only the copies (PTX ISA 8.6, cp.async.mbarrier.arrive, names no other accesses). An agent that waits for its
+phase may not see what the arriving agent wrote, nor write over what it read. So a clock distinguishes what has
+happened from what is known.
 
 Worked example, a ring of one slot, one reader ``r`` and a loader ``l``; clocks are (l, r, phases of full, of empty):
 
@@ -54,13 +56,13 @@ from interlace.loops.proof.events import (
 
 @dataclass
 class _Life:
-    """A barrier from its initialisation to its end; phases are counted through all of its lives.
+    """One lifetime of a barrier; phases are counted through all of its lifetimes.
 
     Attributes:
         first: number of its first phase.
-        known: what is known where a phase, from the first on, is complete.
-        copied: phases that copies complete, not arrivals alone.
-        waits: by phase, who waited for it: agents and their times.
+        known: clock acquired from each complete phase, from the first on.
+        copied: phases that copies complete, not only arrivals.
+        waits: waiting agents and their times, by phase.
     """
 
     needed: int
@@ -74,20 +76,20 @@ class _Life:
 
     @property
     def phase(self) -> int:
-        """The current phase."""
+        """Number of the current phase."""
         return self.first + len(self.known)
 
     @property
     def idle(self) -> bool:
-        """Nothing of the current phase has happened yet."""
+        """True if no event of the current phase has happened yet."""
         return self.pending == self.needed and self.bytes == 0
 
 
 def follow_all(traces: Traces, cells: Cells, numbers: Numbers) -> int:
-    """Follows one run of a block; returns the number of its events.
+    """Follow one run of a block and return the number of its events.
 
     Raises:
-        HazardError: some run goes wrong; the subclass names how.
+        HazardError: some run fails; the subclass names the kind of hazard.
     """
     return _Run(traces, cells, numbers).run()
 
@@ -126,7 +128,7 @@ class _Run:
         return events[self.at[i]] if self.at[i] < len(events) else None
 
     def _step(self, i: int, event: Event) -> bool:
-        """Whether agent ``i`` could do its next event."""
+        """Execute the next event of agent ``i`` if possible; return True if it was."""
         if isinstance(event, SyncThreads):
             return self._sync_threads(event)
         clock = self.clocks[i]
@@ -236,7 +238,7 @@ class _Run:
         del self.lives[event.cell]
 
     def _use(self, i: int, cell: int, clock: Clock, *, copy: bool = False, later: bool = False) -> _Life:
-        """An agent uses a barrier, or a bulk copy will, or cp.async copies will ``later``, in the current phase."""
+        """Record a use of a barrier in the current phase by an agent, a bulk copy, or (``later``) cp.async copies."""
         life = self.lives.get(cell)
         if life is None:
             raise LifetimeHazard(f"{self.agents[i].name} uses {self.cells.said(cell)}, which is not initialised")
@@ -249,7 +251,7 @@ class _Run:
         return life
 
     def _known(self, cell: int, life: _Life, clock: Clock) -> int:
-        """The first phase that who has this clock does not know to be complete: who knows all arrivals knows it."""
+        """Return the first phase not known to be complete under this clock; knowing all arrivals implies the phase."""
         entry, agents = self._entry(cell), len(self.agents)
         came = clock[CAME]
         while came[entry] < life.phase and came[entry] not in life.copied:
@@ -263,7 +265,7 @@ class _Run:
         return np.zeros((PARTS, self.width), np.int64)
 
     def _alone(self) -> int:
-        """The instance of what no other agent does together with this one."""
+        """Return a new instance for an event that no other agent shares."""
         self.alone -= 1
         return self.alone
 
@@ -283,7 +285,7 @@ class _Run:
         self._complete(cell, life)
 
     def _complete(self, cell: int, life: _Life) -> None:
-        """The phase ends if nothing of it is pending: nobody may still wait for the one before."""
+        """End the phase if nothing of it is pending; report agents that may still wait for the phase before."""
         if life.pending or life.bytes:
             return
         phase = life.phase
@@ -322,7 +324,7 @@ class _Run:
         )
 
     def _check_end(self) -> None:
-        """Nothing more can happen: all must be done and nothing pending."""
+        """Check, when no agent can advance, that all agents are done and nothing is pending."""
         if self.missed:
             raise self.missed[0]
         left = [(agent.name, self._next(i)) for i, agent in enumerate(self.agents)]
@@ -335,7 +337,7 @@ class _Run:
             raise CountHazard("copies are never waited for; wait before the block ends")
 
     def _entry(self, cell: int) -> int:
-        """Where a clock has the phases of a barrier."""
+        """Return the index of a barrier's phases in a clock."""
         return len(self.agents) + cell - self.cells.first_barrier
 
     def _say(self, event: Event) -> str:
@@ -348,5 +350,5 @@ class _Run:
 
 
 def _time(clock: Clock, agent: int) -> int:
-    """How many events of its own an agent has come to."""
+    """Return the number of its own events that an agent has reached."""
     return int(clock[KNOWN, agent])

@@ -1,8 +1,9 @@
-"""The proof that the rewrite of a kernel has no hazard and does what its loops do, at extents that are found here.
+"""Proof that the rewrite of a kernel has no hazard and does the work of its source loops, at extents found here.
 
-``extents`` has what these are, and why few tell all. The kernel that is rewritten for the proof has its long constant
-loops as run-time extents; shared memory is that of the kernel as it will run. Blocks that do the same, but for where in
-the tensors, are followed once; of large grids, those at the ends and in the middle of every block loop.
+``extents`` defines these extents and explains why few suffice. The kernel that is rewritten for the proof has its long
+constant loops as run-time extents; the shared-memory layout is that of the kernel as it will run. Blocks that differ
+only in tensor offsets are followed once. Of large grids, blocks at the ends and in the middle of every block loop are
+followed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from interlace.loops.rewrite.circular import lower
 
 @dataclass(frozen=True)
 class Proved:
-    """What a proof looked at: extents, blocks, and the events of those that differ."""
+    """Coverage of a proof: extents, blocks, and the events of those that differ."""
 
     extents: int
     blocks: int
@@ -31,7 +32,7 @@ class Proved:
 
 @lru_cache(maxsize=256)
 def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
-    """Follow what ``circular.lower`` makes of ``source``.
+    """Follow the kernel that ``circular.lower`` produces from ``source``.
 
     Raises:
         HazardError: see ``hazards``.
@@ -61,6 +62,6 @@ def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
 
 @lru_cache(maxsize=256)
 def _looked_at(source: LoopKernel) -> tuple[General, tuple[Sizes, ...]]:
-    """The kernel that is followed for ``source``, and the extents at which: the same in both forms."""
+    """Return the kernel that is followed for ``source`` and its extents: the same in both forms."""
     general = generalised(source)
     return general, tuple(small_extents(general))

@@ -1,11 +1,11 @@
-"""Names of a rewritten kernel: each stands for one thing, from where it is defined to the end of what it stands in.
+"""Scopes of names in a rewritten kernel: a name stands for one thing, from its definition to the end of its scope.
 
-The text has the scopes of C++, in which the body of a loop, a condition, a role or an election is one and a section is
-none. Following a kernel does not tell: a variable keeps its value after its loop, and what no extents reach is passed
-over.
+The CUDA source has the scopes of C++: the body of a loop, a condition, a role or an election is a scope, a section is
+not. Following a kernel cannot check scopes: a variable keeps its value after its loop, and code that no extents reach
+is skipped.
 
     for j in n:
-      wait s_full{j_step % 4}, ...      j_step is not known here, though it is in the second iteration
+      wait s_full{j_step % 4}, ...      j_step is not defined here, though it is in the second iteration
       let j_step = i * n + j
 """
 
@@ -19,7 +19,7 @@ from interlace.loops.ir.statements import Block, For, Let, LoopKernel, Section, 
 
 
 def check_scopes(kernel: LoopKernel) -> None:
-    """Each name is known where it is used, and stands for nothing else there.
+    """Check that each name is defined where it is used, and stands for nothing else there.
 
     Raises:
         UnknownHazard: names the variable.
@@ -28,7 +28,7 @@ def check_scopes(kernel: LoopKernel) -> None:
 
 
 def _check(body: tuple[Stmt, ...], known: frozenset[str]) -> frozenset[str]:
-    """``known`` with what ``body`` defines."""
+    """Return ``known`` with the names that ``body`` defines."""
     for stmt in body:
         unknown = sorted(_used(stmt) - known)
         if unknown:
@@ -46,7 +46,7 @@ def _check(body: tuple[Stmt, ...], known: frozenset[str]) -> frozenset[str]:
 
 
 def _used(part: object) -> frozenset[str]:
-    """The variables in a statement, or in a part of one, without those of statements inside it."""
+    """Return the variables in a statement, or in a part of one, without those of nested statements."""
     if isinstance(part, Index):
         return names(part)
     if isinstance(part, tuple):
