@@ -1,1 +1,1 @@
-"""From plain loops to loops that load ahead: circular buffers, their barriers and who executes what."""
+"""Rewrites of plain loops to pipelines that load ahead: circular buffers, barriers and thread predicates."""

@@ -1,4 +1,4 @@
-"""What both forms of the rewrite do to the statements of a loop body.
+"""The rewrite rules for the statements of a loop body, common to both forms of the rewrite.
 
     x_s = tma load x[...]    -->   wait x_s_full{slot}, parity ...    of a circular buffer; x_s is now x_s{slot}
 
@@ -9,7 +9,7 @@
                                    sync; invalidate w_s_full
 
     t = x_s * 2              -->   sync; t = x_s{slot} * 2            if t lies in shared memory; a loop over threads
-                                   fence proxy; sync                  that writes there is surrounded as a whole
+                                   fence proxy; sync                  that writes to t is surrounded as a whole
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class Rings:
     by_tensor: dict[str, Buffered]
 
     def directly_in(self, loop: For) -> tuple[Buffered, ...]:
-        """Those whose load stands directly in ``loop``, in program order."""
+        """Return the buffers whose load is directly in ``loop``, in program order."""
         tensors = [s.dst.tensor for s in loop.body if isinstance(s, Load)]
         return tuple(self.by_tensor[t] for t in tensors if t in self.by_tensor)
 
     def within(self, body: tuple[Stmt, ...]) -> tuple[Buffered, ...]:
-        """Those whose load stands anywhere in ``body``, in program order."""
+        """Return the buffers whose load is anywhere in ``body``, in program order."""
         tensors = [s.dst.tensor for s in walk(body) if isinstance(s, Load)]
         return tuple(self.by_tensor[t] for t in tensors if t in self.by_tensor)
 
     def statement(self, stmt: Stmt) -> tuple[Stmt, ...]:
-        """A statement without inner ones, or a loop over threads as a whole, rewritten."""
+        """Rewrite a statement without nested ones, or a loop over threads as a whole."""
         if isinstance(stmt, Load) and stmt.dst.tensor in self.by_tensor:
             buffered = self.by_tensor[stmt.dst.tensor]
             return (buffered.wait_full(buffered.nest.flat),)
@@ -110,17 +110,17 @@ class Rings:
 
 
 def names_before(rings: tuple[Buffered, ...]) -> tuple[Let, ...]:
-    """What to define before the nests of ``rings``, each name once."""
+    """Return the definitions needed before the nests of ``rings``, each name once."""
     return tuple(dict.fromkeys(let for b in rings for let in b.nest.before()))
 
 
 def names_inside(rings: tuple[Buffered, ...]) -> tuple[Let, ...]:
-    """What to define first in the loop that loads ``rings``, each name once."""
+    """Return the definitions that begin the loop that loads ``rings``, each name once."""
     return tuple(dict.fromkeys(let for b in rings for let in b.nest.inside()))
 
 
 def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_threads: int = 0) -> tuple[Stmt, ...]:
-    """Declare and initialise the barriers of ``rings`` and show them to all threads and to the async proxy."""
+    """Declare and initialise the barriers of ``rings``, and make them visible to all threads and the async proxy."""
     pairs = [b.open(loading_threads, releasing_threads) for b in rings]
     declared = tuple(stmt for d, _ in pairs for stmt in d)
     initialised = tuple(stmt for _, i in pairs for stmt in i)
@@ -130,7 +130,8 @@ def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_t
 def close_barriers(rings: tuple[Buffered, ...], *, empty: bool = False) -> tuple[Stmt, ...]:
     """Invalidate the barriers of ``rings`` once every thread is past its last wait.
 
-    Where threads wrote stages themselves, a fence orders that before bulk copies into whatever uses the memory next.
+    Where threads wrote stages themselves, a proxy fence orders those writes before bulk copies into whatever uses the
+    memory next.
     """
     fence = () if all(b.by_tma for b in rings) else (FenceProxy(),)
     return *fence, Sync(), *(stmt for b in rings for stmt in b.close(empty=empty))

@@ -4,8 +4,8 @@ Worked example, 4 stages, prefetch 3, a loop of 10 steps. The prologue issues st
 issues ``i + 3``, waits for ``i``, runs the body; then all threads synchronise. The epilogue runs steps 7, 8, 9 without
 issuing. At step 5, load 8 goes to slot ``8 % 4 = 0``, which held step 4: a sync came after it, so it is free.
 
-A loop nest is carried through as a whole: there the main loop is the nest itself and the load is issued where its
-step is below their number, which drains at the end of the nest instead of at the end of each inner loop.
+A ring is carried through a loop nest as a whole: the main loop is the nest itself. A load is issued if its step is
+below the number of steps, so the pipeline drains at the end of the nest instead of at the end of each inner loop.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from interlace.loops.rules.check import check_kernel, check_ring, declared_names
 
 
 def circular_buffer(kernel: LoopKernel, tensor: str, stages: int, prefetch: int | None = None) -> LoopKernel:
-    """Marks a shared tensor: a ring of ``stages`` slots, loaded ``prefetch`` steps ahead (default ``stages - 1``).
+    """Mark a shared tensor as a ring of ``stages`` slots, loaded ``prefetch`` steps ahead (default ``stages - 1``).
 
-    ``lower`` does the rewrite, of all marked tensors at once. A warp-specialised block ignores the distance: there
-    the loader runs ahead as far as slots are free.
+    ``lower`` rewrites all marked tensors at once. A warp-specialised block ignores the prefetch distance: its loader
+    runs ahead as far as slots are free.
 
     Raises:
         DepthError, SharedMemoryError, ScopeError, CarriedError: see ``check.check_ring``.
-        PipelineError: the tensor is marked already, or the kernel is rewritten already, or a number is no integer.
+        PipelineError: the tensor is marked already, or the kernel is rewritten already, or a number is not an integer.
     """
     if kernel.ring(tensor) is not None:
         raise PipelineError(f"circular buffer {tensor!r}: marked twice; mark it once")
@@ -56,9 +56,9 @@ def circular_buffer(kernel: LoopKernel, tensor: str, stages: int, prefetch: int 
 
 
 def lower(kernel: LoopKernel, *, warp_specialised: bool = False) -> LoopKernel:
-    """The kernel with every asynchronous load made explicit: barriers, phases, elected threads.
+    """Make every asynchronous load of the kernel explicit: barriers, phases, elected threads.
 
-    Marked tensors become pipelines, other loads into shared memory take the simple synchronous form.
+    Marked tensors become pipelines; other loads into shared memory take the simple synchronous form.
     ``warp_specialised`` adds a warpgroup that only loads; the kernel's own threads then only compute.
 
     Raises:
@@ -88,7 +88,7 @@ def _check_source(kernel: LoopKernel) -> None:
 
 
 def _check_new_names(source: LoopKernel, rewritten: LoopKernel) -> None:
-    """What the rewrite names itself must not be taken."""
+    """Check that the kernel does not use names that the rewrite introduces."""
     taken = set(declared_names(source))
     for stmt in walk(rewritten.body):
         name = stmt.name if isinstance(stmt, AllocBarrier) else stmt.var if isinstance(stmt, Let) else None
@@ -111,7 +111,7 @@ def _statement(rings: Rings, stmt: Stmt) -> tuple[Stmt, ...]:
     rooted = tuple(b for b in inside if b.nest.root == stmt)
     if not rooted:
         return (_step(rings, stmt),)
-    # A body that holds further loads ahead is not written twice.
+    # A body that contains other rings' loads is not duplicated.
     single = all(b.nest.loops == (stmt,) for b in inside)
     pipeline = _peeled(rings, stmt, rooted) if single else _carried(rings, stmt)
     return (
@@ -124,7 +124,7 @@ def _statement(rings: Rings, stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def _prologue(rooted: tuple[Buffered, ...], var: str) -> tuple[Stmt, ...]:
-    """Issue the first steps; rings of equal nest and distance in one loop."""
+    """Issue the first steps; rings of equal nest and prefetch distance share one loop."""
     groups: dict[tuple[Index, int], list[Buffered]] = {}
     for b in rooted:
         groups.setdefault((b.nest.steps, b.ring.prefetch), []).append(b)
@@ -142,7 +142,7 @@ def _prologue(rooted: tuple[Buffered, ...], var: str) -> tuple[Stmt, ...]:
 
 
 def _peeled(rings: Rings, loop: For, rooted: tuple[Buffered, ...]) -> tuple[Stmt, ...]:
-    """One loop: main, where every ring issues, and an epilogue, where those issue whose distance is shorter."""
+    """Rewrite one loop: a main part, where every ring issues, and an epilogue, where shorter distances still issue."""
     farthest = max(b.ring.prefetch for b in rooted)
     body = _body(rings, loop.body)
     step = Var(loop.var)
@@ -157,12 +157,12 @@ def _peeled(rings: Rings, loop: For, rooted: tuple[Buffered, ...]) -> tuple[Stmt
 
 
 def _carried(rings: Rings, loop: For) -> tuple[Stmt, ...]:
-    """A nest: one copy of its loops; the last steps, which issue nothing, are its epilogue."""
+    """Rewrite a nest: one copy of its loops; the last steps, which issue nothing, are its epilogue."""
     return (Section("main, epilogue in its last steps", (_step(rings, loop),)),)
 
 
 def _step(rings: Rings, loop: For) -> For:
-    """``loop`` where each ring loaded directly in it issues ahead, and its threads synchronise at the end of a step."""
+    """Rewrite ``loop`` so that each ring loaded directly in it issues ahead and threads synchronise after each step."""
     here = rings.directly_in(loop)
     issues = tuple(stmt for b in here for stmt in _issue_ahead(b))
     sync = (Sync(),) if here else ()

@@ -1,13 +1,13 @@
-"""Thread predicates: who executes which statement of a rewritten kernel, derived from what the statement does.
+"""Thread predicates: the threads that execute each statement of a rewritten kernel, derived from its effects.
 
-    one thread          initialises and invalidates barriers, expects bytes and issues bulk copies, of which each
+    one thread          initialises and invalidates barriers, expects bytes and issues bulk copies, each of which
                         counts once
     one of each warp    arrives on a barrier that counts as many arrivals as its scope has warps
     all                 everything else
 
-A loader with nothing but bulk copies to issue is one thread altogether. Otherwise a wait of a loader goes with what it
-guards: were all to wait where one goes on, the barrier could run two phases ahead of a warp that is late, which would
-then wait for ever.
+A loader that only issues bulk copies is a single thread. Otherwise a loader's wait is executed by the threads that
+execute the statement it guards. If all threads waited where one continues, the barrier could run two phases ahead of a
+late warp, which would then wait for ever.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from interlace.loops.ir.traverse import walk
 
 
 def elect(kernel: LoopKernel) -> LoopKernel:
-    """``kernel`` with its predicates."""
+    """Add thread predicates to ``kernel``."""
     counts = {s.name: s.count for s in walk(kernel.body) if isinstance(s, InitBarrier)}
     return replace(kernel, body=_elected(kernel.body, kernel.block_threads, counts, loader=False))
 
 
 def _elected(body: tuple[Stmt, ...], threads: int, counts: dict[str, int], *, loader: bool) -> tuple[Stmt, ...]:
-    """The statements of a scope of ``threads`` threads, neighbours that the same threads execute together."""
+    """Add predicates to a scope of ``threads`` threads; adjacent statements of the same threads are grouped."""
     who: list[Per | None] = []
     for stmt in reversed(body):
         guards = loader and isinstance(stmt, WaitParity) and bool(who) and who[-1] is Per.SCOPE

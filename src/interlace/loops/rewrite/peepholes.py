@@ -1,8 +1,8 @@
-"""Where an emitted kernel may wait less than its IR says, because nothing can tell.
+"""Peepholes: places where an emitted kernel may wait less than its IR specifies without observable difference.
 
-    reductions      threads combine what each of them has once after a loop instead of at every step
+    reductions      threads combine their partial results once after a loop instead of at every step
     products        a consumer releases the stages of a matmul one step later, so that two products are in flight
-    stores by TMA   are awaited when their slot of the ring is loaded anew, not at once; of a shared ring, a step later
+    TMA stores      are awaited when their slot of the ring is loaded again, not at once; of a shared ring, a step later
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
 
 
 def hoisted(loop: For) -> tuple[Reduce, ...]:
-    """Reductions that threads may combine once after the loop: nothing in it reads or writes what they reduce to."""
+    """Return reductions that threads may combine once after the loop: nothing else in it touches their result."""
     found: dict[str, Reduce] = {}
     for stmt in walk(loop.body):
         if isinstance(stmt, Reduce) and stmt.dst.tensor not in found:
@@ -51,10 +51,10 @@ def hoisted(loop: For) -> tuple[Reduce, ...]:
 
 
 def overlapping_product(kernel: LoopKernel, loop: For) -> Matmul | None:
-    """The matmul of a loop of which two may be in flight, if stages are released a step late; None without one.
+    """Return the matmul of a loop that may have two in flight if stages are released a step late, or None.
 
-    There is one in it, whose sums nothing else in the loop touches, and nothing but it reads its operands, which are
-    rings of two stages or more.
+    The loop must contain exactly one matmul. Nothing else in the loop touches its accumulator, only the matmul reads
+    its operands, and these are rings of two stages or more.
     """
     products = [s for s in loop.body if isinstance(s, Matmul)]
     if len(products) != 1 or not kernel.loader_threads:
@@ -69,7 +69,7 @@ def overlapping_product(kernel: LoopKernel, loop: For) -> Matmul | None:
 
 
 def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
-    """Barriers whose arrival may come a step late, so that two matrix products are in flight."""
+    """Return barriers whose arrival may come a step late, so that two matrix products are in flight."""
     product = overlapping_product(kernel, loop)
     if product is None:
         return ()
@@ -79,9 +79,10 @@ def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
 
 
 def overlapping_store(loop: For) -> Store | None:
-    """The store by TMA of a loop of which two may be in flight, if shared stages are handed back a step late.
+    """Return the TMA store of a loop that may have two in flight if shared stages are released a step late.
 
-    There is one in it, directly, of a tile of its step's stage, and neither a product nor stages of an inner loop.
+    The loop must directly contain exactly one, of a tile of its step's stage. It must contain neither a matrix product
+    nor stages of an inner loop.
     """
     stages = [s for s in walk(loop.body) if isinstance(s, NextStage)]
     stores = [s for s in walk(loop.body) if isinstance(s, Store) and s.by is Copy.TMA]
@@ -92,15 +93,15 @@ def overlapping_store(loop: For) -> Store | None:
 
 
 def filled_by_tma(kernel: LoopKernel, tile: str) -> bool:
-    """Whether nothing but bulk copies writes a tile, so that a store of it by TMA needs no fence."""
+    """Return True if only bulk copies write a tile, so that a TMA store of it needs no proxy fence."""
     writers = (s for s in walk(kernel.body) if (box := written(s)) is not None and box.tensor == tile)
     return all(isinstance(s, Load) and s.by is Copy.TMA for s in writers)
 
 
 def deferred_stores(kernel: LoopKernel) -> frozenset[Store]:
-    """The one store by TMA, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
+    """Return the one TMA store, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
 
-    The thread that stores issues the loads too, so it may wait there: before a load, for the stores out of its slot.
+    The storing thread also issues the loads, so it can wait before a load for the stores from that load's slot.
     """
     stores = {s for s in walk(kernel.body) if isinstance(s, Store) and s.by is Copy.TMA}
     if len(stores) != 1 or kernel.loader_threads:
@@ -115,7 +116,7 @@ def deferred_stores(kernel: LoopKernel) -> frozenset[Store]:
 
 
 def pending_stores(kernel: LoopKernel, load: Load, store: Store) -> int | None:
-    """Stores that need not have been read when ``load`` begins; None if it does not fill the ring that they empty.
+    """Return how many stores may still be unread when ``load`` begins; None if it fills another ring.
 
     Worked example, 4 stages, prefetch 2: at step 6 the load is of step 8, into the slot of step 4. Steps 0 to 5 have
     been stored; all but the newest one must have been read: ``4 - 1 - 2``.

@@ -1,8 +1,8 @@
 """One circular buffer during the rewrite: the names of its barriers, and the statements that fill and await a stage.
 
-Worked example, four stages: step 9 uses slot ``9 % 4 = 1`` for the third time (rounds 0, 1, 2). Its full barrier is
-waited for with parity ``9 // 4 % 2 = 0``. A loader that runs on its own first waits until the slot's round before
-was released: parity ``(9 // 4 + 1) % 2 = 1`` of the empty barrier, which passes at once in round 0.
+Worked example, four stages: step 9 uses slot ``9 % 4 = 1`` for the third time (rounds 0, 1, 2). The wait on its full
+barrier has parity ``9 // 4 % 2 = 0``. A separate loader first waits until the slot's previous round was released:
+parity ``(9 // 4 + 1) % 2 = 1`` of the empty barrier, which passes at once in round 0.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ class Buffered:
 
     @property
     def full(self) -> str:
-        """Barriers that say that a stage has arrived."""
+        """Name of the barriers that signal that a stage has arrived."""
         return f"{self.ring.tensor}_full"
 
     @property
     def empty(self) -> str:
-        """Barriers that say that all consumers have released a stage; of a warp-specialised block."""
+        """Name of the barriers that signal that all consumers have released a stage; warp-specialised blocks only."""
         return f"{self.ring.tensor}_empty"
 
     def slot(self, flat: Index) -> Index:
-        """Where step ``flat`` lies in the ring."""
+        """Return the slot of step ``flat`` in the ring."""
         return flat % self.ring.stages
 
     def parity(self, flat: Index) -> Index:
-        """Parity of the phase that step ``flat`` completes."""
+        """Return the parity of the phase that step ``flat`` completes."""
         return flat // self.ring.stages % 2
 
     @property
     def by_tma(self) -> bool:
-        """Whether one thread fills a stage by a bulk copy, or all loading threads together."""
+        """True if one thread fills a stage by a bulk copy, False if all loading threads fill it together."""
         return self.load.by is Copy.TMA
 
     def open(self, loading_threads: int, releasing_threads: int = 0) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
-        """Declarations and initialisations of the barriers; ``releasing_threads`` if there are empty ones.
+        """Return declarations and initialisations of the barriers; ``releasing_threads`` if there are empty ones.
 
-        One arrival of each warp, its lanes having met, is enough to release a stage. Where threads fill the stage, each
-        reader arrives for itself: race checkers of the CUDA tools follow a barrier from thread to thread, but no
+        One arrival per warp, after its lanes have converged, is enough to release a stage. Where threads fill the
+        stage, each reader arrives itself: CUDA race checkers track a barrier from thread to thread, but not through a
         warp's sync.
         """
         slots = self.ring.stages
@@ -78,14 +78,14 @@ class Buffered:
         return tuple(declared), tuple(initialised)
 
     def close(self, *, empty: bool = False) -> tuple[Stmt, ...]:
-        """The end of the barriers' lifetimes."""
+        """Return the statements that end the barriers' lifetimes."""
         return (Invalidate(self.full), Invalidate(self.empty)) if empty else (Invalidate(self.full),)
 
     def issue(self, flat: Index) -> tuple[Stmt, ...]:
         """Start the load of step ``flat`` and arrive on its full barrier."""
         slot = self.slot(flat)
         barrier = BarrierSlot(self.full, slot)
-        # At the current step the loop variables stand as they are, which reads better than their recomputation.
+        # At the current step the loop variables stay as they are: more readable than recomputing them.
         by = {} if flat == self.nest.flat else self.nest.variables(flat)
         load = replace(self.load, src=substitute_box(self.load.src, by), dst=replace(self.load.dst, slot=slot))
         match self.load.by:
@@ -105,5 +105,5 @@ class Buffered:
         return WaitParity(BarrierSlot(self.empty, self.slot(flat)), (flat // self.ring.stages + Const(1)) % 2)
 
     def release(self, flat: Index) -> Stmt:
-        """Arrivals that say that the consumers are done with step ``flat``."""
+        """Return the arrivals that signal that the consumers are done with step ``flat``."""
         return Arrive(BarrierSlot(self.empty, self.slot(flat)))

@@ -1,4 +1,4 @@
-"""The form for the one launch: tiles come through the ring of stages that all ops of a launch share.
+"""The form for the megakernel: tiles come through the ring of stages that all ops of a launch share.
 
     loads ahead                 loads behind                consumers
     for each step:              for each step:              for each step:
@@ -6,12 +6,11 @@
       load what no op writes      load the rest               body
       stage done                  stage done                  stage done
 
-A stage holds all tiles that TMA loads in one step of a loop, whatever marks say of depth: the ring is as deep as the
-launch has room for. It is handed back behind the last statement of the step that touches one of them. No step is
-numbered, so no role knows where in the ring it is but by going on from stage to stage, from item to item; what lets
-that go well is that all three take the same stages, in the same loops under the same conditions, which ``check_steps``
-holds them to. That nothing else is amiss is the proof of the warp-specialised form (``proof``), whose split of the
-loops is this one.
+A stage holds all tiles that TMA loads in one step of a loop. Marked depths are ignored: the ring is as deep as the
+launch has room for. A stage is released after the last statement of the step that touches one of its tiles. Steps are
+not numbered, so each role tracks its position in the ring only by advancing from stage to stage and item to item. This
+is correct if all three roles take the same stages, in the same loops under the same conditions, which ``check_steps``
+verifies. The proof of the warp-specialised form (``proof``), which splits the loops in the same way, covers the rest.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from interlace.loops.rewrite.body import Rings
 from interlace.loops.rewrite.circular import circular_buffer
 from interlace.loops.rules.check import check_kernel, check_ring
 
-_LEAST_STAGES = 2  # of a ring through which a product may be under way while the next one begins
-#: Sections of what one block does.
+_LEAST_STAGES = 2  # minimum stages of a ring for one product to be in flight while the next one begins
+#: Sections of the code of one block.
 AHEAD, BEHIND, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
 
 
 def mark_loads(kernel: LoopKernel) -> LoopKernel:
-    """A source kernel with marks for all tiles that TMA loads, so that two steps may be under way.
+    """Mark all tiles that TMA loads, so that two steps may be in flight.
 
     Raises:
         PipelineError: a tile that no ring can hold; see ``circular.circular_buffer``.
@@ -58,10 +57,10 @@ def mark_loads(kernel: LoopKernel) -> LoopKernel:
 
 
 def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ()) -> LoopKernel:
-    """What each role of the one launch does of a source kernel: three sections in its block loops.
+    """Split a source kernel into the roles of the megakernel: three sections in its block loops.
 
     Args:
-        ahead: global tensors that are loaded before what the item waits for.
+        ahead: global tensors that are loaded before the item's dependency wait.
 
     Raises:
         PipelineError: a rule is broken, see ``check``; or a tile that TMA loads is held while an inner loop takes
@@ -89,7 +88,7 @@ def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ())
 
 
 def check_steps(name: str, *roles: tuple[Stmt, ...]) -> None:
-    """Checks that roles take the same stages whatever the extents are: their loops and conditions are the same.
+    """Check that roles take the same stages for all extents: their loops and conditions are the same.
 
     Raises:
         StepHazard: they are not.
@@ -100,7 +99,7 @@ def check_steps(name: str, *roles: tuple[Stmt, ...]) -> None:
 
 
 def _steps(body: tuple[Stmt, ...]) -> Iterator[object]:
-    """Stages, and what stands around them."""
+    """Yield stage statements and their enclosing statements."""
     for stmt in body:
         if isinstance(stmt, NextStage | DoneStage):
             yield stmt
@@ -120,12 +119,12 @@ def _check_load(kernel: LoopKernel, load: Load, *, marked: bool) -> None:
 
 
 def _in_step(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Load, ...]:
-    """Loads of marked tiles directly in the body of a loop: those of one stage."""
+    """Return the loads of marked tiles directly in the body of a loop: those of one stage."""
     return tuple(s for s in body if isinstance(s, Load) and s.dst.tensor in tiles)
 
 
 def _held(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
-    """The first and the last statement of a body between which its stage is held; (-1, -1) without one."""
+    """Return the first and last statement of a body between which its stage is held; (-1, -1) without one."""
     here = {load.dst.tensor for load in _in_step(body, tiles)}
     touched = [n for n, stmt in enumerate(body) if here & {box.tensor for s in walk((stmt,)) for box in boxes(s)}]
     if not touched:
@@ -141,7 +140,7 @@ def _held(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
 
 
 def _loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mine: bool) -> tuple[Stmt, ...]:
-    """A loader's part: ``mine``, of tensors in ``ahead``, else of all others."""
+    """Return a loader's part: with ``mine``, the loads of tensors in ``ahead``, else all others."""
     out: list[Stmt] = []
     here, (first, _) = _in_step(body, tiles), _held(body, tiles)
     for n, stmt in enumerate(body):
@@ -154,7 +153,7 @@ def _loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mi
 
 
 def _uses(plain: Rings, body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Stmt, ...]:
-    """The consumers' part: everything but these loads, the first of which becomes a wait for their stage."""
+    """Return the consumers' part: all but these loads, the first of which becomes a wait for their stage."""
     out: list[Stmt] = []
     here, (first, last) = _in_step(body, tiles), _held(body, tiles)
     for n, stmt in enumerate(body):

@@ -6,9 +6,9 @@
         round before (passes in round 0)       body
       expect bytes on full{slot}, load         arrive empty{slot}: one thread of each warp
 
-Both walk the same loops and number the steps alike, so that slots and parities agree. Registers move from the loader
-to the consumers (setmaxnreg): a thread of 384 begins with 168, so with two consumer warpgroups and 40 registers for
-each loading thread, 232 remain for each consumer.
+Both execute the same loops and number the steps alike, so that slots and parities agree. Registers move from the loader
+to the consumers (setmaxnreg): each thread of a 384-thread block begins with 168. With two consumer warpgroups and 40
+registers per loading thread, 232 remain per consumer thread.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from interlace.loops.rewrite.body import Rings, close_barriers, names_before, na
 
 
 def specialise(kernel: LoopKernel, rings: Rings) -> LoopKernel:
-    """``kernel`` with loader and consumers as roles.
+    """Split ``kernel`` into loader and consumer roles.
 
     Raises:
-        PipelineError: no circular buffer, or threads that are no whole warpgroups or leave none for the loader.
+        PipelineError: no circular buffer, or threads that are not whole warpgroups or leave none for the loader.
         ScopeError: a circular buffer whose steps cannot be numbered from the start of the block.
     """
     groups = kernel.threads // WARPGROUP
@@ -83,7 +83,7 @@ def _inside_blocks(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], gro
 
 
 def _loads(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The loader's part: loops around circular loads, and these."""
+    """Return the loader's part: circular loads and the loops around them."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For) and rings.within(stmt.body):
@@ -97,7 +97,7 @@ def _loads(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _uses(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The consumers' part: everything but circular loads, which become waits, with a release at the end of a step."""
+    """Return the consumers' part: circular loads become waits, with a release at the end of a step; the rest stays."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
