@@ -1,9 +1,9 @@
-"""Kernels as plain loops over tiles, and the compiler pass that makes TMA and mbarrier pipelines of them.
+"""Kernels as plain loops over tiles, and the compiler pass that lowers them to TMA and mbarrier pipelines.
 
-What users write stands in ``frontend``, on the statements of ``ir`` under the rules of ``rules``; ``rewrite`` makes
-loops that load ahead, ``meaning`` says what a kernel computes before and after, ``proof`` shows that nothing can race
-or hang, ``cuda`` writes CUDA C++, compiles and launches it, and ``ops`` makes ops of a graph. The names below are what
-a user needs of them.
+``frontend`` is the user interface, on the statements of ``ir`` under the rules of ``rules``. ``rewrite`` produces loops
+that load ahead. ``meaning`` interprets a kernel before and after the rewrite, and ``proof`` shows that nothing can race
+or hang. ``cuda`` writes CUDA C++, compiles and launches it, and ``ops`` makes graph ops. The names below are the public
+API.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a kernel computes and what its loops do, in NumPy, before and after the rewrite."""
+"""Semantics of kernels in NumPy before and after the rewrite: results, and the steps of their loops."""

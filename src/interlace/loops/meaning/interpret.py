@@ -1,9 +1,9 @@
-"""What a kernel means, in NumPy, before and after the rewrite.
+"""Interpreter of kernels in NumPy, before and after the rewrite.
 
 Blocks run one after another, each with fresh shared memory and registers full of NaN. All threads of a scope are one
-coroutine; iterations of a loop over threads come in any order. A rewritten kernel runs its barriers: an asynchronous
+coroutine; iterations of a loop over threads come in any order. A rewritten kernel runs its barriers. An asynchronous
 copy turns its destination into NaN when it is issued and lands at some later moment, at the latest when nothing else
-can go on; loader and consumers take turns. The seed picks order and moments. A wait that cannot end is a
+can advance. Loader and consumers alternate. The seed determines order and moments. A wait that cannot end raises
 ``BarrierError``.
 
 Arithmetic is fp32; writes round to the dtype of their destination.
@@ -60,16 +60,16 @@ from interlace.loops.meaning.arithmetic import OPERATIONS, Floats
 from interlace.loops.meaning.mbarrier import MBarrier
 from interlace.loops.rules.check import check_sizes
 
-#: A coroutine; it yields what it waits for while it is blocked.
+#: A coroutine; while blocked, it yields a description of what it waits for.
 Task = Generator[str, None, None]
 
 
 def interpret(
     kernel: LoopKernel, inputs: Mapping[str, npt.ArrayLike], sizes: Mapping[str, int] | None = None, *, seed: int = 0
 ) -> dict[str, Floats]:
-    """Runs ``kernel`` and returns its outputs, NaN where nothing was written.
+    """Run ``kernel`` and return its outputs, NaN where nothing was written.
 
-    Extents that are the shape of an input need not be in ``sizes``.
+    Extents that follow from the shape of an input may be missing from ``sizes``.
 
     Raises:
         PipelineError: an input is missing or of another shape, or extents break a rule; a box reaches over the end of
@@ -101,12 +101,12 @@ def interpret(
 def interpret_block(
     kernel: LoopKernel, values: Mapping[str, int], memory: Mapping[str, Floats], origins: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Runs one block.
+    """Run one block.
 
     Args:
-        values: of the block loops' variables and of the run-time extents.
-        memory: of every global tensor the part that the block touches; outputs are written in place.
-        origins: where those parts begin.
+        values: values of the block loops' variables and of the run-time extents.
+        memory: the part of every global tensor that the block touches; outputs are written in place.
+        origins: origins of those parts.
     """
     with np.errstate(all="ignore"):
         _run_block(kernel, values, memory, Random(0), origins)
@@ -135,7 +135,7 @@ def _run_block(
 
 @dataclass
 class _Copy:
-    """A copy under way: the writes it will make, and what its landing does to a barrier."""
+    """A copy in flight: its pending writes, and the effect of its completion on a barrier."""
 
     writes: list[tuple[Box, dict[str, int], Floats]]
     barrier: tuple[str, int]
@@ -144,7 +144,7 @@ class _Copy:
 
 
 class _ThreadBlock:
-    """One block: its shared memory, registers, barriers, and copies under way."""
+    """One block: its shared memory, registers, barriers, and copies in flight."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _ThreadBlock:
         self.claims: dict[str, npt.NDArray[np.int64]] = {}  # by tensor, which of its iterations wrote each element
 
     def drive(self, tasks: list[Task]) -> None:
-        """Run coroutines to their ends, in an order drawn at random."""
+        """Run coroutines to completion in a random order."""
         while tasks:
             before, blocked = self.events, []
             for task in self.random.sample(tasks, len(tasks)):
@@ -186,12 +186,12 @@ class _ThreadBlock:
                 self._land()
 
     def finish(self) -> None:
-        """The end of the block: what is still under way would write into memory that others use."""
+        """End the block; copies still in flight would write into memory that others use."""
         if self.copies or self.uncommitted:
             raise BarrierError(f"kernel {self.kernel.name!r}: a block ends while copies are under way; wait for them")
 
     def run(self, body: tuple[Stmt, ...], env: dict[str, int], threads: int) -> Task:
-        """The statements of one scope of ``threads`` threads."""
+        """Run the statements of one scope of ``threads`` threads."""
         position = 0
         while position < len(body):
             stmt = body[position]
@@ -226,7 +226,7 @@ class _ThreadBlock:
                     self._step(stmt, env, threads)
 
     def _over_threads(self, loop: For, env: dict[str, int]) -> Task:
-        """Iterations in an order drawn at random, each by one thread; none writes what another wrote."""
+        """Run iterations in a random order, one thread each; no iteration may write another's elements."""
         order = list(range(evaluate(loop.start, env), evaluate(loop.stop, env)))
         self.random.shuffle(order)
         self.claims = {}
@@ -237,7 +237,7 @@ class _ThreadBlock:
         self.iteration = None
 
     def _step(self, stmt: Stmt, env: dict[str, int], threads: int) -> None:
-        """A statement that never blocks."""
+        """Execute a statement that never blocks."""
         match stmt:
             case Let():
                 env[stmt.var] = evaluate(stmt.value, env)
@@ -292,7 +292,7 @@ class _ThreadBlock:
         self.copies.append(_Copy([write], self._slot(stmt.barrier, env), nbytes, 0))
 
     def _land(self) -> None:
-        """One copy under way, drawn at random, writes its data and tells its barrier."""
+        """Complete one random copy in flight: write its data and update its barrier."""
         copy = self.copies.pop(self.random.randrange(len(self.copies)))
         for box, env, values in copy.writes:
             self._write(box, env, values)
@@ -333,7 +333,7 @@ class _ThreadBlock:
         return OPERATIONS[value.op](*(self._value(a, env, shape) for a in value.args))
 
     def _view(self, box: Box, env: dict[str, int]) -> tuple[Floats, tuple[slice, ...], tuple[slice, ...]]:
-        """The array, the part of it that the box covers, and that part within the box."""
+        """Return the array, the part of it that the box covers, and that part within the box."""
         array = self.memory[box.tensor]
         tile = self.tensors[box.tensor].memory is not Memory.GLOBAL
         if tile:
@@ -371,7 +371,7 @@ class _ThreadBlock:
     def _claim(
         self, name: str, shape: tuple[int, ...], there: tuple[slice, ...], loop: str, iteration: int
     ) -> None:
-        """What an iteration of a loop over threads writes is its own."""
+        """Check that no other iteration of a loop over threads wrote these elements, and claim them."""
         if name not in self.claims:
             self.claims[name] = np.full(shape, -1, np.int64)
         claimed = self.claims[name][there]

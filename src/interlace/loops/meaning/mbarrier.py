@@ -1,8 +1,8 @@
-"""An mbarrier as a value: what its operations do to phase, pending arrivals and pending bytes.
+"""An mbarrier as a value: the effect of its operations on phase, pending arrivals and pending bytes.
 
-The semantics are those of the PTX ISA (section mbarrier): a phase completes when no arrival and no byte is pending;
-then the next begins with the full count of arrivals. Waiting for a parity passes if the phase of that parity is the
-one before the current.
+The semantics are those of the PTX ISA (section mbarrier). A phase completes when no arrival and no byte is pending;
+then the next begins with the full count of arrivals. A wait for a parity passes if the phase before the current one
+has that parity.
 
 Worked example, count 1:            phase  pending  bytes
     init                            0      1        0      wait parity 1 passes, wait parity 0 blocks
@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 
 class MBarrier(NamedTuple):
-    """One barrier; every operation returns the barrier after it.
+    """One barrier; every operation returns its new state.
 
     Attributes:
-        needed: arrivals that a phase needs.
+        needed: arrivals that complete a phase.
         phase: number of the current phase, from 0.
-        pending: arrivals that it still needs; negative after too many.
+        pending: arrivals still missing in the current phase; negative after too many.
         bytes: bytes expected and not yet copied; negative if copies came first.
     """
 
@@ -32,24 +32,24 @@ class MBarrier(NamedTuple):
 
     @staticmethod
     def fresh(count: int) -> MBarrier:
-        """After initialisation."""
+        """Return the state after initialisation."""
         return MBarrier(count, 0, count, 0)
 
     def arrive(self, arrivals: int, expect_bytes: int = 0) -> MBarrier:
-        """``expect_bytes`` become pending, then ``arrivals`` arrive."""
+        """Add ``expect_bytes`` to the pending bytes, then count ``arrivals``."""
         return self._next(self.pending - arrivals, self.bytes + expect_bytes)
 
     def complete(self, copied_bytes: int) -> MBarrier:
-        """A bulk copy has written its bytes."""
+        """Count the bytes that a bulk copy has written."""
         return self._next(self.pending, self.bytes - copied_bytes)
 
     def passes(self, parity: int) -> bool:
-        """Whether a wait for ``parity`` ends now."""
+        """Return True if a wait for ``parity`` passes now."""
         return self.phase % 2 != parity
 
     @property
     def idle(self) -> bool:
-        """Nothing of the current phase has happened yet."""
+        """True if no event of the current phase has happened yet."""
         return self.pending == self.needed and self.bytes == 0
 
     def _next(self, pending: int, left_bytes: int) -> MBarrier:

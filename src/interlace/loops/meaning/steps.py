@@ -1,8 +1,8 @@
-"""What the loops of a source kernel do in one block, step by step: a rewritten kernel must do that and nothing else.
+"""The work of a source kernel's loops in one block, step by step; a rewritten kernel must do exactly this work.
 
-The loops run once, in order. Every *instance* of a statement (with the values of the loop variables around it) gets a
-number, and so does what a tile holds after a load or a statement, its *content*. Numbers count from 1 in the order of
-appearance, so that blocks that do the same, wherever in the tensors, get the same ones; 0 is what nobody wrote.
+The loops run once, in order. Every *instance* of a statement (with the values of the enclosing loop variables) gets a
+number, and so does each *content*, the data in a tile after a load or a statement. Numbers count from 1 in the order of
+appearance, so blocks that differ only in tensor offsets get the same ones; 0 stands for unwritten data.
 
 Worked example, ``for i in 2: load s from x[i * 64]; store y[i * 64] from s``:
 
@@ -25,14 +25,14 @@ from interlace.loops.ir.traverse import boxes, map_boxes, read, walk, written
 from interlace.loops.ir.values import Box
 
 Env = dict[str, int]
-#: The loops around a statement, by variable and value.
+#: The enclosing loops of a statement, by variable and value.
 At = tuple[tuple[str, int], ...]
 #: Loads of a tile: its name, and whether they are bulk copies.
 Loads = tuple[str, bool]
 
 
 class Numbers:
-    """Numbers of instances and contents, and what they stand for."""
+    """Numbers of instances and contents, and the objects that they represent."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -42,30 +42,30 @@ class Numbers:
         self._known: dict[int, tuple[Stmt, int]] = {}
 
     def instance(self, stmt: Stmt, at: At) -> int:
-        """A statement, whatever slots its boxes are in, with the loops around it."""
+        """Return the number of a statement with its enclosing loops, whatever slots its boxes are in."""
         return self._number(("does", self._statement(stmt), at), lambda: f"{_say(stmt)}{_where(at)}")
 
     def loaded(self, tensor: str, origin: tuple[int, ...]) -> int:
-        """The content of a tile that was loaded from there."""
+        """Return the content of a tile that was loaded from this location."""
         return self._number(("holds", tensor, origin), lambda: f"{tensor!r} at {origin}")
 
     def written(self, instance: int, occurrence: int) -> int:
-        """The content of a tile that an instance wrote, for the ``occurrence``-th time."""
+        """Return the content of a tile that an instance wrote, for the ``occurrence``-th time."""
         return self._number(("wrote", instance, occurrence), lambda: self.say(instance))
 
     def after(self, before: int, content: int, *, whole: bool) -> int:
-        """The content of a tile that held ``before`` once all or a part of it is written."""
+        """Return the content of a tile that held ``before`` after all or a part of it is written."""
         if whole:
             return content
         return self._number(("part", before, content), lambda: self.say(content))
 
     def latest(self, content: int) -> int:
-        """What was written last, of a content that is made of parts."""
+        """Return the part written last of a content that consists of parts, else the content itself."""
         key = self._keys[content - 1] if content else None
         return key[2] if isinstance(key, tuple) and key[0] == "part" else content
 
     def say(self, number: int) -> str:
-        """An instance or a content in words."""
+        """Return a description of an instance or a content."""
         return self._texts[number - 1] if number else "nothing"
 
     def _number(self, key: Hashable, text: Callable[[], str]) -> int:
@@ -86,14 +86,14 @@ class Numbers:
 
 @dataclass
 class Steps:
-    """One block of a source kernel.
+    """The work of one block of a source kernel.
 
     Attributes:
-        loops: variables of its loops, by which instances are told apart.
+        loops: variables of its loops, which distinguish instances.
         work: every instance in order, of all statements but loads into shared memory.
         loads: the contents that tiles are loaded with, in order.
-        reads: for each instance, each time that it is done, what the boxes in shared memory hold that it reads.
-        reached: statements that were executed, those in loops over threads with them.
+        reads: for each execution of each instance, the contents of the shared-memory boxes that it reads.
+        reached: statements that were executed, including those in loops over threads.
     """
 
     numbers: Numbers
@@ -105,10 +105,10 @@ class Steps:
 
 
 def follow(source: LoopKernel, env: Mapping[str, int]) -> Steps:
-    """Runs one block of ``source``; ``env`` has the run-time extents and the block loops' variables.
+    """Run one block of ``source``; ``env`` has the run-time extents and the block loops' variables.
 
     Raises:
-        PipelineError: an extent leaves a divisor below 1.
+        PipelineError: an extent makes a divisor less than 1.
     """
     _, body = block_loops(source)
     loops = frozenset(s.var for s in walk(body) if isinstance(s, For))
@@ -162,25 +162,25 @@ class _Run:
 
 
 def is_done(stmt: Stmt, env: Env) -> bool:
-    """Whether a statement is executed at all: a loop over threads without iterations is not."""
+    """Return True if a statement is executed at all: a loop over threads without iterations is not."""
     return not isinstance(stmt, For) or value_of(stmt.start, env) < value_of(stmt.stop, env)
 
 
 def shared_reads(stmt: Stmt, shared: Mapping[str, object]) -> Iterator[Box]:
-    """The boxes in shared memory that a statement reads; those of a loop over threads as a whole, conditions met."""
+    """Return the shared-memory boxes that a statement reads; a loop over threads counts as a whole, conditions met."""
     return (box for inner in walk((stmt,)) for box in read(inner) if box.tensor in shared)
 
 
 def shared_writes(stmt: Stmt, shared: Mapping[str, object]) -> Iterator[Box]:
-    """The boxes in shared memory that it writes."""
+    """Return the shared-memory boxes that a statement writes."""
     return (box for inner in walk((stmt,)) if (box := written(inner)) is not None and box.tensor in shared)
 
 
 def value_of(index: Index, env: Env) -> int:
-    """The value of an index.
+    """Return the value of an index.
 
     Raises:
-        UnknownHazard: it has a variable that nothing defines here.
+        UnknownHazard: a variable of the index is not defined.
     """
     try:
         return evaluate(index, env)
@@ -190,17 +190,17 @@ def value_of(index: Index, env: Env) -> int:
 
 
 def is_met(condition: Less, env: Env) -> bool:
-    """Whether a condition is true; raises as ``value_of`` does."""
+    """Return True if a condition holds; raises as ``value_of`` does."""
     return value_of(condition.left, env) < value_of(condition.right, env)
 
 
 def origin_of(box: Box, env: Env) -> tuple[int, ...]:
-    """Where a box begins; raises as ``value_of`` does."""
+    """Return the origin of a box; raises as ``value_of`` does."""
     return tuple(value_of(o, env) for o in box.origin)
 
 
 def _anywhere(stmt: Stmt) -> Stmt:
-    """The statement without slots."""
+    """Return the statement without slots."""
     if isinstance(stmt, Block):
         return replace(stmt, body=tuple(map(_anywhere, stmt.body)))
     return map_boxes(stmt, lambda box: replace(box, slot=None))
