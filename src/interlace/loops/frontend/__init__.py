@@ -1,1 +1,1 @@
-"""Writing kernels as plain loops."""
+"""Front end: builder and example library for kernels as plain loops."""

@@ -1,4 +1,4 @@
-"""Writing kernels as plain loops.
+"""Builder of kernels as plain loops.
 
     k = Builder("scale", threads=128)
     n = k.symbol("n")
@@ -10,7 +10,7 @@
         k.assign(y.at(at), 2 * tile)
     kernel = circular_buffer(k.kernel(), "tile", stages=4)
 
-There is not one barrier in it: whatever an asynchronous load needs, the rewrite puts there.
+The kernel contains no barriers: the rewrite inserts everything that an asynchronous load needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from interlace.loops.rules.check import check_kernel
 
 
 class Handle(Arithmetic):
-    """A tensor under construction; in an expression it stands for all of its elements."""
+    """A tensor under construction; in an expression it represents all of its elements."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -54,13 +54,13 @@ class Handle(Arithmetic):
         return Read(self.box())
 
     def box(self) -> Box:
-        """The whole tile; of a shared or register tensor."""
+        """Return the box of the whole tile of a shared or register tensor."""
         if self.tensor.memory is Memory.GLOBAL:
             raise PipelineError(f"tensor {self.tensor.name!r} is global; say which box of it: .at(origin, shape=...)")
         return Box(self.tensor.name, (Const(0),) * len(self.tensor.shape), self.tensor.tile)
 
     def at(self, *origin: IndexLike, shape: tuple[int, ...] = ()) -> Box:
-        """The box that begins at ``origin``; without a shape it takes that of the other side of its copy."""
+        """Return the box that begins at ``origin``; without a shape it takes that of the other side of its copy."""
         if len(origin) != len(self.tensor.shape):
             raise PipelineError(
                 f"tensor {self.tensor.name!r} has {len(self.tensor.shape)} dimensions, "
@@ -73,7 +73,7 @@ Place = Handle | Box
 
 
 class Builder:
-    """Collects the statements of one kernel. ``threads`` is a multiple of 32."""
+    """Collector of the statements of one kernel. ``threads`` is a multiple of 32."""
 
     def __init__(self, name: str, *, threads: int = 128) -> None:
         self._name = name
@@ -83,45 +83,45 @@ class Builder:
         self._stack: list[list[Stmt]] = [[]]
 
     def symbol(self, name: str) -> Var:
-        """A run-time extent, an integer parameter of the kernel."""
+        """Declare a run-time extent, an integer parameter of the kernel."""
         self._symbols.append(name)
         return Var(name)
 
     def input(self, name: str, shape: tuple[IndexLike, ...], dtype: DType, *, align_bytes: int = 16) -> Handle:
-        """A global tensor that is read."""
+        """Declare a global tensor that the kernel reads."""
         return self._tensor(Tensor(name, _shape(shape), dtype, Memory.GLOBAL, align_bytes=align_bytes))
 
     def output(self, name: str, shape: tuple[IndexLike, ...], dtype: DType, *, align_bytes: int = 16) -> Handle:
-        """A global tensor that is written."""
+        """Declare a global tensor that the kernel writes."""
         return self._tensor(Tensor(name, _shape(shape), dtype, Memory.GLOBAL, written=True, align_bytes=align_bytes))
 
     def shared(self, name: str, shape: tuple[int, ...], dtype: DType, *, swizzle_bytes: int = 0) -> Handle:
-        """A tile in shared memory."""
+        """Declare a tile in shared memory."""
         return self._tensor(Tensor(name, _shape(shape), dtype, Memory.SHARED, swizzle_bytes=swizzle_bytes))
 
     def register(self, name: str, shape: tuple[int, ...], dtype: DType) -> Handle:
-        """A tile spread over the registers of the block's threads."""
+        """Declare a tile spread over the registers of the block's threads."""
         return self._tensor(Tensor(name, _shape(shape), dtype, Memory.REGISTER))
 
     def block(self, var: str, extent: IndexLike) -> _Loop:
-        """One thread block per iteration."""
+        """Open a loop with one thread block per iteration."""
         return self._loop(var, extent, LoopKind.BLOCK)
 
     def serial(self, var: str, extent: IndexLike) -> _Loop:
-        """One iteration after another."""
+        """Open a serial loop."""
         return self._loop(var, extent, LoopKind.SERIAL)
 
     def unrolled(self, var: str, extent: int) -> _Loop:
-        """One iteration after another, each its own code."""
+        """Open an unrolled loop: serial iterations, each with its own code."""
         return self._loop(var, extent, LoopKind.UNROLLED)
 
     def thread(self, var: str, extent: IndexLike) -> _Loop:
-        """One thread per iteration, in turns, on small boxes; ``check_threads`` has the rules."""
+        """Open a loop with one thread per iteration, in turns, on small boxes; ``check_threads`` has the rules."""
         return self._loop(var, extent, LoopKind.THREAD)
 
     @contextmanager
     def when(self, condition: Less) -> Iterator[None]:
-        """Statements that run where ``condition`` holds."""
+        """Open a scope of statements that run where ``condition`` holds."""
         body = self._open()
         yield
         self._close(If(condition, tuple(body)))
@@ -132,12 +132,12 @@ class Builder:
         self._stack[-1].append(Load(box, _shaped(src, box.shape), by))
 
     def store(self, dst: Box, src: Place, by: Copy = Copy.PLAIN) -> None:
-        """Copy a tile to global memory; what lies past the bounds is dropped."""
+        """Copy a tile to global memory; elements past the bounds are dropped."""
         box = _box(src)
         self._stack[-1].append(Store(_shaped(dst, box.shape), box, by))
 
     def assign(self, dst: Place, value: ValueLike) -> None:
-        """``dst = value``, element by element. A box without a shape takes that of the largest operand."""
+        """Assign ``dst = value``, element by element. A box without a shape takes that of the largest operand."""
         expression, box = as_value(value), _box(dst)
         if not box.shape:
             shapes = [b.shape for b in value_boxes(expression)]
@@ -145,15 +145,15 @@ class Builder:
         self._stack[-1].append(Pointwise(box, expression))
 
     def reduce(self, dst: Place, op: ReduceOp, value: ValueLike, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """``dst = op(dst, value reduced along axes)``, the value taken over a tile of ``shape``."""
+        """Reduce: ``dst = op(dst, value reduced along axes)``, with the value evaluated over a tile of ``shape``."""
         self._stack[-1].append(Reduce(_box(dst), op, _integers(axes), as_value(value), _integers(shape)))
 
     def matmul(self, acc: Place, a: Place, b: Place) -> None:
-        """``acc[m, n] += a[m, k] @ b[n, k].T``."""
+        """Multiply and accumulate: ``acc[m, n] += a[m, k] @ b[n, k].T``."""
         self._stack[-1].append(Matmul(_box(acc), _box(a), _box(b)))
 
     def kernel(self) -> LoopKernel:
-        """The kernel, checked.
+        """Check the kernel and return it.
 
         Raises:
             PipelineError: a rule of ``check`` is broken.
@@ -180,7 +180,7 @@ class Builder:
 
 
 class _Loop:
-    """``with`` around the statements of a loop; gives its variable."""
+    """Context manager around the statements of a loop; it returns the loop's variable."""
 
     def __init__(self, builder: Builder, var: str, extent: Index, kind: LoopKind) -> None:
         self._builder = builder
@@ -208,7 +208,7 @@ def _box(place: Place) -> Box:
 
 
 def _shaped(box: Box, shape: tuple[int, ...]) -> Box:
-    """``box`` with the other side's shape where it has none, with extents of 1 in front or dropped to fit its rank."""
+    """Give ``box`` the other side's shape if it has none, with leading 1s added or extents of 1 dropped to fit."""
     if box.shape:
         return box
     rank = len(box.origin)

@@ -1,8 +1,8 @@
-"""Example kernels as plain loops: what people start from, and what the golden files show.
+"""Example kernels as plain loops: starting points for users, and the subjects of the golden files.
 
-Each works on any run-time extents unless it says otherwise; tails are clipped by the boxes. Those that stream take
-``walk`` neighbouring tiles per block: 10 tiles in walks of 4 make three blocks, the last of which has two steps. Short
-walks of many blocks read memory in order, as the best plain kernels do.
+Each accepts any run-time extents unless stated otherwise; boxes clip tails. The streaming kernels process ``walk``
+adjacent tiles per block: 10 tiles in walks of 4 make three blocks, the last of which has two steps. Short walks of many
+blocks read memory in order, as the best plain kernels do.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from interlace.loops.rewrite.circular import circular_buffer, lower
 
 
 def _steps(tiles: Index, block: Var, walk: int) -> Index:
-    """How many of ``tiles`` tiles block ``block`` takes."""
+    """Return how many of ``tiles`` tiles block ``block`` processes."""
     return minimum(walk, tiles - block * walk)
 
 
 def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = Copy.TMA) -> LoopKernel:
-    """``y = x``, one dimension."""
+    """Build ``y = x``, one dimension."""
     k = Builder("copy_1d")
     n = k.symbol("n")
     x, y = k.input("x", (n,), dtype), k.output("y", (n,), dtype)
@@ -36,7 +36,7 @@ def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = C
 
 
 def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = fp32) -> LoopKernel:
-    """``y = x``, two dimensions, back by TMA too: a block walks along its row panel."""
+    """Build ``y = x``, two dimensions, stored by TMA too: a block walks along its row panel."""
     k = Builder("copy_2d")
     m, n = k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (m, n), dtype), k.output("y", (m, n), dtype)
@@ -50,7 +50,7 @@ def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = 
 
 
 def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> LoopKernel:
-    """``y = x``, three dimensions, back by TMA too: one block per two outer tiles, a loop along the last dimension."""
+    """Build ``y = x``, three dimensions, stored by TMA too: a block per two outer tiles, a loop along the last axis."""
     k = Builder("copy_3d")
     d, m, n = k.symbol("d"), k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (d, m, n), dtype), k.output("y", (d, m, n), dtype)
@@ -64,9 +64,9 @@ def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> 
 
 
 def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> LoopKernel:
-    """``y = x.T``, element by element: threads of a warp write neighbours of ``y``, and read a column of the tile.
+    """Build ``y = x.T``, element by element: threads of a warp write adjacent elements and read a tile column.
 
-    Of rows of 128 bytes TMA permutes the 16-byte pieces, so that a column lies in 8 times as many banks.
+    TMA permutes the 16-byte pieces of 128-byte rows, so that a column is spread over 8 times as many banks.
     """
     k = Builder("transpose", threads=256)
     m, n = k.symbol("m"), k.symbol("n")
@@ -83,7 +83,7 @@ def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> LoopKernel:
 
 
 def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = Copy.PLAIN) -> LoopKernel:
-    """``y = max(x * z + 1, 0)``: ``x`` comes by TMA, ``z`` to registers or, if not ``PLAIN``, to shared memory."""
+    """Build ``y = max(x * z + 1, 0)``: ``x`` by TMA, ``z`` to registers or, if not ``PLAIN``, to shared memory."""
     k = Builder("pointwise")
     m, n = k.symbol("m"), k.symbol("n")
     x, z = k.input("x", (m, n), fp32), k.input("z", (m, n), fp32)
@@ -100,7 +100,7 @@ def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = 
 
 
 def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceOp = ReduceOp.SUM) -> LoopKernel:
-    """Each row's sum or maximum, a block per ``walk`` panels. Columns past the end count as the neutral element."""
+    """Reduce each row to its sum or maximum, a block per ``walk`` panels; columns past the end count as neutral."""
     k = Builder(f"row_{op.value}")
     m, n = k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (m, n), fp32), k.output("y", (m,), fp32)
@@ -120,7 +120,7 @@ def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceO
 
 
 def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> LoopKernel:
-    """Each column's sum, a block per panel of columns."""
+    """Sum each column, one block per panel of columns."""
     k = Builder("column_sum")
     m, n = k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (m, n), fp32), k.output("y", (n,), fp32)
@@ -136,9 +136,9 @@ def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> LoopKernel:
 
 
 def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: float = 1e-5) -> LoopKernel:
-    """Layer normalisation of rows of ``columns``, seen as ``columns // chunk`` pieces so that TMA takes a whole row.
+    """Normalise rows of ``columns`` (layer norm), viewed as ``columns // chunk`` pieces so that TMA loads a whole row.
 
-    The row stays in shared memory: read from global memory once, from there three times.
+    The row is read from global memory once and stays in shared memory, where it is read three times.
     """
     k = Builder("layer_norm")
     m = k.symbol("m")
@@ -161,12 +161,12 @@ def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: flo
 
 
 def matmul(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
-    """``c = a @ b.T`` with ``a`` M x K, ``b`` N x K; a block per tile of ``m`` x ``n``, steps of ``k``."""
+    """Build ``c = a @ b.T`` with ``a`` M x K, ``b`` N x K; a block per tile of ``m`` x ``n``, steps of ``k``."""
     return _matmul("matmul", (m, n, k), threads, dtype, bias=False)
 
 
 def matmul_bias(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
-    """``c = a @ b.T + bias``: the bias is one row, broadcast over all rows of the tile."""
+    """Build ``c = a @ b.T + bias``: the bias is one row, broadcast over all rows of the tile."""
     return _matmul("matmul_bias", (m, n, k), threads, dtype, bias=True)
 
 
@@ -194,7 +194,7 @@ def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *
 
 
 def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
-    """``c[g] = a @ b[g].T`` for every ``g``: ``a`` is broadcast over the batch. Persistent: a block walks its tiles."""
+    """Build ``c[g] = a @ b[g].T`` for every ``g``: ``a`` is broadcast over the batch. Persistent blocks walk tiles."""
     build = Builder("matmul_batched", threads=threads)
     batch, rows, columns, depth = (build.symbol(s) for s in ("batch", "rows", "columns", "depth"))
     a, b = build.input("a", (rows, depth), dtype), build.input("b", (batch, columns, depth), dtype)
@@ -216,18 +216,18 @@ def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 25
 
 @dataclass(frozen=True)
 class Example:
-    """A marked kernel and the form that it is rewritten to."""
+    """A marked kernel and the form to rewrite it to."""
 
     kernel: LoopKernel
     warp_specialised: bool = False
 
     def rewritten(self) -> LoopKernel:
-        """The kernel with its barriers."""
+        """Return the kernel with its barriers."""
         return lower(self.kernel, warp_specialised=self.warp_specialised)
 
 
 def examples() -> dict[str, Example]:
-    """The kernels of the golden files by name: each of the above, with depths, distances, copies and forms mixed."""
+    """Return the golden files' kernels by name: each of the above, with mixed depths, distances, copies and forms."""
     tma_and_plain, tma_and_async = pointwise(), pointwise(plain=Copy.CP_ASYNC)
     two = {"a_s": 4, "b_s": 4}
     return {

@@ -3,8 +3,9 @@
 Worked example, a matmul of 128 x 256 tiles in 64 steps of 64: ``2 * 128 * 256 * 64`` each, 268 MFLOP in all.
 
 Where the extents inside a loop depend on its variable, the mean over its values is taken at the first, the last and
-the middle, with weights 1, 1 and 4 (Simpson's rule). It is exact where extents are affine, and near where affine ones
-are nested or cut off. Causal attention of 9 blocks, where block ``b`` takes ``b + 1`` steps: 1, 5 and 9 steps, so 5.
+the middle value, with weights 1, 1 and 4 (Simpson's rule). It is exact for affine extents, and close where affine
+extents are nested or clipped. Causal attention of 9 blocks, where block ``b`` takes ``b + 1`` steps: 1, 5 and 9 steps,
+so 5.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from interlace.loops.ir.values import Apply, Value
 
 
 def block_flops(kernel: LoopKernel, sizes: Mapping[str, int]) -> float:
-    """The mean over blocks, under run-time extents ``sizes``; conditions count as met."""
+    """Return the mean over blocks, under run-time extents ``sizes``; conditions count as true."""
     loops, body = block_loops(kernel)
     return _of_blocks(loops, body, dict(sizes))
 
@@ -53,7 +54,7 @@ def _flops(body: tuple[Stmt, ...], values: dict[str, int]) -> float:
 def _mean(
     loop: For, body: tuple[Stmt, ...], values: dict[str, int], count: Callable[[dict[str, int]], float]
 ) -> float:
-    """Of ``count`` over the values of the loop's variable, on which extents in ``body`` may depend."""
+    """Return the mean of ``count`` over the values of the loop's variable, which extents in ``body`` may depend on."""
     first, last = evaluate(loop.start, values), evaluate(loop.stop, values) - 1
     if last < first:
         return 0.0

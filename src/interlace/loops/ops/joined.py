@@ -1,7 +1,7 @@
-"""An op of loops in the one launch: its tiles come through the ring that all ops of the launch share.
+"""An op of loops in the megakernel: its tiles come through the ring that all ops of the launch share.
 
-Any number of consumer warpgroups runs loops without a matmul, whatever threads they were written for; those with one
-ask for as many as they were written for. What is proved is the warp-specialised form for these threads (``proof``), and
+Loops without a matmul run on any number of consumer warpgroups, whatever threads they were written for. Loops with one
+need as many as they were written for. The proof covers the warp-specialised form for these threads (``proof``), and
 that all roles of the launch take the same stages (``rewrite/shared``).
 """
 
@@ -30,20 +30,20 @@ from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite.shared import AHEAD, BEHIND, mark_loads, share_ring
 
 _Made = TypeVar("_Made")
-#: Consumer warpgroups that a launch has at most.
+#: Maximum number of consumer warpgroups of a launch.
 _MOST_WARPGROUPS = 2
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A kernel of loops as what makes its ops' parts in the one launch.
+    """A kernel of loops that builds its ops' parts of the megakernel.
 
     Attributes:
-        kernel: a source.
+        kernel: source kernel.
         weights: global tensors that nothing writes from launch to launch.
-        device: for whose shared memory.
+        device: device whose shared memory is used.
         sizes: run-time extents.
-        views: how each global tensor is seen.
+        views: view of each global tensor.
     """
 
     kernel: LoopKernel
@@ -68,7 +68,7 @@ class Joined:
         return frozenset(s.src.tensor for s in loads)
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
-        """See ``WalkMaker``: tiles of weights, or without any of ``settled`` arguments, are loaded ahead of the waits.
+        """Load tiles of weights, or without any of ``settled`` arguments, before the waits; see ``WalkMaker``.
 
         Raises:
             PlanError: loops that the launch cannot take, or not in so many warpgroups.
@@ -99,7 +99,7 @@ class Joined:
         )
 
     def _pack(self, op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
-        """The operands of an op.
+        """Pack the operands of an op.
 
         Raises:
             ShapeError: a tensor that does not begin where its loads need it.
@@ -129,7 +129,7 @@ class Joined:
 
 @lru_cache(maxsize=256)
 def _roles(kernel: LoopKernel, ahead: frozenset[str], fixed: bool, warpgroups: int, device: DeviceSpec) -> RoleText:
-    """The text for so many warpgroups, proved; ``fixed``: no launch writes what is loaded ahead."""
+    """Return the CUDA source for this many warpgroups, proved; ``fixed``: no launch writes what is loaded ahead."""
     kernel = mark_loads(replace(kernel, threads=warpgroups * WARPGROUP))
     prove(kernel, warp_specialised=bool(kernel.rings))
     return emit_roles(share_ring(kernel, ahead), device, fixed=fixed)
@@ -146,4 +146,4 @@ def _joining(op: Op, make: Callable[[], _Made]) -> _Made:
 
 
 def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:
-    """What loops take has been checked when the op was made."""
+    """Accept any operands: those of loops were checked when the op was made."""

@@ -1,10 +1,10 @@
-"""Kernels of loops as ops of a graph: grid, access maps and FLOPs are found in the loops, nothing is declared.
+"""Kernels of loops as ops of a graph: grid, access maps and FLOPs are derived from the loops, nothing is declared.
 
     loops = circular_buffer(library.layer_norm(columns=4096), "row", stages=2)
     norm = as_op("norm", loops, {"x": x, "y": y, "weight": weight, "bias": bias})
 
-A tile of the op is a block of the kernel. A tensor of the graph may have fewer dimensions than the kernel's, neighbours
-merged: (m, 4096) for (m, 16, 256). It is then viewed as the kernel's, which moves nothing.
+A tile of the op is a block of the kernel. A tensor of the graph may have fewer dimensions than the kernel's, with
+adjacent ones merged: (m, 4096) for (m, 16, 256). It is then viewed in the kernel's shape without moving data.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ def as_op(
     weights: Sequence[str] = (),
     device: DeviceSpec = DEFAULT_GPU,
 ) -> Op:
-    """``kernel``, a source with marked tiles, applied to tensors of a graph.
+    """Apply ``kernel``, a source with marked tiles, to tensors of a graph.
 
     Args:
-        name: of the op.
-        tensors: for each global tensor of the kernel, by its name there.
+        name: name of the op.
+        tensors: graph tensor for each global tensor of the kernel, by its name in the kernel.
         sizes: run-time extents that do not follow from the tensors' shapes.
-        warp_specialised: which form of the rewrite, where the op is a launch of its own.
-        weights: inputs that TMA loads and nothing writes from launch to launch: the one launch loads them before
-            the launch before it has ended. Without any it loads so, behind that launch, what no op before writes.
-        device: for whose shared memory it is laid out.
+        warp_specialised: form of the rewrite if the op is a launch of its own.
+        weights: inputs that TMA loads and nothing writes from launch to launch. The megakernel loads them before the
+            previous launch has ended. Without weights it loads, after that launch, inputs that no earlier op writes.
+        device: device whose shared memory the layout must fit.
 
     Raises:
         PipelineError: a tensor or an extent is missing, ambiguous, too large or does not fit, a rule of the
-            rewrite or the emitter is broken, or a weight is none that TMA loads a tile from.
+            rewrite or the emitter is broken, or TMA loads no tile from a weight.
         SharedMemoryError: it does not fit into a block's shared memory.
         DTypeError: a tensor has another dtype than the kernel's.
         ShapeError: a grid without tiles.
@@ -100,7 +100,7 @@ def as_op(
 def _views(
     name: str, kernel: LoopKernel, tensors: Mapping[str, Tensor], known: dict[str, int]
 ) -> tuple[dict[str, View], dict[str, int]]:
-    """How each tensor is seen by the kernel, and all run-time extents."""
+    """Return the kernel's view of each tensor, and all run-time extents."""
     waiting = [t for t in kernel.tensors if t.memory is Memory.GLOBAL]
     for declared in waiting:
         if declared.name not in tensors:
@@ -142,11 +142,11 @@ def _merged(name: str, tensor: Tensor, view: View, spans: tuple[Span, ...]) -> t
 
 @dataclass(frozen=True)
 class _Body:
-    """What executors run.
+    """The body that executors run.
 
     Attributes:
         sizes: run-time extents.
-        views, spans: of each global tensor, how it is seen and what a block touches.
+        views, spans: view of each global tensor, and the span of it that a block touches.
     """
 
     kernel: LoopKernel
@@ -178,7 +178,7 @@ class _Body:
     def reference(
         self, acc: Array | None, regions: Regions, params: Params, tile: tuple[int, ...]
     ) -> Mapping[str, Array]:
-        """One block, by the meaning of its loops, in fp32."""
+        """Run one block with the interpreter, in fp32."""
         memory: dict[str, Floats] = {}
         origins = {}
         for arg, spans in self.spans.items():
@@ -196,13 +196,13 @@ class _Body:
         return {arg: values.reshape(self.views[arg].merged_shape(values.shape)) for arg, values in written.items()}
 
     def launch(self, op: Op, tensors: Mapping[str, Any], sync: Any, programs: int) -> _Launch:
-        """Of ``programs`` items."""
+        """Return a launch of ``programs`` items."""
         return _Launch(self, tensors, sync, programs)
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """Some items of an op, a thread block each."""
+    """Some items of an op, one thread block each."""
 
     body: _Body
     tensors: Mapping[str, Any]
@@ -214,7 +214,7 @@ class _Launch:
         self._bound(stream)
 
     def compile(self) -> Compiled:
-        """Compile, which needs no device."""
+        """Compile; this needs no device."""
         return _compile(self.body.kernel, self.body.device, self.body.warp_specialised)
 
     def load(self) -> None:

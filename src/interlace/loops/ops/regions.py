@@ -1,10 +1,10 @@
-"""Which box of every global tensor each block touches, found in the loops: the access maps of an op.
+"""Access maps of an op: the box of every global tensor that each block touches, derived from the loops.
 
 Worked example, ``copy_2d`` in 16 x 256 tiles, four to a block, for a tensor of 100 x 3000. Its boxes begin at
 ``(r * 16, (b * 4 + c) * 256)`` with ``c`` from 0 to at most 3, so block ``(r, b)`` touches rows ``16 r : 16 r + 16``
 and columns ``1024 b : 1024 b + 1024``, clipped to the tensor.
 
-A box is never too small, and where ``bounds`` are not exact it is larger than what the block touches.
+A box is never too small; where ``bounds`` are not exact, it is larger than the region that the block touches.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from interlace.loops.ir.traverse import boxes
 
 
 def touched(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, ...]]:
-    """The span of each global tensor that block ``t0, t1, ...`` touches, along each of the tensor's dimensions.
+    """Return the span of each global tensor that block ``t0, t1, ...`` touches, along each of its dimensions.
 
     Args:
-        kernel: not rewritten yet.
+        kernel: source kernel, not rewritten yet.
         sizes: run-time extents.
     """
     _, body = block_loops(kernel)

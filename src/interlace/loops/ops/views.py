@@ -1,4 +1,4 @@
-"""A graph's tensor seen as a kernel's: neighbouring dimensions of the kernel merged into one of the graph.
+"""Views of a graph's tensor in a kernel's shape: adjacent kernel dimensions are merged into one of the graph.
 
 Worked example: the kernel has (m, 16, 256), the graph (1000, 4096). Of the ways to cut three dimensions into two
 groups, ``(m) (16, 256)`` fits with ``m = 1000``. A block that touches rows ``8 t : 8 t + 8`` and all of the rest
@@ -20,16 +20,16 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True)
 class View:
-    """Which dimensions of the kernel's tensor each of the graph's holds, and the kernel's extents."""
+    """The kernel dimensions that each graph dimension holds, and the kernel's extents."""
 
     groups: tuple[Group, ...]
     shape: tuple[int, ...]
 
     def merged(self, spans: tuple[Span, ...]) -> tuple[Span, ...] | None:
-        """``spans`` of the kernel's dimensions as spans of the graph's; None where that is no box."""
+        """Return ``spans`` of the kernel's dimensions as spans of the graph's; None if the result is not a box."""
         out = []
         for group in self.groups:
-            # Behind the first dimension that is longer than 1, all must be touched whole.
+            # After the first dimension that is longer than 1, all must be touched as a whole.
             long = [d for d in group if self.shape[d] > 1]
             if not long:
                 out.append(spans[group[0]] if len(group) == 1 else ALL)
@@ -43,16 +43,16 @@ class View:
         return tuple(out)
 
     def merged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The graph's shape of a part of ``shape`` in the kernel's dimensions."""
+        """Return the graph's shape of a part of ``shape`` in the kernel's dimensions."""
         return tuple(prod(shape[d] for d in group) for group in self.groups)
 
 
 def views_of(
     declared: tuple[Index, ...], shape: tuple[int, ...], known: Mapping[str, int]
 ) -> list[tuple[View, dict[str, int]]]:
-    """Every way in which a graph's tensor of ``shape`` is seen as ``declared``, with the extents that follow.
+    """Return every view of a graph's tensor of ``shape`` as ``declared``, with the extents that follow.
 
-    Ways that differ only in where extents of 1 go count as one.
+    Views that differ only in the location of extents of 1 count as one.
     """
     rank = len(declared)
     fits: dict[tuple[int, ...], tuple[View, dict[str, int]]] = {}
@@ -66,7 +66,7 @@ def views_of(
 
 
 def _fits(extents: list[Index], merged: int, found: dict[str, int]) -> bool:
-    """Whether ``extents`` multiply to ``merged``, for some value of the one unknown among them, which is then found."""
+    """Return True if ``extents`` multiply to ``merged``; at most one may be unknown, and is added to ``found``."""
     unknown = [n for n in extents if names(n) - found.keys()]
     rest = prod(evaluate(n, found) for n in extents if n not in unknown)
     if not unknown:
@@ -79,6 +79,6 @@ def _fits(extents: list[Index], merged: int, found: dict[str, int]) -> bool:
 
 
 def _whole(span: Span, extent: int) -> bool:
-    """Whether every block touches the whole extent."""
+    """Return True if every block touches the whole extent."""
     constant = not any((*span.lo.tile, *span.hi.tile))
     return span == ALL or (constant and span.lo.const <= 0 and span.hi.const >= extent)
