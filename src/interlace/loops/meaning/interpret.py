@@ -165,8 +165,8 @@ class _ThreadBlock:
         self.copies: list[_Copy] = []
         self.uncommitted: list[tuple[Box, dict[str, int], Floats]] = []
         self.events = 0
-        self.iteration: tuple[str, int] | None = None  # of the loop over threads that is running
-        self.claims: dict[str, npt.NDArray[np.int64]] = {}  # by tensor, which of its iterations wrote each element
+        self.iteration: tuple[str, int] | None = None  # running loop over threads and its iteration
+        self.claims: dict[str, npt.NDArray[np.int64]] = {}  # by tensor: the iteration that wrote each element
 
     def drive(self, tasks: list[Task]) -> None:
         """Run coroutines to completion in a random order."""

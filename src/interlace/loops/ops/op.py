@@ -112,7 +112,7 @@ def _views(
                 "convert it, or build the kernel for its dtype"
             )
     views: dict[str, View] = {}
-    while waiting:  # one tensor's extents may settle how another is seen
+    while waiting:  # the extents of one tensor may determine the view of another
         fits = {t.name: views_of(t.shape, tensors[t.name].shape, known) for t in waiting}
         settled = next((arg for arg, ways in fits.items() if len(ways) == 1), None)
         if settled is None:
@@ -159,12 +159,12 @@ class _Body:
 
     @property
     def name(self) -> str:
-        """The kernel's, with a digest of all that a plan read back needs to be the same."""
+        """Name of the kernel, with a digest of everything that must be equal in a plan that is read back."""
         told = print_kernel(self.kernel), self.kernel.rings, self.warp_specialised, self.weights, self.sizes, self.views
         return f"{self.kernel.name}-{sha256(repr(told).encode()).hexdigest()[:8]}"
 
     def make(self, name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-        """The op of the same loops and extents on these tensors; its params tell no more than the body."""
+        """Return the op of the same loops and extents on these tensors; its params hold nothing that the body lacks."""
         return as_op(
             name,
             self.kernel,
@@ -190,7 +190,7 @@ class _Body:
             else:
                 memory[arg] = np.full(shape, np.nan, np.float32)
         loops, _ = block_loops(self.kernel)
-        at = {loop.var: c for loop, c in zip(loops, tile, strict=False)}  # without loops the one tile is (0,)
+        at = {loop.var: c for loop, c in zip(loops, tile, strict=False)}  # a kernel without loops has the one tile (0,)
         interpret_block(self.kernel, self.sizes | at, memory, origins)
         written = {arg: memory[arg].astype(np.float64) for arg in self.spans if self.kernel.tensor(arg).written}
         return {arg: values.reshape(self.views[arg].merged_shape(values.shape)) for arg, values in written.items()}

@@ -97,7 +97,7 @@ class Rings:
         count = 1 if load.by is Copy.TMA else self.kernel.threads
         return (
             AllocBarrier(name, 1, tensor.name),
-            Sync(),  # the tile's readers of the iteration before are done
+            Sync(),  # all reads of the tile in the previous iteration are done
             InitBarrier(name, count),
             FenceBarrierInit(),
             Sync(),
