@@ -68,7 +68,7 @@ class Joined:
         return frozenset(s.src.tensor for s in loads)
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
-        """Load tiles of weights, or without any of ``settled`` arguments, before the waits; see ``WalkMaker``.
+        """Load tiles of weights before the waits (of ``settled`` arguments if there are no weights); see ``WalkMaker``.
 
         Raises:
             PlanError: loops that the launch cannot take, or not in so many warpgroups.
