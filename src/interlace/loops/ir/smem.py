@@ -2,7 +2,7 @@
 
 Tiles and barriers whose lifetimes do not overlap may share bytes. Between the last use of bytes by one tile and the
 first use by another, three things happen: all threads synchronise, copies land and are read, and ordinary writes are
-fenced from bulk copies (proxy fence):
+fenced from bulk copies (proxy fence). The lifetimes that ensure this:
 
 - A barrier lives from its initialisation to its invalidation.
 - A ring lives as long as its barriers, whatever its prefetch distance. Its steps are issued where no thread waits for

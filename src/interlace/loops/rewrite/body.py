@@ -9,7 +9,7 @@
                                    sync; invalidate w_s_full
 
     t = x_s * 2              -->   sync; t = x_s{slot} * 2            if t lies in shared memory; a loop over threads
-                                   fence proxy; sync                  that writes to t is surrounded as a whole
+                                   fence proxy; sync                  that writes shared memory is surrounded as a whole
 """
 
 from __future__ import annotations
