@@ -21,13 +21,13 @@ from .graphs import two_matmuls
 ODD = (None, True, 4.0, 4.5, float("nan"), "4", "ticket", (), {}, [1], object(), np.float64(4), Plan)
 
 
-def made() -> Plan:
+def build_plan() -> Plan:
     return il.build(two_matmuls(), il.Choices(4))
 
 
 @pytest.mark.parametrize("field", [f.name for f in fields(Plan)])
 def test_fields_of_another_type_are_refused_by_name(field: str) -> None:
-    plan = made()
+    plan = build_plan()
     for value in (*ODD, plan.items if field == "waits" else plan.waits):
         if type(value) is str and field in ("policy", "order"):
             assert il.verify(replace(plan, **{field: value})).edges > 0
@@ -40,18 +40,18 @@ def test_fields_of_another_type_are_refused_by_name(field: str) -> None:
 def test_counts_beyond_what_a_plan_may_have_are_refused(value: int) -> None:
     for field in ("workers", "semaphores"):
         with pytest.raises(PlanError, match=field):
-            il.verify(replace(made(), **{field: value}))
+            il.verify(replace(build_plan(), **{field: value}))
 
 
 def test_counts_are_ints_whatever_integers_they_are_given_as() -> None:
-    plan = replace(made(), workers=np.int64(4), semaphores=np.uint8(made().semaphores))
+    plan = replace(build_plan(), workers=np.int64(4), semaphores=np.uint8(build_plan().semaphores))
     assert [type(n) for n in (plan.workers, plan.semaphores)] == [int, int]
-    assert plan.to_json() == made().to_json()
+    assert plan.to_json() == build_plan().to_json()
 
 
 @pytest.mark.parametrize("value", [None, 4, "x", [None], [object()], [[1], [1, 2]], ["1"], [1.0], [2**64]])
 def test_columns_of_no_integers_are_refused(value: Any) -> None:
-    plan = made()
+    plan = build_plan()
     for name, table in (("items", plan.items), ("waits", plan.waits)):
         for column in fields(table):
             with pytest.raises(PlanError, match=column.name):
@@ -59,7 +59,7 @@ def test_columns_of_no_integers_are_refused(value: Any) -> None:
 
 
 def test_columns_of_a_plan_cannot_be_made_writable() -> None:
-    plan = made()
+    plan = build_plan()
     for same in (plan, copy.deepcopy(plan), pickle.loads(pickle.dumps(plan)), il.verify(plan).plan):
         for table in (same.items, same.waits):
             for field in fields(table):
@@ -141,7 +141,7 @@ def test_a_plan_that_is_read_holds_params_to_their_kernel() -> None:
     ("body", True), ("body", "matmul"), ("body", lambda tile: tile),
 ])  # fmt: skip
 def test_params_and_bodies_that_are_none_are_refused(field: str, value: Any) -> None:
-    op = made().graph.ops[0]
+    op = build_plan().graph.ops[0]
     with pytest.raises(InterlaceError, match=rf"{field}(\[0\])? is "):
         replace(op, **{field: value})
 

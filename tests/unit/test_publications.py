@@ -134,7 +134,7 @@ def test_each_word_is_polled_not_only_some_of_its_tensor(elements: int, left: bo
     assert find_unpolled(graph, {0: {"p"}}, {}) is None  # published once a run
 
 
-def shown(*, polls: str, beside: bool = False, gathers: bool = False, need: bool = False) -> bool:
+def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False, need: bool = False) -> bool:
     """Whether C, which polls some words of A, may let B overwrite what A has read."""
     x, u, p, q, s, r, y = vectors("xupqsry")
     writes = {"p": p, "q": q} | ({"s": s} if beside else {})
@@ -157,20 +157,20 @@ def shown(*, polls: str, beside: bool = False, gathers: bool = False, need: bool
 
 
 def test_one_of_two_words_shows_that_reads_are_over_where_no_word_is_stored_before() -> None:
-    assert shown(polls="pq")
-    assert not shown(polls="p")
-    assert shown(polls="p", gathers=True)
+    assert keeps_p_as_words(polls="pq")
+    assert not keeps_p_as_words(polls="p")
+    assert keeps_p_as_words(polls="p", gathers=True)
 
 
 def test_all_words_show_it_where_a_tile_stores_nothing_else_or_its_words_need_all_that_it_reads() -> None:
-    assert not shown(polls="pq", beside=True)
-    assert shown(polls="pq", beside=True, need=True)
-    assert not shown(polls="p", beside=True, need=True)
+    assert not keeps_p_as_words(polls="pq", beside=True)
+    assert keeps_p_as_words(polls="pq", beside=True, need=True)
+    assert not keeps_p_as_words(polls="p", beside=True, need=True)
 
 
 def test_the_proof_checks_what_polls_show_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlace.executors.words.shows_reads", lambda *of: True)
-    assert not shown(polls="p")
+    assert not keeps_p_as_words(polls="p")
     plan = il.build(dead_words(), il.Choices(4))
     monkeypatch.setattr("interlace.executors.words_proof.find_unpolled", lambda *of: None)
     monkeypatch.setattr(_Search, "_without_unpolled", lambda self: False)
