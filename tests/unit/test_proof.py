@@ -111,6 +111,7 @@ def test_a_proof_names_four_unproved_ops_and_counts_the_others() -> None:
                 for n, (x, y) in enumerate(pairwise(tensors))]  # fmt: skip
         return verify(build(il.Graph("chain", tuple(tensors), tuple(made), ("t0",), (f"t{ops}",)), Choices(1)))
 
+    assert str(proof()).endswith("dependencies enforced, no deadlock, no race")
     assert str(chain(1)).endswith(", provided that op 'op0' touches what its access maps say, which is not proved")
     assert "ops 'op0', 'op1', 'op2', 'op3' touch what their" in str(chain(4))
     assert "ops 'op0', 'op1', 'op2', 'op3' and 3 more touch what their" in str(chain(7))
