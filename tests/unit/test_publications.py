@@ -193,6 +193,19 @@ def test_a_poll_from_the_middle_of_a_tile_on_is_not_of_all_of_it(first: int, who
     assert shows_reads(graph, body, 0, 1, found.into(1), found, {"p"}) == whole
 
 
+@pytest.mark.parametrize("part", ["", "p", "q"])
+def test_every_tensor_is_polled_whole(part: str) -> None:
+    x, p, q, y = vectors("xpqy")
+    publisher = op("A", {"x": x}, {"p": p, "q": q}, polls=())
+    half = (I.block(ELEMENTS // 2),)
+    reads = {name: (tensor, half if name == part else (ALL,)) for name, tensor in (("p", p), ("q", q))}
+    ops = (publisher, il.Kernel("C").op("C", (1,), reads, {"y": (y, (ALL,))}))
+    graph = il.Graph("g", (x, p, q, y), ops, ("x",), ("y",))
+    found = Dependencies(graph)
+    body = bodies_of(dead_words())[0]
+    assert shows_reads(graph, body, 0, 1, found.into(1), found, {"p", "q"}) == (not part)
+
+
 @st.composite
 def publishing(draw: Any) -> il.Graph:
     """Chains of ops that publish one or two of four tensors, again and again, of which others poll all or a part."""

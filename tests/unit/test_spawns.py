@@ -265,3 +265,34 @@ def test_a_spawned_item_may_wait_for_all_that_it_is_descended_from() -> None:
     spawns = Spawns.of(plan(graph))
     assert spawns.spawner.tolist() == [-1, 0, 0, 1, 2, 3, 4]
     assert il.verify(plan(graph)).in_sequence
+
+
+def test_numbers_of_semaphores_do_not_matter() -> None:
+    graph = chain(
+        copies("says", "", "flag", 1),
+        copies("runs", "", "value", when="flag"),
+        copies("sum", "value", "total", 1, read=(ALL,)),
+        outputs=("total",),
+    )
+    made = plan(graph)
+    items, waits, last = made.items, made.waits, made.semaphores - 1
+    post = np.where(items.post < 0, -1, last - items.post)
+    first = last - waits.first - (waits.count - 1) * waits.stride
+    turned = replace(made, items=replace(items, post=post), waits=replace(waits, first=first))
+    il.verify(turned)
+    assert 0 in turned.items.post[turned.items.op == 1]
+    one, other = Spawns.of(made), Spawns.of(turned)
+    assert (one.before.tolist(), one.behind.tolist()) == ([0], [3])
+    assert (other.before.tolist(), other.behind.tolist()) == ([0], [3])
+
+
+def test_one_element_that_the_first_item_wrote_is_enough_to_refuse_zeros() -> None:
+    value, flag = il.Tensor("value", (2,), il.fp32), il.Tensor("flag", (1,), il.int32)
+    own, both = (I.block(1),), (I.block(2),)
+    ops = (
+        Op("sets", "k", (1,), (), (Access("out", "value", own),)),
+        Op("says", "k", (1,), (), (Access("out", "flag", own),)),
+        Op("runs", "k", (1,), (Access("flag", "flag", own),), (Access("out", "value", both),), when="flag"),
+    )
+    with pytest.raises(SpawnError, match=r"op 'runs', tile \(0\) may not run, and then leaves 0 in 'value'"):
+        il.verify(plan(il.Graph("part", (value, flag), ops, (), ("value",))))
