@@ -27,7 +27,7 @@ from interlace.deploy import Deployment, launched_rows
 from interlace.deploy import table as tables
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
 from interlace.deploy.table import Row, Table
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.kernels.base import power_of_two
 
 MEASURES = ("csrc/ops/matmul", "deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")

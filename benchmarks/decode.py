@@ -36,9 +36,9 @@ from interlace.deploy import Deployment, here
 from interlace.deploy.deployment import overlaps
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.serial import PdlExecutor
+from interlace.megakernel.options import Options
 from interlace.workloads import Decode
 from interlace.workloads.decode import JOINED
 

@@ -125,9 +125,7 @@ def matmuls() -> dict[str, float]:
     rates = {}
     torch.backends.cuda.matmul.allow_tf32 = False
     for dtype in DTYPES:
-        a, b = (
-            torch.randn(EXTENT, EXTENT, device="cuda").to(torch_dtype(torch, dtype.name)) for _ in range(2)
-        )
+        a, b = (torch.randn(EXTENT, EXTENT, device="cuda").to(torch_dtype(torch, dtype.name)) for _ in range(2))
         out = torch.empty_like(a)
         times = median_us({"matmul": partial(torch.matmul, a, b, out=out)})
         rates[dtype.name] = 2 * EXTENT**3 / times["matmul"].median_us * 1e6

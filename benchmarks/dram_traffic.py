@@ -20,13 +20,13 @@ from interlace.bench.counters import count_launches
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
 from interlace.deploy import Deployment
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.policies.setting import Setting
 
 MEASURES = (
     "csrc",
-    "executors/one_launch.py",
-    "executors/table.py",
+    "executors/megakernel.py",
+    "megakernel/table.py",
     "kernels/abi",
     "kernels/matmul",
     "kernels/primitives",

@@ -36,7 +36,7 @@ from interlace.bench.timing import protocol, rounds_us
 from interlace.core.devices import H200, DeviceSpec, Stages, known_chips
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds

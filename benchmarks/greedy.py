@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from interlace.models.tokenizer import open_tokenizer
+from interlace.models.trained import Trained, open_model
 from interlace.nn import Decoder
-from interlace.workloads.tokenizer import open_tokenizer
-from interlace.workloads.trained import Trained, open_model
 
 THINGS = (
     *("the sea", "a city", "my dog", "winter", "the moon", "a good book", "coffee", "the internet", "gravity", "bread"),

@@ -1,6 +1,6 @@
 """How fast a plan is simulated on one core: what an FFN touches, in which order, and items per second.
 
-    python benchmarks/machine_speed.py --out benchmarks/results/machine-cpu.json
+python benchmarks/machine_speed.py --out benchmarks/results/machine-cpu.json
 """
 
 from __future__ import annotations

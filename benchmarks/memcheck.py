@@ -5,8 +5,8 @@
 
 The second runs the one launch alone; with names of its parts, these. Answers are compared with float64 ones. Racecheck
 takes what a thread stores to be seen by those who wait for a barrier at which that thread itself arrives. In the launch
-the lanes of a warp store, or read, and meet, and one of them arrives (``launch/walk``, messages), which is as good by
-PTX's memory model. So with ``--races`` all lanes arrive there, and nothing else is changed. In clusters, and where a
+the lanes of a warp store, or read, and meet, and one of them arrives (``megakernel/walk``, messages), which is as good
+by PTX's memory model. So with ``--races`` all lanes arrive there, and nothing else is changed. In clusters, and where a
 warp brings words into the ring for others, one lane still arrives for all; neither is run here.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import interlace as il
-from interlace.launch import compose
+from interlace.megakernel import compose
 from interlace.workloads import NormedMatmuls
 from tests.cases import GRAPHS, Case, by_default, ffn_shape, relative_error
 from tests.gpu.cases import EXECUTORS, case, executor, one_launch

@@ -23,7 +23,7 @@ from interlace.bench.timing import protocol
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import int32
 from interlace.deploy import here, plan_graph
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.experts import expert_matmul

@@ -45,7 +45,7 @@ from interlace.bench.turns import alone, autotune_alone
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, Deployment, choose, here, launched_rows
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFN, FFNShape, ffn
 
@@ -54,9 +54,9 @@ MEASURES = (
     "csrc",
     "deploy",
     "executors/device.py",
-    "executors/one_launch.py",
-    "executors/parts.py",
-    "executors/table.py",
+    "executors/megakernel.py",
+    "megakernel/parts.py",
+    "megakernel/table.py",
     "kernels/abi",
     "kernels/cuda",
     "kernels/gated.py",

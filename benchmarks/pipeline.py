@@ -182,9 +182,7 @@ def chains() -> Iterator[Family]:
     }
     rivals = streaming("plain_chain", n // 4, x, z, y)
     tensors, sizes = {"x": x, "z": z, "y": y}, {"m": SIDE, "n": SIDE}
-    yield Family(
-        "pointwise", kernels, ("x_s",), tensors, sizes, rivals, lambda: relative(y[:2048], right), 12 * n
-    )
+    yield Family("pointwise", kernels, ("x_s",), tensors, sizes, rivals, lambda: relative(y[:2048], right), 12 * n)
 
 
 def sums() -> Iterator[Family]:
@@ -195,8 +193,10 @@ def sums() -> Iterator[Family]:
         ("row sums", 1, {f"walks of {w}": library.reduce_inner(walk=w) for w in (1, 4, 16)}),
         ("column sums", 0, {f"tiles of {r}x128": library.reduce_outer(tile=(r, 128)) for r in (16, 32)}),
     ):
-        right = sum(part.double().sum(0) for part in x.split(4096)) if axis == 0 else torch.cat(
-            [part.double().sum(1) for part in x.split(4096)]
+        right = (
+            sum(part.double().sum(0) for part in x.split(4096))
+            if axis == 0
+            else torch.cat([part.double().sum(1) for part in x.split(4096)])
         )
         check = lambda right=right: relative(y, right)  # noqa: E731
         yield Family(title, kernels, ("s",), {"x": x, "y": y}, sizes, reads(x), check, 4 * SIDE * SIDE)

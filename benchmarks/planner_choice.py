@@ -21,7 +21,7 @@ from interlace.bench.problem import Problem
 from interlace.bench.record import write_record
 from interlace.bench.sources import launched
 from interlace.bench.timing import median_us
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.kernels.matmul.tilings import sums
 from interlace.planner.predict import predict
 from interlace.planner.search import identity, search

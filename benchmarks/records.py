@@ -61,9 +61,7 @@ def commit_of(sources: Mapping[str, str]) -> str | None:
 def changed(sources: Mapping[str, str], commit: str) -> list[str]:
     """Modules that are no longer the same code as at a commit."""
     then = {path: blob for room in sources for path, blob in within(room, blobs(commit)).items()}
-    today = {
-        file.relative_to(PACKAGE).as_posix(): file.read_text() for room in sources for file in files_of(room)
-    }
+    today = {file.relative_to(PACKAGE).as_posix(): file.read_text() for room in sources for file in files_of(room)}
     same = {p for p, text in today.items() if p in then and code(p, git("cat-file", "-p", then[p])) == code(p, text)}
     return sorted((set(then) | set(today)) - same)
 

@@ -20,7 +20,7 @@ from interlace.workloads import MODELS, ffn
 MEASURES = (
     "executors/device.py",
     "executors/persistent.py",
-    "executors/table.py",
+    "megakernel/table.py",
     "kernels/abi",
     "kernels/matmul",
     "kernels/primitives",
@@ -58,9 +58,7 @@ def overhead(model: str, m: int) -> dict[str, float]:
 def main(record: str | None = None) -> None:
     rows = [{"model": model, "m": m, **overhead(model, m)} for model, m in SHAPES]
     for row in rows:
-        print(
-            f"{row['model']}, M = {row['m']}: {100 * (row['with_us'] / row['without_us'] - 1):.2f} % overhead"
-        )
+        print(f"{row['model']}, M = {row['m']}: {100 * (row['with_us'] / row['without_us'] - 1):.2f} % overhead")
     if record is not None:
         protocol = "CUDA-graph replays, interleaved, median of 31 rounds, weights rotated past the L2"
         command = "python benchmarks/trace_overhead.py"

@@ -26,8 +26,8 @@ from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import ResultError
 from interlace.deploy import here, overlaps, plan_graph
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.megakernel.options import Options
 from interlace.plan.plan import Dispatch
 from interlace.workloads import Workload
 

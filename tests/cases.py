@@ -96,9 +96,7 @@ FFNS = {
 }
 
 
-def ffn_shape(
-    kind: str, hidden: int = 1024, ffn: int = 2816, norm: float | None = None
-) -> il.workloads.FFNShape:
+def ffn_shape(kind: str, hidden: int = 1024, ffn: int = 2816, norm: float | None = None) -> il.workloads.FFNShape:
     activation, gated = FFNS[kind]
     return il.workloads.FFNShape(hidden, ffn, activation, gated, norm)
 

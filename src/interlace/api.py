@@ -11,8 +11,7 @@ from interlace.deploy.planning import plan_graph
 from interlace.executors import EXECUTORS, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.footprint import check_footprint
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.executors.run import Run
@@ -30,6 +29,7 @@ from interlace.kernels.copy import copy
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.read import read_plan
 from interlace.kernels.text import TextBody
+from interlace.megakernel.options import Options
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import Proof, verify

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 import interlace as il
 from interlace.core.errors import DeviceError, PlanError, ShapeError, TooManyWorkersError
-from interlace.executors import one_launch
-from interlace.executors.clusters import check_resident
 from interlace.kernels.bodies import ALONE, Cluster
 from interlace.kernels.lint import lint
+from interlace.megakernel.clusters import check_resident
 from interlace.planner.settings import choices, retiled
 from interlace.policies.setting import OpSetting, Setting
 
@@ -126,12 +125,12 @@ def test_clusters_that_the_device_does_not_place_are_refused_before_they_are_lau
     (one,) = run.launches()
     for clusters in {0, enough - 1}:
         kernel = Placed(clusters)
-        monkeypatch.setattr(one_launch, "loaded", lambda *_, kernel=kernel: kernel)
+        monkeypatch.setattr(megakernel, "loaded", lambda *_, kernel=kernel: kernel)
         with pytest.raises(TooManyWorkersError, match=rf"keeps {clusters} clusters of 2 .* and {needed} blocks would"):
             one.load()
         assert kernel.asked == [(384, 2)]
     kernel = Placed(enough)
-    monkeypatch.setattr(one_launch, "loaded", lambda *_: kernel)
+    monkeypatch.setattr(megakernel, "loaded", lambda *_: kernel)
     assert run.loaded is kernel
 
 
@@ -155,14 +154,14 @@ def test_blocks_that_load_the_same_weights_are_placed_in_pairs_where_there_is_ro
     for clusters in (4, 3):
         run = launch(ffn(m), ALONE, **options)
         kernel = Placed(clusters)
-        monkeypatch.setattr(one_launch, "loaded", lambda *_, kernel=kernel: kernel)
+        monkeypatch.setattr(megakernel, "loaded", lambda *_, kernel=kernel: kernel)
         room = 2 * clusters >= options.get("workers", 8)
         assert run.placed_together == (2 if pairs and room else 1)
         assert kernel.asked == [(384, 2)] * pairs
 
 
 def test_those_of_a_cluster_are_placed_together_anyhow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_launch, "loaded", lambda *_: Placed(4))
+    monkeypatch.setattr(megakernel, "loaded", lambda *_: Placed(4))
     assert launch(ffn(512), Cluster(2, 2), dispatch=D.STATIC).placed_together == 4
 
 

@@ -95,16 +95,12 @@ def test_matmul_bodies_use_wgmma_and_pipelined_copies() -> None:
 
 def test_posts_are_one_release_per_op_that_posts_and_waits_are_acquire_polls() -> None:
     ptx = compiled_ptx(GRAPHS["gated-ffn"], il.Choices(132, policy=il.RowSync()))
-    assert (
-        count(ptx, r"(?:atom|red)\.\S*release\S*add") == 2
-    )  # one per op's body, ``down`` decides at run time
+    assert count(ptx, r"(?:atom|red)\.\S*release\S*add") == 2  # one per op's body, ``down`` decides at run time
     assert count(ptx, r"ld\.acquire\.gpu") >= 6  # a look, then a poll and a loop, in each op's body
 
 
 def test_a_launch_without_waits_has_no_semaphores() -> None:
-    for launch in il.SerialExecutor(
-        il.build(GRAPHS["gated-ffn"], il.Choices(132)), il.Options(META)
-    ).launches():
+    for launch in il.SerialExecutor(il.build(GRAPHS["gated-ffn"], il.Choices(132)), il.Options(META)).launches():
         ptx = launch.compile_ahead().asm["ptx"]
         assert count(ptx, r"release|acquire|globaltimer") == 0
 
@@ -113,9 +109,7 @@ def test_an_edited_body_is_compiled_again() -> None:
     """Triton's cache sees functions passed as compile-time arguments by name only; a digest stands beside them."""
     plan = il.build(GRAPHS["two-copies"], il.Choices(132))
     (launch,) = il.PersistentExecutor(plan, il.Options(META)).launches()
-    (bodies,) = [
-        a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 6
-    ]
+    (bodies,) = [a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 6]
     from interlace.kernels.copy.triton import copy_tile
 
     assert copy_tile.cache_key in str(bodies[0][4].value)

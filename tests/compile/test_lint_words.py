@@ -17,19 +17,19 @@ from interlace.workloads import LLAMAS, decode_graph
 
 from ..thorough import some
 
-STORE = '''  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(at)),
+STORE = """  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(at)),
                "l"(word_of(data, publication))
                : "memory");
-'''
+"""
 LOAD = (
     '  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : '
     '"l"(__cvta_generic_to_global(at)) : "memory");\n'
 )
-LOAD_TWO = '''  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+LOAD_TWO = """  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
                : "=l"(first), "=l"(second)
                : "l"(__cvta_generic_to_global(at))
                : "memory");
-'''
+"""
 HALVES = '"r"((int)data), "r"((int)publication) : "memory");\n'
 EXACT = "return (unsigned)(word >> 32) == publication;"
 #: What stands in place of what, and the rule that finds it.

@@ -18,12 +18,11 @@ from interlace.core.errors import (
     ShapeError,
     TooManyWorkersError,
 )
-from interlace.executors import registers
 from interlace.kernels.cuda.compiler import Binary, Resources
 from interlace.kernels.lint import lint
-from interlace.launch import compose
-from interlace.launch.compose import KEEPS
-from interlace.launch.spawn import Termination
+from interlace.megakernel import compose, registers
+from interlace.megakernel.compose import KEEPS
+from interlace.megakernel.spawn import Termination
 from interlace.workloads import quadrature
 
 from ..cases import by_default

@@ -11,8 +11,8 @@ import interlace as il
 from interlace import loops
 from interlace.core.errors import PlanError
 from interlace.kernels.lint import lint
-from interlace.launch.compose import KEEPS
 from interlace.loops.ops.joined import Joined
+from interlace.megakernel.compose import KEEPS
 
 from ..joined import chain, gelu_of_rows, library, side_by_side, twice
 from ..loops_graphs import marked

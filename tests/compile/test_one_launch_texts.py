@@ -15,7 +15,7 @@ from interlace.kernels.lint import lint
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import WORDS
 from interlace.kernels.text_source import is_name
-from interlace.launch.compose import KEEPS
+from interlace.megakernel.compose import KEEPS
 
 from ..texts import GUARD, NORM, NORM_TEXT, chain, norm
 from ..thorough import some
@@ -52,9 +52,7 @@ def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dis
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     codes = run._table.items["code"]
     assert sorted(set((codes % KEEPS).tolist())) == [0, 1, 2]
-    assert bool((codes >= KEEPS).any()) == (
-        dispatch in (il.Dispatch.STATIC, il.Dispatch.TICKET, il.Dispatch.HYBRID)
-    )
+    assert bool((codes >= KEEPS).any()) == (dispatch in (il.Dispatch.STATIC, il.Dispatch.TICKET, il.Dispatch.HYBRID))
     assert (run._table.waits["threshold"] == run.plan.waits.threshold).all()
 
 

@@ -37,9 +37,7 @@ def test_rows_of_models_stay_in_registers_under_triton(name: str) -> None:
 BETWEEN = {FFNBlock: 1, NormedMatmuls: 16, Attention: 4096}
 
 
-@pytest.mark.parametrize(
-    ("kind", "m"), [*BETWEEN.items(), pytest.param(FFNBlock, 1024, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize(("kind", "m"), [*BETWEEN.items(), pytest.param(FFNBlock, 1024, marks=pytest.mark.thorough)])
 def test_rows_between_products_keep_the_memory_order_and_their_registers(kind: type[Workload], m: int) -> None:
     graph = kind.of({"m": m}, True).graph(il.H200)
     run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))

@@ -12,10 +12,10 @@ import interlace as il
 from interlace.core.errors import DeviceError, GraphError, InterlaceError, PlanError, ShapeError
 from interlace.executors.bound import places_of
 from interlace.executors.launch import TextLaunch
-from interlace.executors.parts import bodies_of
 from interlace.kernels.cuda import launcher
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.matmul.walk_body import WALK_BODY
+from interlace.megakernel.parts import bodies_of
 
 from ..cases import by_default
 

@@ -1,8 +1,8 @@
 """One launch of an emitted kernel on the CPU: its outputs, and what went wrong.
 
-    library = build([emit_kernel(lower(loops), H200)])
-    run = launch(library, 0, {"x": x}, {"n": 1000}, seed=1)
-    run.outputs["y"], run.faults
+library = build([emit_kernel(lower(loops), H200)])
+run = launch(library, 0, {"x": x}, {"n": 1000}, seed=1)
+run.outputs["y"], run.faults
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ import torch
 
 import interlace as il
 from interlace.core.errors import InterlaceError
-from interlace.executors import parts
 from interlace.kernels.base import walk_body
 from interlace.loops import as_op
 from interlace.loops.ir.index import evaluate
 from interlace.loops.ir.statements import Block, Copy, Load, LoopKernel, Memory, Stmt
+from interlace.megakernel import parts
 from interlace.plan.plan import Plan
 
 from ..cases import TORCH

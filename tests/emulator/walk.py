@@ -27,9 +27,7 @@ import torch
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import HangError, LaunchEndedError
-from interlace.executors import pace
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.graph.op import Op
 from interlace.kernels.abi import ITEM
 from interlace.kernels.cuda.launcher import TensorMap
@@ -39,8 +37,10 @@ from interlace.kernels.matmul.tilings import normalises
 from interlace.kernels.matmul.walk_body import loaded_rows
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import WORDS
-from interlace.launch.compose import TICKETS, stages
 from interlace.loops.ir.smem import Placed, SharedLayout
+from interlace.megakernel import pace
+from interlace.megakernel.compose import TICKETS, stages
+from interlace.megakernel.options import Options
 from interlace.plan.plan import Plan
 
 from .build import Library, build
@@ -124,7 +124,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", head)}
 
     def _placed(self) -> list[Placed]:
-        """As ``launch/walk`` lays it out."""
+        """As ``megakernel/walk`` lays it out."""
         c = self._numbers()
         count, warpgroups = c["STAGES"], c["WARPGROUPS"]
         parts = [

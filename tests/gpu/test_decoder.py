@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from interlace.executors import DeviceExecutor
+from interlace.models.llama import LLAMAS, LlamaShape
 from interlace.nn import Decoder, Sampling
 from interlace.nn.decoder import launch
 from interlace.nn.decoder.launch import StepLaunch
-from interlace.workloads.llama import LLAMAS, LlamaShape
 
 from ..unit.llama import ToyForCausalLM
 
@@ -162,9 +162,7 @@ def test_steps_leave_alone_what_a_model_reads_into_its_slot(
     """Up to a slot that is full, behind which there is no row for a step to write."""
     monkeypatch.setattr(launch, "RUNNERS", (runner,))
     made, _ = decoders(SHAPES["tied"], torch.bfloat16)
-    ours, alone = (
-        Decoder.from_weights(made.shape, made._weights, made._rope, batch=3, pages=pages) for _ in range(2)
-    )
+    ours, alone = (Decoder.from_weights(made.shape, made._weights, made._rope, batch=3, pages=pages) for _ in range(2))
     assert isinstance(ours._launch, StepLaunch), ours.explain()
     for decoder in (ours, alone):
         decoder.join(PROMPTS[2])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from interlace.deploy import Choice, here, launched_rows
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.kernels.cuda import launcher
 from interlace.kernels.gated import _silu_times
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op

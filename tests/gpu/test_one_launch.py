@@ -184,9 +184,7 @@ def test_a_chain_of_many_ops_with_residuals_is_one_launch(residual: bool) -> Non
     x = [il.Tensor(f"x{i}", (m, n), il.bf16) for i in range(ops + 1)]
     w = [il.Tensor(f"w{i}", (n, n), il.bf16) for i in range(ops)]
     made_ops = tuple(
-        il.matmul(
-            f"op{i}", x[i], w[i], x[i + 1], tile=tile(64, 40, 128), residual=x[i - 1] if residual and i else None
-        )
+        il.matmul(f"op{i}", x[i], w[i], x[i + 1], tile=tile(64, 40, 128), residual=x[i - 1] if residual and i else None)
         for i in range(ops)
     )
     graph = il.Graph("chain", (*x, *w), made_ops, ("x0", *(t.name for t in w)), (f"x{ops}",))

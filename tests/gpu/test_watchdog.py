@@ -134,8 +134,6 @@ def test_a_trace_has_every_item_on_the_gpu_clock() -> None:
     plan = run.plan
     for i in np.flatnonzero(np.diff(plan.waits.ptr))[:200]:
         for w in range(plan.waits.ptr[i], plan.waits.ptr[i + 1]):
-            first, count, stride = (
-                int(x[w]) for x in (plan.waits.first, plan.waits.count, plan.waits.stride)
-            )
+            first, count, stride = (int(x[w]) for x in (plan.waits.first, plan.waits.count, plan.waits.stride))
             posters = np.isin(plan.items.post, first + stride * np.arange(count))
             assert trace.end_ns[posters].max() <= trace.start_ns[i] + 2000  # posts precede the end stamp

@@ -114,9 +114,7 @@ EXECUTORS: dict[str, tuple[type[DeviceExecutor], Callable[[il.Graph], il.Choices
     "ticket": (il.PersistentExecutor, lambda g: il.Choices(3)),
     "ticket-split": (
         il.PersistentExecutor,
-        lambda g: il.Choices(
-            3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRows()
-        ),
+        lambda g: il.Choices(3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRows()),
     ),
     "ticket-chunked": (
         il.PersistentExecutor,

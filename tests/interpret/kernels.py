@@ -19,9 +19,7 @@ def scale_tile(tile, x, y, M, N, FACTOR, BM: tl.constexpr, BN: tl.constexpr):
     column = tile.j * BN + tl.arange(0, BN)[None, :]
     inside = (row < M) & (column < N)
     at = row * N + column
-    tl.store(
-        y + at, (tl.load(x + at, mask=inside).to(tl.float32) * FACTOR).to(y.dtype.element_ty), mask=inside
-    )
+    tl.store(y + at, (tl.load(x + at, mask=inside).to(tl.float32) * FACTOR).to(y.dtype.element_ty), mask=inside)
 
 
 SCALE = il.Kernel(
@@ -104,9 +102,7 @@ def blur_tile(tile, x, y, M, N, H: tl.constexpr, W: tl.constexpr, BM: tl.constex
 
 
 def _blur(_: Array | None, regions: Regions, params: Params) -> dict[str, Array]:
-    raise NotImplementedError(
-        "regions are clipped at the tensor's edge, and a tile does not know where it lies"
-    )
+    raise NotImplementedError("regions are clipped at the tensor's edge, and a tile does not know where it lies")
 
 
 BLUR = il.Kernel("blur", il.Reference(_blur), lambda: il.TritonBody(blur_tile))

@@ -159,11 +159,7 @@ BLOCK = re.compile(
     r"(?:\n\n^```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
-PAGES = [
-    path
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    if "*Needs " in path.read_text()
-]
+PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "*Needs " in path.read_text()]
 
 
 def needs(block: re.Match[str]) -> str:

@@ -63,9 +63,7 @@ def test_rows_may_be_any_number(graph: str, m: int) -> None:
         c.check(c.run(executor(name, c.graph), inputs), inputs)
 
 
-@pytest.mark.parametrize(
-    "tile", [TILE, SWAPPED, il.MatmulTile(16, 32, 16), il.MatmulTile(32, 16, 32, swap_ab=True)]
-)
+@pytest.mark.parametrize("tile", [TILE, SWAPPED, il.MatmulTile(16, 32, 16), il.MatmulTile(32, 16, 32, swap_ab=True)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_matmul_takes_any_m_n_and_k(dtype: str, tile: il.MatmulTile) -> None:
     for m, n, k in [(1, 1, 1), (16, 32, 32), (17, 31, 33), (3, 40, 50), (33, 15, 16)]:
@@ -81,9 +79,7 @@ def test_matmul_takes_any_m_n_and_k(dtype: str, tile: il.MatmulTile) -> None:
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("activation", list(il.Activation))
-def test_matmul_has_every_epilogue(
-    activation: il.Activation, bias: bool, residual: bool, tile: il.MatmulTile
-) -> None:
+def test_matmul_has_every_epilogue(activation: il.Activation, bias: bool, residual: bool, tile: il.MatmulTile) -> None:
     c = matmul_case(17, 18, 33, "fp16", tile, activation, bias=bias, residual=residual)
     inputs = c.inputs()
     for how in (il.Whole(), il.SplitK(3)):

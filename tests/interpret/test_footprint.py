@@ -85,9 +85,7 @@ def test_every_op_of_the_workloads_touches_what_it_declares(graph: str, dtype: s
 
 @pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
 @pytest.mark.parametrize("activation", list(il.Activation))
-def test_matmul_touches_what_it_declares_with_every_option(
-    activation: il.Activation, tile: il.MatmulTile
-) -> None:
+def test_matmul_touches_what_it_declares_with_every_option(activation: il.Activation, tile: il.MatmulTile) -> None:
     """Ragged in M, N and K: clamped rows and columns must be the tile's own.
 
     Bias and residual, which stand before and behind the activation whatever it is, each alone with one of them.
@@ -103,9 +101,7 @@ def test_matmul_touches_what_it_declares_with_every_option(
 
 @settings(EXAMPLES, max_examples=16)
 @given(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(0, 3), st.integers(0, 3)))
-def test_a_stencil_passes_if_and_only_if_its_halo_is_wide_enough(
-    reach: tuple[int, int], halo: tuple[int, int]
-) -> None:
+def test_a_stencil_passes_if_and_only_if_its_halo_is_wide_enough(reach: tuple[int, int], halo: tuple[int, int]) -> None:
     """In the middle tile nothing is clipped, so the region that is missed follows from the reach alone."""
     x, y = il.Tensor("x", (24, 24), il.fp32), il.Tensor("y", (24, 24), il.fp32)
     g = alone(blur("blur", x, y, reach, halo, tile=(8, 8)), x, y)
@@ -149,13 +145,21 @@ def test_a_map_may_read_more_than_the_body_does() -> None:
 def test_a_missing_halo_is_named(dtype: str) -> None:
     x, y = il.Tensor("x", (40, 20), il.dtype(dtype)), il.Tensor("y", (40, 20), il.dtype(dtype))
     g = alone(blur("blur", x, y, (2, 0), (0, 0)), x, y)
-    assert failure(g, "blur") == poisoned_failure(g, "blur") == (
-        "op 'blur', tile (0, 0) reads x[16:18, 0:16], but declares only x[0:16, 0:16]; "
-        "widen the access map of 'x' by 2 above in dimension 0, or mask its loads"
+    assert (
+        failure(g, "blur")
+        == poisoned_failure(g, "blur")
+        == (
+            "op 'blur', tile (0, 0) reads x[16:18, 0:16], but declares only x[0:16, 0:16]; "
+            "widen the access map of 'x' by 2 above in dimension 0, or mask its loads"
+        )
     )
-    assert failure(g, "blur", tiles=[2]) == poisoned_failure(g, "blur", tiles=[2]) == (
-        "op 'blur', tile (1, 0) reads x[14:34, 0:16], but declares only x[16:32, 0:16]; "
-        "widen the access map of 'x' by 2 below in dimension 0 and 2 above in dimension 0, or mask its loads"
+    assert (
+        failure(g, "blur", tiles=[2])
+        == poisoned_failure(g, "blur", tiles=[2])
+        == (
+            "op 'blur', tile (1, 0) reads x[14:34, 0:16], but declares only x[16:32, 0:16]; "
+            "widen the access map of 'x' by 2 below in dimension 0 and 2 above in dimension 0, or mask its loads"
+        )
     )
 
 
@@ -224,9 +228,7 @@ def test_a_wrong_map_of_a_copy_is_named(dtype: str, maps: Mapping[str, Sequence[
     ids=["x", "weight", "weight over k", "bias", "residual", "out"],
 )
 @pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
-def test_a_wrong_map_of_a_matmul_is_named(
-    tile: il.MatmulTile, arg: str, spans: Sequence[Span], message: str
-) -> None:
+def test_a_wrong_map_of_a_matmul_is_named(tile: il.MatmulTile, arg: str, spans: Sequence[Span], message: str) -> None:
     g = matmul_case(17, 18, 50, "bf16", tile, bias=True, residual=True).graph
     seen = failure(replace(g, ops=(declared(g.ops[0], {arg: spans}),)), "mm")
     assert re.search(message, seen), seen
@@ -506,8 +508,7 @@ def test_a_reference_that_returns_another_shape_is_named() -> None:
     kernel = il.Kernel("fill", il.Reference(lambda acc, regions, params: {"y": np.ones((16, 16))}))
     g = alone(kernel.op("fill", (13, 13), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
     assert failure(g, "fill", "reference") == (
-        "op 'fill', tile (0, 12): the reference returns {'y': (16, 16)}, "
-        "its op declares {'y': (16, 8)}; fix one"
+        "op 'fill', tile (0, 12): the reference returns {'y': (16, 16)}, its op declares {'y': (16, 8)}; fix one"
     )
     check_footprint(g, "fill", tiles=range(12))
 
@@ -521,13 +522,9 @@ def test_a_reference_that_returns_other_arguments_is_named() -> None:
 
 def test_a_reference_that_asks_for_more_is_named() -> None:
     x, y = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
-    kernel = il.Kernel(
-        "more", il.Reference(lambda acc, regions, params: {"y": regions["x"] + regions["bias"]})
-    )
+    kernel = il.Kernel("more", il.Reference(lambda acc, regions, params: {"y": regions["x"] + regions["bias"]}))
     g = alone(kernel.op("more", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
-    assert re.search(
-        r"asks for 'bias', .*\['x'\] otherwise, for finish; declare", failure(g, "more", "reference")
-    )
+    assert re.search(r"asks for 'bias', .*\['x'\] otherwise, for finish; declare", failure(g, "more", "reference"))
 
 
 # ---------------------------------------------------------------- arguments

@@ -97,19 +97,13 @@ def swapped(plan: il.Plan) -> il.Plan:
     back = np.arange(n)[::-1]
     rows = [np.arange(waits.ptr[i], waits.ptr[i + 1]) for i in back]
     order = np.concatenate(rows)
-    columns = {
-        name: getattr(items, name)[back].copy() for name in ("op", "tile", "k_lo", "k_hi", "worker", "post")
-    }
-    moved = {
-        name: getattr(waits, name)[order].copy() for name in ("first", "count", "stride", "threshold", "k")
-    }
+    columns = {name: getattr(items, name)[back].copy() for name in ("op", "tile", "k_lo", "k_hi", "worker", "post")}
+    moved = {name: getattr(waits, name)[order].copy() for name in ("first", "count", "stride", "threshold", "k")}
     ptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])])
     return replace(plan, items=type(items)(**columns), waits=type(waits)(ptr=ptr, **moved))
 
 
-@pytest.mark.parametrize(
-    "choices", [il.Choices(2), il.Choices(1, il.Dispatch.STATIC)], ids=["ticket", "static"]
-)
+@pytest.mark.parametrize("choices", [il.Choices(2), il.Choices(1, il.Dispatch.STATIC)], ids=["ticket", "static"])
 @pytest.mark.parametrize("cls", [il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor])
 def test_a_plan_whose_order_is_not_topological_is_refused(cls: type, choices: il.Choices) -> None:
     plan = swapped(il.build(case("ffn", 20).graph, choices))
@@ -130,9 +124,7 @@ def test_tiles_of_one_op_that_need_each_other_are_refused() -> None:
     own, before = (i.block(16), il.ALL), ((i - 1).block(16), il.ALL)
     op = il.Kernel("scan").op("scan", (2,), {"x": (x, own), "last": (y, before)}, {"y": (y, own)})
     graph = il.Graph("scan", (x, y), (op,), ("x", "y"), ("y",))
-    with pytest.raises(
-        il.errors.IntraOpRaceError, match=r"tile \(0\) writes y\[0:16, 0:16\].*tile \(1\) reads"
-    ):
+    with pytest.raises(il.errors.IntraOpRaceError, match=r"tile \(0\) writes y\[0:16, 0:16\].*tile \(1\) reads"):
         il.build(graph, il.Choices(1))
 
 

@@ -44,8 +44,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "policies/splits.py": ("test_orders.py",),
     "policies/streams.py": ("test_streams_cover.py",),
     "policies/sync.py": ("test_policies.py",),
-    "executors/publications.py": ("test_publications.py", "test_words_ends.py"),
-    "executors/words_proof.py": ("test_publications.py", "test_words_proof.py"),
+    "megakernel/ll_epochs.py": ("test_publications.py", "test_words_ends.py"),
+    "megakernel/ll_proof.py": ("test_publications.py", "test_words_proof.py"),
     "executors/reference.py": (
         "test_reference_executor.py",
         "test_steals.py::test_items_are_stolen_by_whoever_has_none_left_and_all_are_right",

@@ -75,9 +75,7 @@ def tiles(shape: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(-(-n // t) for n, t in zip(shape, tile, strict=True))
 
 
-def pointwise(
-    name: str, sources: str, target: str, shape: tuple[int, ...], tile: tuple[int, ...], halo: int = 0
-) -> Op:
+def pointwise(name: str, sources: str, target: str, shape: tuple[int, ...], tile: tuple[int, ...], halo: int = 0) -> Op:
     """Each tile reads its block, widened by ``halo``, of each source and writes its block of ``target``."""
     grid = tiles(shape, tile)
     own = tuple(t.block(n) for t, n in zip(axes(len(grid)), tile, strict=True))
@@ -86,9 +84,7 @@ def pointwise(
     return Op(name, "pointwise", grid, reads, (Access("out", target, own),))
 
 
-def matmul(
-    name: str, a: str, b: str, c: str, mnk: tuple[int, int, int], tile: tuple[int, int], block: int
-) -> Op:
+def matmul(name: str, a: str, b: str, c: str, mnk: tuple[int, int, int], tile: tuple[int, int], block: int) -> Op:
     """``c = a @ b``, output tiles of ``tile``, reduction in chunks of ``block``."""
     m, n, k = mnk
     i, j = axes(2)
@@ -199,9 +195,7 @@ def take_items(plan: Plan, order: list[int]) -> Plan:
     rows = Groups(plan.waits.ptr, np.arange(len(plan.waits), dtype=np.int64)).take(column(*order))
     items = Items(*(getattr(plan.items, c)[order] for c in ("op", "tile", "k_lo", "k_hi", "worker", "post")))
     names = ("first", "count", "stride", "threshold", "k")
-    return replace(
-        plan, items=items, waits=Waits(rows.ptr, *(getattr(plan.waits, c)[rows.values] for c in names))
-    )
+    return replace(plan, items=items, waits=Waits(rows.ptr, *(getattr(plan.waits, c)[rows.values] for c in names)))
 
 
 def drop_waits(plan: Plan, *rows: int) -> Plan:

@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from interlace.models.llama import LlamaShape
 from interlace.nn import Decoder
-from interlace.workloads.llama import LlamaShape
 
-SHAPE = LlamaShape(
-    layers=2, hidden=32, ffn=48, heads=4, kv_heads=2, head_dim=16, vocabulary=61, eps=1e-6, tied=False
-)
+SHAPE = LlamaShape(layers=2, hidden=32, ffn=48, heads=4, kv_heads=2, head_dim=16, vocabulary=61, eps=1e-6, tied=False)
 
 
 class ToyRMSNorm(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.workloads.llama import LlamaShape
+from interlace.models.llama import LlamaShape
 
 _F32, _F16, _BF16 = 0, 1, 30
 
@@ -79,9 +79,7 @@ _NAMES = (
 )
 
 
-def gguf_tensors(
-    stored: Mapping[str, np.ndarray], s: LlamaShape, kind: str = "llama"
-) -> dict[str, np.ndarray]:
+def gguf_tensors(stored: Mapping[str, np.ndarray], s: LlamaShape, kind: str = "llama") -> dict[str, np.ndarray]:
     """A folder's tensors as a GGUF file has them: of the Llama architecture with pairs that turn side by side."""
     found = {}
     for name, values in stored.items():

@@ -36,9 +36,7 @@ def launch(
     return dict(zip(METRICS.values(), (read, written, hits, ns), strict=True))
 
 
-def install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, stdout: str = "", stderr: str = "", code: int = 0
-) -> Path:
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, stdout: str = "", stderr: str = "", code: int = 0) -> Path:
     """Put an ``ncu`` on the PATH that prints this and ends so.
 
     Returns the file that gets its arguments; beside it a file ``runs`` gets what the last of them names.

@@ -9,7 +9,7 @@ from interlace.bench.timing import Timing
 from interlace.core.devices import H200
 from interlace.deploy import Deployment
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.policies.sync import TileSync
 from interlace.workloads import FFN
 

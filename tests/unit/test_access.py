@@ -15,9 +15,7 @@ from ..draws import EXAMPLES
 from .graphs import column
 
 
-def bounds(
-    spans: tuple[Span, ...], shape: tuple[int, ...], coords: tuple[int, ...], k: tuple[int, int] = (0, 1)
-):
+def bounds(spans: tuple[Span, ...], shape: tuple[int, ...], coords: tuple[int, ...], k: tuple[int, int] = (0, 1)):
     """Lower and upper bounds of one tile as two lists."""
     lo, hi = Access("a", "A", spans).bounds(shape, column(*coords)[None], column(k[0]), column(k[1]))
     return lo[0].tolist(), hi[0].tolist()
@@ -185,8 +183,6 @@ def test_bounds_equal_the_formula_for_any_map(const, factors, k_factors, coords,
     access = Access("a", "A", (Span(low, low + 5),))
     n = len(coords)
     lo, hi = access.bounds((extent,), np.array(coords), np.full(n, k[0]), np.full(n, k[1]))
-    expected = [
-        const + factors[0] * a + factors[1] * b + k_factors[0] * k[0] + k_factors[1] * k[1] for a, b in coords
-    ]
+    expected = [const + factors[0] * a + factors[1] * b + k_factors[0] * k[0] + k_factors[1] * k[1] for a, b in coords]
     assert lo[:, 0].tolist() == [min(max(v, 0), extent) for v in expected]
     assert hi[:, 0].tolist() == [min(max(v + 5, 0), extent) for v in expected]

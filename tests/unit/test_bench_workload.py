@@ -35,7 +35,7 @@ from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import fp32
 from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultError
 from interlace.deploy import Deployment, overlaps
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.kernels.matmul import Activation
 from interlace.orders.saved import SavedOrder, written
 from interlace.plan.orderings import Ordering
@@ -538,9 +538,7 @@ def test_every_run_takes_the_next_set(on_cpu: Callable[[Workload], Problem]) -> 
 
 
 @pytest.mark.parametrize("workload", [FFN(32, 64, 8), Ladder(32, rows=8), TwoCopies(64, 64)], ids=lambda w: w.name)
-def test_results_are_judged_by_pytorchs_own_error(
-    on_cpu: Callable[[Workload], Problem], workload: Workload
-) -> None:
+def test_results_are_judged_by_pytorchs_own_error(on_cpu: Callable[[Workload], Problem], workload: Workload) -> None:
     problem = on_cpu(workload)
     right: Any = Dense(problem)
     assert problem.check(right) == problem.pytorch_error <= 0.01
@@ -585,9 +583,7 @@ def test_what_stands_around_an_executor_is_compiled_beside_it(
     assert len(measuring._layers(problem, "dense", made, False)) == 1
 
 
-def test_a_whole_layer_is_as_pytorchs(
-    on_cpu: Callable[[Workload], Problem], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_layer_is_as_pytorchs(on_cpu: Callable[[Workload], Problem], monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(measuring, "open_device", lambda name: (torch, name))
     problem = on_cpu(FFN(32, 64, 8, gated=True, activation=Activation.SILU))

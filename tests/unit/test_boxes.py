@@ -131,9 +131,7 @@ def test_tiles_that_touch_a_box_are_found_from_the_maps(batch: int, data: st.Dat
     queries = data.draw(box_lists(len(shape)))
     lo, hi = (np.minimum(side, shape) for side in queries)
     source = np.array(data.draw(st.lists(st.integers(0, len(accesses) - 1), min_size=len(lo), max_size=len(lo))))
-    expected = [
-        [tile for tile, own in touched[s] if own & cells(lo[q], hi[q])] for q, s in enumerate(source.tolist())
-    ]
+    expected = [[tile for tile, own in touched[s] if own & cells(lo[q], hi[q])] for q, s in enumerate(source.tolist())]
     inverse = Inverse(shape, accesses)
     pair, begin, end = inverse.coordinates(source, lo, hi)
     found: list[list[int]] = [[] for _ in source]

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("jinja2")
 
 from interlace.core.errors import ModelFileError
-from interlace.workloads.chat import chat_prompt
-from interlace.workloads.gguf import GGUF
+from interlace.models.chat import chat_prompt
+from interlace.models.gguf import GGUF
 
 from .model_files import VOCABULARY, gguf_bytes
 

@@ -14,8 +14,8 @@ from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import DTypeError, GraphError, InterlaceError, ShapeError
 from interlace.core.rounding import round_to
 from interlace.kernels.matmul import Activation
+from interlace.models.checkpoint import Checkpoint
 from interlace.workloads import FFNShape
-from interlace.workloads.checkpoint import Checkpoint
 from interlace.workloads.ffn import ffn_shape
 
 HIDDEN, FFN = 24, 40
@@ -127,9 +127,7 @@ def test_weights_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match="'down' has shape"):
         ffn_shape(file, "up", "down", gate="down")
     mixed = tmp_path / "mixed"
-    safetensors.numpy.save_file(
-        {"up": np.zeros((4, 2), np.float32), "down": np.zeros((2, 4), np.float16)}, mixed
-    )
+    safetensors.numpy.save_file({"up": np.zeros((4, 2), np.float32), "down": np.zeros((2, 4), np.float16)}, mixed)
     with pytest.raises(DTypeError, match="'down' is fp16 and 'up' is fp32"):
         ffn_shape(Checkpoint.open(mixed), "up", "down")
 

@@ -17,7 +17,7 @@ from interlace.deploy import Choice, choose, deployment, launched_rows, library_
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, Judgement, judge, predicted_us
 from interlace.deploy.rows import _seconds as priced
 from interlace.deploy.table import Row
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 

@@ -32,15 +32,15 @@ from interlace.core.errors import NoDeviceError, TooManyWorkersError
 from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.serial import SerialExecutor
 from interlace.kernels.base import tiling
+from interlace.kernels.matmul.tile import Tile
 from interlace.planner.build import Choices, build
 from interlace.trace.events import Trace
 from interlace.workloads import FFN, WORKLOADS, Workload
-from interlace.workloads.base import Tile
 
 from .commands import SMALL, fail, invoke, no_option, succeed
 
@@ -137,9 +137,7 @@ def test_the_same_seed_draws_the_same_inputs_of_the_stated_sizes() -> None:
     assert not (first["w_up"].view(np.uint32) & 0xFFFF).any(), "bf16 keeps the upper 16 bits only"
 
 
-def test_a_wrong_executor_fails_the_run_and_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_executor_fails_the_run_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "r.json"
     monkeypatch.setattr(run_module, "relative_error", lambda found, right: math.nan)
     message = fail(1, "run", "ffn", *SMALL, "--json", record)
@@ -158,9 +156,7 @@ def test_an_executor_that_does_not_fit_is_left_out_unless_asked_for(
     whole, record = ReferenceRunner.outputs, tmp_path / "r.json"
     monkeypatch.setattr(ReferenceRunner, "outputs", outputs)
     message = fail(0, "run", "ffn", *SMALL, "--json", record)
-    assert (
-        message == "note: reference-random is left out: plan has 264 workers, the device keeps 132 resident"
-    )
+    assert message == "note: reference-random is left out: plan has 264 workers, the device keeps 132 resident"
     assert [e["name"] for e in json.loads(record.read_text())["executors"]] == ["reference"]
     asked = ["--executor", "reference", "--executor", "reference-random"]
     assert fail(1, "run", "ffn", *SMALL, *asked).startswith("error: plan has 264 workers")
@@ -307,18 +303,14 @@ def test_run_takes_weights_from_a_checkpoint(tmp_path: Path, gate: bool) -> None
     path, record = tmp_path / "w.safetensors", tmp_path / "r.json"
     random = np.random.default_rng(0)
     shapes = {"mlp.up": (48, 32), "mlp.down": (32, 48), "mlp.gate": (48, 32)}
-    safetensors.numpy.save_file(
-        {n: random.standard_normal(s).astype(np.float16) for n, s in shapes.items()}, path
-    )
+    safetensors.numpy.save_file({n: random.standard_normal(s).astype(np.float16) for n, s in shapes.items()}, path)
     names = ["--up", "mlp.up", "--down", "mlp.down", *(["--gate", "mlp.gate"] if gate else [])]
     succeed("run", "ffn", "--device", "cpu", "--checkpoint", path, *names, "--json", record)
     data = json.loads(record.read_text())
     wanted = {"hidden": 32, "ffn": 48, "gated": gate, "dtype": "fp16", "checkpoint": str(path)}
     assert wanted.items() <= data["workload"].items()
     assert data["executors"][0]["relative_error"] < 1e-12
-    message = fail(
-        2, "run", "ffn", "--device", "cpu", "--checkpoint", path, "--up", "nope", "--down", "mlp.down"
-    )
+    message = fail(2, "run", "ffn", "--device", "cpu", "--checkpoint", path, "--up", "nope", "--down", "mlp.down")
     assert "has no tensor 'nope'; it has mlp.down, mlp.gate, mlp.up" in message
 
 
@@ -585,9 +577,7 @@ def test_run_traces_the_last_executor_that_can(tmp_path: Path) -> None:
 
 
 def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
-    graph = interlace.workloads.ffn(
-        64, interlace.workloads.FFNShape(64, 256, interlace.Activation.RELU, False)
-    )
+    graph = interlace.workloads.ffn(64, interlace.workloads.FFNShape(64, 256, interlace.Activation.RELU, False))
     choices = interlace.Choices(
         3,
         policy=interlace.TileSync(),
@@ -640,9 +630,7 @@ def test_unknown_workloads_and_executors_list_the_valid_ones() -> None:
     assert f"use one of {EXECUTORS.listing}" in fail(2, "run", "ffn", "--executor", "cuda-graph")
 
 
-@pytest.mark.parametrize(
-    "value", ["batched-row", "batched-row:", "batched-row:x", "batched-row:-1", "batched-row:²"]
-)
+@pytest.mark.parametrize("value", ["batched-row", "batched-row:", "batched-row:x", "batched-row:-1", "batched-row:²"])
 def test_a_name_without_its_number_shows_an_example(tmp_path: Path, value: str) -> None:
     message = fail(2, "plan", "ffn", "--out", tmp_path / "p.json", "--policy", value)
     assert "takes a number, such as batched-row:4" in message
@@ -664,16 +652,12 @@ def test_a_name_without_its_number_shows_an_example(tmp_path: Path, value: str) 
         (["ffn", "--device", "cpu", "--m", "0"], "--m"),
     ],
 )
-def test_options_that_make_no_sense_are_exit_code_2(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_options_that_make_no_sense_are_exit_code_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     assert message in fail(2, "plan", *arguments, "--out", tmp_path / "p.json")
     assert not (tmp_path / "p.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("workload", "option"), [("two-copies", ["--ffn", "8"]), ("two-matmuls", ["--no-gated"])]
-)
+@pytest.mark.parametrize(("workload", "option"), [("two-copies", ["--ffn", "8"]), ("two-matmuls", ["--no-gated"])])
 def test_options_of_other_workloads_are_exit_code_2(tmp_path: Path, workload: str, option: list[str]) -> None:
     message = fail(2, "plan", workload, "--device", "cpu", *option, "--out", tmp_path / "p.json")
     assert no_option(message, option[0])
@@ -681,9 +665,7 @@ def test_options_of_other_workloads_are_exit_code_2(tmp_path: Path, workload: st
 
 @pytest.mark.parametrize("option", ["--json", "--trace"])
 def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, option: str) -> None:
-    assert "does not exist; make it first" in fail(
-        2, "run", "ffn", *SMALL, option, tmp_path / "no" / "x.json"
-    )
+    assert "does not exist; make it first" in fail(2, "run", "ffn", *SMALL, option, tmp_path / "no" / "x.json")
     assert "is a folder; name a file" in fail(2, "run", "ffn", *SMALL, option, tmp_path)
 
 
@@ -729,9 +711,7 @@ def test_every_command_lists_every_workload_and_a_workload_its_own_options(comma
         assert not [option for option in other if f"│ {option} " in shown]
 
 
-def test_the_app_names_its_version_and_commands(
-    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_app_names_its_version_and_commands(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert succeed("--version") == f"interlace {interlace.__version__}\n"
     monkeypatch.setattr("sys.argv", ["interlace", "--help"])
     with pytest.raises(SystemExit) as ended:

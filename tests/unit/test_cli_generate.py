@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+from interlace.models.tokenizer import open_tokenizer  # noqa: E402
+from interlace.models.trained import open_model  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
-from interlace.workloads.tokenizer import open_tokenizer  # noqa: E402
-from interlace.workloads.trained import open_model  # noqa: E402
 
 from .commands import fail, invoke  # noqa: E402
 from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402

@@ -74,9 +74,7 @@ def test_a_checkpoint_is_not_written(here: Path, command: list[str]) -> None:
         ("-", "-"),
     ],
 )
-def test_two_outputs_are_two_files(
-    here: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
-) -> None:
+def test_two_outputs_are_two_files(here: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
     monkeypatch.setattr(run_module, "problem", lambda *_: pytest.fail("refused only after work was done"))
     message = fail(2, "run", "ffn", *SMALL, "--json", first, "--trace", second)
     assert "give each output a file of its own" in message

@@ -113,9 +113,7 @@ def test_a_plan_file_runs_on_those_that_take_it_and_a_note_tells_of_the_others(
     path = write(tmp_path / "p.json", il.build(ffn(), il.Choices(1, policy=il.NoSync())))
     task, plans = planned(path, il.H200)
     able = run._planned(run._default(task, Machine(True, il.H200)), plans, named=False)
-    assert {e.name for e in able} == {
-        *("reference", "serial", "cuda_graph", "pdl", "streams", "persistent-ticket")
-    }
+    assert {e.name for e in able} == {*("reference", "serial", "cuda_graph", "pdl", "streams", "persistent-ticket")}
     notes = capsys.readouterr().err.splitlines()
     assert [note.split()[1] for note in notes] == ["semaphore_streams", "persistent-static", "one_launch"]
     assert "only the order of one worker enforces that" in notes[0]

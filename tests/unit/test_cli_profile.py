@@ -20,8 +20,8 @@ from interlace.cli.machine import Machine
 from interlace.core.devices import H200
 from interlace.core.dtypes import bf16, fp16
 from interlace.deploy import Deployment
-from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
+from interlace.megakernel.options import Options
 from interlace.policies.setting import Setting
 from interlace.workloads import FFN, FFNShape
 
@@ -165,9 +165,7 @@ def test_launches_of_two_executors_are_counted_apart(tmp_path: Path, monkeypatch
     assert [row["counted"]["dram_read_bytes"] for row in rows] == [1000, 2000, 2001, 2002]
 
 
-def test_elsewhere_the_persistent_executor_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elsewhere_the_persistent_executor_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, A100))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
     seen = install(tmp_path, monkeypatch, csv([launch()]))

@@ -72,9 +72,7 @@ def test_stderr_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyP
             print("another", file=sys.stderr, flush=True)
 
 
-def test_letters_that_the_terminal_lacks_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_letters_that_the_terminal_lacks_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(tmp_path / "out", "w", encoding="ascii") as plain:
         monkeypatch.setattr(sys, "stdout", plain)
         with standard_streams():

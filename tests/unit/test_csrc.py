@@ -17,9 +17,9 @@ from interlace.kernels.bodies import Cluster
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.primitives.tagged_cuda import AWAITED
 from interlace.kernels.primitives.words_cuda import EMPTY_BYTE
-from interlace.launch.compose import launch_struct
-from interlace.launch.dispatch import EMPTY, HELD, constants, queue_of
-from interlace.launch.spawn import _CONSTANTS
+from interlace.megakernel.compose import launch_struct
+from interlace.megakernel.dispatch import EMPTY, HELD, constants, queue_of
+from interlace.megakernel.spawn import _CONSTANTS
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
 from tests.emulator.build import HERE, MISSING
@@ -52,6 +52,7 @@ EMULATED = [name for name in ALONE if name != "cluster/cluster.cuh"]
 
 def generated() -> dict[str, str]:
     """What a launch generates, by header: structs of ``kernels/abi``, and constants."""
+
     def head(of: dict[str, int]) -> str:
         return "".join(f"constexpr int {name} = {value};\n" for name, value in of.items())
 

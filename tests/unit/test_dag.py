@@ -7,9 +7,9 @@ import numpy as np
 import interlace as il
 from interlace.executors import EXECUTORS
 from interlace.graph.uses import ops_before
+from interlace.kernels.matmul.tile import Tile
 from interlace.planner.predict import predict
 from interlace.workloads import Dag
-from interlace.workloads.base import Tile
 
 QUARTERS = Dag.of({}, gpu=True)
 

@@ -20,9 +20,9 @@ from interlace.executors.reference import RandomReferenceExecutor
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.matmul import MATMUL
 from interlace.loops import as_op, library
+from interlace.models.llama import LLAMAS, decode_graph
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, plain_bodies, ring_launch
 from interlace.workloads import one_matmul, two_copies, two_matmuls
-from interlace.workloads.llama import LLAMAS, decode_graph
 
 from .gpus import A100
 

@@ -28,11 +28,11 @@ from interlace.core.errors import (  # noqa: E402
     UnsupportedModelError,
 )
 from interlace.kernels.sample import least_drawn, noise  # noqa: E402
+from interlace.models.weights import wanted  # noqa: E402
 from interlace.nn import Decoder, Sampling  # noqa: E402
 from interlace.nn.decoder.generation import pieces  # noqa: E402
 from interlace.nn.decoder.sampling import Ways, drawn  # noqa: E402
 from interlace.nn.decoder.weights import rope_table  # noqa: E402
-from interlace.workloads.weights import wanted  # noqa: E402
 
 from ..sampling import WAYS, sampling_inputs  # noqa: E402
 from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error, stepped  # noqa: E402
@@ -388,9 +388,7 @@ def test_out_of_pages_is_an_error_and_nothing_is_lost(model: ToyForCausalLM) -> 
     torch.testing.assert_close(decoder.logits[third], alone.logits[0], rtol=1e-9, atol=1e-9)
 
 
-def test_a_prompt_that_cannot_be_read_leaves_its_pages(
-    model: ToyForCausalLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_that_cannot_be_read_leaves_its_pages(model: ToyForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 

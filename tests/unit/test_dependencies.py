@@ -14,7 +14,7 @@ from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
-from interlace.workloads.llama import LLAMAS, decode_graph
+from interlace.models.llama import LLAMAS, decode_graph
 
 from ..draws import EXAMPLES
 from . import oracle
@@ -91,9 +91,7 @@ def broadcast() -> Graph:
         (Access("row", "bias", (fixed(0, 1), j.block(2))), Access("x", "x", (i.block(1), j.block(2)))),
         (Access("y", "y", (i.block(1), j.block(2))),),
     )
-    return program(
-        {"bias": (1, 4), "x": (3, 4), "y": (3, 4)}, write("scale", "bias", (ALL, ALL), (1, 1)), add
-    )
+    return program({"bias": (1, 4), "x": (3, 4), "y": (3, 4)}, write("scale", "bias", (ALL, ALL), (1, 1)), add)
 
 
 def causal() -> Graph:
@@ -331,9 +329,7 @@ def test_hidden_dependencies_follow_from_those_that_are_found(graph: Graph) -> N
 def test_two_tiles_that_write_one_element_race() -> None:
     (i,) = axes(1)
     graph = program({"h": (8,)}, write("fill", "h", (Span(i * 2, i * 2 + 3),), (4,)))
-    expected = (
-        r"'fill', tile \(1\) writes h\[2:3\], which op 'fill', tile \(0\) writes too; .*shrink the access map"
-    )
+    expected = r"'fill', tile \(1\) writes h\[2:3\], which op 'fill', tile \(0\) writes too; .*shrink the access map"
     with pytest.raises(IntraOpRaceError, match=expected):
         Dependencies(graph)
 
@@ -357,20 +353,14 @@ def test_reading_what_a_neighbour_writes_races(shift: int, writer: int, reader: 
 
 def test_two_arguments_of_one_op_that_overlap_across_tiles_race() -> None:
     (i,) = axes(1)
-    op = Op(
-        "swap", "swap", (2,), (), (Access("p", "h", (i.block(1),)), Access("q", "h", ((i + 1).block(1),)))
-    )
-    with pytest.raises(
-        IntraOpRaceError, match=r"op 'swap', tile \(1\) writes h\[1:2\], which op 'swap', tile \(0\)"
-    ):
+    op = Op("swap", "swap", (2,), (), (Access("p", "h", (i.block(1),)), Access("q", "h", ((i + 1).block(1),))))
+    with pytest.raises(IntraOpRaceError, match=r"op 'swap', tile \(1\) writes h\[1:2\], which op 'swap', tile \(0\)"):
         Dependencies(program({"h": (3,)}, op))
 
 
 def test_grid_with_more_tiles_than_the_write_map_distinguishes_races() -> None:
     i, _ = axes(2)
-    with pytest.raises(
-        IntraOpRaceError, match=r"tile \(0, 1\) writes h\[0:2\], which op 'fill', tile \(0, 0\)"
-    ):
+    with pytest.raises(IntraOpRaceError, match=r"tile \(0, 1\) writes h\[0:2\], which op 'fill', tile \(0, 0\)"):
         Dependencies(program({"h": (4,)}, write("fill", "h", (i.block(2),), (2, 2))))
 
 

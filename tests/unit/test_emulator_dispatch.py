@@ -18,8 +18,8 @@ import interlace as il  # noqa: E402
 from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
-from interlace.launch.dispatch import HELD  # noqa: E402
-from interlace.launch.stealing import ROW_BITS  # noqa: E402
+from interlace.megakernel.dispatch import HELD  # noqa: E402
+from interlace.megakernel.stealing import ROW_BITS  # noqa: E402
 from interlace.trace.steals import steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402

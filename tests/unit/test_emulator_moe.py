@@ -55,9 +55,7 @@ FAULTS = {
 
 def launch(name: str, change: tuple[str, str] | None = None, **other: Any) -> EmulatedLaunch:
     problem, tile, choices, stages = CASES[name]
-    graph = moe(
-        problem.tokens, problem.hidden, problem.ffn, problem.experts, problem.chosen, problem.dtype, tile=tile
-    )
+    graph = moe(problem.tokens, problem.hidden, problem.ffn, problem.experts, problem.chosen, problem.dtype, tile=tile)
     return EmulatedLaunch(il.build(graph, il.Choices(1, **choices | other)), stages=stages, change=change)
 
 

@@ -19,7 +19,7 @@ from interlace.core.errors import (  # noqa: E402
     HangError,
     QueueOverflowError,
 )
-from interlace.launch.spawn import Termination  # noqa: E402
+from interlace.megakernel.spawn import Termination  # noqa: E402
 from interlace.workloads import quadrature  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402

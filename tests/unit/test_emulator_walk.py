@@ -16,8 +16,8 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
-from interlace.launch import compose  # noqa: E402
-from interlace.launch.roles import ROLES  # noqa: E402
+from interlace.megakernel import compose  # noqa: E402
+from interlace.megakernel.roles import ROLES  # noqa: E402
 from interlace.plan.plan import Waits  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
@@ -274,9 +274,7 @@ def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: st
     """Whoever is free first would have several, and who comes later none."""
     workers, graph = _LAST_ITEMS[name]
     plan = il.build(graph, il.Choices(workers))
-    run = EmulatedLaunch(
-        plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, dependent_launch=True, words=()
-    )
+    run = EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, dependent_launch=True, words=())
     prepare([run])
     for seed in SEEDS:
         run_once(run, seed)

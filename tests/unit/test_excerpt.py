@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import interlace as il
+from interlace.models.llama import LLAMAS, decode_graph
 from interlace.plan.plan import Waits
 from interlace.planner import search as searching
 from interlace.planner.excerpt import Excerpt
@@ -23,7 +24,6 @@ from interlace.policies.splits import SplitK
 from interlace.sim.modes import SEMAPHORE_STREAMS, plain_bodies, streams
 from interlace.sim.traffic import LIMIT, touches
 from interlace.trace.summary import Summary
-from interlace.workloads.llama import LLAMAS, decode_graph
 
 RING = il.ring_launch(192 << 10)
 MODEL = replace(LLAMAS["llama3.2-1b"], hidden=256, ffn=512, heads=4, kv_heads=2, vocabulary=1024)

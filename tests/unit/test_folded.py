@@ -493,9 +493,7 @@ def test_from_17_tokens_on_rows_that_are_normalised_are_the_64_row_operand(m: in
         (tile(192, 128, 64, 12), 64, 3, "128 registers a thread for sums and for tokens that are normalised, and at "),
     ],
 )
-def test_a_tile_that_cannot_normalise_its_rows_says_so(
-    own: il.MatmulTile, k: int, warpgroups: int, told: str
-) -> None:
+def test_a_tile_that_cannot_normalise_its_rows_says_so(own: il.MatmulTile, k: int, warpgroups: int, told: str) -> None:
     from interlace.kernels.matmul.walk_body import WALK_BODY
 
     shapes = {"x": (24, k), "weight": (192, k), "out": (24, 192), "x_scale": (k,)}

@@ -13,9 +13,9 @@ tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", minversion="5")  # releases before read fewer of these files
 
 from interlace.core.errors import ModelFileError  # noqa: E402
-from interlace.workloads.chat import chat_prompt  # noqa: E402
-from interlace.workloads.folder_tokens import read_special_tokens  # noqa: E402
-from interlace.workloads.tokenizer import open_tokenizer  # noqa: E402
+from interlace.models.chat import chat_prompt  # noqa: E402
+from interlace.models.folder_tokens import read_special_tokens  # noqa: E402
+from interlace.models.tokenizer import open_tokenizer  # noqa: E402
 
 from ..thorough import some  # noqa: E402
 

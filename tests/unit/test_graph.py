@@ -76,9 +76,7 @@ def test_reduction_is_positive(extent: int, block: int) -> None:
 
 
 def test_write_that_moves_with_k_is_refused() -> None:
-    with pytest.raises(
-        ShapeError, match="op 'a' writes a region that depends on the k-range; only reads may"
-    ):
+    with pytest.raises(ShapeError, match="op 'a' writes a region that depends on the k-range; only reads may"):
         Op("a", "k", (2, 2), (), (Access("out", "y", (I.block(2), K)),), Reduction(4, 2))
 
 
@@ -156,9 +154,7 @@ def test_map_of_another_rank_than_its_tensor_names_the_op() -> None:
 
 
 def test_map_with_more_coordinates_than_the_grid_names_op_and_argument() -> None:
-    expected = (
-        r"op 'a': access map of 'in_x' uses more tile coordinates than grid \(4,\) has; give the grid another"
-    )
+    expected = r"op 'a': access map of 'in_x' uses more tile coordinates than grid \(4,\) has; give the grid another"
     with pytest.raises(ShapeError, match=expected):
         program(squares("x", "y"), touch("a", "x", "y", grid=(4,)))
 
@@ -246,9 +242,7 @@ def test_lookup_by_name() -> None:
     assert graph.tensor("hidden").shape == (8, 8)
     with pytest.raises(GraphError, match=r"graph 'test' has no op 'middle'; it has \['up', 'down'\]"):
         graph.op("middle")
-    with pytest.raises(
-        GraphError, match=r"graph 'test' has no tensor 'h'; it has \['x', 'w1', 'hidden', 'w2', 'y'\]"
-    ):
+    with pytest.raises(GraphError, match=r"graph 'test' has no tensor 'h'; it has \['x', 'w1', 'hidden', 'w2', 'y'\]"):
         graph.tensor("h")
 
 
@@ -337,9 +331,7 @@ def test_graph_prints_tensors_with_roles_and_ops_with_maps() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "graph", [pair(), two_matmuls(), gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"]
-)
+@pytest.mark.parametrize("graph", [pair(), two_matmuls(), gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"])
 def test_graph_survives_json(graph: Graph) -> None:
     assert from_data(json.loads(json.dumps(to_data(graph)))) == graph
 

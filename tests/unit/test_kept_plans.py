@@ -19,15 +19,15 @@ import pytest
 import interlace as il
 from interlace.core.errors import PlanError, ThresholdError
 from interlace.deploy import Deployment, prove_graph
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.cuda import cache
+from interlace.models.llama import LLAMAS, decode_graph
 from interlace.plan.coverage import Coverage
 from interlace.plan.record import Found, digest, written
 from interlace.plan.verify import Proof, recalled, verify
 from interlace.planner import kept
 from interlace.planner.build import Choices
-from interlace.workloads.llama import LLAMAS, decode_graph
 
 pytestmark = pytest.mark.usefixtures("folder")
 CHOICES = Choices(8, il.Dispatch.STATIC, policy=il.ConsumerSync())

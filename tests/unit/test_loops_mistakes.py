@@ -20,9 +20,7 @@ from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rules.check import check_sizes
 
 
-def kernel(
-    body: Callable[[Builder, Var, Handle, Handle, Handle], None], tile: tuple[int, ...] = (256,)
-) -> LoopKernel:
+def kernel(body: Callable[[Builder, Var, Handle, Handle, Handle], None], tile: tuple[int, ...] = (256,)) -> LoopKernel:
     """A kernel of ``x``, ``y`` and a tile ``s``, with the given statements."""
     k = Builder("mistake")
     n = k.symbol("n")

@@ -25,11 +25,11 @@ from interlace.core.errors import (
     UnsupportedModelError,
 )
 from interlace.core.rounding import round_to
-from interlace.workloads.checkpoint import Checkpoint
-from interlace.workloads.gguf import GGUF
-from interlace.workloads.rope import frequencies
-from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
-from interlace.workloads.trained import open_model
+from interlace.models.checkpoint import Checkpoint
+from interlace.models.gguf import GGUF
+from interlace.models.rope import frequencies
+from interlace.models.tokenizer import TextTokenizer, open_tokenizer
+from interlace.models.trained import open_model
 
 from .model_files import VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
 
@@ -123,7 +123,7 @@ def test_what_the_package_gguf_writes_is_what_is_read(tmp_path: Path, kind: str)
     found = file.read("w")
     np.testing.assert_array_equal(found, gguf.quants.dequantize(blocks, of).reshape(3, 64))
     bits = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}.get(kind, 9)
-    assert np.abs(found - values).max() <= np.abs(values).max() * 2.0**-(bits - 1) * 1.3
+    assert np.abs(found - values).max() <= np.abs(values).max() * 2.0 ** -(bits - 1) * 1.3
 
 
 def test_scaled_frequencies_are_those_of_their_authors() -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from interlace.core.errors import DecodeError, ModelFileError, UnsupportedModelError
-from interlace.workloads.gguf import GGUF
-from interlace.workloads.notices import MissingSettingWarning
-from interlace.workloads.special_tokens import find_end_ids
-from interlace.workloads.tokenizer import open_tokenizer
-from interlace.workloads.trained import open_model, read_model
+from interlace.models.gguf import GGUF
+from interlace.models.notices import MissingSettingWarning
+from interlace.models.special_tokens import find_end_ids
+from interlace.models.tokenizer import open_tokenizer
+from interlace.models.trained import open_model, read_model
 
 from .model_files import config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
 

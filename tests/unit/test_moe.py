@@ -45,9 +45,13 @@ def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
     found = il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
     if tokens <= MOST_TOKENS:  # by one op: the same
         made = tuple(t[name] for name in ("weights", "place", "token", "owner"))
-        one = il.Graph("one", (t["logits"], *made), (assign("assign", t["logits"], *made),), ("logits",), tuple(
-            tensor.name for tensor in made
-        ))
+        one = il.Graph(
+            "one",
+            (t["logits"], *made),
+            (assign("assign", t["logits"], *made),),
+            ("logits",),
+            tuple(tensor.name for tensor in made),
+        )
         for name, value in il.ReferenceExecutor(il.build(one, il.Choices(1))).run({"logits": logits}).items():
             np.testing.assert_array_equal(value, found[name])
     return found

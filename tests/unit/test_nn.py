@@ -22,9 +22,9 @@ from interlace.core.devices import CPU, H100, H200  # noqa: E402
 from interlace.core.dtypes import bf16, fp16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
-from interlace.executors import capture  # noqa: E402
-from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
+from interlace.executors.megakernel import OneLaunchExecutor  # noqa: E402
 from interlace.kernels.matmul import Activation  # noqa: E402
+from interlace.megakernel import capture  # noqa: E402
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
 from interlace.policies.setting import Setting  # noqa: E402
@@ -385,9 +385,7 @@ def test_hooks_on_parameters_and_the_mode_stay() -> None:
 
 
 def test_weights_that_are_no_numbers_yet_are_refused() -> None:
-    up, down = (
-        nn.Linear(*widths, bias=False, device="meta") for widths in ((HIDDEN, WIDTH), (WIDTH, HIDDEN))
-    )
+    up, down = (nn.Linear(*widths, bias=False, device="meta") for widths in ((HIDDEN, WIDTH), (WIDTH, HIDDEN)))
     with pytest.raises(GraphError, match="the linears have no data, they are on the device 'meta'; load"):
         FFN.from_linears(up, down, "relu")
     up, down = linears("up", "down")
@@ -543,9 +541,7 @@ def test_a_module_explains_what_runs(fake_gpu: type[FakeLaunch]) -> None:
 def test_a_module_without_a_gpu_explains_that() -> None:
     choice = swiglu()[0].explain(16)
     assert choice.executor is None
-    assert str(choice) == (
-        "PyTorch's own ops: tensors are on a device of type 'cpu', the kernels are for NVIDIA GPUs"
-    )
+    assert str(choice) == ("PyTorch's own ops: tensors are on a device of type 'cpu', the kernels are for NVIDIA GPUs")
 
 
 def test_what_is_prepared_is_not_built_again(fake_gpu: type[FakeLaunch]) -> None:

@@ -221,9 +221,7 @@ def sequence(plan: Plan) -> str:
     ],
     ids=str,
 )
-def test_interleavings_are_those_of_the_table_in_the_module(
-    interleaving: Interleaving, expected: str
-) -> None:
+def test_interleavings_are_those_of_the_table_in_the_module(interleaving: Interleaving, expected: str) -> None:
     assert sequence(build(feed(), Choices(2, interleaving=interleaving))) == expected
 
 
@@ -330,9 +328,7 @@ def test_explicit_interleaving_is_taken_as_given() -> None:
         ((0, 1, 2, 4), r"order names 4, but the graph's items has entries 0\.\.3"),
     ],
 )
-def test_explicit_interleaving_that_is_no_permutation_is_refused(
-    order: tuple[int, ...], expected: str
-) -> None:
+def test_explicit_interleaving_that_is_no_permutation_is_refused(order: tuple[int, ...], expected: str) -> None:
     with pytest.raises(OrderError, match=expected):
         build(pair(), Choices(2, interleaving=ExplicitInterleaving(order)))
 

@@ -8,8 +8,8 @@ import pytest
 
 import interlace as il
 from interlace.deploy import Deployment
-from interlace.executors.pace import dispatch_of, in_flight_bytes
-from interlace.launch.dispatch import draws_ahead
+from interlace.megakernel.dispatch import draws_ahead
+from interlace.megakernel.pace import dispatch_of, in_flight_bytes
 from interlace.workloads import FFN, Decode, FFNShape, RaggedAttention, ffn
 
 LARGE = FFNShape(4096, 14336, il.Activation.RELU, False)

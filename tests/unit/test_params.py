@@ -14,9 +14,9 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, ParamError, PlanError, PlanFormatError, ShapeError
-from interlace.executors.table import by_op, for_workers
 from interlace.loops import library
 from interlace.loops.ops.op import as_op
+from interlace.megakernel.table import by_op, for_workers
 from interlace.planner.predict import predict
 from interlace.sim.modes import MOST_WORKERS
 

@@ -1,6 +1,5 @@
 """The Perfetto file of hand-made traces: slices, tracks, arrows."""
 
-
 import numpy as np
 import pytest
 
@@ -10,9 +9,7 @@ from interlace.trace.perfetto import to_perfetto
 
 def trace(rows: list[tuple[int, int, int, int, int, int, int]], clock: str = "globaltimer") -> Trace:
     """Rows are (op, tile, worker, sm, wait, start, end)."""
-    columns = (
-        [np.array(c, np.int64) for c in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int64)] * 7
-    )
+    columns = [np.array(c, np.int64) for c in zip(*rows, strict=True)] if rows else [np.zeros(0, np.int64)] * 7
     return Trace(*columns, ("up", "down"), clock)
 
 
@@ -66,9 +63,7 @@ def test_workers_that_share_an_sm_are_tracks_under_it() -> None:
     rows = [(0, i, worker, sm, 0, 0, 10) for i, (worker, sm) in enumerate([(140, 12), (8, 12), (3, 2)])]
     data = to_perfetto(trace(rows))
     assert track_names(data) == {0: "SM 2", 1: "SM 12 · worker 8", 2: "SM 12 · worker 140"}
-    order = [
-        (e["args"]["sort_index"], e["tid"]) for e in events(data, "M") if e["name"] == "thread_sort_index"
-    ]
+    order = [(e["args"]["sort_index"], e["tid"]) for e in events(data, "M") if e["name"] == "thread_sort_index"]
     assert order == [(0, 0), (1, 1), (2, 2)]
 
 

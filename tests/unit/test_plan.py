@@ -24,13 +24,13 @@ from interlace.core.errors import (
     SemaphoreError,
 )
 from interlace.executors.reference import ReferenceExecutor
-from interlace.executors.table import for_workers
 from interlace.graph.access import ALL, Access, axes
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy as copy_op
 from interlace.kernels.read import read_plan
+from interlace.megakernel.table import for_workers
 from interlace.plan.latest import latest_awaited
 from interlace.plan.parse import parse_plan
 from interlace.plan.plan import Dispatch, Plan
@@ -114,9 +114,7 @@ def test_balanced_dispatch_gives_the_next_item_to_the_least_loaded_worker() -> N
 
 
 def test_split_item_costs_its_share_of_the_tile() -> None:
-    graph = program(
-        {"x": (1, 3), "w": (3, 3), "y": (1, 3)}, matmul("mm", "x", "w", "y", (1, 3, 3), (1, 1), 1)
-    )
+    graph = program({"x": (1, 3), "w": (3, 3), "y": (1, 3)}, matmul("mm", "x", "w", "y", (1, 3, 3), (1, 1), 1))
     plan = build(graph, Choices(2, Dispatch.STATIC, Assignment.BALANCED, split=StreamK(2)))
     assert (plan.items.k_hi - plan.items.k_lo).tolist() == [3, 1, 2, 3]
     assert plan.items.worker.tolist() == [0, 1, 1, 0]  # whole tiles would go 0, 1, 0, 1
@@ -191,9 +189,7 @@ def test_the_latest_item_that_one_waits_for_is_the_last_that_posts_any_of_its_se
 
 
 def test_plan_says_for_people_what_made_it() -> None:
-    plan = build(
-        two_matmuls(), Choices(2, policy={"up": RowSync()}, interleaving=Panels(1, 2), chunk_waits=True)
-    )
+    plan = build(two_matmuls(), Choices(2, policy={"up": RowSync()}, interleaving=Panels(1, 2), chunk_waits=True))
     assert plan.policy == "up: RowSync(), per k-chunk"
     assert plan.order == "RowMajor(); Whole(); Panels(rows=1, lag=2)"
 
@@ -208,9 +204,7 @@ def test_item_name_shows_the_k_range_of_a_part() -> None:
 @pytest.mark.parametrize("workers", [0, -1])
 @pytest.mark.parametrize("assignment", Assignment)
 @pytest.mark.parametrize("dispatch", Dispatch)
-def test_build_refuses_to_deal_items_to_no_workers(
-    dispatch: Dispatch, assignment: Assignment, workers: int
-) -> None:
+def test_build_refuses_to_deal_items_to_no_workers(dispatch: Dispatch, assignment: Assignment, workers: int) -> None:
     with pytest.raises(PlanError, match=f"choices name {workers} workers; use at least one"):
         build(pair(), Choices(workers, dispatch, assignment))
 
@@ -390,9 +384,7 @@ def test_part_of_another_kind_is_a_format_error(key: str, value: Any) -> None:
         (("graph", "tensors", 0, "dtype"), "int3", "unknown dtype 'int3'"),
     ],
 )
-def test_inconsistent_graph_is_a_format_error_that_says_why(
-    path: tuple[Any, ...], value: Any, expected: str
-) -> None:
+def test_inconsistent_graph_is_a_format_error_that_says_why(path: tuple[Any, ...], value: Any, expected: str) -> None:
     with pytest.raises(PlanFormatError, match=f"the plan's graph is inconsistent: .*{expected}") as caught:
         parse_plan(_changed(*path, to=value), {})
     assert isinstance(caught.value.__cause__, GraphError)
@@ -443,9 +435,7 @@ FORMAT_DAMAGE: dict[str, Callable[[], str]] = {
     "reduction that is false": lambda: _changed(*_OP, "reduction", to=False),
     "argument that is a list": lambda: _changed(*_OP, "writes", 0, "arg", to=[]),
     "bound with a fraction": lambda: _changed(*_OP, "writes", 0, "spans", 0, 0, 0, to=0.5),
-    "bound that overflows at the last tile": lambda: _changed(
-        *_OP, "writes", 0, "spans", 0, 0, 1, to=[2**62, 2**62]
-    ),
+    "bound that overflows at the last tile": lambda: _changed(*_OP, "writes", 0, "spans", 0, 0, 1, to=[2**62, 2**62]),
     "shape beyond 64 bits": lambda: _changed("graph", "tensors", 0, "shape", to=[10**30, 2]),
     "shape with too many elements": lambda: _changed("graph", "tensors", 0, "shape", to=[2**40, 2**40]),
     "name of an op that is a number": lambda: _changed(*_OP, "name", to=3),
@@ -577,9 +567,7 @@ WRONG = st.one_of(
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of everything inside a JSON value."""
-    children = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
         yield (*path, key)
         yield from _paths(child, (*path, key))

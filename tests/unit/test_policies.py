@@ -16,6 +16,8 @@ from interlace.graph.access import ALL, Access, K, axes, fixed
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
+from interlace.kernels.matmul.tile import Tile
+from interlace.models.llama import LlamaShape, decode_graph
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
@@ -32,8 +34,6 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
-from interlace.workloads.base import Tile
-from interlace.workloads.llama import LlamaShape, decode_graph
 
 from ..draws import EXAMPLES
 from . import oracle
@@ -226,9 +226,7 @@ def test_policies_only_coarsen(name: str, policy: SyncPolicy, chunk_waits: bool,
 
 @EXAMPLES
 @given(st.data(), graphs(max_ops=3), POLICIES)
-def test_coarser_policy_never_waits_for_fewer_tiles(
-    data: st.DataObject, graph: Graph, policy: SyncPolicy
-) -> None:
+def test_coarser_policy_never_waits_for_fewer_tiles(data: st.DataObject, graph: Graph, policy: SyncPolicy) -> None:
     """Whom those have waited for that an item waits for, it need not name (``plan/implied``)."""
     drawn = data.draw(choices(graph, st.just(policy)))
 

@@ -20,11 +20,11 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import WORDS
-from interlace.launch.plain import PLAIN
-from interlace.launch.roles import ROLES
-from interlace.launch.spawn import SPAWNING, Termination
-from interlace.launch.walk import WALK
 from interlace.loops.cuda.items import ITEMS
+from interlace.megakernel.plain import PLAIN
+from interlace.megakernel.roles import ROLES
+from interlace.megakernel.spawn import SPAWNING, Termination
+from interlace.megakernel.walk import WALK
 from interlace.plan.plan import Dispatch
 
 from ..protocols.check import check
@@ -41,9 +41,9 @@ from ..protocols.ready_queue import Looks, ReadyQueue
 
 def _dispatches() -> dict[str, str]:
     """Texts that the walk asks for its next item and has posts made by, where it leaves that to them."""
-    if find_spec("interlace.launch.dispatch") is None:
+    if find_spec("interlace.megakernel.dispatch") is None:
         return {"": ""}
-    return {dispatch.value: import_module("interlace.launch.dispatch").text(dispatch) for dispatch in Dispatch}
+    return {dispatch.value: import_module("interlace.megakernel.dispatch").text(dispatch) for dispatch in Dispatch}
 
 
 DISPATCHES = _dispatches()

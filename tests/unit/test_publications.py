@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import DeadlockError, PlanError
-from interlace.executors.parts import bodies_of
-from interlace.executors.publications import Unpolled, find_unpolled, shows_reads
-from interlace.executors.words import _Search, handed_over
-from interlace.executors.words_proof import proved_words
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.dependencies import Dependencies
 from interlace.kernels.bodies import Reference
 from interlace.kernels.text import TextBody
+from interlace.megakernel.ll_edges import _Search, handed_over
+from interlace.megakernel.ll_epochs import Unpolled, find_unpolled, shows_reads
+from interlace.megakernel.ll_proof import proved_words
+from interlace.megakernel.parts import bodies_of
 
 from ..draws import FEWER
 
@@ -104,14 +104,14 @@ def test_words_that_nobody_polls_before_they_are_published_anew_are_none() -> No
 
 def test_the_proof_refuses_words_that_nobody_polls_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Search, "_without_unpolled", lambda self: False)
-    monkeypatch.setattr("interlace.executors.words.shows_reads", lambda *of: True)
+    monkeypatch.setattr("interlace.megakernel.ll_edges.shows_reads", lambda *of: True)
     plan = il.build(dead_words(), il.Choices(4))
     assert "q" in handed_over(plan, bodies_of(plan.graph), META).sizes
     assert proved_words(plan, bodies_of(plan.graph), META).sizes == {}
     says = "op 'B' overwrites words of 'q' that op 'A' publishes and no op between polls"
     with pytest.raises(PlanError, match=says):
         il.ReferenceExecutor(plan, words=("p", "q", "r"))
-    monkeypatch.setattr("interlace.executors.words_proof._check_polls", lambda *of: None)
+    monkeypatch.setattr("interlace.megakernel.ll_proof._check_polls", lambda *of: None)
     with pytest.raises((AssertionError, DeadlockError)):  # what both checks prevent
         runs_right(plan, range(60))
 
@@ -154,8 +154,6 @@ def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False,
     return "p" in proved_words(plan, bodies, META).sizes
 
 
-
-
 def test_one_of_two_words_shows_that_reads_are_over_where_no_word_is_stored_before() -> None:
     assert keeps_p_as_words(polls="pq")
     assert not keeps_p_as_words(polls="p")
@@ -169,10 +167,10 @@ def test_all_words_show_it_where_a_tile_stores_nothing_else_or_its_words_need_al
 
 
 def test_the_proof_checks_what_polls_show_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.executors.words.shows_reads", lambda *of: True)
+    monkeypatch.setattr("interlace.megakernel.ll_edges.shows_reads", lambda *of: True)
     assert not keeps_p_as_words(polls="p")
     plan = il.build(dead_words(), il.Choices(4))
-    monkeypatch.setattr("interlace.executors.words_proof.find_unpolled", lambda *of: None)
+    monkeypatch.setattr("interlace.megakernel.ll_proof.find_unpolled", lambda *of: None)
     monkeypatch.setattr(_Search, "_without_unpolled", lambda self: False)
     says = "op 'M' polls some words of op 'A', which does not show that its reads are over"
     with pytest.raises(PlanError, match=says):

@@ -9,8 +9,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import interlace as il
-from interlace.executors.ready import Ready
-from interlace.executors.table import Table, for_workers
+from interlace.megakernel.ready import Ready
+from interlace.megakernel.table import Table, for_workers
 
 from ..draws import EXAMPLES
 from .graphs import choices, graphs

@@ -12,8 +12,8 @@ pytest.importorskip("triton")
 import interlace as il
 from interlace.core.dtypes import int32
 from interlace.core.errors import ParamError
-from interlace.executors.parts import parts_of
 from interlace.kernels.attend import attend
+from interlace.megakernel.parts import parts_of
 from interlace.workloads.decode import LLAMAS, decode_graph
 
 D, CAPACITY = 64, 128

@@ -220,8 +220,9 @@ def test_behind_a_norm_that_comes_in_several_stages_tickets_are_drawn_and_none_w
     graph = il.workloads.ffn(8, shape, up=tile, down=tile, norm_rows=8)
     plan = il.build(graph, il.Choices(1, il.Dispatch.TICKET))
     opened = "      open_independent(stage, n, STAGES, 0);\n"
-    wrong = f"{opened}      stage.advance();\n", opened + (
-        "      await(independent_empty(stage.slot), stage.phase);\n      stage.advance();\n"
+    wrong = (
+        f"{opened}      stage.advance();\n",
+        opened + ("      await(independent_empty(stage.slot), stage.phase);\n      stage.advance();\n"),
     )
     run, kept = EmulatedLaunch(plan, stages=4), EmulatedLaunch(plan, stages=4, change=wrong)
     prepare([run, kept])

@@ -295,9 +295,7 @@ def all_to_all(n: int, same: bool = False) -> Graph:
 @pytest.mark.parametrize(
     "same", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["two tensors", "one tensor"]
 )
-def test_reads_of_all_tiles_by_all_tiles_take_memory_of_the_tiles(
-    choices: Choices, by_wait: bool, same: bool
-) -> None:
+def test_reads_of_all_tiles_by_all_tiles_take_memory_of_the_tiles(choices: Choices, by_wait: bool, same: bool) -> None:
     n = 20_000
     graph = all_to_all(n, same)
     tracemalloc.start()

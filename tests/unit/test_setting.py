@@ -11,7 +11,7 @@ import pytest
 import interlace as il
 from interlace.core.errors import InterlaceError
 from interlace.executors import ONE_LAUNCH
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.policies.setting import OpSetting, Setting
 from interlace.workloads import FFN, FFNShape, ffn

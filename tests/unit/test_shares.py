@@ -10,9 +10,9 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import PlanError
-from interlace.executors.parts import able_to_share
-from interlace.executors.shares import Shares, parts_of_tiles
-from interlace.executors.table import Table, for_workers
+from interlace.megakernel.parts import able_to_share
+from interlace.megakernel.shares import Shares, parts_of_tiles
+from interlace.megakernel.table import Table, for_workers
 from interlace.workloads import LLAMAS, decode_graph
 
 from .test_sums import chain

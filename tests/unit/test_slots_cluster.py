@@ -1,4 +1,5 @@
-"""The rings of a cluster of two as an automaton, every state of which is visited; ``launch/cluster`` has the protocol.
+"""The rings of a cluster of two as an automaton, every state of which is visited; ``megakernel/cluster`` has the
+protocol.
 
 Items are stages, as in ``test_slots``. A stage is two shares, one by each block, which land in both blocks whenever
 they like. Where a cluster draws tickets, the first block tells the other of an item before it opens its first stage.

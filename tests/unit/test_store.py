@@ -17,7 +17,7 @@ from interlace.core.errors import PlanError
 from interlace.core.files import cache_dir
 from interlace.deploy import Deployment, deployment, store
 from interlace.deploy.store import Kept
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.policies.setting import Setting
 from interlace.workloads import FFNShape, ffn, two_copies

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.executors import sums
 from interlace.kernels.bodies import ROW_FLOATS
-from interlace.launch.compose import LEAVES_SUMS
+from interlace.megakernel import sums
+from interlace.megakernel.compose import LEAVES_SUMS
 from interlace.workloads import FFN, LLAMAS, FFNLayers, decode_graph
 
 

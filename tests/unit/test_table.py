@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import interlace as il
-from interlace.executors.table import for_workers
+from interlace.megakernel.table import for_workers
 
 
 def test_of_the_parts_of_a_tile_the_last_in_the_sequence_waits_for_the_others() -> None:

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("jinja2")
 
 from interlace.core.errors import ModelFileError
-from interlace.workloads import templates
-from interlace.workloads.chat import chat_prompt
-from interlace.workloads.templates import Limits, TemplateError, render
+from interlace.models import templates
+from interlace.models.chat import chat_prompt
+from interlace.models.templates import Limits, TemplateError, render
 
 MEMORY = "it takes more than 512 MiB of memory"
 CPU = "it takes more than 1 s of CPU time"
@@ -116,7 +116,7 @@ def test_the_process_imports_neither_interlace_nor_what_the_parent_has(tmp_path:
     """The folder that it starts in, and PYTHONPATH, have modules of the names that it needs."""
     for name in ("json", "jinja2", "folder"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
-    code = "from interlace.workloads.templates import render; print(render('{{ 1 + 1 }}', {}))"
+    code = "from interlace.models.templates import render; print(render('{{ 1 + 1 }}', {}))"
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     code = f"import os; os.chdir({str(tmp_path)!r}); os.environ['PYTHONPATH'] = {str(tmp_path)!r}; {code}"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=where, check=False)

@@ -50,9 +50,7 @@ from .graphs import (
 
 def reads(t: Touches) -> list[list[list[int]]]:
     """Units that each item reads, step by step."""
-    return [
-        [t.reads[t.read_ptr[s] : t.read_ptr[s + 1]].tolist() for s in range(a, b)] for a, b in pairwise(t.step_ptr)
-    ]
+    return [[t.reads[t.read_ptr[s] : t.read_ptr[s + 1]].tolist() for s in range(a, b)] for a, b in pairwise(t.step_ptr)]
 
 
 def writes(t: Touches) -> list[list[int]]:

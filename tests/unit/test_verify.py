@@ -131,16 +131,12 @@ def test_one_threshold_for_semaphores_with_different_posts_is_refused() -> None:
     plan = build(graph, Choices(2, policy=BatchedRowSync(2)))
     assert plan.waits.threshold.tolist() == [2, 1]
     merged = set_entry(drop_waits(plan, 1), "waits.count", 0, 2)
-    refused(
-        merged, ThresholdError, "op 'down', tile (0, 0) waits for semaphore 1 to reach 2, but 1 tiles post it"
-    )
+    refused(merged, ThresholdError, "op 'down', tile (0, 0) waits for semaphore 1 to reach 2, but 1 tiles post it")
 
 
 def test_removed_post_is_refused() -> None:
     plan = rows_plan()
-    refused(
-        set_entry(plan, "items.post", 5, -1), ThresholdError, "but 3 tiles post it", "set the threshold to 3"
-    )
+    refused(set_entry(plan, "items.post", 5, -1), ThresholdError, "but 3 tiles post it", "set the threshold to 3")
 
 
 def test_post_to_another_semaphore_is_refused() -> None:
@@ -172,9 +168,7 @@ def test_stride_that_leaves_the_semaphores_is_refused() -> None:
     graph = two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2)
     plan = build(graph, Choices(2, chunk_waits=True))
     assert plan.waits.stride.tolist() == [2, 2]
-    refused(
-        set_entry(plan, "waits.stride", 0, 3), SemaphoreError, "waits for semaphore 6, but the plan has 6"
-    )
+    refused(set_entry(plan, "waits.stride", 0, 3), SemaphoreError, "waits for semaphore 6, but the plan has 6")
 
 
 def test_too_few_semaphores_are_refused() -> None:
@@ -269,9 +263,7 @@ def test_item_is_judged_by_its_own_waits_not_by_those_of_a_tile_that_reads_the_s
 
 
 @pytest.mark.parametrize(("producer_rows", "awaited"), [(160, [2, 3, 2, 3, 2]), (128, [2, 2, 2, 2, 2])])
-def test_consumer_rows_that_span_several_producer_rows_need_all_of_them(
-    producer_rows: int, awaited: list[int]
-) -> None:
+def test_consumer_rows_that_span_several_producer_rows_need_all_of_them(producer_rows: int, awaited: list[int]) -> None:
     graph = two_matmuls(1280, (64, 256, 128), up=(producer_rows, 128), down=(256, 128), block=64)
     plan = build(graph, Choices(8, policy=RowSync()))
     assert plan.waits.count.tolist() == awaited
@@ -331,8 +323,7 @@ def test_wait_one_chunk_too_late_is_refused(at: int) -> None:
     refused(
         set_entry(plan, "waits.k", row, 2 * at + 2),
         CoverageError,
-        f"op 'down', tile (0, 0) reads hidden[0:2, {max(2 * at - 2, 0)}:{2 * at + 2}] "
-        f"from k = {max(2 * at - 2, 0)} on",
+        f"op 'down', tile (0, 0) reads hidden[0:2, {max(2 * at - 2, 0)}:{2 * at + 2}] from k = {max(2 * at - 2, 0)} on",
         f"op 'up', tile (0, {at})",
         f"semaphore {at}",
     )
@@ -389,9 +380,7 @@ def test_operand_that_does_not_move_with_k_must_be_awaited_at_the_start() -> Non
     assert verify(plan).edges == 3
     late = replace(
         plan,
-        waits=Waits(
-            column(0, 0, 0, 0, 2), column(0, 1), column(1, 2), column(1, 1), column(1, 1), column(0, 2)
-        ),
+        waits=Waits(column(0, 0, 0, 0, 2), column(0, 1), column(1, 2), column(1, 1), column(1, 1), column(0, 2)),
     )
     refused(
         late,
@@ -606,9 +595,7 @@ def test_repeated_item_is_refused() -> None:
 def test_k_ranges_that_do_not_meet_are_refused(name: str, part: int, value: int) -> None:
     plan = rows_plan(split={"down": SplitK(2)})
     item = item_at(plan, "down", 2, k_lo=4 * part)
-    refused(
-        set_entry(plan, f"items.{name}", item, value), ItemError, "op 'down', tile (1, 0), k ", "exactly once"
-    )
+    refused(set_entry(plan, f"items.{name}", item, value), ItemError, "op 'down', tile (1, 0), k ", "exactly once")
 
 
 @pytest.mark.parametrize(
@@ -730,9 +717,7 @@ def test_plan_with_waits_before_chunks_is_safe_whatever_moves_with_k(
     span, boxes = GAPS[name]
     (i,) = axes(1)
     make = pointwise("make", "x", "h", (16,), (1,))
-    use = Op(
-        "use", "sum", (2,), (Access("in", "h", (span,)),), (Access("out", "y", (i.block(1),)),), Reduction(8, 2)
-    )
+    use = Op("use", "sum", (2,), (Access("in", "h", (span,)),), (Access("out", "y", (i.block(1),)),), Reduction(8, 2))
     graph = program({"x": (16,), "h": (16,), "y": (2,)}, make, use)
     chunks = [graph.region(use, use.reads[0], 0, k, k + 2) for k in range(0, 8, 2)]
     assert " ".join(f"{r.lo[0]}:{r.hi[0]}" for r in chunks) == boxes

@@ -84,9 +84,7 @@ def test_oracle_sees_races_and_deadlocks() -> None:
     ops = pointwise("read", "x", "y", (1,), (1,)), pointwise("overwrite", "z", "x", (1,), (1,))
     overwrite = build(program(shapes, *ops, inputs=("x", "z")), Choices(2))
     assert oracle.races(overwrite) == []
-    assert oracle.races(drop_waits(overwrite, 0)) == [
-        "item 1 (1, 0) may overwrite what item 0 (0, 0) still reads"
-    ]
+    assert oracle.races(drop_waits(overwrite, 0)) == ["item 1 (1, 0) may overwrite what item 0 (0, 0) still reads"]
 
 
 @EXAMPLES

@@ -148,9 +148,7 @@ def test_ops_side_by_side_have_tiles_of_their_own() -> None:
         (il.workloads.FFNShape(1600, 6400, A.GELU_TANH, False), 143, [(192, 56, 1), (192, 64, 5)]),
     ],
 )
-def test_what_was_fastest_is_taken(
-    shape: il.workloads.FFNShape, m: int, ways: list[tuple[int, int, int]]
-) -> None:
+def test_what_was_fastest_is_taken(shape: il.workloads.FFNShape, m: int, ways: list[tuple[int, int, int]]) -> None:
     setting = il.OneLaunchExecutor.default(il.workloads.ffn(m, shape), il.H200)
     assert found(setting) == ways
 

@@ -7,8 +7,8 @@ import pytest
 
 from interlace.core.devices import CPU
 from interlace.core.errors import HangError
-from interlace.executors.watchdog import hang_error
-from interlace.launch.dispatch import EMPTY
+from interlace.megakernel.dispatch import EMPTY
+from interlace.megakernel.watchdog import hang_error
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.splits import SplitK

@@ -15,14 +15,14 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError, PlanError  # noqa: E402
-from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
-from interlace.executors.parts import bodies_of  # noqa: E402
+from interlace.executors.megakernel import OneLaunchExecutor  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
-from interlace.executors.watchdog import hang_error  # noqa: E402
-from interlace.executors.words import handed_over  # noqa: E402
 from interlace.kernels.bodies import Cluster  # noqa: E402
 from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
-from interlace.launch.compose import AGAIN  # noqa: E402
+from interlace.megakernel.compose import AGAIN  # noqa: E402
+from interlace.megakernel.ll_edges import handed_over  # noqa: E402
+from interlace.megakernel.parts import bodies_of  # noqa: E402
+from interlace.megakernel.watchdog import hang_error  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402
 from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
@@ -52,7 +52,7 @@ NO_STORE = _PART, f"  if (!tile.i && tile.l) return;\n{_PART}"
 def graph(splits: int = 2) -> il.Graph:
     """Of so many splits of each sequence, and two tiles of each row of embeddings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("interlace.workloads.llama.splits", lambda *_: splits)
+        patch.setattr("interlace.models.llama.splits", lambda *_: splits)
         patch.setattr("interlace.kernels.embedding._COLUMNS", 64)
         return decode_graph(SHAPE, len(POSITIONS), CAPACITY, il.H200)
 

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
-from interlace.executors.parts import bodies_of  # noqa: E402
-from interlace.executors.words import HandedOver, handed_over  # noqa: E402
 from interlace.kernels.bodies import AS_TENSORS  # noqa: E402
+from interlace.megakernel.ll_edges import HandedOver, handed_over  # noqa: E402
+from interlace.megakernel.parts import bodies_of  # noqa: E402
 from interlace.plan.plan import Plan, Waits  # noqa: E402
 
 #: The first leaves words, the second polls them, the third and fourth do neither.

@@ -13,7 +13,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import CoverageError, HangError  # noqa: E402
-from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
+from interlace.executors.megakernel import OneLaunchExecutor  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402
 

@@ -14,11 +14,11 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il
 from interlace.core.errors import CoverageError, GraphError, PlanError
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.parts import bodies_of
-from interlace.executors.words import HandedOver, _Search, handed_over
-from interlace.executors.words_proof import _runs, in_parts, proved_words
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.graph.dependencies import Dependencies
+from interlace.megakernel.ll_edges import HandedOver, _Search, handed_over
+from interlace.megakernel.ll_proof import _runs, in_parts, proved_words
+from interlace.megakernel.parts import bodies_of
 from interlace.plan.plan import Plan
 
 from .test_words import ALL, ATTENTION, HEADS, PARTS, TOKENS, overwritten, plan, products
@@ -85,7 +85,7 @@ def test_a_graph_may_have_any_names() -> None:
 
 
 def test_a_fault_of_the_proofs_builder_is_no_fault_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.executors.words_proof.in_parts", lambda *given: products(8, 64, 64).tensor("none"))
+    monkeypatch.setattr("interlace.megakernel.ll_proof.in_parts", lambda *given: products(8, 64, 64).tensor("none"))
     of = il.build(products(8, 64, 64), il.Choices(2))
     with pytest.raises(GraphError, match="has no tensor 'none'"):
         proved_words(of, bodies_of(of.graph), il.Options("meta"))
@@ -180,7 +180,7 @@ def test_what_rests_on_the_order_of_a_worker_is_refused() -> None:
     orderings = [o.value for o, _ in il.verify(in_parts(without, bodies, found)).rests_on]
     assert "worker" in orderings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("interlace.executors.words_proof.handed_over", always(found))
+        patch.setattr("interlace.megakernel.ll_proof.handed_over", always(found))
         assert proved_words(without, bodies, il.Options("meta")).sizes == {}
         with pytest.raises(PlanError, match=r"words order no items of one worker; name fewer in Options\.words"):
             proved_words(without, bodies, il.Options("meta", words=ATTENTION))

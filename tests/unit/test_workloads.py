@@ -23,11 +23,12 @@ from interlace.core.errors import ArgumentError, ShapeError
 from interlace.deploy import Deployment, deployment
 from interlace.executors.reference import ReferenceExecutor
 from interlace.kernels.matmul import Activation
+from interlace.kernels.matmul.tile import Tile
 from interlace.planner.build import Choices, build
 from interlace.policies.setting import Setting
 from interlace.tune import search as searching
 from interlace.workloads import FFN, WORKLOADS, OneMatmul, TwoCopies, Workload
-from interlace.workloads.base import Tile, options
+from interlace.workloads.base import options
 
 from . import profiler
 from .commands import fail, no_option, succeed

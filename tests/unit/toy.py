@@ -11,7 +11,8 @@ from interlace.core.dtypes import bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import matmul
-from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
+from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,12 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import int32
 from interlace.core.errors import ArgumentError, ResultError
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.spin import spin
+from interlace.megakernel.options import Options
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import ONE, Stealing, Victim
 from interlace.planner.build import Choices, build
@@ -199,9 +199,7 @@ def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
     """
     workers = device.sms
     ways = [
-        way
-        for way in _WAYS
-        if way.executor.obstacle(_graph(items), device) is None and (measured or not way.by_host)
+        way for way in _WAYS if way.executor.obstacle(_graph(items), device) is None and (measured or not way.by_host)
     ]
     kinds = {kind: costs_ns(kind, items, workers) for kind in COSTS}
     several = _Items({way: way.plan(items, workers) for way in ways}, kinds)

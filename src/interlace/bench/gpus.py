@@ -56,9 +56,7 @@ def on_gpus(
     shared = [turns.Turns(context, share) for _ in range(gpus)] if share > 1 else []
     left, count = iter(jobs), gpus * share
     with ProcessPoolExecutor(count, context, _take, (seats, shared, _cpus(count))) as pool:
-        running: dict[Future[Result], Job] = {
-            pool.submit(_freed, function, job): job for job in islice(left, count)
-        }
+        running: dict[Future[Result], Job] = {pool.submit(_freed, function, job): job for job in islice(left, count)}
         while running:
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:

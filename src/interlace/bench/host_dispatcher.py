@@ -1,4 +1,4 @@
-"""A dispatcher on the host: a thread that fills the mailboxes of ``launch/dispatcher`` through mapped memory.
+"""A dispatcher on the host: a thread that fills the mailboxes of ``megakernel/dispatcher`` through mapped memory.
 
 It exists to measure how much longer an item takes to arrive when the dispatcher is on the other side of the bus. It
 serves one run after another, including replays of a captured launch, until it is closed. A watchdog error also ends it.
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from interlace.core.jit import cached_njit
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.ready import Ready
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.run import Run
 from interlace.graph.access import Ints
-from interlace.launch.compose import LAUNCH
-from interlace.launch.dispatch import HELD
+from interlace.megakernel.compose import LAUNCH
+from interlace.megakernel.dispatch import HELD
+from interlace.megakernel.ready import Ready
 from interlace.plan.plan import Dispatch
 
 _EMPTIED, _TURN, _STOP = 0x80000000, 0x40000000, 0x3FFFFFFF

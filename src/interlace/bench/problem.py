@@ -63,9 +63,7 @@ class Problem:
         graph = workload.graph(device)
         kinds = {t.name: torch_dtype(torch, t.dtype.name) for t in graph.tensors}
         given = workload.given(seed)
-        drawn = {
-            n: torch.from_numpy(np.ascontiguousarray(given[n])).to(kinds[n]) for n in graph.inputs if n in given
-        }
+        drawn = {n: torch.from_numpy(np.ascontiguousarray(given[n])).to(kinds[n]) for n in graph.inputs if n in given}
         names = [name for name in workload.weights if name in graph.inputs]
         self.weight_bytes = sum(graph.tensor(name).nbytes for name in names)
         self.bytes_us = self.weight_bytes * workload.read_share / device.dram_bytes_per_s * 1e6

@@ -31,7 +31,7 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ProfilerError
 from interlace.deploy import Deployment, deployment
 from interlace.executors.gpu import open_device
-from interlace.executors.options import Options
+from interlace.megakernel.options import Options
 from interlace.policies.setting import Setting
 from interlace.workloads.base import Workload
 

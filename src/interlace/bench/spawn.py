@@ -15,9 +15,9 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ResultError
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
-from interlace.launch.spawn import Termination
+from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.megakernel.options import Options
+from interlace.megakernel.spawn import Termination
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
 from interlace.workloads.quadrature import Quadrature
@@ -92,9 +92,7 @@ def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) 
     return found
 
 
-def _measured(
-    problem: Quadrature, plans: Mapping[Dispatch, Plan]
-) -> dict[tuple[Dispatch, Termination | None], float]:
+def _measured(problem: Quadrature, plans: Mapping[Dispatch, Plan]) -> dict[tuple[Dispatch, Termination | None], float]:
     """Return the microseconds of each configuration; replays of all are interleaved."""
     import torch
 

@@ -12,7 +12,7 @@ from interlace.executors.gpu import open_device
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
-from interlace.launch.streamed import BULK_LOAD
+from interlace.megakernel.streamed import BULK_LOAD
 
 _BULK = (9, 0)  # compute capability that the kernel requires
 _BOX_BYTES, _STAGES = 32 << 10, 6

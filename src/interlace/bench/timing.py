@@ -98,9 +98,7 @@ def protocol(repeats: int) -> str:
     )
 
 
-def median_us(
-    functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1
-) -> dict[str, Timing]:
+def median_us(functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1) -> dict[str, Timing]:
     """Time each function on the current CUDA device; return its timing per run.
 
     Args:
@@ -127,7 +125,7 @@ def _samples_us(
 def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
     """Capture each function in a CUDA graph and replay it once."""
     torch, _ = open_device("cuda")
-    from interlace.executors.capture import captured  # imports torch
+    from interlace.megakernel.capture import captured  # imports torch
 
     graphs = {}
     for name, function in functions.items():

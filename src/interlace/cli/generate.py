@@ -18,9 +18,9 @@ from interlace.cli.names import DEVICES, Device
 from interlace.cli.options import JsonFile, command, named
 from interlace.cli.outputs import save_json
 from interlace.core.errors import NoDeviceError
-from interlace.workloads.chat import chat_prompt
-from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
-from interlace.workloads.trained import Trained, read_model
+from interlace.models.chat import chat_prompt
+from interlace.models.tokenizer import TextTokenizer, open_tokenizer
+from interlace.models.trained import Trained, read_model
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,7 @@ def check_memory(graph: Graph, chosen: Sequence[type[Executor]], machine: Machin
     Inputs are drawn in float32 on the host. Each reference executor holds all tensors in float64, and what is
     right is computed in float64 where the other executors run, if the run ``compares``.
     """
-    inputs, inner, outputs = (
-        _elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs)
-    )
+    inputs, inner, outputs = (_elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs))
     everything = inputs + inner + outputs
     on_device = [issubclass(executor, DeviceExecutor) for executor in chosen]
     reference = on_device.count(False) * _FP64 * everything

@@ -18,6 +18,7 @@ from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
 from interlace.core.errors import InterlaceError
 from interlace.executors import Executor
 from interlace.executors.persistent import PersistentTicketExecutor
+from interlace.kernels.matmul.tile import Tile
 from interlace.orders import families
 from interlace.orders.panels import Cache
 from interlace.orders.saved import read_order
@@ -39,7 +40,6 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
-from interlace.workloads.base import Tile
 
 T = TypeVar("T")
 _LARGEST = 64 << 20  # bytes of a file that is one value of an option

@@ -21,11 +21,11 @@ from interlace.cli import names
 from interlace.cli.console import reported
 from interlace.cli.outputs import Output, kept_apart, output
 from interlace.executors import Executor
+from interlace.kernels.matmul.tile import Tile
 from interlace.policies.interleavings import Interleaving
 from interlace.policies.orders import Order
 from interlace.policies.splits import Split
 from interlace.policies.sync import SyncPolicy
-from interlace.workloads.base import Tile
 
 _PLAN = "Plan"
 

@@ -48,12 +48,8 @@ def register(app: typer.Typer) -> None:
                 help="The first tile, or any. Rows are alike, and so are columns: the minimum is the same.",
             ),
         ] = None,
-        chunks: Annotated[
-            int, typer.Option("--chunks", metavar="N", help="Units of a panel: chunks along K.")
-        ] = 1,
-        seconds: Annotated[
-            float, typer.Option("--seconds", help="Stop short of a proof after this time.")
-        ] = 60.0,
+        chunks: Annotated[int, typer.Option("--chunks", metavar="N", help="Units of a panel: chunks along K.")] = 1,
+        seconds: Annotated[float, typer.Option("--seconds", help="Stop short of a proof after this time.")] = 60.0,
         states: Annotated[
             int | None,
             typer.Option(
@@ -93,13 +89,10 @@ def register(app: typer.Typer) -> None:
                     start=start,
                     max_states=states,
                     seconds=seconds,
-                    progress=lambda seen, low, high: progress(
-                        f"{seen:,} states, {low} to {high} loads", low, high
-                    ),
+                    progress=lambda seen, low, high: progress(f"{seen:,} states, {low} to {high} loads", low, high),
                 )
         familiar = {
-            member.name: loads(panels, member.walk(panels), capacity, policy)
-            for member in families(panels, capacity)
+            member.name: loads(panels, member.walk(panels), capacity, policy) for member in families(panels, capacity)
         }
         unit = "panel" if chunks == 1 else "chunk"
         facts = [
@@ -127,13 +120,9 @@ def register(app: typer.Typer) -> None:
 
 def _picture(grid: PanelGrid, walk: Sequence[Visit]) -> Table:
     """When each tile runs; < where it runs K backwards."""
-    when = {
-        (visit.row, visit.column): f"{i}{'<' if visit.backwards else ''}" for i, visit in enumerate(walk)
-    }
+    when = {(visit.row, visit.column): f"{i}{'<' if visit.backwards else ''}" for i, visit in enumerate(walk)}
     headings = ("", *(f"col {column}" for column in range(grid.columns)))
-    rows = (
-        (f"row {row}", *(when[row, column] for column in range(grid.columns))) for row in range(grid.rows)
-    )
+    rows = ((f"row {row}", *(when[row, column] for column in range(grid.columns))) for row in range(grid.rows))
     backwards = ", < for K backwards" if any(visit.backwards for visit in walk) else ""
     return table.columns(f"when each tile runs{backwards}", headings, rows)
 

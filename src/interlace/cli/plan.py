@@ -97,9 +97,7 @@ def plan_data(plan: Plan) -> dict[str, object]:
 def _summary(proof: Proof) -> dict[str, object]:
     """All that ``_rows`` says, as JSON."""
     plan = proof.plan
-    ops = [
-        {"name": op.name, "kernel": op.kernel, "grid": list(op.grid), "tiles": op.tiles} for op in plan.graph.ops
-    ]
+    ops = [{"name": op.name, "kernel": op.kernel, "grid": list(op.grid), "tiles": op.tiles} for op in plan.graph.ops]
     return {
         "graph": {"name": plan.graph.name, "ops": ops},
         "plan": {**plan_data(plan), "waits": len(plan.waits)},

@@ -14,11 +14,12 @@ from interlace.core.devices import DeviceSpec
 from interlace.deploy import prove_graph
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
+from interlace.kernels.matmul.tile import Tile
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
 from interlace.planner.kept import proved
 from interlace.policies.setting import Setting
-from interlace.workloads.base import Inputs, Tile
+from interlace.workloads.base import Inputs
 
 #: (numpy or torch, tensors by name) -> the outputs by name.
 Dense = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]

@@ -180,9 +180,7 @@ def _traced(chosen: Sequence[type[Executor]], machine: Machine) -> type[Executor
     """The last executor whose trace means something; under the Triton interpreter there is no clock."""
     able = [e for e in chosen if e.traces and (machine.cuda or not issubclass(e, DeviceExecutor))]
     if not able:
-        raise BadInput(
-            f"--trace: none of {', '.join(e.name for e in chosen)} can trace; add --executor reference"
-        )
+        raise BadInput(f"--trace: none of {', '.join(e.name for e in chosen)} can trace; add --executor reference")
     return able[-1]
 
 

@@ -18,10 +18,10 @@ from interlace.cli.problem import Planned, Problem, input_bytes
 from interlace.deploy import overlaps
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.gpu import open_device, torch_dtype
-from interlace.executors.options import Options
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.serial import SerialExecutor
 from interlace.graph.graph import Graph
+from interlace.megakernel.options import Options
 from interlace.planner.build import Choices, build
 from interlace.policies.sync import NoSync
 from interlace.trace.events import Trace
@@ -155,9 +155,7 @@ class DeviceRunner(Runner):
 
     def trace(self) -> Trace:
         executor = self._make(Options(device=self._machine.device_name, trace=True))
-        for _ in range(
-            3 if self._machine.cuda else 1
-        ):  # the first run compiles, the second finds cold caches
+        for _ in range(3 if self._machine.cuda else 1):  # the first run compiles, the second finds cold caches
             executor.run(self._tensors.sets[0])
         return executor.trace()
 
@@ -193,15 +191,11 @@ def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, ND
     if not machine.cuda:
         return dict(problem.dense(np, {n: v.astype(np.float64) for n, v in inputs.items()}))
     torch = machine.torch
-    values = {
-        n: torch.from_numpy(np.ascontiguousarray(v)).to(machine.device).double() for n, v in inputs.items()
-    }
+    values = {n: torch.from_numpy(np.ascontiguousarray(v)).to(machine.device).double() for n, v in inputs.items()}
     return {name: value.cpu().numpy() for name, value in problem.dense(torch, values).items()}
 
 
-def relative_error(
-    found: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[Any]]
-) -> float:
+def relative_error(found: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[Any]]) -> float:
     """Largest ||found - right|| / ||right|| over the outputs of real numbers, in the Frobenius norm.
 
     Whole numbers are left out: a token that was the second best by less than rounding is no more wrong than any other.

@@ -1,8 +1,8 @@
 """Standard streams that end a command in one line where they cannot be written, and that take every letter.
 
-    a reader that stopped (``| head -1``)     exit code 141, as a shell counts SIGPIPE, and not a word
-    a full disk, a closed stream              one line on stderr, exit code 1
-    stderr that cannot be written             nothing: there is no place left to say it
+a reader that stopped (``| head -1``)     exit code 141, as a shell counts SIGPIPE, and not a word
+a full disk, a closed stream              one line on stderr, exit code 1
+stderr that cannot be written             nothing: there is no place left to say it
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from interlace.cli.workloads import Selection, group, per_workload, plan_file
 from interlace.core.errors import PlanError
 from interlace.core.text import plural
 from interlace.executors import DeviceExecutor, Executor
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.access import Ints
@@ -138,9 +138,7 @@ def arrows(plan: Plan, trace: Trace) -> Ints:
     last = np.full(plan.semaphores, -1, np.int64)
     last[items.post[by_end]] = by_end  # later assignments win
     first, wait_class = distinct(waits.first, waits.count, waits.stride)
-    covered = Groups(
-        offsets(waits.count[first]), ranges(waits.first[first], waits.count[first], waits.stride[first])
-    )
+    covered = Groups(offsets(waits.count[first]), ranges(waits.first[first], waits.count[first], waits.stride[first]))
     poster = last[covered.values]
     latest = np.lexsort((trace.end_ns[poster], covered.rows))[covered.ptr[1:] - 1]  # the last of each row
     return np.stack([poster[latest][wait_class], waits.item], axis=1)

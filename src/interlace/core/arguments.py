@@ -1,9 +1,9 @@
 """Type checks for arguments of the public API, with errors that suggest what to write.
 
-    il.Choices(4, policy=il.RowSync)     Choices: policy is the class RowSync; write policy=il.RowSync()
-    il.Choices(4, policy="row")          Choices: policy is 'row'; write policy=il.RowSync()
-    il.Choices(4, dispatch="static")     Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC
-    il.Choices("4")                      Choices: workers is '4'; write workers=4
+il.Choices(4, policy=il.RowSync)     Choices: policy is the class RowSync; write policy=il.RowSync()
+il.Choices(4, policy="row")          Choices: policy is 'row'; write policy=il.RowSync()
+il.Choices(4, dispatch="static")     Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC
+il.Choices("4")                      Choices: workers is '4'; write workers=4
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def series(value: object, kind: type, where: str, name: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def integers(
-    value: object, length: int | None, error: Callable[[str], InterlaceError], what: str
-) -> NDArray[np.int64]:
+def integers(value: object, length: int | None, error: Callable[[str], InterlaceError], what: str) -> NDArray[np.int64]:
     """Convert the result of a user's own method, such as an array or a list, to a vector of integers.
 
     Args:

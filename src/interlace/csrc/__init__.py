@@ -1,6 +1,6 @@
 """CUDA C++ headers of the package, and their one reader.
 
-A launch is one translation unit (``launch/compose``): generated constants and structs, then the texts of headers. A
+A launch is one translation unit (``megakernel/compose``): generated constants and structs, then the texts of headers. A
 header begins with a prelude, and ``read_header`` returns what follows:
 
     // LL protocol, as NCCL names it ...

@@ -14,10 +14,10 @@ from interlace.deploy.planning import runner
 from interlace.deploy.store import Kept, lookup, store
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.gpu import spec_by_name
-from interlace.executors.options import Options
 from interlace.graph.access import FULL
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.megakernel.options import Options
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build

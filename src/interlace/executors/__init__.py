@@ -8,7 +8,7 @@ from __future__ import annotations
 from interlace.executors.base import Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor

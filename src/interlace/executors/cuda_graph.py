@@ -29,7 +29,7 @@ class CudaGraphExecutor(SerialExecutor):
             for launch in launches:
                 launch.load()
             torch.cuda.synchronize(self._device)
-            from interlace.executors.capture import captured  # imports torch
+            from interlace.megakernel.capture import captured  # imports torch
 
             graph = torch.cuda.CUDAGraph()
             with captured(graph):

@@ -18,14 +18,14 @@ from interlace.executors.base import Executor, by_name
 from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, TextLaunch
-from interlace.executors.options import Options, given
 from interlace.executors.run import Run
-from interlace.executors.table import Table
 from interlace.executors.tensors import check_short, check_tensors
-from interlace.executors.watchdog import ended_error, hang_error
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.abi import RECORD, TRACE
+from interlace.megakernel.options import Options, given
+from interlace.megakernel.table import Table
+from interlace.megakernel.watchdog import ended_error, hang_error
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
 from interlace.trace.events import Trace

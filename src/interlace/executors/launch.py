@@ -152,9 +152,7 @@ class Launch:
         )
 
 
-def _specialise(
-    value: Any, path: tuple[int, ...], constants: dict[Any, Any], attributes: dict[Any, Any]
-) -> Any:
+def _specialise(value: Any, path: tuple[int, ...], constants: dict[Any, Any], attributes: dict[Any, Any]) -> Any:
     """Return the signature of an argument as the launcher would specialise it."""
     from triton.language import constexpr
     from triton.runtime.jit import mangle_type

@@ -16,10 +16,10 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, TooManyWorkersError
 from interlace.executors.gpu import resident_blocks
 from interlace.executors.launch import AnyLaunch, Launch
-from interlace.executors.table import Table, for_workers
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import BodyKind
+from interlace.megakernel.table import Table, for_workers
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
 from interlace.sim.modes import PERSISTENT, Mode, plain_bodies

@@ -18,13 +18,13 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, DeviceError, GraphError
 from interlace.executors.arrays import check_arrays, written
 from interlace.executors.base import Executor, by_name, one_at_a_time
-from interlace.executors.numbered import Numbered
 from interlace.graph.access import Access, Ints
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Array, BodyKind, Reference
+from interlace.megakernel.ll_memory import Numbered
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.spawns import Spawns, cleared, when_tensor
@@ -391,9 +391,7 @@ class RandomReferenceExecutor(ReferenceExecutor):
 def _reference(op: Op) -> Reference:
     reference = kernel_of(op).reference
     if reference is None:
-        raise GraphError(
-            f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here"
-        )
+        raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here")
     if (reference.accumulate is None) != (op.reduction is None):
         raise GraphError(f"op {op.name!r}: a kernel accumulates exactly if its op declares a reduction")
     return reference

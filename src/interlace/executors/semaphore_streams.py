@@ -85,9 +85,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
         # Keep launches per op, so that each op's launches go to its stream.
-        self._per_op = [
-            [*self.gates(o), self._grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))
-        ]
+        self._per_op = [[*self.gates(o), self._grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))]
         return [launch for launches in self._per_op for launch in launches]
 
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:

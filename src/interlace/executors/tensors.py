@@ -57,9 +57,7 @@ def check_tensors(
     _check_apart(graph, tensors)
 
 
-def check_short(
-    graph: Graph, short: Sequence[str], filled: Callable[[Op], Sequence[str]], executor: str
-) -> None:
+def check_short(graph: Graph, short: Sequence[str], filled: Callable[[Op], Sequence[str]], executor: str) -> None:
     """Raise unless all tensors that may have fewer rows are inputs whose loads fill the missing rows in.
 
     Args:
@@ -92,9 +90,7 @@ def check_short(
 def _check_apart(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise if a written tensor shares memory with another, because dependencies are found by tensor names."""
     writers = {a.tensor: op.name for op in graph.ops for a in op.writes}
-    found = clash(
-        Piece(value.data_ptr(), value.nbytes, name in writers, name) for name, value in tensors.items()
-    )
+    found = clash(Piece(value.data_ptr(), value.nbytes, name in writers, name) for name, value in tensors.items())
     if found is not None:
         names = [piece.name for piece in found]
         written = next(name for name in names if name in writers)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from interlace.core.devices import DeviceSpec
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch, not_interpreted
-from interlace.executors.table import Table, by_op
 from interlace.executors.tile_functions import arguments, constants
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import kernel_of, triton_body
 from interlace.kernels.bodies import BodyKind, TritonBody
+from interlace.megakernel.table import Table, by_op
 from interlace.plan.orderings import Ordering
 
 if TYPE_CHECKING:

@@ -66,9 +66,7 @@ class Affine:
         )
 
     def __mul__(self, factor: int) -> Affine:
-        return Affine(
-            self.const * factor, tuple(c * factor for c in self.tile), self.k_lo * factor, self.k_hi * factor
-        )
+        return Affine(self.const * factor, tuple(c * factor for c in self.tile), self.k_lo * factor, self.k_hi * factor)
 
     __radd__ = __add__
     __rmul__ = __mul__

@@ -173,9 +173,7 @@ def _check_order(graph: Graph) -> None:
                     f"or list {a.tensor!r} among the inputs if its old value is meant"
                 )
             later = graph.ops[writers[a.tensor][0]].name
-            raise GraphError(
-                f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first"
-            )
+            raise GraphError(f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first")
     for name in graph.outputs:
         if name not in writers and name not in given:
             raise GraphError(

@@ -106,9 +106,7 @@ class Inverse:
         #: Coordinates that occur in a row together with other coordinates.
         self._mixed = (mixing[..., None] & (self._factor != 0)).any(axis=(1, 2))
 
-    def runs(
-        self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints
-    ) -> Iterator[tuple[int, int, Runs]]:
+    def runs(self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints) -> Iterator[tuple[int, int, Runs]]:
         """Yield boxes of coordinates as runs, in slices ``a:b`` of rows with bounded memory: (a, b, runs of these).
 
         Box ``i`` belongs to access ``source[i]`` and to row ``row[i]``, ascending, of ``rows``. Each access uses the

@@ -1,8 +1,8 @@
 """Ragged rows (CSR) and strided ranges of integers as flat arrays, with reductions that avoid listing every entry.
 
-    sizes      2  0  3
-    offsets    0  2  2  5
-    ranges     of first 7, -, 1 and stride 1:  7 8 | | 1 2 3
+sizes      2  0  3
+offsets    0  2  2  5
+ranges     of first 7, -, 1 and stride 1:  7 8 | | 1 2 3
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ class Tensor:
         check_type(self.dtype, DType, where, "dtype", meant(self.dtype))
         object.__setattr__(self, "shape", series(self.shape, object, where, "shape"))
         if not self.shape or any(type(n) is not int or n < 1 for n in self.shape):
-            raise ShapeError(
-                f"tensor {self.name!r} has shape {self.shape}; every extent must be a positive int"
-            )
+            raise ShapeError(f"tensor {self.name!r} has shape {self.shape}; every extent must be a positive int")
         if prod(self.shape) >= 1 << 62:
             raise ShapeError(f"tensor {self.name!r} has shape {self.shape}; use fewer than 2^62 elements")
 

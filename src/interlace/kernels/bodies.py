@@ -223,7 +223,7 @@ AS_TENSORS = Worded({})
 
 @dataclass(frozen=True)
 class WalkBody:
-    """The part of a kernel in the one launch (``launch/walk``), as CUDA C++.
+    """The part of a kernel in the one launch (``megakernel/walk``), as CUDA C++.
 
     Attributes:
         text: defines what ``WalkTile.type`` names; it stands behind the walk, in a namespace of its own, where
@@ -240,7 +240,7 @@ class WalkBody:
             earlier op of the graph may write them.
         resident: what the loader may keep in shared memory, where all ops of the launch that could have the same
             tensor. None if there is nothing.
-        late: names of the arguments that a text has through the ring behind the item's waits (``launch/fetched``).
+        late: names of the arguments that a text has through the ring behind the item's waits (``megakernel/fetched``).
         wide: where no tiling says how many warpgroups there are, it has two, as its items compute on rows that come as
             fast as memory brings them.
         clustered: op, cluster -> the part where its blocks load for one another; raises ShapeError if they cannot.

@@ -88,16 +88,14 @@ class Finding:
         return f"{self.rule}: line {self.line}: {self.text}"
 
 
-def lint(
-    ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, words: bool = False
-) -> list[Finding]:
+def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, words: bool = False) -> list[Finding]:
     """Broken rules of memory order in a PTX module; empty if it follows them all.
 
     Args:
         posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
             them would hold of nothing.
-        posting_warp: a warp of its own releases what others stored, as in ``launch/walk``.
-        words: whether it hands tensors over word by word (``executors/words``).
+        posting_warp: a warp of its own releases what others stored, as in ``megakernel/walk``.
+        words: whether it hands tensors over word by word (``megakernel/ll_edges``).
     """
     code = _Code(ptx)
     met = _BARRIER_OR_BLOCK_WAIT if posting_warp else _BARRIER

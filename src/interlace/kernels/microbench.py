@@ -12,9 +12,7 @@ from interlace.kernels.primitives.semaphore import Tile, blocked, draw, drawn, n
 def _at(row, semaphore, run):
     """An item that waits for one row of the wait table and posts one semaphore."""
     zero = row * 0
-    return Tile(
-        zero, zero, zero, zero, zero, row, row + 1, row + 1, semaphore, zero, zero + 1, zero, zero, zero, run
-    )
+    return Tile(zero, zero, zero, zero, zero, row, row + 1, row + 1, semaphore, zero, zero + 1, zero, zero, zero, run)
 
 
 @triton.jit

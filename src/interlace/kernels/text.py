@@ -10,7 +10,7 @@
 
 All threads of a block's consumer warpgroups call the function together, once for each tile; ``docs/kernels.md`` has
 what it may use. Its data comes by ordinary loads, which see what the item's waits are for, because the loader that
-waited signals through the ring (``launch/plain``); what is written by no op before it may come through the ring.
+waited signals through the ring (``megakernel/plain``); what is written by no op before it may come through the ring.
 '''
 
 from __future__ import annotations
@@ -61,15 +61,16 @@ class TextBody:
         scratch_bytes: op -> bytes of shared memory that all threads of the block have together, see ``scratch``.
         proved: whether the text is one of the package, whose tests hold it to its op's access maps. All that such a
             text reads goes into what it publishes.
-        streamed: arguments that come through the ring, ahead of the item's waits (``launch/streamed``); no op before it
+        streamed: arguments that come through the ring, ahead of the item's waits (``megakernel/streamed``); no op
+        before it
             may write them. The function then takes a ``Stream& stream`` too.
-        late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
+        late: arguments that come through the ring, behind the item's waits (``megakernel/fetched``). The function then
             takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         wide: two warpgroups take a tile where no product of the launch says how many there are.
         most_warpgroups: that may take a tile, 2 or 3; products of a launch may have three.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         resident: the one of these, a vector, for whose element ``tile.i`` loads wait; "" for none. Where it has 256
-            elements or fewer it may lie in shared memory (``launch/streamed``).
+            elements or fewer it may lie in shared memory (``megakernel/streamed``).
         loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
         headed: arguments of which bulk copies bring a part with an item's first stage, in its header.
@@ -315,9 +316,7 @@ def _map(value: Any, rows: int, dtype: DType) -> bytes:
     *leading, n, d = value.shape
     box = 1, rows, _PANEL_BYTES // dtype.itemsize
     shape, strides = (math.prod(leading), n, d), (n * d, d, 1)
-    return tensor_map(
-        value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_PANEL_BYTES
-    ).words
+    return tensor_map(value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_PANEL_BYTES).words
 
 
 def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from interlace.core.dtypes import DType
-from interlace.executors.capture import beside_captures
+from interlace.megakernel.capture import beside_captures
 from interlace.workloads.ffn import FFNShape
 
 Tensors = Mapping[str, torch.Tensor]

@@ -126,9 +126,7 @@ class FFN(_Network):
         _check({"up": up, "down": down})
         normed = _norm(norm, up.weight)
         if (up.bias is None) != (down.bias is None):
-            raise GraphError(
-                f"up has {_bias(up)}, down has {_bias(down)}; give both a bias (zeros will do) or neither"
-            )
+            raise GraphError(f"up has {_bias(up)}, down has {_bias(down)}; give both a bias (zeros will do) or neither")
         try:
             activation = Activation(activation)
         except ValueError:
@@ -144,9 +142,7 @@ class FFN(_Network):
             ShapeError, DTypeError: the width or dtype of x differs from that of the weights.
         """
         _check_input(x, self.w_up)
-        return ffn(
-            x, self.w_up, self.w_down, self.activation, None, self.b_up, self.b_down, self.w_norm, self.norm
-        )
+        return ffn(x, self.w_up, self.w_down, self.activation, None, self.b_up, self.b_down, self.w_norm, self.norm)
 
     def extra_repr(self) -> str:
         widths = f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"
@@ -182,9 +178,7 @@ class SwiGLU(_Network):
         self._set_norm(w_norm, norm)
 
     @classmethod
-    def from_linears(
-        cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear, norm: nn.Module | None = None
-    ) -> SwiGLU:
+    def from_linears(cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear, norm: nn.Module | None = None) -> SwiGLU:
         """Build the module on the parameters of three linears; only non-contiguous weights are copied.
 
         Args:
@@ -212,9 +206,7 @@ class SwiGLU(_Network):
             ShapeError, DTypeError: the width or dtype of x differs from that of the weights.
         """
         _check_input(x, self.w_up)
-        return ffn(
-            x, self.w_up, self.w_down, self.activation, self.w_gate, w_norm=self.w_norm, norm=self.norm
-        )
+        return ffn(x, self.w_up, self.w_down, self.activation, self.w_gate, w_norm=self.w_norm, norm=self.norm)
 
     def extra_repr(self) -> str:
         return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}{self._with_norm}"

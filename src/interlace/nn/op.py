@@ -13,11 +13,11 @@ from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
 from interlace.deploy import Choice, deployment, launched_rows
 from interlace.executors import DeviceExecutor
-from interlace.executors.capture import capture_id
 from interlace.executors.gpu import spec_by_name
-from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.kernels.teams import rows_of
+from interlace.megakernel.capture import capture_id
+from interlace.megakernel.options import Options
 from interlace.nn.choice import MOST_WHOLE, choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import fused, has_triton, in_layer, plain
@@ -303,9 +303,7 @@ def _make(key: Key, tensors: Tensors) -> Instance:
 
 
 @lru_cache(256)
-def _proved(
-    device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
-) -> tuple[type[DeviceExecutor], Proof]:
+def _proved(device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool) -> tuple[type[DeviceExecutor], Proof]:
     """Return executor class and proof of the launch; computed once for all streams and captures."""
     spec = spec_by_name(device)
     graph = ffn_graph(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms), device=spec)
@@ -315,6 +313,7 @@ def _proved(
 
 
 _instances = Instances(_make)
+
 
 def explain(tensors: Tensors, activation: Activation, tokens: int, norm: float | None = None) -> Choice:
     """Return what runs an FFN with these weights for a number of tokens, and why, without gradients and autocast.

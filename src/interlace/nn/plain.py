@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch.nn import functional
 
-from interlace.executors.capture import beside_captures
+from interlace.megakernel.capture import beside_captures
 
 _TRITON = (8, 0)  # compute capability from which Triton compiles
 

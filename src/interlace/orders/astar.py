@@ -238,10 +238,7 @@ def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: 
     key = np.empty(store.keys.shape[1], np.int64)
     every_tile = (1 << (shape.rows * shape.columns)) - 1
     while at.bound[0] < at.best[0]:
-        if (
-            at.states[0] + len(out.cost) > len(store.cost)
-            or at.entries[0] + len(out.cost) > len(store.entry)
-        ):
+        if at.states[0] + len(out.cost) > len(store.cost) or at.entries[0] + len(out.cost) > len(store.entry):
             return _FULL
         state = _pop(store, at)
         if state < 0:

@@ -43,9 +43,7 @@ def completion(
         SearchError: as for ``best_order``.
     """
     if not begun:
-        return best_order(
-            grid, capacity, cache, start=None, max_states=max_states, seconds=seconds, progress=progress
-        )
+        return best_order(grid, capacity, cache, start=None, max_states=max_states, seconds=seconds, progress=progress)
     grid.check_capacity(capacity)
     grid.check_begun(begun)
     capacity = min(capacity, grid.units)
@@ -68,9 +66,7 @@ def completion(
     return Minimum(cost, walk, not stopped, bound, int(search.at.states[0]), stopped)
 
 
-def known_end(
-    grid: PanelGrid, begun: Sequence[Visit], capacity: int, cache: Cache
-) -> tuple[tuple[Visit, ...], int]:
+def known_end(grid: PanelGrid, begun: Sequence[Visit], capacity: int, cache: Cache) -> tuple[tuple[Visit, ...], int]:
     """Return the best order among the families' ends and the greedy end of a walk, and its loads."""
     found = ((walk, _loads(grid, walk, capacity, cache)) for walk in ends(grid, begun, capacity))
     return min(found, key=lambda end: end[1])

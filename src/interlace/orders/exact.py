@@ -102,9 +102,7 @@ def best_order(
         SearchError: the grid is too large for either search, or as for ``minimum``.
     """
     if not too_large(grid):
-        return minimum(
-            grid, capacity, cache, start=start, max_states=max_states, seconds=seconds, progress=progress
-        )
+        return minimum(grid, capacity, cache, start=start, max_states=max_states, seconds=seconds, progress=progress)
     _check(grid, capacity, start, max_states, seconds)
     found = beam(grid, capacity, cache, seconds)
     bound = from_scratch(grid, min(capacity, grid.units), found.loads)
@@ -132,8 +130,7 @@ def _check(grid: PanelGrid, capacity: int, start: Pair | None, max_states: int |
     grid.check_capacity(capacity)
     if start is not None and not (0 <= start[0] < grid.rows and 0 <= start[1] < grid.columns):
         raise SearchError(
-            f"start {start} is outside the grid; "
-            f"use a row of 0..{grid.rows - 1} and a column of 0..{grid.columns - 1}"
+            f"start {start} is outside the grid; use a row of 0..{grid.rows - 1} and a column of 0..{grid.columns - 1}"
         )
     if max_states is not None and max_states < 1:
         raise SearchError(f"a limit of {max_states} states leaves no search; use a positive one")

@@ -35,9 +35,7 @@ def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -
     return sum(map(len, loaded(pairs, capacity, cache)))
 
 
-def loaded(
-    groups: Sequence[Group], capacity: int, cache: Cache, sizes: Sequence[int] | None = None
-) -> list[list[int]]:
+def loaded(groups: Sequence[Group], capacity: int, cache: Cache, sizes: Sequence[int] | None = None) -> list[list[int]]:
     """Return the units of each group that are loaded, from an empty cache.
 
     Args:

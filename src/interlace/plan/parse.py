@@ -39,9 +39,7 @@ def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
     try:
         data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise PlanFormatError(
-            f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`"
-        ) from None
+        raise PlanFormatError(f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise PlanFormatError(
             f'not a plan: the text lacks "format": "{FORMAT}"; write plans with Plan.to_json or `interlace plan`'

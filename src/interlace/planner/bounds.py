@@ -167,9 +167,7 @@ def attention(
     Raises:
         ModelError: a size is below one, or the heads do not share the key heads evenly.
     """
-    _positive(
-        queries=queries, keys=keys, width=width, heads=heads, element_bytes=element_bytes, key_heads=key_heads
-    )
+    _positive(queries=queries, keys=keys, width=width, heads=heads, element_bytes=element_bytes, key_heads=key_heads)
     if heads % key_heads:
         raise ModelError(f"{heads} heads cannot share {key_heads} key heads evenly; use a divisor of {heads}")
     q, kv = queries * width * heads, 2 * keys * width * key_heads

@@ -13,9 +13,7 @@ from interlace.sim.modes import PERSISTENT, Mode
 from interlace.sim.traffic import touches
 
 
-def dram_read_bytes(
-    plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT
-) -> list[int]:
+def dram_read_bytes(plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT) -> list[int]:
     """Return the DRAM reads in bytes that ``predict`` would report if the device's L2 had each of these capacities.
 
     Args:

@@ -146,4 +146,3 @@ def _by_group(
         tile_group[tiles] = np.where(post[tiles] >= 0, shared[post[tiles]], tile_group[tiles])
     order: Ints = np.lexsort((np.arange(len(group)), parts.op, group)).astype(np.int64)
     return order
-

@@ -171,9 +171,7 @@ def permutation_of(values: object, n: int, where: str) -> Ints:
     count = np.bincount(sequence, minlength=n)
     if (count != 1).any():
         at = int(np.flatnonzero(count != 1)[0])
-        raise OrderError(
-            f"order for {where} lists entry {at} {int(count[at])} times; list each of {n} exactly once"
-        )
+        raise OrderError(f"order for {where} lists entry {at} {int(count[at])} times; list each of {n} exactly once")
     return sequence
 
 

@@ -154,4 +154,3 @@ def _linear(coords: Ints, grid: tuple[int, ...]) -> Ints:
     for d, extent in enumerate(grid):
         number = number * extent + coords[:, d]
     return number
-

@@ -125,7 +125,7 @@ def streams(after: Sequence[Sequence[int]]) -> Mode:
 
 
 def ring_launch(ring_bytes: int, words: Callable[[Plan], ByWords] | None = None) -> Mode:
-    """Return the mode of ``executors/one_launch``: one launch whose loads run ahead through a ring of shared memory."""
+    """Return the mode of ``executors/megakernel``: one launch whose loads run ahead through a ring of shared memory."""
     return Mode(ring_bytes=ring_bytes, words=words)
 
 

@@ -1,4 +1,4 @@
-"""Choice of the queue that a worker steals from, as in ``launch/dispatch``."""
+"""Choice of the queue that a worker steals from, as in ``megakernel/dispatch``."""
 
 from __future__ import annotations
 

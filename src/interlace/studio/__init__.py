@@ -1,7 +1,7 @@
 """The studio: a local page, or a notebook widget, to play with tile orders on the package's own replays and searches.
 
-    import interlace as il
-    il.studio.show(plan)     # in Jupyter or marimo; needs the extra studio
+import interlace as il
+il.studio.show(plan)     # in Jupyter or marimo; needs the extra studio
 """
 
 from __future__ import annotations

@@ -54,9 +54,7 @@ class Least:
         }
 
 
-def least(
-    options: Options, path: Path, stop: threading.Event, progress: Callable[[int, int, int], None]
-) -> Least:
+def least(options: Options, path: Path, stop: threading.Event, progress: Callable[[int, int, int], None]) -> Least:
     """How well a game can still end.
 
     The search is over whole units in the sequence of one worker. Workers that run along K side by side, and units of

@@ -65,8 +65,8 @@ def inline(page: Page) -> str:
 def bundled(*names: str) -> str:
     """ES modules of the page and all that they import as one, each a block that gives what it exports.
 
-        import { ask as get } from "./api.js";      -->     const { ask: get } = modules["api.js"];
-        export const many = ...                     -->     const many = ...   and many in modules["shapes.js"]
+    import { ask as get } from "./api.js";      -->     const { ask: get } = modules["api.js"];
+    export const many = ...                     -->     const many = ...   and many in modules["shapes.js"]
     """
     found: dict[str, str] = {}
 

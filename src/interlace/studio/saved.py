@@ -1,6 +1,6 @@
 """Games as files: of one product the order that ``--order explicit:FILE`` runs, and each whole game as its link.
 
-    {"schema": "interlace-chain", "version": 1, "game": "Anicy..."}      a game of two products
+{"schema": "interlace-chain", "version": 1, "game": "Anicy..."}      a game of two products
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interlace.models.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.attention import Attention, attention
 from interlace.workloads.base import Workload
 from interlace.workloads.chains import (
@@ -19,7 +20,6 @@ from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.ffn_block import FFNBlock, ffn_block
 from interlace.workloads.ffn_layers import FFNLayers, ffn_layers
-from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
 from interlace.workloads.quadrature import Quadrature, quadrature

@@ -18,9 +18,10 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile, matmul
+from interlace.kernels.matmul.tile import Tile, matmul_tile
 from interlace.kernels.softmax import shares, softmax
 from interlace.kernels.teams import rows_of
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, matmul_tile
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
 
 def attention(

@@ -40,7 +40,7 @@ from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.matmul import MatmulTile
+from interlace.kernels.matmul.tile import Tile
 
 #: The largest extent of a tensor.
 MOST_EXTENT = (1 << 31) - 1
@@ -68,15 +68,6 @@ class Option:
     metavar: str | None = None
     names: Mapping[str, Any] | None = None
     group: str = "Shape"
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Extents of an op's output tile and of one chunk of its reduction."""
-
-    m: int
-    n: int
-    k: int = 64
 
 
 @dataclass(frozen=True)
@@ -271,16 +262,6 @@ def options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, Optio
         kind = next((part for part in get_args(base) if part is not type(None)), base)
         found[field.name] = field, kind, option
     return found
-
-
-_CPU_TILE = MatmulTile(16, 64, 64)  # small, so that small graphs still have several waves
-
-
-def matmul_tile(m: int, device: DeviceSpec, tile: Tile | None) -> MatmulTile:
-    """A tile of a matmul over m rows, as given, else as it suits the device."""
-    if tile is not None:
-        return MatmulTile(tile.m, tile.n, tile.k)
-    return MatmulTile.heuristic(m) if device.architecture else _CPU_TILE
 
 
 def deviation(tensor: Tensor) -> float:

@@ -14,9 +14,10 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import MatmulTile, matmul
+from interlace.kernels.matmul.tile import Tile, matmul_tile
 from interlace.kernels.rms_norm import normalised
 from interlace.kernels.squares import COLUMNS, FINE, blocks
-from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
+from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 _EPS = 1e-5
 _FEW = 8  # rows
@@ -31,9 +32,7 @@ def one_matmul(m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | N
 def two_copies(m: int, n: int, dtype: DType = bf16, tile: tuple[int, int] = (64, 64)) -> Graph:
     """``z = y = x`` for x of shape (m, n)."""
     x, y, z = (Tensor(name, (m, n), dtype) for name in "xyz")
-    return Graph(
-        "two-copies", (x, y, z), (copy("first", x, y, tile), copy("second", y, z, tile)), ("x",), ("z",)
-    )
+    return Graph("two-copies", (x, y, z), (copy("first", x, y, tile), copy("second", y, z, tile)), ("x",), ("z",))
 
 
 def two_matmuls(

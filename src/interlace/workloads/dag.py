@@ -11,7 +11,8 @@ from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
+from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 
 def dag(count: int, m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:

@@ -17,10 +17,11 @@ from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
+from interlace.kernels.matmul.tile import Tile
 from interlace.kernels.rms_norm import normalised
 from interlace.kernels.rope import placed
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload
-from interlace.workloads.llama import LLAMAS, PAGE, LlamaShape, decode_graph
+from interlace.models.llama import LLAMAS, PAGE, LlamaShape, decode_graph
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
 #: Of rotary embeddings. With random weights no other would be more right.
 _BASE = 10000.0

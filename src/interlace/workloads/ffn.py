@@ -18,22 +18,13 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.bodies import GENERATION
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.matmul.tile import Tile, matmul_tile
 from interlace.kernels.matmul.tilings import may_normalise, normalises_in
 from interlace.kernels.matmul.walk_ways import normalises_sooner
 from interlace.kernels.rms_norm import normalised, rms_norm
 from interlace.kernels.teams import rows_of
-from interlace.workloads.base import (
-    DTypeField,
-    Inputs,
-    Option,
-    Presets,
-    Recorded,
-    Target,
-    Tile,
-    Workload,
-    matmul_tile,
-)
-from interlace.workloads.checkpoint import Checkpoint
+from interlace.models.checkpoint import Checkpoint
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Recorded, Target, Workload
 
 _EPS = 1e-5  # of the norm in whose layer an FFN is measured
 _ROWS = 64  # of the first operand of the tensor core: of tokens, or of weights with ``swap_ab``
@@ -199,9 +190,7 @@ def ffn_shape(
                 f"{shape}; weights are (outputs, inputs), as nn.Linear stores them"
             )
         if other is not dtype:
-            raise DTypeError(
-                f"tensor {name!r} is {other} and {up!r} is {dtype}; convert the checkpoint to one dtype"
-            )
+            raise DTypeError(f"tensor {name!r} is {other} and {up!r} is {dtype}; convert the checkpoint to one dtype")
     usual = Activation.GELU_TANH if gate is None else Activation.SILU
     return FFNShape(hidden, ffn, activation or usual, gate is not None), dtype
 
@@ -258,9 +247,7 @@ class FFN(Workload):
     ] = None
     up: Annotated[str | None, Option("Up-projection, (ffn, hidden).", metavar="NAME", group=_STORED)] = None
     down: Annotated[str | None, Option("Down-projection, (hidden, ffn).", metavar="NAME", group=_STORED)] = None
-    gate: Annotated[
-        str | None, Option("Gate projection, if the FFN is gated.", metavar="NAME", group=_STORED)
-    ] = None
+    gate: Annotated[str | None, Option("Gate projection, if the FFN is gated.", metavar="NAME", group=_STORED)] = None
     norm: Annotated[
         float | None,
         Option("With the norm before it and x added behind, x + ffn(rms_norm(x)): what the norm adds to mean squares."),
@@ -268,9 +255,7 @@ class FFN(Workload):
 
     def __post_init__(self) -> None:
         if self.gated and self.activation is not Activation.SILU:
-            raise ShapeError(
-                f"a gated FFN uses silu, not {self.activation.value}; use that activation, or no gate"
-            )
+            raise ShapeError(f"a gated FFN uses silu, not {self.activation.value}; use that activation, or no gate")
         stored = [name for name in ("up", "down", "gate") if getattr(self, name) is not None]
         if self.checkpoint is None:
             if stored:

@@ -14,8 +14,9 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.layer_norm import centred, layer_norm
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.matmul.tile import Tile, matmul_tile
 from interlace.kernels.teams import rows_of
-from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
+from interlace.workloads.base import DTypeField, Option, Presets, Workload
 from interlace.workloads.ffn import activate
 
 _EPS = 1e-5  # of both models

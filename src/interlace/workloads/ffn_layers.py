@@ -23,10 +23,11 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.matmul.tile import Tile, matmul_tile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS
 from interlace.kernels.rms_norm import normalised, rms_norm
 from interlace.kernels.squares import COLUMNS, FINE, blocks
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, matmul_tile
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 from interlace.workloads.decode import DRAWN, repeated
 from interlace.workloads.ffn import MODELS
 
@@ -126,9 +127,7 @@ class FFNLayers(Workload):
         return 6.0 * self.layers * self.m * self.hidden * self.ffn
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        return ffn_layers(
-            self.layers, self.m, self.hidden, self.ffn, self.dtype, matmul_tile(self.m, device, tile)
-        )
+        return ffn_layers(self.layers, self.m, self.hidden, self.ffn, self.dtype, matmul_tile(self.m, device, tile))
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         x = tensors["x"]

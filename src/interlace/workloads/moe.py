@@ -20,9 +20,10 @@ from interlace.kernels.assign import MOST_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
 from interlace.kernels.gather import gather
 from interlace.kernels.matmul import MatmulTile
+from interlace.kernels.matmul.tile import Tile
 from interlace.kernels.merge import merge
 from interlace.kernels.routing import BLOCK, fill, most_tiles, place, route
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, draw
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, draw
 
 _EXPERTS = "Experts"
 _EXPONENT = 1.2  # of Zipf's law

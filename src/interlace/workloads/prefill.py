@@ -16,8 +16,9 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.causal_attention import AttentionTile, causal_attention
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, draw, matmul_tile
-from interlace.workloads.llama import LLAMAS
+from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.models.llama import LLAMAS
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, draw
 
 _ATTENTION = "Attention"
 
@@ -55,9 +56,7 @@ def prefill_attention(
         causal_attention("attention", q, k, v, first, attended, head_dim=head_dim, window=longest, tile=tile),
         matmul("product", attended, o, out, tile=product),
     )
-    return Graph(
-        "prefill-attention", (q, k, v, first, o, attended, out), ops, ("q", "k", "v", "first", "o"), ("out",)
-    )
+    return Graph("prefill-attention", (q, k, v, first, o, attended, out), ops, ("q", "k", "v", "first", "o"), ("out",))
 
 
 def packed(lengths: list[int] | tuple[int, ...], rows: int | None = None) -> NDArray[np.int32]:
@@ -125,9 +124,7 @@ class PrefillAttention(Workload):
             own = AttentionTile(tile.m, tile.k)
         product = matmul_tile(rows, device, tile)
         heads = self.heads, self.kv_heads, self.head_dim
-        return prefill_attention(
-            rows, self.hidden, *heads, self.dtype, longest=self.tokens, tile=own, product=product
-        )
+        return prefill_attention(rows, self.hidden, *heads, self.dtype, longest=self.tokens, tile=own, product=product)
 
     def inputs(self, seed: int) -> Inputs:
         """q, k and v from N(0, 1), o as any weight; ``first`` of prompts one behind the other."""

@@ -15,8 +15,9 @@ from interlace.core.dtypes import fp32, int32
 from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
+from interlace.kernels.matmul.tile import Tile
 from interlace.kernels.quadrature import MOST_LEVELS, refine, total
-from interlace.workloads.base import Inputs, Option, Presets, Tile, Workload
+from interlace.workloads.base import Inputs, Option, Presets, Workload
 
 
 def quadrature(levels: int, peaks: int, points: int, tolerance: float) -> Graph:

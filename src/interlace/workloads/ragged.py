@@ -19,10 +19,11 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.attend import BLOCK, attend, most_splits
 from interlace.kernels.attend.shares import COLUMNS, equal_shares, rows_of_table
 from interlace.kernels.combine import combine
+from interlace.kernels.matmul.tile import Tile
 from interlace.kernels.rope import placed
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload
+from interlace.models.llama import LLAMAS
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 from interlace.workloads.decode import DRAWN, repeated, rope_table
-from interlace.workloads.llama import LLAMAS
 
 _ATTENTION, _LENGTHS = "Attention", "Lengths"
 _EXPONENT = 1.2  # of Zipf's law

@@ -1,4 +1,4 @@
-// Thread block clusters: multicast loads and messages (launch/cluster.py).
+// Thread block clusters: multicast loads and messages (megakernel/cluster.py).
 #pragma once
 #include "barriers.cuh"
 #include "generated/clusters.cuh"

@@ -1,4 +1,4 @@
-// A dispatcher warp and mailboxes of blocks (launch/dispatcher.py).
+// A dispatcher warp and mailboxes of blocks (megakernel/dispatcher.py).
 #pragma once
 #include "claim.cuh"
 #include "publish.cuh"

@@ -1,4 +1,4 @@
-// Work stealing between static queues (launch/stealing.py).
+// Work stealing between static queues (megakernel/stealing.py).
 #pragma once
 #include "claim.cuh"
 #include "waits.cuh"

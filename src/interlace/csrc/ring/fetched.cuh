@@ -1,4 +1,4 @@
-// Ops whose dependent inputs come through the ring (launch/fetched.py).
+// Ops whose dependent inputs come through the ring (megakernel/fetched.py).
 #pragma once
 #include "passage.cuh"
 #include "bulk_load.cuh"

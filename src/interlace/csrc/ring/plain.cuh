@@ -1,4 +1,4 @@
-// Ops that load their own inputs (launch/plain.py).
+// Ops that load their own inputs (megakernel/plain.py).
 #pragma once
 #include "../tile.cuh"
 #include "../dispatch/ticket.cuh"

@@ -1,4 +1,4 @@
-// Shared-memory ring, messages between roles, waits of items (launch/walk.py).
+// Shared-memory ring, messages between roles, waits of items (megakernel/walk.py).
 #pragma once
 #include "../sentinel.cuh"
 #include "generated/launch.cuh"
@@ -48,7 +48,7 @@ DEVICE unsigned dependent_empty(int slot) { return barriers() + (3 * STAGES + sl
 DEVICE unsigned sent(int message) { return barriers() + (4 * STAGES + message) * 8; }
 DEVICE unsigned received(int message) { return barriers() + (4 * STAGES + TICKETS + message) * 8; }
 DEVICE unsigned finished(int message) { return barriers() + (4 * STAGES + 2 * TICKETS + message) * 8; }
-// Words from another block of the cluster (``launch/cluster``), and their barriers.
+// Words from another block of the cluster (``megakernel/cluster``), and their barriers.
 DEVICE unsigned heard(int word) { return barriers() + (4 * STAGES + 3 * TICKETS + word) * 8; }
 DEVICE unsigned word_at(int word) { return heard(WORDS + word); }
 // A message: the item's row of the table.
@@ -178,7 +178,7 @@ DEVICE void await_stage(const Stage& stage) {
   await(independent_full(stage.slot), stage.phase);
 }
 // Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence, and posts
-// that they are there, by which that part becomes ready (``executors/sums``).
+// that they are there, by which that part becomes ready (``megakernel/sums``).
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
 // A fence waits for all bulk loads that are under way in its SM: 0.5 us without any, 2.5 with 64 KiB
 // (docs/memory-order.md). So the last slots of an item that others wait for, while this worker has nothing more of its

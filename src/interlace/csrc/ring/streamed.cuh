@@ -1,4 +1,4 @@
-// Ops whose prefetchable inputs come through the ring (launch/streamed.py).
+// Ops whose prefetchable inputs come through the ring (megakernel/streamed.py).
 #pragma once
 #include "passage.cuh"
 #include "bulk_load.cuh"

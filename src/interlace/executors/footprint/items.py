@@ -73,9 +73,7 @@ class Run:
 
 def runs(items: Sequence[Item]) -> list[Run]:
     """Return runs kind by kind: whole tiles on all kinds; parts of reductions, with the same code, on plain inputs."""
-    return [
-        Run(item, row, kind) for kind in KINDS for row, item in enumerate(items) if item.whole or kind == PLAIN
-    ]
+    return [Run(item, row, kind) for kind in KINDS for row, item in enumerate(items) if item.whole or kind == PLAIN]
 
 
 def beyond(run: Run, verb: str, where: str) -> FootprintError:
@@ -89,9 +87,7 @@ def undeclared(run: Run, verb: str, tensor: Tensor, box: Region) -> FootprintErr
     accesses = [a for a in (item.op.reads if verb == "reads" else item.op.writes) if a.tensor == name]
     declared = item.regions(accesses, name)
     if not declared:
-        return FootprintError(
-            f"{run} {verb} {box}, but the op declares no such access; add {name!r} to what it {verb}"
-        )
+        return FootprintError(f"{run} {verb} {box}, but the op declares no such access; add {name!r} to what it {verb}")
     where = f"{run} {verb} {box}, but declares only {' and '.join(map(str, declared))}"
     for whole in replace(item, k_lo=0, k_hi=item.op.k_extent).regions(accesses, name):
         if whole.intersect(box) == box:
@@ -101,9 +97,7 @@ def undeclared(run: Run, verb: str, tensor: Tensor, box: Region) -> FootprintErr
     sides = [(min(r.lo[d] for r in declared) - lo, f"below in dimension {d}") for d, lo in enumerate(box.lo)]
     sides += [(hi - max(r.hi[d] for r in declared), f"above in dimension {d}") for d, hi in enumerate(box.hi)]
     missing = " and ".join(f"{n} {side}" for n, side in sides if n > 0)
-    return FootprintError(
-        f"{where}; widen the access map of {name!r} by {missing or 'the gap'}, or {_mask(verb)}"
-    )
+    return FootprintError(f"{where}; widen the access map of {name!r} by {missing or 'the gap'}, or {_mask(verb)}")
 
 
 def unwritten(run: Run, region: Region, box: Region) -> FootprintError:

@@ -13,16 +13,16 @@ from typing import Any
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.footprint.items import KINDS, Item
 from interlace.executors.gpu import spec_by_name, torch_dtype
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.serial import SerialExecutor
-from interlace.executors.table import Table
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import ITEM
 from interlace.kernels.base import kernel_of
 from interlace.kernels.text import TextBody
+from interlace.megakernel.options import Options
+from interlace.megakernel.table import Table
 from interlace.planner.build import Choices, build
 
 PLACES = ("before the start", "behind the end", "inside")  # locations relative to a tensor

@@ -1,6 +1,6 @@
 """The tables and structs through which host and device speak, written down once.
 
-Everything that writes or reads them is made from here: the NumPy writer (``executors/table``), Triton's constants
+Everything that writes or reads them is made from here: the NumPy writer (``megakernel/table``), Triton's constants
 (``primitives/columns``), the structs of CUDA C++ (``TABLES``, ``SYNC``) and their bytes. Columns may be reordered or
 added here and nowhere else; none is known by its number.
 """

@@ -38,7 +38,6 @@ OFFSETOF = read_header("offsetof.cuh")
 _POINTER = (ctypes.c_void_p, "u8")
 
 
-
 @dataclass(frozen=True)
 class Struct:
     """A struct in memory that the host and the device share.

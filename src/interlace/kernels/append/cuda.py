@@ -12,10 +12,7 @@ from interlace.kernels.pages import PAGES
 from interlace.kernels.text import TextBody
 
 APPEND_TEXT = TextBody(
-    ROWS
-    + PLACED
-    + PAGES
-    + read_header("ops/append.cuh"),
+    ROWS + PLACED + PAGES + read_header("ops/append.cuh"),
     "append_tile",
     constants=("HEADS", "PAGE", "COUNT", "D", "EPS"),
     optional=("table", "k_norm"),

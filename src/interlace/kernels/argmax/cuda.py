@@ -38,9 +38,7 @@ MOST_TEXT = TextBody(
 )
 
 FIRST_OF_MOST_TEXT = TextBody(
-    ROWS
-    + FIRST
-    + read_header("ops/argmax/first_tile.cuh"),
+    ROWS + FIRST + read_header("ops/argmax/first_tile.cuh"),
     "first_tile",
     scratch_bytes=lambda op: 8 * _MOST_WARPS,
     proved=True,

@@ -7,9 +7,7 @@ from interlace.kernels.routing.cuda import CHOOSE, MOST_AT_ONCE, TILES_BEFORE
 from interlace.kernels.text import TextBody
 
 ASSIGN_TEXT = TextBody(
-    CHOOSE
-    + TILES_BEFORE
-    + read_header("ops/assign.cuh"),
+    CHOOSE + TILES_BEFORE + read_header("ops/assign.cuh"),
     "assign_tile",
     constants=("T", "E", "CHOSEN", "TILES", "ROWS"),
     scratch_bytes=lambda op: (

@@ -11,16 +11,10 @@ from interlace.graph.tensor import Tensor
 _EXPONENTS = read_header("ops/attend/exponents.cuh")
 
 #: Of splits, one of as many equal shares of its sequence.
-SHARE = (
-    _EXPONENTS
-    + read_header("ops/attend/share_equal.cuh")
-)
+SHARE = _EXPONENTS + read_header("ops/attend/share_equal.cuh")
 
 #: What its row of a table says (``kernels/attend/shares``).
-TABLED_SHARE = (
-    _EXPONENTS
-    + read_header("ops/attend/share_table.cuh")
-)
+TABLED_SHARE = _EXPONENTS + read_header("ops/attend/share_table.cuh")
 
 
 def whole_shares(op: Op, tensors: Mapping[str, Tensor]) -> bool:

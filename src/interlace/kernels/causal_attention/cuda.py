@@ -140,6 +140,4 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
-WALK_BODY = WalkBody(
-    _TEXT, OPERANDS, (), _tile, _pack, _check, _warpgroups, chunked=False, early=("first",)
-)
+WALK_BODY = WalkBody(_TEXT, OPERANDS, (), _tile, _pack, _check, _warpgroups, chunked=False, early=("first",))

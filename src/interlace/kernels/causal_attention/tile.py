@@ -53,9 +53,7 @@ class AttentionTile:
                 type(extent) is int and _LEAST <= extent <= 1024 and extent == power_of_two(extent),
                 f"{what}: extents must be powers of two from {_LEAST} to 1024",
             )
-        require(
-            type(self.stages) is int and 1 <= self.stages <= 64, f"{what} has {self.stages!r} stages; use 1 to 64"
-        )
+        require(type(self.stages) is int and 1 <= self.stages <= 64, f"{what} has {self.stages!r} stages; use 1 to 64")
 
     @property
     def params(self) -> tuple[tuple[str, Param], ...]:
@@ -123,8 +121,7 @@ def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
     )
     require(
         numbers <= _NUMBERS,
-        f"{what}: sums of {numbers} registers per thread, and at most {_NUMBERS} fit; use a smaller tile or more "
-        "warps",
+        f"{what}: sums of {numbers} registers per thread, and at most {_NUMBERS} fit; use a smaller tile or more warps",
     )
 
 

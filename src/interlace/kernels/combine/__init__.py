@@ -69,9 +69,7 @@ def combine(
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
     check_type(parts, Tensor, f"op {name!r}", "parts")
-    require(
-        len(parts.shape) == 5, f"op {name!r}: parts {parts} must be (batch, heads of keys, splits, group, D)"
-    )
+    require(len(parts.shape) == 5, f"op {name!r}: parts {parts} must be (batch, heads of keys, splits, group, D)")
     b, heads, of, group, d = parts.shape
     n, most = b, of
     own: dict[str, tuple[Tensor, tuple[Span, ...]]] = {}

@@ -62,9 +62,7 @@ class Binary:
     warnings: tuple[str, ...]
 
 
-def compile_text(
-    text: str, name: str, architecture: str = DEFAULT_GPU.architecture, *, preamble: str
-) -> Binary:
+def compile_text(text: str, name: str, architecture: str = DEFAULT_GPU.architecture, *, preamble: str) -> Binary:
     """Compile the kernel of a text behind a preamble.
 
     Args:

@@ -40,7 +40,7 @@ _TEAM_OF_ROW = read_header("ops/row_groups/of_row.cuh")
 
 
 def fetched_rows(columns: str) -> str:
-    """For tiles of many rows, which come through the ring (``launch/fetched``): in the place of ``TEAMS``.
+    """For tiles of many rows, which come through the ring (``megakernel/fetched``): in the place of ``TEAMS``.
 
     Args:
         columns: the constant that has those of a tile.

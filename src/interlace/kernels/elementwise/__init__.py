@@ -86,9 +86,7 @@ def elementwise(
     tile = series(tile, int, where, "tile") if tile is not None else _tile_of(x.shape)
     check_block(where, *tile)
     bm, bn = tile
-    require(
-        bm == power_of_two(bm) and bn == power_of_two(bn), f"{where} has tiles of {bm} x {bn}; use powers of two"
-    )
+    require(bm == power_of_two(bm) and bn == power_of_two(bn), f"{where} has tiles of {bm} x {bn}; use powers of two")
     require(len(x.shape) == 2, f"{where}: x {x} must be a matrix")
     m, n = x.shape
     check_argument(name, "out", out, (m, n))

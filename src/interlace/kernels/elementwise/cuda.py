@@ -8,10 +8,7 @@ from interlace.kernels import gelu
 from interlace.kernels.cuda.teams import TEAMS, fetched_rows, in_ring
 from interlace.kernels.text import TextBody
 
-_ROW = (
-    gelu.CUDA
-    + read_header("ops/elementwise/elements.cuh")
-)
+_ROW = gelu.CUDA + read_header("ops/elementwise/elements.cuh")
 _CONSTANTS = ("BM", "BN", "ACTIVATION", "TIMES_ROWS", "PLUS_ROWS")
 
 
@@ -20,9 +17,7 @@ def _matrices(op: Op) -> int:
 
 
 _FETCHED = TextBody(
-    fetched_rows("BN")
-    + _ROW
-    + read_header("ops/elementwise/in_ring.cuh"),
+    fetched_rows("BN") + _ROW + read_header("ops/elementwise/in_ring.cuh"),
     "elementwise_tile",
     constants=_CONSTANTS,
     optional=("times", "plus"),
@@ -33,9 +28,7 @@ _FETCHED = TextBody(
 )
 
 ELEMENTWISE_TEXT = TextBody(
-    TEAMS
-    + _ROW
-    + read_header("ops/elementwise/elementwise.cuh"),
+    TEAMS + _ROW + read_header("ops/elementwise/elementwise.cuh"),
     "elementwise_tile",
     constants=_CONSTANTS,
     optional=("times", "plus"),

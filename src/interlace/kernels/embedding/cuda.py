@@ -18,8 +18,7 @@ def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 
 
 EMBEDDING_TEXT = TextBody(
-    ROWS
-    + read_header("ops/embedding.cuh"),
+    ROWS + read_header("ops/embedding.cuh"),
     "embedding_tile",
     constants=("BN", "SQUARED"),
     optional=("scale", "scaled", "squares"),

@@ -48,10 +48,7 @@ OPERANDS = Struct(
     ),
 )
 
-EXPERTS = (
-    MATMUL
-    + read_header("ops/experts.cuh")
-)
+EXPERTS = MATMUL + read_header("ops/experts.cuh")
 
 
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:

@@ -7,8 +7,7 @@ from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
 GATHER_TEXT = TextBody(
-    ROWS
-    + read_header("ops/gather.cuh"),
+    ROWS + read_header("ops/gather.cuh"),
     "gather_tile",
     constants=("BM", "BN"),
     proved=True,

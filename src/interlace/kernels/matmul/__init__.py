@@ -189,9 +189,7 @@ def matmul(
     squared = 0
     given = (x_squares is not None) + (x_scale is not None)
     require(given == (eps is not None), f"op {name!r}: give eps and one of x_squares and x_scale, or none of them")
-    require(
-        x_scale is None or x_scale.shape == (k,), f"op {name!r}: x_scale {x_scale} must have shape ({k},)"
-    )
+    require(x_scale is None or x_scale.shape == (k,), f"op {name!r}: x_scale {x_scale} must have shape ({k},)")
     require(
         x_scale is None or scale is None,
         f"op {name!r} has both x_scale and scale; let the op that writes {x} leave it scaled, with its squares",

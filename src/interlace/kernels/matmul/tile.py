@@ -1,9 +1,10 @@
-"""The tile of a matmul."""
+"""Tiles of a matmul."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Param
 from interlace.kernels.base import check_block, require
 
@@ -65,3 +66,22 @@ class MatmulTile:
         if m <= 64:
             return MatmulTile(64, 64, 128, 4, 4)
         return MatmulTile(128, 128, 64, 4, 8)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of an op's output tile and of one chunk of its reduction."""
+
+    m: int
+    n: int
+    k: int = 64
+
+
+_CPU_TILE = MatmulTile(16, 64, 64)  # small, so that small graphs still have several waves
+
+
+def matmul_tile(m: int, device: DeviceSpec, tile: Tile | None) -> MatmulTile:
+    """A tile of a matmul over m rows, as given, else as it suits the device."""
+    if tile is not None:
+        return MatmulTile(tile.m, tile.n, tile.k)
+    return MatmulTile.heuristic(m) if device.architecture else _CPU_TILE

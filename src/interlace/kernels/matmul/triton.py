@@ -99,13 +99,9 @@ def matmul_accumulate(
                     a = _scaled(a, x_scale, along, K, BK, chunk * BK, SWAP)
                 acc = dot(a, b, acc, sync.INTERPRET)
                 if SWAP:
-                    acc_gate = dot(
-                        _chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET
-                    )
+                    acc_gate = dot(_chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET)
                 else:
-                    acc_gate = dot(
-                        a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET
-                    )
+                    acc_gate = dot(a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET)
         return (acc, acc_gate)
 
 

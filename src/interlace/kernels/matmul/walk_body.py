@@ -236,7 +236,7 @@ def ahead(op: Op, tile: WalkTile, least: int) -> WalkTile:
 
     Of few weight rows all do; of others those of one warpgroup, which has registers for them, whose weights are the
     64-row operand, which may lie there. Not all of an item's: a slot that is kept until its post keeps further loads
-    from being under way then (``launch/walk.keep_last``).
+    from being under way then (``megakernel/walk.keep_last``).
     """
     stages = min(-(-least // int(op.param("BK"))) - 1, _MOST_HELD)
     if skinny(op) or not op.param("SWAP") or warpgroups(op) > 1 or stages < 1:

@@ -7,9 +7,7 @@ from interlace.kernels.cuda.rows import ROWS, WORDS
 from interlace.kernels.text import TextBody
 
 MERGE_TEXT = TextBody(
-    ROWS
-    + WORDS
-    + read_header("ops/merge.cuh"),
+    ROWS + WORDS + read_header("ops/merge.cuh"),
     "merge_tile",
     constants=("H", "CHOSEN", "BM", "BN"),
     proved=True,

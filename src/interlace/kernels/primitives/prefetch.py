@@ -25,8 +25,7 @@ def prefetch_rows(row, available, ROW_BYTES: tl.constexpr, SIZE: tl.constexpr):
     pointer = row[:, None] + (begin // SIZE)[None, :]
     bytes_ = tl.broadcast_to(size[None, :], pointer.shape)
     tl.inline_asm_elementwise(
-        "{ .reg .pred some; setp.gt.s32 some, $2, 0; "
-        "@some cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "{ .reg .pred some; setp.gt.s32 some, $2, 0; @some cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
         "=r,l,r",
         [pointer, bytes_],
         dtype=tl.int32,

@@ -8,7 +8,7 @@ fence, which waits for all bulk loads that are under way in its SM (docs/memory-
     attend of run 0, behind op 11          polls until it finds 12, and takes what stands beside it
 
 Which tensors are handed over so, what numbers they have, and why no word is overwritten before all have read it, is for
-``executors/words``. ``protocols/tagged`` is its model, ``protocols/kept`` that of words that a block polls once.
+``megakernel/ll_edges``. ``protocols/tagged`` is its model, ``protocols/kept`` that of words that a block polls once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from interlace.csrc import read_header
 #: What a wait for words records as its semaphore, beside the number that it wanted and the one that it found.
 AWAITED = -3
 
-TAGGED = (
-    rf"""
+TAGGED = rf"""
 constexpr int AWAITED_WORDS = {AWAITED};
-"""
-    + read_header("ll.cuh")
-)
+""" + read_header("ll.cuh")

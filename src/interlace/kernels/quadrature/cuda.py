@@ -11,9 +11,7 @@ _MOST_WARPS = 8
 _SUM = read_header("ops/quadrature/block_sum.cuh")
 
 REFINE_TEXT = TextBody(
-    ROWS
-    + _SUM
-    + read_header("ops/quadrature/refine.cuh"),
+    ROWS + _SUM + read_header("ops/quadrature/refine.cuh"),
     "refine_tile",
     optional=("wanted", "more"),
     scratch_bytes=lambda op: 2 * 4 * _MOST_WARPS,
@@ -21,9 +19,7 @@ REFINE_TEXT = TextBody(
 )
 
 TOTAL_TEXT = TextBody(
-    ROWS
-    + _SUM
-    + read_header("ops/quadrature/total.cuh"),
+    ROWS + _SUM + read_header("ops/quadrature/total.cuh"),
     "total_tile",
     scratch_bytes=lambda op: 4 * _MOST_WARPS,
     proved=True,

@@ -16,9 +16,13 @@ _TOGETHER = 4
 MOST_AT_ONCE = 8 * _TOGETHER
 _AT_ONCE = 8
 
-CHOOSE = ROWS + rf"""
+CHOOSE = (
+    ROWS
+    + rf"""
 constexpr int TOGETHER = {_TOGETHER};
-""" + read_header("ops/routing/choose.cuh")
+"""
+    + read_header("ops/routing/choose.cuh")
+)
 
 _ROUTE = CHOOSE + read_header("ops/routing/route.cuh")
 

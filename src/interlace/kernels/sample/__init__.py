@@ -101,18 +101,14 @@ def _make_noisy(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return noisy(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
-OUTLINE = Kernel(
-    "outline", Reference(_outline), lambda: _triton("outline_tile"), walk=OUTLINE_TEXT, make=_make_outline
-)
+OUTLINE = Kernel("outline", Reference(_outline), lambda: _triton("outline_tile"), walk=OUTLINE_TEXT, make=_make_outline)
 CUTOFF = Kernel("cutoff", Reference(_cutoff), lambda: _triton("cutoff_tile"), walk=CUTOFF_TEXT, make=_make_cutoff)
 NOISY = Kernel(
     "noisy", Reference(_noisy, located=True), lambda: _triton("noisy_tile"), walk=NOISY_TEXT, make=_make_noisy
 )
 
 
-def outline(
-    name: str, x: Tensor, temperature: Tensor, peak: Tensor, weight: Tensor, columns: int = COLUMNS
-) -> Op:
+def outline(name: str, x: Tensor, temperature: Tensor, peak: Tensor, weight: Tensor, columns: int = COLUMNS) -> Op:
     """Of each 64 columns of x (B, V) the largest and a sum of weights: peak and weight (B, ceil(V / 64)) in float32.
 
     ``temperature`` (B,) is in float32; where it is 0, every number weighs 1. A tile has so many ``columns``, a multiple

@@ -11,18 +11,14 @@ _WARPS = 8  # of a block, at most
 _SEGMENTS = read_header("ops/sample/segments.cuh")
 
 OUTLINE_TEXT = TextBody(
-    ROWS
-    + _SEGMENTS
-    + read_header("ops/sample/outline.cuh"),
+    ROWS + _SEGMENTS + read_header("ops/sample/outline.cuh"),
     "outline_tile",
     constants=("BN",),
     proved=True,
 )
 
 CUTOFF_TEXT = TextBody(
-    ROWS
-    + _SEGMENTS
-    + read_header("ops/sample/cutoff.cuh"),
+    ROWS + _SEGMENTS + read_header("ops/sample/cutoff.cuh"),
     "cutoff_tile",
     constants=("LOW",),
     scratch_bytes=lambda op: 8 * _WARPS,
@@ -30,10 +26,7 @@ CUTOFF_TEXT = TextBody(
 )
 
 NOISY_TEXT = TextBody(
-    ROWS
-    + _SEGMENTS
-    + FIRST
-    + read_header("ops/sample/noisy.cuh"),
+    ROWS + _SEGMENTS + FIRST + read_header("ops/sample/noisy.cuh"),
     "noisy_tile",
     constants=("BN",),
     scratch_bytes=lambda op: 8 * _WARPS,

@@ -42,9 +42,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return softmax(name, **tensors, scale=params["SCALE"], rows=params["BM"])  # type: ignore[arg-type]
 
 
-SOFTMAX = Kernel(
-    "softmax", Reference(_finish), _triton, walk=SOFTMAX_TEXT, dtypes=FLOATS, make=_make
-)
+SOFTMAX = Kernel("softmax", Reference(_finish), _triton, walk=SOFTMAX_TEXT, dtypes=FLOATS, make=_make)
 
 
 def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int = 1) -> Op:

@@ -5,6 +5,4 @@ from __future__ import annotations
 from interlace.csrc import read_header
 from interlace.kernels.cuda.teams import of_whole_rows
 
-SOFTMAX_TEXT = of_whole_rows(
-    read_header("ops/softmax.cuh")
-)
+SOFTMAX_TEXT = of_whole_rows(read_header("ops/softmax.cuh"))

@@ -1,7 +1,7 @@
 """Kernels ready to run: rewritten, proved, emitted, compiled, bound to tensors by name.
 
-    copy = compile_kernel(circular_buffer(copy_2d(), "s", stages=4))
-    copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
+copy = compile_kernel(circular_buffer(copy_2d(), "s", stages=4))
+copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
 """
 
 from __future__ import annotations

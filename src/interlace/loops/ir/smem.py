@@ -177,9 +177,7 @@ def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
     ends = (p.offset_bytes + p.size_bytes for p in living)
     starts = sorted({new.offset_bytes, *(-(-end // align_bytes) * align_bytes for end in ends)})
     for offset in starts:
-        free = all(
-            offset >= p.offset_bytes + p.size_bytes or offset + new.size_bytes <= p.offset_bytes for p in living
-        )
+        free = all(offset >= p.offset_bytes + p.size_bytes or offset + new.size_bytes <= p.offset_bytes for p in living)
         if free:
             return replace(new, offset_bytes=offset)
     raise AssertionError("the end of everything is free")

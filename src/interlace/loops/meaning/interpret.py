@@ -368,9 +368,7 @@ class _ThreadBlock:
             self._claim(box.tensor, array.shape, there, *self.iteration)
         array[there] = round_to(values.reshape(box.shape)[here], self.tensors[box.tensor].dtype)
 
-    def _claim(
-        self, name: str, shape: tuple[int, ...], there: tuple[slice, ...], loop: str, iteration: int
-    ) -> None:
+    def _claim(self, name: str, shape: tuple[int, ...], there: tuple[slice, ...], loop: str, iteration: int) -> None:
         """Check that no other iteration of a loop over threads wrote these elements, and claim them."""
         if name not in self.claims:
             self.claims[name] = np.full(shape, -1, np.int64)

@@ -51,9 +51,7 @@ def _flops(body: tuple[Stmt, ...], values: dict[str, int]) -> float:
     return total
 
 
-def _mean(
-    loop: For, body: tuple[Stmt, ...], values: dict[str, int], count: Callable[[dict[str, int]], float]
-) -> float:
+def _mean(loop: For, body: tuple[Stmt, ...], values: dict[str, int], count: Callable[[dict[str, int]], float]) -> float:
     """Return the mean of ``count`` over the values of the loop's variable, which extents in ``body`` may depend on."""
     first, last = evaluate(loop.start, values), evaluate(loop.stop, values) - 1
     if last < first:

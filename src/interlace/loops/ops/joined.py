@@ -109,9 +109,7 @@ class Joined:
         for tensor in kernel.tensors:
             if tensor.memory is not Memory.GLOBAL:
                 continue
-            check_address(
-                op.name, tensor.name, given[tensor.name].data_ptr(), tensor.align_bytes, "its loops want"
-            )
+            check_address(op.name, tensor.name, given[tensor.name].data_ptr(), tensor.align_bytes, "its loops want")
             values[own(tensor.name)] = given[tensor.name]
         for spec in tensor_maps(kernel):
             shape = self.views[spec.tensor].shape

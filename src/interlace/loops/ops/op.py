@@ -85,9 +85,7 @@ def as_op(
     written = {t.name for t in kernel.tensors if t.written}
     joined = Joined(kernel, weights, device, known, views)
     joined.check_weights(name)
-    return Kernel(
-        body.name, Reference(body.reference, located=True), cuda=body.launch, walk=joined, make=body.make
-    ).op(
+    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch, walk=joined, make=body.make).op(
         name,
         tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
         {arg: access for arg, access in accesses.items() if arg not in written},

@@ -269,9 +269,7 @@ class _Run:
         self.alone -= 1
         return self.alone
 
-    def _arrive(
-        self, i: int, life: _Life, cell: int, arrivals: int, nbytes: int, *, releases: bool = True
-    ) -> None:
+    def _arrive(self, i: int, life: _Life, cell: int, arrivals: int, nbytes: int, *, releases: bool = True) -> None:
         clock = self.clocks[i]
         if self._known(cell, life, clock) < life.phase or life.pending < arrivals:
             raise CountHazard(

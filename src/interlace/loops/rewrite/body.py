@@ -1,15 +1,15 @@
 """The rewrite rules for the statements of a loop body, common to both forms of the rewrite.
 
-    x_s = tma load x[...]    -->   wait x_s_full{slot}, parity ...    of a circular buffer; x_s is now x_s{slot}
+x_s = tma load x[...]    -->   wait x_s_full{slot}, parity ...    of a circular buffer; x_s is now x_s{slot}
 
-    w_s = tma load w[...]    -->   sync                               of any other tile: the simple form, in which
-                                   init w_s_full; sync                the barrier lives for one load
-                                   one thread: expect bytes, load
-                                   wait w_s_full{0}, parity 0
-                                   sync; invalidate w_s_full
+w_s = tma load w[...]    -->   sync                               of any other tile: the simple form, in which
+                               init w_s_full; sync                the barrier lives for one load
+                               one thread: expect bytes, load
+                               wait w_s_full{0}, parity 0
+                               sync; invalidate w_s_full
 
-    t = x_s * 2              -->   sync; t = x_s{slot} * 2            if t lies in shared memory; a loop over threads
-                                   fence proxy; sync                  that writes shared memory is surrounded as a whole
+t = x_s * 2              -->   sync; t = x_s{slot} * 2            if t lies in shared memory; a loop over threads
+                               fence proxy; sync                  that writes shared memory is surrounded as a whole
 """
 
 from __future__ import annotations

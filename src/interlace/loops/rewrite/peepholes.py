@@ -1,8 +1,8 @@
 """Peepholes: places where an emitted kernel may wait less than its IR specifies without observable difference.
 
-    reductions      threads combine their partial results once after a loop instead of at every step
-    products        a consumer releases the stages of a matmul one step later, so that two products are in flight
-    TMA stores      are awaited when their slot of the ring is loaded again, not at once; of a shared ring, a step later
+reductions      threads combine their partial results once after a loop instead of at every step
+products        a consumer releases the stages of a matmul one step later, so that two products are in flight
+TMA stores      are awaited when their slot of the ring is loaded again, not at once; of a shared ring, a step later
 """
 
 from __future__ import annotations

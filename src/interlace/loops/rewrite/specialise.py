@@ -48,9 +48,7 @@ def specialise(kernel: LoopKernel, rings: Rings) -> LoopKernel:
         )
     if not rings.by_tensor:
         raise PipelineError(f"kernel {kernel.name!r} has no circular buffer, so nothing for a loader to do; mark one")
-    return replace(
-        kernel, rings=(), loader_threads=WARPGROUP, body=_inside_blocks(kernel, rings, kernel.body, groups)
-    )
+    return replace(kernel, rings=(), loader_threads=WARPGROUP, body=_inside_blocks(kernel, rings, kernel.body, groups))
 
 
 def _inside_blocks(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], groups: int) -> tuple[Stmt, ...]:

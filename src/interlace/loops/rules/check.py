@@ -175,9 +175,7 @@ def check_ring(kernel: LoopKernel, ring: Ring) -> Nest:
 
 def _check_names(kernel: LoopKernel) -> None:
     if kernel.threads < WARP or kernel.threads % WARP or kernel.threads > 1024:
-        raise PipelineError(
-            f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024"
-        )
+        raise PipelineError(f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024")
     seen: set[str] = set()
     for name in declared_names(kernel):
         if name in seen:

@@ -9,7 +9,7 @@ import torch
 from interlace.core.arguments import printed, whole
 from interlace.core.errors import ArgumentError, DecodeError, UnsupportedModelError
 from interlace.core.memory import available_bytes
-from interlace.workloads.llama import LlamaShape
+from interlace.models.llama import LlamaShape
 
 #: Default capacity in tokens, unless the model's maximum length is smaller.
 CAPACITY = 4096

@@ -11,6 +11,9 @@ from torch import nn
 
 from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
+from interlace.models.llama import PAGE, LlamaShape
+from interlace.models.notices import warn_missing
+from interlace.models.trained import Trained, read_model
 from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import Cache, cache_bytes, capacity_of, check_memory, positive
 from interlace.nn.decoder.family import Parts, parts_of
@@ -27,9 +30,6 @@ from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.texts import Texts
 from interlace.nn.decoder.turns import Turns
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
-from interlace.workloads.llama import PAGE, LlamaShape
-from interlace.workloads.notices import warn_missing
-from interlace.workloads.trained import Trained, read_model
 
 
 class Decoder(Texts):
@@ -180,7 +180,7 @@ class Decoder(Texts):
         pages: int | None = None,
         window: int | None = None,
     ) -> Decoder:
-        """Build a decoder on weights that are named as in ``interlace.workloads.weights.wanted``.
+        """Build a decoder on weights that are named as in ``interlace.models.weights.wanted``.
 
         Args:
             rope: (capacity, head_dim), table built by ``rope_table``.

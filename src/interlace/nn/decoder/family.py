@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from interlace.core.errors import UnsupportedModelError
+from interlace.models.config_fields import SILU, check_fields, check_rope, list_fields
+from interlace.models.generation_settings import GENERATION_FIELDS, list_ignored
+from interlace.models.llama import LlamaShape
+from interlace.models.stops import read_stops
+from interlace.models.trained import FAMILY
+from interlace.models.windows import find_window
 from interlace.nn.hooks import hooks_of
-from interlace.workloads.config_fields import SILU, check_fields, check_rope, list_fields
-from interlace.workloads.generation_settings import GENERATION_FIELDS, list_ignored
-from interlace.workloads.llama import LlamaShape
-from interlace.workloads.stops import read_stops
-from interlace.workloads.trained import FAMILY
-from interlace.workloads.windows import find_window
 
 _CHANGING = ("dynamic", "longrope")  # kinds of RoPE whose frequencies depend on the length
 _LINEARS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}
@@ -151,9 +151,7 @@ def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[t
             raise UnsupportedModelError(f"{where}.{part} has a bias, which a decode step has no place for")
 
 
-def _children(
-    name: str, module: nn.Module, needed: Iterable[str], optional: Iterable[str] = ()
-) -> list[nn.Module]:
+def _children(name: str, module: nn.Module, needed: Iterable[str], optional: Iterable[str] = ()) -> list[nn.Module]:
     """Return the needed parts of a module in order; refuse other parts, except optional ones."""
     _untouched(name, module)
     parts = {**module._modules, **module._parameters, **module._buffers}

@@ -8,9 +8,9 @@ from math import prod
 import torch
 
 from interlace.core.errors import NoDeviceError
+from interlace.models.trained import Trained
+from interlace.models.weights import wanted
 from interlace.nn.decoder.cache import cache_bytes, check_memory
-from interlace.workloads.trained import Trained
-from interlace.workloads.weights import wanted
 
 #: Wrapper of an iterable that may display its progress.
 Progress = Callable[[Iterable[str]], Iterable[str]]
@@ -31,9 +31,7 @@ def device_of(given: str | torch.device | None) -> torch.device:
     raise NoDeviceError(f"device is {given!r}; PyTorch sees the CPU and {torch.cuda.device_count()} CUDA GPUs")
 
 
-def read(
-    model: Trained, device: torch.device, cache_positions: int, progress: Progress
-) -> dict[str, torch.Tensor]:
+def read(model: Trained, device: torch.device, cache_positions: int, progress: Progress) -> dict[str, torch.Tensor]:
     """Read all weights of a model, in bf16 on a GPU and in fp32 on a CPU.
 
     Args:

@@ -11,12 +11,12 @@ import torch
 
 from interlace.core.arguments import printed, whole
 from interlace.core.errors import ArgumentError, LengthError, SlotError
+from interlace.models.llama import LlamaShape
 from interlace.nn.decoder.ids import stop_ids
 from interlace.nn.decoder.padding import Padding
 from interlace.nn.decoder.sampling import Sampling
 from interlace.nn.decoder.slots import advise_capacity
 from interlace.nn.decoder.turns import Turns
-from interlace.workloads.llama import LlamaShape
 
 
 class Piece(NamedTuple):

@@ -16,14 +16,14 @@ from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import InterlaceError, LaunchEndedError
 from interlace.deploy.deployment import Deployment, overlaps
 from interlace.executors import DeviceExecutor
-from interlace.executors.capture import captured
 from interlace.executors.gpu import spec_by_name
-from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.executors.options import Options
+from interlace.executors.megakernel import OneLaunchExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.graph.graph import Graph
+from interlace.megakernel.capture import captured
+from interlace.megakernel.options import Options
+from interlace.models.llama import LlamaShape, decode_graph
 from interlace.nn.op import obstacle_of_device
-from interlace.workloads.llama import LlamaShape, decode_graph
 
 #: Executors that may run a step. Without a GPU to time them, the first that can run the step is selected.
 RUNNERS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor)
@@ -46,9 +46,7 @@ class StepLaunch:
         InterlaceError: the executor fails to run.
     """
 
-    def __init__(
-        self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor
-    ) -> None:
+    def __init__(self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor) -> None:
         self.executor, self._tensors, self._taken = executor, tensors, taken
         self.left_out: tuple[str, ...] = ()
         self._captured: torch.cuda.CUDAGraph | None = None

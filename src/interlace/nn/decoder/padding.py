@@ -21,9 +21,9 @@ import torch
 
 from interlace.core.arguments import shown
 from interlace.core.errors import PromptError
+from interlace.models.folder import json_object
+from interlace.models.trained import Trained
 from interlace.nn.decoder.ids import MASK, Prompt, Prompts, check_vocabulary, id_list, is_array, to_lists
-from interlace.workloads.folder import json_object
-from interlace.workloads.trained import Trained
 
 #: Fields that a tokenizer may return in addition to ids and mask, and that change no token.
 _IGNORED = frozenset(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from interlace.core.errors import PageError
+from interlace.models.llama import PAGE, LlamaShape
 from interlace.nn.decoder.cache import Cache
-from interlace.workloads.llama import PAGE, LlamaShape
 
 
 class Pages:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
+from interlace.models.llama import LlamaShape
 from interlace.nn.decoder.cache import Cache
-from interlace.workloads.llama import LlamaShape
 
 Weights = Mapping[str, torch.Tensor]
 #: Maps layer, queries (n, heads, t, d), keys and values (n, kv_heads, t, d) to attention outputs shaped like queries.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.models.llama import LlamaShape
+from interlace.models.weights import wanted
 from interlace.nn.decoder.cache import check_memory
-from interlace.workloads.llama import LlamaShape
-from interlace.workloads.weights import wanted
 
 _LEAST_BYTES = 2  # smallest element that PyTorch multiplies on every device
 

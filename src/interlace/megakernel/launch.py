@@ -1,0 +1,96 @@
+"""Launches of the megakernel on some tensors: operands go in the kernel's parameter or, if too large, in memory.
+
+Executors enqueue both (``executors/launch.TextLaunch``); the composition decides which one is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
+
+from interlace.kernels.cuda.compiler import Binary
+from interlace.megakernel.turns import turn
+
+
+class _OnTensors:
+    """Base of both launches.
+
+    Args:
+        executor: executor whose launch it is.
+        arguments: each op with its tensors.
+    """
+
+    def __init__(self, executor: Any, arguments: tuple[Any, ...]) -> None:
+        self._executor = executor
+        self._arguments = arguments
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue on a stream, which must be the current one."""
+        executor, enqueue = self._executor, self.enqueue
+        with turn(executor._torch.cuda, executor._device) if executor._resident else nullcontext():
+            enqueue(stream)
+
+    def compile(self) -> Binary:
+        """Compile; needs no device."""
+        binary: Binary = self._executor.binary
+        return binary
+
+    def load(self) -> None:
+        """Compile and load for the current device, and copy there what the launch needs."""
+        self.enqueue  # noqa: B018
+
+    @cached_property
+    def enqueue(self) -> Callable[[int], None]:
+        """Function that enqueues the launch on a stream; it keeps neither tensors nor the executor alive."""
+        executor = self._executor
+        enqueue: Callable[[int], None] = executor.loaded.prepared(
+            (executor._table.workers, 1, 1),
+            executor._threads,
+            [executor._parameter(self._operands)],
+            dependent=executor.options.dependent_launch,
+            cluster=executor.placed_together,
+        )
+        return enqueue
+
+    @property
+    def _operands(self) -> Any:
+        """The operands as bytes, as the launch's parameter takes them."""
+        return self._executor._operands(self._arguments)
+
+
+class WithOperands(_OnTensors):
+    """A launch whose parameter contains its operands, so that none are in device memory.
+
+    Args:
+        executor, arguments: as for the base.
+        enqueue: enqueue function of an earlier launch on tensors with the same locations and layouts, if any.
+    """
+
+    def __init__(self, executor: Any, arguments: tuple[Any, ...], enqueue: Callable[[int], None] | None = None) -> None:
+        super().__init__(executor, arguments)
+        if enqueue is not None:
+            self.enqueue = enqueue
+
+
+class OperandsInMemory(_OnTensors):
+    """A launch whose operands are in device memory."""
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue on a stream, which must be the current one."""
+        executor, cuda = self._executor, self._executor._torch.cuda
+        self._operands.record_stream(cuda.current_stream())
+        if cuda.is_current_stream_capturing():
+            executor._captured.append(self._operands)
+        executor._clear(self._arguments)
+        super().__call__(stream)
+
+    @cached_property
+    def _operands(self) -> Any:
+        """The operands as a tensor in device memory. It may be built during a capture of a run on new tensors."""
+        from interlace.megakernel.capture import beside_captures  # imports torch
+
+        executor, torch = self._executor, self._executor._torch
+        packed = torch.frombuffer(bytearray(executor._operands(self._arguments)), dtype=torch.uint8)
+        return beside_captures(executor._device, lambda: packed.to(executor._device))

@@ -1,0 +1,34 @@
+"""The error for tensors that ``Options.words`` names although they cannot use the LL protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from interlace.core.errors import PlanError
+from interlace.kernels.bodies import ALONE
+from interlace.megakernel.options import Options
+from interlace.plan.plan import Dispatch, Plan
+
+#: Dispatches that allow LL hand-off: items are taken in the plan's order, whether or not they wait.
+DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
+
+
+def words_refused(plan: Plan, options: Options, missing: Collection[str]) -> PlanError:
+    """Return the error for named tensors that cannot be LL words: the first reason, and the tensors it applies to."""
+    graph, names = plan.graph, sorted(missing)
+    unknown = [name for name in names if name not in {tensor.name for tensor in graph.tensors}]
+    outside = [name for name in names if name in {*graph.inputs, *graph.outputs}]
+    if unknown:
+        names, why = unknown, f"graph {graph.name!r} has none of these names; leave them out of Options.words"
+    elif outside:
+        names, why = outside, "inputs and outputs are seen from outside, as tensors; leave them out of Options.words"
+    elif plan.dispatch not in DISPATCHES:
+        why = f"it has {plan.dispatch.value} dispatch; plan for static or ticket dispatch, or leave out Options.words"
+    elif options.cluster != ALONE:
+        why = "blocks that load for one another take no words; leave out Options.cluster or Options.words"
+    else:
+        why = (
+            "who writes one and who reads it must be able to, whole tiles of one op each; leave them out of "
+            "Options.words"
+        )
+    return PlanError(f"tensors {names} cannot be words of this plan: {why}")

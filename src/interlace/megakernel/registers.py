@@ -1,0 +1,53 @@
+"""Compilation of the megakernel with as many operands waiting in registers as fit without spills.
+
+CUDA source that loads operands ahead of waits is first compiled with the most registers for these. If that spills, it
+is compiled with each smaller number, in parallel. The first of the compilations with the fewest spills is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from interlace.core.errors import CompileError
+from interlace.kernels.bodies import HELD_REGISTERS
+from interlace.kernels.cuda.compiler import Binary, compile_text
+
+_BYTES = 4 * 255  # register file of a thread; a launch that spills more is rejected
+_MOST_STACK_BYTES = 512 << 10  # of a thread's local memory, by CUDA's programming guide
+
+
+def compiled(text: str, name: str, architecture: str, *, preamble: str, holds: bool, kernels: Iterable[str]) -> Binary:
+    """Return the compiled launch; needs no device.
+
+    Args:
+        text, name, architecture, preamble: as for ``compile_text``.
+        holds: True if operands wait in registers.
+        kernels: kernels of the launch's ops, for messages.
+
+    Raises:
+        CompileError: the CUDA source does not compile, or needs more registers than a thread has.
+        NoDeviceError: as for ``compile_text``.
+    """
+    made = [compile_text(text, name, architecture, preamble=preamble)]
+    if holds and made[0].resources.spill_bytes:
+
+        def with_fewer(registers: int) -> Binary:
+            held = f"#define REGISTERS_TO_HOLD {registers}\n{preamble}"
+            return compile_text(text, name, architecture, preamble=held)
+
+        with ThreadPoolExecutor() as threads:
+            made += threads.map(with_fewer, HELD_REGISTERS[1:])
+    binary = min(made, key=lambda binary: binary.resources.spill_bytes)
+    named = ", ".join(dict.fromkeys(kernels))
+    if binary.resources.spill_bytes > _BYTES:
+        raise CompileError(
+            f"a launch of kernels {named} does not fit the registers: a thread has {_BYTES} "
+            f"bytes of them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
+        )
+    if binary.resources.stack_bytes > _MOST_STACK_BYTES:
+        raise CompileError(
+            f"a launch of kernels {named} keeps {binary.resources.stack_bytes} bytes of each thread in local memory, "
+            f"and CUDA has {_MOST_STACK_BYTES}; use smaller arrays, or scratch"
+        )
+    return binary

@@ -1,0 +1,96 @@
+"""A prompt in the form that a model which follows instructions was trained on: what its chat template makes of it.
+
+Templates are texts of Jinja, of which models bring one: tokenizer.chat_template of a GGUF file; chat_template.jinja, or
+chat_template in tokenizer_config.json, of a folder. They know what those of ``transformers`` know: ``messages``,
+``add_generation_prompt``, the model's special tokens, ``raise_exception``, ``strftime_now`` and ``{% generation %}``.
+They come with the weights, from anywhere, so they run in Jinja's sandbox, in a process of their own with limits.
+
+Source: https://huggingface.co/docs/transformers/chat_templating
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interlace.core.errors import ModelFileError
+from interlace.core.files import check_regular
+from interlace.models.folder import json_object
+from interlace.models.folder_tokens import CONFIG, read_special_tokens
+from interlace.models.gguf import GGUF
+from interlace.models.templates import TemplateError, render
+
+_FILE = "chat_template.jinja"
+#: Parts of the names of ids in a GGUF file; the third is misspelt in the format.
+_OF_GGUF = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",
+    "pad_token": "padding",
+    "cls_token": "cls",
+    "mask_token": "mask",
+}
+
+
+def chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
+    """The text of a chat in which a user has said one message and the model is to answer.
+
+    Special tokens stand in it as text, the one before every text too if the template has it.
+
+    Args:
+        path, file: of a model, see ``Trained``.
+
+    Raises:
+        ModelFileError: the model has no chat template, or one that is damaged, reaches for what is not its own, or
+            takes more time, memory or characters than ``Limits``; or the package ``jinja2`` is missing.
+    """
+    template, tokens = _of_folder(path) if file is None else _of_gguf(file)
+    if template is None:
+        where = f"tokenizer.chat_template in {str(path)!r}" if file is not None else f"chat_template in {CONFIG}"
+        raise ModelFileError(f"there is no {where}: this model was not made for chats; leave out --chat")
+    # None for what is absent: some templates ask whether it is none, which an undefined name is not.
+    chat = {"messages": [{"role": "user", "content": message}], "tools": None, "documents": None}
+    try:
+        return render(template, {**tokens, **chat, "add_generation_prompt": True})
+    except TemplateError as error:
+        raise ModelFileError(
+            f"the chat template of {str(path)!r} fails ({error}); write the prompt in the form that the model was "
+            "trained on, and leave out --chat"
+        ) from None
+
+
+def _of_gguf(file: GGUF) -> tuple[str | None, dict[str, str]]:
+    """The template, if there is one, and the special tokens."""
+    data = file.metadata
+    template, tokens = data.get("tokenizer.chat_template"), data.get("tokenizer.ggml.tokens")
+    known = {}
+    for name, of in _OF_GGUF.items():
+        id = data.get(f"tokenizer.ggml.{of}_token_id")
+        if isinstance(tokens, list) and type(id) is int and 0 <= id < len(tokens):
+            known[name] = str(tokens[id])
+    return template if isinstance(template, str) else None, known
+
+
+def _of_folder(path: Path) -> tuple[str | None, dict[str, str]]:
+    """Return the template, if there is one, and the special tokens."""
+    tokens = read_special_tokens(path).texts()
+    several = path / "additional_chat_templates"
+    files = {file.stem: file for file in sorted(several.glob("*.jinja"))} if several.is_dir() else {}
+    if (path / _FILE).is_file():
+        files["default"] = path / _FILE
+    if files:
+        return _read_text(files["default"]) if "default" in files else None, tokens
+    template = json_object(path / CONFIG).get("chat_template") if (path / CONFIG).is_file() else None
+    if isinstance(template, list):
+        template = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) else None, tokens
+
+
+def _read_text(path: Path) -> str:
+    try:
+        check_regular(path)
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"cannot read {str(path)!r}: {error}") from None

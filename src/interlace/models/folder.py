@@ -1,0 +1,95 @@
+"""A folder of a language model: its JSON files, and the safetensors files that have its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from interlace.core.errors import GraphError, ModelFileError
+from interlace.core.files import check_regular
+from interlace.models.checkpoint import Checkpoint
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """What a JSON file of a model says.
+
+    Raises:
+        ModelFileError: it cannot be read, or is no JSON object.
+    """
+    try:
+        check_regular(path)
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelFileError(
+            f"cannot read {str(path)!r}: {error.strerror}; name a GGUF file, or a folder with config.json and "
+            "safetensors files"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ModelFileError(f"{str(path)!r} is damaged: it is not JSON") from None
+    if not isinstance(data, dict):
+        raise ModelFileError(f"{str(path)!r} is damaged: it is no JSON object")
+    return data
+
+
+def checkpoints(path: Path) -> dict[str, Checkpoint]:
+    """The file that holds each tensor of a model, by the tensor's name.
+
+    Which files those are follows ``transformers``: ``model.safetensors`` where that is, else those that the index
+    names; what else lies there, such as the same weights in another form, is not looked at. Without either, all
+    safetensors files.
+
+    Raises:
+        ModelFileError: there are none, one is missing or damaged, or a tensor is in two.
+    """
+    holders: dict[str, Checkpoint] = {}
+    for file in _files(path):
+        try:
+            checkpoint = Checkpoint.open(file)
+        except GraphError as error:
+            raise ModelFileError(str(error)) from None
+        for name in checkpoint.tensors:
+            if name in holders:
+                raise ModelFileError(f"folder {str(path)!r} has tensor {name!r} in two files")
+            holders[name] = checkpoint
+    return holders
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if (path / _WHOLE).is_file():
+        return [path / _WHOLE]
+    if (path / _INDEX).is_file():
+        return _indexed(path)
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern))
+        found = f"; {other[0]} would have to be unpickled, which may run anything, so convert it" if other else ""
+        raise ModelFileError(f"folder {str(path)!r} has no weights (*.safetensors){found}")
+    return files
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is there; a name that is too long is none of a file."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _indexed(path: Path) -> Sequence[Path]:
+    named = json_object(path / _INDEX).get("weight_map")
+    names = [*named.values()] if isinstance(named, dict) else []
+    # A name alone: an index may come from anywhere, and reaches no other folder.
+    if not names or not all(isinstance(name, str) and name and Path(name).name == name for name in names):
+        raise ModelFileError(f"{str(path / _INDEX)!r} is damaged: its weight_map does not name files of its folder")
+    files = [path / name for name in sorted({*names})]
+    lacking = [file.name for file in files if not _is_file(file)]
+    if lacking:
+        raise ModelFileError(
+            f"folder {str(path)!r} lacks {lacking[0]}, one of {len(lacking)} missing of the {len(files)} files that "
+            f"{_INDEX} names; fetch it again"
+        )
+    return files

@@ -1,0 +1,251 @@
+"""Special and added tokens of a tokenizer in a folder, as ``AutoTokenizer`` of ``transformers`` reads them.
+
+Four files may name them:
+
+    tokenizer.json           its own added tokens, which the package ``tokenizers`` reads itself
+    tokenizer_config.json    named tokens (bos_token, ...), extra ones, and added_tokens_decoder
+    special_tokens_map.json  the same names, which override; read only where there is no added_tokens_decoder
+    added_tokens.json        ids by text; read only where there is no added_tokens_decoder
+
+A token keeps the id that tokenizer.json has for its text. A text that tokenizer.json lacks gets the next free id, in
+the order of the ids that the files state.
+
+Source: tokenization_utils_base.py and tokenization_utils_tokenizers.py of transformers 5.23
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interlace.core.arguments import shown
+from interlace.core.errors import ModelFileError
+from interlace.models.folder import json_object
+
+CONFIG = "tokenizer_config.json"
+_TOKENIZER, _MAP, _ADDED = "tokenizer.json", "special_tokens_map.json", "added_tokens.json"
+_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXTRA, _EXTRA_BEFORE_5 = "extra_special_tokens", "additional_special_tokens"
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_END = "<|endoftext|>"
+#: Tokens that a class of tokenizers has unless the folder sets them.
+_CLASS_TOKENS: Mapping[str, Mapping[str, str]] = {
+    "GPT2Tokenizer": {"bos_token": _END, "eos_token": _END, "unk_token": _END},
+    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+    "Qwen2Tokenizer": {"eos_token": _END, "unk_token": _END, "pad_token": _END},
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A text that a tokenizer matches as a whole.
+
+    Attributes:
+        content: the text.
+        flags: keywords of ``tokenizers.AddedToken``, "special" among them.
+    """
+
+    content: str
+    flags: Mapping[str, bool]
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Tokens that the files of a folder name, apart from tokenizer.json.
+
+    Attributes:
+        named: by the names that chat templates use.
+        extra: those without a name.
+        added: by the id that the file states.
+        is_legacy: whether added tokens of tokenizer.json override those of the same id.
+        splits_special: whether special tokens in a text are read as text.
+    """
+
+    named: Mapping[str, Token]
+    extra: tuple[Token, ...]
+    added: Mapping[int, Token]
+    is_legacy: bool
+    splits_special: bool
+
+    def texts(self) -> dict[str, str]:
+        """Return the variables of chat templates: texts of tokens by their names."""
+        return {name: token.content for name, token in self.named.items()}
+
+
+def read_special_tokens(path: Path) -> SpecialTokens:
+    """Read the tokens that a folder names.
+
+    Raises:
+        ModelFileError: a file is damaged, or names something that is no token.
+    """
+    config = _read(path, CONFIG)
+    decoder = config.pop("added_tokens_decoder", None)
+    overriding = _read(path, _MAP) if decoder is None else {}
+    where = f"{CONFIG} or {_MAP} of {str(path)!r}" if overriding else f"{CONFIG} of {str(path)!r}"
+    before = _take_own_names(config)
+    texts = {key: value for key, value in config.items() if isinstance(value, str)} | overriding
+    _override(config, overriding)
+    by_name = {**_take_objects(config), **before, **_take_extra_object(config)}
+    extra = tuple(_tokens(config.get(_EXTRA) or [], f"{where} has {_EXTRA}"))
+    if decoder is None:
+        special = {_text(texts[key]) for key in _NAMES if key in texts} | {token.content for token in extra}
+        added = dict(_added_by_text(_read(path, _ADDED), special, f"{_ADDED} of {str(path)!r}"))
+    else:
+        added = dict(_added_by_id(decoder, f"added_tokens_decoder in {where}"))
+    if _EXTRA not in config and (several := config.get(_EXTRA_BEFORE_5)):
+        extra = tuple(_tokens(several, f"{where} has {_EXTRA_BEFORE_5}"))
+    default = _default_texts(path, config)
+    given = {name: config[name] if name in config else default.get(name) for name in _NAMES} | by_name
+    named = {name: _token(value, f"{where} has {name}") for name, value in given.items() if value is not None}
+    flags = {token.content: token for token in added.values()}
+    named |= {name: flags.get(named[name].content, named[name]) for name in _NAMES if name in named}
+    return SpecialTokens(named, extra, added, decoder is None, config.get("split_special_tokens") is True)
+
+
+def add_special_tokens(tokenizers: Any, tokenizer: Any, tokens: SpecialTokens) -> None:
+    """Add the tokens that a folder names to its tokenizer.
+
+    Args:
+        tokenizers: the package.
+        tokenizer: a ``tokenizers.Tokenizer``, as tokenizer.json describes it.
+    """
+    own = {id: _own_token(token) for id, token in tokenizer.get_added_tokens_decoder().items()}
+    added = {**tokens.added, **own} if tokens.is_legacy else tokens.added
+    chosen = [token for _, token in sorted(added.items())]
+    known = {token.content for token in (*own.values(), *chosen)}
+    # A text may be in here twice: its last flags count.
+    chosen += [token for token in (*tokens.named.values(), *tokens.extra) if token.content not in known]
+    names = {token.content for token in tokens.named.values()}
+    several = [{**token.flags, "special": token.flags["special"] or token.content in names} for token in chosen]
+    tokenizer.add_tokens(
+        [tokenizers.AddedToken(token.content, **flags) for token, flags in zip(chosen, several, strict=True)]
+    )
+    tokenizer.encode_special_tokens = tokens.splits_special
+
+
+def _own_token(token: Any) -> Token:
+    """Convert a ``tokenizers.AddedToken``."""
+    return Token(token.content, {name: getattr(token, name) for name in _FLAGS})
+
+
+def _read(path: Path, name: str) -> dict[str, Any]:
+    """Read a JSON file of a folder; one that is absent has no entries."""
+    return json_object(path / name) if (path / name).is_file() else {}
+
+
+def _is_own_name(key: str) -> bool:
+    """Return whether a key names a token that most tokenizers do not have, such as image_token."""
+    return key.endswith("_token") and key not in _NAMES
+
+
+def _text(value: Any) -> str:
+    """Return the text of a token, empty for what is none."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
+
+
+def _take_own_names(config: dict[str, Any]) -> dict[str, Any]:
+    """Take the texts that tokenizer_config.json names in its own way, which special_tokens_map.json cannot override."""
+    if not config.get(_EXTRA) and _EXTRA_BEFORE_5 in config:
+        config[_EXTRA] = config.pop(_EXTRA_BEFORE_5)
+    names = [key for key, value in config.items() if _is_own_name(key) and isinstance(value, str)]
+    return {**{key: config.pop(key) for key in names}, **_take_extra_object(config)}
+
+
+def _take_objects(config: dict[str, Any]) -> dict[str, Any]:
+    """Take the other tokens with names of their own."""
+    return {key: config.pop(key) for key in [*config] if _is_own_name(key) and _text(config[key])}
+
+
+def _take_extra_object(config: dict[str, Any]) -> dict[str, Any]:
+    """Take extra tokens where they are an object of tokens by name, not a list."""
+    return config.pop(_EXTRA) if isinstance(config.get(_EXTRA), dict) else {}
+
+
+def _override(config: dict[str, Any], overriding: Mapping[str, Any]) -> None:
+    """Let the entries of special_tokens_map.json take the place of those of tokenizer_config.json."""
+    for key, value in overriding.items():
+        several = [_as_special(each) for each in value] if isinstance(value, list) else []
+        if key == _EXTRA and several:
+            there = config[_EXTRA] if isinstance(config.get(_EXTRA), list) else []
+            config[key] = [*there, *(token for token in several if token not in there)]
+        elif several:
+            config[key] = several
+        else:
+            config[key] = value if key == _EXTRA else _as_special(value)
+
+
+def _as_special(value: Any) -> Any:
+    return {**value, "special": True} if isinstance(value, dict) else value
+
+
+def _default_texts(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the texts by name that ``transformers`` takes where the folder's files for them are silent."""
+    model = _read(path, "config.json")
+    kind = model.get("model_type")
+    chosen = config.get("tokenizer_class") or model.get("tokenizer_class")
+    if kind == "qwen2" or (kind == "qwen3" and chosen is None):
+        chosen = "Qwen2Tokenizer"
+    defaults = _CLASS_TOKENS.get(chosen.removesuffix("Fast"), {}) if isinstance(chosen, str) else {}
+    if kind == "mistral":
+        defaults = {}
+    stored: Mapping[str, Any] = {}
+    if "pad_token" not in config or defaults is _CLASS_TOKENS["LlamaTokenizer"]:
+        stored = _read(path, _TOKENIZER)
+    if defaults is _CLASS_TOKENS["LlamaTokenizer"] and _is_byte_level(stored):
+        defaults = {}
+    padding = stored.get("padding")
+    text = padding.get("pad_token") if isinstance(padding, dict) else None
+    return {**defaults, "pad_token": text} if isinstance(text, str) else defaults
+
+
+def _is_byte_level(stored: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer.json splits texts into bytes, as no tokenizer of the class of Llama 2 does."""
+    steps = stored.get("pre_tokenizer")
+    several = steps.get("pretokenizers") if isinstance(steps, dict) else None
+    each = several if isinstance(several, list) else [steps]
+    return any(isinstance(step, dict) and step.get("type") == "ByteLevel" for step in each)
+
+
+def _token(value: Any, where: str) -> Token:
+    if isinstance(value, str):
+        return Token(value, {"special": True})
+    flags = {key: value[key] for key in _FLAGS if key in value} if isinstance(value, dict) else {}
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        raise ModelFileError(f"{where} {shown(value)}; a token is a text, or an object with its text as content")
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        raise ModelFileError(f"{where} {value['content']!r} with {flags}; flags of a token are true or false")
+    return Token(value["content"], {"special": False, **flags})
+
+
+def _tokens(value: Any, where: str) -> Iterator[Token]:
+    if not isinstance(value, list):
+        raise ModelFileError(f"{where} {shown(value)}; it is a list of tokens, or an object of tokens by name")
+    for token in value:
+        yield _token(token, where)
+
+
+def _added_by_id(value: Any, where: str) -> Iterator[tuple[int, Token]]:
+    """Read ``{"259": {"content": "<tool>", "special": true}}``."""
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{where} is {shown(value)}; it is an object of tokens by id")
+    for key, token in value.items():
+        if not key.isdecimal() or len(key) > 9:
+            raise ModelFileError(f"{where} has the id {key!r}; ids are whole numbers")
+        if not isinstance(token, dict):
+            raise ModelFileError(f"{where} has {key}: {shown(token)}; a token is an object with its text as content")
+        yield int(key), _token(token, f"{where} has {key}:")
+
+
+def _added_by_text(value: Mapping[str, Any], special: set[str], where: str) -> Iterator[tuple[int, Token]]:
+    """Read ``{"<tool>": 259}``.
+
+    Args:
+        special: texts of named and extra tokens, which are matched before a text is normalized.
+    """
+    for text, id in value.items():
+        if type(id) is not int:
+            raise ModelFileError(f"{where} has {text!r}: {shown(id)}; ids are whole numbers")
+        yield id, Token(text, {"special": text in special, "normalized": text not in special})

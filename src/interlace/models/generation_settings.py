@@ -1,0 +1,30 @@
+"""Settings of a generation config that change tokens and that a decoder does not follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Values that change nothing, by the name of the setting. Sampling (``do_sample``, ``temperature``, ``top_k``, ...) is
+#: not among them: arguments of a decoder's ``generate`` choose it. Source: ``GenerationConfig`` of ``transformers``.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale", "num_beams"), (1,)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "penalty_alpha"), (0,)),
+    **dict.fromkeys(("min_length", "min_new_tokens", "token_healing"), (0,)),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"), ()),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"), ()),
+    **dict.fromkeys(("stop_strings", "force_words_ids", "constraints", "dola_layers", "watermarking_config"), ()),
+}
+GENERATION_FIELDS = tuple(_NEUTRAL)
+_ABSENT: tuple[Any, ...] = (None, "", [], {})
+
+
+def list_ignored(generation: Mapping[str, Any] | None, where: str) -> tuple[str, ...]:
+    """Return one line that names the settings which ``transformers`` follows and a decoder does not; else nothing."""
+    stated = {name: (generation or {}).get(name) for name in GENERATION_FIELDS}
+    ignored = [
+        f"{name} {value!r}" for name, value in stated.items() if value not in _ABSENT and value not in _NEUTRAL[name]
+    ]
+    if not ignored:
+        return ()
+    return (f"the generation config of {where} has {', '.join(ignored)}, which a decoder does not follow",)

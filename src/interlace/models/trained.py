@@ -1,0 +1,298 @@
+"""A trained language model on disk: a GGUF file, or a folder with config.json and safetensors files.
+
+Files are read, never executed: headers are parsed here and by ``Checkpoint`` and ``GGUF``, and nothing is unpickled.
+
+    model = open_model("SmolLM2-135M")              # headers alone
+    embed = model.read("embed")                     # float32, (vocabulary, hidden)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import DTypeError, GraphError, ModelFileError, UnsupportedModelError
+from interlace.models.config_fields import (
+    SILU,
+    check_fields,
+    check_gguf_fields,
+    check_rope,
+    fill_defaults,
+    find_model_type,
+)
+from interlace.models.folder import checkpoints, json_object
+from interlace.models.generation_settings import list_ignored
+from interlace.models.gguf import GGUF
+from interlace.models.llama import LlamaShape
+from interlace.models.notices import warn_missing
+from interlace.models.rope import find_rope_type, finite, frequencies
+from interlace.models.special_tokens import list_missing
+from interlace.models.stops import read_stops
+from interlace.models.weight_names import (
+    FOLDER_KEYS,
+    FOLDER_NAMES,
+    GGUF_KEYS,
+    GGUF_NAMES,
+    Numbers,
+    add_base_prefix,
+    check_head_norms,
+    check_parts,
+    name_weights,
+    read_shape,
+)
+from interlace.models.windows import find_window
+
+FAMILY = ("llama", "mistral", "qwen2", "qwen3", "ministral")
+_GGUF_FAMILY = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama there
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model whose weights have not been read.
+
+    Attributes:
+        path: the file or folder.
+        shape: of the model.
+        inv_freq: (head_dim / 2,) radians by which a position turns.
+        scaling: of the cosines and sines of these.
+        window: positions that attention looks back over, None for all.
+        positions: that the model was made for.
+        stop: ids that end a text.
+        notices: a line for each setting that is missing and changes tokens.
+        names: of all weights, in the order of a pass.
+        gguf: the file, where it is one.
+    """
+
+    path: Path
+    shape: LlamaShape
+    inv_freq: NDArray[np.float32]
+    scaling: float
+    window: int | None
+    positions: int
+    stop: tuple[int, ...]
+    notices: tuple[str, ...]
+    names: tuple[str, ...]
+    gguf: GGUF | None
+    _read: Callable[[str], NDArray[np.float32]]
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """One of the weights, by the name that a decode step has for it.
+
+        Raises:
+            ModelFileError: it cannot be read, or holds infinities or NaNs.
+        """
+        try:
+            return self._read(name)
+        except (GraphError, DTypeError) as error:
+            raise ModelFileError(str(error)) from None
+
+
+def open_model(path: str | Path) -> Trained:
+    """The model in a GGUF file or a folder.
+
+    Raises:
+        ModelFileError: there is none, or it is damaged, truncated, or lacks weights.
+        UnsupportedModelError: it is not of the Llama family, or has something that a decode step would get wrong.
+
+    Warns:
+        MissingSettingWarning: it lacks a setting that changes tokens.
+    """
+    model = read_model(path)
+    warn_missing(model.notices, stacklevel=1)
+    return model
+
+
+def read_model(path: str | Path) -> Trained:
+    """Read a model as ``open_model`` does, and warn of nothing: the caller reports ``notices``."""
+    path = Path(path)
+    try:
+        folder = path.is_dir()
+    except OSError as error:  # a name that no system has
+        raise ModelFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    if folder:
+        return _folder(path)
+    if path.suffix.lower() in (".safetensors", ".json"):
+        raise ModelFileError(f"{str(path)!r} is part of a model; name the folder that has config.json beside it")
+    return _file(GGUF.open(path))
+
+
+# ---------------------------------------------------------------- folders
+
+
+def _folder(path: Path) -> Trained:
+    settings, where = json_object(path / "config.json"), f"config.json of {str(path)!r}"
+    kind = find_model_type(settings)
+    if kind not in FAMILY:
+        raise UnsupportedModelError(f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
+    config = fill_defaults({**settings, "model_type": kind})
+    activation = config["hidden_act"]
+    if config.get("quantization_config") is not None:
+        raise UnsupportedModelError(f"{str(path)!r} has quantised weights (quantization_config); take the plain model")
+    if activation not in SILU:
+        raise UnsupportedModelError(f"{str(path)!r} has hidden_act {activation!r}; a decoder has 'silu' alone")
+    check_fields(config, where)
+    if (path / "adapter_config.json").is_file():
+        raise UnsupportedModelError(
+            f"{str(path)!r} has an adapter beside its weights (adapter_config.json); merge the two first, or take that "
+            "file away"
+        )
+    holders = checkpoints(path)
+    disk_names = add_base_prefix(holders)
+    extents = {
+        name: holders[own].tensors[own].shape
+        for name, own in disk_names.items()
+        if not name.endswith("rotary_emb.inv_freq")
+    }
+    tied = config["tie_word_embeddings"]
+    if type(tied) is not bool:
+        raise ModelFileError(f"{where} has tie_word_embeddings {tied!r}; it is true or false")
+    again = "lm_head.weight" if tied and extents.pop("lm_head.weight", ()) else ""
+    numbers = Numbers(where, config)
+    names = name_weights(str(path), extents, numbers.count("num_hidden_layers"), FOLDER_NAMES)
+    if not tied and "head" not in names:
+        raise ModelFileError(f"{str(path)!r} lacks weights: lm_head.weight, as tie_word_embeddings is not true")
+    shape = read_shape(str(path), numbers, names, extents, FOLDER_KEYS)
+    check_parts(kind, shape, config.get("attention_bias"), where)
+    stated = config.get("vocab_size")
+    if stated is not None and stated != shape.vocabulary:
+        raise ModelFileError(
+            f"{where} has vocab_size {stated!r}, and the embeddings have {shape.vocabulary} rows; make the two agree"
+        )
+    inv_freq, scaling = _rope(config, shape.head_dim, where)
+    generation = _generation(path)
+    stops = read_stops(config, generation, where)
+    ignored = list_ignored(config if generation is None else generation, repr(str(path)))
+
+    def read(name: str) -> NDArray[np.float32]:
+        own = disk_names[names[name]]
+        values = holders[own].tensor(own)
+        if name == "embed" and again and not np.array_equal(values, holders[again].tensor(again)):
+            raise UnsupportedModelError(
+                f"{where} ties the head to the embeddings (tie_word_embeddings), and {again} has other values; set "
+                "tie_word_embeddings to false, or take that tensor out"
+            )
+        return values
+
+    return Trained(
+        path=path,
+        shape=shape,
+        inv_freq=inv_freq,
+        scaling=scaling,
+        window=find_window(config, shape.layers, where),
+        positions=numbers.count("max_position_embeddings"),
+        stop=stops.ids,
+        notices=(*_list_untyped(config, where), *stops.notices, *ignored),
+        names=tuple(names),
+        gguf=None,
+        _read=read,
+    )
+
+
+def _rope(config: Mapping[str, Any], head_dim: int, where: str) -> tuple[NDArray[np.float32], float]:
+    """Return the frequencies of a config, under the newer or the older name of their parameters."""
+    rope = _find_rope(config)
+    if not isinstance(rope, Mapping):
+        raise ModelFileError(f"{where} has no parameters of RoPE but {rope!r}")
+    original = {"original_max_position_embeddings": config.get("max_position_embeddings")}
+    inv_freq, scaling = frequencies(head_dim, rope.get("rope_theta", config["rope_theta"]), {**original, **rope}, where)
+    check_rope(rope, where)
+    return inv_freq, scaling
+
+
+def _find_rope(config: Mapping[str, Any]) -> Any:
+    return config.get("rope_scaling") or config.get("rope_parameters") or {}
+
+
+def _list_untyped(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Return a line for a factor of RoPE without a type; ``transformers`` does not scale then."""
+    rope = _find_rope(config)
+    factor = rope.get("factor")
+    if factor in (None, 1) or find_rope_type(rope) is not None:
+        return ()
+    return (f"{where} has a factor of RoPE {factor!r} and no rope_type, so it scales nothing, as in transformers",)
+
+
+def _generation(path: Path) -> Mapping[str, Any] | None:
+    """Return the fields of generation_config.json, None where there is no such file."""
+    file = path / "generation_config.json"
+    return json_object(file) if file.is_file() else None
+
+
+# ---------------------------------------------------------------- GGUF
+
+
+def _file(file: GGUF) -> Trained:
+    path, data = str(file.path), file.metadata
+    kind = data.get("general.architecture")
+    if kind not in _GGUF_FAMILY:
+        raise UnsupportedModelError(f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(_GGUF_FAMILY)}")
+    if data.get(f"{kind}.expert_count"):
+        raise UnsupportedModelError(f"{path!r} has a mixture of experts, which a decoder does not know")
+    parts = data.get("split.count")
+    if type(parts) is int and parts > 1:
+        raise UnsupportedModelError(
+            f"{path!r} is one of {parts} parts of a model; join them first: llama-gguf-split --merge FIRST WHOLE.gguf"
+        )
+    check_gguf_fields(data, kind, repr(path))
+    extents = {name: tensor.shape for name, tensor in file.tensors.items()}
+    factors = extents.pop("rope_freqs.weight", None)
+    numbers = Numbers(repr(path), data, f"{kind}.")
+    names = name_weights(path, extents, numbers.count("block_count"), GGUF_NAMES)
+    shape = read_shape(path, numbers, names, extents, GGUF_KEYS)
+    check_head_norms(kind, shape, repr(path))
+    head_dim = shape.head_dim
+    if numbers.count("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(f"{path!r} has keys and values of different widths; a decoder has one for both")
+    turned = numbers.count("rope.dimension_count", head_dim)
+    if turned != head_dim:
+        raise UnsupportedModelError(f"{path!r} turns {turned} of {head_dim} elements of a head; a decoder turns all")
+    # As llama.cpp reads them: the older name, and linear where no type stands beside a factor.
+    factor = data.get(f"{kind}.rope.scaling.factor", data.get(f"{kind}.rope.scale_linear", 0.0)) or 1.0
+    scaling = {"rope_type": data.get(f"{kind}.rope.scaling.type", "linear"), "factor": factor}
+    inv_freq, attention = frequencies(head_dim, data.get(f"{kind}.rope.freq_base", 10000.0), scaling, repr(path))
+    if factors is not None:
+        if factors != inv_freq.shape:
+            raise ModelFileError(f"{path!r} has {factors} factors of RoPE, and frequencies {inv_freq.shape}")
+        with np.errstate(all="ignore"):
+            inv_freq = finite(inv_freq / file.read("rope_freqs.weight"), repr(path))
+
+    def read(name: str) -> NDArray[np.float32]:
+        values = file.read(names[name])
+        part = name.rpartition(".")[2].removesuffix("_bias")
+        if kind == "llama" and part in ("q", "k"):
+            return halves_apart(values, shape.heads if part == "q" else shape.kv_heads)
+        return values
+
+    stops = read_stops(data, None, repr(path))
+    window = numbers.count("attention.sliding_window") if data.get(f"{kind}.attention.sliding_window") else None
+    return Trained(
+        path=file.path,
+        shape=shape,
+        inv_freq=inv_freq,
+        scaling=attention,
+        window=window,
+        positions=numbers.count("context_length"),
+        stop=stops.ids,
+        notices=(*list_missing(data, repr(path)), *stops.notices),
+        names=tuple(names),
+        gguf=file,
+        _read=read,
+    )
+
+
+def halves_apart(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows of q or k in the order in which element i of a head turns with i + d/2.
+
+    llama.cpp has those of the Llama architecture with i and i + 1 side by side (``permute`` of
+    convert_hf_to_gguf.py): of a head of width 4 the rows 0, 2, 1, 3.
+
+    Args:
+        values: (heads * d, hidden), or a bias (heads * d,).
+    """
+    pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
