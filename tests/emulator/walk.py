@@ -128,14 +128,14 @@ class EmulatedLaunch(OneLaunchExecutor):
         c = self._numbers()
         count, warpgroups = c["STAGES"], c["WARPGROUPS"]
         parts = [
-            ("independent", count, c["INDEPENDENT_BYTES"]),
-            ("dependent", count, c["DEPENDENT_BYTES"]),
+            ("independent", count, c["PREFETCH_BYTES"]),
+            ("dependent", count, c["LOAD_BYTES"]),
             ("header", count, c["HEADER_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             *(("resident", 1, c["RESIDENT_BYTES"]) for _ in range(c["RESIDENT_BYTES"] > 0)),
             ("message", TICKETS, ITEM.size + 32),
-            *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full")),
-            *((name, count, _BARRIER_BYTES) for name in ("independent_empty", "dependent_empty")),
+            *((name, count, _BARRIER_BYTES) for name in ("prefetch_full", "load_full")),
+            *((name, count, _BARRIER_BYTES) for name in ("prefetch_empty", "load_empty")),
             *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received", "finished")),
         ]
         out, at = [], 0
@@ -151,8 +151,8 @@ class EmulatedLaunch(OneLaunchExecutor):
 
     def _promises(self, arguments: tuple[Any, ...]) -> Promises:
         c = self._numbers()
-        first = c["STAGES"] * c["INDEPENDENT_BYTES"]
-        end = first + c["STAGES"] * c["DEPENDENT_BYTES"]
+        first = c["STAGES"] * c["PREFETCH_BYTES"]
+        end = first + c["STAGES"] * c["LOAD_BYTES"]
         came = [(op, self._rows(op, tensors)) for op, tensors in arguments if op.kernel == MATMUL.name]
         smaller = any(m % int(op.param("BM")) or int(op.param("N")) % int(op.param("BN")) for op, m in came)
         # Of rows that are normalised in registers none is read that is not there.

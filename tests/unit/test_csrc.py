@@ -28,18 +28,18 @@ from tests.emulator.translate import translate
 ROOT = Path(csrc.__file__).parent
 #: Constants of a launch; any will do.
 LAUNCH = """
-constexpr int STAGES = 4, WARPGROUPS = 2, TICKETS = 4, INDEPENDENT_BYTES = 8192, DEPENDENT_BYTES = 4096;
+constexpr int STAGES = 4, WARPGROUPS = 2, TICKETS = 4, PREFETCH_BYTES = 8192, LOAD_BYTES = 4096;
 constexpr int HEADER_BYTES = 0, RING_BYTES = 49152, SCRATCH_BYTES = 1024, RESIDENT_BYTES = 16, OPERAND_BYTES = 128;
 constexpr int IN_FLIGHT_BYTES = 32768, CONSUMER_REGISTERS = 224, LOADER_REGISTERS = 56, KEEPS = 1 << 16;
 constexpr int LEAVES_SUMS = 1 << 17, AGAIN = 1 << 18, LAST = 1 << 19, ENDED = 2, MISCOUNTED = -8, UNFINISHED = -9;
-constexpr int KEPT = 3, DEPENDENT_LAUNCH = 1, DRAWS_AHEAD = 0;
+constexpr int KEPT = 3, DEPENDENT_LAUNCH = 1, CLAIMS_AHEAD = 0;
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 #define SHARED_BASE shared_address(shared_memory)
 """
 SWITCHES = """
 DEVICE void look_ahead(const Launch& launch, Item& item) {}
-DEVICE void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {}
-DEVICE void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {}
+DEVICE void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {}
+DEVICE void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {}
 DEVICE void compute(const Launch& launch, const Item& item, Stage& stage) {}
 """
 HEADERS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.cuh"))

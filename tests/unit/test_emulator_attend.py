@@ -43,7 +43,7 @@ CASES = (
 BESIDE = CASES[1], CASES[5]
 FAULTS = {
     "rows are read before they have come": (
-        "const bool independent = mbarrier_try_wait(independent_full(stage.slot), stage.phase);",
+        "const bool independent = mbarrier_try_wait(prefetch_full(stage.slot), stage.phase);",
         "const bool independent = dependent;",
     ),
     "a stage is handed back before it is read": (
@@ -55,12 +55,12 @@ FAULTS = {
         "    turn -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage, stream.stage.slot), stream.stage.advance();",
     ),
     "what an item begins with is noted before the header is free": (
-        "      await(independent_empty(stage.slot), stage.phase ^ 1);\n"
-        "      await(dependent_empty(stage.slot), stage.phase ^ 1);\n      unsigned early_bytes = 0;\n",
+        "      await(prefetch_empty(stage.slot), stage.phase ^ 1);\n"
+        "      await(load_empty(stage.slot), stage.phase ^ 1);\n      unsigned early_bytes = 0;\n",
         "      unsigned early_bytes = 0;\n",
     ),
     "rows of q, k and v are read before they have come": (
-        "const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);",
+        "const bool dependent = mbarrier_try_wait(load_full(stage.slot), stage.phase);",
         "const bool dependent = true;",
     ),
     "a position is read before its lane has kept it": (
@@ -240,7 +240,7 @@ def products_between() -> il.Graph:
 @emulated
 def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -> None:
     """Products that hold a ring of weights hand back slots for these alone, and their tokens come late here."""
-    first = "      open_dependent(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);"
+    first = "      open_load(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);"
     late = "      if (k == k_lo) for (int n = 0; n < 3000; ++n) __nanosleep(1000);\n" + first
     plan = il.build(products_between(), il.Choices(1, dispatch=il.Dispatch.STATIC))
     run = EmulatedLaunch(plan, stages=3, timeout_s=5.0, change=(first, late))

@@ -29,7 +29,7 @@ _READ = "unsigned char* const tile_ = shared_memory + STAGES"  # of the op behin
 _AWAITED = f"await_stage(stage);\n      {_READ}"
 #: Changes of the text, and the kind of the fault that is reported.
 FAULTS = {
-    "a loader that counts a stage less": ("      open_dependent(stage, 1024);\n", "", "deadlock"),
+    "a loader that counts a stage less": ("      open_load(stage, 1024);\n", "", "deadlock"),
     "a stage handed back before it is read": (
         _AWAITED,
         f"await_stage(stage);\n      release(stage, stage.slot);\n      {_READ}",
@@ -37,7 +37,7 @@ FAULTS = {
     ),
     "a stage read before its tiles have come": (
         _AWAITED,
-        f"await(independent_full(stage.slot), stage.phase);\n      {_READ}",
+        f"await(prefetch_full(stage.slot), stage.phase);\n      {_READ}",
         "race",
     ),
 }

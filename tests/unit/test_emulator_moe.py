@@ -46,7 +46,7 @@ FAULTS = {
         "race",
     ),
     "an owner that is not there yet": (
-        "    await(independent_full(stage.slot), stage.phase);\n    const int owner",
+        "    await(prefetch_full(stage.slot), stage.phase);\n    const int owner",
         "    const int owner",
         "race",
     ),

@@ -47,7 +47,7 @@ CASES = {
         3,
     ),
 }
-_HANDED_BACK = "    __syncwarp();\n    release_independent(stage, ahead.slot);\n"
+_HANDED_BACK = "    __syncwarp();\n    release_prefetch(stage, ahead.slot);\n"
 
 
 _MEETING = "    if (WARPGROUPS > 1) synchronise_block();  // bodies that"

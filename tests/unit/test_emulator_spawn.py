@@ -51,7 +51,7 @@ def broken(before: str, after: str) -> EmulatedLaunch:
     return launch(timeout_s=0.004, change=(before, after))
 
 
-_PUT = "store_slot(queue.slots + place, item.run, queue.rows[child] + 1u);"
+_PUT = "store_queue_slot(queue.slots + place, item.run, queue.rows[child] + 1u);"
 _SPAWN = "  const int beyond = spawn(launch, item)"
 _NAP = "for (int n = 0; n < 2000; ++n) __nanosleep(1);"
 LAUNCHES = {

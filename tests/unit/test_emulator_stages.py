@@ -27,7 +27,7 @@ from .test_emulator_walk import ffn, inputs_of, tile  # noqa: E402
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 _AHEAD = "for (int k = item.k_lo; k < item.k_hi; k += BK) {\n      tickets.look(launch);"
-_BEHIND = "for (int k = k_lo; k < k_hi; k += BK) {\n      open_dependent("
+_BEHIND = "for (int k = k_lo; k < k_hi; k += BK) {\n      open_load("
 _CONSUMERS = "item.k_lo + HELD * BK; k < item.k_hi; k += BK) {"
 WAITER, CONSUMERS = "its loads behind waits", "its consumers"
 #: What is changed in the text of a product, and which role then takes how many stages more than it should.

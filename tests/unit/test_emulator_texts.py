@@ -114,7 +114,7 @@ FAULTS = {
     ),
     "a text that does not meet": ("  synchronise_block();\n  float sum", "  float sum", "race"),
     "a stage handed back before it is full": ("    await_stage(stage);\n    __sync", "    __sync", "deadlock"),
-    "a loader that counts no stage": ("    open_dependent(stage, 0);\n    stage.advance();\n", "", "deadlock"),
+    "a loader that counts no stage": ("    open_load(stage, 0);\n    stage.advance();\n", "", "deadlock"),
 }
 
 

@@ -217,8 +217,8 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
     check(run, 1)
 
 
-_LOAD = "    load_independent(launch, item, stage, n, tickets);\n"
-_WAIT = "      load_dependent(launch, item, k, until, stage);\n"
+_LOAD = "    prefetch(launch, item, stage, n, tickets);\n"
+_WAIT = "      load(launch, item, k, until, stage);\n"
 _DRAW = "    row = tickets.take(launch, sent_already);\n    if (row >= 0"
 _FROM_DRAW = ROLES[ROLES.index(_DRAW) : ROLES.index(_WAIT) + len(_WAIT)]
 _KNOWN = "*(volatile int*)&launch.done[item.number]"
@@ -308,18 +308,18 @@ FAULTS = {
     "one arrival too few": ("(received(t), WARPGROUPS * 4 + 2)", "(received(t), WARPGROUPS * 4 + 1)", "pending"),
     "other bytes than are loaded": ("IN_FLIGHT, GATES * PANELS *", "IN_FLIGHT, GATES *", "barrier"),
     "a slot filled before it is empty": (
-        "  await(independent_empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
+        "  await(prefetch_empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
         "  if (in_flight",
         "race",
     ),
     "a slot of tokens filled before it is empty": (
-        "  await(dependent_empty(stage.slot), stage.phase ^ 1);\n  __syncwarp();",
+        "  await(load_empty(stage.slot), stage.phase ^ 1);\n  __syncwarp();",
         "  __syncwarp();",
         "race",
     ),
     "a slot handed back before its products end": (_UNDER_WAY, _UNDER_WAY.replace("<1>", "<2>"), "race"),
     "products that do not wait for tokens": (
-        "const Stage& stage) {\n  await(dependent_full(stage.slot), stage.phase);\n",
+        "const Stage& stage) {\n  await(load_full(stage.slot), stage.phase);\n",
         "const Stage& stage) {\n",
         "race",
     ),
@@ -341,23 +341,23 @@ FAULTS = {
         "race",
     ),
     "bulk loads without a fence": (
-        'asm volatile("fence.proxy.async.global;" ::: "memory");\n      load_dependent',
-        "load_dependent",
+        'asm volatile("fence.proxy.async.global;" ::: "memory");\n      load',
+        "load",
         "proxy",
     ),
     "barriers not known to bulk loads": ("    fence_mbarrier_init();\n", "", "proxy"),
 }
-_OF_HELD = "wgmma_wait<1>();\n      if (s > 0) release_dependent(before);\n"
+_OF_HELD = "wgmma_wait<1>();\n      if (s > 0) release_load(before);\n"
 #: The same where weights are taken into registers.
 AHEAD = {
     "a slot handed back before all lanes have its weights": (
-        "    __syncwarp();\n    release_independent(stage, ahead.slot);\n",
-        "    release_independent(stage, ahead.slot);\n",
+        "    __syncwarp();\n    release_prefetch(stage, ahead.slot);\n",
+        "    release_prefetch(stage, ahead.slot);\n",
         "race",
     ),
-    "weights taken before they are there": ("    await(independent_full(ahead.slot), ahead.phase);\n", "", "race"),
+    "weights taken before they are there": ("    await(prefetch_full(ahead.slot), ahead.phase);\n", "", "race"),
     "products of held weights that do not wait for tokens": (
-        "      await(dependent_full(stage.slot), stage.phase);\n      const unsigned tokens",
+        "      await(load_full(stage.slot), stage.phase);\n      const unsigned tokens",
         "      const unsigned tokens",
         "race",
     ),

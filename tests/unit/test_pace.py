@@ -72,7 +72,7 @@ def test_only_tickets_are_drawn_ahead() -> None:
     assert not any(draws_ahead(d, loads_ahead=False) for d in il.Dispatch)
     graph = ffn(16, replace(LARGE, norm=1e-5))
     launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
-    assert "DRAWS_AHEAD = 1;" in launch.make(launch.default, il.Options("meta")).composition.text
+    assert "CLAIMS_AHEAD = 1;" in launch.make(launch.default, il.Options("meta")).composition.text
     graph = ffn(16, replace(SMALL, norm=1e-5))
     launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
-    assert "DRAWS_AHEAD = 0;" in launch.make(launch.default, il.Options("meta")).composition.text
+    assert "CLAIMS_AHEAD = 0;" in launch.make(launch.default, il.Options("meta")).composition.text

@@ -106,15 +106,15 @@ def of_launch(text: str) -> HandOver:
     """The hand-over of the one launch."""
     launch = Text(text)
     hand_over = launch.steps("hand_over", {r"synchronise\(\)": "synchronise", r"mbarrier_arrive\(finished": "arrive"})
-    storing = launch.steps("consume", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
+    storing = launch.steps("run_consumer", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
     adds = {r"\b(?:fetch_)?add_release\(launch\.semaphores": "post"}
-    by = {r"\bpublish\(": launch.steps("publish", adds)} if "publish(" in launch.body("post") else adds
-    posting = launch.steps("post", {r"\bawait\w*\((?:launch, )?finished\(": "await", **by})
+    by = {r"\bpublish\(": launch.steps("publish", adds)} if "publish(" in launch.body("run_storer") else adds
+    posting = launch.steps("run_storer", {r"\bawait\w*\((?:launch, )?finished\(": "await", **by})
     add = re.search(r"\b(\w*add_release)\(launch\.semaphores", text)
     await_rows = launch.steps("await_rows", {r"\bawait_posts\(": "poll", r"__syncwarp\(\)": "synchronise"})
-    opening = launch.steps("open_dependent", {r"mbarrier_arrive_expect_tx\(dependent_full": "arrive"})
-    waiting = launch.steps("wait_and_load", {r"\bawait_rows\(": await_rows, r"\bload_dependent\(": opening})
-    await_stage = launch.steps("await_stage", {r"\bawait\((?:launch, )?dependent_full": "await"})
+    opening = launch.steps("open_load", {r"mbarrier_arrive_expect_tx\(load_full": "arrive"})
+    waiting = launch.steps("run_dependent_loader", {r"\bawait_rows\(": await_rows, r"\bload\(": opening})
+    await_stage = launch.steps("await_stage", {r"\bawait\((?:launch, )?load_full": "await"})
     reading = Text(text[text.index("struct Plain") :]).steps(
         "compute", {r"\bawait_stage\(": await_stage, r"\bBODY\(": "read"}
     )
@@ -216,7 +216,9 @@ def of_dispatcher(text: str) -> Mailboxes:
     fills = re.search(r"mailbox\(.*given\[k\]\) = mail\(run, (turn\(given\[k\]\) \| )?row\[k\]\);", text)
     assert waits, "whoever takes does not look at the turn"
     assert fills
-    posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", r"arrive\(received": "finished"})
+    posting = launch.steps(
+        "run_storer", {r"\bpublish\(": "post", r"\bfinish\(": "empty", r"arrive\(received": "finished"}
+    )
     assert posting == ("finished", "post", "empty")
     turns = waits[1] == "EMPTIED | TURN" and fills[1] is not None
     looks = "given[k] - back[k] == held" in launch.body("serve")
@@ -228,20 +230,20 @@ def of_spawning(text: str, ends: Ends) -> Outstanding:
     launch = Text(text)
     counted = r"^\s*if \(first_lane\(\)\) atomicAdd\(counter_of\(launch, run, OUTSTANDING\)"
     spawned = launch.steps(
-        "spawn", {r"\bexpect\(": "expect", r"TAIL\), \(unsigned\)count": "draw", r"store_slot\(": "put"}
+        "spawn", {r"\bexpect\(": "expect", r"TAIL\), \(unsigned\)count": "draw", r"store_queue_slot\(": "put"}
     )
     assert spawned in (("expect", "draw", "put"), ("draw", "put", "expect"))
     published = launch.steps("publish", {r"\bspawn\(": "spawn", r"\bcount_off\(": "off"})
     assert set(published) == {"spawn", "off"}
-    put, scope = launch.instruction("store_slot", "st")
-    take, take_scope = launch.instruction("load_slot", "ld")
+    put, scope = launch.instruction("store_queue_slot", "st")
+    take, take_scope = launch.instruction("load_queue_slot", "ld")
     assert scope is take_scope is Scope.GPU
     made = Outstanding(
         ends=ends, counts_first=spawned[0] == "expect", off_last=published[-1] == "off", put=put, take=take
     )
     if ends is Ends.VOTES:
-        steps = {r"place - [\w.]+ < \(int\)came": "behind", r"store_slot\(launch\.queue\.votes": "vote"}
-        looks = launch.steps("ended", {**steps, r"load_slot\(launch\.queue\.votes \+ n\)": "look"})
+        steps = {r"place - [\w.]+ < \(int\)came": "behind", r"store_queue_slot\(launch\.queue\.votes": "vote"}
+        looks = launch.steps("ended", {**steps, r"load_queue_slot\(launch\.queue\.votes \+ n\)": "look"})
         assert looks[-2:] == ("vote", "look")
         return replace(made, behind=looks[0] == "behind", off=put, end=take)
     assert re.search(counted, launch.body("expect"), re.MULTILINE)
@@ -279,7 +281,7 @@ def test_the_model_is_what_the_text_does(name: str) -> None:
         (LAUNCH, r".*await\w*\((?:launch, )?finished.*\n", "", StaleReadError),
         (LAUNCH, r".*add_release\(launch\.semaphores.*\n", "", StuckError),
         (LAUNCH, r"    __syncwarp\(\);\n(?=  \}\n\})", "", StaleReadError),
-        (LAUNCH, r"  await\((?:launch, )?dependent_full.*\n(?=  await)", "", StaleReadError),
+        (LAUNCH, r"  await\((?:launch, )?load_full.*\n(?=  await)", "", StaleReadError),
         (LAUNCH, r"    (compute\(.*\n)    (hand_over\(.*\n)", r"    \2    \1", StaleReadError),
         ("blocks", r"    __syncthreads\(\);\n(?=.*add_release)", "", StaleReadError),
         ("blocks", r"( +__syncthreads\(\);\n    \}\n +)__syncthreads\(\);", "    }", StaleReadError),
@@ -387,7 +389,7 @@ def of_sums(text: str) -> Emptied:
     assert matmul.steps("take", takes) == ("poll", "empty")[: 1 + bool(emptied)]
     waits = {r"await_stage\(": "wait", r"\bleave(?:_shares)?\(": "leave", r"\b(?:look|add_shares|add_others)\(": "look"}
     waited = matmul.steps("compute_with", waits)[:1] == ("wait",)
-    ahead = {r"await\(dependent_full\(": "wait", r"::add\(": "multiply"}
+    ahead = {r"await\(load_full\(": "wait", r"::add\(": "multiply"}
     waited &= matmul.steps("take_ahead", ahead)[:1] == ("wait",)
     by_whom = {"writer_waits": waited, "reader_waits": waited}
     return Emptied(polled=polled // 2, emptied=emptied // 2, post=by.post, wait=by.poll, **by_whom)
@@ -400,7 +402,7 @@ def test_sums_are_polled_as_in_the_text_and_a_text_that_looks_at_half_or_leaves_
         (r"__float_as_uint\(v\.[yz]\) == EMPTY_WORD \|\|\s+", "", StaleReadError),
         (r"EMPTY_WORD, EMPTY_WORD\); \}", "z, w); }", StaleReadError),
         (r"      await_stage\(stage\);\n(?=      const unsigned weights)", "", StaleReadError),
-        (r"      await\(dependent_full\(stage.slot\), stage.phase\);\n(?=      const .* tokens)", "", StaleReadError),
+        (r"      await\(load_full\(stage.slot\), stage.phase\);\n(?=      const .* tokens)", "", StaleReadError),
         (r"red\.release\.gpu", "red.relaxed.gpu", OverwriteError),
     ):
         changed, count = re.subn(pattern, instead, text)

@@ -56,7 +56,7 @@ def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
 #: Changes of the text of rows that come through the ring, each by two warps.
 FAULTS = {
     "rows are read before they have come": (
-        "const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);",
+        "const bool dependent = mbarrier_try_wait(load_full(stage.slot), stage.phase);",
         "const bool dependent = true;",
     ),
     "warps do not wait for each other's sums": ("  synchronise_team();\n  float found", "  float found"),
@@ -219,10 +219,10 @@ def test_behind_a_norm_that_comes_in_several_stages_tickets_are_drawn_and_none_w
     shape = il.workloads.FFNShape(2056, 64, il.Activation.RELU, False, norm=1e-5)  # of a norm that is an op
     graph = il.workloads.ffn(8, shape, up=tile, down=tile, norm_rows=8)
     plan = il.build(graph, il.Choices(1, il.Dispatch.TICKET))
-    opened = "      open_independent(stage, n, STAGES, 0);\n"
+    opened = "      open_prefetch(stage, n, STAGES, 0);\n"
     wrong = (
         f"{opened}      stage.advance();\n",
-        opened + ("      await(independent_empty(stage.slot), stage.phase);\n      stage.advance();\n"),
+        opened + ("      await(prefetch_empty(stage.slot), stage.phase);\n      stage.advance();\n"),
     )
     run, kept = EmulatedLaunch(plan, stages=4), EmulatedLaunch(plan, stages=4, change=wrong)
     prepare([run, kept])

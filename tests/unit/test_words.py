@@ -364,8 +364,8 @@ _SUM = "      extras.sum = squares.come(launch, item, op);\n"
 NO_MEETING = f"{_SUM}      synchronise_block();\n", _SUM
 NOT_AGAIN = "HERE && item.code & AGAIN", "HERE && item.j > 0"
 NO_SQUARES = "if (feature % SQUARED == 0) store_word", "if (feature && feature % SQUARED == 0) store_word"
-_SLOT = "        const unsigned slot = dependent_slot(stage.slot);\n#pragma unroll\n"
-_EMPTY = "        await(dependent_empty(stage.slot), stage.phase ^ 1);\n"
+_SLOT = "        const unsigned slot = load_slot(stage.slot);\n#pragma unroll\n"
+_EMPTY = "        await(load_empty(stage.slot), stage.phase ^ 1);\n"
 NO_EMPTY = _EMPTY + _SLOT, _SLOT
 NO_CHANGE = _EMPTY + _SLOT, _EMPTY + _SLOT
 NO_PROXY_FENCE = "        fence_proxy_async();  // the next to come here may be a bulk load\n", ""

@@ -2,7 +2,7 @@
 #pragma once
 #include "generated/switches.cuh"
 
-DEVICE void draw_and_load(const Launch& launch) {
+DEVICE void run_loader(const Launch& launch) {
   int sent_already = 0, n = 0;
   Stage stage = {0, 0};
   Tickets tickets;
@@ -17,11 +17,11 @@ DEVICE void draw_and_load(const Launch& launch) {
     if (known >= 0) word = word_of(launch, known);
     const Stage first = stage;
     const int before = n;
-    load_independent(launch, item, stage, n, tickets);
+    prefetch(launch, item, stage, n, tickets);
     // Of more stages than a ring has, the first one's slot for tokens may be two turns on; then the first of the last
     // STAGES tells. Until the item before is finished, slots for tokens may be a turn behind those for weights, which
     // consumers take into registers.
-    if (DRAWS_AHEAD && item.code & LAST) {
+    if (CLAIMS_AHEAD && item.code & LAST) {
       await_finished(launch, sent_already, 1);
       await_begin(n - before < STAGES ? first : Stage{stage.slot, stage.phase ^ 1});
     }
@@ -45,7 +45,7 @@ DEVICE void end_launch(const Launch& launch, int item, int why, int expected, in
 }
 // How many stages one place is behind another, of up to a ring before it or behind it.
 DEVICE int stages_between(int place, int later) { return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1; }
-DEVICE void wait_and_load(const Launch& launch) {
+DEVICE void run_dependent_loader(const Launch& launch) {
   await_launch_before();
   Stage stage = {0, 0};
   Item item;
@@ -67,7 +67,7 @@ DEVICE void wait_and_load(const Launch& launch) {
     for (;;) {
       const int until = wait < item.wait_hi ? load_row(launch.waits + wait).k : item.k_hi;
       asm volatile("fence.proxy.async.global;" ::: "memory");
-      load_dependent(launch, item, k, until, stage);
+      load(launch, item, k, until, stage);
       k = until;
       if (wait >= item.wait_hi) break;
       const int end = waits_before(launch, item, wait, k);
@@ -76,7 +76,7 @@ DEVICE void wait_and_load(const Launch& launch) {
     }
   }
 }
-DEVICE void consume(const Launch& launch) {
+DEVICE void run_consumer(const Launch& launch) {
   Stage stage = {0, 0};
   Item item;
   int place;
@@ -99,7 +99,7 @@ DEVICE bool await_watched(const Launch& launch, unsigned barrier, unsigned parit
 }
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
-DEVICE void post(const Launch& launch) {
+DEVICE void run_storer(const Launch& launch) {
   await_launch_before();                               // no item ends before that
   int before = -1, kept = 0, places[WARPGROUPS] = {};  // the item before, and what its consumers told
 #pragma unroll 1
@@ -146,10 +146,10 @@ constexpr int ALL_THREADS = WARPGROUPS * 128 + 128;
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __grid_constant__ Launch launch) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      mbarrier_init(independent_full(s), 1);
-      mbarrier_init(dependent_full(s), 1);
-      mbarrier_init(independent_empty(s), CLUSTER * WARPGROUPS * 4);
-      mbarrier_init(dependent_empty(s), CLUSTER_COLUMNS * WARPGROUPS * 4);
+      mbarrier_init(prefetch_full(s), 1);
+      mbarrier_init(load_full(s), 1);
+      mbarrier_init(prefetch_empty(s), CLUSTER * WARPGROUPS * 4);
+      mbarrier_init(load_empty(s), CLUSTER_COLUMNS * WARPGROUPS * 4);
     }
     for (int t = 0; t < TICKETS; ++t) {
       mbarrier_init(sent(t), 1);
@@ -162,13 +162,13 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
   begin_together();
   if (threadIdx.x < WARPGROUPS * 128) {
     if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
-    consume(launch);
+    run_consumer(launch);
   } else {
     if (WARPGROUPS > 1) registers_lower<LOADER_REGISTERS>();
     const int warp = threadIdx.x / 32 - WARPGROUPS * 4;
-    if (warp == 0) draw_and_load(launch);
-    if (warp == 1) wait_and_load(launch);
-    if (warp == 2) post(launch);
+    if (warp == 0) run_loader(launch);
+    if (warp == 1) run_dependent_loader(launch);
+    if (warp == 2) run_storer(launch);
     if (warp == 3) serve(launch);
   }
   end_together();

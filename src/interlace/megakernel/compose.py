@@ -7,8 +7,8 @@ The order of the text, of a launch of a norm as plain text and of matmuls in two
     cluster, WALK, dispatch                    ring and messages; who takes which item
     namespace body0 { norm_rows ... }          a text and its operands, once for each dtype, whatever ops take it
     namespace body1 { Matmul<...> ... }
-    load_independent, look_ahead,              for each role a switch over the ``code`` of an item's row:
-    load_dependent, compute                    case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
+    prefetch, look_ahead,              for each role a switch over the ``code`` of an item's row:
+    load, compute                    case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
     ROLES                                      the loops of the roles, and the kernel
 
 Ops of equal tiles have the same code, so 16 layers have no more of it than one.
@@ -195,8 +195,8 @@ def compose(
         "STAGES": count,
         "WARPGROUPS": warpgroups,
         "TICKETS": TICKETS,
-        "INDEPENDENT_BYTES": independent,
-        "DEPENDENT_BYTES": dependent,
+        "PREFETCH_BYTES": independent,
+        "LOAD_BYTES": dependent,
         "HEADER_BYTES": header,
         "RING_BYTES": count * (independent + dependent + header),
         "SCRATCH_BYTES": _scratch(tiles, warpgroups),
@@ -214,7 +214,7 @@ def compose(
         "UNFINISHED": UNFINISHED,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
-        "DRAWS_AHEAD": int(draws_ahead(dispatch, independent > 0)),
+        "CLAIMS_AHEAD": int(draws_ahead(dispatch, independent > 0)),
         **of_dispatch(dispatch, stealing, blocks),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
@@ -297,8 +297,8 @@ def _switches(parts: Sequence[Part]) -> str:
     looks = [f"look_as<{type_}>(launch, item, 0)" for type_ in types]
     return (
         branching("look_ahead(const Launch& launch, Item& item)", looks)
-        + switch("load_independent", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
-        + switch("load_dependent", "int k_lo, int k_hi, Stage& stage", "k_lo, k_hi, stage")
+        + switch("prefetch", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
+        + switch("load", "int k_lo, int k_hi, Stage& stage", "k_lo, k_hi, stage")
         + switch("compute", "Stage& stage", "stage")
     )
 

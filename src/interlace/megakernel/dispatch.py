@@ -38,7 +38,7 @@ counters of semaphores met only grow, so nothing is ever cleared.
 Where items are not all a block's own, it takes them late, so that another may have them: two are held at most, one that
 is computed and one that loads. Tickets are drawn as early as the ring has room, but where no op has anything to load
 ahead, and none behind an item that has nothing to load before that item begins: there is room for several such, and the
-block that starts first would have them all (``DRAWS_AHEAD``). Nor is one drawn so behind an item that waits, of the
+block that starts first would have them all (``CLAIMS_AHEAD``). Nor is one drawn so behind an item that waits, of the
 last ones, one for each block (``compose.LAST``), before what is left of it fits the ring: who is done early would have
 two, one behind the other, and who comes later none. That none is left such a block hears some stages before the end, so
 the next launch is not held up. Under the queue a block holds one alone unless another is there; a thief, too, unless
@@ -96,7 +96,7 @@ _STATIC = read_header("dispatch/static.cuh")
 _HYBRID = read_header("dispatch/hybrid.cuh")
 
 _EMPTY = f"\nenum {{ EMPTY = {EMPTY} }};"
-_FINISHED = f"\nconstexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;\n"
+_FINISHED = f"\nconstexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = PREFETCH_BYTES == 0;\n"
 
 _WAITS = read_header("dispatch/waits.cuh")
 

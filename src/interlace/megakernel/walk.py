@@ -30,10 +30,10 @@ they are multiplied by is there makes room for others meanwhile.
 the run. Message ``m`` lies in place ``m mod TICKETS``, with parities as those of stages.
 
     barrier                of each     completed by                                             awaited by
-    independent_full       stage       the loader's arrival, and the bytes of its loads         consumers, the loader
-    dependent_full         stage       the waiting loader's arrival, and the bytes              consumers
-    independent_empty      stage       every consumer warp that has read the slot               the loader that draws
-    dependent_empty        stage       every consumer warp that has read the slot               the loaders
+    prefetch_full       stage       the loader's arrival, and the bytes of its loads         consumers, the loader
+    load_full         stage       the waiting loader's arrival, and the bytes              consumers
+    prefetch_empty      stage       every consumer warp that has read the slot               the loader that draws
+    load_empty        stage       every consumer warp that has read the slot               the loaders
     sent                   message     the loader that draws                                    all other roles
     received               message     consumer warps, the loader that waits, the warp that     the loader that draws
                                        posts, when they have done with it

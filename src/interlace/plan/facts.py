@@ -202,9 +202,7 @@ def _check_tables(plan: Plan) -> None:
 
 def _check_counts(plan: Plan) -> None:
     if not 1 <= plan.workers < _INT32:
-        raise PlanError(
-            f"plan has {plan.workers} workers; set Plan.workers to at least one, and to fewer than 2^31"
-        )
+        raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one, and to fewer than 2^31")
     tiles = sum(op.tiles for op in plan.graph.ops)
     if not 0 <= plan.semaphores <= tiles:
         raise SemaphoreError(
@@ -239,8 +237,7 @@ def _check_places(plan: Plan) -> None:
         ),
         (
             (items.k_lo % block != 0) | ((items.k_hi % block != 0) & (items.k_hi != extent)),
-            lambda i: "splits its reduction inside a chunk; split at multiples of the block, "
-            f"{int(block[i])}",
+            lambda i: f"splits its reduction inside a chunk; split at multiples of the block, {int(block[i])}",
         ),
     ]
     if plan.dispatch is Dispatch.HYBRID:
@@ -248,24 +245,30 @@ def _check_places(plan: Plan) -> None:
         checks.append(
             (
                 (items.worker < -1) | (items.worker >= plan.workers) | (late != (items.worker < 0)) | late[:1],
-                lambda i: f"has worker {int(items.worker[i])}, but under hybrid dispatch the first items name one of "
-                f"0..{plan.workers - 1}, at least one of them, and all behind these -1; deal items from the first on",
+                lambda i: (
+                    f"has worker {int(items.worker[i])}, but under hybrid dispatch the first items name one of "
+                    f"0..{plan.workers - 1}, at least one of them, and all behind these -1; deal items from the first on"
+                ),
             )
         )
     elif plan.dispatch.lists:
         checks.append(
             (
                 (items.worker < 0) | (items.worker >= plan.workers),
-                lambda i: f"has a worker out of range, {int(items.worker[i])}; "
-                f"name one of 0..{plan.workers - 1} or raise Plan.workers",
+                lambda i: (
+                    f"has a worker out of range, {int(items.worker[i])}; "
+                    f"name one of 0..{plan.workers - 1} or raise Plan.workers"
+                ),
             )
         )
     else:
         checks.append(
             (
                 items.worker != -1,
-                lambda i: f"names a worker, but {plan.dispatch.value} dispatch decides that at run time; "
-                "set it to -1 or use Dispatch.STATIC",
+                lambda i: (
+                    f"names a worker, but {plan.dispatch.value} dispatch decides that at run time; "
+                    "set it to -1 or use Dispatch.STATIC"
+                ),
             )
         )
     for bad, what in checks:

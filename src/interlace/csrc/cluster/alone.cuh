@@ -4,13 +4,13 @@
 #include "generated/launch.cuh"
 
 enum { CLUSTER = 1, CLUSTER_ROWS = 1, CLUSTER_COLUMNS = 1, WORDS = 0 };
-DEVICE void hand_back_independent(int slot) {
-  if (first_lane()) mbarrier_arrive(independent_empty(slot));
+DEVICE void hand_back_prefetch(int slot) {
+  if (first_lane()) mbarrier_arrive(prefetch_empty(slot));
 }
-DEVICE void hand_back_dependent(int slot) {
-  if (first_lane()) mbarrier_arrive(dependent_empty(slot));
+DEVICE void hand_back_load(int slot) {
+  if (first_lane()) mbarrier_arrive(load_empty(slot));
 }
-DEVICE void hand_back_kept(int slot) { mbarrier_arrive_many(independent_empty(slot), WARPGROUPS * 4); }
+DEVICE void hand_back_kept(int slot) { mbarrier_arrive_many(prefetch_empty(slot), WARPGROUPS * 4); }
 template <bool TOKENS> DEVICE int rows_before(int rows) { return 0; }
 template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
   if (TOKENS) tma_load_2d(target, map, x, y, full);

@@ -2,6 +2,6 @@
 #pragma once
 #include "../ptx.cuh"
 
-DEVICE unsigned independent_empty(int slot);
-DEVICE unsigned dependent_empty(int slot);
+DEVICE unsigned prefetch_empty(int slot);
+DEVICE unsigned load_empty(int slot);
 DEVICE bool first_lane();

@@ -21,18 +21,18 @@ DEVICE void hand_back_to(unsigned empty, unsigned first, unsigned count) {
   if (lane < count)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(of_block(empty, first + lane)) : "memory");
 }
-DEVICE void hand_back_independent(int slot) { hand_back_to(independent_empty(slot), 0, CLUSTER); }
-DEVICE void hand_back_dependent(int slot) {
+DEVICE void hand_back_prefetch(int slot) { hand_back_to(prefetch_empty(slot), 0, CLUSTER); }
+DEVICE void hand_back_load(int slot) {
   if (CLUSTER_COLUMNS > 1) {
-    hand_back_to(dependent_empty(slot), rank() / CLUSTER_COLUMNS * CLUSTER_COLUMNS, CLUSTER_COLUMNS);
+    hand_back_to(load_empty(slot), rank() / CLUSTER_COLUMNS * CLUSTER_COLUMNS, CLUSTER_COLUMNS);
   } else if (first_lane()) {
-    mbarrier_arrive(dependent_empty(slot));
+    mbarrier_arrive(load_empty(slot));
   }
 }
 DEVICE void hand_back_kept(int slot) {
 #pragma unroll
   for (unsigned block = 0; block < CLUSTER; ++block)
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(of_block(independent_empty(slot), block)),
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(of_block(prefetch_empty(slot), block)),
                  "r"(WARPGROUPS * 4)
                  : "memory");
 }

@@ -7,7 +7,7 @@ struct Counter {
   unsigned long long in_sight;
   int next;  // row of the next item, -1 while it is not drawn
   DEVICE unsigned begin(const Launch& launch) {
-    const unsigned long long ticket = draw(launch), run = ticket / launch.programs;
+    const unsigned long long ticket = claim(launch), run = ticket / launch.programs;
     first = run * launch.programs;
     in_sight = 0;
     next = (int)(ticket - first);
@@ -15,7 +15,7 @@ struct Counter {
   }
   // The next ticket, from 0 in each run.
   DEVICE int ticket(const Launch& launch) {
-    const int number = next >= 0 ? next : (int)(draw(launch) - first);
+    const int number = next >= 0 ? next : (int)(claim(launch) - first);
     next = -1;
     return number;
   }
@@ -25,7 +25,7 @@ struct Counter {
   DEVICE void look(const Launch& launch) {
     if (!DEPENDENT_LAUNCH || next >= 0) return;
     if (__shfl_sync(0xffffffff, in_sight, 0) >= first + launch.count) {
-      next = (int)(draw(launch) - first);
+      next = (int)(claim(launch) - first);
       launch_dependents();
     }
     in_sight = *(volatile unsigned long long*)launch.starts;

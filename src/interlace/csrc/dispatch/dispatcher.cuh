@@ -18,7 +18,7 @@ struct Tickets {
   int taken;
   DEVICE unsigned begin(const Launch& launch) {
     taken = 0;
-    return run = (unsigned)(draw(launch) / launch.programs);
+    return run = (unsigned)(claim(launch) / launch.programs);
   }
   DEVICE int take(const Launch& launch, int sent) {
     await_finished(launch, sent, HELD - 1);

@@ -10,7 +10,7 @@ struct Tickets {
   DEVICE unsigned begin(const Launch& launch) {
     next = launch.lists[blockIdx.x];
     end = launch.lists[blockIdx.x + 1];
-    return run = (unsigned)(draw(launch) / launch.programs);
+    return run = (unsigned)(claim(launch) / launch.programs);
   }
   // Each block draws one ticket too many.
   DEVICE int take(const Launch& launch, int sent) {

@@ -14,7 +14,7 @@ struct Tickets {
     thief = false;
     thefts = 0;
     left = launch.count;
-    return run = (unsigned)(draw(launch) / launch.programs);
+    return run = (unsigned)(claim(launch) / launch.programs);
   }
   // Rows of a list, behind the number of the run.
   DEVICE unsigned long long word(int first, int end) {

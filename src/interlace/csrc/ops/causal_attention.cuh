@@ -96,33 +96,33 @@ template <int D, int BN> struct CausalAttention {
     return begins;
   }
 
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     await_launch_before();
     const Seen seen = begins_of(op, top_of(op, item)).seen();
 #pragma unroll 1
     for (int row = seen.low - BN; row < seen.high; row += BN) {
       tickets.look(launch);
-      open_independent(stage, n, STAGES, 0);
+      open_prefetch(stage, n, STAGES, 0);
       stage.advance();
       ++n;
     }
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
     const int top = top_of(op, item), head = uniform(item.j * D), query = uniform((item.j * op.group + item.l) * D);
-    open_dependent(stage, PANELS * BM * 128);
+    open_load(stage, PANELS * BM * 128);
     if (first_lane()) {
-      tma_load_2d(independent_slot(stage.slot), op.q, query, top, dependent_full(stage.slot));
-      if (PANELS == 2) tma_load_2d(dependent_slot(stage.slot), op.q, query + 64, top, dependent_full(stage.slot));
+      tma_load_2d(prefetch_slot(stage.slot), op.q, query, top, load_full(stage.slot));
+      if (PANELS == 2) tma_load_2d(load_slot(stage.slot), op.q, query + 64, top, load_full(stage.slot));
     }
     stage.advance();
     const Seen seen = begins_of(op, top).seen();
 #pragma unroll 1
     for (int row = seen.low; row < seen.high; row += BN) {
-      open_dependent(stage, 2 * PANELS * PANEL_BYTES);
-      const unsigned keys = independent_slot(stage.slot), values = dependent_slot(stage.slot);
-      const unsigned full = dependent_full(stage.slot);
+      open_load(stage, 2 * PANELS * PANEL_BYTES);
+      const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot);
+      const unsigned full = load_full(stage.slot);
       if (first_lane()) {
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) tma_load_2d(keys + p * PANEL_BYTES, op.k, head + p * 64, row, full);
@@ -144,13 +144,13 @@ template <int D, int BN> struct CausalAttention {
 #pragma unroll
     for (int i = 0; i < D / 4; ++i) {
       const int at = row + i % 2 * 8, piece = i / 4 % 4 * 2 + i / 2 % 2;
-      const unsigned panel = i < 16 ? independent_slot(slot) : dependent_slot(slot);
+      const unsigned panel = i < 16 ? prefetch_slot(slot) : load_slot(slot);
       const unsigned line = panel + (warpgroup() * 64 + at) * 128;
       queries[i] = load_shared_32(line + (piece ^ at % 8) * 16 + thread % 4 * 4);
     }
   }
   DEVICE static void multiply(float (&scores)[BN / 2], const unsigned (&queries)[D / 4], int slot) {
-    const unsigned keys = low_word(independent_slot(slot), 16);
+    const unsigned keys = low_word(prefetch_slot(slot), 16);
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
       const unsigned long long b = descriptor(keys + i / 4 * (PANEL_BYTES / 16) + i % 4 * 2);
@@ -161,7 +161,7 @@ template <int D, int BN> struct CausalAttention {
     wgmma_commit();
   }
   DEVICE static void accumulate(float (&sums)[D / 2], const unsigned (&weights)[BN / 4], int slot) {
-    const unsigned values = low_word(dependent_slot(slot), PANELS == 2 ? PANEL_BYTES : 16);
+    const unsigned values = low_word(load_slot(slot), PANELS == 2 ? PANEL_BYTES : 16);
 #pragma unroll
     for (int i = 0; i < BN / 16; ++i)
       Sums<D>::add(sums, weights[i * 4], weights[i * 4 + 1], weights[i * 4 + 2], weights[i * 4 + 3],
@@ -213,7 +213,7 @@ template <int D, int BN> struct CausalAttention {
     for (int piece = threadIdx.x; piece < BN * D / 8; piece += THREADS) {
       const int r = piece / (D / 8), c = piece % (D / 8), row = start + r;
       if (row >= seen.high || (gaps && __ldcg(op.first + row) > row))
-        store_shared_128(dependent_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
+        store_shared_128(load_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
     }
     fence_proxy_async();
     synchronise_block();
@@ -221,7 +221,7 @@ template <int D, int BN> struct CausalAttention {
 
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    await(independent_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
+    await(prefetch_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
     const int top = top_of(op, item), thread = threadIdx.x % 128;
     const int of_warp = uniform(warpgroup() * 64 + thread / 32 * 16);  // the first of its rows in the tile
     const Begins begins = begins_of(op, top);
@@ -239,7 +239,7 @@ template <int D, int BN> struct CausalAttention {
     unsigned weights[BN / 4];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) sums[i] = 0.0f;
-    await(dependent_full(stage.slot), stage.phase);
+    await(load_full(stage.slot), stage.phase);
     unsigned queries[D / 4];
     take_queries(queries, stage.slot);
     __syncwarp();

@@ -6,10 +6,10 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
   static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !TRANSPOSED), "rows that follow each other");
   static constexpr int PANELS = OfMatmul::PANELS, WEIGHTS = GATES * PANELS * BN * 128;
 
-  DEVICE static unsigned header(int slot) { return independent_slot(slot) + WEIGHTS; }
+  DEVICE static unsigned header(int slot) { return prefetch_slot(slot) + WEIGHTS; }
   // By whole warps, of an item's first stage.
   DEVICE static int owner_of(const Stage& stage) {
-    await(independent_full(stage.slot), stage.phase);
+    await(prefetch_full(stage.slot), stage.phase);
     const int owner = uniform(load_shared_128(header(stage.slot)).x);
     __syncwarp();  // no lane still reads what may be written anew
     return owner;
@@ -21,17 +21,17 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
     return own;
   }
 
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     await_launch_before();
     await_rows(launch, item, item.wait_lo, item.wait_hi);
     int owner = uniform(__ldcg(op.owner + item.i));
     if (owner >= op.experts) owner = -1;
     tickets.look(launch);
-    await(independent_empty(stage.slot), stage.phase ^ 1);
+    await(prefetch_empty(stage.slot), stage.phase ^ 1);
     if (first_lane()) store_shared_128(header(stage.slot), make_int4(owner, 0, 0, 0));
     if (owner < 0) {
-      open_independent(stage, n, OfMatmul::IN_FLIGHT, 0);
+      open_prefetch(stage, n, OfMatmul::IN_FLIGHT, 0);
       stage.advance();
       ++n;
       return;
@@ -41,8 +41,8 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
 #pragma unroll 1
     for (int k = 0; k < end; k += BK) {
       if (k) tickets.look(launch);
-      open_independent(stage, n, OfMatmul::IN_FLIGHT, WEIGHTS);
-      const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
+      open_prefetch(stage, n, OfMatmul::IN_FLIGHT, WEIGHTS);
+      const unsigned slot = uniform(prefetch_slot(stage.slot)), full = uniform(prefetch_full(stage.slot));
       const int column = uniform(k);
       if (first_lane()) {
 #pragma unroll
@@ -56,14 +56,14 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
     }
   }
   DEVICE static void look_ahead(const Launch& launch, Item& item) { OfMatmul::look_ahead(launch, item); }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     if (owner_of(stage) < 0) {
-      open_dependent(stage, 0);
+      open_load(stage, 0);
       stage.advance();
       return;
     }
     const Item own = whole(launch, item);
-    OfMatmul::load_dependent(launch, own, 0, own.k_hi, stage);
+    OfMatmul::load(launch, own, 0, own.k_hi, stage);
   }
   // As of any product, but the gate's rows and those of the other weights, which lie behind them, are one operand: so
   // tokens come from shared memory once, and not twice.
@@ -78,8 +78,8 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
 #pragma unroll 1
     for (int k = 0; k < item.k_hi; k += BK) {
       await_stage(stage);
-      const unsigned weights = operand(independent_slot(stage.slot));
-      const unsigned tokens = operand(dependent_slot(stage.slot)) + own * 64 * 8;
+      const unsigned weights = operand(prefetch_slot(stage.slot));
+      const unsigned tokens = operand(load_slot(stage.slot)) + own * 64 * 8;
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i)

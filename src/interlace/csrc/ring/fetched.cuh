@@ -5,29 +5,27 @@
 #include "plain.cuh"
 
 struct Fetch : Passage {
-  DEVICE const unsigned char* bytes() {
-    return shared_memory + STAGES * INDEPENDENT_BYTES + stage.slot * DEPENDENT_BYTES;
-  }
+  DEVICE const unsigned char* bytes() { return shared_memory + STAGES * PREFETCH_BYTES + stage.slot * LOAD_BYTES; }
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fetch&)> struct Fetched {
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Stage first = stage;
 #pragma unroll 1
     for (int s = 0; s < LOADS::STAGES_OF_TILE; ++s) {
       tickets.look(launch);
-      open_independent(stage, n, STAGES, 0);
+      open_prefetch(stage, n, STAGES, 0);
       stage.advance();
       ++n;
     }
     if (LOADS::STAGES_OF_TILE <= STAGES) await_begin(first);  // else it has begun
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const LOADS loads(tile_of(launch, item), A{operands_of<O>(launch, item)});
 #pragma unroll 1
     for (int s = 0; s < LOADS::STAGES_OF_TILE; ++s) {
-      open_dependent(stage, loads.bytes(s));
+      open_load(stage, loads.bytes(s));
       __syncwarp();
-      loads.load(s, dependent_slot(stage.slot), dependent_full(stage.slot));
+      loads.load(s, load_slot(stage.slot), load_full(stage.slot));
       stage.advance();
     }
   }

@@ -7,8 +7,8 @@ struct Passage {
   Stage& stage;
   DEVICE void next() {
     // An answer takes as long as all that is done with few rows, so both questions are asked at once.
-    const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);
-    const bool independent = mbarrier_try_wait(independent_full(stage.slot), stage.phase);
+    const bool dependent = mbarrier_try_wait(load_full(stage.slot), stage.phase);
+    const bool independent = mbarrier_try_wait(prefetch_full(stage.slot), stage.phase);
     if (!dependent || !independent) await_stage(stage);
   }
   DEVICE void done() {

@@ -11,15 +11,15 @@ DEVICE void synchronise_block() { named_barrier(1 + WARPGROUPS, THREADS); }
 template <class T> DEVICE T* scratch() { return reinterpret_cast<T*>(shared_memory + RING_BYTES); }
 
 template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     tickets.look(launch);
-    open_independent(stage, n, STAGES, 0);
+    open_prefetch(stage, n, STAGES, 0);
     await_begin(stage);
     stage.advance();
     ++n;
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
-    open_dependent(stage, 0);
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    open_load(stage, 0);
     stage.advance();
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {

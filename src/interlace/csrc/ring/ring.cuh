@@ -30,21 +30,21 @@ struct Stage {
   DEVICE int place() const { return slot + (int)phase * STAGES; }
 };
 
-DEVICE unsigned independent_slot(int slot) { return SHARED_BASE + slot * INDEPENDENT_BYTES; }
-DEVICE unsigned dependent_slot(int slot) { return SHARED_BASE + STAGES * INDEPENDENT_BYTES + slot * DEPENDENT_BYTES; }
+DEVICE unsigned prefetch_slot(int slot) { return SHARED_BASE + slot * PREFETCH_BYTES; }
+DEVICE unsigned load_slot(int slot) { return SHARED_BASE + STAGES * PREFETCH_BYTES + slot * LOAD_BYTES; }
 // Beside the slots of a stage, for what else comes with an item's first one.
 DEVICE unsigned header_at(int slot) {
-  return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + slot * HEADER_BYTES;
+  return SHARED_BASE + STAGES * (PREFETCH_BYTES + LOAD_BYTES) + slot * HEADER_BYTES;
 }
 DEVICE unsigned scratch_of(int group) { return SHARED_BASE + RING_BYTES + group * SCRATCH_BYTES; }
 // Numbers that the loader that draws asks for once in a launch, and keeps.
 DEVICE int* resident() { return reinterpret_cast<int*>(shared_memory + RING_BYTES + WARPGROUPS * SCRATCH_BYTES); }
 DEVICE unsigned messages() { return SHARED_BASE + RING_BYTES + WARPGROUPS * SCRATCH_BYTES + RESIDENT_BYTES; }
 DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES; }
-DEVICE unsigned independent_full(int slot) { return barriers() + slot * 8; }
-DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) * 8; }
-DEVICE unsigned independent_empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
-DEVICE unsigned dependent_empty(int slot) { return barriers() + (3 * STAGES + slot) * 8; }
+DEVICE unsigned prefetch_full(int slot) { return barriers() + slot * 8; }
+DEVICE unsigned load_full(int slot) { return barriers() + (STAGES + slot) * 8; }
+DEVICE unsigned prefetch_empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
+DEVICE unsigned load_empty(int slot) { return barriers() + (3 * STAGES + slot) * 8; }
 DEVICE unsigned sent(int message) { return barriers() + (4 * STAGES + message) * 8; }
 DEVICE unsigned received(int message) { return barriers() + (4 * STAGES + TICKETS + message) * 8; }
 DEVICE unsigned finished(int message) { return barriers() + (4 * STAGES + 2 * TICKETS + message) * 8; }
@@ -154,28 +154,28 @@ DEVICE bool receive(const Launch& launch, int n, Item& item, int& place) {
 }
 // By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
 // All lanes have seen so before the stage may fill: a stage of no bytes is full, and free again, at once.
-DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned bytes) {
-  await(independent_empty(stage.slot), stage.phase ^ 1);
+DEVICE void open_prefetch(const Stage& stage, int n, int in_flight, unsigned bytes) {
+  await(prefetch_empty(stage.slot), stage.phase ^ 1);
   if (in_flight < STAGES && n >= in_flight) {
     const int earlier = n - in_flight;
-    await(independent_full(earlier % STAGES), earlier / STAGES & 1);
+    await(prefetch_full(earlier % STAGES), earlier / STAGES & 1);
   }
   __syncwarp();
-  if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
+  if (first_lane()) mbarrier_arrive_expect_tx(prefetch_full(stage.slot), bytes);
 }
 // By a warp that opened all stages of an item, of which this is the first: it has begun, where whoever draws would have
 // others meanwhile. Of a stage's slots that for tokens is handed back by then, and not kept.
 DEVICE void await_begin(const Stage& stage) {
-  if (DRAWS_AHEAD) await(dependent_empty(stage.slot), stage.phase);
+  if (CLAIMS_AHEAD) await(load_empty(stage.slot), stage.phase);
 }
-DEVICE void open_dependent(const Stage& stage, unsigned bytes) {
-  await(dependent_empty(stage.slot), stage.phase ^ 1);
+DEVICE void open_load(const Stage& stage, unsigned bytes) {
+  await(load_empty(stage.slot), stage.phase ^ 1);
   __syncwarp();
-  if (first_lane()) mbarrier_arrive_expect_tx(dependent_full(stage.slot), bytes);
+  if (first_lane()) mbarrier_arrive_expect_tx(load_full(stage.slot), bytes);
 }
 DEVICE void await_stage(const Stage& stage) {
-  await(dependent_full(stage.slot), stage.phase);
-  await(independent_full(stage.slot), stage.phase);
+  await(load_full(stage.slot), stage.phase);
+  await(prefetch_full(stage.slot), stage.phase);
 }
 // Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence, and posts
 // that they are there, by which that part becomes ready (``megakernel/sums``).
@@ -190,17 +190,17 @@ DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0)
   if (item.code & KEEPS) stage.passed = max(stages - (item.parts > 2 && !leaves_sums(item) ? STAGES / 2 : KEPT), early);
 }
 // A stage's slots, in the order of the ring: that of independent operands and that of dependent ones.
-DEVICE void release_independent(Stage& stage, int slot) {
+DEVICE void release_prefetch(Stage& stage, int slot) {
   if (stage.passed-- > 0) {
-    hand_back_independent(slot);
+    hand_back_prefetch(slot);
   } else if (!stage.kept++) {
     stage.first_kept = slot;
   }
 }
-DEVICE void release_dependent(int slot) { hand_back_dependent(slot); }
+DEVICE void release_load(int slot) { hand_back_load(slot); }
 DEVICE void release(Stage& stage, int slot) {
-  release_independent(stage, slot);
-  release_dependent(slot);
+  release_prefetch(stage, slot);
+  release_load(slot);
 }
 // By the loader that waits: of bodies that look ahead, what they find (``Given``).
 template <class BODY>

@@ -8,9 +8,9 @@
 DEVICE unsigned header_in(int slot) { return header_at(slot) + 16; }
 struct Stream : Passage {
   DEVICE int slot() { return stage.slot; }
-  DEVICE unsigned address() { return independent_slot(stage.slot); }
+  DEVICE unsigned address() { return prefetch_slot(stage.slot); }
   DEVICE const unsigned char* header() { return shared_memory + (header_in(stage.slot) - SHARED_BASE); }
-  DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
+  DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * PREFETCH_BYTES; }
 };
 template <class A, class O, class LOADS, bool HEADED, void (*BODY)(const Tile&, const A&, Stream&), int RESIDENT = 0>
 struct Streamed {
@@ -27,7 +27,7 @@ struct Streamed {
       return LOADS(tile, a, resident()[tile.i]);
     }
   }
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     await_launch_before();
     asm volatile("fence.proxy.async.global;" ::: "memory");
     const LOADS loads = loads_of(tile_of(launch, item), operands_of<A>(launch, item), stage);
@@ -35,11 +35,11 @@ struct Streamed {
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
-      const unsigned bytes = loads.bytes(s), full = independent_full(stage.slot);
+      const unsigned bytes = loads.bytes(s), full = prefetch_full(stage.slot);
       // Bytes go into both slots. That for tokens, for which this warp waits in no other item, may be a turn behind,
       // but no more than that once the one for weights is free.
-      await(independent_empty(stage.slot), stage.phase ^ 1);
-      await(dependent_empty(stage.slot), stage.phase ^ 1);
+      await(prefetch_empty(stage.slot), stage.phase ^ 1);
+      await(load_empty(stage.slot), stage.phase ^ 1);
       unsigned early_bytes = 0;
       if constexpr (HEADED) {
         if (s == 0) {
@@ -50,7 +50,7 @@ struct Streamed {
           }
         }
       }
-      open_independent(stage, n, IN_FLIGHT, bytes + early_bytes);
+      open_prefetch(stage, n, IN_FLIGHT, bytes + early_bytes);
       if constexpr (HEADED) {
         if (s == 0 && first_lane()) loads.load_early(header_in(stage.slot), full);
       }
@@ -68,30 +68,30 @@ struct Streamed {
       for (int n = 0; n < LOADS::LATE; ++n) item.given.rows[n] = loads.late_at(n);
     }
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     if constexpr (HEADED) {
       unsigned bytes = 0, to = header_in(stage.slot) + LOADS::LATE_BEGIN;
 #pragma unroll
       for (int n = 0; n < LOADS::LATE; ++n) bytes += LOADS::late_bytes(n);
-      open_dependent(stage, bytes);
+      open_load(stage, bytes);
       if (first_lane())
 #pragma unroll
         for (int n = 0; n < LOADS::LATE; to += LOADS::late_bytes(n++))
-          bulk_load(to, item.given.rows[n], LOADS::late_bytes(n), dependent_full(stage.slot));
+          bulk_load(to, item.given.rows[n], LOADS::late_bytes(n), load_full(stage.slot));
     } else {
-      open_dependent(stage, 0);
+      open_load(stage, 0);
     }
     stage.advance();
 #pragma unroll 1
     for (int s = 1; s < item.given.count; ++s) {
-      open_dependent(stage, 0);
+      open_load(stage, 0);
       stage.advance();
     }
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const A a{operands_of<O>(launch, item)};
     Stream stream = {stage};
-    await(independent_full(stage.slot), stage.phase);
+    await(prefetch_full(stage.slot), stage.phase);
     if (item.code & KEEPS) {
       int count;
       if constexpr (HEADED) count = load_shared_128(header_at(stage.slot)).x;

@@ -1,15 +1,15 @@
 """A kernel of loops as a part of the one launch: a C++ type with a function for each role of its walk.
 
     roles = emit_roles(share_ring(copy_2d(), ahead={"x"}), H200)
-    roles.text        struct Loops_1f2e3d4c { load_independent(...), load_dependent(...), compute(...) };
+    roles.text        struct Loops_1f2e3d4c { prefetch(...), load(...), compute(...) };
 
-What the functions call (``open_independent``, ``await_stage``, ``post``, ...) stands in ``megakernel/walk``, which
+What the functions call (``open_prefetch``, ``await_stage``, ``post``, ...) stands in ``megakernel/walk``, which
 composes them. A stage has a slot for what is loaded ahead of waits and one for the rest; tiles lie in theirs one behind
 the other, in the order in which their step loads them. Worked example, a step that loads ``w_s`` (4096 bytes, ahead),
 and ``a_s`` and ``b_s`` (1024 and 2048 bytes, behind):
 
-    independent slot    w_s from byte 0                          of 4096 bytes
-    dependent slot      a_s from byte 0, b_s from byte 1024      of 3072 bytes
+    prefetch slot       w_s from byte 0                          of 4096 bytes
+    load slot           a_s from byte 0, b_s from byte 1024      of 3072 bytes
 
 An item takes at least one stage: without steps an empty one. So consumers see through its first stage what the item
 waits for, and only then run anything. Tiles that no ring holds lie in the scratch that all of a block's consumers have.
@@ -251,8 +251,8 @@ class _Loader(_Role):
 class _Ahead(_Loader):
     """Loads what no op before it writes: behind the launch before, which may have written it, and before waits."""
 
-    name, parameters = "load_independent", "Stage& stage, int& n, Tickets& tickets"
-    section, kind = AHEAD, "independent"
+    name, parameters = "prefetch", "Stage& stage, int& n, Tickets& tickets"
+    section, kind = AHEAD, "prefetch"
 
     def _before(self) -> None:
         if self.slots.bytes[AHEAD]:
@@ -262,7 +262,7 @@ class _Ahead(_Loader):
     def _open_for(self, step_bytes: int) -> None:
         under_way = f"(IN_FLIGHT_BYTES + {step_bytes - 1}) / {step_bytes}" if step_bytes else "STAGES"
         self.out.add("tickets.look(launch);")
-        self.out.add(f"open_independent(stage, n, {under_way}, {step_bytes});")
+        self.out.add(f"open_prefetch(stage, n, {under_way}, {step_bytes});")
 
     def _done(self) -> None:
         super()._done()
@@ -279,11 +279,11 @@ class _AheadOfAll(_Ahead):
 class _Behind(_Loader):
     """Loads all else: the item's waits are over."""
 
-    name, parameters = "load_dependent", "int k_lo, int k_hi, Stage& stage"
-    section, kind = BEHIND, "dependent"
+    name, parameters = "load", "int k_lo, int k_hi, Stage& stage"
+    section, kind = BEHIND, "load"
 
     def _open_for(self, step_bytes: int) -> None:
-        self.out.add(f"open_dependent(stage, {step_bytes});")
+        self.out.add(f"open_load(stage, {step_bytes});")
 
 
 class _Consumers(_Role):
@@ -304,7 +304,7 @@ class _Consumers(_Role):
         out.add("const int thread = threadIdx.x;")
         out.add("const unsigned group = uniform(thread / 128);")
         # What the item waits for is seen behind its first stage.
-        out.add("await(dependent_full(stage.slot), stage.phase);")
+        out.add("await(load_full(stage.slot), stage.phase);")
         # The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
         out.add("if (WARPGROUPS > 1) synchronise_block();")
         self._registers()
@@ -329,9 +329,9 @@ class _Consumers(_Role):
         out.add("await_stage(stage);")
         ahead = {s.dst.tensor for s in walk(self.sections[AHEAD]) if isinstance(s, Load)}
         for name in tiles:
-            slot = "stage.slot * INDEPENDENT_BYTES"
+            slot = "stage.slot * PREFETCH_BYTES"
             if name not in ahead:
-                slot = "STAGES * INDEPENDENT_BYTES + stage.slot * DEPENDENT_BYTES"
+                slot = "STAGES * PREFETCH_BYTES + stage.slot * LOAD_BYTES"
             out.add(f"unsigned char* const {own(name)} = shared_memory + {slot} + {self.slots.offsets[name]};")
 
     def _done(self) -> None:

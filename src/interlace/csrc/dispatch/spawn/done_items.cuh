@@ -18,7 +18,7 @@ DEVICE void count_off(const Launch& launch, const Item& item) {
   place = __shfl_sync(0xffffffff, place, 0);
 #pragma unroll 1
   for (int n = threadIdx.x % 32; n < launch.programs; n += 32) {
-    store_slot(launch.queue.slots + place + n, item.run, DONE);
+    store_queue_slot(launch.queue.slots + place + n, item.run, DONE);
   }
 }
 DEVICE bool ended(const Launch& launch, unsigned run, int place, int sent) { return false; }

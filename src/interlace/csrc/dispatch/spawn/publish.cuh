@@ -22,7 +22,7 @@ DEVICE int spawn(const Launch& launch, const Item& item) {
     place = __shfl_sync(0xffffffff, place, 0) + __popc(some & ((1u << threadIdx.x % 32) - 1));
     if (!wanted) continue;
     if (place < (unsigned)queue.capacity) {
-      store_slot(queue.slots + place, item.run, queue.rows[child] + 1u);
+      store_queue_slot(queue.slots + place, item.run, queue.rows[child] + 1u);
     } else {
       beyond = (int)place;
     }

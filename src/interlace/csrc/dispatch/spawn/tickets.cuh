@@ -6,7 +6,7 @@ struct Tickets {
   unsigned run;
   bool over;
   DEVICE unsigned begin(const Launch& launch) {
-    const unsigned long long ticket = draw(launch);
+    const unsigned long long ticket = claim(launch);
     run = (unsigned)(ticket / launch.programs);
     over = false;
     const int lane = threadIdx.x % 32;
@@ -20,7 +20,7 @@ struct Tickets {
     unsigned long long since = 0;
 #pragma unroll 1
     for (unsigned tries = 1;; ++tries) {
-      const unsigned long long found = __shfl_sync(0xffffffff, load_slot(launch.queue.slots + at), 0);
+      const unsigned long long found = __shfl_sync(0xffffffff, load_queue_slot(launch.queue.slots + at), 0);
       __syncwarp();
       if ((unsigned)found) {
         if (first_lane()) *(volatile unsigned long long*)(launch.queue.slots + at) = 0;

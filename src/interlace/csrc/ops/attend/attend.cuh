@@ -13,10 +13,10 @@ constexpr int SETS = (GROUP + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE;
 constexpr int WARPS_OF_SET = WARPS / SETS;
 
 template <class T> DEVICE constexpr int rows_of(const T*) {
-  return INDEPENDENT_BYTES / (2 * D * (int)sizeof(T)) / 16 * 16;
+  return PREFETCH_BYTES / (2 * D * (int)sizeof(T)) / 16 * 16;
 }
 struct Loads {
-  static constexpr int STAGE_BYTES = INDEPENDENT_BYTES;
+  static constexpr int STAGE_BYTES = PREFETCH_BYTES;
   const Arguments& a;
   Share share;
   int rows, head;
@@ -31,7 +31,7 @@ struct Loads {
   DEVICE int count(int n) const { return min(share.high - share.low - n * rows, rows); }
   DEVICE unsigned bytes(int n) const { return 2 * D * sizeof(*a.k_cache) * count(n); }
   DEVICE void load(int n, int slot, unsigned barrier) const {
-    unsigned target = independent_slot(slot);
+    unsigned target = prefetch_slot(slot);
     const unsigned below = rows * D * (unsigned)sizeof(*a.k_cache);  // values
     int at = share.low + n * rows;
     const int end = at + count(n);

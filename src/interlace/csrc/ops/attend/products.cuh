@@ -6,9 +6,9 @@ constexpr int BOX = 32, BLOCK_ROWS = 16;  // positions that come at once, and of
 constexpr int BLOCKS = WHOLE ? BOX / BLOCK_ROWS : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
 constexpr int BLOCK_BYTES = BLOCK_ROWS * 128, PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
 // Nothing else lies in the slot of dependent operands: where it is large, values do.
-constexpr int BOXES_TOGETHER = INDEPENDENT_BYTES / (2 * BOX_BYTES);
-constexpr int SMALLER_BYTES = DEPENDENT_BYTES < INDEPENDENT_BYTES ? DEPENDENT_BYTES : INDEPENDENT_BYTES;
-constexpr int BOXES_APART = DEPENDENT_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // slots lie where boxes may
+constexpr int BOXES_TOGETHER = PREFETCH_BYTES / (2 * BOX_BYTES);
+constexpr int SMALLER_BYTES = LOAD_BYTES < PREFETCH_BYTES ? LOAD_BYTES : PREFETCH_BYTES;
+constexpr int BOXES_APART = LOAD_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // slots lie where boxes may
 constexpr bool APART = BOXES_APART > BOXES_TOGETHER;
 constexpr int BOXES = APART ? BOXES_APART : BOXES_TOGETHER, STAGE_ROWS = BOXES * BOX;
 constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
@@ -23,7 +23,7 @@ static_assert(sizeof(Share) <= SHARE_BYTES, "a header has room for it");
 constexpr float LAG = 8.0f;  // a score is above the peak by at most so much, which 16 bits of a weight have room for
 
 DEVICE unsigned values_in(int slot) {
-  return APART ? dependent_slot(slot) : independent_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
+  return APART ? load_slot(slot) : prefetch_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
 }
 struct Loads {
   static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
@@ -64,7 +64,7 @@ struct Loads {
   DEVICE void load(int n, int slot, unsigned barrier) const {
     // Matrices are caches of one head, or pages of it.
     const int count = boxes(n), low = share.low + n * STAGE_ROWS;
-    unsigned to_keys = independent_slot(slot), to_values = values_in(slot);
+    unsigned to_keys = prefetch_slot(slot), to_values = values_in(slot);
     if constexpr (PAGE == 0) {
 #pragma unroll 1
       for (int b = 0; b < count; ++b)

@@ -62,7 +62,7 @@ struct Matmul {
   template <int OF> DEVICE static int inside(int left, int rows) {
     return left >= rows ? rows : max(0, (left + 8 * OF - 1) / (8 * OF) * (8 * OF));
   }
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.j * BN), rows = uniform(inside<CLUSTER_ROWS>(op.n - row, BN));
     const TensorMap &weight = rows == BN ? op.weight : op.weight_last, &gate = rows == BN ? op.gate : op.gate_last;
@@ -70,8 +70,8 @@ struct Matmul {
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
-      open_independent(stage, n, IN_FLIGHT, GATES * PANELS * rows * 128);
-      const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
+      open_prefetch(stage, n, IN_FLIGHT, GATES * PANELS * rows * 128);
+      const unsigned slot = uniform(prefetch_slot(stage.slot)), full = uniform(prefetch_full(stage.slot));
       const int column = uniform(k);
       if (first_lane()) {
         const int left = op.x_rows - item.i * BM;
@@ -91,15 +91,15 @@ struct Matmul {
   DEVICE static void look_ahead(const Launch& launch, Item& item) {
     item.given.count = operands_of<Operands>(launch, item).x_rows;
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.i * BM), rows = uniform(inside<CLUSTER_COLUMNS>(item.given.count - row, ROWS));
     const TensorMap& x = rows == ROWS ? op.x : op.x_last;
     const int before = rows_before<true>(rows);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(stage, PANELS * (rows + OWN) * 128);
-      const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
+      open_load(stage, PANELS * (rows + OWN) * 128);
+      const unsigned slot = uniform(load_slot(stage.slot)), full = uniform(load_full(stage.slot));
       const int column = uniform(k);
       if (OWN && first_lane()) tma_load_2d(slot + GAINS_AT, op.x_scale, 0, column / 64, full);
       if (first_lane() && rows > 0)
@@ -128,8 +128,8 @@ struct Matmul {
     int before = -1;
 #pragma unroll
     for (int s = 0; s < HELD; ++s) {
-      await(dependent_full(stage.slot), stage.phase);
-      const unsigned tokens = operand(dependent_slot(stage.slot));
+      await(load_full(stage.slot), stage.phase);
+      const unsigned tokens = operand(load_slot(stage.slot));
       wgmma_fence();
 #pragma unroll
       for (int p = 0; p < PANELS; ++p)
@@ -142,12 +142,12 @@ struct Matmul {
               Product<WIDTH>::add(sums[g][b], weights[s].pieces[p][g][b][i], descriptor(tokens + p * ROWS * 8 + i * 2));
       wgmma_commit();
       wgmma_wait<1>();
-      if (s > 0) release_dependent(before);
+      if (s > 0) release_load(before);
       before = stage.slot;
       stage.advance();
     }
     wgmma_wait<0>();
-    release_dependent(before);
+    release_load(before);
   }
   // Of rows that are not there nothing is multiplied: sums and squares stay zero.
   DEVICE static void take_none(const Item& item, Stage& stage) {
@@ -172,18 +172,18 @@ struct Matmul {
     Stage ahead = {stage.slot, stage.phase};
     Tokens even, odd;
     const auto scale = [&](Tokens& tokens) {
-      if (scaled == 0) await(dependent_full(ahead.slot), ahead.phase);
-      const unsigned slot = dependent_slot(ahead.slot), first = scaled * AT_ONCE * 128;
+      if (scaled == 0) await(load_full(ahead.slot), ahead.phase);
+      const unsigned slot = load_slot(ahead.slot), first = scaled * AT_ONCE * 128;
       tokens.load(slot + first * ROWS, slot + GAINS_AT + first, rows);
       if (++scaled < STEPS) return;
       __syncwarp();
-      release_dependent(ahead.slot);
+      release_load(ahead.slot);
       ahead.advance();
       scaled = 0;
     };
     const auto multiply = [&](const Tokens& tokens) {
-      if (begun == 0) await(independent_full(stage.slot), stage.phase);
-      const unsigned weights = operand(independent_slot(stage.slot)) + begun * AT_ONCE * BN * 8;
+      if (begun == 0) await(prefetch_full(stage.slot), stage.phase);
+      const unsigned weights = operand(prefetch_slot(stage.slot)) + begun * AT_ONCE * BN * 8;
       wgmma_fence();
 #pragma unroll
       for (int p = 0; p < AT_ONCE; ++p)
@@ -202,7 +202,7 @@ struct Matmul {
     };
     const auto hand_back = [&] {
       if (++ended < STEPS) return;
-      release_independent(stage, oldest);
+      release_prefetch(stage, oldest);
       oldest = oldest + 1 == STAGES ? 0 : oldest + 1;
       ended = 0;
     };
@@ -241,7 +241,7 @@ struct Matmul {
   // Behind the item's waits: factors are of the launch's.
   DEVICE static void load_factors(const Item& item, const Epilogue& op, const Stage& stage, RowFactors& factors) {
     if constexpr (FACTORED && RowFactors::EARLY) {
-      await(dependent_full(stage.slot), stage.phase);
+      await(load_full(stage.slot), stage.phase);
       factors.load(op, first_factor(item));
     }
   }
@@ -274,7 +274,7 @@ struct Matmul {
 #pragma unroll 1
     for (int k = OWN ? item.k_hi : item.k_lo + HELD * BK; k < item.k_hi; k += BK) {
       await_stage(stage);
-      const unsigned weights = operand(independent_slot(stage.slot)), tokens = operand(dependent_slot(stage.slot));
+      const unsigned weights = operand(prefetch_slot(stage.slot)), tokens = operand(load_slot(stage.slot));
       wgmma_fence();
 #pragma unroll
       for (int p = 0; p < PANELS; ++p)

@@ -60,10 +60,10 @@ template <class WEIGHTS, int COUNT> DEVICE void take_weights(Stage& stage, WEIGH
   Stage ahead = {stage.slot, stage.phase};
 #pragma unroll
   for (int s = 0; s < COUNT; ++s) {
-    await(independent_full(ahead.slot), ahead.phase);
-    weights[s].load(independent_slot(ahead.slot), rows);
+    await(prefetch_full(ahead.slot), ahead.phase);
+    weights[s].load(prefetch_slot(ahead.slot), rows);
     __syncwarp();
-    release_independent(stage, ahead.slot);
+    release_prefetch(stage, ahead.slot);
     ahead.advance();
   }
 }

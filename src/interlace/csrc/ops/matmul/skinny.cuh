@@ -5,7 +5,7 @@
 // is no hurry, and what is under way would delay what they wait for.
 DEVICE bool has_left(int n) {
   const int taken = n - STAGES * 2 / 3;
-  return taken >= 0 && !mbarrier_passed(independent_empty(taken % STAGES), taken / STAGES & 1);
+  return taken >= 0 && !mbarrier_passed(prefetch_empty(taken % STAGES), taken / STAGES & 1);
 }
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL, bool RAGGED,
           int TURNS, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0, int AS_WORDS = 0,
@@ -55,14 +55,14 @@ struct Skinny {
   // Whether stages may be left when so many have been taken at a time.
   static constexpr bool LEFT = FEW ? TURNS % HELD > 0 : HELD != 2 || TURNS % 2 > 0;
 
-  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.j * BN);
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
-      open_independent(stage, n, AS_WORDS && has_left(n) ? 1 : IN_FLIGHT, GATES * PANELS * BN * 128);
-      const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
+      open_prefetch(stage, n, AS_WORDS && has_left(n) ? 1 : IN_FLIGHT, GATES * PANELS * BN * 128);
+      const unsigned slot = uniform(prefetch_slot(stage.slot)), full = uniform(prefetch_full(stage.slot));
       const int panel = uniform(k / 64);
       if (first_lane()) {
         if (k == item.k_lo) prefetch_map(op.x);
@@ -74,14 +74,14 @@ struct Skinny {
       ++n;
     }
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    if constexpr (POLLS && !HERE) return poll_dependent(launch, item, op, k_lo, k_hi, stage);
+    if constexpr (POLLS && !HERE) return poll_load(launch, item, op, k_lo, k_hi, stage);
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);
-      const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
+      open_load(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);
+      const unsigned slot = uniform(load_slot(stage.slot)), full = uniform(load_full(stage.slot));
       const int panel = uniform(k / 64);
       if (!HERE && first_lane()) {
         tma_load_3d(slot, op.x, 0, row, panel, full);
@@ -94,8 +94,8 @@ struct Skinny {
   // Tokens that are words, to where a bulk load would bring them: of a row of a panel a lane has two neighbours.
   static constexpr int OF_LANE = LINES + LINES % 2;
   static constexpr int POLLED_STAGES = OF_LANE < POLLED_WORDS ? POLLED_WORDS / OF_LANE : 1;
-  DEVICE static void poll_dependent(const Launch& launch, const Item& item, const Operands& op, int k_lo, int k_hi,
-                                    Stage& stage) {
+  DEVICE static void poll_load(const Launch& launch, const Item& item, const Operands& op, int k_lo, int k_hi,
+                               Stage& stage) {
     const unsigned long long* const words = op.x_words;
     const unsigned number = op.x_number, wanted = publication(item, number, op.publications);
     const int width = op.k / 2, within = threadIdx.x % 16, half = threadIdx.x / 16 % 2;
@@ -117,8 +117,8 @@ struct Skinny {
 #pragma unroll
       for (int s = 0; s < POLLED_STAGES; ++s) {
         if (k + s * BK >= k_hi) break;
-        await(dependent_empty(stage.slot), stage.phase ^ 1);
-        const unsigned slot = dependent_slot(stage.slot);
+        await(load_empty(stage.slot), stage.phase ^ 1);
+        const unsigned slot = load_slot(stage.slot);
 #pragma unroll
         for (int n = s * OF_LANE; n < (s + 1) * OF_LANE; n += 2) {
           const unsigned at = place(slot, line_of(n), within / 2) + within % 2 * 8;
@@ -129,7 +129,7 @@ struct Skinny {
         }
         fence_proxy_async();  // the next to come here may be a bulk load
         __syncwarp();
-        if (first_lane()) mbarrier_arrive(dependent_full(stage.slot));
+        if (first_lane()) mbarrier_arrive(load_full(stage.slot));
         stage.advance();
       }
     }
@@ -376,11 +376,11 @@ struct Skinny {
     if (n == 0) begin(launch, item, op, stage, extras, feature);
 #pragma unroll
     for (int s = 0; s < COUNT; ++s) {
-      await(dependent_full(stage.slot), stage.phase);
+      await(load_full(stage.slot), stage.phase);
       if constexpr (HERE) sums.add(weights[s], scratch_of(0), (n + s) * LINES);
-      else sums.add(weights[s], dependent_slot(stage.slot), 0);
+      else sums.add(weights[s], load_slot(stage.slot), 0);
       __syncwarp();
-      release_dependent(stage.slot);
+      release_load(stage.slot);
       stage.advance();
     }
     if (n > 0) extras.go_on(op, item.i * BM);
@@ -392,10 +392,10 @@ struct Skinny {
       Squares squares(op, item);
       squares.look();
 #pragma unroll 1
-      while (!mbarrier_passed(dependent_full(stage.slot), stage.phase)) squares.look();
+      while (!mbarrier_passed(load_full(stage.slot), stage.phase)) squares.look();
       extras.sum = squares.come(launch, item, op);
     }
-    await(dependent_full(stage.slot), stage.phase);
+    await(load_full(stage.slot), stage.phase);
     extras.load(op, item.i * BM, feature);
     if constexpr (HERE) Tokens(launch, item, op).await_all(extras);
   }

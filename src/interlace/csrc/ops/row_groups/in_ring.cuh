@@ -7,7 +7,7 @@
 template <int OPERANDS> struct RowLoads {
   typedef Element T;
   static constexpr int PITCH = (WIDE * (int)sizeof(T) < 16 ? 1 : WIDE * (int)sizeof(T) / 16) * 16;
-  static constexpr int FIT = DEPENDENT_BYTES / (PITCH * OPERANDS), IN_STAGE = FIT < BM ? FIT : BM;
+  static constexpr int FIT = LOAD_BYTES / (PITCH * OPERANDS), IN_STAGE = FIT < BM ? FIT : BM;
   static constexpr int STAGES_OF_TILE = (BM + IN_STAGE - 1) / IN_STAGE;
   const T* from[OPERANDS];
   int rows, columns;
