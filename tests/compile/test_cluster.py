@@ -13,6 +13,7 @@ import interlace as il
 from interlace.core.errors import DeviceError, PlanError, ShapeError, TooManyWorkersError
 from interlace.kernels.bodies import ALONE, Cluster
 from interlace.kernels.lint import lint
+from interlace.executors import megakernel
 from interlace.megakernel.clusters import check_resident
 from interlace.planner.settings import choices, retiled
 from interlace.policies.setting import OpSetting, Setting
