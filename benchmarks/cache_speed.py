@@ -21,12 +21,12 @@ from typing import Any
 import libcachesim
 import numpy as np
 
-from interlace.bench.record import cpu_name, write_cpu_record
+from interlace.bench.record import read_cpu_name, write_cpu_record
 from interlace.core.devices import L2
-from interlace.orders.cache import lru, lru_mask, opt
-from interlace.orders.distances import stack_distances
-from interlace.policies.orders import GroupedPanels, Order, RowMajor
-from interlace.sim.l2 import missed_bytes
+from interlace.orders.cache import simulate_lru, simulate_lru_mask, simulate_opt
+from interlace.orders.distances import compute_stack_distances
+from interlace.policies.orders import GroupedColumnMajor, Order, RowMajor
+from interlace.sim.l2 import simulate_missed_bytes
 from interlace.sim.lockstep import AccessStream
 
 MEASURES = ("orders/cache.py", "orders/distances.py", "sim/l2.py")
@@ -65,7 +65,7 @@ def zipf(units: int) -> np.ndarray:
 
 # Name, stream, capacity in units. A random stream is hardest where half of it hits: nothing predicts it.
 STREAMS: tuple[tuple[str, Callable[[], np.ndarray], int], ...] = (
-    ("gemm, grouped by 8", lambda: gemm(GroupedPanels(8)), L2_UNITS),
+    ("gemm, grouped by 8", lambda: gemm(GroupedColumnMajor(8)), L2_UNITS),
     ("gemm, row-major", lambda: gemm(RowMajor()), L2_UNITS),
     ("random, 16 thousand units", lambda: random(16_384), 8192),
     ("random, 100 thousand units", lambda: random(100_000), 50_000),
@@ -107,17 +107,17 @@ def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[st
         reader.reset()
         return float(libcachesim.LRU(capacity, hashpower=HASH_POWER).process_trace(reader)[0])
 
-    hits = lru(units, capacity).hits
-    if round((1 - library()) * len(units)) != hits or stack_distances(units).hits(capacity) != hits:
+    hits = simulate_lru(units, capacity).hits
+    if round((1 - library()) * len(units)) != hits or compute_stack_distances(units).count_hits(capacity) != hits:
         raise SystemExit(f"{name}: engines disagree")
     engines: dict[str, Callable[[], Any]] = {
-        "lru": lambda: lru(units, capacity),
-        "lru_mask": lambda: lru_mask(units, capacity),
-        "lru_with_sizes": lambda: lru(units, capacity_bytes, sizes),
-        "l2": lambda: missed_bytes(stream, equal, l2),
-        "opt": lambda: opt(units, capacity),
-        "stack_distances": lambda: stack_distances(units),
-        "stack_distances_with_sizes": lambda: stack_distances(units, sizes),
+        "lru": lambda: simulate_lru(units, capacity),
+        "lru_mask": lambda: simulate_lru_mask(units, capacity),
+        "lru_with_sizes": lambda: simulate_lru(units, capacity_bytes, sizes),
+        "l2": lambda: simulate_missed_bytes(stream, equal, l2),
+        "opt": lambda: simulate_opt(units, capacity),
+        "stack_distances": lambda: compute_stack_distances(units),
+        "stack_distances_with_sizes": lambda: compute_stack_distances(units, sizes),
         "libcachesim_lru": library,
     }
     rates = {engine: len(units) / time / 1e6 for engine, time in seconds(engines, ROUNDS).items()}
@@ -128,7 +128,7 @@ def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[st
         "units": int(units.max()) + 1,
         "capacity_units": capacity,
         "lru_hit_rate": round(hits / len(units), 4),
-        "opt_hit_rate": round(opt(units, capacity).hits / len(units), 4),
+        "opt_hit_rate": round(simulate_opt(units, capacity).hits / len(units), 4),
         "millions_per_second": {engine: float(f"{rate:.3g}") for engine, rate in rates.items()},
         "lru_over_libcachesim": round(rates["lru"] / rates["libcachesim_lru"], 1),
     }
@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write a JSON record")
     out: Path | None = parser.parse_args().out
-    print(f"million accesses per second on one core of {cpu_name()}")
+    print(f"million accesses per second on one core of {read_cpu_name()}")
     rows = []
     with TemporaryDirectory() as folder:
         for name, stream, capacity in STREAMS:

@@ -21,14 +21,14 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from interlace.bench.record import write_cpu_record
-from interlace.core.devices import DeviceSpec, known_chips
-from interlace.core.files import write_whole
-from interlace.deploy import Deployment, launched_rows
+from interlace.core.devices import DeviceSpec, load_known_chips
+from interlace.core.files import write_atomic
+from interlace.deploy import Deployment, choose_launch_rows
 from interlace.deploy import table as tables
-from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
-from interlace.deploy.table import Row, Table
-from interlace.executors.megakernel import OneLaunchExecutor
-from interlace.kernels.base import power_of_two
+from interlace.deploy.choose import EXTRAPOLATED_RATIO, MEASURED_RATIO, SCALED_RATIO, judge, predict_us
+from interlace.deploy.table import FFNTimes, MeasurementTable
+from interlace.executors.megakernel import MegakernelExecutor
+from interlace.kernels.base import next_power_of_2
 
 MEASURES = ("csrc/ops/matmul", "deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
 PROTOCOL = (
@@ -38,30 +38,32 @@ PROTOCOL = (
 _BAR = 0.97
 
 
-def judged(table: Table) -> list[dict[str, Any]]:
+def judged(table: MeasurementTable) -> list[dict[str, Any]]:
     """Every row as the rows of other models have it."""
     found = []
     for model in dict.fromkeys(row.model for row in table.rows):
         mine = [row for row in table.rows if row.model == model]
-        others = table.without(mine)
+        others = table.exclude_rows(mine)
         for row in mine:
-            said = judge(others, row.problem, row.graph(row.launched), table.device, lambda us=row.predicted_us: us)
+            said = judge(
+                others, row.problem, row.build_graph(row.launched), table.device, lambda us=row.predicted_us: us
+            )
             figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4), "least": said.least}
             rows = {"tokens": row.tokens, "launched": row.launched}
             found.append({"model": model, **rows, **figures, "launch": said.ratio >= said.least})
     return found
 
 
-def margins(table: Table) -> dict[int, float]:
+def margins(table: MeasurementTable) -> dict[int, float]:
     """The least, in whole percent, with which no row judged by other models falls below the bar.
 
     By the power of two of at least the rows of a launch: of those between, each has few rows of the table. It is no
     less than where a measured one is only scaled.
     """
-    least = {power_of_two(row.launched): SCALED for row in sorted(table.rows, key=lambda row: row.launched)}
+    least = {next_power_of_2(row.launched): SCALED_RATIO for row in sorted(table.rows, key=lambda row: row.launched)}
     for row in judged(replace(table, margins=least)):
         if row["launch"] and row["ratio"] < _BAR:
-            at = power_of_two(row["launched"])
+            at = next_power_of_2(row["launched"])
             least[at] = max(least[at], floor(100 * row["judged"] + 1) / 100)
     return least
 
@@ -70,14 +72,19 @@ def mean(values: Iterable[float]) -> float:
     return exp(fmean(map(log, values)))
 
 
-def figures(table: Table) -> dict[str, Any]:
+def figures(table: MeasurementTable) -> dict[str, Any]:
     """What the study finds."""
     rows = judged(table)
     taken = [row["ratio"] for row in rows if row["launch"]]
     lost = [1.0] * (len(rows) - len(taken))
     return {
         "table": table.origin,
-        "margins": {"measured": MEASURED, "scaled": SCALED, "predicted": dict(table.margins), "unlike": UNLIKE},
+        "margins": {
+            "measured": MEASURED_RATIO,
+            "scaled": SCALED_RATIO,
+            "predicted": dict(table.margins),
+            "unlike": EXTRAPOLATED_RATIO,
+        },
         "points": len(rows),
         "launches": len(taken),
         "mean": round(mean(taken + lost), 4),
@@ -94,7 +101,7 @@ def rounded(us: Mapping[str, float]) -> dict[str, float]:
     return {where: round(value, 3) for where, value in us.items()}
 
 
-def measured(row: Mapping[str, Any], chip: DeviceSpec) -> Iterator[Row]:
+def measured(row: Mapping[str, Any], chip: DeviceSpec) -> Iterator[FFNTimes]:
     """Rows of a table, of a row of a sweep whose modules ran a launch: the FFN alone, and the whole layer."""
     us = {where: {name: t["median_us"] for name, t in row[where].items()} for where in ("alone", "layer")}
     library = {
@@ -119,25 +126,25 @@ def new_row(
     chip: DeviceSpec,
     launch_us: Mapping[str, float],
     library_us: Mapping[str, float],
-) -> Row:
+) -> FFNTimes:
     """A row of a table."""
     shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
     times = {"launch_us": rounded(launch_us), "library_us": rounded(library_us)}
-    new = Row(**shape, norm=norm, launched=0, predicted_us=0.0, **times)
-    new = replace(new, launched=launched_rows(new.tokens, new.shape, chip))
-    launch = Deployment(new.graph(new.launched), chip, OneLaunchExecutor)
-    return replace(new, predicted_us=round(predicted_us(launch), 3))
+    new = FFNTimes(**shape, norm=norm, launched=0, predicted_us=0.0, **times)
+    new = replace(new, launched=choose_launch_rows(new.tokens, new.shape, chip))
+    launch = Deployment(new.build_graph(new.launched), chip, MegakernelExecutor)
+    return replace(new, predicted_us=round(predict_us(launch), 3))
 
 
-def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
+def table_of(sweep: Mapping[str, Any]) -> tuple[Path, MeasurementTable]:
     """The table of a sweep, and its file: the rows whose modules ran a launch in any case."""
-    key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
+    key, chip = next((key, spec) for key, spec in load_known_chips().items() if spec.name == sweep["gpu"])
     taken = [row for row in sweep["rows"] if row["runs"] == "launch" and "fused" in row["alone"]]
     rows = [made for row in taken for made in measured(row, chip)]
     rows.sort(key=lambda row: (row.model, row.norm is not None, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"
-    found = Table(chip, OneLaunchExecutor.name, versions, sweep["date"], sweep["protocol"], {}, tuple(rows))
+    found = MeasurementTable(chip, MegakernelExecutor.name, versions, sweep["date"], sweep["protocol"], {}, tuple(rows))
     return path, replace(found, margins=margins(found))
 
 
@@ -148,13 +155,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.table:
         target, table = table_of(json.loads(given.path.read_text()))
-        write_whole(target, tables.text(table))
+        write_atomic(target, tables.format_table(table))
         return
     path = given.path
     shipped = tables.FOLDER / f"{path.stem.rpartition('-')[2]}.json"
     if not shipped.exists():
         raise SystemExit(f"{path.name} names no chip with a table; call it like choose-h200.json")
-    found = figures(tables.read(shipped))
+    found = figures(tables.read_table(shipped))
     command = f"python benchmarks/choose.py benchmarks/results/{path.name}"
     write_cpu_record(path, command, PROTOCOL, MEASURES, found, ("numpy",))
     print(*(f"{name}: {value}" for name, value in found.items() if name != "rows"), sep="\n")

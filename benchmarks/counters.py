@@ -10,17 +10,17 @@ from __future__ import annotations
 import torch
 from arguments import given
 
-from interlace.deploy import deployment, here
-from interlace.workloads import FFN
+from interlace.deploy import current_device, deploy_graph
+from interlace.workloads import FeedForward
 
 
 def main(row: str, m: int) -> None:
     """Four runs on random data; the last is the one to count."""
-    device = here()
-    launch = deployment(FFN.of({"m": m}, True, row).graph(device), device)
-    executor = launch.make(launch.default)
+    device = current_device()
+    launch = deploy_graph(FeedForward.of({"m": m}, True, row).build_graph(device), device)
+    executor = launch.make_executor(launch.default_setting)
     graph = executor.plan.graph
-    tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}
+    tensors = {name: executor.allocate_tensor(name) for name in (*graph.inputs, *graph.outputs)}
     for name in graph.inputs:
         tensors[name].normal_(0, graph.tensor(name).shape[-1] ** -0.5)
     for _ in range(4):

@@ -24,30 +24,30 @@ from typing import Any
 
 import numpy as np
 
-from interlace.bench.gpus import on_gpus
-from interlace.bench.problem import Problem, Tensors
-from interlace.bench.record import kept_rows, write_record
-from interlace.bench.sources import launched
-from interlace.bench.timing import protocol, rounds_us
-from interlace.bench.turns import alone, autotune_alone
+from interlace.bench.gpus import run_on_gpus
+from interlace.bench.problem import BenchProblem, Tensors
+from interlace.bench.record import read_matching_rows, write_record
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import describe_protocol, time_rounds
+from interlace.bench.turns import hold_gpu, lock_autotuning
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError
-from interlace.deploy import Deployment, here
-from interlace.deploy.deployment import overlaps
+from interlace.deploy import Deployment, current_device
+from interlace.deploy.deployment import can_overlap
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import PdlExecutor
-from interlace.megakernel.options import Options
+from interlace.megakernel.options import RunOptions
 from interlace.workloads import Decode
-from interlace.workloads.decode import JOINED
+from interlace.workloads.decode import FUSED_WEIGHTS
 
 _REPEATS = 5
 PROTOCOL = (
-    f"CUDA graphs of four steps or more, {protocol(_REPEATS)}, random weights in bf16 rotated past twice the L2, "
-    "caches written in place at one position"
+    f"CUDA graphs of four steps or more, {describe_protocol(_REPEATS)}, random weights in bf16 rotated past twice the "
+    "L2, caches written in place at one position"
 )
-EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
+EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PdlExecutor, CudaGraphExecutor)
 _WARM = 6  # runs before the one that is traced
 _KEY = "model", "batch", "context"
 
@@ -60,17 +60,17 @@ def moved_bytes(work: Decode) -> float:
     return float(work.dtype.itemsize * (model.layers * (layer + cache) + model.vocabulary * model.hidden))
 
 
-def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[str, Any]]:
+def traced(deployment: Deployment, problem: BenchProblem, layer: int) -> list[dict[str, Any]]:
     """Of each op of a layer in one traced run behind some others: items, and us from the layer's first item."""
-    setting = deployment.default
-    default = deployment.make(setting).options
-    executor = deployment.make(setting, Options(dependent_launch=default.dependent_launch, trace=True))
-    run = problem.run(executor)
-    with alone():
+    setting = deployment.default_setting
+    default = deployment.make_executor(setting).options
+    executor = deployment.make_executor(setting, RunOptions(dependent_launch=default.dependent_launch, trace=True))
+    run = problem.make_run(executor)
+    with hold_gpu():
         for n in range(_WARM):
             run({**problem.rest, **problem.weights[n % len(problem.weights)]})
         executor.synchronize()
-    trace = executor.trace()
+    trace = executor.read_trace()
     mine = [(n, name) for n, name in enumerate(trace.ops) if name.startswith(f"layers.{layer}.")]
     begin = min(int(trace.start_ns[trace.op == n].min()) for n, _ in mine)
     ops = []
@@ -86,11 +86,11 @@ Step = Callable[[Tensors], Tensors]
 Way = tuple[Step, Sequence[Tensors] | None]  # a step, and the sets of weights that it takes if not the problem's
 
 
-def as_written(work: Decode, problem: Problem) -> Way:
-    return problem.pytorch, None
+def as_written(work: Decode, problem: BenchProblem) -> Way:
+    return problem.run_pytorch, None
 
 
-def by_flex(work: Decode, problem: Problem) -> Way:
+def by_flex(work: Decode, problem: BenchProblem) -> Way:
     """FlexAttention, with a block mask that is made ahead, so that it passes over what is masked."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -105,20 +105,20 @@ def by_flex(work: Decode, problem: Problem) -> Way:
     def attend(q: Any, k: Any, v: Any) -> Any:
         return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
 
-    return lambda t: work.in_torch(torch, t, attend), None
+    return lambda t: work.run_in_torch(torch, t, attend), None
 
 
-def by_joined(work: Decode, problem: Problem) -> Way:
+def by_joined(work: Decode, problem: BenchProblem) -> Way:
     """One product in place of those of the same tokens, whose weights are there a second time."""
-    return problem.pytorch, [{**weights, **joined(work, weights)} for weights in problem.weights]
+    return problem.run_pytorch, [{**weights, **joined(work, weights)} for weights in problem.weights]
 
 
 def joined(work: Decode, weights: Tensors) -> dict[str, Any]:
-    """The matrices of ``JOINED`` of all layers, and the biases beside them."""
+    """The matrices of ``FUSED_WEIGHTS`` of all layers, and the biases beside them."""
     import torch
 
     found = {}
-    for layer, (name, parts), what in product(range(work.layers), JOINED.items(), ("", "_bias")):
+    for layer, (name, parts), what in product(range(work.layers), FUSED_WEIGHTS.items(), ("", "_bias")):
         each = [f"layers.{layer}.{part}{what}" for part in parts]
         if each[0] in weights:
             found[f"layers.{layer}.{name}{what}"] = torch.cat([weights[matrix] for matrix in each])
@@ -145,21 +145,21 @@ def measure(case: Case) -> dict[str, Any]:
     """The row of a case."""
     import torch
 
-    device, work = here(), case.work
-    problem = Problem(work, device)
-    graph = work.graph(device)
+    device, work = current_device(), case.work
+    problem = BenchProblem(work, device)
+    graph = work.build_graph(device)
     row: dict[str, Any] = dict(zip(_KEY, case.key, strict=True))
-    row |= {"workload": work.facts(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
+    row |= {"workload": work.to_data(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
     row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
     ways = {}
-    autotune_alone()
+    lock_autotuning()
     written = {way: WAYS[way](work, problem) for way in {way for _, way in case.rivals}}
     for mode, way in case.rivals:
         name = f"{mode}, {way}" if way else mode
         step, weights = written[way]
         as_asked = MODES[mode]
         rival = step if as_asked is None else torch.compile(step, mode=as_asked, dynamic=False)
-        timed = problem.every(rival, weights)
+        timed = problem.make_rotation(rival, weights)
         try:
             timed()  # torch.compile compiles, which is no work for the GPU but for what it times
         except RuntimeError as error:
@@ -170,22 +170,22 @@ def measure(case: Case) -> dict[str, Any]:
     for kind in EXECUTORS:
         try:
             moments = [time.perf_counter()]
-            proof = (deployment := Deployment(graph, device, kind)).proof(deployment.default)
+            proof = (deployment := Deployment(graph, device, kind)).prove_plan(deployment.default_setting)
             moments.append(time.perf_counter())
-            executor = kind(proof, Options(dependent_launch=overlaps(kind, proof.plan, device)))
+            executor = kind(proof, RunOptions(dependent_launch=can_overlap(kind, proof.plan, device)))
             moments.append(time.perf_counter())
-            for launch in executor.launches():
+            for launch in executor.build_launches():
                 launch.compile()
             moments.append(time.perf_counter())
             spans = (end - begin for begin, end in pairwise(moments))
             seconds = dict(zip(("plan_and_proof_s", "lowering_s", "compile_s"), spans, strict=True))
             row["executors"][kind.name] = {"relative_error": problem.check(executor), **seconds}
-            ways[kind.name] = problem.every(problem.run(executor))
+            ways[kind.name] = problem.make_rotation(problem.make_run(executor))
         except InterlaceError as error:
             row["left_out"][kind.name] = str(error)
-    times = rounds_us(ways, _REPEATS, problem.runs).times
-    if OneLaunchExecutor.name in row["executors"]:
-        deployment = Deployment(graph, device, OneLaunchExecutor)
+    times = time_rounds(ways, _REPEATS, problem.runs).times
+    if MegakernelExecutor.name in row["executors"]:
+        deployment = Deployment(graph, device, MegakernelExecutor)
         row["layer"] = traced(deployment, problem, work.layers // 2)
     row["libraries"] = {name: asdict(times[name]) for name in rivals}
     for name, told in row["executors"].items():
@@ -207,8 +207,8 @@ def main() -> None:
     parser.add_argument("--all-ways", action="store_true", help="what is compiled in other ways too; see above")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
-    measures = launched(Decode.of({}, True).graph(here()))
-    rows = kept_rows(given.path, measures)
+    measures = list_launch_sources(Decode.of({}, True).build_graph(current_device()))
+    rows = read_matching_rows(given.path, measures)
     modes = (*["compile"] * (not given.no_compile), *["max-autotune"] * given.max_autotune)
     rivals = (("eager", ""), *product(modes, WAYS if given.all_ways else [""]))
     cases = []
@@ -216,7 +216,7 @@ def main() -> None:
         name, batch, context = asked.split(":")
         work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
         cases.append(Case(name, work, rivals))
-    for case, row in on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
+    for case, row in run_on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
         rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
         command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
         command += " --max-autotune" * given.max_autotune + " --all-ways" * given.all_ways

@@ -20,7 +20,7 @@ from time import process_time
 from typing import Any
 
 import interlace as il
-from interlace.graph.access import ALL, Access, Affine, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, Span, axes, constant_span
 from interlace.graph.op import Op
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
@@ -55,7 +55,7 @@ def in_place(ops: int) -> il.Graph:
     """Each op updates one of eight parts of a cache, by heads."""
 
     def update(n: int) -> Op:
-        part = (fixed(n % 8 * 4, n % 8 * 4 + 4), PER_HEAD)
+        part = (constant_span(n % 8 * 4, n % 8 * 4 + 4), PER_HEAD)
         return Op(f"update{n}", "add", (1, HEADS), (Access("x", "cache", part),), (Access("y", "cache", part),))
 
     return program({"cache": (32, 4 * HEADS)}, [update(n) for n in range(ops)], ("cache",))
@@ -65,9 +65,9 @@ def attention(ops: int) -> il.Graph:
     """Every other op appends a row to a cache, the next one reads all rows so far, by heads."""
     ops_made = []
     for n in range(ops // 2):
-        row = fixed(n, n + 1)
+        row = constant_span(n, n + 1)
         new = (Access("x", "x", (row, PER_HEAD)),), (Access("y", "cache", (row, PER_HEAD)),)
-        past = (Access("x", "cache", (fixed(0, n + 1), PER_HEAD)),), (Access("y", "y", (row, PER_HEAD)),)
+        past = (Access("x", "cache", (constant_span(0, n + 1), PER_HEAD)),), (Access("y", "y", (row, PER_HEAD)),)
         ops_made += [Op(f"append{n}", "copy", (1, HEADS), *new), Op(f"attend{n}", "sum", (1, HEADS), *past)]
     return program(dict.fromkeys(("x", "cache", "y"), (ops // 2, 4 * HEADS)), ops_made, ("y",))
 
@@ -77,7 +77,7 @@ def rescaled(ops: int) -> il.Graph:
     whole = (ALL, PER_HEAD)
     ops_made = []
     for n in range(ops // 2):
-        new = (Access("x", "x", whole),), (Access("y", "cache", (fixed(n, n + 1), PER_HEAD)),)
+        new = (Access("x", "x", whole),), (Access("y", "cache", (constant_span(n, n + 1), PER_HEAD)),)
         ops_made.append(Op(f"append{n}", "copy", (1, HEADS), *new))
         ops_made.append(
             Op(f"scale{n}", "add", (1, HEADS), (Access("x", "cache", whole),), (Access("y", "cache", whole),))
@@ -116,7 +116,7 @@ def measured(graph: il.Graph) -> dict[str, Any]:
     proof = verify(plan)
     seconds = {"dependencies": found - start, "build": built - found, "verify": process_time() - built}
     counts = {"tiles": sum(op.tiles for op in graph.ops), "dependencies": proof.edges, "waits": len(plan.waits)}
-    looked_at = getattr(dependencies, "looked_at", None)  # older versions do not count
+    looked_at = getattr(dependencies, "examined_boxes", None)  # older versions do not count
     return {"seconds": seconds, "counts": counts | ({"looked_at": looked_at} if looked_at else {})}
 
 

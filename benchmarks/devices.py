@@ -26,12 +26,12 @@ import triton.language as tl
 
 from interlace.bench import sync
 from interlace.bench.record import write_record
-from interlace.bench.timing import median_us
+from interlace.bench.timing import time_medians
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DTYPES
 from interlace.core.errors import ProfilerError
-from interlace.executors.gpu import spec_of, torch_dtype
-from interlace.kernels.primitives.semaphore import now_ns
+from interlace.executors.gpu import detect_spec, get_torch_dtype
+from interlace.kernels.primitives.semaphore import read_clock_ns
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PROTOCOL = (
@@ -59,12 +59,12 @@ def read_again(data, out, ns, words, rounds, WORDS: tl.constexpr):
     total = tl.zeros((WORDS,), tl.int32)
     chunks = words // WORDS
     first = tl.program_id(0) * (chunks // tl.num_programs(0))
-    begin = now_ns(False)
+    begin = read_clock_ns(False)
     for n in range(rounds * chunks):
         total |= tl.load(data + (first + n) % chunks * WORDS + tl.arange(0, WORDS), cache_modifier=".cg")
     tl.store(out + tl.program_id(0), tl.sum(total, 0))
     tl.debug_barrier()
-    tl.store(ns + tl.program_id(0), now_ns(False) - begin)
+    tl.store(ns + tl.program_id(0), read_clock_ns(False) - begin)
 
 
 @triton.jit
@@ -88,8 +88,8 @@ def dram(gpu: DeviceSpec) -> dict[str, Any]:
         }
 
     share = STREAM_BYTES // 64  # of one SM, more than the L2 holds
-    together = median_us(variants((1, 2, 4), gpu.sms, STREAM_BYTES))
-    alone = median_us(variants((1,), 1, share))
+    together = time_medians(variants((1, 2, 4), gpu.sms, STREAM_BYTES))
+    alone = time_medians(variants((1,), 1, share))
     best, one = (min(times, key=lambda n: times[n].median_us) for times in (together, alone))
     return {
         "bytes_per_s": STREAM_BYTES / together[best].median_us * 1e6,
@@ -125,9 +125,9 @@ def matmuls() -> dict[str, float]:
     rates = {}
     torch.backends.cuda.matmul.allow_tf32 = False
     for dtype in DTYPES:
-        a, b = (torch.randn(EXTENT, EXTENT, device="cuda").to(torch_dtype(torch, dtype.name)) for _ in range(2))
+        a, b = (torch.randn(EXTENT, EXTENT, device="cuda").to(get_torch_dtype(torch, dtype.name)) for _ in range(2))
         out = torch.empty_like(a)
-        times = median_us({"matmul": partial(torch.matmul, a, b, out=out)})
+        times = time_medians({"matmul": partial(torch.matmul, a, b, out=out)})
         rates[dtype.name] = 2 * EXTENT**3 / times["matmul"].median_us * 1e6
     return rates
 
@@ -140,7 +140,7 @@ def empty_kernel_ns() -> float:
         for _ in range(EMPTY):
             empty_kernel[(1,)](out, num_warps=4)
 
-    return median_us({"empty": launches}, calls=EMPTY)["empty"].median_us * 1e3
+    return time_medians({"empty": launches}, calls=EMPTY)["empty"].median_us * 1e3
 
 
 def half_kept_bytes(rows: list[dict[str, Any]], readers: int) -> float:
@@ -163,11 +163,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=RESULTS)
     folder = parser.parse_args().folder
-    gpu = spec_of(torch, torch.device("cuda", torch.cuda.current_device()))
+    gpu = detect_spec(torch, torch.device("cuda", torch.cuda.current_device()))
     told = {"name": gpu.name, "capability": gpu.capability, "sms": gpu.sms, "smem_bytes": gpu.smem_bytes}
     told |= {"l2_bytes": gpu.l2_bytes, "clock_hz": gpu.clock_hz, "bus_bytes_per_s": gpu.bus_bytes_per_s}
     figures: dict[str, Any] = {"driver": told, "dram": dram(gpu), "l2": l2(gpu), "flops_per_s": matmuls()}
-    figures |= {"clocks": clocks(), "nanoseconds": {**sync.costs(), "empty kernel": empty_kernel_ns()}}
+    figures |= {"clocks": clocks(), "nanoseconds": {**sync.measure_costs(), "empty kernel": empty_kernel_ns()}}
     try:
         rows = l2_curve.measure()
         figures["l2_curve"] = rows

@@ -20,7 +20,7 @@ from interlace.bench.counters import count_launches
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
 from interlace.deploy import Deployment
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.policies.setting import Setting
 
 MEASURES = (
@@ -70,14 +70,14 @@ class Case:
         if self.name == "matmul":
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
             return il.build(graph, il.Choices(WORKERS, order=ORDERS.parse(self.order)))
-        graph = il.workloads.FFN.of({"m": self.m}, True, self.name).graph(il.H200)
-        launch = Deployment(graph, il.H200, OneLaunchExecutor)
-        setting = launch.default
+        graph = il.workloads.FeedForward.of({"m": self.m}, True, self.name).build_graph(il.H200)
+        launch = Deployment(graph, il.H200, MegakernelExecutor)
+        setting = launch.default_setting
         if self.order:
             group = int(self.order.partition(":")[2])
             ops = tuple((name, replace(op, group=group, split_tail=False)) for name, op in setting.ops)
             setting = Setting(ops)
-        return launch.plan(setting)
+        return launch.build_plan(setting)
 
 
 def cases() -> list[Case]:
@@ -93,13 +93,13 @@ def cases() -> list[Case]:
     return listed
 
 
-def executor(case: Case, device: str = "cuda") -> il.OneLaunchExecutor:
+def executor(case: Case, device: str = "cuda") -> il.MegakernelExecutor:
     """Ready to run."""
-    return il.OneLaunchExecutor(case.plan(), il.Options(device))
+    return il.MegakernelExecutor(case.plan(), il.RunOptions(device))
 
 
 def _compile(case: Case) -> None:
-    executor(case).launches()[0].compile()
+    executor(case).build_launches()[0].compile()
 
 
 def child() -> None:
@@ -113,7 +113,7 @@ def child() -> None:
         for name in (*graph.inputs, *graph.outputs):
             shape = graph.tensor(name).shape
             size = shape[0] * shape[1]
-            tensors[name] = memory[at : at + size].view(shape) if name in graph.inputs else run.empty(name)
+            tensors[name] = memory[at : at + size].view(shape) if name in graph.inputs else run.allocate_tensor(name)
             at += size
         run.run(tensors)
         run.synchronize()
@@ -125,7 +125,7 @@ def main(path: str) -> None:
     with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
         list(pool.map(_compile, unique.values()))
     rows = []
-    counted = count_launches([sys.executable, __file__], OneLaunchExecutor.kernel, METRICS)
+    counted = count_launches([sys.executable, __file__], MegakernelExecutor.kernel, METRICS)
     for case, counts in zip(cases(), counted, strict=True):
         tile = "x".join(map(str, case.tile)) if case.name == "matmul" else ""
         facts = {"name": case.name, "m": case.m, "n": case.n, "k": case.k, "tile": tile, "order": case.order}

@@ -16,7 +16,7 @@ import numpy as np
 
 from interlace.bench.record import write_record
 from interlace.kernels.abi import Struct
-from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.compiler import compile_source
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 
@@ -114,8 +114,8 @@ def measure(torch: Any) -> list[dict[str, Any]]:
     architecture = f"sm_{spec.major}{spec.minor}a"
     kernels = {}
     for name, way in WAYS.items():
-        head = f"{OPERANDS.text}\n#define MOST {MOST}\n#define PIECE {PIECE}\n"
-        binary = compile_text(head + TEXT.replace("WAY", way), "probe", architecture, preamble=PTX)
+        head = f"{OPERANDS.source}\n#define MOST {MOST}\n#define PIECE {PIECE}\n"
+        binary = compile_source(head + TEXT.replace("WAY", way), "probe", architecture, preamble=PTX)
         kernels[name] = LoadedKernel(binary, MOST * PIECE + MOST * 8 + 64)
     rows = []
     for pieces in (0, 1, 2, 4, MOST):

@@ -29,26 +29,26 @@ from pathlib import Path
 
 import numpy as np
 
-from interlace.bench.gpus import on_gpus, shares
+from interlace.bench.gpus import count_processes, run_on_gpus
 from interlace.bench.record import write_record
-from interlace.bench.sources import launched
-from interlace.bench.timing import protocol, rounds_us
-from interlace.core.devices import H200, DeviceSpec, Stages, known_chips
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import describe_protocol, time_rounds
+from interlace.core.devices import H200, DeviceSpec, StageCosts, load_known_chips
 from interlace.core.errors import InterlaceError
-from interlace.deploy import Deployment, here
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.deploy import Deployment, current_device
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
-from interlace.kernels.matmul.walk_ways import cheapest
+from interlace.kernels.matmul.walk_cost import MatmulExtents, TilingCandidate, count_ring_stages, estimate_seconds
+from interlace.kernels.matmul.walk_ways import iter_cheapest
 from interlace.policies.setting import OpSetting, Setting
-from interlace.workloads import FFN
+from interlace.workloads import FeedForward
 
 _REPEATS = 5
 PROTOCOL = (
-    f"CUDA graphs of several runs each, {protocol(_REPEATS)}, weights rotated past twice the L2, bf16, dependent "
-    "launch; a way is that of both matmuls, each tokens x weight rows x depth of its tile, T where weights are the "
-    "tensor core's 64-row operand, / parts along k"
+    f"CUDA graphs of several runs each, {describe_protocol(_REPEATS)}, weights rotated past twice the L2, bf16, "
+    "dependent launch; a way is that of both matmuls, each tokens x weight rows x depth of its tile, T where weights "
+    "are the tensor core's 64-row operand, / parts along k"
 )
 _WAY = re.compile(r"(\d+)x(\d+)x(\d+)(T?)/(\d+)")
 _SOFT = 0.01  # from which on a residual counts by its size alone
@@ -74,18 +74,22 @@ class Row:
         return self.hidden, self.ffn, self.gated
 
     @property
-    def workload(self) -> FFN:
-        return FFN(self.hidden, self.ffn, self.tokens, self.gated, Activation.SILU if self.gated else Activation.RELU)
+    def workload(self) -> FeedForward:
+        return FeedForward(
+            self.hidden, self.ffn, self.tokens, self.gated, Activation.SILU if self.gated else Activation.RELU
+        )
 
     def predicted_us(self, device: DeviceSpec) -> list[float]:
         """By the formula, of each way."""
-        up = Extents(self.tokens, (self.ffn,), self.hidden, 1 + self.gated)
-        down = Extents(self.tokens, (self.hidden,), self.ffn, 1)
+        up = MatmulExtents(self.tokens, (self.ffn,), self.hidden, 1 + self.gated)
+        down = MatmulExtents(self.tokens, (self.hidden,), self.ffn, 1)
         found = []
         for text in self.ways_us:
             ways = [way_of(one, op) for one, op in zip(text.split(), (up, down), strict=True)]
-            stages = ring_stages(ways, device.smem_bytes)
-            found.append(1e6 * sum(seconds(op, way, stages, device) for op, way in zip((up, down), ways, strict=True)))
+            stages = count_ring_stages(ways, device.smem_bytes)
+            found.append(
+                1e6 * sum(estimate_seconds(op, way, stages, device) for op, way in zip((up, down), ways, strict=True))
+            )
         return found
 
     def residuals(self, device: DeviceSpec) -> np.ndarray:
@@ -99,14 +103,16 @@ class Row:
         return us[int(np.argmin(self.predicted_us(device)))] / min(us)
 
 
-def way_of(text: str, op: Extents) -> Way:
+def way_of(text: str, op: MatmulExtents) -> TilingCandidate:
     """The inverse of ``text_of``."""
     told = _WAY.fullmatch(text)
     assert told is not None, text
     m, n, k, parts = (int(told[group]) for group in (1, 2, 3, 5))
     turned = bool(told[4])
     warps = 12 if (n if turned else m) == 192 else 8  # three warpgroups are priced unlike one or two
-    return Way(MatmulTile(m, n, k, num_warps=warps, swap_ab=turned), parts, op.sums, min(-(-op.m // 8) * 8, m))
+    return TilingCandidate(
+        MatmulTile(m, n, k, num_warps=warps, swap_ab=turned), parts, op.sums, min(-(-op.m // 8) * 8, m)
+    )
 
 
 def text_of(op: OpSetting) -> str:
@@ -136,7 +142,7 @@ def loss(found: np.ndarray) -> float:
 
 def with_logs(device: DeviceSpec, logs: np.ndarray) -> DeviceSpec:
     """A device with constants of these logarithms."""
-    return replace(device, stages=Stages(*map(float, np.exp(logs))))
+    return replace(device, stages=StageCosts(*map(float, np.exp(logs))))
 
 
 def descended(rows: Sequence[Row], device: DeviceSpec) -> DeviceSpec:
@@ -209,8 +215,10 @@ def drawn(seed: int, count: int) -> Iterator[Row]:
 
 def settings(row: Row, device: DeviceSpec, count: int) -> dict[str, Setting]:
     """The way that is taken, and others at random of those that are likely."""
-    ops = row.workload.graph(device).ops
-    every = {" ".join(text_of(op) for _, op in setting.ops): setting for setting in cheapest(ops, row.tokens, device)}
+    ops = row.workload.build_graph(device).ops
+    every = {
+        " ".join(text_of(op) for _, op in setting.ops): setting for setting in iter_cheapest(ops, row.tokens, device)
+    }
     us = dict(zip(every, replace(row, ways_us=dict.fromkeys(every, 0.0)).predicted_us(device), strict=True))
     first, *others = (text for text in every if us[text] < _DEARER * min(us.values()))
     numbers = random.Random(f"{row}")
@@ -219,20 +227,20 @@ def settings(row: Row, device: DeviceSpec, count: int) -> dict[str, Setting]:
 
 def measured(job: tuple[Row, int]) -> Row | str:
     """A row with so many ways, or why there is none."""
-    from interlace.bench.problem import Problem
+    from interlace.bench.problem import BenchProblem
 
     row, count = job
     try:
-        problem = Problem(row.workload, here())
-        deployment = Deployment(row.workload.graph(here()), here(), OneLaunchExecutor)
+        problem = BenchProblem(row.workload, current_device())
+        deployment = Deployment(row.workload.build_graph(current_device()), current_device(), MegakernelExecutor)
         calls = {}
-        for text, setting in settings(row, here(), count).items():
-            executor = deployment.make(setting)
-            for launch in executor.launches():  # else it would be compiled in a turn at the GPU
+        for text, setting in settings(row, current_device(), count).items():
+            executor = deployment.make_executor(setting)
+            for launch in executor.build_launches():  # else it would be compiled in a turn at the GPU
                 launch.compile()
             problem.check(executor)
-            calls[text] = problem.every(problem.run(executor))
-        times = rounds_us(calls, _REPEATS, problem.runs).times
+            calls[text] = problem.make_rotation(problem.make_run(executor))
+        times = time_rounds(calls, _REPEATS, problem.runs).times
     except (RuntimeError, InterlaceError) as error:  # memory, among others
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return replace(row, ways_us={text: round(time.median_us, 2) for text, time in times.items()})
@@ -244,8 +252,8 @@ def measure(path: Path, given: argparse.Namespace) -> None:
     jobs = ((row, given.ways) for row in drawn(given.seed, given.rows))
     in_time = takewhile(lambda _: time.monotonic() - begin < given.seconds, jobs)
     command = f"python benchmarks/fit_walk_cost.py {path.name} --measure --seed {given.seed} --rows {given.rows}"
-    measures = launched(FFN.of({}, True).graph(H200))
-    for (row, _), found in on_gpus(measured, in_time, given.gpus, shares(given.gpus, cpus=2)):
+    measures = list_launch_sources(FeedForward.of({}, True).build_graph(H200))
+    for (row, _), found in run_on_gpus(measured, in_time, given.gpus, count_processes(given.gpus, cpus=2)):
         said = found if isinstance(found, str) else ", ".join(f"{way} {us:.1f}" for way, us in found.ways_us.items())
         print(f"{time.monotonic() - begin:4.0f} s  {row.network} {row.tokens}: {said}", flush=True)
         if isinstance(found, Row):
@@ -263,9 +271,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240.0, help="begin no row later than this")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
-    chips = {chip.name: chip for chip in known_chips().values()}
-    if given.measure and here().name not in chips:
-        parser.error(f"{here().name} has no data file; make one first (benchmarks/devices.py)")
+    chips = {chip.name: chip for chip in load_known_chips().values()}
+    if given.measure and current_device().name not in chips:
+        parser.error(f"{current_device().name} has no data file; make one first (benchmarks/devices.py)")
     if given.measure:
         measure(given.path, given)
     record = json.loads(given.path.read_text())

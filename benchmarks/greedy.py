@@ -28,7 +28,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from interlace.models.tokenizer import open_tokenizer
-from interlace.models.trained import Trained, open_model
+from interlace.models.trained import PretrainedModel, load_model
 from interlace.nn import Decoder
 
 THINGS = (
@@ -60,7 +60,7 @@ def their_name(name: str) -> str:
     return f"model.layers.{layer}.{LAYER[part]}.weight"
 
 
-def theirs(trained: Trained, weights: dict[str, torch.Tensor], dtype: torch.dtype, device: str) -> Any:
+def theirs(trained: PretrainedModel, weights: dict[str, torch.Tensor], dtype: torch.dtype, device: str) -> Any:
     """The model as ``transformers`` has it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -75,7 +75,7 @@ def theirs(trained: Trained, weights: dict[str, torch.Tensor], dtype: torch.dtyp
         head_dim=s.head_dim,
         rms_norm_eps=s.eps,
         tie_word_embeddings=s.tied,
-        max_position_embeddings=trained.positions,
+        max_position_embeddings=trained.max_positions,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=0,
@@ -126,7 +126,7 @@ def told(name: str, differ: torch.Tensor, gap: torch.Tensor) -> float:
     return widest
 
 
-def compare(trained: Trained, prompts: list[list[int]], tokens: int, device: str) -> bool:
+def compare(trained: PretrainedModel, prompts: list[list[int]], tokens: int, device: str) -> bool:
     """Print what differs; whether all that does is close."""
     began = time.perf_counter()
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
@@ -135,9 +135,9 @@ def compare(trained: Trained, prompts: list[list[int]], tokens: int, device: str
     plain = oracle if dtype is torch.float32 else theirs(trained, weights, dtype, device)
     print(f"{trained.path.name}, {dtype}, {len(prompts)} prompts, {tokens} tokens each")
     batch = -(-len(prompts) // 2)  # so that some wait for a slot
-    decoder = Decoder.from_model(plain, batch=batch, capacity=max(map(len, prompts)) + tokens)
+    decoder = Decoder.from_model(plain, batch=batch, max_seq_len=max(map(len, prompts)) + tokens)
     print(f"{decoder.explain()}; ready after {time.perf_counter() - began:.0f} s")
-    texts = decoder.generate(prompts, tokens, stop=())
+    texts = decoder.generate(prompts, tokens, stop_token_ids=())
     mine = torch.tensor(texts)
     print(f"texts after {time.perf_counter() - began:.0f} s")
     right, best = forced(oracle, prompts, texts)
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=100, choices=range(1, 101), metavar="1..100")
     parser.add_argument("--tokens", type=int, default=64)
     given = parser.parse_args(arguments)
-    trained = open_model(given.model)
+    trained = load_model(given.model)
     tokenizer = open_tokenizer(trained.path, trained.gguf)
     prompts = [tokenizer.encode(form.format(thing)) for thing in THINGS for form in FORMS][: given.prompts]
     good = compare(trained, prompts, given.tokens, "cuda" if torch.cuda.is_available() else "cpu")

@@ -14,12 +14,12 @@ from time import perf_counter
 import numpy as np
 
 import interlace as il
-from interlace.bench.record import cpu_name, write_cpu_record
+from interlace.bench.record import read_cpu_name, write_cpu_record
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.sim.lockstep import interleave
 from interlace.sim.machine import Costs, simulate
-from interlace.sim.modes import PERSISTENT, SERIAL, ring_launch
-from interlace.sim.traffic import touches
+from interlace.sim.modes import PERSISTENT, SERIAL, make_megakernel_mode
+from interlace.sim.traffic import list_touches
 from interlace.workloads import FFNShape, ffn
 
 MEASURES = (
@@ -54,21 +54,21 @@ def two_copies(items: int) -> il.Plan:
     """Half of the items wait for one of the others each."""
     rows = items // 2 * 64
     graph = il.workloads.two_copies(rows, 64)
-    return il.build(graph, il.Choices(il.H200.sms, interleaving=il.Panels(500)))
+    return il.build(graph, il.Choices(il.H200.sms, interleaving=il.RowPanels(500)))
 
 
 def touching() -> dict[str, float]:
     """Milliseconds from the plan of an FFN to the stream of its accesses."""
     tile = MatmulTile(128, 256, 64)
     graph = ffn(TOKENS, FFNShape(4096, 14336, Activation.RELU, False), up=tile, down=tile)
-    plan = il.build(graph, il.Choices(il.H200.sms, policy=il.RowSync(), order=il.GroupedPanels(8)))
-    touched = touches(plan)
+    plan = il.build(graph, il.Choices(il.H200.sms, policy=il.RowSync(), order=il.GroupedColumnMajor(8)))
+    touched = list_touches(plan)
     return {
         "tokens": TOKENS,
         "items": len(plan.items),
         "touches": len(touched),
         "units": len(touched.units),
-        "touches_ms": rounded(seconds(lambda: touches(plan)) * 1e3),
+        "touches_ms": rounded(seconds(lambda: list_touches(plan)) * 1e3),
         "interleave_ms": rounded(seconds(lambda: interleave(plan, touched)) * 1e3),
     }
 
@@ -81,7 +81,7 @@ def simulating() -> list[dict[str, str | float]]:
         "memory bound": np.full(ITEMS, 4e5),
         "mixed": random.uniform(0.0, 4e5, ITEMS),
     }
-    modes = {"persistent": PERSISTENT, "serial": SERIAL, "ring_launch": ring_launch(160 << 10)}
+    modes = {"persistent": PERSISTENT, "serial": SERIAL, "ring_launch": make_megakernel_mode(160 << 10)}
     rows = []
     for name, dram_bytes in loads.items():
         costs = Costs(np.full(ITEMS, 3e7), np.full(ITEMS, 2e5), dram_bytes, dram_bytes / 2, np.zeros(ITEMS))
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write a JSON record")
     out: Path | None = parser.parse_args().out
     ffn_row = touching()
-    print(f"one core of {cpu_name()}, median of {ROUNDS}")
+    print(f"one core of {read_cpu_name()}, median of {ROUNDS}")
     print("FFN of {tokens} tokens, {items} items, {touches} touches of {units} units:".format(**ffn_row))
     for step in ("touches", "interleave"):
         print(f"  {step:12}{ffn_row[f'{step}_ms']:8.1f} ms")

@@ -41,7 +41,7 @@ _ARRIVALS = {
 }
 
 
-def check(name: str, run: il.SerialExecutor | il.OneLaunchExecutor, c: Case) -> None:
+def check(name: str, run: il.SerialExecutor | il.MegakernelExecutor, c: Case) -> None:
     """Run twice, the second time on counters that the first left behind; exit if the answer is wrong."""
     inputs = c.inputs(seed=0)
     for _ in range(2):
@@ -78,7 +78,7 @@ def check_layer(m: int, kind: str) -> None:
 def check_normed(m: int) -> None:
     """Two products in one launch, the second normalised by many sums of squares."""
     problem = NormedMatmuls(256, 4096, m)
-    run = il.OneLaunchExecutor(by_default(problem.graph(il.H200)), il.Options(timeout_s=_TIMEOUT_S))
+    run = il.MegakernelExecutor(by_default(problem.build_graph(il.H200)), il.RunOptions(timeout_s=_TIMEOUT_S))
     is_right(run, problem)
     print(f"{run.name}: {problem.title}", flush=True)
 
@@ -86,8 +86,8 @@ def check_normed(m: int) -> None:
 def check_steps(batch: int) -> None:
     """A step with attention in splits, and the next."""
     work = problem(SHAPES["llama"], batch)
-    graph = il.workloads.decode_graph(work.model, batch, work.positions, il.H200)
-    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options(timeout_s=_TIMEOUT_S))
+    graph = il.workloads.build_decode_graph(work.model, batch, work.cache_positions, il.H200)
+    run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions(timeout_s=_TIMEOUT_S))
     t = tensors(work, graph, (130,) * batch)
     for _ in range(2):
         check_logits(run, work, t)
@@ -98,9 +98,9 @@ def check_steps(batch: int) -> None:
 def all_lanes_arrive() -> None:
     """In the text of all launches from now on."""
     for one, every in _ARRIVALS.items():
-        if one not in compose.WALK + compose.ROLES:
+        if one not in compose.RING + compose.ROLES:
             sys.exit(f"the text of the launch has no {one!r}; change it here, too")
-        compose.WALK, compose.ROLES = (text.replace(one, every) for text in (compose.WALK, compose.ROLES))
+        compose.RING, compose.ROLES = (text.replace(one, every) for text in (compose.RING, compose.ROLES))
 
 
 def main() -> None:

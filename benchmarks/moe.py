@@ -18,22 +18,22 @@ import numpy as np
 import uneven
 from uneven import REPEATS, Case, Rival, Way
 
-from interlace.bench.problem import Problem, Tensors
-from interlace.bench.timing import protocol
+from interlace.bench.problem import BenchProblem, Tensors
+from interlace.bench.timing import describe_protocol
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import int32
-from interlace.deploy import here, plan_graph
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.deploy import autoplan, current_device
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.experts import expert_matmul
 from interlace.kernels.matmul import MatmulTile
-from interlace.kernels.routing import routed
+from interlace.kernels.routing import select_experts
 from interlace.workloads import MoE
 from interlace.workloads.moe import Routing
 
 PROTOCOL = (
-    f"CUDA graphs of many runs each, {protocol(REPEATS)}, random weights in bf16 "
+    f"CUDA graphs of many runs each, {describe_protocol(REPEATS)}, random weights in bf16 "
     "rotated past twice the L2, logits drawn once; PyTorch sorts pairs by expert, multiplies by torch._grouped_mm with "
     "gate and up as one operand, and adds up; a launch for each expert is given how many rows there are; bytes: "
     "weights of experts that are hit over the rate of memory; products over that of the tensor cores"
@@ -54,7 +54,7 @@ CASES = [
 _TILE = "BM", "BN", "BK", "STAGES", "num_warps"
 
 
-def grouped(problem: Problem, *, compiled: bool) -> Way:
+def grouped(problem: BenchProblem, *, compiled: bool) -> Way:
     """What PyTorch has for it."""
     import torch
 
@@ -62,12 +62,12 @@ def grouped(problem: Problem, *, compiled: bool) -> Way:
     assert isinstance(work, MoE)
 
     def one(t: Tensors) -> Tensors:
-        return {"out": work.grouped(torch, t, t["both"])}
+        return {"out": work.run_grouped(torch, t, t["both"])}
 
     return torch.compile(one, dynamic=False) if compiled else one
 
 
-def joined(problem: Problem) -> list[Tensors]:
+def joined(problem: BenchProblem) -> list[Tensors]:
     """Gate and up of an expert behind each other."""
     import torch
 
@@ -76,7 +76,7 @@ def joined(problem: Problem) -> list[Tensors]:
 
 def of_one_expert(work: MoE, device: DeviceSpec, tiles: int) -> Graph:
     """Both matmuls of one expert over so many tiles of rows, tiled as those of all experts."""
-    whole = work.graph(device)
+    whole = work.build_graph(device)
     up, down = (MatmulTile(*(int(whole.op(name).param(p)) for p in _TILE)) for name in ("up", "down"))
     shapes = {
         "rows": (tiles * up.m, work.hidden),
@@ -94,16 +94,16 @@ def of_one_expert(work: MoE, device: DeviceSpec, tiles: int) -> Graph:
     return Graph("expert", tuple(t.values()), ops, ("rows", "owner", "gate", "up", "down"), ("y",))
 
 
-def per_expert(problem: Problem) -> Way:
+def per_expert(problem: BenchProblem) -> Way:
     """The rows of an expert at a time, in one launch each; PyTorch puts them in place and adds them up."""
     import torch
 
-    work, device = problem.workload, here()
+    work, device = problem.workload, current_device()
     assert isinstance(work, MoE)
-    height = int(work.graph(device).op("up").param("BM"))
-    experts, shares, _ = routed(problem.rest["logits"].cpu().numpy(), work.chosen)
+    height = int(work.build_graph(device).op("up").param("BM"))
+    experts, shares, _ = select_experts(problem.rest["logits"].cpu().numpy(), work.chosen)
     tokens, weights, parts = [], [], []
-    made: dict[int, OneLaunchExecutor] = {}
+    made: dict[int, MegakernelExecutor] = {}
     first = 0
     for expert in range(work.experts):
         token, which = np.nonzero(experts == expert)
@@ -111,7 +111,7 @@ def per_expert(problem: Problem) -> Way:
         if not tiles:
             continue
         if tiles not in made:
-            made[tiles] = OneLaunchExecutor(plan_graph(of_one_expert(work, device, tiles), device, OneLaunchExecutor))
+            made[tiles] = MegakernelExecutor(autoplan(of_one_expert(work, device, tiles), device, MegakernelExecutor))
         idle = tiles * height - len(token)
         tokens.append(np.pad(token, (0, idle)))
         weights.append(np.pad(shares[token, which], (0, idle)))

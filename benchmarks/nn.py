@@ -38,16 +38,16 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from interlace.bench.gpus import on_gpus, shares
-from interlace.bench.record import kept_rows, write_record
-from interlace.bench.timing import protocol, rounds_us
-from interlace.bench.turns import alone, autotune_alone
+from interlace.bench.gpus import count_processes, run_on_gpus
+from interlace.bench.record import read_matching_rows, write_record
+from interlace.bench.timing import describe_protocol, time_rounds
+from interlace.bench.turns import hold_gpu, lock_autotuning
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError, ResultError
-from interlace.deploy import Choice, Deployment, choose, here, launched_rows
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.deploy import Choice, Deployment, choose, choose_launch_rows, current_device
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
-from interlace.workloads.ffn import FFN, FFNShape, ffn
+from interlace.workloads.ffn import FeedForward, FFNShape, ffn
 
 MEASURES = (
     "core/devices",
@@ -77,10 +77,10 @@ MEASURES = (
 )
 _REPEATS = 5
 PROTOCOL = (
-    f"CUDA graphs of many runs each, {protocol(_REPEATS)}, bf16, weights rotated past twice the L2; alone: back to "
-    "back; layer: x + ffn(rms_norm(x) * gain); whole: the module has all of that; ratio: the best of eager PyTorch and "
-    "torch.compile (static shapes; default mode, of drawn rows max-autotune, too) over the module, median of those of "
-    "the rounds; rows are compiled beside each other, and what is timed has the GPU alone"
+    f"CUDA graphs of many runs each, {describe_protocol(_REPEATS)}, bf16, weights rotated past twice the L2; alone: "
+    "back to back; layer: x + ffn(rms_norm(x) * gain); whole: the module has all of that; ratio: the best of eager "
+    "PyTorch and torch.compile (static shapes; default mode, of drawn rows max-autotune, too) over the module, median "
+    "of those of the rounds; rows are compiled beside each other, and what is timed has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
 #: The table that the module chooses by has half of them; the others are beside it.
@@ -147,14 +147,14 @@ class Job:
         return replace(whole, ffn=whole.ffn // self.share)
 
     @property
-    def workload(self) -> FFN:
-        return FFN(self.shape.hidden, self.shape.ffn, self.tokens, self.shape.gated, self.shape.activation)
+    def workload(self) -> FeedForward:
+        return FeedForward(self.shape.hidden, self.shape.ffn, self.tokens, self.shape.gated, self.shape.activation)
 
     @property
     def layered(self) -> FFNShape:
         """With the norm of the layer in which it is timed."""
-        layer = self.workload.layered
-        assert isinstance(layer, FFN)
+        layer = self.workload.layer_workload
+        assert isinstance(layer, FeedForward)
         return layer.shape
 
     @property
@@ -180,7 +180,7 @@ def networks(job: Job) -> tuple[Network, Network]:
     from interlace.nn.op import ffn as operator
 
     def plain(t: Mapping[str, Any]) -> Mapping[str, Any]:
-        return job.workload.dense(torch, t)
+        return job.workload.run_dense(torch, t)
 
     def module(t: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": operator(t["x"], t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate"))}
@@ -210,11 +210,11 @@ def whole_layer(job: Job) -> Layer:
 
 def in_a_layer(job: Job, network: Network) -> Layer:
     """The FFN as a layer of a model has it."""
-    from interlace.nn.plain import in_layer
+    from interlace.nn.plain import apply_in_layer
 
     gain, norm = gain_of(job), job.layered.norm
     assert norm is not None
-    return lambda x, t: in_layer(x, gain, norm, lambda y: network({**t, "x": y})["out"])
+    return lambda x, t: apply_in_layer(x, gain, norm, lambda y: network({**t, "x": y})["out"])
 
 
 def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
@@ -226,7 +226,7 @@ def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
 
     plain, module = networks(job)
     torch.compiler.reset()
-    autotune_alone()
+    lock_autotuning()
     ways = {mode: made(plain, mode) for mode in job.modes}
     layers = {mode: made(in_a_layer(job, plain), mode) for mode in job.modes}
     return ways, layers | {"module": made(in_a_layer(job, module)), "whole": made(whole_layer(job))}
@@ -234,21 +234,23 @@ def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
 
 def exact(job: Job) -> Any:
     """The launch of exactly its tokens."""
-    found = Deployment(job.workload.graph(here()), here(), OneLaunchExecutor)
-    return found.make(found.default)
+    found = Deployment(job.workload.build_graph(current_device()), current_device(), MegakernelExecutor)
+    return found.make_executor(found.default_setting)
 
 
 def force(job: Job) -> None:
     """Let the modules run a launch, as if ``interlace tune`` had found it faster."""
     for shape in (job.shape, job.layered):
-        found = Deployment(ffn(launched_rows(job.tokens, shape, here()), shape), here(), OneLaunchExecutor)
-        found.keep(found.default, 1.0, library_us=2.0)
+        found = Deployment(
+            ffn(choose_launch_rows(job.tokens, shape, current_device()), shape), current_device(), MegakernelExecutor
+        )
+        found.cache_setting(found.default_setting, 1.0, library_us=2.0)
 
 
 def chosen(job: Job) -> Choice:
     """What the module runs."""
-    rows = launched_rows(job.tokens, job.shape, here())
-    return choose(ffn(job.tokens, job.shape), here(), ffn(rows, job.shape))
+    rows = choose_launch_rows(job.tokens, job.shape, current_device())
+    return choose(ffn(job.tokens, job.shape), current_device(), ffn(rows, job.shape))
 
 
 def whole_runs(job: Job) -> str:
@@ -256,11 +258,11 @@ def whole_runs(job: Job) -> str:
     import torch
 
     from interlace.core.dtypes import bf16
-    from interlace.nn.choice import MOST_WHOLE, choice
+    from interlace.nn.choice import MAX_NORM_TOKENS, choose_ffn
 
     device = torch.device("cuda", torch.cuda.current_device())
-    whole, alone = (choice(device, shape, bf16, False, job.tokens).executor for shape in (job.layered, job.shape))
-    if whole is not None and job.tokens <= MOST_WHOLE:
+    whole, alone = (choose_ffn(device, shape, bf16, False, job.tokens).executor for shape in (job.layered, job.shape))
+    if whole is not None and job.tokens <= MAX_NORM_TOKENS:
         return "launch"
     return "library" if alone is None else "launch of the FFN"
 
@@ -269,8 +271,8 @@ def right(module: Network, problem: Any) -> float:
     """The relative error of the module's result on the first set of weights."""
     inputs = {**problem.rest, **problem.weights[0]}
     out = module(inputs)["out"]
-    with alone():
-        gold = problem.pytorch({name: value.double() for name, value in inputs.items()})["out"]
+    with hold_gpu():
+        gold = problem.run_pytorch({name: value.double() for name, value in inputs.items()})["out"]
         error = float((out.double() - gold).norm() / gold.norm())
     if not error < _MOST_ERROR * problem.pytorch_error:
         raise ResultError(f"the module is wrong: error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
@@ -281,12 +283,12 @@ def measure(job: Job) -> dict[str, Any]:
     """One row."""
     import torch
 
-    from interlace.bench.problem import Problem
-    from interlace.nn.choice import MOST_WHOLE
+    from interlace.bench.problem import BenchProblem
+    from interlace.nn.choice import MAX_NORM_TOKENS
 
     if job.forced:
         force(job)
-    problem = Problem(job.workload, here())
+    problem = BenchProblem(job.workload, current_device())
     plain, module = networks(job)
     said = chosen(job)
     with torch.no_grad():
@@ -298,26 +300,28 @@ def measure(job: Job) -> dict[str, Any]:
             "module": in_a_layer(job, module),
             "module, compiled": compiled_layers["module"],
         }
-        if not job.forced or job.tokens <= MOST_WHOLE:
+        if not job.forced or job.tokens <= MAX_NORM_TOKENS:
             layers |= {"whole": whole_layer(job), "whole, compiled": compiled_layers["whole"]}
         if job.forced or job.drawn:
-            ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
+            ways["fused"], layers["fused"] = problem.run_fused, in_a_layer(job, problem.run_fused)
         if job.drawn:
             executor = exact(job)
             problem.check(executor)
-            run = problem.run(executor)
+            run = problem.make_run(executor)
             ways["exact"], layers["exact"] = run, in_a_layer(job, run)
         error = right(module, problem)
         # Else all this would be compiled in the turn of what is timed.
         for way in (module, *compiled_ways.values()):
-            problem.once(way)
+            problem.run_once(way)
         for name, layer in layers.items():
             if name in job.modes or name == "module, compiled" or name.startswith("whole"):
-                problem.once_layer(layer)
+                problem.run_layer_once(layer)
         by = {
-            "alone": rounds_us({name: problem.every(way) for name, way in ways.items()}, _REPEATS, problem.runs),
-            "layer": rounds_us(
-                {name: problem.every_layer(layer) for name, layer in layers.items()}, _REPEATS, problem.runs
+            "alone": time_rounds(
+                {name: problem.make_rotation(way) for name, way in ways.items()}, _REPEATS, problem.runs
+            ),
+            "layer": time_rounds(
+                {name: problem.make_layer_rotation(layer) for name, layer in layers.items()}, _REPEATS, problem.runs
             ),
         }
     found = {"model": job.model, "share": job.share, "tokens": job.tokens, "eps": job.layered.norm}
@@ -335,10 +339,13 @@ def measure(job: Job) -> dict[str, Any]:
             )
         )
         found |= {where: {name: asdict(t) for name, t in rounds.times.items()}}
-        library = rounds.fastest(best)
-        found |= {f"{where}_ratio": rounds.ratio(library, rounds.fastest(ours))}
+        library = rounds.find_fastest(best)
+        found |= {f"{where}_ratio": rounds.compute_ratio(library, rounds.find_fastest(ours))}
         if whole:
-            found |= {"whole_ratio": rounds.ratio(library, rounds.fastest(whole)), "whole_runs": whole_runs(job)}
+            found |= {
+                "whole_ratio": rounds.compute_ratio(library, rounds.find_fastest(whole)),
+                "whole_runs": whole_runs(job),
+            }
     return found
 
 
@@ -417,7 +424,7 @@ def main() -> None:
     begin = time.monotonic()
     # What a user tuned on this machine is not what the package ships.
     os.environ["INTERLACE_CACHE_DIR"] = tempfile.mkdtemp()
-    rows = kept_rows(given.path, MEASURES) if given.update else []
+    rows = read_matching_rows(given.path, MEASURES) if given.update else []
     left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
     command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
     command += " --launches" if given.launches else ""
@@ -426,7 +433,7 @@ def main() -> None:
     def in_time() -> Iterator[Job]:
         return takewhile(lambda _: time.monotonic() - begin < given.seconds, left)
 
-    for job, row in on_gpus(measured, in_time(), given.gpus, shares(given.gpus, cpus=1)):
+    for job, row in run_on_gpus(measured, in_time(), given.gpus, count_processes(given.gpus, cpus=1)):
         if isinstance(row, str):
             print(f"{job.model} {job.tokens}: {row}", flush=True)
             continue

@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from arguments import given
 
-from interlace.bench.compile import compilers
+from interlace.bench.compile import open_pool
 from interlace.bench.record import write_record
-from interlace.bench.timing import median_us
+from interlace.bench.timing import time_medians
 from interlace.core.errors import InterlaceError
-from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.compiler import compile_source
 from interlace.kernels.cuda.launcher import Argument, LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.loops import library
-from interlace.loops.cuda.compiled import Compiled, compile_kernel
+from interlace.loops.cuda.compiled import CompiledKernel, compile_kernel
 from interlace.loops.ir.statements import LoopKernel
 from interlace.loops.rewrite.circular import circular_buffer
 
@@ -46,7 +46,7 @@ def stream() -> int:
 def by_hand(name: str, unroll: int, threads: int, blocks: int, *arguments: Argument) -> Run:
     """A kernel of ``rivals/``."""
     text = f"constexpr int UNROLL = {unroll};\n{(RIVALS / f'{name}.cu').read_text()}"
-    loaded = LoadedKernel(compile_text(text, name, preamble=PTX))
+    loaded = LoadedKernel(compile_source(text, name, preamble=PTX))
     return lambda: loaded.launch((blocks, 1, 1), threads, arguments, stream())
 
 
@@ -113,7 +113,7 @@ class Family:
     def measure(self, pool: Executor) -> dict[str, Any]:
         """Time and print."""
         right = self.runs(pool)
-        times = {name: t.median_us for name, t in median_us({**self.rivals, **right}, 9).items()}
+        times = {name: t.median_us for name, t in time_medians({**self.rivals, **right}, 9).items()}
         rival, best = min(times[n] for n in self.rivals), min(times[n] for n in right)
         print(f"{self.title}: best rival {rival:.1f} us, best pipeline {best:.1f} us, {rival / best:.3f}x")
         for name in sorted(times, key=lambda n: times[n]):
@@ -128,7 +128,7 @@ class Family:
         }
 
 
-def compiled(loops: LoopKernel, stages: int, tiles: tuple[str, ...], warp_specialised: bool) -> Compiled | str:
+def compiled(loops: LoopKernel, stages: int, tiles: tuple[str, ...], warp_specialised: bool) -> CompiledKernel | str:
     """A kernel at a depth, or why there is none."""
     try:
         for tile in tiles:
@@ -237,7 +237,7 @@ def products() -> Iterator[Family]:
 def main(path: str) -> None:
     """Measure, print and record."""
     parts = (copies, chains, sums, norms, products)
-    with compilers() as pool:
+    with open_pool() as pool:
         rows = [family.measure(pool) for part in parts for family in part()]
     protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
     command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"

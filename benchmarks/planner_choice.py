@@ -17,23 +17,23 @@ from statistics import geometric_mean
 from arguments import given
 
 import interlace as il
-from interlace.bench.problem import Problem
+from interlace.bench.problem import BenchProblem
 from interlace.bench.record import write_record
-from interlace.bench.sources import launched
-from interlace.bench.timing import median_us
-from interlace.executors.megakernel import OneLaunchExecutor
-from interlace.kernels.matmul.tilings import sums
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import time_medians
+from interlace.executors.megakernel import MegakernelExecutor
+from interlace.kernels.matmul.tilings import count_weights
 from interlace.planner.predict import predict
-from interlace.planner.search import identity, search
-from interlace.planner.settings import retiled
+from interlace.planner.search import make_plan_key, search
+from interlace.planner.settings import retile
 from interlace.policies.setting import OpSetting, Setting
-from interlace.sim.modes import ring_launch
-from interlace.workloads import FFN
+from interlace.sim.modes import make_megakernel_mode
+from interlace.workloads import FeedForward
 
 WORKLOADS = (("relu", 256), ("relu", 1024), ("relu", 4096), ("swiglu", 1024), ("gelu", 512), ("gelu", 2048))
 WIDTHS = (256, 128)
-ORDERS = (il.RowMajor(), *map(il.GroupedPanels, (2, 4, 8, 16)), il.Hilbert())
-MODE = ring_launch(192 << 10)
+ORDERS = (il.RowMajor(), *map(il.GroupedColumnMajor, (2, 4, 8, 16)), il.Hilbert())
+MODE = make_megakernel_mode(192 << 10)
 
 
 @dataclass(frozen=True)
@@ -48,27 +48,27 @@ class Contest:
 
 def in_width(graph: il.Graph, width: int) -> Setting:
     """Tiles of 128 tokens by so many weight rows; with a gate of 128, whose sums take as many registers."""
-    widths = {op.name: min(width, 128) if sums(op) == 2 else width for op in graph.ops}
+    widths = {op.name: min(width, 128) if count_weights(op) == 2 else width for op in graph.ops}
     tiles = {name: il.MatmulTile(128, n, 64, num_warps=8) for name, n in widths.items()}
     return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles.items()))
 
 
 def contest(row: str, m: int) -> Contest:
     """No two of the plans are alike."""
-    graph = FFN.of({"m": m}, True, row).graph(il.H200)
-    graphs = [retiled(graph, in_width(graph, width)) for width in WIDTHS]
+    graph = FeedForward.of({"m": m}, True, row).build_graph(il.H200)
+    graphs = [retile(graph, in_width(graph, width)) for width in WIDTHS]
     found = search(graphs, il.H200, MODE)
-    listed = [candidate.prediction.plan for candidate in (*found.ranking, found.plain)]
+    listed = [candidate.prediction.plan for candidate in (*found.ranking, found.baseline)]
     listed += [il.build(graph, il.Choices(132, order=order)) for graph in graphs for order in ORDERS]
     for candidate in found.ranking:
-        for undone in ({"split": il.Whole()}, {"policy": il.TileSync()}):
+        for undone in ({"split": il.WholeTiles()}, {"policy": il.TileSync()}):
             listed.append(il.build(candidate.graph, replace(candidate.choices, **undone)))
-    default = il.plan_graph(graph, il.H200, OneLaunchExecutor)
+    default = il.autoplan(graph, il.H200, MegakernelExecutor)
     listed.append(default)
-    unlike = {identity(plan): plan for plan in reversed(listed)}
+    unlike = {make_plan_key(plan): plan for plan in reversed(listed)}
     names = {key: _name(plan) for key, plan in unlike.items()}
-    marked = (found.best.prediction.plan, found.plain.prediction.plan, default)
-    return Contest({names[key]: plan for key, plan in unlike.items()}, *(names[identity(plan)] for plan in marked))
+    marked = (found.best.prediction.plan, found.baseline.prediction.plan, default)
+    return Contest({names[key]: plan for key, plan in unlike.items()}, *(names[make_plan_key(plan)] for plan in marked))
 
 
 def _name(plan: il.Plan) -> str:
@@ -76,13 +76,13 @@ def _name(plan: il.Plan) -> str:
     return f"{tile['BM']}x{tile['BN']}x{tile['BK']}, {plan.order}, {plan.policy}"
 
 
-def executor(plan: il.Plan) -> il.OneLaunchExecutor:
+def executor(plan: il.Plan) -> il.MegakernelExecutor:
     """Ready to run."""
-    return il.OneLaunchExecutor(plan, il.Options(dependent_launch=True))
+    return il.MegakernelExecutor(plan, il.RunOptions(dependent_launch=True))
 
 
 def _compile(plan: il.Plan) -> None:
-    executor(plan).launches()[0].compile()
+    executor(plan).build_launches()[0].compile()
 
 
 def main(path: str) -> None:
@@ -92,12 +92,12 @@ def main(path: str) -> None:
         list(pool.map(_compile, (plan for each in contests.values() for plan in each.plans.values())))
     rows = []
     for (row, m), task in contests.items():
-        problem = Problem(FFN.of({"m": m}, True, row), il.H200)
+        problem = BenchProblem(FeedForward.of({"m": m}, True, row), il.H200)
         executors = {name: executor(plan) for name, plan in task.plans.items()}
         for each in executors.values():
             problem.check(each)
-        calls = {name: problem.every(problem.run(each)) for name, each in executors.items()}
-        times = median_us(calls, 10, calls=problem.runs)
+        calls = {name: problem.make_rotation(problem.make_run(each)) for name, each in executors.items()}
+        times = time_medians(calls, 10, calls=problem.runs)
         predicted = {name: predict(plan, il.H200, MODE) for name, plan in task.plans.items()}
         best = min(times.values(), key=lambda t: t.median_us).median_us
         chosen, plain, default = (times[name].median_us for name in (task.chosen, task.plain, task.default))
@@ -119,7 +119,7 @@ def main(path: str) -> None:
     protocol = "CUDA graphs, plans of an FFN interleaved, median of 10 rounds, weights rotated past the L2, bf16"
     command = "python benchmarks/planner_choice.py benchmarks/results/planner-h200.json"
     figures = {"rows": rows, "worst_over_best": worst, "mean_plain_over_chosen": mean}
-    measures = {*launched(FFN.of({}, True).graph(il.H200)), "planner", "sim"}
+    measures = {*list_launch_sources(FeedForward.of({}, True).build_graph(il.H200)), "planner", "sim"}
     write_record(Path(path), command, protocol, sorted(measures), figures)
 
 

@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 from report import STEP_RECORDS
 from tables.ffn import times
 
-from interlace.core.files import write_whole
+from interlace.core.files import write_atomic
 from interlace.kernels.matmul import Activation
-from interlace.workloads import FFN
+from interlace.workloads import FeedForward
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -49,7 +49,7 @@ SERIES = {
 
 def title(name: str) -> str:
     """``4096-14336-4096, gated SiLU``."""
-    shape = FFN.of({}, True, name).shape
+    shape = FeedForward.of({}, True, name).shape
     return f"{shape.hidden}-{shape.ffn}-{shape.hidden}, {'gated ' if shape.gated else ''}{NAMES[shape.activation]}"
 
 
@@ -95,7 +95,7 @@ def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
     small: dict[str, Any] = {"ha": "center", "fontsize": 8}
     ticks: dict[int, int] = {}
     at = 0
-    for name in FFN.record:
+    for name in FeedForward.record:
         rows = [row for row in record["rows"] if row["preset"] == name]
         for x, row in enumerate(rows, at):
             ours, floor = row["layer"]["ratio"], speedup(row["layer"], row["floor_us"])
@@ -125,7 +125,7 @@ def _save(figure: Figure, axis: Axes, path: Path) -> None:
     with plt.rc_context({"svg.hashsalt": "interlace"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
-    write_whole(path, text.getvalue())
+    write_atomic(path, text.getvalue())
 
 
 def plot_over_floor(record: dict[str, Any], path: Path = OVER_FLOOR) -> None:

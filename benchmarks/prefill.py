@@ -17,23 +17,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from interlace.bench.record import kept_rows, write_record
-from interlace.bench.sources import launched
-from interlace.bench.timing import protocol, rounds_us
+from interlace.bench.record import read_matching_rows, write_record
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.core.errors import InterlaceError
-from interlace.deploy import Deployment, here
+from interlace.deploy import Deployment, current_device
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import PrefillAttention
 
 _REPEATS = 5
-PROTOCOL = f"CUDA graphs of several runs each, {protocol(_REPEATS)}, random inputs in bf16 rotated past twice the L2"
+PROTOCOL = (
+    f"CUDA graphs of several runs each, {describe_protocol(_REPEATS)}, random inputs in bf16 rotated past twice the L2"
+)
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (
-    OneLaunchExecutor,
+    MegakernelExecutor,
     CudaGraphExecutor,
     PdlExecutor,
     SemaphoreStreamsExecutor,
@@ -55,7 +57,7 @@ def rivals(torch: Any, work: PrefillAttention) -> dict[str, Callable[[dict[str, 
     def by(backend: Any) -> Callable[[dict[str, Any]], Any]:
         def run(tensors: dict[str, Any]) -> Any:
             with sdpa_kernel(backend):
-                return work.dense(torch, tensors)["out"]
+                return work.run_dense(torch, tensors)["out"]
 
         return run
 
@@ -85,8 +87,8 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
     """One case."""
     import torch
 
-    device = here()
-    graph = work.graph(device)
+    device = current_device()
+    graph = work.build_graph(device)
     random = torch.Generator("cuda").manual_seed(0)
 
     def drawn(name: str) -> Any:
@@ -95,11 +97,11 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
 
     names = [name for name in graph.inputs if name != "first"]
     nbytes = sum(graph.tensor(name).nbytes for name in (*names, "out"))
-    first = torch.from_numpy(work.inputs(0)["first"]).to("cuda", torch.int32)
+    first = torch.from_numpy(work.make_inputs(0)["first"]).to("cuda", torch.int32)
     sets = [{"first": first, **{n: drawn(n) for n in names}} for _ in range(1 + 2 * device.l2_bytes // nbytes)]
     outs = [torch.empty(graph.tensor("out").shape, dtype=torch.bfloat16, device="cuda") for _ in sets]
     runs = len(sets) * max(1, round(2e3 / (work.flops / device.flops_per_s(work.dtype) * 1e6) / len(sets)))
-    row: dict[str, Any] = {"workload": work.facts(), "flops": work.flops, "errors": {}, "left_out": {}}
+    row: dict[str, Any] = {"workload": work.to_data(), "flops": work.flops, "errors": {}, "left_out": {}}
     ways: dict[str, Callable[[], None]] = {}
 
     def every(run: Callable[[dict[str, Any], Any], Any]) -> Callable[[], None]:
@@ -121,7 +123,7 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
     for kind in EXECUTORS:
         try:
             deployment = Deployment(graph, device, kind)
-            executor = deployment.make(deployment.default)
+            executor = deployment.make_executor(deployment.default_setting)
 
             def run(t: dict[str, Any], out: Any, executor: DeviceExecutor = executor) -> None:
                 executor.run({**t, "out": out})
@@ -134,7 +136,7 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
             take(kind.name, run, result)
         except InterlaceError as problem:
             row["left_out"][kind.name] = str(problem)
-    row["times"] = {name: asdict(timing) for name, timing in rounds_us(ways, _REPEATS, runs).times.items()}
+    row["times"] = {name: asdict(timing) for name, timing in time_rounds(ways, _REPEATS, runs).times.items()}
     return row
 
 
@@ -144,8 +146,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90.0, help="start no case later than this")
     given = parser.parse_args()
     begin = time.perf_counter()
-    measures = launched(PrefillAttention.of({}, True).graph(here()))
-    rows = kept_rows(given.path, measures)
+    measures = list_launch_sources(PrefillAttention.of({}, True).build_graph(current_device()))
+    rows = read_matching_rows(given.path, measures)
     known = {(row["model"], row["batch"], row["tokens"]) for row in rows}
     for model, batch, tokens in CASES:
         if (model, batch, tokens) in known or time.perf_counter() - begin > given.seconds:

@@ -16,13 +16,13 @@ from typing import Any
 import uneven
 from uneven import REPEATS, Case, Rival, Way
 
-from interlace.bench.problem import Problem, Tensors
-from interlace.bench.timing import protocol
+from interlace.bench.problem import BenchProblem, Tensors
+from interlace.bench.timing import describe_protocol
 from interlace.workloads import RaggedAttention
 from interlace.workloads.ragged import Lengths
 
 PROTOCOL = (
-    f"CUDA graphs of many runs each, {protocol(REPEATS)}, random caches in bf16 "
+    f"CUDA graphs of many runs each, {describe_protocol(REPEATS)}, random caches in bf16 "
     "rotated past twice the L2, lengths drawn once; PyTorch turns queries and keys, appends to the caches and attends, "
     "FlexAttention under torch.compile with a block mask that is made ahead; bytes: of cached positions over the rate "
     "of memory"
@@ -42,27 +42,27 @@ CASES = [
 ]
 
 
-def work_of(problem: Problem) -> RaggedAttention:
+def work_of(problem: BenchProblem) -> RaggedAttention:
     assert isinstance(problem.workload, RaggedAttention)
     return problem.workload
 
 
-def copies(problem: Problem) -> list[Tensors]:
+def copies(problem: BenchProblem) -> list[Tensors]:
     """Caches to append to, each in memory of its own: what torch.compile mutates may not share any."""
     return [{name: cache.clone() for name, cache in weights.items()} for weights in problem.weights]
 
 
-def each(problem: Problem) -> Way:
+def each(problem: BenchProblem) -> Way:
     """A call for each sequence."""
-    return problem.pytorch
+    return problem.run_pytorch
 
 
-def padded(problem: Problem) -> Way:
+def padded(problem: BenchProblem) -> Way:
     """One call for all."""
-    return problem.others["padded"]
+    return problem.alternatives["padded"]
 
 
-def flex(problem: Problem) -> Way:
+def flex(problem: BenchProblem) -> Way:
     """FlexAttention, and what is before it, each under torch.compile."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -73,7 +73,7 @@ def flex(problem: Problem) -> Way:
         return kv <= last[b]
 
     mask = create_block_mask(there, work.batch, None, 1, work.capacity, device=last.device)
-    append = torch.compile(lambda t: work.appended(torch, t), dynamic=False)
+    append = torch.compile(lambda t: work.append_kv(torch, t), dynamic=False)
     attend = torch.compile(flex_attention, dynamic=False)
 
     def run(t: Tensors) -> Tensors:
@@ -83,7 +83,7 @@ def flex(problem: Problem) -> Way:
     return run
 
 
-def compiled(make: Callable[[Problem], Way]) -> Callable[[Problem], Way]:
+def compiled(make: Callable[[BenchProblem], Way]) -> Callable[[BenchProblem], Way]:
     """Under torch.compile."""
     import torch
 

@@ -20,8 +20,8 @@ from arguments import given
 from rich.console import Console
 from rich.table import Table
 
-from interlace.bench.sources import PACKAGE, SUFFIXES, files_of, hash_of
-from interlace.core.files import write_whole
+from interlace.bench.sources import PACKAGE, SUFFIXES, combine_hashes, list_files
+from interlace.core.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -53,7 +53,7 @@ def within(room: str, files: Mapping[str, str]) -> dict[str, str]:
 def commit_of(sources: Mapping[str, str]) -> str | None:
     """The newest commit at which all sources of a record are as they were; None if they were never committed so."""
     for commit in commits():
-        if all(hash_of(within(room, blobs(commit))) == found for room, found in sources.items()):
+        if all(combine_hashes(within(room, blobs(commit))) == found for room, found in sources.items()):
             return commit
     return None
 
@@ -61,7 +61,7 @@ def commit_of(sources: Mapping[str, str]) -> str | None:
 def changed(sources: Mapping[str, str], commit: str) -> list[str]:
     """Modules that are no longer the same code as at a commit."""
     then = {path: blob for room in sources for path, blob in within(room, blobs(commit)).items()}
-    today = {file.relative_to(PACKAGE).as_posix(): file.read_text() for room in sources for file in files_of(room)}
+    today = {file.relative_to(PACKAGE).as_posix(): file.read_text() for room in sources for file in list_files(room)}
     same = {p for p, text in today.items() if p in then and code(p, git("cat-file", "-p", then[p])) == code(p, text)}
     return sorted((set(then) | set(today)) - same)
 
@@ -85,7 +85,7 @@ def main() -> None:
         commit = record.get("commit") or commit_of(sources)
         if commit and "commit" not in record:
             head = {"commit": commit} | record
-            write_whole(path, json.dumps(head, indent=1) + "\n")
+            write_atomic(path, json.dumps(head, indent=1) + "\n")
         since = changed(sources, commit) if commit else ["measured before it was committed"]
         shown = ", ".join(since[:4]) + (f" and {len(since) - 4} more" if len(since) > 4 else "")
         table.add_row(path.name, record["date"], (commit or "")[:9], shown or ("-" if sources else "no code of ours"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from arguments import given
 from tables import ffn, launches, loops, modules, planner
 
-from interlace.core.files import write_whole
+from interlace.core.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -96,7 +96,7 @@ def pages() -> dict[Path, str]:
 def main() -> None:
     """Rewrite the blocks."""
     for path, text in pages().items():
-        write_whole(path, text)
+        write_atomic(path, text)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from arguments import given
 
 from interlace.core.dtypes import bf16
 from interlace.loops import library
-from interlace.loops.cuda.compiled import Compiled, compile_kernel
+from interlace.loops.cuda.compiled import CompiledKernel, compile_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, MemorySpace, ReduceOp
 from interlace.loops.ir.traverse import walk
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer
@@ -47,12 +47,12 @@ KERNELS = {
 }
 
 
-def forms(kernel: LoopKernel) -> Iterator[tuple[str, Compiled]]:
+def forms(kernel: LoopKernel) -> Iterator[tuple[str, CompiledKernel]]:
     """The kernel with every tile that it loads as a ring, by depth and form."""
-    loaded = [kernel.tensor(s.dst.tensor) for s in walk(kernel.body) if isinstance(s, Load)]
+    loaded = [kernel.find_tensor(s.dst.tensor) for s in walk(kernel.body) if isinstance(s, Load)]
     for stages in (1, 2, 3, 4):
         ringed = kernel
-        for tile in (t.name for t in loaded if t.memory is Memory.SHARED):
+        for tile in (t.name for t in loaded if t.memory is MemorySpace.SHARED):
             ringed = circular_buffer(ringed, tile, stages)
         yield f"{stages} stages", compile_kernel(ringed)
         yield f"{stages} stages, warp-specialised", compile_kernel(ringed, warp_specialised=True)
@@ -65,11 +65,11 @@ def wrong(name: str) -> Iterator[str]:
     kernel, sizes = KERNELS[name]
     types = {t.name: torch.bfloat16 if t.dtype == bf16 else torch.float32 for t in kernel.tensors}
     random, arrays = np.random.default_rng(0), {}
-    for t in (t for t in kernel.tensors if t.memory is Memory.GLOBAL):
+    for t in (t for t in kernel.tensors if t.memory is MemorySpace.GLOBAL):
         values = random.standard_normal([evaluate(n, sizes) for n in t.shape], np.float32)
-        arrays[t.name] = values * np.float32("nan") if t.written else values
+        arrays[t.name] = values * np.float32("nan") if t.is_written else values
     ((output, right),) = interpret(kernel, arrays, sizes).items()
-    bound = max(kernel.tensor(output).dtype.epsilon, 1e-5) * np.abs(right).max()
+    bound = max(kernel.find_tensor(output).dtype.epsilon, 1e-5) * np.abs(right).max()
     for form, compiled in forms(kernel):
         tensors = {n: torch.tensor(a, device="cuda").to(types[n]) for n, a in arrays.items()}
         compiled.run(tensors, sizes, torch.cuda.current_stream().cuda_stream)

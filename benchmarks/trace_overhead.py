@@ -13,7 +13,7 @@ from arguments import given
 
 import interlace as il
 from interlace.bench.record import write_record
-from interlace.bench.timing import median_us
+from interlace.bench.timing import time_medians
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.workloads import MODELS, ffn
 
@@ -40,19 +40,19 @@ def overhead(model: str, m: int) -> dict[str, float]:
     """Microseconds per run of the persistent executor without and with a trace."""
     shape = MODELS[model]
     graph = ffn(m, shape)
-    plan = il.plan_graph(graph, executor=PersistentTicketExecutor)
+    plan = il.autoplan(graph, executor=PersistentTicketExecutor)
     sets = [{name: random(*graph.tensor(name).shape) for name in graph.inputs} for _ in range(3)]
     out = torch.empty(m, shape.hidden, device="cuda", dtype=torch.bfloat16)
     functions: dict[str, Any] = {}
     for name, trace in (("without_us", False), ("with_us", True)):
-        executor = il.PersistentExecutor(plan, il.Options(trace=trace, dependent_launch=True))
+        executor = il.PersistentExecutor(plan, il.RunOptions(trace=trace, dependent_launch=True))
 
         def call(executor: il.PersistentExecutor = executor) -> None:
             for inputs in sets:
                 executor.run({**inputs, "out": out})
 
         functions[name] = call
-    return {name: t.median_us for name, t in median_us(functions, repeats=31, calls=3).items()}
+    return {name: t.median_us for name, t in time_medians(functions, repeats=31, calls=3).items()}
 
 
 def main(record: str | None = None) -> None:

@@ -22,11 +22,11 @@ from dram_traffic import Case, cases
 import interlace as il
 from interlace.bench.record import write_cpu_record
 from interlace.planner.predict import predict
-from interlace.sim.modes import ring_launch
+from interlace.sim.modes import make_megakernel_mode
 
 MEASURED = Path(__file__).resolve().parent / "results" / "traffic-h200.json"
 MEASURES = ("core/devices", "planner", "policies", "sim")
-MODE = ring_launch(192 << 10)
+MODE = make_megakernel_mode(192 << 10)
 FIGURES = "dram_read", "time"
 FITTED_TO = "grouped:2", "grouped:8", "grouped:16", "grouped:32"
 

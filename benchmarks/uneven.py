@@ -17,17 +17,17 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from interlace.bench.gpus import on_gpus, shares
-from interlace.bench.problem import Problem, Tensors
-from interlace.bench.record import kept_rows, write_record
-from interlace.bench.sources import launched
-from interlace.bench.timing import median_us, rounds_us
-from interlace.bench.turns import alone, autotune_alone
+from interlace.bench.gpus import count_processes, run_on_gpus
+from interlace.bench.problem import BenchProblem, Tensors
+from interlace.bench.record import read_matching_rows, write_record
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import time_medians, time_rounds
+from interlace.bench.turns import hold_gpu, lock_autotuning
 from interlace.core.errors import ResultError
-from interlace.deploy import here, overlaps, plan_graph
+from interlace.deploy import autoplan, can_overlap, current_device
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
-from interlace.megakernel.options import Options
+from interlace.executors.megakernel import MegakernelExecutor
+from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch
 from interlace.workloads import Workload
 
@@ -59,7 +59,7 @@ class Case:
         return ":".join(str(value) for _, value in self.key)
 
 
-def as_they_lie(problem: Problem) -> Sequence[Tensors]:
+def as_they_lie(problem: BenchProblem) -> Sequence[Tensors]:
     """The sets of weights."""
     return problem.weights
 
@@ -73,8 +73,8 @@ class Rival:
         weights: of the problem, as the way takes them; made once for all ways that name the same function.
     """
 
-    make: Callable[[Problem], Way]
-    weights: Callable[[Problem], Sequence[Tensors]] = as_they_lie
+    make: Callable[[BenchProblem], Way]
+    weights: Callable[[BenchProblem], Sequence[Tensors]] = as_they_lie
 
 
 def measured(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any] | str:
@@ -86,11 +86,11 @@ def measured(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any] | str:
 
 
 def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
-    device, work = here(), case.work
-    autotune_alone()
-    problem = Problem(work, device)
+    device, work = current_device(), case.work
+    lock_autotuning()
+    problem = BenchProblem(work, device)
     row: dict[str, Any] = dict(case.key)
-    row |= {"workload": work.facts(), "bytes_us": problem.bytes_us, "flops_us": problem.flops_us}
+    row |= {"workload": work.to_data(), "bytes_us": problem.bytes_us, "flops_us": problem.flops_us}
     row |= {"pytorch_relative_error": problem.pytorch_error, "ways": {}, "left_out": {}}
     ways: dict[str, Callable[[], None]] = {}
     found: dict[str, Any] = row["ways"]
@@ -98,43 +98,43 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
     def tried(name: str, make: Callable[[], tuple[float, Callable[[], None]]]) -> None:
         try:
             error, way = make()
-            median_us({name: way}, 1)  # what cannot be captured may not end what can
+            time_medians({name: way}, 1)  # what cannot be captured may not end what can
         except Exception as error:  # noqa: BLE001  whatever it is, the others go on
             row["left_out"][name] = _told(error)
             return
         ways[name], found[name] = way, {"relative_error": error}
 
     def executor(kind: type[Any], **given: Any) -> tuple[float, Callable[[], None]]:
-        plan = plan_graph(work.graph(device), device, kind, **given)
-        made = kind(plan, Options(dependent_launch=overlaps(kind, plan, device)))
+        plan = autoplan(work.build_graph(device), device, kind, **given)
+        made = kind(plan, RunOptions(dependent_launch=can_overlap(kind, plan, device)))
         for launch in made.launches({**problem.rest, **problem.weights[0], **problem.outputs}):
             launch.compile()
-        return problem.check(made), problem.every(problem.run(made))
+        return problem.check(made), problem.make_rotation(problem.make_run(made))
 
     @cache
-    def lying(weights: Callable[[Problem], Sequence[Tensors]]) -> Sequence[Tensors]:
-        with alone():
+    def lying(weights: Callable[[BenchProblem], Sequence[Tensors]]) -> Sequence[Tensors]:
+        with hold_gpu():
             return weights(problem)
 
     def rival(of: Rival) -> tuple[float, Callable[[], None]]:
         way, weights = of.make(problem), lying(of.weights)
-        problem.once(way, weights)  # compiles
-        return _checked(problem, way, weights), problem.every(way, weights)
+        problem.run_once(way, weights)  # compiles
+        return _checked(problem, way, weights), problem.make_rotation(way, weights)
 
     for name, of in rivals.items():
         tried(name, partial(rival, of))
     tried(TRITON, partial(executor, CudaGraphExecutor))
     for dispatch in DISPATCHES:
-        tried(dispatch.value, partial(executor, OneLaunchExecutor, dispatch=dispatch))
-    for name, timing in rounds_us(ways, REPEATS, problem.runs).times.items():
+        tried(dispatch.value, partial(executor, MegakernelExecutor, dispatch=dispatch))
+    for name, timing in time_rounds(ways, REPEATS, problem.runs).times.items():
         found[name] |= asdict(timing)
     return row
 
 
-def _checked(problem: Problem, way: Way, weights: Sequence[Tensors]) -> float:
+def _checked(problem: BenchProblem, way: Way, weights: Sequence[Tensors]) -> float:
     """The relative error of a way on the first set of weights."""
-    with alone():
-        error = problem.error(way({**problem.rest, **weights[0]}))
+    with hold_gpu():
+        error = problem.compute_error(way({**problem.rest, **weights[0]}))
     if not error <= _MOST_ERROR * problem.pytorch_error:
         raise ResultError(f"it is wrong: relative error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
     return error
@@ -171,8 +171,10 @@ def main(
         parser.error(f"there are no cases {', '.join(unknown)}; there are {', '.join(case.name for case in cases)}")
     begin = time.monotonic()
     place = {case.key: n for n, case in enumerate(cases)}
-    measures = sorted({*also, *(room for case in cases for room in launched(case.work.graph(here())))})
-    rows = {_key(row, cases): row for row in kept_rows(given.path, measures)}
+    measures = sorted(
+        {*also, *(room for case in cases for room in list_launch_sources(case.work.build_graph(current_device())))}
+    )
+    rows = {_key(row, cases): row for row in read_matching_rows(given.path, measures)}
     left = [case for case in asked if not given.update or case.key not in rows]
     left.sort(key=lambda case: -case.work.flops)  # what takes longest first
     command = f"python benchmarks/{given.path.stem.partition('-')[0]}.py benchmarks/results/{given.path.name}"
@@ -180,8 +182,8 @@ def main(
     def in_time() -> Iterator[Case]:
         return takewhile(lambda _: time.monotonic() - begin < given.seconds, left)
 
-    share = min(shares(given.gpus, cpus=_CPUS), max(1, -(-len(left) // given.gpus)), _fitting(cases))
-    for case, row in on_gpus(function, in_time(), given.gpus, share):
+    share = min(count_processes(given.gpus, cpus=_CPUS), max(1, -(-len(left) // given.gpus)), _fitting(cases))
+    for case, row in run_on_gpus(function, in_time(), given.gpus, share):
         print(f"[{time.monotonic() - begin:5.1f} s] {case.name}", flush=True)
         if isinstance(row, str):
             print(f"  FAIL: {row}", flush=True)
@@ -200,7 +202,7 @@ def _fitting(cases: Sequence[Case]) -> int:
     """How many of the largest cases fit the memory of a GPU at once, beside what one of them needs for a while."""
     import torch
 
-    graphs = [(case.work.graph(here()), case.work.weights) for case in cases]
+    graphs = [(case.work.build_graph(current_device()), case.work.weights) for case in cases]
     largest = max(sum(graph.tensor(name).nbytes for name in weights) for graph, weights in graphs)
     memory: int = torch.cuda.get_device_properties(0).total_memory
     return max(1, memory // (_COPIES * largest) - 1)

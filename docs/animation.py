@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from xml.sax.saxutils import quoteattr
 
-from interlace.studio.game import Options, Position, named_path, play
+from interlace.studio.game import GameOptions, GamePosition, find_named_path, play
 
 STEP_S, HOLD = 0.6, 5  # seconds of a step; steps that the end stays
 CELL, SIDE, GAP, TOP = 46, 34, 40, 50
@@ -20,14 +20,14 @@ HIT, LOAD, HELD, LINE, OPEN, TEXT, PALE = "#0072b2", "#d55e00", "#d5e7f5", "#c3c
 
 def animated(names: Sequence[str] = ("row", "serpentine")) -> str:
     """The picture of some orders of the game that the studio opens with, side by side, as SVG."""
-    options = Options()
+    options = GameOptions()
     grid = options.grid
     steps = grid.tiles + 1
     width = SIDE + grid.columns * CELL
     total = (steps + HOLD) * STEP_S
     parts, loads = [], []
     for number, name in enumerate(names):
-        path = named_path(grid, name)
+        path = find_named_path(grid, name)
         positions = [play(options, path[:at]) for at in range(steps)]
         loads.append(positions[-1].loads)
         inner = _board(options, [grid.columns * v.row + v.column for v in path], positions, total)
@@ -46,7 +46,7 @@ def animated(names: Sequence[str] = ("row", "serpentine")) -> str:
     )
 
 
-def _board(options: Options, order: Sequence[int], positions: Sequence[Position], total: float) -> str:
+def _board(options: GameOptions, order: Sequence[int], positions: Sequence[GamePosition], total: float) -> str:
     """Tiles by their loads, panels by whether the cache holds them, and the counters."""
     grid, made = options.grid, []
 
@@ -84,11 +84,11 @@ def _board(options: Options, order: Sequence[int], positions: Sequence[Position]
     return "".join(made)
 
 
-def _panel(position: Position, panel: int) -> str:
+def _panel(position: GamePosition, panel: int) -> str:
     loaded = {at: loads for at, _, loads in position.last}
     if panel in loaded:
         return LOAD if loaded[panel] else HIT
-    return HELD if any(held.panel == panel for held in position.held) else OPEN
+    return HELD if any(held.panel == panel for held in position.cached) else OPEN
 
 
 def _changing(attribute: str, states: Sequence[str], total: float) -> str:

@@ -12,12 +12,12 @@ from animation import animated
 from playwright.sync_api import Page, sync_playwright
 
 import interlace as il
-from interlace.cli.trace import arrows
+from interlace.cli.trace import find_arrows
 from interlace.planner.predict import predict
-from interlace.studio.answers import View
+from interlace.studio.answers import StudioView
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
-from interlace.studio.server import listen, made
+from interlace.studio.server import build_server, listen
 from interlace.studio.timeline import Timeline, TimelineView
 from interlace.trace.perfetto import to_perfetto
 
@@ -88,7 +88,7 @@ def timeline(plan: il.Plan) -> TimelineView:
     """What a plan's trace is predicted to be."""
     trace = predict(plan, il.H200).trace
     grids = [op.grid for op in plan.graph.ops]
-    data = to_perfetto(trace, grids=grids, arrows=arrows(plan, trace), name="predicted, NVIDIA H200")
+    data = to_perfetto(trace, grids=grids, arrows=find_arrows(plan, trace), name="predicted, NVIDIA H200")
     return TimelineView((Timeline.read(json.dumps(data)),))
 
 
@@ -109,10 +109,10 @@ def main() -> None:
         take(HERE / f"{name}.png", path, act, view)
 
 
-def take(out: Path, path: str, act: Callable[[Page], None], view: View | None) -> None:
+def take(out: Path, path: str, act: Callable[[Page], None], view: StudioView | None) -> None:
     """Picture of a page of the studio, after something was done on it."""
     with listen(0) as listening, sync_playwright() as playwright:
-        server = made(listening, view)
+        server = build_server(listening, view)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

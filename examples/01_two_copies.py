@@ -42,11 +42,11 @@ def main() -> None:
     dependencies = il.Dependencies(graph)
     (link,) = dependencies.links
     first, second = graph.ops
-    needed = dependencies.of_tiles(link)[7]  # tile number 7 is the last one, (1, 3)
-    region = graph.region(second, link.target, tile=7, k_lo=0, k_hi=1)
-    print(f"\n{second.tile_name(7)} reads {region} and so depends ({link.hazard.name}) on")
+    needed = dependencies.find_tile_producers(link)[7]  # tile number 7 is the last one, (1, 3)
+    region = graph.compute_region(second, link.target, tile=7, k_lo=0, k_hi=1)
+    print(f"\n{second.format_tile(7)} reads {region} and so depends ({link.hazard.name}) on")
     for tile in needed:
-        print(f"  {first.tile_name(tile)}")
+        print(f"  {first.format_tile(tile)}")
     assert needed.tolist() == [5, 7]
 
     choices = il.Choices(workers=4, policy=il.TileSync())
@@ -55,12 +55,12 @@ def main() -> None:
     row = plan.waits.ptr[last]
     w = plan.waits
     print(f"\nplan: {len(plan.items)} items, {plan.semaphores} semaphores, {len(w)} waits")
-    print(f"{plan.item_name(last)} waits for {w.count[row]} semaphores from {w.first[row]}", end=" ")
+    print(f"{plan.format_item(last)} waits for {w.count[row]} semaphores from {w.first[row]}", end=" ")
     print(f"in steps of {w.stride[row]}, until each has {w.threshold[row]} post")
 
     proof = il.verify(plan)
     print(f"proof: {proof.edges} dependencies enforced, {proof.edges_by_wait} of them by waits")
-    assert proof.edges == proof.edges_by_wait == dependencies.edge_count() == 16
+    assert proof.edges == proof.edges_by_wait == dependencies.count_edges() == 16
 
     print("\nwithout that wait:")
     try:

@@ -24,7 +24,7 @@ POLICIES = (
 ORDERS = (
     (il.RowMajor(), il.OpAfterOp()),
     (il.ColumnMajor(), il.OpAfterOp()),
-    (il.Serpentine(), il.Panels(2)),
+    (il.Serpentine(), il.RowPanels(2)),
 )
 
 

@@ -89,7 +89,7 @@ BLUR = il.Kernel(
 def scale(name: str, x: il.Tensor, gain: il.Tensor, y: il.Tensor, bm: int, bn: int) -> il.Op:
     (m, n), (i, j) = x.shape, il.axes(2)
     spans = (i.block(bm), j.block(bn))
-    return SCALE.op(
+    return SCALE.make_op(
         name,
         grid=(-(-m // bm), -(-n // bn)),
         reads={"x": (x, spans), "gain": (gain, (i.block(bm),))},
@@ -104,7 +104,7 @@ def blur(name: str, y: il.Tensor, z: il.Tensor, bm: int, bn: int, halo: bool = T
     above = il.Span(i * bm - 1, i * bm)
     below = il.Span(i * bm + bm, i * bm + (bm + 1))
     edges = {"above": (y, (above, columns)), "below": (y, (below, columns))}
-    return BLUR.op(
+    return BLUR.make_op(
         name,
         grid=(-(-m // bm), -(-n // bn)),
         reads={"y": (y, (i.block(bm), columns)), **(edges if halo else {})},
@@ -128,7 +128,7 @@ def main() -> None:
     dependencies = il.Dependencies(graph)
     needs = [set() for _ in range(graph.op("blur").tiles)]
     for link in dependencies.links:
-        tiles = dependencies.of_tiles(link)
+        tiles = dependencies.find_tile_producers(link)
         for tile, needed in enumerate(needs):
             needed.update(tiles[tile].tolist())
     print(f"\ntiles of scale that a tile of blur needs: {sorted({len(needed) for needed in needs})}")
@@ -144,7 +144,7 @@ def main() -> None:
     else:
         raise AssertionError("an undeclared read went unseen")
 
-    plan = il.build(graph, il.Choices(workers, policy=il.RowSync(), interleaving=il.Panels(2)))
+    plan = il.build(graph, il.Choices(workers, policy=il.RowSync(), interleaving=il.RowPanels(2)))
     again = il.read_plan(plan.to_json(), [SCALE, BLUR])
     assert again == plan
     try:
@@ -161,7 +161,7 @@ def main() -> None:
     gold = (scaled[:-2] + 2 * scaled[1:-1] + scaled[2:]) / 4
 
     print(f"\non {DEVICE or 'the base install, without torch and triton'}, largest error:")
-    choices = il.Choices(workers, policy=il.RowSync(), interleaving=il.Panels(2))
+    choices = il.Choices(workers, policy=il.RowSync(), interleaving=il.RowPanels(2))
     for name, executor in executors(DEVICE, graph, choices):
         error = float(np.abs(run(executor, {"x": x, "gain": gain})["z"] - gold).max())
         print(f"  {name:32}{error:.1e}")

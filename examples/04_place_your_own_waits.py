@@ -6,7 +6,7 @@
     z[r]    = max(y[r, :]) + bias[r]
 
 The plan says which tile runs where in the launch, what it waits for and what it posts; the kernels say when:
-``device.tile`` tells a program its tile, ``device.wait`` stands before the first load that depends on another
+``device.load_tile`` tells a program its tile, ``device.wait`` stands before the first load that depends on another
 kernel, ``device.post`` behind the last store. Loads that depend on nothing may come before the wait.
 """
 
@@ -29,7 +29,7 @@ if DEVICE is not None:
 
     @triton.jit
     def prefix_sums(sync, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, FORGET: tl.constexpr):
-        tile = device.tile(sync)
+        tile = device.load_tile(sync)
         row = tile.i * BM + tl.arange(0, BM)[:, None]
         column = tl.arange(0, BN)[None, :]
         inside = (row < M) & (column < N)
@@ -41,7 +41,7 @@ if DEVICE is not None:
 
     @triton.jit
     def largest(sync, y, bias, z, M, N, BM: tl.constexpr, BN: tl.constexpr):
-        tile = device.tile(sync)
+        tile = device.load_tile(sync)
         row = tile.i * BM + tl.arange(0, BM)
         column = tl.arange(0, BN)[None, :]
         inside = (row[:, None] < M) & (column < N)
@@ -65,13 +65,13 @@ def make_graph(m: int, n: int, bm_first: int, bm_second: int) -> il.Graph:
     x, y = (il.Tensor(name, (m, n), il.fp32) for name in "xy")
     bias, z = (il.Tensor(name, (m,), il.fp32) for name in ("bias", "z"))
     (i,) = il.axes(1)
-    first = il.Kernel("prefix-sums", il.Reference(prefix_sums_reference)).op(
+    first = il.Kernel("prefix-sums", il.Reference(prefix_sums_reference)).make_op(
         "prefix sums",
         grid=(-(-m // bm_first),),
         reads={"x": (x, (i.block(bm_first), il.ALL))},
         writes={"y": (y, (i.block(bm_first), il.ALL))},
     )
-    second = il.Kernel("largest", il.Reference(largest_reference)).op(
+    second = il.Kernel("largest", il.Reference(largest_reference)).make_op(
         "largest",
         grid=(-(-m // bm_second),),
         reads={"y": (y, (i.block(bm_second), il.ALL)), "bias": (bias, (i.block(bm_second),))},
@@ -99,14 +99,14 @@ def main() -> None:
         print("the kernels themselves need torch and triton")
         return
 
-    executor = il.SemaphoreStreamsExecutor(proof, il.Options(DEVICE, timeout_s=0.2))
+    executor = il.SemaphoreStreamsExecutor(proof, il.RunOptions(DEVICE, timeout_s=0.2))
     on = torch.device(DEVICE)
     tx, tbias = torch.from_numpy(x).to(on), torch.from_numpy(bias).to(on)
     y, z = torch.empty(m, n, device=on), torch.empty(m, device=on)
     bn = triton.next_power_of_2(n)
 
     def run_once(forget: bool = False) -> None:
-        with executor.stages() as stages:
+        with executor.open_stages() as stages:
             with stages["prefix sums"] as stage:
                 prefix_sums[stage.grid](stage.sync, tx, y, m, n, bm_first, bn, forget)
             with stages["largest"] as stage:

@@ -32,7 +32,7 @@ def make_scale() -> loops.LoopKernel:
         k.load(tile, x.at(b * ROWS, c * COLUMNS))
         k.load(factors, gain.at(c * COLUMNS), loops.Copy.PLAIN)
         k.assign(y.at(b * ROWS, c * COLUMNS), tile * factors)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def make_row_sum() -> loops.LoopKernel:
@@ -47,7 +47,7 @@ def make_row_sum() -> loops.LoopKernel:
             k.load(tile, x.at(b * ROWS, c * COLUMNS))
             k.reduce(total, loops.ReduceOp.SUM, tile, axes=(1,), shape=(ROWS, COLUMNS))
         k.store(y.at(b * ROWS), total)
-    return k.kernel()
+    return k.build_kernel()
 
 
 # What `interlace pipeline` looks for in a file.

@@ -31,7 +31,7 @@ def make_kernel() -> loops.LoopKernel:
             k.load(b_tile, b.at(j * N, s * K))
             k.matmul(total, a_tile, b_tile)
         k.store(c.at(i * M, j * N), total)
-    return k.kernel()
+    return k.build_kernel()
 
 
 # What `interlace pipeline` looks for in a file.

@@ -41,12 +41,12 @@ def reference(_, regions, params):
     return {"y": regions["gain"] * x / np.sqrt((x**2).mean(axis=1, keepdims=True) + params["eps"])}
 
 
-NORM = il.Kernel("norm", il.Reference(reference), walk=il.TextBody(TEXT, "norm_rows", constants=("BM",)))
+NORM = il.Kernel("norm", il.Reference(reference), megakernel=il.CudaBody(TEXT, "norm_rows", constants=("BM",)))
 
 
 def norm(name: str, x: il.Tensor, gain: il.Tensor, y: il.Tensor, bm: int = 8, kernel: il.Kernel = NORM) -> il.Op:
     (m, n), (i,) = x.shape, il.axes(1)
-    return kernel.op(
+    return kernel.make_op(
         name,
         grid=(-(-m // bm),),
         reads={"x": (x, (i.block(bm), il.ALL)), "gain": (gain, (il.ALL,))},
@@ -65,11 +65,11 @@ def make_graph(m: int, n: int, kernel: il.Kernel = NORM) -> il.Graph:
 
 def compiled(graph: il.Graph, choices: il.Choices) -> None:
     """Compile for a Hopper GPU that need not be here."""
-    launch = il.OneLaunchExecutor(il.build(graph, choices), il.Options("meta"))
+    launch = il.MegakernelExecutor(il.build(graph, choices), il.RunOptions("meta"))
     print(f"one launch of {[op.kernel for op in graph.ops]}: {launch.binary.resources.spill_bytes} bytes spilled")
-    wrong = replace(NORM, walk=replace(NORM.walk, text=TEXT.replace("lane; n", "lanes; n", 1)))
+    wrong = replace(NORM, megakernel=replace(NORM.megakernel, source=TEXT.replace("lane; n", "lanes; n", 1)))
     try:
-        il.OneLaunchExecutor(il.build(make_graph(128, 256, wrong), choices), il.Options("meta")).binary  # noqa: B018
+        il.MegakernelExecutor(il.build(make_graph(128, 256, wrong), choices), il.RunOptions("meta")).binary  # noqa: B018
     except CompileError as error:
         told = next(line for line in str(error).splitlines() if "norm.cu(" in line)
         print(f"a mistake in the text, CompileError: {told}")
@@ -79,12 +79,12 @@ def compiled(graph: il.Graph, choices: il.Choices) -> None:
 
 def run(graph: il.Graph, choices: il.Choices, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:
     """On the Hopper GPU that is here."""
-    executor = il.OneLaunchExecutor(il.build(graph, choices))
+    executor = il.MegakernelExecutor(il.build(graph, choices))
     import torch  # which is there, if that went well
 
     tensors = {t.name: torch.from_numpy(inputs[t.name]).cuda() for t in map(graph.tensor, graph.inputs)}
     tensors = {name: t if name == "gain" else t.bfloat16() for name, t in tensors.items()}
-    tensors["out"] = executor.empty("out").fill_(float("nan"))
+    tensors["out"] = executor.allocate_tensor("out").fill_(float("nan"))
     executor.run(tensors)
     executor.synchronize()
     error = error_of(tensors["out"].double().cpu().numpy(), gold)

@@ -27,14 +27,15 @@ def packaged() -> Path | None:
 
 
 def from_file(path: Path, prompt: str) -> None:
-    from interlace.nn import Decoder
     from interlace.workloads.tokenizer import open_tokenizer
     from interlace.workloads.trained import open_model
+
+    from interlace.nn import Decoder
 
     model = open_model(path)
     tokenizer = open_tokenizer(path, model.gguf)
     ids = tokenizer.encode(prompt)
-    decoder = Decoder.from_file(model, capacity=len(ids) + NEW_TOKENS)
+    decoder = Decoder.from_pretrained(model, max_seq_len=len(ids) + NEW_TOKENS)
     print(decoder.explain())
     tokens = (piece.token for piece in decoder.stream(ids, NEW_TOKENS))
     for text in tokenizer.pieces(tokens):
@@ -44,16 +45,16 @@ def from_file(path: Path, prompt: str) -> None:
 
 def from_nothing() -> None:
     import torch
+    from interlace.workloads.weights import wanted
 
     from interlace.nn import Decoder
-    from interlace.nn.decoder.weights import rope_table
+    from interlace.nn.decoder.weights import build_rope_table
     from interlace.workloads import LlamaShape
-    from interlace.workloads.weights import wanted
 
     shape = LlamaShape(layers=2, hidden=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocabulary=256, tied=True)
     torch.manual_seed(0)
     weights = {name: 0.2 * torch.randn(extents) for name, extents in wanted(shape).items()}
-    rope = rope_table(10000.0 ** (-torch.arange(0, 16, 2) / 16), capacity=48)
+    rope = build_rope_table(10000.0 ** (-torch.arange(0, 16, 2) / 16), capacity=48)
     decoder = Decoder.from_weights(shape, weights, rope, batch=2)
     print(decoder.explain())
 
@@ -64,12 +65,12 @@ def from_nothing() -> None:
     print("each as if alone:", decoder.generate(prompts, 6) == alone)
 
     # What a server does: sequences join and leave between steps.
-    first = decoder.join(prompts[0])
+    first = decoder.add(prompts[0])
     decoder.step()
-    second = decoder.join(prompts[1])
+    second = decoder.add(prompts[1])
     decoder.step()
-    decoder.leave(first)
-    print(f"slot {second} holds {decoder.lengths[second]} tokens, {decoder.batch - len(decoder.taken)} is free")
+    decoder.abort(first)
+    print(f"slot {second} holds {decoder.lengths[second]} tokens, {decoder.batch - len(decoder.active_slots)} is free")
 
 
 def main() -> None:

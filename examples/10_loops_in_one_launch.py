@@ -46,13 +46,13 @@ def make_gate() -> loops.LoopKernel:
         k.load(h_tile, h.at(b * ROWS, c * COLUMNS))
         k.load(gate_tile, gate.at(b * ROWS, c * COLUMNS))
         k.assign(g.at(b * ROWS, c * COLUMNS), h_tile / (1 + loops.exp(-h_tile)) * gate_tile)
-    return k.kernel()
+    return k.build_kernel()
 
 
 SCALE = il.Kernel(
     "scale",
     il.Reference(lambda _, regions, params: {"y": regions["g"] / np.abs(regions["g"]).max(axis=1, keepdims=True)}),
-    walk=il.TextBody(TEXT, "scale_rows", constants=("BM",)),
+    megakernel=il.CudaBody(TEXT, "scale_rows", constants=("BM",)),
 )
 
 
@@ -64,23 +64,23 @@ def make_graph(m: int, n: int) -> il.Graph:
     ops = (
         il.matmul("product", x, weight, h, tile=il.MatmulTile(64, 64, 64)),
         loops.as_op("gate", make_gate(), {"h": h, "gate": gate, "g": g}),
-        SCALE.op("scale", (-(-m // 8),), {"g": (g, block)}, {"y": (y, block)}, params=params),
+        SCALE.make_op("scale", (-(-m // 8),), {"g": (g, block)}, {"y": (y, block)}, params=params),
     )
     return il.Graph("gated", (x, weight, h, gate, g, y), ops, ("x", "weight", "gate"), ("y",))
 
 
 def print_roles() -> None:
     """What each role of the launch does of the loops, where ``h`` is another op's and ``gate`` is not."""
-    print(loops.print_kernel(loops.share_ring(make_gate(), ahead=("gate",))))
+    print(loops.print_kernel(loops.share_ring(make_gate(), pre_wait=("gate",))))
 
 
 def run(graph: il.Graph, choices: il.Choices, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:
     """On the Hopper GPU that is here."""
-    executor = il.OneLaunchExecutor(il.build(graph, choices))
+    executor = il.MegakernelExecutor(il.build(graph, choices))
     import torch  # which is there, if that went well
 
     tensors = {name: torch.from_numpy(value).cuda().bfloat16() for name, value in inputs.items()}
-    tensors["y"] = executor.empty("y").fill_(float("nan"))
+    tensors["y"] = executor.allocate_tensor("y").fill_(float("nan"))
     executor.run(tensors)
     executor.synchronize()
     error = error_of(tensors["y"].double().cpu().numpy(), gold)
@@ -112,7 +112,7 @@ def main() -> None:
     assert error < 1e-2  # loops round what they leave in bf16
 
     try:
-        launch = il.OneLaunchExecutor(proof, il.Options("meta"))
+        launch = il.MegakernelExecutor(proof, il.RunOptions("meta"))
         print(f"one launch of {[op.name for op in graph.ops]}: {launch.binary.resources.spill_bytes} bytes spilled")
     except NoDeviceError as error:
         print(f"not compiled here: {error}")

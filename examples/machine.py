@@ -36,7 +36,7 @@ def executors(device: str | None, graph: il.Graph, choices: il.Choices) -> Itera
     yield "reference, random interleaving", il.ReferenceExecutor(plan, seed=0)
     if device is None:
         return
-    options = il.Options(device)
+    options = il.RunOptions(device)
     yield "serial", il.SerialExecutor(plan, options)
     yield "cuda_graph", il.CudaGraphExecutor(plan, options)
     yield "pdl", il.PdlExecutor(plan, options)

@@ -13,7 +13,7 @@ import interlace as il
 from interlace.core.errors import HangError
 from interlace.executors.device import DeviceExecutor
 from interlace.kernels.abi import ITEM
-from interlace.planner.settings import choices, retiled
+from interlace.planner.settings import derive_choices, retile
 
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32}
 GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
@@ -123,9 +123,9 @@ def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
 
 def by_default(graph: il.Graph, workers: int = 132) -> il.Plan:
     """As the one launch tiles it by default, under tickets."""
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
-    tiled = retiled(graph, setting)
-    return il.build(tiled, choices(tiled, setting, workers))
+    setting = il.MegakernelExecutor.select_default(graph, il.H200)
+    tiled = retile(graph, setting)
+    return il.build(tiled, derive_choices(tiled, setting, workers))
 
 
 def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:
@@ -141,7 +141,7 @@ def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
 def strike_posts(run: DeviceExecutor, items: Iterable[int]) -> None:
     """Let items run without posting, until the executor's next reset."""
     for row in np.flatnonzero(np.isin(run._table.items["number"], [*items])).tolist():
-        run._items[row * ITEM.columns + ITEM.column("post")] = -1
+        run._items[row * ITEM.columns + ITEM.get_column("post")] = -1
 
 
 def check_missing_posts(run: DeviceExecutor, tensors: Tensors, items: Iterable[int], match: str) -> None:

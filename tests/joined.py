@@ -27,7 +27,7 @@ def gelu_of_rows(width: int = 64) -> loops.LoopKernel:
         k.load(tile, x.at(b * 8, c * width))
         k.load(other, z.at(b * 8, c * width), loops.Copy.PLAIN)
         k.assign(y.at(b * 8, c * width), tile / (1 + loops.exp(-1.702 * tile)) + other)
-    return marked(k.kernel(), tile=2)
+    return marked(k.build_kernel(), tile=2)
 
 
 def head_and_tail(whole: int = 64) -> loops.LoopKernel:
@@ -45,7 +45,7 @@ def head_and_tail(whole: int = 64) -> loops.LoopKernel:
         k.load(rest, x.at(b, n // whole * whole), loops.Copy.PLAIN)
         k.reduce(total, loops.ReduceOp.SUM, rest, axes=(1,), shape=(1, whole))
         k.store(y.at(b), total)
-    return marked(k.kernel(), tile=3)
+    return marked(k.build_kernel(), tile=3)
 
 
 def chain(m: int, tile: il.MatmulTile) -> il.Graph:
@@ -92,9 +92,9 @@ def side_by_side(kernels: Mapping[str, tuple[loops.LoopKernel, Mapping[str, tupl
     for name, (kernel, shapes) in kernels.items():
         mine = {}
         for arg, shape in shapes.items():
-            declared = kernel.tensor(arg)
+            declared = kernel.find_tensor(arg)
             mine[arg] = il.Tensor(f"{name}.{arg}", shape, declared.dtype)
-            (outputs if declared.written else inputs).append(mine[arg].name)
+            (outputs if declared.is_written else inputs).append(mine[arg].name)
         tensors += mine.values()
         ops.append(loops.as_op(name, kernel, mine))
     return il.Graph("side by side", tuple(tensors), tuple(ops), tuple(inputs), tuple(outputs))

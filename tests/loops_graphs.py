@@ -87,7 +87,7 @@ def beside_a_product(stages: int = 3) -> LoopKernel:
             k.reduce(total, ReduceOp.SUM, tiles["d"], axes=(1,), shape=(128, 64))
         k.store(c.at(i * 128, 0), acc)
         k.store(y.at(i * 128), total)
-    kernel = k.kernel()
+    kernel = k.build_kernel()
     for tile in ("a_s", "b_s", "d_s"):
         kernel = circular_buffer(kernel, tile, stages)
     return kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import interlace as il
-from interlace.kernels.matmul.tilings import sums
+from interlace.kernels.matmul.tilings import count_weights
 from interlace.policies.setting import OpSetting, Setting
 
 
@@ -33,7 +33,7 @@ class Ring:
         return Setting(tuple((op.name, self._op(op, parts)) for op, parts in zip(graph.ops, self.parts, strict=True)))
 
     def _op(self, op: il.Op, parts: int) -> OpSetting:
-        halved = sums(op) == 2
+        halved = count_weights(op) == 2
         n, k = (self.n, self.k // 2) if halved and self.k > 64 else (self.n // (1 + halved), self.k)
         tile = il.MatmulTile(self.m, n, k, num_warps=4 * self.warpgroups, swap_ab=self.swap_ab)
         return OpSetting(tile.params, parts, self.split_tail, self.group)

@@ -15,10 +15,10 @@ JSON = "application/json"
 @contextmanager
 def running(view: Any = None) -> Iterator[int]:
     """Its port, while it runs, with a plan to look at or without."""
-    from interlace.studio.server import listen, made
+    from interlace.studio.server import build_server, listen
 
     with listen(0) as listening:
-        server = made(listening, view)
+        server = build_server(listening, view)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -46,8 +46,8 @@ def _finish(_: object, regions: Mapping[str, np.ndarray], params: Mapping[str, f
 NORM = il.Kernel(
     "rms norm",
     il.Reference(_finish),
-    walk=il.TextBody(
-        GUARD + NORM_TEXT, "norm_rows", constants=("BM",), optional=("weight",), scratch_bytes=lambda op: 64
+    megakernel=il.CudaBody(
+        GUARD + NORM_TEXT, "norm_rows", constants=("BM",), optional_args=("weight",), scratch_bytes=lambda op: 64
     ),
 )
 
@@ -55,7 +55,7 @@ NORM = il.Kernel(
 def norm(name: str, x: il.Tensor, y: il.Tensor, weight: il.Tensor | None = None, bm: int = 8) -> il.Op:
     """Rows of x (M, N) over their root mean square, times a weight (N,) of any dtype."""
     (m, n), (i,) = x.shape, il.axes(1)
-    return NORM.op(
+    return NORM.make_op(
         name,
         (-(-m // bm),),
         {"x": (x, (i.block(bm), il.ALL)), **({} if weight is None else {"weight": (weight, (il.ALL,))})},

@@ -8,7 +8,7 @@ from typing import Any
 from interlace.executors import EXECUTORS
 from interlace.kernels.bodies import BodyKind
 from interlace.plan.orderings import Ordering
-from interlace.workloads import FFN
+from interlace.workloads import FeedForward
 
 #: Sizes of the record's rows: a name, the least and the most tokens.
 SIZES = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30))
@@ -60,7 +60,7 @@ def times(row: dict[str, Any]) -> dict[str, float]:
 
 def op_by_op(row: dict[str, Any]) -> tuple[str, str]:
     """The fastest executor of Triton bodies that launches op by op, and the fastest that synchronises tile by tile."""
-    launched = {e.name: Ordering.LAUNCH in e.keeps for e in EXECUTORS if BodyKind.TRITON in e.kinds}
+    launched = {e.name: Ordering.LAUNCH in e.enforced_orderings for e in EXECUTORS if BodyKind.TRITON in e.body_kinds}
     both = ({n: t for n, t in row["executors"].items() if launched.get(n) is wanted} for wanted in (True, False))
     launches, best = map(fastest, both)
     return launches, best
@@ -93,7 +93,7 @@ def speedups_table(record: dict[str, Any]) -> str:
         )
     for where, ratios in _ratios(record["rows"]).items():
         lines += ["", f"Speedup {where}: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
-    defined = sum(len(kept.sizes) for kept in FFN.record.values())
+    defined = sum(len(kept.sizes) for kept in FeedForward.record.values())
     if len(record["rows"]) < defined:
         lines += ["", f"These {len(record['rows'])} of the benchmark's {defined} rows were measured that day."]
     return "\n".join(lines)

@@ -109,7 +109,7 @@ def prefill_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_TRACED = "llama3.2-1b", 1024  # model and positions of the hand-overs that are told
+_TRACED = "llama3.2-1b", 1024  # model and positions of the hand-offs that are told
 
 
 def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:

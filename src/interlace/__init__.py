@@ -1,7 +1,7 @@
 """Interlace runs a graph of dependent GPU kernels as if it were one kernel.
 
 graph = interlace.workloads.ffn(16, interlace.workloads.MODELS["minilm"])
-plan = interlace.plan_graph(graph, interlace.CPU)
+plan = interlace.autoplan(graph, interlace.CPU)
 outputs = interlace.ReferenceExecutor(plan).run(inputs)
 """
 

@@ -7,18 +7,18 @@ from interlace.core import errors
 from interlace.core.devices import CPU, H100, H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32, int32
 from interlace.core.errors import InterlaceError
-from interlace.deploy.planning import plan_graph
+from interlace.deploy.planning import autoplan
 from interlace.executors import EXECUTORS, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.footprint import check_footprint
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
-from interlace.executors.run import Run
+from interlace.executors.run import RunHandle
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor, SerialExecutor
 from interlace.executors.streams import StreamsExecutor
-from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes, constant_span
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
@@ -28,17 +28,17 @@ from interlace.kernels.bodies import BodyKind, Reference, TritonBody
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.read import read_plan
-from interlace.kernels.text import TextBody
-from interlace.megakernel.options import Options
+from interlace.kernels.text import CudaBody
+from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
-from interlace.policies.interleavings import ExplicitInterleaving, HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.interleavings import ExplicitInterleaving, HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
-    GroupedPanels,
+    GroupedColumnMajor,
     GroupedSerpentine,
     Hilbert,
     Morton,
@@ -46,7 +46,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
-from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTiles
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
@@ -59,7 +59,7 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, ring_launch
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, make_megakernel_mode
 from interlace.trace.events import Trace
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "ColumnSync",
     "ConsumerSync",
     "Conv2DSync",
+    "CudaBody",
     "CudaGraphExecutor",
     "DType",
     "Dependencies",
@@ -91,9 +92,9 @@ __all__ = [
     "ExplicitInterleaving",
     "ExplicitOrder",
     "Graph",
-    "GroupedPanels",
+    "GroupedColumnMajor",
     "GroupedSerpentine",
-    "HalfRows",
+    "HalfRowPanels",
     "Hazard",
     "Hilbert",
     "InterlaceError",
@@ -102,15 +103,13 @@ __all__ = [
     "Kernel",
     "KernelSync",
     "MatmulTile",
+    "MegakernelExecutor",
     "Mode",
     "Morton",
     "NoSync",
-    "OneLaunchExecutor",
     "Op",
     "OpAfterOp",
-    "Options",
     "Order",
-    "Panels",
     "PdlExecutor",
     "PersistentExecutor",
     "Plan",
@@ -120,8 +119,10 @@ __all__ = [
     "ReferenceExecutor",
     "Region",
     "RowMajor",
+    "RowPanels",
     "RowSync",
-    "Run",
+    "RunHandle",
+    "RunOptions",
     "SemaphoreStreamsExecutor",
     "SerialExecutor",
     "Serpentine",
@@ -135,27 +136,26 @@ __all__ = [
     "StridedSync",
     "SyncPolicy",
     "Tensor",
-    "TextBody",
     "TileSync",
     "Trace",
     "TritonBody",
     "Victim",
-    "Whole",
+    "WholeTiles",
+    "autoplan",
     "axes",
     "bf16",
     "build",
     "check_footprint",
+    "constant_span",
     "copy",
     "dtype",
     "errors",
-    "fixed",
     "fp16",
     "fp32",
     "int32",
+    "make_megakernel_mode",
     "matmul",
-    "plan_graph",
     "read_plan",
-    "ring_launch",
     "verify",
     "workloads",
 ]

@@ -15,6 +15,6 @@
 
 from __future__ import annotations
 
-from interlace.kernels.primitives.semaphore import post, ready, stretches, tile, wait
+from interlace.kernels.primitives.semaphore import count_chunks, load_tile, post, wait, wait_chunk
 
-__all__ = ["post", "ready", "stretches", "tile", "wait"]
+__all__ = ["count_chunks", "load_tile", "post", "wait", "wait_chunk"]

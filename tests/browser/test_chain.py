@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from interlace.studio.chain import SUMS, Chain, chain_orders, play, touched_by
-from interlace.studio.chain_wire import ChainGame, encoded_chain
+from interlace.studio.chain import SUMS, Chain, find_accesses, list_chain_orders, play
+from interlace.studio.chain_wire import ChainGame, encode_chain
 
 from .conftest import Page
 
@@ -28,7 +28,7 @@ def chain_page(probed: Any, address: str) -> Iterator[Page]:
 def test_two_products_count_as_the_simulation_does_and_say_what_a_locked_tile_misses(chain_page: Page) -> None:
     chain, rng = Chain(3, 2, 2, 3, 6), random.Random(5)
     chain_page.choose(rows=3, inner=2, hidden=2, columns=3, capacity=6)
-    needs, path = touched_by(chain).needs, list[int]()
+    needs, path = find_accesses(chain).dependencies, list[int]()
     for _ in range(12):
         item = rng.choice([item for item in range(len(needs)) if item not in path])
         chain_page.click(item)
@@ -51,7 +51,7 @@ def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Pa
     chain_page.idle()
     assert (chain_page.text("#y"), chain_page.text('[data-ghost="y"]')) == ("0", "16")
     chain_page.press("u", "u")
-    chain_page.follows(encoded_chain(ChainGame(Chain(), chain_orders(Chain())["whole rows"](), 30, "op after op")))
+    chain_page.follows(encode_chain(ChainGame(Chain(), list_chain_orders(Chain())["whole rows"](), 30, "op after op")))
     other = Page(browser, chain_page.page.url)
     assert other.numbers() == chain_page.numbers()
     assert other.numbers()[0] == 30
@@ -103,5 +103,7 @@ def test_a_tile_of_two_halves_takes_two_clicks_each_for_what_its_half_needs(chai
     chain_page.page.locator("#order").select_option("half rows")
     chain_page.page.get_by_text("12 / 12").wait_for()
     chain_page.idle()
-    assert int(chain_page.text("#partial-sums")) == play(chain, chain_orders(chain)["half rows"]()).loads.get(SUMS, 0)
+    assert int(chain_page.text("#partial-sums")) == play(chain, list_chain_orders(chain)["half rows"]()).loads.get(
+        SUMS, 0
+    )
     chain_page.usable()

@@ -18,11 +18,11 @@ pytest.importorskip("uvicorn")
 import numpy as np
 
 from interlace.core.errors import StudioError
-from interlace.orders.cache import lru_mask
-from interlace.orders.panels import Cache, Visit
-from interlace.orders.replay import loaded
-from interlace.studio.game import Options, Path, Unit, in_waves, named_orders, named_path
-from interlace.studio.wire import shown_options
+from interlace.orders.cache import simulate_lru_mask
+from interlace.orders.panels import EvictionPolicy, Visit
+from interlace.orders.replay import find_loaded
+from interlace.studio.game import GameOptions, Path, Unit, find_named_path, group_waves, list_named_orders
+from interlace.studio.wire import format_options
 
 from .conftest import Page
 
@@ -82,7 +82,7 @@ PLAY = """async ({ options, ghost, steps }) => {
 class Play:
     """What the page should keep: a path, of which some steps are taken."""
 
-    options: Options
+    options: GameOptions
     path: Path = ()
     at: int = 0
     steps: list[tuple[str, Any]] = field(default_factory=list)
@@ -111,27 +111,29 @@ class Play:
         self.at += 1
 
 
-def drawn(rng: random.Random) -> Options:
+def drawn(rng: random.Random) -> GameOptions:
     """Small products, with every kind of cache."""
     while True:
         rows, columns, chunks = rng.randint(1, 6), rng.randint(1, 6), rng.choice((1, 1, 2, 3))
-        unit, cache = rng.choice(tuple(Unit)), rng.choice(tuple(Cache))
+        unit, cache = rng.choice(tuple(Unit)), rng.choice(tuple(EvictionPolicy))
         capacity, ragged = rng.randint(2, 9) * (1 << 13 if unit is Unit.BYTES else 1), rng.choice((0, 0, 10))
         sizes = (64 * rows - ragged, 64 * columns, 32 * chunks - ragged, 64, 64, 32, capacity)
         try:
-            return Options(*sizes, unit, cache, rng.choice((1, 1, 2, 3)))
+            return GameOptions(*sizes, unit, cache, rng.choice((1, 1, 2, 3)))
         except StudioError:
             continue
 
 
-def missed(options: Options, path: Path) -> list[tuple[int, int]]:
+def missed(options: GameOptions, path: Path) -> list[tuple[int, int]]:
     """Step and unit of each load: under LRU of the cache of ``orders.cache``, which the page does not use."""
-    groups, owner = in_waves(options.grid, path, options.workers)
-    capacity, cache, unequal = options.replayed
-    if cache is Cache.OPT or not groups:
-        return [(at, unit) for at, units in zip(owner, loaded(groups, capacity, cache), strict=True) for unit in units]
+    groups, owner = group_waves(options.grid, path, options.workers)
+    capacity, cache, unequal = options.replay_arguments
+    if cache is EvictionPolicy.OPT or not groups:
+        return [
+            (at, unit) for at, units in zip(owner, find_loaded(groups, capacity, cache), strict=True) for unit in units
+        ]
     units = np.array([unit for group in groups for unit in group])
-    hit = lru_mask(units, capacity, np.array(options.sizes) if unequal else None)
+    hit = simulate_lru_mask(units, capacity, np.array(options.sizes) if unequal else None)
     return [(owner[i // 2], int(units[i])) for i in np.flatnonzero(~hit)]
 
 
@@ -143,7 +145,7 @@ def nbytes(count: int) -> str:
     return f"{f'{value:#.3g}'.rstrip('.') if unit else count} {('B', 'kB', 'MB')[unit]}"
 
 
-def counters(options: Options, path: Path, total: str) -> list[str]:
+def counters(options: GameOptions, path: Path, total: str) -> list[str]:
     """Steps, loads, hits and bytes."""
     missing = missed(options, path)
     hits = 2 * len(path) * options.grid.chunks - len(missing)
@@ -162,7 +164,7 @@ def shown(play: Play, ghost: str) -> dict[str, list[str]]:
         step = step_of.get(place)
         loads = sum(at == step for at, _ in missing)
         tiles.append("open" if step is None else f"step {step + 1}, {loads} loads")
-    beside = named_path(grid, ghost)[: play.at] if ghost else ()
+    beside = find_named_path(grid, ghost)[: play.at] if ghost else ()
     return {
         "counters": counters(options, taken, f"{play.at} / {grid.tiles}"),
         "ghost": counters(options, beside, "")[1:] if ghost else [""] * 3,
@@ -181,12 +183,12 @@ def test_every_counter_after_every_step_is_that_of_the_study_of_orders(browser: 
         play = Play(options)
         if before and (before.options.grid.rows, before.options.grid.columns) == (grid.rows, grid.columns):
             play.path = before.path  # which stays while it fits
-        ghost = rng.choice(("", *named_orders(grid)))
+        ghost = rng.choice(("", *list_named_orders(grid)))
         expected = []
         for _ in range(STEPS):
             play.draw(rng)
             expected.append(shown(play, ghost))
-        game = {"options": shown_options(options), "ghost": ghost, "steps": play.steps}
+        game = {"options": format_options(options), "ghost": ghost, "steps": play.steps}
         found = page.page.evaluate(PLAY, game)
         for step, (here, there) in enumerate(zip(found, expected, strict=True)):
             assert here == there, (number, step, options, play.steps[: step + 1])

@@ -10,18 +10,18 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from interlace.orders.completion import completion
-from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.completion import find_completion
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.orders.saved import read_order
 from interlace.policies.orders import Serpentine
-from interlace.studio.game import Options, named_path, play
-from interlace.studio.link import Game, encoded
+from interlace.studio.game import GameOptions, find_named_path, play
+from interlace.studio.link import Game, encode_game
 
 from ..studio_server import running
 from .conftest import Page
 
 
-def counted(options: Options, path: tuple[Visit, ...]) -> tuple[int, int, int]:
+def counted(options: GameOptions, path: tuple[Visit, ...]) -> tuple[int, int, int]:
     position = play(options, path)
     return len(path), position.loads, position.touches - position.loads
 
@@ -39,7 +39,7 @@ def test_the_keyboard_alone_plays_a_game(page: Page) -> None:
         if page.page.locator(".tile:focus").count():
             break
     page.press("Space", "ArrowRight", "Enter", "ArrowDown", "Shift+Space")
-    assert page.numbers() == counted(Options(), (Visit(0, 0), Visit(0, 1), Visit(1, 1, True)))
+    assert page.numbers() == counted(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1, True)))
     page.press("u", "u")
     assert page.numbers()[0] == 1
     page.press("r")
@@ -60,9 +60,9 @@ def test_the_address_holds_the_game_and_two_pages_do_not_meet(page: Page, browse
         page.click(tile)
     page.page.select_option("#ghost", "row")
     page.press("u")
-    page.follows(encoded(Game(Options(), (Visit(0, 0), Visit(0, 1), Visit(1, 1), Visit(1, 2)), 3, "row")))
+    page.follows(encode_game(Game(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1), Visit(1, 2)), 3, "row")))
     other = Page(browser, page.page.url)
-    assert other.numbers() == page.numbers() == counted(Options(), (Visit(0, 0), Visit(0, 1), Visit(1, 1)))
+    assert other.numbers() == page.numbers() == counted(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1)))
     assert other.text("#counters thead .ghost-column") == "row"
     other.press("r")
     assert (other.numbers()[0], page.numbers()[0]) == (4, 3)
@@ -77,14 +77,14 @@ def test_the_address_holds_the_game_and_two_pages_do_not_meet(page: Page, browse
 def test_a_drag_takes_a_run_of_tiles(page: Page) -> None:
     boxes = [page.page.locator(f'[data-tile="{tile}"]').bounding_box() for tile in (4, 7, 15)]
     middles = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes if box]
-    page.page.mouse.move(*middles[0])
+    page.page.mouse.advance_lengths(*middles[0])
     page.page.mouse.down()
     for middle in middles[1:]:
-        page.page.mouse.move(*middle)  # faster than a move per tile
+        page.page.mouse.advance_lengths(*middle)  # faster than a move per tile
     page.page.mouse.up()
     page.idle()
     run = (Visit(1, 0), Visit(1, 1), Visit(1, 2), Visit(1, 3), Visit(2, 3), Visit(3, 3))
-    assert page.numbers() == counted(Options(), run)
+    assert page.numbers() == counted(GameOptions(), run)
 
 
 def test_an_order_plays_beside_a_ghost_and_is_saved(page: Page, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_an_order_plays_beside_a_ghost_and_is_saved(page: Page, tmp_path: Path) 
     page.page.select_option("#order", "serpentine")
     page.page.get_by_text("16 / 16").wait_for()
     page.idle()
-    assert page.numbers() == counted(Options(), named_path(Options().grid, "serpentine"))
+    assert page.numbers() == counted(GameOptions(), find_named_path(GameOptions().grid, "serpentine"))
     assert page.text('[data-ghost="loads"]') == "17"
     page.page.check("#heat")
     assert page.page.locator("svg.heat").count() == 1
@@ -113,7 +113,7 @@ def test_a_hint_says_how_well_it_can_still_end_and_follows_the_game(page: Page) 
     for tile in (0, 4, 8):
         page.click(tile)
     page.press("h")
-    least = completion(PanelGrid(3, 3), (Visit(0, 0), Visit(1, 1), Visit(2, 2)), 3, Cache.LRU)
+    least = find_completion(PanelGrid(3, 3), (Visit(0, 0), Visit(1, 1), Visit(2, 2)), 3, EvictionPolicy.LRU)
     page.page.locator("#finish").wait_for(timeout=60_000)
     assert page.text("#least-answer") == f"The least from here is exactly {least.loads} loads: proved."
     assert page.page.locator(".tile.hint").count() == 1
@@ -152,7 +152,7 @@ def test_a_server_that_is_gone_is_told_and_loses_nothing(browser: Any, address: 
     with running() as port:
         page = Page(browser, f"http://127.0.0.1:{port}/")
         page.click(5)
-        page.follows(encoded(Game(Options(), (Visit(1, 1),), 1)))
+        page.follows(encode_game(Game(GameOptions(), (Visit(1, 1),), 1)))
     page.click(6)
     page.page.locator("#setup-error:not([hidden])").wait_for()
     assert "The server does not answer" in page.text("#setup-error")

@@ -15,7 +15,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 import interlace as il
-from interlace.cli.trace import arrows
+from interlace.cli.trace import find_arrows
 from interlace.planner.predict import predict
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import Record, RecordView
@@ -79,7 +79,7 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> Non
 )
 def test_a_fault_is_framed_where_it_is(shown: Open, kind: str, told: str | None) -> None:
     view = PlanView.of(faulty()[kind])
-    fault = view.shown()["fault"]
+    fault = view.to_data()["fault"]
     page = shown(view)
     assert page.text("#proof").startswith(f"Not proved. {fault['kind']}: ")
     assert page.page.locator("#fault").is_visible() == (told is not None)
@@ -117,18 +117,18 @@ def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(shown: Open) -
     tile = il.MatmulTile(16, 16, 16)
     plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
     trace = predict(plan, il.H200).trace
-    data = to_perfetto(trace, grids=[op.grid for op in plan.graph.ops], arrows=arrows(plan, trace))
+    data = to_perfetto(trace, grids=[op.grid for op in plan.graph.ops], arrows=find_arrows(plan, trace))
     timeline = Timeline.read(json.dumps(data))
     page = shown(TimelineView((timeline, timeline)))
     assert page.page.locator("canvas.lanes").count() == 2
     assert page.text("#detail .name") == "first, tile (0, 0)"
-    busy = timeline.shown()["summary"]["busy"]
+    busy = timeline.to_data()["summary"]["busy"]
     assert f"{100 * busy:.1f} %" in page.text("#summaries .counters >> nth=0")
     last = len(plan.items) - 1
     page.page.fill("#item", str(last))
     page.page.locator("#item").blur()
     assert page.text("#detail .name") == "second, tile (3, 2)"
-    giver = timeline.after[last]
+    giver = timeline.producers[last]
     assert page.page.locator("#detail li").all_inner_texts() == [f"first, tile {timeline.tiles[giver]}"]
     page.page.click("#detail li button")
     assert page.page.locator("#item").input_value() == str(giver)

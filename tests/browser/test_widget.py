@@ -14,11 +14,11 @@ pytest.importorskip("anywidget")
 
 import interlace as il
 from interlace.core.errors import StudioError
-from interlace.orders.panels import Cache, PanelGrid, Visit
-from interlace.orders.replay import loads
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
+from interlace.orders.replay import count_loads
 from interlace.planner.predict import predict
 from interlace.studio.chain import Chain
-from interlace.studio.game import Options
+from interlace.studio.game import GameOptions
 
 # As a notebook does it: the widget's module is given a model, and messages go both ways.
 NOTEBOOK = """async ([module, state]) => {
@@ -49,7 +49,7 @@ def notebook(browser: Any) -> Iterator[Callable[[Any], Any]]:
 
         def python(message: dict[str, Any]) -> list[dict[str, Any]]:
             answers.clear()
-            widget.heard(widget, message, [])
+            widget.handle_message(widget, message, [])
             while not message.get("cancel") and not (answers and answers[-1]["last"]):
                 time.sleep(0.01)  # a search has a thread of its own
             return list(answers)
@@ -78,7 +78,7 @@ def test_a_grid_is_played_in_a_notebook_and_hints_come_as_they_are_found(noteboo
     frame.wait_for_selector("html[data-busy=false]", state="attached")
     path = (Visit(0, 0), Visit(0, 1), Visit(0, 2), Visit(1, 2))
     rest = tuple(Visit(row, column) for row in range(3) for column in range(3) if Visit(row, column) not in path)
-    whole = loads(PanelGrid(3, 3), path + rest, 5, Cache.LRU)
+    whole = count_loads(PanelGrid(3, 3), path + rest, 5, EvictionPolicy.LRU)
     assert int(frame.locator("#loads").inner_text()) == 5 <= whole
     frame.click("#least")
     frame.get_by_text("proved").wait_for()
@@ -98,7 +98,7 @@ def test_plans_and_chains_and_traces_are_shown_in_a_notebook(notebook: Callable[
     assert found["span_ns"] == predict(plan, il.H200).trace.span_ns
     chain = il.studio.show(Chain(3, 2, 2, 3, 6))
     assert chain._answers["chain/open"]({"link": chain.link})["options"]["rows"] == 3
-    assert il.studio.show(Options(capacity=3)).link
+    assert il.studio.show(GameOptions(capacity=3)).link
 
 
 def test_what_makes_no_sense_is_told_to_the_page_and_to_who_shows_it() -> None:
@@ -106,7 +106,7 @@ def test_what_makes_no_sense_is_told_to_the_page_and_to_who_shows_it() -> None:
     sent: list[dict[str, Any]] = []
     widget.send = sent.append
     for name, data in (("position", {"path": [99]}), ("nonsense", {}), ("least", {"options": {"m": 0}}), ("open", 3)):
-        widget.heard(widget, {"id": 7, "name": name, "data": data}, [])
+        widget.handle_message(widget, {"id": 7, "name": name, "data": data}, [])
         while not sent:
             time.sleep(0.01)
         message = sent.pop()

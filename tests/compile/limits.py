@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from interlace.kernels.cuda.compiler import Resources
+from interlace.kernels.cuda.compiler import KernelResources
 
 
-def assert_within(resources: Resources, code_kib: float, registers: int | None = None) -> None:
+def assert_within(resources: KernelResources, code_kib: float, registers: int | None = None) -> None:
     """What a block does once an item is fetched cold, and all layers of a step go through all of the code.
 
     So words that carry tags took 9.5 % longer than counters where they made 207 KiB of code, and 3 % longer with 139

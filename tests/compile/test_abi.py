@@ -9,7 +9,7 @@ import pytest
 from interlace.core.errors import CompileError
 from interlace.kernels.abi import ITEM, SYNC, TABLES, WAIT
 from interlace.kernels.copy.triton import copy_tile
-from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.compiler import compile_source
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.templates import gate_kernel, grid_kernel, persistent_static_kernel, persistent_ticket_kernel
@@ -21,15 +21,15 @@ KERNEL = 'extern "C" __global__ void nothing() {}\n'
 
 
 def test_nvrtc_sees_the_same_structs_and_refuses_any_other_layout() -> None:
-    compile_text(TABLES + SYNC.text + OPERANDS.text + NESTED.text + KERNEL, "layouts", preamble=PTX)
+    compile_source(TABLES + SYNC.source + OPERANDS.source + NESTED.source + KERNEL, "layouts", preamble=PTX)
     for struct, wrong in (
-        (ITEM, ITEM.text.replace("  int op;\n  int i;\n", "  int i;\n  int op;\n")),
-        (WAIT, WAIT.text.replace("__align__(16) ", "")),
-        (SYNC, SYNC.text.replace("  int first;\n", "  long long first;\n")),
+        (ITEM, ITEM.source.replace("  int op;\n  int i;\n", "  int i;\n  int op;\n")),
+        (WAIT, WAIT.source.replace("__align__(16) ", "")),
+        (SYNC, SYNC.source.replace("  int first;\n", "  long long first;\n")),
     ):
-        assert wrong != struct.text
+        assert wrong != struct.source
         with pytest.raises(CompileError, match="static assertion failed"):
-            compile_text(TABLES * (struct is SYNC) + wrong + KERNEL, "wrong", preamble=PTX)
+            compile_source(TABLES * (struct is SYNC) + wrong + KERNEL, "wrong", preamble=PTX)
 
 
 def test_primitives_stand_alone_for_any_launch_that_has_their_fields() -> None:
@@ -47,13 +47,13 @@ def test_primitives_stand_alone_for_any_launch_that_has_their_fields() -> None:
       unsigned run;
     };
     extern "C" __global__ void mine(const __grid_constant__ Mine launch) {
-      const Item item = {load_row(launch.items + blockIdx.x), 3u};
+      const Item item = {generate_row_load(launch.items + blockIdx.x), 3u};
       random_delay(launch, item, 2);
-      await_posts(launch, item, load_row(launch.waits + item.wait_lo), threadIdx.x % 32, 32, 32);
+      await_posts(launch, item, generate_row_load(launch.waits + item.wait_lo), threadIdx.x % 32, 32, 32);
       __syncthreads();
       if (threadIdx.x == 0) add_release(launch.semaphores + item.post);
     }"""
-    binary = compile_text(text, "mine", preamble=PTX + SEMAPHORES)
+    binary = compile_source(text, "mine", preamble=PTX + SEMAPHORES)
     assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
     for name in ("begin_item", "end_item", "struct Sync"):
         assert not re.search(rf"\b{name}\b", SEMAPHORES)

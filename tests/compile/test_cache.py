@@ -19,18 +19,18 @@ TEXT = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that were compiled, rather than found."""
     texts: list[str] = []
-    original = compiler._compiled
+    original = compiler._compile
 
     def counted(whole: str, *rest: str) -> object:
         texts.append(whole)
         return original(whole, *rest)
 
-    monkeypatch.setattr(compiler, "_compiled", counted)
+    monkeypatch.setattr(compiler, "_compile", counted)
     return texts
 
 
-def compile_it(text: str = TEXT, architecture: str = "sm_90a", preamble: str = "") -> compiler.Binary:
-    return compiler.compile_text(text, "twice", architecture, preamble=preamble)
+def compile_it(text: str = TEXT, architecture: str = "sm_90a", preamble: str = "") -> compiler.CudaBinary:
+    return compiler.compile_source(text, "twice", architecture, preamble=preamble)
 
 
 def test_a_second_process_compiles_nothing(folder: Path, compiled: list[str]) -> None:
@@ -60,10 +60,10 @@ def test_text_preamble_and_architecture_are_told_apart(folder: Path, compiled: l
 def test_another_version_of_what_compiles_finds_nothing_of_this_one(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    first, versions = compile_it(), compiler._versions()
+    first, versions = compile_it(), compiler._find_versions()
     assert what in versions
     with monkeypatch.context() as patch:
-        patch.setattr(compiler, "_versions", lambda: versions | {what: "99.0"})
+        patch.setattr(compiler, "_find_versions", lambda: versions | {what: "99.0"})
         assert compile_it() == first
         assert len(compiled) == len(list(folder.iterdir())) == 2
     assert (compile_it(), len(compiled)) == (first, 2)
@@ -122,7 +122,7 @@ def test_a_whole_entry_of_another_form_is_compiled_anew(
     (entry,) = folder.iterdir()
     facts, cubin = cache.lookup(entry.name)  # type: ignore[misc]
     for changed in ((facts | change, cubin), ({}, cubin), (facts, b"no cubin")):
-        cache.keep(entry.name, *changed)
+        cache.store(entry.name, *changed)
         assert compile_it() == first
     assert len(compiled) == 4
 
@@ -157,9 +157,9 @@ def test_a_pipe_in_place_of_an_entry_is_not_read(folder: Path, monkeypatch: pyte
 
 
 def test_what_was_used_longest_ago_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST", 2)
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 2)
     for second, key in enumerate("abc"):
-        cache.keep(key, {"n": second}, b"binary")
+        cache.store(key, {"n": second}, b"binary")
         os.utime(folder / key, (second, second))
         if key == "b":
             assert cache.lookup("a") == ({"n": 0}, b"binary")  # which is a use

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 import interlace as il
 from interlace.core.errors import DeviceError, PlanError, ShapeError, TooManyWorkersError
-from interlace.kernels.bodies import ALONE, Cluster
-from interlace.kernels.lint import lint
 from interlace.executors import megakernel
-from interlace.megakernel.clusters import check_resident
-from interlace.planner.settings import choices, retiled
+from interlace.kernels.bodies import NO_CLUSTER, Cluster
+from interlace.kernels.lint import lint
+from interlace.megakernel.clusters import check_resident_blocks
+from interlace.planner.settings import derive_choices, retile
 from interlace.policies.setting import OpSetting, Setting
 
 from .policies import hinted
@@ -46,16 +46,16 @@ def launch(
     parts: int = 1,
     workers: int = 8,
     **changed: object,
-) -> il.OneLaunchExecutor:
+) -> il.MegakernelExecutor:
     setting = Setting(tuple((op.name, OpSetting(tile.params, parts)) for op in graph.ops))
-    tiled = retiled(graph, setting)
-    given = replace(choices(tiled, setting, workers), **{"order": Clusters(cluster), **changed})
+    tiled = retile(graph, setting)
+    given = replace(derive_choices(tiled, setting, workers), **{"order": Clusters(cluster), **changed})
     plan = il.build(tiled, given)
-    return il.OneLaunchExecutor(plan, il.Options("meta", cluster=cluster))
+    return il.MegakernelExecutor(plan, il.RunOptions("meta", cluster=cluster))
 
 
 @pytest.mark.parametrize(
-    ("cluster", "dispatch"), [(ALONE, D.TICKET), (Cluster(2), D.TICKET), (Cluster(2, 2), D.STATIC)]
+    ("cluster", "dispatch"), [(NO_CLUSTER, D.TICKET), (Cluster(2), D.TICKET), (Cluster(2, 2), D.STATIC)]
 )
 def test_operands_come_in_shares_for_all_blocks_that_need_them(cluster: Cluster, dispatch: D) -> None:
     run = launch(ffn(512), cluster, dispatch=dispatch)
@@ -69,8 +69,8 @@ def test_operands_come_in_shares_for_all_blocks_that_need_them(cluster: Cluster,
     assert len(loads) == 4
     assert len(shared) == 2 * (cluster.rows > 1) + 2 * (cluster.columns > 1)  # of either operand, in each op's code
     assert hinted(ptx) == (2, 2)  # weights, tokens
-    assert ("barrier.cluster" in ptx) == (cluster != ALONE)
-    assert ("st.async" in ptx) == (cluster != ALONE and dispatch is D.TICKET)
+    assert ("barrier.cluster" in ptx) == (cluster != NO_CLUSTER)
+    assert ("st.async" in ptx) == (cluster != NO_CLUSTER and dispatch is D.TICKET)
     assert "CLUSTER" not in ptx  # constants of no memory
 
 
@@ -96,10 +96,10 @@ def test_what_loads_nothing_for_others_or_finds_no_room_is_refused() -> None:
     with pytest.raises(DeviceError, match="use 1, 2 or 4 blocks"):
         Cluster(3)
     with pytest.raises(DeviceError, match=r"such as Cluster\(2, 1\)"):
-        il.Options(cluster=2)
+        il.RunOptions(cluster=2)
     with pytest.raises(TooManyWorkersError, match="keeps 3 clusters of 2 blocks"):
-        check_resident(3, 2, 8)
-    check_resident(4, 2, 8)
+        check_resident_blocks(3, 2, 8)
+    check_resident_blocks(4, 2, 8)
 
 
 class Placed:
@@ -109,11 +109,11 @@ class Placed:
         self.clusters = clusters
         self.asked: list[tuple[int, int]] = []
 
-    def resident_clusters(self, threads: int, cluster: int) -> int:
+    def count_resident_clusters(self, threads: int, cluster: int) -> int:
         self.asked.append((threads, cluster))
         return self.clusters
 
-    def prepared(self, *arguments: object, **options: object) -> None:
+    def prepare(self, *arguments: object, **options: object) -> None:
         raise AssertionError("it would be launched")
 
 
@@ -123,16 +123,16 @@ def test_clusters_that_the_device_does_not_place_are_refused_before_they_are_lau
 ) -> None:
     """By lists all workers are needed, by tickets one cluster."""
     run = launch(ffn(512), Cluster(2), dispatch=dispatch)
-    (one,) = run.launches()
+    (one,) = run.build_launches()
     for clusters in {0, enough - 1}:
         kernel = Placed(clusters)
-        monkeypatch.setattr(megakernel, "loaded", lambda *_, kernel=kernel: kernel)
+        monkeypatch.setattr(megakernel, "load_kernel", lambda *_, kernel=kernel: kernel)
         with pytest.raises(TooManyWorkersError, match=rf"keeps {clusters} clusters of 2 .* and {needed} blocks would"):
             one.load()
         assert kernel.asked == [(384, 2)]
     kernel = Placed(enough)
-    monkeypatch.setattr(megakernel, "loaded", lambda *_: kernel)
-    assert run.loaded is kernel
+    monkeypatch.setattr(megakernel, "load_kernel", lambda *_: kernel)
+    assert run.loaded_kernel is kernel
 
 
 @pytest.mark.parametrize(
@@ -153,28 +153,28 @@ def test_blocks_that_load_the_same_weights_are_placed_in_pairs_where_there_is_ro
 ) -> None:
     options = {"order": Clusters(Cluster(2)), **changed}
     for clusters in (4, 3):
-        run = launch(ffn(m), ALONE, **options)
+        run = launch(ffn(m), NO_CLUSTER, **options)
         kernel = Placed(clusters)
-        monkeypatch.setattr(megakernel, "loaded", lambda *_, kernel=kernel: kernel)
+        monkeypatch.setattr(megakernel, "load_kernel", lambda *_, kernel=kernel: kernel)
         room = 2 * clusters >= options.get("workers", 8)
-        assert run.placed_together == (2 if pairs and room else 1)
+        assert run.placement_size == (2 if pairs and room else 1)
         assert kernel.asked == [(384, 2)] * pairs
 
 
 def test_those_of_a_cluster_are_placed_together_anyhow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(megakernel, "loaded", lambda *_: Placed(4))
-    assert launch(ffn(512), Cluster(2, 2), dispatch=D.STATIC).placed_together == 4
+    monkeypatch.setattr(megakernel, "load_kernel", lambda *_: Placed(4))
+    assert launch(ffn(512), Cluster(2, 2), dispatch=D.STATIC).placement_size == 4
 
 
 def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -> None:
     setting = Setting(tuple((name, OpSetting(TILE.params)) for name in ("up", "down")))
-    tiled = retiled(ffn(256), setting)
+    tiled = retile(ffn(256), setting)
     # Row panels one after the other, and one to each worker: what the second waits for comes behind the first's.
-    given = replace(choices(tiled, setting, 2), dispatch=D.STATIC, interleaving=il.Panels(1))
+    given = replace(derive_choices(tiled, setting, 2), dispatch=D.STATIC, interleaving=il.RowPanels(1))
     plan = il.build(tiled, given)
     items = plan.items
-    panels = [tiled.ops[op].coords(tile[None])[0, 0] for op, tile in zip(items.op, items.tile, strict=True)]
+    panels = [tiled.ops[op].compute_coords(tile[None])[0, 0] for op, tile in zip(items.op, items.tile, strict=True)]
     plan = replace(plan, items=replace(items, worker=np.array(panels)))
     il.verify(plan)
     with pytest.raises(PlanError, match="together, and one waits for what comes behind"):
-        il.OneLaunchExecutor(plan, il.Options("meta", cluster=Cluster(2)))
+        il.MegakernelExecutor(plan, il.RunOptions("meta", cluster=Cluster(2)))

@@ -10,8 +10,8 @@ from triton.runtime.errors import OutOfResources
 
 import interlace as il
 from interlace.core.errors import ResourceError, ShapeError
-from interlace.executors.launch import Launch
-from interlace.kernels.lint import count, lint, resources
+from interlace.executors.launch import TritonLaunch
+from interlace.kernels.lint import count_instructions, lint, run_ptxas
 from interlace.plan.orderings import Ordering
 
 META = "meta"
@@ -36,21 +36,21 @@ GRAPHS = {
 }
 
 EXECUTORS = {
-    "serial": (il.SerialExecutor, il.Choices(132), il.Options(META)),
-    "pdl": (il.PdlExecutor, il.Choices(132), il.Options(META)),
+    "serial": (il.SerialExecutor, il.Choices(132), il.RunOptions(META)),
+    "pdl": (il.PdlExecutor, il.Choices(132), il.RunOptions(META)),
     "semaphore_streams": (
         il.SemaphoreStreamsExecutor,
         il.Choices(132, policy=il.RowSync()),
-        il.Options(META),
+        il.RunOptions(META),
     ),
-    "static": (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC), il.Options(META)),
-    "ticket": (il.PersistentExecutor, il.Choices(132), il.Options(META, dependent_launch=True)),
+    "static": (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC), il.RunOptions(META)),
+    "ticket": (il.PersistentExecutor, il.Choices(132), il.RunOptions(META, dependent_launch=True)),
     "ticket-chunked-split": (
         il.PersistentExecutor,
         il.Choices(132, chunk_waits=True, split=il.StreamK(264)),
-        il.Options(META),
+        il.RunOptions(META),
     ),
-    "ticket-traced": (il.PersistentExecutor, il.Choices(132), il.Options(META, trace=True)),
+    "ticket-traced": (il.PersistentExecutor, il.Choices(132), il.RunOptions(META, trace=True)),
 }
 
 
@@ -58,17 +58,17 @@ EXECUTORS = {
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(name: str, graph: str) -> None:
     cls, choices, options = EXECUTORS[name]
-    launches = cls(il.build(GRAPHS[graph], choices), options).launches()
+    launches = cls(il.build(GRAPHS[graph], choices), options).build_launches()
     for i, launch in enumerate(launches):
         compiled = launch.compile_ahead()
         ptx = compiled.asm["ptx"]
         # Of several launches the first op's posts and the last op's waits (between them stand gates); one does both.
-        live = Ordering.WAIT in cls.keeps
+        live = Ordering.WAIT in cls.enforced_orderings
         posts, waits = live and i == 0, live and i == len(launches) - 1
         assert lint(ptx, posts=posts, waits=waits) == []
-        used = resources(ptx)
+        used = run_ptxas(ptx)
         assert used.registers <= 255
-        assert not used.serialised
+        assert not used.is_serialised
         # float32 without tensor cores keeps whole operands in registers; a trace keeps times across a division.
         # ptxas of triton 3.8 and later spills a few words of a small kernel where that fits more blocks on an SM.
         assert (
@@ -81,34 +81,38 @@ def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(n
 
 
 def compiled_ptx(graph: il.Graph, choices: il.Choices, **options: object) -> str:
-    (launch,) = il.PersistentExecutor(il.build(graph, choices), il.Options(META, **options)).launches()
+    (launch,) = il.PersistentExecutor(il.build(graph, choices), il.RunOptions(META, **options)).build_launches()
     return str(launch.compile_ahead().asm["ptx"])
 
 
 def test_matmul_bodies_use_wgmma_and_pipelined_copies() -> None:
     for name in ("gated-ffn-decode", "gated-ffn"):
         ptx = compiled_ptx(GRAPHS[name], il.Choices(132))
-        assert count(ptx, r"wgmma\.mma_async") >= 8
-        assert count(ptx, r"mma\.sync") == 0
-        assert count(ptx, r"cp\.async\.cg\.shared\.global") >= 24
+        assert count_instructions(ptx, r"wgmma\.mma_async") >= 8
+        assert count_instructions(ptx, r"mma\.sync") == 0
+        assert count_instructions(ptx, r"cp\.async\.cg\.shared\.global") >= 24
 
 
 def test_posts_are_one_release_per_op_that_posts_and_waits_are_acquire_polls() -> None:
     ptx = compiled_ptx(GRAPHS["gated-ffn"], il.Choices(132, policy=il.RowSync()))
-    assert count(ptx, r"(?:atom|red)\.\S*release\S*add") == 2  # one per op's body, ``down`` decides at run time
-    assert count(ptx, r"ld\.acquire\.gpu") >= 6  # a look, then a poll and a loop, in each op's body
+    assert (
+        count_instructions(ptx, r"(?:atom|red)\.\S*release\S*add") == 2
+    )  # one per op's body, ``down`` decides at run time
+    assert count_instructions(ptx, r"ld\.acquire\.gpu") >= 6  # a look, then a poll and a loop, in each op's body
 
 
 def test_a_launch_without_waits_has_no_semaphores() -> None:
-    for launch in il.SerialExecutor(il.build(GRAPHS["gated-ffn"], il.Choices(132)), il.Options(META)).launches():
+    for launch in il.SerialExecutor(
+        il.build(GRAPHS["gated-ffn"], il.Choices(132)), il.RunOptions(META)
+    ).build_launches():
         ptx = launch.compile_ahead().asm["ptx"]
-        assert count(ptx, r"release|acquire|globaltimer") == 0
+        assert count_instructions(ptx, r"release|acquire|globaltimer") == 0
 
 
 def test_an_edited_body_is_compiled_again() -> None:
     """Triton's cache sees functions passed as compile-time arguments by name only; a digest stands beside them."""
     plan = il.build(GRAPHS["two-copies"], il.Choices(132))
-    (launch,) = il.PersistentExecutor(plan, il.Options(META)).launches()
+    (launch,) = il.PersistentExecutor(plan, il.RunOptions(META)).build_launches()
     (bodies,) = [a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 6]
     from interlace.kernels.copy.triton import copy_tile
 
@@ -120,7 +124,7 @@ def test_copies_in_tiles_that_no_block_holds_are_refused() -> None:
     graph = il.Graph("copy", (x, y), (il.copy("c", x, y, tile=(48, 32)),), ("x",), ("y",))
     for executor in (il.SerialExecutor, il.PersistentExecutor):
         with pytest.raises(ShapeError, match=r"op 'c': tile of 48 x 32: Triton's extents must be powers of two"):
-            executor(il.build(graph, il.Choices(2)), il.Options(META)).launches()
+            executor(il.build(graph, il.Choices(2)), il.RunOptions(META)).build_launches()
 
 
 class TooLarge:
@@ -145,14 +149,14 @@ class TooLarge:
     ],
 )
 def test_what_a_device_has_too_little_of_is_named_with_the_ops(what: tuple[object, ...], message: str) -> None:
-    launch = Launch(TooLarge(*what), (1,), (), ops=("up", "down"))
+    launch = TritonLaunch(TooLarge(*what), (1,), (), ops=("up", "down"))
     for run in (launch.run, launch.load):
         with pytest.raises(ResourceError, match=f"^the launch of op 'up' and 'down' needs {message}"):
             run()
 
 
 def test_other_errors_of_a_launch_are_left_as_they_are() -> None:
-    launch = Launch(TooLarge(1, 1, "threads"), (1,), ())
+    launch = TritonLaunch(TooLarge(1, 1, "threads"), (1,), ())
     launch.kernel.error = ValueError("another")
     with pytest.raises(ValueError, match="another"):
         launch.run()
@@ -183,12 +187,12 @@ class Counted:
 
 def test_arguments_of_a_launch_are_looked_at_once() -> None:
     kernel = Counted(compiled=True)
-    launches = [Launch(kernel, grid, ("x", 3), {"num_warps": 4}) for grid in ((7,), (7, 5, 3))]
+    launches = [TritonLaunch(kernel, grid, ("x", 3), {"num_warps": 4}) for grid in ((7,), (7, 5, 3))]
     for launch in launches * 3:
         launch.run()
     assert kernel.looked == [(launch.grid, ("x", 3), {"num_warps": 4}) for launch in launches]
     assert kernel.ran == [((7, 1, 1), ("x", 3)), ((7, 5, 3), ("x", 3))] * 2
-    interpreted = Launch(Counted(compiled=False), (7,), ())
+    interpreted = TritonLaunch(Counted(compiled=False), (7,), ())
     for _ in range(3):
         interpreted.run()
     assert len(interpreted.kernel.looked) == 3
@@ -197,7 +201,7 @@ def test_arguments_of_a_launch_are_looked_at_once() -> None:
 def test_what_triton_compiles_can_be_run_by_itself() -> None:
     """As a launch does from its second run on: it takes all three extents of a grid, and arguments in their order."""
     graph = il.workloads.two_copies(64, 64)
-    (launch, _) = il.SerialExecutor(il.build(graph, il.Choices(2)), il.Options(META)).launches()
+    (launch, _) = il.SerialExecutor(il.build(graph, il.Choices(2)), il.RunOptions(META)).build_launches()
     compiled = launch.compile_ahead()
     ran: list[tuple[Any, ...]] = []
     compiled._run, compiled.module = lambda *given: ran.append(given), object()

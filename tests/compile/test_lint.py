@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlace.kernels import lint as linting
-from interlace.kernels.lint import Finding
+from interlace.kernels.lint import LintFinding
 
 GOOD = """
     ld.acquire.gpu.global.b32 %r1, [%rd1];
@@ -36,7 +36,7 @@ BROKEN = {
 }
 
 
-def lint(ptx: str) -> list[Finding]:
+def lint(ptx: str) -> list[LintFinding]:
     return linting.lint(ptx, posts=True, waits=True)
 
 

@@ -1,4 +1,4 @@
-"""The lint knows tagged words in compiled launches, and each way in which they would be none."""
+"""The lint knows LL words in compiled launches, and each way in which they would be none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import cache
 import pytest
 
 import interlace as il
-from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.compiler import compile_source
 from interlace.kernels.cuda.ptx import PTX
-from interlace.kernels.lint import Finding, lint
+from interlace.kernels.lint import LintFinding, lint
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import WORDS
-from interlace.workloads import LLAMAS, decode_graph
+from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
+from interlace.workloads import LLAMAS, build_decode_graph
 
 from ..thorough import some
 
@@ -69,23 +69,23 @@ BROKEN = {
 
 @cache
 def launch(
-    options: il.Options, dispatch: il.Dispatch | None = None, model: str = "smollm2-135m"
-) -> il.OneLaunchExecutor:
+    options: il.RunOptions, dispatch: il.Dispatch | None = None, model: str = "smollm2-135m"
+) -> il.MegakernelExecutor:
     """A layer for one sequence, as it is planned or under a dispatch: words of heads, splits, tokens and squares."""
-    graph = decode_graph(replace(LLAMAS[model], layers=1, vocabulary=4096), 1, 1088, il.H200)
-    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+    graph = build_decode_graph(replace(LLAMAS[model], layers=1, vocabulary=4096), 1, 1088, il.H200)
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     plan = plan if dispatch is None else il.build(plan.graph, il.Choices(132, dispatch))
-    return il.OneLaunchExecutor(plan, options)
+    return il.MegakernelExecutor(plan, options)
 
 
-def found(ptx: str) -> list[Finding]:
-    return lint(ptx, posts=True, waits=True, posting_warp=True, words=True)
+def found(ptx: str) -> list[LintFinding]:
+    return lint(ptx, posts=True, waits=True, posting_warp=True, has_ll=True)
 
 
 OPTIONS = {
-    "words": il.Options("meta"),
-    "dependent": il.Options("meta", dependent_launch=True),
-    "traced": il.Options("meta", trace=True),
+    "words": il.RunOptions("meta"),
+    "dependent": il.RunOptions("meta", dependent_launch=True),
+    "traced": il.RunOptions("meta", trace=True),
 }
 
 
@@ -93,27 +93,29 @@ OPTIONS = {
 def test_launches_by_words_store_load_and_look_at_them_whole(options: str) -> None:
     """By loaders, as of ``inner``, and by consumers."""
     run = launch(OPTIONS[options], model="llama3.2-1b")
-    assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run._handed_over.sizes.keys()
+    assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run._ll_edges.sizes.keys()
     assert found(run.binary.ptx) == []
 
 
 @pytest.mark.parametrize("dispatch", some([il.Dispatch.STATIC, il.Dispatch.TICKET], lambda d: d is il.Dispatch.TICKET))
 def test_so_they_do_under_each_dispatch_that_has_words(dispatch: il.Dispatch) -> None:
     run = launch(OPTIONS["words"], dispatch)
-    assert {"q_heads", "parts", "heads", "x_scaled"} <= run._handed_over.sizes.keys()
+    assert {"q_heads", "parts", "heads", "x_scaled"} <= run._ll_edges.sizes.keys()
     assert found(run.binary.ptx) == []
 
 
 def test_a_launch_without_words_where_its_plan_has_them_is_found() -> None:
-    ptx = launch(il.Options("meta", words=())).binary.ptx
+    ptx = launch(il.RunOptions("meta", ll_tensors=())).binary.ptx
     assert [(f.rule, f.line) for f in found(ptx)] == [("absent", 0)] * 2
     assert lint(ptx, posts=True, waits=True, posting_warp=True) == []
 
 
 @pytest.mark.parametrize("how", some([*BROKEN], lambda how: how in ("stored weakly", "loaded weakly")))
 def test_the_lint_finds_a_word_that_is(how: str) -> None:
-    text = launch(OPTIONS["words"]).composition.text
+    text = launch(OPTIONS["words"]).composition.source
     before, after, rule = BROKEN[how]
     assert text.count(before) == 1
-    ptx = compile_text(text.replace(before, after), "broken", il.H200.architecture, preamble=PTX + SEMAPHORES + WORDS)
+    ptx = compile_source(
+        text.replace(before, after), "broken", il.H200.architecture, preamble=PTX + SEMAPHORES + SENTINEL_WORDS
+    )
     assert {finding.rule for finding in found(ptx.ptx)} - {"absent"} == {rule}

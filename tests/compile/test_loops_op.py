@@ -8,19 +8,19 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import GraphError
-from interlace.executors.launch import TextLaunch
+from interlace.executors.launch import CudaSourceLaunch
 from interlace.kernels.lint import lint
 from interlace.loops.cuda.compiled import compile_kernel
-from interlace.loops.frontend.library import examples
+from interlace.loops.frontend.library import build_examples
 
 from ..loops_graphs import matmuls, norm_chain_sum
 
-META = il.Options(device="meta")
+META = il.RunOptions(device="meta")
 
 
-@pytest.mark.parametrize("name", examples())
+@pytest.mark.parametrize("name", build_examples())
 def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
-    example = examples()[name]
+    example = build_examples()[name]
     compiled = compile_kernel(example.kernel, warp_specialised=example.warp_specialised, items=True)
     assert (compiled.binary.resources.spill_bytes, compiled.binary.warnings) == (0, ())
     ptx = compiled.binary.ptx
@@ -31,7 +31,7 @@ def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
 
 
 def test_the_lint_sees_a_forgotten_fence_and_an_early_post() -> None:
-    compiled = compile_kernel(examples()["copy_2d"].kernel, items=True)
+    compiled = compile_kernel(build_examples()["copy_2d"].kernel, items=True)
     ptx = compiled.binary.ptx
     for broken, rule in (
         (ptx.replace("fence.proxy.async.global;", ""), "tma-load"),
@@ -45,8 +45,8 @@ def test_executors_compile_ops_of_loops_beside_triton_ones(graph: object) -> Non
     built, _ = graph(300)  # type: ignore[operator]
     plan = il.build(built, il.Choices(132))
     for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.SemaphoreStreamsExecutor):
-        launches = cls(plan, META).launches()
-        texts = [launch.compile() for launch in launches if isinstance(launch, TextLaunch)]
+        launches = cls(plan, META).build_launches()
+        texts = [launch.compile() for launch in launches if isinstance(launch, CudaSourceLaunch)]
         expected = [op.kernel for op in built.ops if op.kernel not in ("matmul", "copy")]
         assert [text.binary.name for text in texts] == [name.partition("-")[0] for name in expected]
 
@@ -54,4 +54,4 @@ def test_executors_compile_ops_of_loops_beside_triton_ones(graph: object) -> Non
 def test_executors_of_one_launch_refuse_them() -> None:
     plan = il.build(norm_chain_sum(300)[0], il.Choices(132))
     with pytest.raises(GraphError, match=r"op 'norm'.*run it with serial, cuda_graph, pdl or semaphore_streams"):
-        il.PersistentExecutor(plan, META).launches()
+        il.PersistentExecutor(plan, META).build_launches()

@@ -18,7 +18,7 @@ from interlace.core.errors import (
     ShapeError,
     TooManyWorkersError,
 )
-from interlace.kernels.cuda.compiler import Binary, Resources
+from interlace.kernels.cuda.compiler import CudaBinary, KernelResources
 from interlace.kernels.lint import lint
 from interlace.megakernel import compose, registers
 from interlace.megakernel.compose import KEEPS
@@ -31,7 +31,7 @@ from .limits import assert_within
 from .policies import hinted
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-META = il.Options("meta")
+META = il.RunOptions("meta")
 A = il.Activation
 SHAPES = {
     "relu": il.workloads.FFNShape(4096, 14336, A.RELU, False),
@@ -52,8 +52,8 @@ LIMITS = {
 FIX_UP_SPILLS = 256
 
 
-def launch(graph: il.Graph, options: il.Options = META, **choices: object) -> il.OneLaunchExecutor:
-    return il.OneLaunchExecutor(il.build(graph, il.Choices(132, **choices)), options)
+def launch(graph: il.Graph, options: il.RunOptions = META, **choices: object) -> il.MegakernelExecutor:
+    return il.MegakernelExecutor(il.build(graph, il.Choices(132, **choices)), options)
 
 
 #: One token and 16 differ in ``narrow`` and ``gelu`` no more than they do in ``relu``; each shape is there twice.
@@ -79,13 +79,13 @@ def test_a_launch_that_spills_holds_fewer_weights_in_registers(
     """Of each number that is tried, side by side, what spills least is taken."""
     seen: list[int] = []
 
-    def compiled(text: str, name: str, architecture: str, *, preamble: str) -> Binary:
+    def compiled(text: str, name: str, architecture: str, *, preamble: str) -> CudaBinary:
         seen.append(int((re.findall(r"define REGISTERS_TO_HOLD (\d+)", preamble + text))[0] if m == 1 else 172))
-        return Binary(name, name, b"", "", Resources(255, 8 if seen[-1] > 150 else 4, 0, 0), (str(seen[-1]),))
+        return CudaBinary(name, name, b"", "", KernelResources(255, 8 if seen[-1] > 150 else 4, 0, 0), (str(seen[-1]),))
 
-    monkeypatch.setattr(registers, "compile_text", compiled)
+    monkeypatch.setattr(registers, "compile_source", compiled)
     graph = il.workloads.ffn(m, SHAPES["gated"])
-    binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).binary
+    binary = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), META).binary
     assert (sorted(seen, reverse=True), binary.warnings) == (tried, ("142" if m == 1 else "172",))
 
 
@@ -95,7 +95,7 @@ FP16 = [("relu", 16, il.fp16), pytest.param("gated", 256, il.fp16, marks=pytest.
 @pytest.mark.parametrize(("shape", "m", "dtype"), [*VARIANTS, *FP16])
 def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, dtype: il.DType) -> None:
     graph = il.workloads.ffn(m, SHAPES[shape], dtype, bias=shape == "gelu")
-    run = il.OneLaunchExecutor(by_default(graph), il.Options("meta", dependent_launch=True))
+    run = il.MegakernelExecutor(by_default(graph), il.RunOptions("meta", dependent_launch=True))
     resources, split = run.binary.resources, run._table.parts.max() > 1
     assert resources.spill_bytes <= (FIX_UP_SPILLS if split else 0)
     registers, code_kib = LIMITS[m]
@@ -134,7 +134,7 @@ def test_products_are_under_way_while_rows_are_normalised(shape: str, m: int) ->
     of = (SHAPES | {"medium": il.workloads.FFNShape(1600, 6400, A.GELU_TANH, False)})[shape]
     graph = il.workloads.ffn(m, replace(of, norm=1e-5), device=il.H200)
     assert [op.name for op in graph.ops] == ["up", "down"]
-    run = il.OneLaunchExecutor(by_default(graph), il.Options("meta", dependent_launch=True))
+    run = il.MegakernelExecutor(by_default(graph), il.RunOptions("meta", dependent_launch=True))
     assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
     assert_within(run.binary.resources, LAYERS[shape, m])
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
@@ -143,7 +143,7 @@ def test_products_are_under_way_while_rows_are_normalised(shape: str, m: int) ->
 @pytest.mark.parametrize("m", [1, 16, 24, 64, 100])
 def test_a_layer_as_a_plan_file_has_it_is_a_launch(m: int) -> None:
     """In tiles that nobody chose for the one launch."""
-    graph = il.workloads.FFN(1600, 6400, m, norm=1e-5).graph(il.H200)
+    graph = il.workloads.FeedForward(1600, 6400, m, norm=1e-5).build_graph(il.H200)
     assert [op.name for op in graph.ops] == ["up", "down"]
     run = launch(graph)
     assert run.composition.stages >= 2
@@ -170,7 +170,7 @@ def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch:
         monkeypatch.setattr(compose, name, getattr(compose, name))
     before = launch(il.workloads.one_matmul(8, 64, 64)).binary.ptx.count("mbarrier.arrive")
     runpy.run_path(str(BENCHMARKS / "memcheck.py"))["all_lanes_arrive"]()
-    text = compose.WALK + compose.ROLES
+    text = compose.RING + compose.ROLES
     for barrier, arrivals in (("sent", "32"), ("received", "32 * (WARPGROUPS * 4 + 2)")):
         arrive = re.findall(rf".*mbarrier_arrive\({barrier}\(.*", text)
         assert {"if" in line for line in arrive} == {False}
@@ -181,7 +181,7 @@ def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch:
 @pytest.mark.parametrize("m", [64, 128, 160])
 def test_sums_of_squares_come_while_products_are_under_way(m: int) -> None:
     """Of tokens as rows in one warpgroup and two, and as columns: what is loaded and added there serialises none."""
-    run = il.OneLaunchExecutor(by_default(il.workloads.normed_matmuls(m, 4096, 14336, 4096)), META)
+    run = il.MegakernelExecutor(by_default(il.workloads.normed_matmuls(m, 4096, 14336, 4096)), META)
     assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
 
 
@@ -193,7 +193,7 @@ SHARES = {
 }
 
 
-def sharing(name: str) -> il.OneLaunchExecutor:
+def sharing(name: str) -> il.MegakernelExecutor:
     m, tile, parts = SHARES[name]
     extents = {"x": (m, 2048), "w": (1024, 2048), "residual": (m, 1024), "out": (m, 1024)}
     t = {n: il.Tensor(n, extent, il.bf16) for n, extent in extents.items()}
@@ -207,7 +207,7 @@ def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
     run, (_, tile, parts) = sharing(name), SHARES[name]
     (part,) = run._parts
     wide = tile.m if tile.swap_ab else tile.n
-    assert part.tile.share == tile.m * tile.n // wide * -(-wide // (8 * parts)) * 8
+    assert part.tile.shared_elements == tile.m * tile.n // wide * -(-wide // (8 * parts)) * 8
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
@@ -236,7 +236,7 @@ def places(lines: list[str], pattern: str) -> list[int]:
 @pytest.mark.parametrize(("shape", "m"), [("relu", 16), ("gated", 256)])
 def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before(shape: str, m: int) -> None:
     graph = il.workloads.ffn(m, SHAPES[shape], il.bf16)
-    run = il.OneLaunchExecutor(by_default(graph), il.Options("meta", dependent_launch=True))
+    run = il.MegakernelExecutor(by_default(graph), il.RunOptions("meta", dependent_launch=True))
     lines = run.binary.ptx.splitlines()
 
     def found(changed: list[str]) -> set[str]:
@@ -267,7 +267,7 @@ def test_ops_of_equal_tiles_share_their_code() -> None:
     ops = tuple(il.matmul(f"op{i}", tensors[i], weights[i], tensors[i + 1], tile=tile) for i in range(8))
     chain = il.Graph("chain", (*tensors, *weights), ops, ("x0", *(w.name for w in weights)), ("x8",))
     run = launch(chain)
-    assert run.composition.text.count("::compute(launch, item") == 1
+    assert run.composition.source.count("::compute(launch, item") == 1
     assert not (run._table.items["code"] % KEEPS).any()
 
 
@@ -277,7 +277,7 @@ def test_tiles_of_few_tokens_leave_the_busiest_sm_an_equal_share(m: int, rows: i
     extents = {"x": (m, 4096), "w": (rows, 4096), "out": (m, rows)}
     x, w, out = (il.Tensor(name, shape, il.bf16) for name, shape in extents.items())
     graph = il.Graph("one", (x, w, out), (il.matmul("op", x, w, out),), ("x", "w"), ("out",))
-    setting = il.OneLaunchExecutor.default(graph, il.H200).op("op")
+    setting = il.MegakernelExecutor.select_default(graph, il.H200).op("op")
     tile = dict(setting.params)
     assert setting.parts == 1
     assert tile["SWAP"]
@@ -291,7 +291,7 @@ def test_tiles_of_few_tokens_leave_the_busiest_sm_an_equal_share(m: int, rows: i
 def test_tokens_that_weigh_as_much_as_weights_are_cut_into_waves(gated: bool, m: int, parts: tuple[int, int]) -> None:
     shape = il.workloads.FFNShape(2048, 8192, A.SILU if gated else A.RELU, gated)
     graph = il.workloads.ffn(m, shape, il.bf16)
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    setting = il.MegakernelExecutor.select_default(graph, il.H200)
     assert tuple(setting.op(op.name).parts for op in graph.ops) == parts
     tiles = [dict(setting.op(op.name).params) for op in graph.ops]
     assert {(tile["BM"], tile["BN"]) for tile in tiles} == {(-(-m // 8) * 8, 64)}
@@ -300,7 +300,7 @@ def test_tokens_that_weigh_as_much_as_weights_are_cut_into_waves(gated: bool, m:
 
 def test_many_tokens_take_widths_that_fill_waves() -> None:
     graph = il.workloads.ffn(512, SHAPES["relu"], il.bf16)
-    up = dict(il.OneLaunchExecutor.default(graph, il.H200).op("up").params)
+    up = dict(il.MegakernelExecutor.select_default(graph, il.H200).op("up").params)
     tiles = -(-512 // up["BM"]) * -(-14336 // up["BN"])
     assert (up["BM"], up["BN"], tiles) == (128, 224, 256)  # two waves of 132, where 256 wide ones take as many
 
@@ -325,7 +325,7 @@ DISPATCHES = {
 )
 def test_every_dispatch_is_taken_beside_dependent_launch(dispatch: il.Dispatch, dependent: bool) -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 128))
-    run = launch(graph, il.Options("meta", dependent_launch=dependent), dispatch=dispatch)
+    run = launch(graph, il.RunOptions("meta", dependent_launch=dependent), dispatch=dispatch)
     assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
     assert_within(run.binary.resources, DISPATCHES[dispatch], 122)
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
@@ -352,11 +352,11 @@ def test_what_it_cannot_run_is_refused_before_anything_is_compiled() -> None:
         launch(il.workloads.ffn(256, shape, il.bf16, il.MatmulTile(128, 128, 1024), tile))
     x, y = (il.Tensor(name, (64,), il.fp32) for name in "xy")
     meant = il.Kernel("meant", il.Reference(lambda _, regions, params: {"y": regions["x"]}))
-    op = meant.op("copy", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))})
+    op = meant.make_op("copy", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))})
     with pytest.raises(GraphError, match=r"op 'copy': kernel 'meant' has no one-launch CUDA C\+\+ body"):
         launch(il.Graph("meant", (x, y), (op,), ("x",), ("y",)))
     with pytest.raises(NoDeviceError):
-        launch(il.workloads.ffn(16, shape, il.bf16, tile, tile), il.Options("cpu"))
+        launch(il.workloads.ffn(16, shape, il.bf16, tile, tile), il.RunOptions("cpu"))
 
 
 @pytest.mark.parametrize("other", ["x", "weight", "out", "gate", "residual"])
@@ -372,9 +372,9 @@ def test_operands_of_bf16_and_fp16_do_not_meet_in_one_product(other: str) -> Non
     with pytest.raises(DTypeError, match=mixed):
         replace(graph, tensors=tuple((tensors | {other: odd}).values()))
     run = launch(graph)
-    given = {name: run.empty(name) for name in tensors}
+    given = {name: run.allocate_tensor(name) for name in tensors}
     with pytest.raises(DTypeError, match=rf"tensor '{other}' is torch.float16; .* built for torch.bfloat16"):
-        run.launches(given | {other: given[other].half()})
+        run.build_launches(given | {other: given[other].half()})
 
 
 VOTES = {"termination": Termination.VOTES}
@@ -382,7 +382,7 @@ VOTES = {"termination": Termination.VOTES}
 
 @pytest.mark.parametrize(
     ("dispatch", "options"),
-    [*((dispatch, {}) for dispatch in il.Dispatch if dispatch.resident), (il.Dispatch.SPAWN, VOTES)],
+    [*((dispatch, {}) for dispatch in il.Dispatch if dispatch.has_resident_workers), (il.Dispatch.SPAWN, VOTES)],
 )
 def test_more_workers_than_sms_where_all_must_be_resident_are_refused_without_a_device_too(
     dispatch: il.Dispatch, options: dict[str, Termination]
@@ -393,10 +393,10 @@ def test_more_workers_than_sms_where_all_must_be_resident_are_refused_without_a_
         il.build(graph, il.Choices(workers, by))
         for workers, by in ((132, dispatch), (133, dispatch), (133, dispatch if spawning else il.Dispatch.TICKET))
     )
-    assert il.OneLaunchExecutor(full, il.Options("meta", **options))._table.workers == 132
+    assert il.MegakernelExecutor(full, il.RunOptions("meta", **options))._table.workers == 132
     with pytest.raises(TooManyWorkersError, match=rf"133 workers, but .*H200 keeps 132 .* {dispatch.value} dispatch"):
-        il.OneLaunchExecutor(many, il.Options("meta", **options))
-    assert il.OneLaunchExecutor(drawn, META)._table.workers == 133
+        il.MegakernelExecutor(many, il.RunOptions("meta", **options))
+    assert il.MegakernelExecutor(drawn, META)._table.workers == 133
 
 
 def test_triton_bodies_refuse_widths_that_are_no_powers_of_two() -> None:
@@ -404,7 +404,7 @@ def test_triton_bodies_refuse_widths_that_are_no_powers_of_two() -> None:
     plan = il.build(graph, il.Choices(132))
     for executor in (il.SerialExecutor, il.PersistentExecutor):
         with pytest.raises(ShapeError, match=r"op 'up': tile of 64 x 112 x 64.*powers of two.*one_launch executor"):
-            executor(plan, META).launches()
+            executor(plan, META).build_launches()
 
 
 def test_the_text_of_a_launch_is_the_same_for_any_number_of_equal_ops() -> None:
@@ -414,16 +414,16 @@ def test_the_text_of_a_launch_is_the_same_for_any_number_of_equal_ops() -> None:
         ops = tuple(il.matmul(f"op{i}", tensors[i], weights[i], tensors[i + 1]) for i in range(n))
         return il.Graph("chain", (*tensors, *weights), ops, ("x0", *(w.name for w in weights)), (f"x{n}",))
 
-    assert launch(chain(300)).composition.text == launch(chain(9)).composition.text
+    assert launch(chain(300)).composition.source == launch(chain(9)).composition.source
 
 
 @pytest.mark.parametrize("m", some([1, 16], lambda m: m == 16))
 def test_sixteen_ffn_layers_are_one_launch_whose_text_six_have_too(m: int) -> None:
     few, many = (
-        il.OneLaunchExecutor(il.plan_graph(work.graph(il.H200), il.H200, il.OneLaunchExecutor), META)
+        il.MegakernelExecutor(il.autoplan(work.build_graph(il.H200), il.H200, il.MegakernelExecutor), META)
         for work in (il.workloads.FFNLayers(layers, 4096, 14336, m) for layers in (6, 16))
     )
-    assert few.composition.text == many.composition.text
+    assert few.composition.source == many.composition.source
     resources = many.binary.resources
     assert (len(many.plan.graph.ops), resources.spill_bytes) == (33, 0)
     assert_within(resources, {1: 79, 16: 91}[m])
@@ -435,4 +435,4 @@ def test_sixteen_ffn_layers_are_one_launch_whose_text_six_have_too(m: int) -> No
 def test_one_warp_posts_once_for_all_warpgroups_that_share_a_tile(dispatch: il.Dispatch) -> None:
     graph = il.workloads.ffn(300, SHAPES["relu"], il.bf16, *[il.MatmulTile(128, 128, 64, num_warps=8)] * 2)
     plan = il.build(graph, il.Choices(132, dispatch))
-    assert (il.OneLaunchExecutor(plan, META)._table.waits["threshold"] == plan.waits.threshold).all()
+    assert (il.MegakernelExecutor(plan, META)._table.waits["threshold"] == plan.waits.threshold).all()

@@ -13,7 +13,7 @@ from interlace.kernels import text_source
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import WORDS
+from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
 from interlace.kernels.text_source import is_name
 from interlace.megakernel.compose import KEEPS
 
@@ -21,15 +21,15 @@ from ..texts import GUARD, NORM, NORM_TEXT, chain, norm
 from ..thorough import some
 
 
-def launch(graph: il.Graph, **choices: object) -> il.OneLaunchExecutor:
-    return il.OneLaunchExecutor(il.build(graph, il.Choices(132, **choices)), il.Options("meta"))
+def launch(graph: il.Graph, **choices: object) -> il.MegakernelExecutor:
+    return il.MegakernelExecutor(il.build(graph, il.Choices(132, **choices)), il.RunOptions("meta"))
 
 
-def alone(walk: il.TextBody, params: dict[str, object] | None = None) -> il.Graph:
+def alone(walk: il.CudaBody, params: dict[str, object] | None = None) -> il.Graph:
     """One op with a text of its own."""
     (m, n), (i,) = (16, 128), il.axes(1)
     x, y = (il.Tensor(name, (m, n), il.bf16) for name in "xy")
-    op = replace(NORM, name="my norm", walk=walk).op(
+    op = replace(NORM, name="my norm", megakernel=walk).make_op(
         "mine",
         (2,),
         {"x": (x, (i.block(8), il.ALL))},
@@ -39,7 +39,7 @@ def alone(walk: il.TextBody, params: dict[str, object] | None = None) -> il.Grap
     return il.Graph("alone", (x, y), (op,), ("x",), ("y",))
 
 
-TEXT = NORM.walk
+TEXT = NORM.megakernel
 OFTEN = il.Dispatch.STATIC, il.Dispatch.HYBRID, il.Dispatch.DISPATCHER
 
 
@@ -80,7 +80,7 @@ def test_copies_alone_make_a_launch_without_slots() -> None:
 def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
     wrong = NORM_TEXT.replace("float squares = 0.0f;", "float squares = none;")
     line = 1 + wrong[: wrong.index("none")].count("\n")
-    run = launch(alone(replace(TEXT, text=wrong)))
+    run = launch(alone(replace(TEXT, source=wrong)))
     with pytest.raises(CompileError, match=rf'my_norm\.cu\({line}\): error: identifier "none" is undefined'):
         _ = run.binary
 
@@ -88,7 +88,7 @@ def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
 def test_of_what_ptxas_refuses_the_line_of_ptx_is_told() -> None:
     wrong = NORM_TEXT.replace("float squares = 0.0f;", 'float squares = 0.0f; asm volatile("nonsense.instr;");')
     with pytest.raises(CompileError, match=r"line \d+; error +: [^\n]* 'nonsense', in 'nonsense.instr;'\n"):
-        _ = launch(alone(replace(TEXT, text=wrong))).binary
+        _ = launch(alone(replace(TEXT, source=wrong))).binary
 
 
 _HEAD = "DEVICE void norm_rows(const Tile& tile, const Arguments& a) {"
@@ -108,7 +108,7 @@ _HEAD = "DEVICE void norm_rows(const Tile& tile, const Arguments& a) {"
 def test_a_function_that_does_not_suit_is_told_with_its_own_line(head: str) -> None:
     """Whatever joins or parts the lines before it."""
     before = "// \\\nvoid norm_rows(\n/*\n*/\n#line 0\n\f// two \\\n\\\nlines\x85\n#line 9\n"
-    run = launch(alone(replace(TEXT, text=f"{before}{head}}}\n")))
+    run = launch(alone(replace(TEXT, source=f"{before}{head}}}\n")))
     with pytest.raises(CompileError) as caught:
         _ = run.binary
     line = 9 if head.startswith("struct") else 1 + before.count("\n")
@@ -130,27 +130,29 @@ DEVICE void norm_rows(const Tile& tile, const Arguments& a, Fetch& fetch) {
   fetch.done();
 }
 """
-    body = il.TextBody(text, "norm_rows", late=("x",), loads="Rows<ELEMENTS>", stage_bytes=lambda op: 64)
+    body = il.CudaBody(
+        text, "norm_rows", post_wait_inputs=("x",), loads_struct="Rows<ELEMENTS>", stage_bytes=lambda op: 64
+    )
     assert launch(alone(body)).binary.warnings == ()
 
 
 def test_of_functions_called_alike_the_one_that_takes_a_tile_is_told() -> None:
     other = "DEVICE void norm_rows(float) {}\n#if 0\nvoid norm_rows(\n#endif\n"
-    body = il.TextBody(f"DEVICE void norm_rows(const Tile& tile, int a) {{}}\n{other}", "norm_rows")
+    body = il.CudaBody(f"DEVICE void norm_rows(const Tile& tile, int a) {{}}\n{other}", "norm_rows")
     with pytest.raises(CompileError, match=r"my_norm\.cu\(1\): error"):
         _ = launch(alone(body)).binary
 
 
 def test_a_long_line_is_looked_at_once() -> None:
     """From where it begins alone: from each place in it, this one would take minutes."""
-    il.TextBody(f"{NORM_TEXT}// {'x' * 200_000}\n", "norm_rows")
+    il.CudaBody(f"{NORM_TEXT}// {'x' * 200_000}\n", "norm_rows")
     text = "one \\\ntwo \\\nthree\nfour \\\nfive"
-    found = [at for at in range(len(text)) if text_source._JOINED.match(text, at)]
+    found = [at for at in range(len(text)) if text_source._CONTINUED_LINES.match(text, at)]
     assert found == [0, text.index("two"), text.index("four")]
 
 
 def test_behind_a_text_lines_count_on_whatever_stands_in_it() -> None:
-    text = launch(alone(replace(TEXT, text=f"#line 0\n// \f\v \x85 \u2028 \r\n{NORM_TEXT}"))).composition.text
+    text = launch(alone(replace(TEXT, source=f"#line 0\n// \f\v \x85 \u2028 \r\n{NORM_TEXT}"))).composition.source
     _, line, behind = re.split(r'^#line (\d+) "one_launch.cu"\n', text, flags=re.MULTILINE)
     assert int(line) == text[: -len(behind)].count("\n") + 1
 
@@ -159,15 +161,15 @@ def test_types_and_functions_of_a_text_are_its_own_whatever_the_launch_has() -> 
     types = "Plain Walked Operands Streamed Fetched Launch Item Stage own text body0 THREADS_OF".split()
     own = "".join(f"struct {name} {{ int {name.lower()}; }};\n" for name in types)
     own += "DEVICE int release(const Operands& o) { return o.operands; }\n"
-    assert launch(alone(replace(TEXT, text=own + NORM_TEXT))).binary.warnings == ()
+    assert launch(alone(replace(TEXT, source=own + NORM_TEXT))).binary.warnings == ()
 
 
 @pytest.mark.parametrize("define", ["/* stages */ #define STAGES 1", "#define/**/STAGES 1", "#\\\ndefine STAGES 1"])
 def test_a_macro_written_strangely_ends_with_its_text_too(define: str) -> None:
     """The launch behind it has its own number of stages."""
-    plain = launch(alone(replace(TEXT, text=NORM_TEXT))).composition.text
-    run = launch(alone(replace(TEXT, text=f"{define}\n{NORM_TEXT}")))
-    assert "#undef STAGES" in run.composition.text
+    plain = launch(alone(replace(TEXT, source=NORM_TEXT))).composition.source
+    run = launch(alone(replace(TEXT, source=f"{define}\n{NORM_TEXT}")))
+    assert "#undef STAGES" in run.composition.source
     assert "#undef STAGES" not in plain
 
 
@@ -199,7 +201,7 @@ def test_macros_of_a_text_end_with_it_and_those_of_the_launch_do_not(defines: st
     ops = []
     for name, text, into, out in (("first", first, x, y), ("second", second, y, z)):
         op = norm(name, into, out)
-        ops.append(replace(op, kernel=name, body=replace(NORM, name=name, walk=replace(TEXT, text=text))))
+        ops.append(replace(op, kernel=name, body=replace(NORM, name=name, megakernel=replace(TEXT, source=text))))
     run = launch(il.Graph("macros", (x, y, z), tuple(ops), ("x",), ("z",)))
     told = 'first.cu(1): warning #47-D: incompatible redefinition of macro "DEVICE"'
     assert [warning for warning in run.binary.warnings if not warning.startswith(told)] == []
@@ -225,7 +227,7 @@ def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_laun
     }
     """
     with pytest.raises(CompileError, match="my norm does not fit the registers: a thread has 1020 bytes"):
-        _ = launch(alone(replace(TEXT, text=greedy))).binary
+        _ = launch(alone(replace(TEXT, source=greedy))).binary
     deep = r"""
     DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
       float v[1 << 18];
@@ -234,16 +236,16 @@ def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_laun
     }
     """
     with pytest.raises(CompileError, match="my norm keeps 1048576 bytes of each thread in local memory"):
-        _ = launch(alone(replace(TEXT, text=deep))).binary
+        _ = launch(alone(replace(TEXT, source=deep))).binary
 
 
 def test_what_no_text_takes_is_refused() -> None:
     with pytest.raises(ParamError, match=r"defines no function 'nothing'; write DEVICE void nothing\(const Tile& tile"):
-        il.TextBody(NORM_TEXT, "nothing")
+        il.CudaBody(NORM_TEXT, "nothing")
     with pytest.raises(ArgumentError, match="constants"):
-        il.TextBody(NORM_TEXT, "norm_rows", constants="BM")
+        il.CudaBody(NORM_TEXT, "norm_rows", constants="BM")
     with pytest.raises(ParamError, match="name the struct of the text that says how its streamed or"):
-        il.TextBody(NORM_TEXT, "norm_rows", streamed=("x",))
+        il.CudaBody(NORM_TEXT, "norm_rows", streamed_inputs=("x",))
     with pytest.raises(ParamError, match=r"op 'mine' lacks params \['depth'\]"):
         launch(alone(replace(TEXT, constants=("depth",))))
     with pytest.raises(ParamError, match="op 'mine' has kind 'wide', which is no constant of a text"):
@@ -253,15 +255,15 @@ def test_what_no_text_takes_is_refused() -> None:
     with pytest.raises(ParamError, match=r"has heat 1e\+300, and a float of CUDA C\+\+ ends at 3\.402823e\+38"):
         launch(alone(TEXT, {"heat": 1e300}))
     with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead; it has \['x'"):
-        launch(alone(replace(TEXT, early=("w",))))
+        launch(alone(replace(TEXT, pre_wait_inputs=("w",))))
     with pytest.raises(ArgumentError, match=r"scratch_bytes is 64; give a function of the op, scratch_bytes=lambda"):
-        il.TextBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
+        il.CudaBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
     with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
     with pytest.raises(ArgumentError, match="most_warpgroups is 4; use 2 or 3"):
-        il.TextBody(NORM_TEXT, "norm_rows", most_warpgroups=4)
+        il.CudaBody(NORM_TEXT, "norm_rows", max_warpgroups=4)
     with pytest.raises(ParamError, match="a header comes with what is streamed, and has both arguments and a size"):
-        il.TextBody(NORM_TEXT, "norm_rows", headed=("x",), header_bytes=lambda op: 16)
+        il.CudaBody(NORM_TEXT, "norm_rows", header_inputs=("x",), header_bytes=lambda op: 16)
     headed = replace(TEXT, streamed=("x",), loads="Loads", headed=("x",), header_bytes=lambda op: 16)
     with pytest.raises(ParamError, match="has both arguments and a size"):
         replace(headed, headed=())
@@ -302,13 +304,13 @@ def test_what_no_text_takes_is_refused() -> None:
         ("namespace mine {", "opens 1 braces more than it closes"),
     ):
         with pytest.raises(ParamError, match=message):
-            il.TextBody(f"{NORM_TEXT}{more}", "norm_rows")
-    il.TextBody(NORM_TEXT + '// no __shared__ {\n/* "__shared__" {\n */', "norm_rows")
-    il.TextBody(NORM_TEXT + "#if 1\nnamespace a {\n#else\nnamespace b {\n#endif\n}\n", "norm_rows")
-    il.TextBody(NORM_TEXT + "DEVICE char open() { return '{'; }\n", "norm_rows")
-    il.TextBody(NORM_TEXT + '// no __syncthreads() or asm("bar.sync 0;")\n', "norm_rows")
+            il.CudaBody(f"{NORM_TEXT}{more}", "norm_rows")
+    il.CudaBody(NORM_TEXT + '// no __shared__ {\n/* "__shared__" {\n */', "norm_rows")
+    il.CudaBody(NORM_TEXT + "#if 1\nnamespace a {\n#else\nnamespace b {\n#endif\n}\n", "norm_rows")
+    il.CudaBody(NORM_TEXT + "DEVICE char open() { return '{'; }\n", "norm_rows")
+    il.CudaBody(NORM_TEXT + '// no __syncthreads() or asm("bar.sync 0;")\n', "norm_rows")
     meet = 'DEVICE void meet(int n) { asm volatile("bar.sync %0, 64;" ::"r"(n)); }\n'
-    il.TextBody(NORM_TEXT + meet + 'constexpr const char* told = "__syncthreads";\n', "norm_rows")
+    il.CudaBody(NORM_TEXT + meet + 'constexpr const char* told = "__syncthreads";\n', "norm_rows")
     for unseen in (
         'static_assert(true, "call no bar.sync 0; here");\n',
         'DEVICE void meet() { asm volatile("// no bar.sync 0; here\\n"); }\n',
@@ -317,15 +319,15 @@ def test_what_no_text_takes_is_refused() -> None:
         "#ifdef ALONE\nDEVICE void meet() { __syncthreads(); }\n#endif\n",
         "DEVICE void meet() { __syncthreads_or_not(); }\n",
     ):
-        il.TextBody(NORM_TEXT + unseen, "norm_rows")
+        il.CudaBody(NORM_TEXT + unseen, "norm_rows")
     strings = 'R"(a"b{)", u8R"x(}}} )" // )x", LR"(\n{\n)"'
-    il.TextBody(f"{NORM_TEXT}constexpr const char* texts[] = {{{strings}}};\n", "norm_rows")
+    il.CudaBody(f"{NORM_TEXT}constexpr const char* texts[] = {{{strings}}};\n", "norm_rows")
     for function in ("norm_rows_", "", "norm rows", "*", "nothing"):
-        with pytest.raises(ParamError, match="the text of a TextBody defines no function"):
-            il.TextBody("// void nothing()\n/* void nothing() {} */\n" + NORM_TEXT, function)
+        with pytest.raises(ParamError, match="the text of a CudaBody defines no function"):
+            il.CudaBody("// void nothing()\n/* void nothing() {} */\n" + NORM_TEXT, function)
     for macro in ("define SHARED_BASE 0", "undef ELEMENT", " define ELEMENT_PTX"):
         with pytest.raises(ParamError, match=rf"the macros \['{macro.split()[1]}'\] of the launch; rename them"):
-            il.TextBody(f"#{macro}\n{NORM_TEXT}", "norm_rows")
+            il.CudaBody(f"#{macro}\n{NORM_TEXT}", "norm_rows")
     with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name 'a b'"):
         launch(alone(TEXT, {"a b": 1}))
     for name in ("int", "register", "DEVICE", "bf16", "Tile", "Operands", "__global__"):
@@ -344,7 +346,7 @@ def test_what_no_text_takes_is_refused() -> None:
 
 @pytest.mark.parametrize("graph", [chain(17, il.MatmulTile(24, 64, 64, swap_ab=True)), alone(TEXT)])
 def test_no_param_is_called_as_a_macro_of_the_launch(graph: il.Graph) -> None:
-    text = PTX + SEMAPHORES + WORDS + launch(graph).composition.text
+    text = PTX + SEMAPHORES + SENTINEL_WORDS + launch(graph).composition.source
     macros = {*re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE)}
     assert {"DEVICE", "SHARED_BASE", "ELEMENT"} <= macros
     assert [name for name in sorted(macros) if is_name(name)] == []
@@ -352,6 +354,6 @@ def test_no_param_is_called_as_a_macro_of_the_launch(graph: il.Graph) -> None:
 
 def test_a_proof_says_that_it_rests_on_the_texts_of_users() -> None:
     proof = il.verify(il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(4)))
-    assert proof.unproved == ("norm",)
+    assert proof.unproved_ops == ("norm",)
     assert str(proof).endswith("no race, provided that op 'norm' touches what its access maps say, which is not proved")
     assert str(il.verify(il.build(il.workloads.two_copies(64, 64), il.Choices(4)))).endswith("no deadlock, no race")

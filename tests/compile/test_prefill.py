@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import interlace as il
 from interlace.kernels.causal_attention import AttentionTile
-from interlace.kernels.lint import count, lint, resources
+from interlace.kernels.lint import count_instructions, lint, run_ptxas
 from interlace.workloads.prefill import prefill_attention
 
 from .limits import assert_within
@@ -15,15 +15,15 @@ def launches(executor: type[il.Executor], head_dim: int) -> list:
     graph = prefill_attention(
         1000, 2048, 16, 4, head_dim, longest=500, tile=tile, product=il.MatmulTile(128, 128, 64, 4, 8)
     )
-    return executor(il.build(graph, il.Choices(132, policy=il.RowSync())), il.Options("meta")).launches()
+    return executor(il.build(graph, il.Choices(132, policy=il.RowSync())), il.RunOptions("meta")).launches()
 
 
 def test_attention_multiplies_with_wgmma_and_keeps_its_sums_in_registers() -> None:
     compiled = launches(il.SerialExecutor, 128)[0].compile_ahead()
-    used = resources(compiled.asm["ptx"])
-    assert count(compiled.asm["ptx"], "wgmma.mma_async") > 0
-    assert count(compiled.asm["ptx"], "mma.sync") == 0
-    assert (used.spill_bytes, used.serialised) == (0, False)
+    used = run_ptxas(compiled.asm["ptx"])
+    assert count_instructions(compiled.asm["ptx"], "wgmma.mma_async") > 0
+    assert count_instructions(compiled.asm["ptx"], "mma.sync") == 0
+    assert (used.spill_bytes, used.is_serialised) == (0, False)
     assert compiled.metadata.shared <= il.H200.smem_bytes
 
 
@@ -31,13 +31,13 @@ def test_one_launch_of_attention_and_its_product_keeps_memory_order() -> None:
     (launch,) = launches(il.PersistentExecutor, 128)
     compiled = launch.compile_ahead()
     assert lint(compiled.asm["ptx"], posts=True, waits=True) == []
-    assert resources(compiled.asm["ptx"]).spill_bytes == 0
+    assert run_ptxas(compiled.asm["ptx"]).spill_bytes == 0
     assert compiled.metadata.shared <= il.H200.smem_bytes
 
 
 def test_the_one_launch_keeps_products_under_way_and_memory_order() -> None:
     graph = prefill_attention(1000, 2048, 16, 4, 64)
-    binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta")).binary
+    binary = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta")).binary
     assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert binary.warnings == ()  # that products are serialised would be one
     assert binary.resources.spill_bytes <= 48  # of a warp that loads, once an item

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import interlace as il
-from interlace.kernels.lint import lint, resources
+from interlace.kernels.lint import lint, run_ptxas
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
 from ..rows import normed, pointwise, shared, together
@@ -22,7 +22,7 @@ WIDE = {
 
 def test_one_launch_of_rows_of_models_keeps_the_memory_order() -> None:
     graph = together(WIDE.items())
-    run = il.OneLaunchExecutor(il.build(graph, il.Choices(132)), il.Options("meta"))
+    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta"))
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
     assert lint(run.binary.ptx, posts=False, waits=False, posting_warp=True) == []
@@ -30,8 +30,8 @@ def test_one_launch_of_rows_of_models_keeps_the_memory_order() -> None:
 
 @pytest.mark.parametrize("name", WIDE)
 def test_rows_of_models_stay_in_registers_under_triton(name: str) -> None:
-    (launch,) = il.SerialExecutor(il.build(WIDE[name].graph, il.Choices(132)), il.Options("meta")).launches()
-    assert resources(launch.compile_ahead().asm["ptx"]).spill_bytes == 0
+    (launch,) = il.SerialExecutor(il.build(WIDE[name].graph, il.Choices(132)), il.RunOptions("meta")).build_launches()
+    assert run_ptxas(launch.compile_ahead().asm["ptx"]).spill_bytes == 0
 
 
 BETWEEN = {FFNBlock: 1, NormedMatmuls: 16, Attention: 4096}
@@ -39,8 +39,8 @@ BETWEEN = {FFNBlock: 1, NormedMatmuls: 16, Attention: 4096}
 
 @pytest.mark.parametrize(("kind", "m"), [*BETWEEN.items(), pytest.param(FFNBlock, 1024, marks=pytest.mark.thorough)])
 def test_rows_between_products_keep_the_memory_order_and_their_registers(kind: type[Workload], m: int) -> None:
-    graph = kind.of({"m": m}, True).graph(il.H200)
-    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
+    graph = kind.of({"m": m}, True).build_graph(il.H200)
+    run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta"))
     split = run._table.parts.max() > 1
     assert run.binary.resources.spill_bytes <= (FIX_UP_SPILLS if split else 0)
     assert run.binary.warnings == ()

@@ -10,29 +10,29 @@ import torch
 
 import interlace as il
 from interlace.core.errors import DeviceError, GraphError, InterlaceError, PlanError, ShapeError
-from interlace.executors.bound import places_of
-from interlace.executors.launch import TextLaunch
+from interlace.executors.bound import make_tensor_key
+from interlace.executors.launch import CudaSourceLaunch
 from interlace.kernels.cuda import launcher
 from interlace.kernels.cuda.launcher import TensorMap
-from interlace.kernels.matmul.walk_body import WALK_BODY
-from interlace.megakernel.parts import bodies_of
+from interlace.kernels.matmul.walk_body import MEGAKERNEL_BODY
+from interlace.megakernel.parts import build_bodies
 
 from ..cases import by_default
 
 SHAPE = il.workloads.FFNShape(256, 512, il.Activation.RELU, False)
-META, SHORT = il.Options("meta"), il.Options("meta", short=("x",))
+META, SHORT = il.RunOptions("meta"), il.RunOptions("meta", short_inputs=("x",))
 
 
-def one_launch(options: il.Options, m: int = 32) -> il.OneLaunchExecutor:
+def one_launch(options: il.RunOptions, m: int = 32) -> il.MegakernelExecutor:
     graph = il.workloads.ffn(m, SHAPE)
-    return il.OneLaunchExecutor(by_default(graph), options)
+    return il.MegakernelExecutor(by_default(graph), options)
 
 
-def launch(executor: il.OneLaunchExecutor, rows: int) -> TextLaunch:
+def launch(executor: il.MegakernelExecutor, rows: int) -> CudaSourceLaunch:
     """On tensors of so many rows of x; on ``meta`` all of them lie at the same address."""
-    tensors = {name: executor.empty(name) for name in ("w_up", "w_down", "out")}
-    (found,) = executor.launches(tensors | {"x": torch.empty(rows, 256, dtype=torch.bfloat16, device="meta")})
-    assert isinstance(found, TextLaunch)
+    tensors = {name: executor.allocate_tensor(name) for name in ("w_up", "w_down", "out")}
+    (found,) = executor.build_launches(tensors | {"x": torch.empty(rows, 256, dtype=torch.bfloat16, device="meta")})
+    assert isinstance(found, CudaSourceLaunch)
     return found
 
 
@@ -54,15 +54,15 @@ def told_of_x(monkeypatch: pytest.MonkeyPatch, m: int, rows: int) -> tuple[dict[
         def stride(self) -> tuple[int, int]:
             return self.shape[1], 1
 
-    monkeypatch.setattr(launcher, "tensor_map", tensor_map)
-    up = one_launch(il.Options("meta", short=("x",)), m).plan.graph.ops[0]
+    monkeypatch.setattr(launcher, "encode_tensor_map", tensor_map)
+    up = one_launch(il.RunOptions("meta", short_inputs=("x",)), m).plan.graph.ops[0]
     tensors = {
         "x": Somewhere(rows, 256, address=1 << 20),
         "weight": Somewhere(512, 256, address=1 << 21),
         "out": Somewhere(m, 512, address=1 << 22),
     }
-    packed = WALK_BODY.pack(up, tensors, il.bf16)
-    at, of = WALK_BODY.operands.offsets["x_rows"], WALK_BODY.operands.offsets["m"]
+    packed = MEGAKERNEL_BODY.pack(up, tensors, il.bf16)
+    at, of = MEGAKERNEL_BODY.operands.offsets["x_rows"], MEGAKERNEL_BODY.operands.offsets["m"]
     read = {"x_rows": int.from_bytes(packed[at : at + 4], "little"), "m": int.from_bytes(packed[of : of + 4], "little")}
     return read, maps
 
@@ -82,7 +82,7 @@ def test_a_launch_takes_fewer_rows_and_loads_none_that_are_not_there(
 
 
 def test_the_text_of_a_launch_does_not_depend_on_rows_that_are_missing() -> None:
-    texts = {one_launch(il.Options("meta", short=short)).composition.text for short in ((), ("x",))}
+    texts = {one_launch(il.RunOptions("meta", short_inputs=short)).composition.source for short in ((), ("x",))}
     assert len(texts) == 1
 
 
@@ -91,8 +91,8 @@ def test_a_launch_is_bound_anew_when_the_rows_at_an_address_change() -> None:
     first = launch(executor, 17)
     assert launch(executor, 20) is not first
     x = torch.empty(5, 256, dtype=torch.bfloat16, device="meta")
-    tensors = {name: executor.empty(name) for name in ("w_up", "w_down", "out")} | {"x": x}
-    assert executor.launches(tensors)[0] is executor.launches(tensors)[0]
+    tensors = {name: executor.allocate_tensor(name) for name in ("w_up", "w_down", "out")} | {"x": x}
+    assert executor.build_launches(tensors)[0] is executor.build_launches(tensors)[0]
 
 
 @pytest.mark.parametrize("rows", [0, 33])
@@ -104,11 +104,11 @@ def test_more_rows_or_none_are_refused(rows: int) -> None:
 def test_a_layer_that_normalises_its_few_tokens_may_have_fewer() -> None:
     graph = il.workloads.ffn(16, replace(SHAPE, norm=1e-5))
     assert [op.name for op in graph.ops] == ["up", "down"]
-    executor = il.OneLaunchExecutor(by_default(graph), SHORT)
-    tensors = {name: executor.empty(name) for name in ("w_norm", "w_up", "w_down", "out")}
+    executor = il.MegakernelExecutor(by_default(graph), SHORT)
+    tensors = {name: executor.allocate_tensor(name) for name in ("w_norm", "w_up", "w_down", "out")}
     for rows in (16, 9, 1):
         x = torch.empty(rows, 256, dtype=torch.bfloat16, device="meta")
-        assert len(executor.launches(tensors | {"x": x})) == 1
+        assert len(executor.build_launches(tensors | {"x": x})) == 1
 
 
 @pytest.mark.parametrize("rows", [16, 9, 1])
@@ -121,11 +121,11 @@ def test_tiles_of_few_weight_rows_load_none_that_are_not_there(rows: int, monkey
 
 def test_nothing_else_may_be_short() -> None:
     with pytest.raises(ShapeError, match=r"'x' has shape \(17, 256\); graph 'ffn' was built for \(32, 256\)$"):
-        launch(one_launch(il.Options("meta")), 17)
+        launch(one_launch(il.RunOptions("meta")), 17)
     executor = one_launch(SHORT)
-    tensors: dict[str, Any] = {name: executor.empty(name) for name in ("x", "w_up", "w_down")}
+    tensors: dict[str, Any] = {name: executor.allocate_tensor(name) for name in ("x", "w_up", "w_down")}
     with pytest.raises(ShapeError, match=r"'out' has shape \(17, 256\)"):
-        executor.launches(tensors | {"out": torch.empty(17, 256, dtype=torch.bfloat16, device="meta")})
+        executor.build_launches(tensors | {"out": torch.empty(17, 256, dtype=torch.bfloat16, device="meta")})
 
 
 def gated() -> il.Graph:
@@ -145,7 +145,7 @@ def gated() -> il.Graph:
 def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[InterlaceError], message: str) -> None:
     plan = il.build(gated(), il.Choices(132))
     with pytest.raises(error, match=message):
-        il.OneLaunchExecutor(plan, il.Options("meta", short=short))
+        il.MegakernelExecutor(plan, il.RunOptions("meta", short_inputs=short))
 
 
 def test_what_an_op_writes_is_not_short() -> None:
@@ -155,22 +155,22 @@ def test_what_an_op_writes_is_not_short() -> None:
     plan = il.build(il.Graph("in place", (x, w, y), (op,), ("x", "w", "y"), ("y",)), il.Choices(132))
     message = r"tensor 'y' may not have fewer rows .*: op 'op' writes all of them; leave it out"
     with pytest.raises(PlanError, match=message):
-        il.OneLaunchExecutor(plan, il.Options("meta", short=("y",)))
+        il.MegakernelExecutor(plan, il.RunOptions("meta", short_inputs=("y",)))
 
 
 @pytest.mark.parametrize("norm", [None, 1e-5])
 def test_the_one_launch_takes_short_inputs_where_all_leave_out_what_is_missing(norm: float | None) -> None:
-    plan = il.plan_graph(il.workloads.ffn(32, replace(SHAPE, norm=norm)), il.H200, il.OneLaunchExecutor)
-    assert il.OneLaunchExecutor(plan, SHORT).options.short == ("x",)
+    plan = il.autoplan(il.workloads.ffn(32, replace(SHAPE, norm=norm)), il.H200, il.MegakernelExecutor)
+    assert il.MegakernelExecutor(plan, SHORT).options.short_inputs == ("x",)
 
 
 def test_norm_and_residual_are_told_of_rows_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "tensor_map", lambda *args, **rest: TensorMap(bytes(128)))
+    monkeypatch.setattr(launcher, "encode_tensor_map", lambda *args, **rest: TensorMap(bytes(128)))
     graph = il.workloads.ffn(200, replace(SHAPE, norm=1e-5), device=il.CPU)
-    parts = dict(zip(("norm", "up", "down"), zip(graph.ops, bodies_of(graph), strict=True), strict=True))
+    parts = dict(zip(("norm", "up", "down"), zip(graph.ops, build_bodies(graph), strict=True), strict=True))
     for name, arg, field in (("norm", "x", "M"), ("down", "residual", "residual_rows")):
         op, body = parts[name]
-        assert arg in body.filled
+        assert arg in body.short_inputs
         tensors = {a.arg: torch.empty(graph.tensor(a.tensor).shape, dtype=torch.bfloat16) for a in op.accesses}
         for rows in (200, 120, 1):
             packed = body.pack(op, tensors | {arg: tensors[arg][:rows]}, il.bf16)
@@ -187,7 +187,7 @@ def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
 @pytest.mark.parametrize("short", ["x", ["x"], (1,)])
 def test_names_come_as_a_tuple(short: Any) -> None:
     with pytest.raises(DeviceError, match=r"Options.short is .*; give names of inputs as a tuple, such as \('x',\)"):
-        il.Options(short=short)
+        il.RunOptions(short_inputs=short)
 
 
 # ---- operands
@@ -195,10 +195,10 @@ def test_names_come_as_a_tuple(short: Any) -> None:
 
 def test_a_launch_of_few_ops_has_their_operands_with_it() -> None:
     found = one_launch(SHORT).composition
-    assert found.held
-    assert "unsigned char operands[2176]" in found.text
+    assert found.has_inline_operands
+    assert "unsigned char operands[2176]" in found.source
     assert found.launch.size == 2176 + 256 <= 4096
-    packed = one_launch(SHORT)._parameter(bytes(range(136)) * 16)
+    packed = one_launch(SHORT)._pack_parameter(bytes(range(136)) * 16)
     assert len(packed) == found.launch.size
     assert packed[:2176] == bytes(range(136)) * 16
 
@@ -209,15 +209,15 @@ def test_of_many_ops_they_lie_in_memory() -> None:
     ops = [il.matmul(f"op{n}", tensors[n], il.Tensor(f"w{n}", (64, 64), il.bf16), tensors[n + 1]) for n in range(6)]
     weights = tuple(il.Tensor(f"w{n}", (64, 64), il.bf16) for n in range(6))
     graph = il.Graph("chain", (*tensors, *weights), tuple(ops), ("x", *(w.name for w in weights)), ("y5",))
-    found = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).composition
-    assert not found.held
-    assert "const unsigned char* operands" in found.text
+    found = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), META).composition
+    assert not found.has_inline_operands
+    assert "const unsigned char* operands" in found.source
 
 
 def test_tensors_that_lie_alike_have_one_launch() -> None:
     x = torch.zeros(4, 8)
-    same = places_of(torch, {"x": x})
-    assert places_of(torch, {"x": x.view(4, 8)}) == same
+    same = make_tensor_key(torch, {"x": x})
+    assert make_tensor_key(torch, {"x": x.view(4, 8)}) == same
     others = [{"y": x}, {"x": x[:3]}, {"x": x.T}, {"x": x[1:]}, {"x": x.view(torch.int32)}, {"x": torch.zeros(4, 8)}]
     others += [{"x": x.to_sparse()}, {"x": None}]
-    assert same not in [places_of(torch, other) for other in others]
+    assert same not in [make_tensor_key(torch, other) for other in others]

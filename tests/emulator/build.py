@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
-from interlace.core.files import write_whole
+from interlace.core.files import write_atomic
 from interlace.loops.cuda.preamble import PREAMBLE
 from interlace.loops.ir.smem import SharedLayout
 
@@ -61,7 +61,7 @@ def _runtime() -> Path:
         whole, made = Path(_folder().name) / "runtime.cpp", Path(_folder().name) / "runtime.o"
         whole.write_text("".join(f'#include "{source}"\n' for source in sources if source.suffix == ".cpp"))
         _compile(*_COMMON, *_RUNTIME, "-c", str(whole), "-o", str(made))
-        write_whole(out, made.read_bytes())
+        write_atomic(out, made.read_bytes())
     return out
 
 
@@ -75,7 +75,7 @@ class Text(Protocol):
     """A kernel as text, and where its shared memory lies."""
 
     @property
-    def text(self) -> str:
+    def cuda_source(self) -> str:
         """CUDA C++, behind a preamble."""
 
     @property
@@ -124,7 +124,7 @@ class Library:
         kernel = re.findall(r"kernel(\d+)\.cu:(\d+)", frames)
         if not kernel:
             return 0, ""
-        found = [(int(line), self.texts[int(n)].text.splitlines()[int(line) - 1].strip()) for n, line in kernel]
+        found = [(int(line), self.texts[int(n)].cuda_source.splitlines()[int(line) - 1].strip()) for n, line in kernel]
         return next((one for one in found if not one[1].startswith("asm")), found[-1])
 
 
@@ -142,7 +142,7 @@ def build(texts: Sequence[Text], preamble: str = PREAMBLE, level: str = "-Og") -
     parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(preamble), _CALLED]
     for number, one in enumerate(texts):
         # Only the names of the functions would meet, which C does not tell apart by namespace.
-        text = translate(one.text).replace('extern "C" ', "")
+        text = translate(one.cuda_source).replace('extern "C" ', "")
         total = one.layout.total_bytes + _SLACK_BYTES
         parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char {_shared(one)}[{total}];\n"]
         parts += [f'#line 1 "kernel{number}.cu"\n{text}}}\n']
@@ -162,12 +162,12 @@ def build(texts: Sequence[Text], preamble: str = PREAMBLE, level: str = "-Og") -
 
 
 def _function(one: Text) -> str:
-    found = re.search(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", one.text)
+    found = re.search(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", one.cuda_source)
     assert found is not None
     return found[1]
 
 
 def _shared(one: Text) -> str:
     """What the text calls its shared memory."""
-    found = re.search(r"extern __shared__ .*\b(\w+)\[\]", one.text)
+    found = re.search(r"extern __shared__ .*\b(\w+)\[\]", one.cuda_source)
     return found[1] if found is not None else "shared"

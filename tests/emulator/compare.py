@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.devices import H200
-from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.loops.cuda.emit import EmittedKernel, emit_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import LoopKernel, Memory
+from interlace.loops.ir.statements import LoopKernel, MemorySpace
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import lower
 
@@ -29,7 +29,7 @@ class Trial:
     sizes: Mapping[str, int]
     tolerance: float = 0.0
 
-    def emitted(self) -> Emitted:
+    def emitted(self) -> EmittedKernel:
         """Its text."""
         return emit_kernel(lower(self.source, warp_specialised=self.warp_specialised), H200)
 
@@ -40,7 +40,7 @@ def inputs_of(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, npt.NDA
     return {
         t.name: random.integers(-4, 5, [evaluate(n, sizes) for n in t.shape]).astype(np.float32)
         for t in kernel.tensors
-        if t.memory is Memory.GLOBAL and not t.written
+        if t.memory is MemorySpace.GLOBAL and not t.is_written
     }
 
 

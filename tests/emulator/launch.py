@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from interlace.core.dtypes import DType, bf16, fp16
 from interlace.core.rounding import round_to
-from interlace.loops.cuda.emit import Emitted
-from interlace.loops.cuda.rules import MapSpec
+from interlace.loops.cuda.emit import EmittedKernel
+from interlace.loops.cuda.rules import TensorMapSpec
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Memory
+from interlace.loops.ir.statements import MemorySpace
 from interlace.loops.meaning.arithmetic import Floats
 
 from .build import Library
@@ -182,22 +182,24 @@ def launch(
         sync: of a kernel for items of a plan, its tables; each block then runs an item.
     """
     emitted = library.texts[number]
-    assert isinstance(emitted, Emitted)
+    assert isinstance(emitted, EmittedKernel)
     kernel = emitted.kernel
     memory: dict[str, npt.NDArray[np.uint8]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in kernel.tensors:
-        if tensor.memory is Memory.GLOBAL:
+        if tensor.memory is MemorySpace.GLOBAL:
             shapes[tensor.name] = tuple(evaluate(n, sizes) for n in tensor.shape)
             poison = np.full(shapes[tensor.name], np.nan, np.float32)
-            values = poison if tensor.written else np.asarray(inputs[tensor.name], np.float32)
+            values = poison if tensor.is_written else np.asarray(inputs[tensor.name], np.float32)
             assert values.shape == shapes[tensor.name], tensor.name
             memory[tensor.name] = _aligned(_encoded(values, tensor.dtype))
     arguments: list[ctypes.Array[ctypes.c_char] | ctypes.c_void_p | ctypes.c_longlong] = []
     arguments += [ctypes.c_void_p(array.ctypes.data) for array in memory.values()]
-    arguments += [_map(spec, memory, shapes, kernel.tensor(spec.tensor).dtype) for spec in emitted.maps]
+    arguments += [_map(spec, memory, shapes, kernel.find_tensor(spec.tensor).dtype) for spec in emitted.maps]
     arguments += [ctypes.c_longlong(sizes[name]) for name in kernel.symbols]
-    seen = [Buffer(array.ctypes.data, array.nbytes, kernel.tensor(name).written) for name, array in memory.items()]
+    seen = [
+        Buffer(array.ctypes.data, array.nbytes, kernel.find_tensor(name).is_written) for name, array in memory.items()
+    ]
     if sync is not None:
         arguments.append(ctypes.create_string_buffer(sync.packed()))
         seen += [Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
@@ -208,7 +210,7 @@ def launch(
     outputs = {
         t.name: _decoded(memory[t.name], t.dtype).reshape(shapes[t.name])
         for t in kernel.tensors
-        if t.name in memory and t.written
+        if t.name in memory and t.is_written
     }
     return Run(outputs, faults)
 
@@ -242,7 +244,7 @@ def _faults(library: Library, call: _Call) -> tuple[Fault, ...]:
 def _fault(library: Library, number: int, found: _Fault) -> Fault:
     tiles = []
     layout = library.texts[number].layout
-    there = [p for p in layout.placed if p.slot_bytes]
+    there = [p for p in layout.placements if p.slot_bytes]
     for placed in sorted(there, key=lambda p: p.offset_bytes) if found.bytes else ():
         slot, inside = divmod(found.at - placed.offset_bytes, placed.slot_bytes)
         if 0 <= slot < placed.slots:
@@ -252,7 +254,10 @@ def _fault(library: Library, number: int, found: _Fault) -> Fault:
 
 
 def _map(
-    spec: MapSpec, memory: Mapping[str, npt.NDArray[np.uint8]], shapes: Mapping[str, tuple[int, ...]], dtype: DType
+    spec: TensorMapSpec,
+    memory: Mapping[str, npt.NDArray[np.uint8]],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: DType,
 ) -> ctypes.Array[ctypes.c_char]:
     shape = shapes[spec.tensor]
     packed = tensor_map(memory[spec.tensor].ctypes.data, shape, dtype.itemsize, spec.box, swizzled=spec.swizzled)

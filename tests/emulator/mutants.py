@@ -15,8 +15,8 @@ from typing import Any
 
 from interlace.core.devices import H200
 from interlace.core.errors import HazardError, PipelineError
-from interlace.loops.cuda.emit import Emitted, emit_kernel
-from interlace.loops.cuda.names import own
+from interlace.loops.cuda.emit import EmittedKernel, emit_kernel
+from interlace.loops.cuda.names import mangle
 from interlace.loops.ir.index import Const, Index
 from interlace.loops.ir.statements import (
     Arrive,
@@ -36,7 +36,7 @@ from interlace.loops.ir.statements import (
     LoopKernel,
     LoopKind,
     Stmt,
-    Sync,
+    SyncScope,
     WaitParity,
 )
 from interlace.loops.ir.traverse import walk
@@ -48,7 +48,7 @@ from .compare import Trial, troubles_of
 from .search import TOGETHER, Drawn
 
 _PROTOCOL = (
-    Sync,
+    SyncScope,
     FenceProxy,
     FenceBarrierInit,
     WaitParity,
@@ -75,17 +75,17 @@ class Mutant:
     kernel: LoopKernel
     moved: tuple[str, int] | None = None
 
-    def emitted(self) -> Emitted:
+    def emitted(self) -> EmittedKernel:
         """Its text, and where its tiles lie."""
         emitted = emit_kernel(self.kernel, H200)
         if self.moved is None:
             return emitted
         name, offset = self.moved
-        line = re.compile(rf"(unsigned char\* const {own(name)} = shared \+) \d+;")
-        text, changes = line.subn(rf"\1 {offset};", emitted.text)
+        line = re.compile(rf"(unsigned char\* const {mangle(name)} = shared \+) \d+;")
+        text, changes = line.subn(rf"\1 {offset};", emitted.cuda_source)
         assert changes == 1
-        placed = (replace(p, offset_bytes=offset) if p.name == name else p for p in emitted.layout.placed)
-        return replace(emitted, text=text, layout=replace(emitted.layout, placed=tuple(placed)))
+        placed = (replace(p, offset_bytes=offset) if p.name == name else p for p in emitted.layout.placements)
+        return replace(emitted, cuda_source=text, layout=replace(emitted.layout, placements=tuple(placed)))
 
     def verdict(self) -> str:
         """What the proof says at the extents of the trial: accepted, an error's name, or not proved."""
@@ -120,7 +120,7 @@ def mutants(found: Drawn, most: int) -> list[Mutant]:
 def _moved(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
     """A tile on the bytes of another one."""
     tiles = {tensor.name for tensor in whole.tensors}
-    placed = [p for p in emit_kernel(whole, H200).layout.placed if p.name in tiles]
+    placed = [p for p in emit_kernel(whole, H200).layout.placements if p.name in tiles]
     if len(placed) < 2:
         return []
     tile, other = random.sample(placed, 2)
@@ -168,7 +168,7 @@ def _changes(stmt: Stmt, kernel: LoopKernel) -> Iterator[tuple[str, Change]]:
         case ElectOne():
             yield "by all", lambda s: stmt.body
         case Load() if stmt.dst.slot is not None:
-            stages = kernel.tensor(stmt.dst.tensor).stages or 1
+            stages = kernel.find_tensor(stmt.dst.tensor).stages or 1
             slot = replace(stmt.dst, slot=(stmt.dst.slot + 1) % stages)
             yield "into the next slot", lambda s: (replace(s, dst=slot),)
         case For() if stmt.kind is LoopKind.SERIAL:

@@ -15,10 +15,10 @@ import torch
 
 import interlace as il
 from interlace.core.errors import InterlaceError
-from interlace.kernels.base import walk_body
+from interlace.kernels.base import build_megakernel_body
 from interlace.loops import as_op
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Block, Copy, Load, LoopKernel, Memory, Stmt
+from interlace.loops.ir.statements import Block, Copy, Load, LoopKernel, MemorySpace, Stmt
 from interlace.megakernel import parts
 from interlace.plan.plan import Plan
 
@@ -64,7 +64,9 @@ def joined(number: int) -> Joined | None:
         plan = _plan(kernel, sizes)
         if plan is None:
             return None
-        with mock.patch.object(parts, "walk_body", lambda op, t, given: walk_body(op, t, _some(given, number))):
+        with mock.patch.object(
+            parts, "build_megakernel_body", lambda op, t, given: build_megakernel_body(op, t, _some(given, number))
+        ):
             return Joined(number, EmulatedLaunch(plan, stages=2 + number // 3 % 3))
     except InterlaceError:
         return None
@@ -78,7 +80,7 @@ def troubles_of(one: Joined, seed: int) -> list[str]:
         values = random.integers(-4, 5, tensor.shape).astype(np.float32)
         given[tensor.name] = torch.from_numpy(values).to(TORCH[tensor.dtype.name])
     right = il.ReferenceExecutor(one.run.plan).run({name: value.double().numpy() for name, value in given.items()})
-    outputs = {name: torch.full_like(one.run.empty(name), float("nan")) for name in graph.outputs}
+    outputs = {name: torch.full_like(one.run.allocate_tensor(name), float("nan")) for name in graph.outputs}
     one.run.seed = seed
     one.run.run({**given, **outputs})
     out = [f"seed {seed}: {fault}" for fault in one.run.faults]
@@ -91,13 +93,13 @@ def troubles_of(one: Joined, seed: int) -> list[str]:
 
 def _plan(kernel: LoopKernel, sizes: dict[str, int]) -> Plan | None:
     """Of a graph of one op; None where a tensor has no element, or there is none."""
-    declared = {t.name: t for t in kernel.tensors if t.memory is Memory.GLOBAL}
+    declared = {t.name: t for t in kernel.tensors if t.memory is MemorySpace.GLOBAL}
     shapes = {name: tuple(evaluate(n, sizes) for n in t.shape) for name, t in declared.items()}
     if not shapes or any(0 in shape for shape in shapes.values()):
         return None
     tensors = {name: il.Tensor(name, shape, declared[name].dtype) for name, shape in shapes.items()}
     op = as_op("op", kernel, tensors, sizes=sizes)
-    inputs, outputs = (tuple(name for name, t in declared.items() if t.written is is_) for is_ in (False, True))
+    inputs, outputs = (tuple(name for name, t in declared.items() if t.is_written is is_) for is_ in (False, True))
     return il.build(il.Graph("joined", (*tensors.values(),), (op,), inputs, outputs), il.Choices(1))
 
 
@@ -111,7 +113,7 @@ def _by_tma_or_plain(kernel: LoopKernel) -> LoopKernel:
     def changed(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Block):
             return replace(stmt, body=tuple(map(changed, stmt.body)))
-        if not isinstance(stmt, Load) or kernel.tensor(stmt.dst.tensor).memory is not Memory.SHARED:
+        if not isinstance(stmt, Load) or kernel.find_tensor(stmt.dst.tensor).memory is not MemorySpace.SHARED:
             return stmt
         return replace(stmt, by=Copy.TMA if stmt.dst.tensor in marked else Copy.PLAIN)
 

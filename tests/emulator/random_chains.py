@@ -41,7 +41,7 @@ class Chain:
             return [str(error)]
         told = [str(fault) for run in self._runs for fault in run.faults]
         told += [] if bool(right.isfinite().all()) else ["results are no numbers"]
-        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._handed_over.sizes)} change it"]
+        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._ll_edges.sizes)} change it"]
         return told
 
     @property
@@ -60,7 +60,7 @@ def drawn(number: int) -> Chain | None:
     plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))
     stages, here = random.choice((2, 3, 4)), random.choice((0, 512, 2048, 4096))
     words = random.sample([(*NORMED, "inner"), NORMED, ("inner",)], 3)
-    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
+    with mock.patch("interlace.kernels.matmul.walk_body.MAX_CONSUMER_POLLS", here):
         for some in words:
             try:
                 return Chain(number, _launch(plan, stages, some), _launch(plan, stages, ()))

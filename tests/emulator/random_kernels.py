@@ -19,7 +19,7 @@ from interlace.core.dtypes import DType, bf16, fp16, fp32
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Index, Var, as_index, minimum
 from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
-from interlace.loops.ir.values import Box, Value, as_value, larger
+from interlace.loops.ir.values import Box, Value, as_value, select_larger
 from interlace.loops.rewrite.circular import circular_buffer
 
 #: Shapes of tiles; the last one is swizzled where its rows have 128 bytes.
@@ -236,7 +236,7 @@ class _Building:
                 self.handles[name] = self.k.shared(name, tile.shape, tile.dtype, swizzle_bytes=swizzle)
         with self.k.block("b", self.tree.blocks) as b:
             self.body(self.tree.body, [_Around(b, self.tree.blocks, serial=False)], set())
-        return self.k.kernel()
+        return self.k.build_kernel()
 
     def body(self, steps: tuple[Step, ...], around: list[_Around], written: set[str]) -> set[str]:
         """Builds steps; gives what is surely written at their end."""
@@ -346,7 +346,7 @@ class _Building:
         return [r for r in reads if r in written]
 
     def sum(self, reads: list[str]) -> Value:
-        return _sum([self.handles[r].box() for r in reads])
+        return _sum([self.handles[r].to_box() for r in reads])
 
     def next_output(self, shape: tuple[int, ...], dtype: DType, around: list[_Around]) -> Box:
         self.outputs += 1
@@ -373,7 +373,7 @@ def _sum(boxes: list[Box]) -> Value:
     total = as_value(boxes[0])
     for weight, box in enumerate(boxes[1:], start=2):
         total = total + box * weight
-    return larger(total, -1000)
+    return select_larger(total, -1000)
 
 
 def _totals(steps: tuple[Step, ...]) -> list[Total]:

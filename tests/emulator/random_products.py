@@ -64,7 +64,7 @@ class Product:
             else:
                 k.assign(c_s, acc)
                 k.store(c.at(g, 0, 0), c_s, Copy.TMA if self.out == "tma" else Copy.PLAIN)
-        kernel = k.kernel()
+        kernel = k.build_kernel()
         for tile, (stages, prefetch) in zip(("a_s", "b_s", "row"), self.rings, strict=True):
             if stages and (tile != "row" or self.bias):
                 kernel = circular_buffer(kernel, tile, stages, prefetch)

@@ -15,7 +15,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import HangError, LaunchEndedError, PlanError
-from interlace.workloads import Decode, LlamaShape, decode_graph
+from interlace.workloads import Decode, LlamaShape, build_decode_graph
 
 from ..cases import TORCH, relative_error
 from ..paged import STEPS, in_pages
@@ -42,14 +42,14 @@ class Step:
         except (HangError, LaunchEndedError) as error:
             return [str(error)]
         told = [str(fault) for run in (self.words, self.semaphores) for fault in run.faults]
-        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._handed_over.sizes)} change it"]
+        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._ll_edges.sizes)} change it"]
         given = {name: value.double().numpy() for name, value in self._inputs(seed).items()}
-        error = relative_error(right, torch.from_numpy(self.work.dense(np, given)["logits"]))
+        error = relative_error(right, torch.from_numpy(self.work.run_dense(np, given)["logits"]))
         return told if error < _TOLERANCE else [*told, f"off by {error:.1e}"]
 
     def _inputs(self, seed: int) -> dict[str, torch.Tensor]:
         graph = self.semaphores.plan.graph
-        given = {**self.work.inputs(seed), "position": np.array(self.positions, np.float32)}
+        given = {**self.work.make_inputs(seed), "position": np.array(self.positions, np.float32)}
         t = {n: torch.from_numpy(value).to(TORCH[graph.tensor(n).dtype.name]) for n, value in given.items()}
         for name in (name for name in t if name.endswith("_cache")):
             for b, at in enumerate(self.positions):
@@ -61,9 +61,9 @@ class Step:
         graph, t = run.plan.graph, self._inputs(seed)
         if "table" in graph.inputs:
             t = in_pages(t, graph.tensor("layers.0.k_cache").shape[0])
-        t |= {name: run.empty(name) for name in graph.outputs}
+        t |= {name: run.allocate_tensor(name) for name in graph.outputs}
         for name in (*graph.intermediates, "logits"):
-            value = t[name] if name in t else run.intermediate(name)
+            value = t[name] if name in t else run.get_intermediate(name)
             value.fill_(float("nan") if value.is_floating_point() else -1)
         run.seed = seed
         run.run(t)
@@ -94,10 +94,10 @@ def drawn(number: int) -> Step | None:
         rows = 8 if batch <= 8 else 16
         columns, deep = random.choice((16, 24, 48)), random.choice((64, 128, 256))
         tile = il.MatmulTile(rows, columns, deep, num_warps=4, swap_ab=True)
-    graph = decode_graph(shape, batch, capacity, device, tile, pages=pages)
+    graph = build_decode_graph(shape, batch, capacity, device, tile, pages=pages)
     workers, stages, under_way = random.randint(1, 4), random.choice((2, 3, 3, 4)), random.choice((8192, 1 << 20))
     try:
-        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=workers)
+        plan = il.autoplan(graph, il.H200, il.MegakernelExecutor, workers=workers)
         made = (
             EmulatedLaunch(
                 plan,

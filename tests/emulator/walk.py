@@ -27,20 +27,20 @@ import torch
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import HangError, LaunchEndedError
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.op import Op
 from interlace.kernels.abi import ITEM
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.matmul.tilings import normalises
-from interlace.kernels.matmul.walk_body import loaded_rows
+from interlace.kernels.matmul.walk_body import count_loaded_rows
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import WORDS
-from interlace.loops.ir.smem import Placed, SharedLayout
+from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
+from interlace.loops.ir.smem import Placement, SharedLayout
 from interlace.megakernel import pace
-from interlace.megakernel.compose import TICKETS, stages
-from interlace.megakernel.options import Options
+from interlace.megakernel.compose import TICKETS, count_stages
+from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Plan
 
 from .build import Library, build
@@ -55,17 +55,17 @@ _BARRIER_BYTES, _TALL = 8, 64
 class Walk:
     """The text of a launch, and where its shared memory lies."""
 
-    text: str
+    cuda_source: str
     layout: SharedLayout
 
 
-class EmulatedLaunch(OneLaunchExecutor):
+class EmulatedLaunch(MegakernelExecutor):
     """The one launch of a plan, on tensors of the CPU.
 
     Args:
         plan, options: as for the executor.
         stages: of its ring.
-        in_flight_bytes: of independent operands under way.
+        select_bytes_in_flight: of independent operands under way.
         change: the text, broken.
         at_once: blocks run beside each other.
         timeout_s: of the emulator's clock, which goes on where a thread sleeps or none of a block has anything to do.
@@ -92,14 +92,14 @@ class EmulatedLaunch(OneLaunchExecutor):
         self.library: tuple[Library, int] | None = None
         self.at_once = at_once
         self._copies: list[Library] = []
-        super().__init__(plan, Options("meta", timeout_s=timeout_s, **options))
-        self._device, self._interpret = torch.device("cpu"), True
+        super().__init__(plan, RunOptions("meta", timeout_s=timeout_s, **options))
+        self._device, self._is_interpreted = torch.device("cpu"), True
         self._allocate()
 
     def _prepare(self) -> None:
         tiles, warpgroups = [part.tile for part in self._parts], self._warpgroups
         sizes = range(0, self._spec.smem_bytes, 8)
-        enough = next(size for size in sizes if stages(tiles, warpgroups, size) == self._stages)
+        enough = next(size for size in sizes if count_stages(tiles, warpgroups, size) == self._stages)
         self._spec = replace(self._spec, smem_bytes=enough)
         with mock.patch.object(pace, "_IN_FLIGHT_BYTES", self._in_flight_bytes):
             super()._prepare()
@@ -112,7 +112,7 @@ class EmulatedLaunch(OneLaunchExecutor):
     @property
     def walk(self) -> Walk:
         """What is compiled."""
-        text = re.sub(r"^#line .*$", "", self.composition.text, flags=re.MULTILINE)
+        text = re.sub(r"^#line .*$", "", self.composition.source, flags=re.MULTILINE)
         if self._change is not None:
             before, after = self._change
             assert text.count(before) == 1, before
@@ -120,10 +120,10 @@ class EmulatedLaunch(OneLaunchExecutor):
         return Walk(text, SharedLayout(tuple(self._placed()), self.composition.shared_bytes, 1024))
 
     def _numbers(self) -> dict[str, int]:
-        head = self.composition.text.partition("extern __shared__")[0]
+        head = self.composition.source.partition("extern __shared__")[0]
         return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", head)}
 
-    def _placed(self) -> list[Placed]:
+    def _placed(self) -> list[Placement]:
         """As ``megakernel/walk`` lays it out."""
         c = self._numbers()
         count, warpgroups = c["STAGES"], c["WARPGROUPS"]
@@ -140,14 +140,14 @@ class EmulatedLaunch(OneLaunchExecutor):
         ]
         out, at = [], 0
         for name, slots, slot_bytes in parts:
-            out.append(Placed(name, at, slots, slot_bytes, 0, 0))
+            out.append(Placement(name, at, slots, slot_bytes, 0, 0))
             at += slots * slot_bytes
         return out
 
     def _rows(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> int:
         """Rows of tokens of a product that come."""
         (x,) = (access.tensor for access in op.reads if access.arg == "x")
-        return tensors["x"].shape[0] if x in self.options.short else int(op.param("M"))
+        return tensors["x"].shape[0] if x in self.options.short_inputs else int(op.param("M"))
 
     def _promises(self, arguments: tuple[Any, ...]) -> Promises:
         c = self._numbers()
@@ -157,19 +157,19 @@ class EmulatedLaunch(OneLaunchExecutor):
         smaller = any(m % int(op.param("BM")) or int(op.param("N")) % int(op.param("BN")) for op, m in came)
         # Of rows that are normalised in registers none is read that is not there.
         products = [op for op, _ in came if not op.param("SWAP") and not normalises(op)]
-        rows = {loaded_rows(op) for op in products if loaded_rows(op) < int(op.param("BM"))}
+        rows = {count_loaded_rows(op) for op in products if count_loaded_rows(op) < int(op.param("BM"))}
         if not rows:
             return Promises(0, smaller)
         tall = {int(op.param("BM")) for op in products}
         assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
         return Promises(0, smaller, first, end, rows.pop(), tall.pop() // _TALL // self._warpgroups)
 
-    def _launches(self, arguments: tuple[Any, ...]) -> list[Any]:
-        with mock.patch("interlace.kernels.cuda.launcher.tensor_map", _tensor_map):
-            packed = self._operands(arguments)
+    def _build_launches(self, arguments: tuple[Any, ...]) -> list[Any]:
+        with mock.patch("interlace.kernels.cuda.launcher.encode_tensor_map", _tensor_map):
+            packed = self._pack_operands(arguments)
         operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
         assert operands.data_ptr() % 64 == 0
-        parameter = self._parameter(packed if self.composition.held else operands)
+        parameter = self._pack_parameter(packed if self.composition.has_inline_operands else operands)
         parameter = torch.frombuffer(bytearray(parameter), dtype=torch.uint8).clone()
         return [_Emulated(self, parameter, operands, arguments)]
 
@@ -198,7 +198,7 @@ class _Emulated:
     def run(self) -> None:
         """All blocks."""
         run = self.executor
-        run._clear(self.arguments)
+        run._clear_outputs(self.arguments)
         assert run.library is not None
         library, number = run.library
         grid = Grid(
@@ -218,7 +218,7 @@ class _Emulated:
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
     """Compiles the texts of launches, all at once."""
-    library = build([run.walk for run in runs], PTX + SEMAPHORES + WORDS, level="-O0")
+    library = build([run.walk for run in runs], PTX + SEMAPHORES + SENTINEL_WORDS, level="-O0")
     for number, run in enumerate(runs):
         run.library = library, number
     return library
@@ -227,8 +227,8 @@ def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
 def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: int) -> torch.Tensor:
     """The first output of a run under a schedule; all that the run writes is NaN before."""
     run.seed = seed
-    outputs = {name: run.empty(name) for name in run.plan.graph.outputs}
-    for value in (*map(run.intermediate, run.plan.graph.intermediates), *outputs.values()):
+    outputs = {name: run.allocate_tensor(name) for name in run.plan.graph.outputs}
+    for value in (*map(run.get_intermediate, run.plan.graph.intermediates), *outputs.values()):
         value.fill_(float("nan"))
     run.run({**inputs, **outputs})
     return outputs[run.plan.graph.outputs[0]]

@@ -30,7 +30,7 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
     ),
     "static": (
         il.PersistentExecutor,
-        lambda g: il.Choices(132, il.Dispatch.STATIC, interleaving=il.Panels(1)),
+        lambda g: il.Choices(132, il.Dispatch.STATIC, interleaving=il.RowPanels(1)),
         {},
     ),
     "static-split": (
@@ -43,12 +43,12 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
     "ticket": (il.PersistentExecutor, lambda g: il.Choices(132, policy=il.TileSync()), {}),
     "ticket-dependent": (
         il.PersistentExecutor,
-        lambda g: il.Choices(132, policy=il.RowSync(), split=split(g, il.SplitK(2)), interleaving=il.HalfRows()),
+        lambda g: il.Choices(132, policy=il.RowSync(), split=split(g, il.SplitK(2)), interleaving=il.HalfRowPanels()),
         {"dependent_launch": True},
     ),
     "ticket-chunked": (
         il.PersistentExecutor,
-        lambda g: il.Choices(264, policy=il.StridedSync(3), chunk_waits=True, order=il.GroupedPanels(2)),
+        lambda g: il.Choices(264, policy=il.StridedSync(3), chunk_waits=True, order=il.GroupedColumnMajor(2)),
         {},
     ),
 }
@@ -56,7 +56,7 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
 
 def executor(name: str, graph: il.Graph, **options: object) -> il.SerialExecutor:
     cls, choices, defaults = EXECUTORS[name]
-    return cls(il.build(graph, choices(graph)), il.Options(**{**defaults, **options}))
+    return cls(il.build(graph, choices(graph)), il.RunOptions(**{**defaults, **options}))
 
 
 def one_launch(
@@ -69,11 +69,11 @@ def one_launch(
     choices: il.Choices | None = None,
     workers: int = 132,
     **options: object,
-) -> tuple[il.OneLaunchExecutor, Case]:
+) -> tuple[il.MegakernelExecutor, Case]:
     """An FFN as one launch, by default as the rules tile it, and its answer."""
     graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias, device=il.H200)
     if up is None:
         plan = by_default(graph, workers)
     else:
         plan = il.build(graph, choices or il.Choices(workers))
-    return il.OneLaunchExecutor(plan, il.Options(**options)), Case(plan.graph, ffn_answer(shape), "cuda")
+    return il.MegakernelExecutor(plan, il.RunOptions(**options)), Case(plan.graph, ffn_answer(shape), "cuda")

@@ -46,7 +46,7 @@ def test_shared_operands_are_right(cluster: Cluster, m: int, kind: str, dispatch
     unfused = relative_error(c.answer(inputs), gold)
     for _ in range(5):
         out.fill_(float("nan"))
-        run.intermediate("hidden").fill_(float("nan"))
+        run.get_intermediate("hidden").fill_(float("nan"))
         run.run({**inputs, "out": out})
         run.synchronize()
         assert relative_error(out, gold) <= 1.5 * unfused
@@ -56,7 +56,7 @@ def test_shared_operands_are_right(cluster: Cluster, m: int, kind: str, dispatch
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["after", "dependent"])
 def test_runs_back_to_back_give_the_same_bits(dependent: bool) -> None:
-    choices = il.Choices(132, order=il.GroupedPanels(2))
+    choices = il.Choices(132, order=il.GroupedColumnMajor(2))
     options = {"cluster": Cluster(2), "dependent_launch": dependent, "jitter_s": 1e-6, "timeout_s": 1.0}
     run, c = made(256, ffn_shape("relu", 512, 1024), tile(128, 64), tile(128, 64), choices=choices, **options)
     inputs, out = c.inputs(0), c.poisoned()
@@ -72,7 +72,7 @@ def test_runs_back_to_back_give_the_same_bits(dependent: bool) -> None:
 
 @pytest.mark.parametrize("dispatch", [D.TICKET, D.STATIC])
 def test_a_missing_post_of_one_block_ends_all_and_the_next_run_is_right(dispatch: D) -> None:
-    choices = il.Choices(132, dispatch, order=il.GroupedPanels(2))
+    choices = il.Choices(132, dispatch, order=il.GroupedColumnMajor(2))
     run, c = made(
         256, ffn_shape("relu"), tile(128, 64), tile(128, 64), choices=choices, cluster=Cluster(2), timeout_s=0.05
     )
@@ -82,11 +82,11 @@ def test_a_missing_post_of_one_block_ends_all_and_the_next_run_is_right(dispatch
 
 
 def test_a_trace_has_each_group_in_one_cluster() -> None:
-    choices, options = il.Choices(132, order=il.GroupedPanels(2)), {"cluster": Cluster(2), "trace": True}
+    choices, options = il.Choices(132, order=il.GroupedColumnMajor(2)), {"cluster": Cluster(2), "trace": True}
     run, c = made(512, ffn_shape("gated"), tile(128, 64), tile(128, 128), choices=choices, **options)
     for _ in range(2):
         run.run({**c.inputs(0), "out": c.poisoned()})
-    trace = run.trace()
+    trace = run.read_trace()
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns <= trace.end_ns).all()
     assert (trace.worker[0::2] % 2 == 0).all()

@@ -35,14 +35,14 @@ def test_one_workers_order_is_kept_where_a_proof_may_rest_on_it(dispatch: il.Dis
     c = case("ffn", 64, "bf16")
     proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))
     for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
-        run = cls(proof, il.Options(timeout_s=10.0))
+        run = cls(proof, il.RunOptions(timeout_s=10.0))
         for seed in range(3):
             inputs, out = c.inputs(seed), c.poisoned()
-            run.intermediate(c.graph.intermediates[0]).fill_(float("nan"))
+            run.get_intermediate(c.graph.intermediates[0]).fill_(float("nan"))
             run.run({**inputs, c.output: out})
             run.synchronize()
             assert relative_error(out, c.exact(inputs)) < 1e-2
-    for cls in (il.SemaphoreStreamsExecutor, il.OneLaunchExecutor):
+    for cls in (il.SemaphoreStreamsExecutor, il.MegakernelExecutor):
         with pytest.raises(CoverageError, match="keeps no such order"):
             cls(proof)
 
@@ -78,7 +78,7 @@ def test_1000_runs_with_random_delays_never_differ(graph: str, name: str) -> Non
     serial.run({**inputs, c.output: expected})
     run = executor(name, c.graph, jitter_s=20e-6)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-    hidden = run.intermediate(c.graph.intermediates[0])
+    hidden = run.get_intermediate(c.graph.intermediates[0])
     out = c.poisoned()
     for _ in range(1000):
         out.fill_(float("nan"))

@@ -13,8 +13,8 @@ from interlace.core.errors import HangError
 from interlace.deploy import Deployment
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.reference import ReferenceExecutor
-from interlace.planner.settings import choices, retiled
-from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
+from interlace.planner.settings import derive_choices, retile
+from interlace.workloads import LLAMAS, Decode, LlamaShape, build_decode_graph
 
 from ..cases import TORCH, relative_error
 from ..paged import in_pages, in_rows
@@ -43,7 +43,7 @@ def problem(shape: LlamaShape, batch: int, dtype: il.DType = il.bf16) -> Decode:
 def tensors(work: Decode, graph: il.Graph, positions: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """Inputs with NaN in caches beyond the positions, and poisoned outputs."""
     out: dict[str, torch.Tensor] = {}
-    for name, value in work.inputs(0).items():
+    for name, value in work.make_inputs(0).items():
         out[name] = torch.from_numpy(value).to("cuda", TORCH[graph.tensor(name).dtype.name])
         if name.endswith("_cache"):
             for b, at in enumerate(positions):
@@ -52,7 +52,7 @@ def tensors(work: Decode, graph: il.Graph, positions: tuple[int, ...]) -> dict[s
     for name in graph.outputs:
         t = graph.tensor(name)
         out[name] = torch.zeros(t.shape, dtype=TORCH[t.dtype.name], device="cuda")
-        if t.dtype.floating:
+        if t.dtype.is_floating_point:
             out[name].fill_(float("nan"))
     return out
 
@@ -61,7 +61,7 @@ def right(work: Decode, t: dict[str, Any], double: bool) -> torch.Tensor:
     """Logits of PyTorch, in float64 or as it computes them, without touching the caches."""
     clean = {n: v.nan_to_num() if n.endswith("_cache") else v for n, v in t.items()}
     clean = {n: v.double() if double and v.is_floating_point() else v.clone() for n, v in clean.items()}
-    return work.dense(torch, clean)["logits"]
+    return work.run_dense(torch, clean)["logits"]
 
 
 def check(run: DeviceExecutor, work: Decode, t: dict[str, torch.Tensor]) -> None:
@@ -83,11 +83,11 @@ def go_on(t: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_steps_of_a_ragged_batch_are_right_on_every_executor(name: str, dtype: il.DType) -> None:
     work = problem(SHAPES[name], len(RAGGED), dtype)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     plan = il.build(graph, il.Choices(132, policy=il.RowSync()))
     first: dict[str, torch.Tensor] = {}
     for cls in EXECUTORS:
-        run, t = cls(plan, il.Options(timeout_s=10.0)), tensors(work, graph, RAGGED)
+        run, t = cls(plan, il.RunOptions(timeout_s=10.0)), tensors(work, graph, RAGGED)
         for step in range(3):
             check(run, work, t)
             go_on(t)
@@ -99,7 +99,7 @@ def test_steps_of_a_ragged_batch_are_right_on_every_executor(name: str, dtype: i
 
 def test_more_splits_than_one_and_few_tokens_change_nothing_but_rounding() -> None:
     work = problem(SHAPES["llama"], 1)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     assert graph.op("layers.0.attend").grid == (1, 2, 6)
     for at in (0, 40, 1087):
         t = tensors(work, graph, (at,))
@@ -110,11 +110,11 @@ def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
     """With one split both times: shares of another number of splits would round otherwise."""
     shape, positions, which = SHAPES["llama"], (64, 700, 0), 1
     one_split = replace(il.H200, sms=2)
-    graph = decode_graph(shape, len(positions), CAPACITY, one_split)
+    graph = build_decode_graph(shape, len(positions), CAPACITY, one_split)
     batch = tensors(problem(shape, len(positions)), graph, positions)
     own = [n for n in batch if n in ("tokens", "position", *graph.outputs) or n.endswith("_cache")]
     alone = batch | {name: batch[name][which : which + 1].clone() for name in own}
-    for each, t in ((graph, batch), (decode_graph(shape, 1, CAPACITY, one_split), alone)):
+    for each, t in ((graph, batch), (build_decode_graph(shape, 1, CAPACITY, one_split), alone)):
         run = il.SerialExecutor(il.build(each, il.Choices(132)))
         run.run(t)
         run.synchronize()
@@ -122,16 +122,16 @@ def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("executor", [il.PdlExecutor, il.OneLaunchExecutor])
+@pytest.mark.parametrize("executor", [il.PdlExecutor, il.MegakernelExecutor])
 def test_steps_over_pages_are_bit_for_bit_those_over_a_cache_for_each_sequence(
     executor: type[DeviceExecutor], name: str
 ) -> None:
     shape, positions, pages = SHAPES[name], (*RAGGED[:-1], 1020), 40
     work = problem(shape, len(positions))
-    graphs = work.graph(il.H200), decode_graph(shape, len(positions), CAPACITY, il.H200, pages=pages)
+    graphs = work.build_graph(il.H200), build_decode_graph(shape, len(positions), CAPACITY, il.H200, pages=pages)
     rows = tensors(work, graphs[0], positions)
     both = rows, {n: v.clone() for n, v in in_pages(rows, pages).items()}
-    runs = [executor(il.plan_graph(graph, executor=executor), il.Options(timeout_s=10.0)) for graph in graphs]
+    runs = [executor(il.autoplan(graph, executor=executor), il.RunOptions(timeout_s=10.0)) for graph in graphs]
     for _ in range(3):
         for run, t in zip(runs, both, strict=True):
             run.run(t)
@@ -145,7 +145,7 @@ def test_steps_over_pages_are_bit_for_bit_those_over_a_cache_for_each_sequence(
 
 def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
     work = problem(LLAMAS["smollm2-135m"], 1)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     t = tensors(work, graph, (1000,))
     run = il.CudaGraphExecutor(il.build(graph, il.Choices(132)))
     for _ in range(3):
@@ -155,9 +155,9 @@ def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
 # ---------------------------------------------------------------- the whole step in one launch
 
 
-def one_launch(graph: il.Graph, **options: Any) -> il.OneLaunchExecutor:
-    plan = il.plan_graph(graph, executor=il.OneLaunchExecutor)
-    return il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0, **options))
+def one_launch(graph: il.Graph, **options: Any) -> il.MegakernelExecutor:
+    plan = il.autoplan(graph, executor=il.MegakernelExecutor)
+    return il.MegakernelExecutor(plan, il.RunOptions(timeout_s=10.0, **options))
 
 
 #: Of one launch too: groups of queries that warps share, with a norm.
@@ -168,11 +168,11 @@ GROUPS = {"groups of 13": LlamaShape(1, 256, 512, 26, 2, 64, 3000, qk_norm=True)
 @pytest.mark.parametrize("name", SHAPES | GROUPS)
 def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.DType) -> None:
     work = problem((SHAPES | GROUPS)[name], len(RAGGED), dtype)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     run, t = one_launch(graph), tensors(work, graph, RAGGED)
     for step in range(3):
         for inner in graph.intermediates:
-            value = run.intermediate(inner)
+            value = run.get_intermediate(inner)
             value.fill_(float("nan") if value.is_floating_point() else -1)
         check(run, work, t)
         go_on(t)
@@ -188,7 +188,7 @@ def test_steps_in_one_launch_each_are_the_same_under_any_delays(dependent: bool,
     With 64 sequences products are split, and their sums lie where those of ops before them lay.
     """
     work = problem(SHAPES["llama"], batch)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     t = tensors(work, graph, (700,) * batch)
     first = one_launch(graph)
     first.run(t)
@@ -213,19 +213,19 @@ def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(name: str
     As a step is deployed, parts share the work of adding their sums, each in an order of its own.
     """
     work = problem((SHAPES | TURNS)[name], batch)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     t = tensors(work, graph, (700,) * batch)
-    deployment = Deployment(graph, il.H200, il.OneLaunchExecutor)
-    setting = deployment.default
-    tiled = retiled(graph, setting)
+    deployment = Deployment(graph, il.H200, il.MegakernelExecutor)
+    setting = deployment.default_setting
+    tiled = retile(graph, setting)
     series, many = (
-        il.build(tiled, replace(choices(tiled, setting, workers), dispatch=dispatch))
+        il.build(tiled, replace(derive_choices(tiled, setting, workers), dispatch=dispatch))
         for workers, dispatch in ((1, il.Dispatch.STATIC), (il.H200.sms, il.Dispatch.TICKET))
     )
     found = []
     whole = all(own.parts == 1 for _, own in setting.ops)
-    for plan in (series, many, *([deployment.plan(setting)] if whole else [])):
-        run = il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0))
+    for plan in (series, many, *([deployment.build_plan(setting)] if whole else [])):
+        run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=10.0))
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(3):
             run.run(mine)
@@ -241,7 +241,7 @@ def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(name: str
 @pytest.mark.parametrize(("name", "batch"), [("llama3.2-1b", 1), ("llama3.2-1b", 16), ("smollm2-135m", 1)])
 def test_the_step_of_a_published_model_in_one_launch_is_as_right_as_pytorch(name: str, batch: int) -> None:
     work = problem(LLAMAS[name], batch)
-    graph = work.graph(il.H200)
+    graph = work.build_graph(il.H200)
     t = tensors(work, graph, tuple(1000 - 50 * b for b in range(batch)))
     run = one_launch(graph)
     gold, plain = right(work, t, True), right(work, t, False)
@@ -262,7 +262,7 @@ def test_every_executor_draws_what_numpy_draws(dtype: il.DType) -> None:
     given = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
     plan = il.build(graph, il.Choices(132))
     right = ReferenceExecutor(plan).run({name: value.double().numpy() for name, value in given.items()})
-    for run in (one_launch(graph), *(cls(plan, il.Options(timeout_s=10.0)) for cls in EXECUTORS)):
+    for run in (one_launch(graph), *(cls(plan, il.RunOptions(timeout_s=10.0)) for cls in EXECUTORS)):
         t = {name: value.cuda() for name, value in given.items()}
         t |= {
             name: torch.zeros(graph.tensor(name).shape, dtype=TORCH[graph.tensor(name).dtype.name], device="cuda")
@@ -283,8 +283,8 @@ TOKENS = ("inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled
 def by_words(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
     """A step with attention in splits, its plan and its tensors."""
     work = problem(SHAPES["llama"], batch)
-    graph = decode_graph(work.model, batch, CAPACITY, il.H200)
-    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+    graph = build_decode_graph(work.model, batch, CAPACITY, il.H200)
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     return work, plan, tensors(work, graph, (700,) * batch)
 
 
@@ -294,8 +294,8 @@ def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
     attention = (*PARTS, "q_heads", *(f"layers.{n}.{of}_heads" for n in layers for of in "kv"))
     found = []
     for words in ((), PARTS, attention, (*attention, "heads"), None):
-        run = il.OneLaunchExecutor(plan, il.Options(words=words, dependent_launch=True))
-        assert run._handed_over.sizes.keys() >= {*(TOKENS if words is None else words)}
+        run = il.MegakernelExecutor(plan, il.RunOptions(ll_tensors=words, dependent_launch=True))
+        assert run._ll_edges.sizes.keys() >= {*(TOKENS if words is None else words)}
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(20):
             run.run(mine)
@@ -309,7 +309,7 @@ def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
 
 def test_a_thousand_steps_by_words_with_delays_are_identical() -> None:
     _, plan, t = by_words()
-    run = il.OneLaunchExecutor(plan, il.Options(jitter_s=3e-6))
+    run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=3e-6))
     run.run(t)
     first = t["logits"].clone()
     same = torch.ones((), dtype=torch.bool, device="cuda")
@@ -326,8 +326,8 @@ def test_steps_of_several_sequences_by_words_are_bit_for_bit_those_by_semaphores
     _, plan, t = by_words(batch)
     found = []
     for words in ((), None):
-        run = il.OneLaunchExecutor(plan, il.Options(words=words))
-        assert bool(run._handed_over.sizes) == (words is None)
+        run = il.MegakernelExecutor(plan, il.RunOptions(ll_tensors=words))
+        assert bool(run._ll_edges.sizes) == (words is None)
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(20):
             run.run(mine)
@@ -340,16 +340,16 @@ def test_steps_of_several_sequences_by_words_are_bit_for_bit_those_by_semaphores
 def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
     """Its words are no publication's then, and others' runs are right."""
     _, plan, t = by_words()
-    good = il.OneLaunchExecutor(plan)
+    good = il.MegakernelExecutor(plan)
     good.run(t)
     good.synchronize()
     right = t["logits"].clone()
-    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.2))
+    run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.2))
     finish = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
-    text = run.composition.text
+    text = run.composition.source
     assert text.count(finish) == 1
     late = f"    if (GATES < 2 || item.j != 1) {{\n{finish}    }}\n"
-    run.__dict__["composition"] = replace(run.composition, text=text.replace(finish, late))
+    run.__dict__["composition"] = replace(run.composition, source=text.replace(finish, late))
     run.run(t)
     # Whoever began to wait first tells, for words or, an op further on, for posts.
     with pytest.raises(HangError, match=r"inner', tile \(0, 1\) never posted"):
@@ -363,11 +363,11 @@ def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_the
 def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
     _, plan, t = by_words()
     part = "  const long long part = (((long long)tile.i"
-    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.2))
-    text = run.composition.text
+    run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.2))
+    text = run.composition.source
     assert text.count(part) == 1
     broken = text.replace(part, f"  if (!tile.j && tile.l == 1) return;\n{part}")
-    run.__dict__["composition"] = replace(run.composition, text=broken)
+    run.__dict__["composition"] = replace(run.composition, source=broken)
     run.run(t)
     with pytest.raises(HangError, match=r"attend', tile \(0, 0, 1\) never posted"):
         run.synchronize()

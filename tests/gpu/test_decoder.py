@@ -10,7 +10,7 @@ import torch
 
 from interlace.executors import DeviceExecutor
 from interlace.models.llama import LLAMAS, LlamaShape
-from interlace.nn import Decoder, Sampling
+from interlace.nn import Decoder, SamplingParams
 from interlace.nn.decoder import launch
 from interlace.nn.decoder.launch import StepLaunch
 
@@ -31,9 +31,9 @@ def decoders(shape: LlamaShape, dtype: torch.dtype, batch: int = 3) -> tuple[Dec
         for parameter in model.parameters():
             if parameter.ndim == 2:  # tied embeddings too, else every token is followed by itself
                 parameter.mul_(2 * parameter.shape[1] ** -0.5)
-    ours = Decoder.from_model(model, batch=batch, capacity=256)
+    ours = Decoder.from_model(model, batch=batch, max_seq_len=256)
     assert isinstance(ours._launch, StepLaunch), ours.explain()
-    wide = Decoder.from_model(model.float(), batch=batch, capacity=256)
+    wide = Decoder.from_model(model.float(), batch=batch, max_seq_len=256)
     wide._launch = "in float32"
     return ours, wide
 
@@ -47,7 +47,7 @@ def test_steps_are_no_further_from_float32_than_pytorchs_own(name: str, dtype: t
     several = (ours, plain, wide)
     for prompt in PROMPTS:
         for decoder in several:
-            decoder.join(prompt)
+            decoder.add(prompt)
     errors = []
     for _ in range(6):
         tokens = wide.next.tolist()
@@ -77,13 +77,13 @@ def test_texts_are_those_of_each_prompt_alone_and_repeat_bit_for_bit() -> None:
 
 def test_steps_draw_what_pytorch_draws_from_the_same_logits() -> None:
     ours, _ = decoders(SHAPES["tied"], torch.bfloat16)
-    ours.join(PROMPTS[0])
+    ours.add(PROMPTS[0])
     for prompt in PROMPTS[1:]:
-        ours.join(prompt, sampling=Sampling(temperature=1.2, top_k=50, top_p=0.9, seed=7, sequence=len(prompt)))
+        ours.add(prompt, sampling=SamplingParams(temperature=1.2, top_k=50, top_p=0.9, seed=7, sequence=len(prompt)))
     differ = 0
     for _ in range(100):
         ours.step()
-        right = ours._ways.tokens(ours.logits, ours._slots.position - 1, slice(None))
+        right = ours._sampling.sample(ours.logits, ours._slots.position - 1, slice(None))
         assert ours.next[0] == ours.logits[0].argmax()
         differ += int((ours.next != right).sum())
     assert differ <= 2, "but where two scores are equal up to rounding"
@@ -104,10 +104,10 @@ def test_a_decoder_takes_weights_cache_and_64_mib(batch: int, layers: int) -> No
     gc.collect()  # what other tests have left
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    ours = Decoder.from_model(model, batch=batch, capacity=1024)
+    ours = Decoder.from_model(model, batch=batch, max_seq_len=1024)
     assert isinstance(ours._launch, StepLaunch), ours.explain()
     for slot in range(batch):
-        ours.join([slot + 1] * (slot + 5))
+        ours.add([slot + 1] * (slot + 5))
     for _ in range(4):
         ours.step()
     torch.cuda.synchronize()
@@ -117,7 +117,7 @@ def test_a_decoder_takes_weights_cache_and_64_mib(batch: int, layers: int) -> No
 
 def test_a_step_waits_for_nothing_on_the_host() -> None:
     ours, _ = decoders(replace(SHAPES["tied"], layers=1), torch.bfloat16)
-    ours.join(PROMPTS[0])
+    ours.add(PROMPTS[0])
     ours.step()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -129,19 +129,19 @@ def test_a_step_waits_for_nothing_on_the_host() -> None:
     assert ours.lengths == (len(PROMPTS[0]) + 5, 0, 0)
 
 
-@pytest.mark.parametrize("runner", launch.RUNNERS)
+@pytest.mark.parametrize("runner", launch.STEP_EXECUTORS)
 def test_sequences_in_pages_decode_bit_for_bit_as_in_memory_of_their_own(
     runner: type[DeviceExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages come and go with sequences; a step that takes one waits for nothing on the host."""
-    monkeypatch.setattr(launch, "RUNNERS", (runner,))
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (runner,))
     plain, _ = decoders(SHAPES["tied"], torch.bfloat16)
-    paged = Decoder.from_weights(plain.shape, plain._weights, plain._rope, batch=3, pages=5)
+    paged = Decoder.from_weights(plain.shape, plain._weights, plain._rope, batch=3, num_blocks=5)
     assert isinstance(paged._launch, StepLaunch), paged.explain()
     for decoder in (plain, paged):
-        decoder.leave(decoder.join([5] * 100))
+        decoder.abort(decoder.add([5] * 100))
         for prompt in ([9] * 62, [53, 58, 9] * 40):
-            decoder.join(prompt)
+            decoder.add(prompt)
         decoder.step()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -151,22 +151,24 @@ def test_sequences_in_pages_decode_bit_for_bit_as_in_memory_of_their_own(
             torch.cuda.set_sync_debug_mode("default")
     assert paged.lengths == plain.lengths == (69, 127, 0)
     assert torch.equal(paged.logits[:2], plain.logits[:2])
-    assert paged._pages.free == 1
+    assert paged._pages.num_free == 1
 
 
 @pytest.mark.parametrize("pages", [None, 9], ids=["plain", "paged"])
-@pytest.mark.parametrize("runner", launch.RUNNERS)
+@pytest.mark.parametrize("runner", launch.STEP_EXECUTORS)
 def test_steps_leave_alone_what_a_model_reads_into_its_slot(
     runner: type[DeviceExecutor], pages: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to a slot that is full, behind which there is no row for a step to write."""
-    monkeypatch.setattr(launch, "RUNNERS", (runner,))
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (runner,))
     made, _ = decoders(SHAPES["tied"], torch.bfloat16)
-    ours, alone = (Decoder.from_weights(made.shape, made._weights, made._rope, batch=3, pages=pages) for _ in range(2))
+    ours, alone = (
+        Decoder.from_weights(made.shape, made._weights, made._rope, batch=3, num_blocks=pages) for _ in range(2)
+    )
     assert isinstance(ours._launch, StepLaunch), ours.explain()
     for decoder in (ours, alone):
-        decoder.join(PROMPTS[2])
-    past, kept = ours.past(), []
+        decoder.add(PROMPTS[2])
+    past, kept = ours.kv_cache(), []
     for count in (64, 100, 91, 1):
         start = past.length
         for layer in range(made.shape.layers):
@@ -182,5 +184,5 @@ def test_steps_leave_alone_what_a_model_reads_into_its_slot(
             width = min(pair.shape[3], found.shape[3])
             assert torch.equal(found[:, :, :, :width], pair[:, :, :, :width])
     assert ours.lengths == (len(PROMPTS[2]) + 4, 256, 0)
-    ours.join([1] * 256, past)
+    ours.add([1] * 256, past)
     assert ours._slots.position.tolist() == [*ours.lengths]

@@ -38,7 +38,7 @@ STRAY = il.Kernel("stray", None, lambda: il.TritonBody(stray_tile))
 def stray(kind: str, dtype: str) -> il.Graph:
     x, y = (il.Tensor(name, (48, 48), il.dtype(dtype)) for name in "xy")
     params = {"M": 48, "N": 48, "BM": 16, "BN": 16, "KIND": kind}
-    op = STRAY.op("stray", (3, 3), {"x": (x, OWN)}, {"y": (y, OWN)}, params=params)
+    op = STRAY.make_op("stray", (3, 3), {"x": (x, OWN)}, {"y": (y, OWN)}, params=params)
     return il.Graph("stray", (x, y), (op,), ("x",), ("y",))
 
 
@@ -52,7 +52,7 @@ def test_a_read_that_happens_for_negative_inputs_alone_is_found(dtype: str) -> N
 
 def test_what_is_written_back_unchanged_goes_unseen_and_the_answer_says_so() -> None:
     tried = il.check_footprint(stray("writes back", "fp32"), "stray", device="cuda")
-    assert tried.complete
+    assert tried.is_complete
     assert str(tried).endswith("undeclared memory poisoned, so what is written back unchanged goes unseen")
 
 
@@ -83,19 +83,19 @@ DEVICE void shift(const Tile& tile, const Arguments& a) {
   }
 }
 """
-SHIFT = il.Kernel("shift", walk=il.TextBody(TEXT, "shift", constants=("BM", "DOWN", "BEYOND")))
+SHIFT = il.Kernel("shift", megakernel=il.CudaBody(TEXT, "shift", constants=("BM", "DOWN", "BEYOND")))
 
 
 def shift(down: int, beyond: bool = False) -> il.Graph:
     x, y = (il.Tensor(name, (40, 24), il.bf16) for name in "xy")
     rows = (i.block(16), il.ALL)
     params = {"M": 40, "N": 24, "BM": 16, "DOWN": down, "BEYOND": beyond}
-    op = SHIFT.op("shift", (3,), {"x": (x, rows)}, {"y": (y, rows)}, params=params)
+    op = SHIFT.make_op("shift", (3,), {"x": (x, rows)}, {"y": (y, rows)}, params=params)
     return il.Graph("shift", (x, y), (op,), ("x",), ("y",))
 
 
 def test_a_text_for_the_one_launch_is_held_to_its_access_maps() -> None:
-    assert il.check_footprint(shift(0), "shift", device="cuda").complete
+    assert il.check_footprint(shift(0), "shift", device="cuda").is_complete
     with pytest.raises(FootprintError, match=r"tile \(0\) reads x\[16:17, 0:24\], but declares only"):
         il.check_footprint(shift(1), "shift", device="cuda")
     with pytest.raises(FootprintError, match=r"tile \(0\) writes y\[16:17, 0:24\]"):

@@ -13,7 +13,7 @@ from interlace.core.errors import PipelineError
 from interlace.loops import library
 from interlace.loops.cuda.compiled import compile_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, MemorySpace, ReduceOp
 from interlace.loops.ir.traverse import walk
 from interlace.loops.rewrite.circular import circular_buffer
 
@@ -95,7 +95,7 @@ def marked(kernel: LoopKernel, stages: int, prefetch: int | None = None) -> Loop
     """Every shared tensor that is loaded, as a ring."""
     loads = [s.dst.tensor for s in walk(kernel.body) if isinstance(s, Load)]
     for tensor in dict.fromkeys(loads):
-        if kernel.tensor(tensor).memory is Memory.SHARED:
+        if kernel.find_tensor(tensor).memory is MemorySpace.SHARED:
             kernel = circular_buffer(kernel, tensor, stages, prefetch)
     return kernel
 
@@ -110,13 +110,13 @@ def verify(check: Check, kernel: LoopKernel, *, warp_specialised: bool = False) 
         tensors = {}
         generator = torch.Generator(device="cuda").manual_seed(7)
         for t in kernel.tensors:
-            if t.memory is Memory.GLOBAL:
+            if t.memory is MemorySpace.GLOBAL:
                 shape = [evaluate(n, sizes) for n in t.shape]
                 tensors[t.name] = torch.randn(shape, device="cuda", generator=generator).to(types[t.dtype.name])
-                if t.written:
+                if t.is_written:
                     tensors[t.name].fill_(float("nan"))
-        exact = {n: t.double().cpu().numpy() for n, t in tensors.items() if not kernel.tensor(n).written}
-        (output,) = (t.name for t in kernel.tensors if t.written)
+        exact = {n: t.double().cpu().numpy() for n, t in tensors.items() if not kernel.find_tensor(n).is_written}
+        (output,) = (t.name for t in kernel.tensors if t.is_written)
         want = check.expected(exact)
         for _ in range(2):
             compiled.run(tensors, sizes, torch.cuda.current_stream().cuda_stream)

@@ -31,7 +31,7 @@ def case(graph: str, m: int) -> Case:
 
 def executor(name: str, graph: il.Graph, **options: object) -> il.SerialExecutor:
     cls, choices = EXECUTORS[name]
-    return cls(il.build(graph, choices), il.Options(**options))
+    return cls(il.build(graph, choices), il.RunOptions(**options))
 
 
 @pytest.mark.parametrize("m", [1, 17, 300, 2048])
@@ -43,7 +43,7 @@ def test_every_executor_matches_float64(graph: str, m: int) -> None:
         for seed in range(3):  # later runs count on from earlier ones
             inputs, out = c.inputs(seed), c.poisoned()
             for hidden in c.graph.intermediates:
-                run.intermediate(hidden).fill_(float("nan"))
+                run.get_intermediate(hidden).fill_(float("nan"))
             run.run({**inputs, c.output: out})
             run.synchronize()
             error = relative_error(out, c.exact(inputs))
@@ -66,7 +66,7 @@ def test_items_wait_for_posts_of_their_own_run_when_counters_wrap(graph: str, na
         run._counters.copy_(starts * first)
         for _ in range(4):
             for hidden in c.graph.intermediates:
-                run.intermediate(hidden).fill_(float("nan"))
+                run.get_intermediate(hidden).fill_(float("nan"))
             out.fill_(float("nan"))
             run.run({**inputs, c.output: out})
             run.synchronize()
@@ -84,7 +84,7 @@ def test_300_runs_with_random_delays_never_differ(graph: str, name: str) -> None
     for _ in range(300):
         out.fill_(float("nan"))
         for hidden in c.graph.intermediates:
-            run.intermediate(hidden).fill_(float("nan"))
+            run.get_intermediate(hidden).fill_(float("nan"))
         run.run({**inputs, c.output: out})
         wrong += (out != expected).sum()
     run.synchronize()
@@ -126,7 +126,7 @@ def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
     run.run(tensors)
     with pytest.raises(HangError) as caught:
         run.synchronize()
-    assert caught.value.producer == run.plan.item_name(victim)
+    assert caught.value.producer == run.plan.format_item(victim)
     out.fill_(float("nan"))
     run.run(tensors)
     run.synchronize()
@@ -136,7 +136,7 @@ def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
 def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> None:
     c = case("matmuls", 300)
     run, inputs, out = executor("tiles", c.graph), c.inputs(0), c.poisoned()
-    for shared in ({"out": inputs["x"]}, {"out": out, "biased": out}, {"out": run.intermediate("copied")}):
+    for shared in ({"out": inputs["x"]}, {"out": out, "biased": out}, {"out": run.get_intermediate("copied")}):
         with pytest.raises(GraphError, match="share memory, and op"):
             run.run({**inputs, **shared})
 
@@ -147,7 +147,7 @@ def test_a_trace_has_every_item() -> None:
     tensors = {**c.inputs(0), c.output: c.poisoned()}
     run.run(tensors)  # compiles the gates
     run.run(tensors)
-    trace = run.trace()
+    trace = run.read_trace()
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns <= trace.end_ns).all()
     assert 0 < trace.span_ns < 100_000_000
@@ -167,7 +167,7 @@ def test_the_same_ops_run_on_another_gpu() -> None:
     plan = il.build(graph, il.Choices(132, policy=il.TileSync()))
     for device in ("cuda:0", "cuda:1", "cuda:0"):
         c = Case(graph, answer, device)
-        run = il.SemaphoreStreamsExecutor(plan, il.Options(device))
+        run = il.SemaphoreStreamsExecutor(plan, il.RunOptions(device))
         inputs, out = c.inputs(0), c.poisoned()
         run.run({**inputs, c.output: out})
         run.synchronize()

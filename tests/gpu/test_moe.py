@@ -19,23 +19,23 @@ EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
     (il.StreamsExecutor, il.Choices(132)),
     (il.PersistentExecutor, il.Choices(132)),
     (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, policy=il.RowSync())),
-    *((il.OneLaunchExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
+    *((il.MegakernelExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
 )
 
 
 def tensors(graph: il.Graph, problem: MoE, seed: int = 0) -> dict[str, torch.Tensor]:
-    given, random, found = problem.given(seed), torch.Generator("cuda").manual_seed(seed), {}
+    given, random, found = problem.make_host_inputs(seed), torch.Generator("cuda").manual_seed(seed), {}
     for tensor in map(graph.tensor, graph.inputs):
         value = torch.empty(tensor.shape, dtype=TORCH[tensor.dtype.name], device="cuda")
         if tensor.name in given:
             found[tensor.name] = value.copy_(torch.from_numpy(given[tensor.name]))
         else:
-            found[tensor.name] = value.normal_(0.0, problem.deviation(tensor), generator=random)
+            found[tensor.name] = value.normal_(0.0, problem.get_deviation(tensor), generator=random)
     return found | {"out": torch.full_like(found["x"], float("nan"))}
 
 
 def right(problem: MoE, t: dict[str, torch.Tensor]) -> torch.Tensor:
-    return problem.dense(torch, {name: value.double() for name, value in t.items()})["out"]
+    return problem.run_dense(torch, {name: value.double() for name, value in t.items()})["out"]
 
 
 @pytest.mark.parametrize(("executor", "choices"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
@@ -45,30 +45,30 @@ def test_any_routing_is_as_right_as_pytorch(
     executor: type[DeviceExecutor], choices: il.Choices, routing: Routing, tokens: int
 ) -> None:
     problem = MoE(256, 384, 12, 3, tokens, routing)
-    graph = problem.graph(il.H200)
-    run = executor(il.build(graph, choices), il.Options(timeout_s=10.0))
+    graph = problem.build_graph(il.H200)
+    run = executor(il.build(graph, choices), il.RunOptions(timeout_s=10.0))
     for seed in range(3):  # other routings under one plan
         t = tensors(graph, problem, seed)
         run.run(t)
         run.synchronize()
         gold = right(problem, t)
-        assert relative_error(t["out"], gold) <= 1.5 * relative_error(problem.dense(torch, t)["out"], gold)
+        assert relative_error(t["out"], gold) <= 1.5 * relative_error(problem.run_dense(torch, t)["out"], gold)
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 300])
 @pytest.mark.parametrize("preset", ["mixtral-8x7b", "deepseek-moe-16b"])
 def test_models_of_experts_are_right_in_one_launch_that_overlaps_the_one_before(preset: str, tokens: int) -> None:
     problem = MoE.of({"tokens": tokens, "routing": Routing.SKEWED}, True, preset)
-    graph = problem.graph(il.H200)
-    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
-    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0, dependent_launch=True))
+    graph = problem.build_graph(il.H200)
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
+    run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=10.0, dependent_launch=True))
     t = {name: torch.randn(graph.tensor(name).shape, device="cuda", dtype=torch.bfloat16) for name in problem.weights}
     for name, value in t.items():
         value.mul_(graph.tensor(name).shape[-1] ** -0.5)
     t["x"] = torch.randn(graph.tensor("x").shape, device="cuda", dtype=torch.bfloat16)
     outs = []
     for seed in range(3):  # one behind the other, each over what the one before left
-        t["logits"] = torch.from_numpy(problem.logits(seed)).cuda()
+        t["logits"] = torch.from_numpy(problem.make_logits(seed)).cuda()
         outs.append((t["logits"], torch.full_like(t["x"], float("nan"))))
         run.run(t | {"out": outs[-1][1]})
     run.synchronize()
@@ -79,7 +79,7 @@ def test_models_of_experts_are_right_in_one_launch_that_overlaps_the_one_before(
 
 def by_expert(problem: MoE, t: dict[str, torch.Tensor]) -> torch.Tensor:
     """In float64, of one expert at a time: all weights would not fit."""
-    experts, share = problem._routed(torch, t)
+    experts, share = problem._route(torch, t)
     out = torch.zeros(t["x"].shape, device="cuda", dtype=torch.float64)
     for e in range(problem.experts):
         token, which = torch.nonzero(experts == e, as_tuple=True)
@@ -98,7 +98,7 @@ def test_tiles_of_no_expert_are_zero_in_one_launch() -> None:
     tile = il.MatmulTile(16, 64, 128)
     op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], gate=t["gate"], tile=tile)
     graph = il.Graph("up", (*t.values(),), (op,), ("x", "weight", "gate", "owner"), ("out",))
-    run = il.OneLaunchExecutor(il.build(graph, il.Choices(7)), il.Options(timeout_s=10.0))
+    run = il.MegakernelExecutor(il.build(graph, il.Choices(7)), il.RunOptions(timeout_s=10.0))
     given = {name: torch.randn(shape, device="cuda", dtype=torch.bfloat16) for name, shape in shapes.items()}
     given["owner"] = torch.tensor([2, -1, 0, experts, 1 << 30, 1], device="cuda", dtype=torch.int32)
     given["out"].fill_(float("nan"))
@@ -111,12 +111,12 @@ def test_tiles_of_no_expert_are_zero_in_one_launch() -> None:
     assert (given["out"].view(tiles, -1)[unowned] == 0).all()
 
 
-@pytest.mark.parametrize("executor", [il.PersistentExecutor, il.OneLaunchExecutor])
+@pytest.mark.parametrize("executor", [il.PersistentExecutor, il.MegakernelExecutor])
 @pytest.mark.parametrize("logits", ["two experts", "no numbers"])
 def test_logits_of_any_kind_leave_the_device_usable(executor: type[DeviceExecutor], logits: str) -> None:
     problem = MoE(256, 384, 8, 2, 300)
-    graph = problem.graph(il.H200)
-    run = executor(il.build(graph, il.Choices(132)), il.Options(timeout_s=10.0))
+    graph = problem.build_graph(il.H200)
+    run = executor(il.build(graph, il.Choices(132)), il.RunOptions(timeout_s=10.0))
     t = tensors(graph, problem)
     usual = t["logits"]
     t["logits"] = (

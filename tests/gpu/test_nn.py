@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from interlace.deploy import Choice, here, launched_rows
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.deploy import Choice, choose_launch_rows, current_device
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.cuda import launcher
-from interlace.kernels.gated import _silu_times
+from interlace.kernels.gated import _silu_and_mul
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op
 from interlace.nn import plain as plain_ops
 from interlace.nn.instances import Instance, Instances, Key, Tensors
-from interlace.nn.plain import fused as fused_ffn
-from interlace.nn.plain import plain as plain_ffn
+from interlace.nn.plain import run_fused as fused_ffn
+from interlace.nn.plain import run_plain as plain_ffn
 from interlace.workloads import FFNShape
 
 from ..cases import relative_error
@@ -38,7 +38,7 @@ def _hopper() -> None:
         pytest.skip("needs a Hopper GPU")
 
 
-LAUNCH = Choice(OneLaunchExecutor, None, None, None, "every test but those of the choice wants it")
+LAUNCH = Choice(MegakernelExecutor, None, None, None, "every test but those of the choice wants it")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def _no_fallback(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """A module that falls back would pass every test here; and each test builds instances of its own."""
     monkeypatch.setattr(op, "_warned", set())
     if "as_chosen" not in request.fixturenames:
-        monkeypatch.setattr(op, "choice", lambda *of: LAUNCH)
+        monkeypatch.setattr(op, "choose_ffn", lambda *of: LAUNCH)
     monkeypatch.setattr(op, "_instances", Instances(op._make))
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("error", FallbackWarning)
@@ -63,7 +63,7 @@ def built_for(module: Any, tokens: int) -> int:
     """Rows of the launch that a module runs for some tokens."""
     width, hidden = module.w_up.shape
     shape = FFNShape(hidden, width, module.activation, isinstance(module, SwiGLU), module.norm)
-    return launched_rows(tokens, shape, here())
+    return choose_launch_rows(tokens, shape, current_device())
 
 
 def case(
@@ -276,12 +276,12 @@ def test_a_hundred_numbers_of_tokens_share_the_launches_of_their_buckets(monkeyp
     assert len(rows) < 20
     module.prepare(*rows)
     assert built == rows
-    loaded = launcher._loaded.cache_info().currsize
+    loaded = launcher._load_cached.cache_info().currsize
     for m in some:
         x = inputs(m, torch.bfloat16, m, hidden=64)
         assert_as_good_as_pytorch(module(x), plain, x)
     assert built == rows
-    assert launcher._loaded.cache_info().currsize == loaded
+    assert launcher._load_cached.cache_info().currsize == loaded
 
 
 @pytest.mark.parametrize("name", ["ffn-bias", "swiglu", "ffn-norm", "swiglu-norm"])
@@ -322,8 +322,8 @@ def test_a_gate_is_compiled_beside_the_capture_that_needs_it_first(as_chosen: No
     module, plain = case("swiglu", torch.bfloat16)
     x = inputs(1000, torch.bfloat16)
     plain(x)  # which sets cuBLAS up
-    plain_ops._load.cache_clear()
-    _silu_times.device_caches.clear()
+    plain_ops._load_gate.cache_clear()
+    _silu_and_mul.device_caches.clear()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode=mode):
         out = module(x)
@@ -333,7 +333,7 @@ def test_a_gate_is_compiled_beside_the_capture_that_needs_it_first(as_chosen: No
 
 
 def test_torch_compile_fuses_what_pytorch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "choice", lambda *of: Choice(None, None, None, None, "PyTorch is to run"))
+    monkeypatch.setattr(op, "choose_ffn", lambda *of: Choice(None, None, None, None, "PyTorch is to run"))
     torch.compiler.reset()
     module, plain = case("swiglu", torch.bfloat16)
     compiled = torch.compile(module, fullgraph=True, dynamic=False)

@@ -54,7 +54,7 @@ def test_everything_that_comes_behind_a_product_is_right(
     m: int, activation: il.Activation, gated: bool, bias: bool, residual: bool
 ) -> None:
     c = product(m, activation, gated=gated, bias=bias, residual=residual)
-    run = il.OneLaunchExecutor(by_default(c.graph, 132), il.Options())
+    run = il.MegakernelExecutor(by_default(c.graph, 132), il.RunOptions())
     inputs, out = c.inputs(seed=m), c.poisoned()
     gold = c.exact(inputs)
     for _ in range(3):

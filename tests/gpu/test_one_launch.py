@@ -19,7 +19,7 @@ GUARD = 4096  # elements on either side of a tensor that nobody may write
 NAN = float("nan")
 
 
-def check(run: il.OneLaunchExecutor, c: Case, seed: int) -> None:
+def check(run: il.MegakernelExecutor, c: Case, seed: int) -> None:
     """Three runs on poisoned tensors match float64 as well as unfused PyTorch and write nowhere else."""
     inputs = c.inputs(seed)
     gold = c.exact(inputs)
@@ -29,7 +29,7 @@ def check(run: il.OneLaunchExecutor, c: Case, seed: int) -> None:
     out = around[GUARD:-GUARD].view(shape)
     for _ in range(3):  # later runs count on from earlier ones
         out.fill_(NAN)
-        run.intermediate("hidden").fill_(NAN)
+        run.get_intermediate("hidden").fill_(NAN)
         run.run({**inputs, "out": out})
         run.synchronize()
         error = relative_error(out, gold)
@@ -73,7 +73,7 @@ def test_rows_are_normalised_right_in_every_way_that_is_likely(m: int, kind: str
     """In parts too, and over weights that are wider than long."""
     shape = ffn_shape(kind, hidden, 2816, norm=1e-2)
     ways = {}
-    for setting in il.OneLaunchExecutor.likely(il.workloads.ffn(m, shape), il.H200):
+    for setting in il.MegakernelExecutor.iter_likely(il.workloads.ffn(m, shape), il.H200):
         up, down = (setting.op(name) for name in ("up", "down"))
         tiles = [il.MatmulTile(*(dict(of.params)[name] for name in TILING)) for of in (up, down)]
         split = {"up": il.SplitK(up.parts), "down": il.SplitK(down.parts)}
@@ -118,7 +118,7 @@ CHOICES = {
     "split": il.Choices(132, split=il.SplitK(3)),
     "more parts than one trip sums": il.Choices(132, split=il.SplitK(11)),
     "stream-k, chunk waits": il.Choices(132, chunk_waits=True, split=il.StreamK(100)),
-    "panels": il.Choices(132, policy=il.RowSync(), interleaving=il.Panels(1), order=il.GroupedPanels(2)),
+    "panels": il.Choices(132, policy=il.RowSync(), interleaving=il.RowPanels(1), order=il.GroupedColumnMajor(2)),
 }
 
 
@@ -156,7 +156,7 @@ def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(nam
     m, down, parts = SHARED[name]
     choices = il.Choices(132, il.Dispatch.STATIC, split={"down": il.SplitK(parts)})
     run, c = made(m, ffn_shape(kind), down, down, choices=choices, jitter_s=3e-6, dependent_launch=True)
-    assert run._parts[1].tile.share
+    assert run._parts[1].tile.shared_elements
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
     check_bits(run, inputs, first_result(run, c, inputs), every=1)
@@ -170,7 +170,7 @@ def test_parts_that_normalise_rows_give_the_same_bits_under_delays(name: str, ki
     choices = il.Choices(132, il.Dispatch.STATIC, split={"up": il.SplitK(parts)})
     shape = ffn_shape(kind, 1088, 2816, norm=1e-2)
     run, c = made(m, shape, up, up, choices=choices, jitter_s=3e-6, dependent_launch=True)
-    assert run._parts[0].tile.share
+    assert run._parts[0].tile.shared_elements
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
     check_bits(run, inputs, first_result(run, c, inputs), every=1)
@@ -188,7 +188,7 @@ def test_a_chain_of_many_ops_with_residuals_is_one_launch(residual: bool) -> Non
         for i in range(ops)
     )
     graph = il.Graph("chain", (*x, *w), made_ops, ("x0", *(t.name for t in w)), (f"x{ops}",))
-    run = il.OneLaunchExecutor(il.build(graph, il.Choices(132)), il.Options(dependent_launch=True))
+    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)), il.RunOptions(dependent_launch=True))
     torch.manual_seed(0)
     tensors = {t.name: torch.randn(t.shape, device="cuda").bfloat16() for t in (x[0], *w)}
     tensors |= {t.name: tensors[t.name] * n**-0.5 for t in w}
@@ -214,7 +214,7 @@ def test_runs_back_to_back_give_the_same_bits(m: int, jitter_s: float, dependent
     check_bits(run, inputs, first_result(run, c, inputs), every=1 if jitter_s else 100)
 
 
-def check_bits(run: il.OneLaunchExecutor, inputs: Tensors, first: torch.Tensor, every: int) -> None:
+def check_bits(run: il.MegakernelExecutor, inputs: Tensors, first: torch.Tensor, every: int) -> None:
     """Runs give the bits of the first; the last of each series is looked at, and the tensor poisoned before it."""
     out, wrong = torch.empty_like(first), torch.zeros((), device="cuda", dtype=torch.int64)
     for n in range(RUNS):
@@ -227,7 +227,7 @@ def check_bits(run: il.OneLaunchExecutor, inputs: Tensors, first: torch.Tensor, 
     assert not wrong.item()
 
 
-def first_result(run: il.OneLaunchExecutor, c: Case, inputs: Tensors) -> torch.Tensor:
+def first_result(run: il.MegakernelExecutor, c: Case, inputs: Tensors) -> torch.Tensor:
     """What a run computes, once it was checked against float64."""
     out = c.poisoned()
     run.run({**inputs, "out": out})
@@ -244,7 +244,7 @@ def test_a_dependent_launch_sees_inputs_that_the_kernel_before_it_wrote(m: int, 
     inputs = c.inputs(seed=0)
     xs = [c.inputs(seed)["x"] for seed in range(4)]
     expected = [first_result(run, c, {**inputs, "x": x}) for x in xs]
-    x, out, hidden = torch.empty_like(xs[0]), c.poisoned(), run.intermediate("hidden")
+    x, out, hidden = torch.empty_like(xs[0]), c.poisoned(), run.get_intermediate("hidden")
     tensors = {**inputs, "x": x, "out": out}
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     for i in range(200):
@@ -332,21 +332,23 @@ def test_rows_that_a_short_input_has_are_right_and_the_others_change_none(m: int
     few[:rows] = inputs["x"][:rows]
     for _ in range(3):
         out = c.poisoned()
-        run.intermediate("hidden").fill_(NAN)
+        run.get_intermediate("hidden").fill_(NAN)
         run.run({**inputs, "x": few[:rows], "out": out})
         run.synchronize()
         assert relative_error(out[:rows], gold) <= 1.5 * unfused
 
 
 @pytest.mark.parametrize(("ops", "items"), [(1, 3), (2, 3), (2, 400)])
-@pytest.mark.parametrize("dispatch", sorted(il.OneLaunchExecutor.overlapping, key=lambda dispatch: dispatch.value))
+@pytest.mark.parametrize(
+    "dispatch", sorted(il.MegakernelExecutor.overlapping_dispatches, key=lambda dispatch: dispatch.value)
+)
 def test_runs_that_overlap_run_each_item_once_whoever_hands_it_out(dispatch: il.Dispatch, ops: int, items: int) -> None:
     """Few items, so that workers are told to stop with their first one, and many."""
     x = [il.Tensor(f"x{n}", (items,), il.int32) for n in range(ops + 1)]
     made_ops = tuple(spin(f"op{n}", x[n], x[n + 1]) for n in range(ops))
     graph = il.Graph("chain", tuple(x), made_ops, ("x0",), (x[-1].name,))
     plan = il.build(graph, il.Choices(132, dispatch, policy=il.TileSync()))
-    run = il.OneLaunchExecutor(plan, il.Options(jitter_s=1e-6, dependent_launch=True))
+    run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=1e-6, dependent_launch=True))
     given = torch.arange(items, device="cuda", dtype=torch.int32) * 7 % 2000
     out, rounds, each = torch.empty_like(given), 5, 100
     for _ in range(rounds):
@@ -375,7 +377,7 @@ def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_oth
             for _ in range(5):
                 run.run({**inputs, "out": out})
         wrong = torch.zeros((), device="cuda", dtype=torch.int64)
-        streams.append((torch.cuda.Stream(), graph, inputs, (out, run.intermediate("hidden")), first, wrong))
+        streams.append((torch.cuda.Stream(), graph, inputs, (out, run.get_intermediate("hidden")), first, wrong))
     torch.cuda.synchronize()
     for _ in range(200):
         for stream, graph, _, written, first, wrong in streams:
@@ -401,7 +403,7 @@ def test_a_trace_has_every_item_in_order() -> None:
     run, c = made(300, ffn_shape("gated"), trace=True)
     for _ in range(2):
         run.run({**c.inputs(0), "out": c.poisoned()})
-    trace = run.trace()
+    trace = run.read_trace()
     assert len(trace.op) == len(run.plan.items)
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns <= trace.end_ns).all()

@@ -20,10 +20,10 @@ def on_gpu(graph: il.Graph, seed: int = 0) -> dict[str, torch.Tensor]:
     return {name: value.cuda() for name, value in inputs_of(graph, seed).items()}
 
 
-def poisoned(run: il.OneLaunchExecutor) -> dict[str, torch.Tensor]:
+def poisoned(run: il.MegakernelExecutor) -> dict[str, torch.Tensor]:
     for name in run.plan.graph.intermediates:
-        run.intermediate(name).fill_(float("nan"))
-    return {name: run.empty(name).fill_(float("nan")) for name in run.plan.graph.outputs}
+        run.get_intermediate(name).fill_(float("nan"))
+    return {name: run.allocate_tensor(name).fill_(float("nan")) for name in run.plan.graph.outputs}
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 3e-6])
@@ -31,7 +31,7 @@ def poisoned(run: il.OneLaunchExecutor) -> dict[str, torch.Tensor]:
 def test_loops_products_and_texts_pass_data_to_each_other(kind: str, jitter_s: float) -> None:
     dispatch = il.Dispatch.STATIC if kind == "static" else il.Dispatch.TICKET
     plan = il.build(chain(1000, TILE), il.Choices(132, dispatch, policy=il.TileSync()))
-    run = il.OneLaunchExecutor(plan, il.Options(jitter_s=jitter_s, dependent_launch=kind == "dependent"))
+    run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=jitter_s, dependent_launch=kind == "dependent"))
     for seed in range(10):
         inputs, outputs = on_gpu(plan.graph, seed), poisoned(run)
         run.run({**inputs, **outputs})
@@ -42,7 +42,7 @@ def test_loops_products_and_texts_pass_data_to_each_other(kind: str, jitter_s: f
 @pytest.mark.parametrize("warps", [4, 8])
 def test_kernels_of_the_library_mean_in_the_launch_what_their_loops_mean(warps: int) -> None:
     graph = library() if warps == 8 else twice(300)
-    run = il.OneLaunchExecutor(il.build(graph, il.Choices(132)))
+    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)))
     inputs, outputs = on_gpu(graph), poisoned(run)
     run.run({**inputs, **outputs})
     run.synchronize()
@@ -57,9 +57,9 @@ def test_a_deep_product_of_loops_is_the_same_bit_by_bit_in_every_run() -> None:
     a, b, c = (il.Tensor(name, shape, il.bf16) for name, shape in (("a", (m, depth)), ("b", (n, depth)), ("c", (m, n))))
     kernel = marked(loops.library.matmul(), a_s=4, b_s=4)
     op = loops.as_op("product", kernel, {"a": a, "b": b, "c": c}, weights=("b",))
-    run = il.OneLaunchExecutor(
+    run = il.MegakernelExecutor(
         il.build(il.Graph("product", (a, b, c), (op,), ("a", "b"), ("c",)), il.Choices(132)),
-        il.Options(dependent_launch=True, jitter_s=1e-6),
+        il.RunOptions(dependent_launch=True, jitter_s=1e-6),
     )
     inputs = on_gpu(run.plan.graph)
     first = poisoned(run)
@@ -76,7 +76,7 @@ def test_a_deep_product_of_loops_is_the_same_bit_by_bit_in_every_run() -> None:
 @pytest.mark.parametrize("op", ["up", "gelu"])
 def test_a_missing_post_is_named_and_the_next_run_is_right(op: str) -> None:
     plan = il.build(chain(300, TILE), il.Choices(132))
-    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.05))
+    run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
     inputs, outputs = on_gpu(plan.graph), poisoned(run)
     struck = int((plan.items.op == plan.graph.op_index(op)).argmax())
     # The wait that expires may be behind the one for it.

@@ -9,7 +9,7 @@ import torch
 import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.workloads import PrefillAttention
-from interlace.workloads.prefill import packed, prefill_attention
+from interlace.workloads.prefill import pack_sequences, prefill_attention
 
 from ..cases import TORCH, relative_error
 from ..prefill import Arrays, exact, inputs
@@ -22,14 +22,14 @@ EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
     (il.PdlExecutor, il.Choices(132)),
     (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync())),
     (il.PersistentExecutor, il.Choices(132, chunk_waits=True)),
-    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, interleaving=il.Panels(1))),
+    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, interleaving=il.RowPanels(1))),
 )
 
 
 def graph(head_dim: int, heads: int, kv_heads: int, dtype: il.DType = il.bf16, longest: int | None = None) -> il.Graph:
     """In the tiles that the rules take on an H200."""
     made = prefill_attention(ROWS, 400, heads, kv_heads, head_dim, dtype, longest=longest)
-    return il.SerialExecutor.tilings(made, il.H200)[0]
+    return il.SerialExecutor.iter_tilings(made, il.H200)[0]
 
 
 def tensors(g: il.Graph, t: Arrays) -> dict[str, torch.Tensor]:
@@ -46,7 +46,7 @@ def gold(t: dict[str, torch.Tensor], head_dim: int, window: int = ROWS) -> torch
 def check(run: DeviceExecutor, t: dict[str, torch.Tensor], right: torch.Tensor) -> torch.Tensor:
     t["out"].fill_(float("nan"))
     for name in run.plan.graph.intermediates:
-        run.intermediate(name).fill_(float("nan"))
+        run.get_intermediate(name).fill_(float("nan"))
     run.run(t)
     run.synchronize()
     assert relative_error(t["out"], right) < 2 * run.plan.graph.tensor("out").dtype.epsilon
@@ -60,10 +60,10 @@ def test_ragged_sequences_are_right_on_every_executor_and_alike_in_launches_op_b
     head_dim: int, heads: int, kv_heads: int, dtype: il.DType
 ) -> None:
     g = graph(head_dim, heads, kv_heads, dtype)
-    t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
+    t = tensors(g, inputs(g, pack_sequences(LENGTHS, ROWS)))
     right, launched = gold(t, head_dim), []
     for cls, choices in EXECUTORS:
-        run = cls(il.build(g, choices), il.Options(timeout_s=10.0))
+        run = cls(il.build(g, choices), il.RunOptions(timeout_s=10.0))
         first, second = check(run, t, right), check(run, t, right)
         assert torch.equal(first, second)
         launched += [] if cls is il.PersistentExecutor else [first]
@@ -75,12 +75,14 @@ def test_ragged_sequences_are_right_on_every_executor_and_alike_in_launches_op_b
 def test_the_one_launch_is_right_for_ragged_sequences_run_after_run(
     head_dim: int, heads: int, kv_heads: int, dtype: il.DType
 ) -> None:
-    (g, *_) = il.OneLaunchExecutor.tilings(prefill_attention(ROWS, 400, heads, kv_heads, head_dim, dtype), il.H200)
-    t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
+    (g, *_) = il.MegakernelExecutor.iter_tilings(
+        prefill_attention(ROWS, 400, heads, kv_heads, head_dim, dtype), il.H200
+    )
+    t = tensors(g, inputs(g, pack_sequences(LENGTHS, ROWS)))
     right, results = gold(t, head_dim), []
     for dependent, jitter_s in ((False, 0.0), (True, 0.0), (True, 1e-5)):
-        options = il.Options(timeout_s=10.0, dependent_launch=dependent, jitter_s=jitter_s)
-        run = il.OneLaunchExecutor(il.build(g, il.Choices(132, policy=il.RowSync())), options)
+        options = il.RunOptions(timeout_s=10.0, dependent_launch=dependent, jitter_s=jitter_s)
+        run = il.MegakernelExecutor(il.build(g, il.Choices(132, policy=il.RowSync())), options)
         results += [check(run, t, right) for _ in range(3)]
     assert all(torch.equal(each, results[0]) for each in results)
 
@@ -88,9 +90,9 @@ def test_the_one_launch_is_right_for_ragged_sequences_run_after_run(
 def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
     g = graph(128, 8, 2)
     run = il.CudaGraphExecutor(il.build(g, il.Choices(132)))
-    t = tensors(g, inputs(g, packed((ROWS,))))
+    t = tensors(g, inputs(g, pack_sequences((ROWS,))))
     for lengths in ((ROWS,), (500, 500), (1,) * ROWS):
-        t["first"].copy_(torch.from_numpy(packed(lengths, ROWS)))
+        t["first"].copy_(torch.from_numpy(pack_sequences(lengths, ROWS)))
         right = gold(t, 128)
         t["out"].fill_(float("nan"))
         run.run(t)
@@ -98,24 +100,24 @@ def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
         assert relative_error(t["out"], right) < 2 * il.bf16.epsilon
 
 
-@pytest.mark.parametrize("executor", [il.PersistentExecutor, il.OneLaunchExecutor], ids=lambda e: e.name)
+@pytest.mark.parametrize("executor", [il.PersistentExecutor, il.MegakernelExecutor], ids=lambda e: e.name)
 def test_a_window_slides(executor: type[DeviceExecutor]) -> None:
-    g = executor.tilings(graph(64, 4, 2, longest=150), il.H200)[0]
-    t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
+    g = executor.iter_tilings(graph(64, 4, 2, longest=150), il.H200)[0]
+    t = tensors(g, inputs(g, pack_sequences(LENGTHS, ROWS)))
     check(executor(il.build(g, il.Choices(132))), t, gold(t, 64, 150))
 
 
 @pytest.mark.parametrize(("tokens", "batch"), [(512, 8), (2048, 1), (777, 3)])
 def test_prompts_of_a_published_model_are_as_right_as_pytorch(tokens: int, batch: int) -> None:
     work = PrefillAttention.of({"tokens": tokens, "batch": batch}, True, "llama3.1-8b")
-    g = work.graph(il.H200)
-    drawn = {name: torch.from_numpy(np.asarray(value)) for name, value in work.inputs(0).items()}
+    g = work.build_graph(il.H200)
+    drawn = {name: torch.from_numpy(np.asarray(value)) for name, value in work.make_inputs(0).items()}
     t = {name: value.to("cuda", TORCH[g.tensor(name).dtype.name]) for name, value in drawn.items()}
-    right = work.dense(torch, {n: v.double() for n, v in t.items()})["out"]
-    limit = 1.5 * relative_error(work.dense(torch, t)["out"], right)
+    right = work.run_dense(torch, {n: v.double() for n, v in t.items()})["out"]
+    limit = 1.5 * relative_error(work.run_dense(torch, t)["out"], right)
     t["out"] = torch.full_like(right, float("nan"), dtype=t["q"].dtype)
-    for cls in (il.SerialExecutor, il.PersistentExecutor, il.OneLaunchExecutor):
-        run = cls(il.build(cls.tilings(g, il.H200)[0], il.Choices(132)), il.Options(timeout_s=10.0))
+    for cls in (il.SerialExecutor, il.PersistentExecutor, il.MegakernelExecutor):
+        run = cls(il.build(cls.iter_tilings(g, il.H200)[0], il.Choices(132)), il.RunOptions(timeout_s=10.0))
         run.run(t)
         run.synchronize()
         assert relative_error(t["out"], right) <= limit

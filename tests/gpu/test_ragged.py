@@ -19,15 +19,15 @@ EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
     (il.StreamsExecutor, il.Choices(132)),
     (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.ConsumerSync())),
     (il.PersistentExecutor, il.Choices(132)),
-    *((il.OneLaunchExecutor, il.Choices(132, dispatch, policy=il.ConsumerSync())) for dispatch in il.Dispatch),
+    *((il.MegakernelExecutor, il.Choices(132, dispatch, policy=il.ConsumerSync())) for dispatch in il.Dispatch),
 )
 
 
 def tensors(graph: il.Graph, problem: RaggedAttention, seed: int) -> dict[str, torch.Tensor]:
     """Inputs, with NaN in the caches behind each sequence, and a poisoned output."""
-    drawn = problem.inputs(seed)
+    drawn = problem.make_inputs(seed)
     t = {n: torch.from_numpy(v).to("cuda", TORCH[graph.tensor(n).dtype.name]) for n, v in drawn.items()}
-    for b, at in enumerate(problem.cached):
+    for b, at in enumerate(problem.cached_lengths):
         for name in ("k_cache", "v_cache"):
             t[name][b, :, at:] = NAN
     return t | {"out": torch.full_like(t["q"], NAN)}
@@ -42,17 +42,17 @@ def test_any_lengths_are_as_right_as_pytorch(
     executor: type[DeviceExecutor], choices: il.Choices, shares: int, head_dim: int, heads: int, dtype: il.DType
 ) -> None:
     problem = RaggedAttention(heads, 2, head_dim, 6, 700, shares=shares, dtype=dtype)
-    graph = problem.graph(il.H200)
+    graph = problem.build_graph(il.H200)
     assert graph.op("attend").grid == ((15, 2, 1) if shares else (6, 2, 11))
-    run = executor(il.build(graph, choices), il.Options(timeout_s=10.0))
+    run = executor(il.build(graph, choices), il.RunOptions(timeout_s=10.0))
     for seed, kind in enumerate(Lengths):
         mixed = replace(problem, lengths=kind)
-        assert mixed.graph(il.H200) == graph
+        assert mixed.build_graph(il.H200) == graph
         t = tensors(graph, mixed, seed)
         for name in graph.intermediates:
-            run.intermediate(name).fill_(NAN)
+            run.get_intermediate(name).fill_(NAN)
         run.run(t)
         run.synchronize()
         out = t.pop("out")
-        gold = mixed.dense(torch, {name: value.double() for name, value in t.items()})["out"]
-        assert relative_error(out, gold) <= 1.5 * relative_error(mixed.dense(torch, t)["out"], gold)
+        gold = mixed.run_dense(torch, {name: value.double() for name, value in t.items()})["out"]
+        assert relative_error(out, gold) <= 1.5 * relative_error(mixed.run_dense(torch, t)["out"], gold)

@@ -29,22 +29,22 @@ EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
     (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync())),
     (il.PersistentExecutor, il.Choices(132)),
     (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, policy=il.RowSync())),
-    *((il.OneLaunchExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
+    *((il.MegakernelExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
 )
 
 
 def check(rows: dict[str, Rows], executor: type[DeviceExecutor]) -> None:
-    run = executor(il.build(together(rows.items()), il.Choices(132)), il.Options(timeout_s=10.0))
+    run = executor(il.build(together(rows.items()), il.Choices(132)), il.RunOptions(timeout_s=10.0))
     inputs = {name: case.inputs(device="cuda") for name, case in rows.items()}
     tensors = {name + of: value for name, given in inputs.items() for of, value in given.items()}
-    tensors |= {name: run.empty(name).fill_(float("nan")) for name in run.plan.graph.outputs}
+    tensors |= {name: run.allocate_tensor(name).fill_(float("nan")) for name in run.plan.graph.outputs}
     run.run(tensors)
     run.synchronize()
     errors = {name: relative_error(tensors[name + "out"], case.exact(inputs[name])) for name, case in rows.items()}
     assert {name: error for name, error in errors.items() if not error < rows[name].tolerance} == {}
 
 
-@pytest.mark.parametrize("executor", [il.SerialExecutor, il.OneLaunchExecutor], ids=lambda e: e.name)
+@pytest.mark.parametrize("executor", [il.SerialExecutor, il.MegakernelExecutor], ids=lambda e: e.name)
 @pytest.mark.parametrize("rows", [CASES, WIDE], ids=["small", "wide"])
 def test_rows_of_any_length_are_right(executor: type[DeviceExecutor], rows: dict[str, Rows]) -> None:
     check(rows, executor)
@@ -58,22 +58,22 @@ def test_problems_with_ops_of_rows_are_as_right_as_pytorch(
 ) -> None:
     preset = {FFNBlock: "gpt2-xl", NormedMatmuls: "small", Attention: "small"}[kind]
     problem = kind.of({"m": m}, True, preset)
-    is_right(executor(il.build(problem.graph(il.H200), choices), il.Options(timeout_s=10.0)), problem)
+    is_right(executor(il.build(problem.build_graph(il.H200), choices), il.RunOptions(timeout_s=10.0)), problem)
 
 
 @pytest.mark.parametrize("m", [24, 100, 160, 300])
 def test_products_normalised_by_many_sums_are_as_right_as_pytorch(m: int) -> None:
     """In the tiles of the one launch: of tokens as rows and as columns, in one to three warpgroups."""
     problem = NormedMatmuls(1024, 8192, m)
-    is_right(il.OneLaunchExecutor(by_default(problem.graph(il.H200)), il.Options(timeout_s=10.0)), problem)
+    is_right(il.MegakernelExecutor(by_default(problem.build_graph(il.H200)), il.RunOptions(timeout_s=10.0)), problem)
 
 
 def is_right(run: DeviceExecutor, problem: Workload) -> None:
     for seed in range(2):
-        given = {n: torch.from_numpy(v).to("cuda", TORCH["bf16"]) for n, v in problem.inputs(seed).items()}
-        out = run.empty("out").fill_(float("nan"))
+        given = {n: torch.from_numpy(v).to("cuda", TORCH["bf16"]) for n, v in problem.make_inputs(seed).items()}
+        out = run.allocate_tensor("out").fill_(float("nan"))
         run.run({**given, "out": out})
         run.synchronize()
-        gold = problem.dense(torch, {name: value.double() for name, value in given.items()})["out"]
-        plain = relative_error(problem.dense(torch, given)["out"], gold)
+        gold = problem.run_dense(torch, {name: value.double() for name, value in given.items()})["out"]
+        plain = relative_error(problem.run_dense(torch, given)["out"], gold)
         assert relative_error(out, gold) <= max(1.5 * plain, 4e-3)

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.cli import app
-from interlace.cli.machine import find
+from interlace.cli.machine import find_machine
 from interlace.cli.names import Device
 from interlace.executors import EXECUTORS, DeviceExecutor
-from interlace.workloads import FFN, TwoMatmuls, Workload
+from interlace.workloads import FeedForward, TwoMatmuls, Workload
 
 
 def run(tmp_path: Path, *arguments: object) -> list[str]:
@@ -26,12 +26,12 @@ def run(tmp_path: Path, *arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize("m", [16, 200, 1024])
-@pytest.mark.parametrize("kind", [FFN, TwoMatmuls])
+@pytest.mark.parametrize("kind", [FeedForward, TwoMatmuls])
 def test_every_executor_that_can_runs_and_is_compared(tmp_path: Path, kind: type[Workload], m: int) -> None:
     widths = ["--m", m, "--hidden", 1024, "--ffn", 2048]
-    spec = find(Device.CUDA).spec
-    graph = kind.of({"m": m, "hidden": 1024, "ffn": 2048}, gpu=True).graph(spec)
-    able = [e.name for e in EXECUTORS if issubclass(e, DeviceExecutor) and e.obstacle(graph, spec) is None]
+    spec = find_machine(Device.CUDA).spec
+    graph = kind.of({"m": m, "hidden": 1024, "ffn": 2048}, gpu=True).build_graph(spec)
+    able = [e.name for e in EXECUTORS if issubclass(e, DeviceExecutor) and e.fallback_reason(graph, spec) is None]
     assert ("one_launch" in able) is (spec.capability[0] == 9)
     assert [name for name in run(tmp_path, kind.name, *widths) if name != "reference"] == able
 

@@ -14,18 +14,18 @@ from interlace.megakernel.spawn import Termination
 from interlace.workloads import Quadrature
 
 PROBLEM = Quadrature.of({}, gpu=True)
-GRAPH = PROBLEM.graph(il.H200)
+GRAPH = PROBLEM.build_graph(il.H200)
 #: Nothing but the whole interval is wanted, and what it is worth.
 EASY = (torch.full((PROBLEM.peaks,), 0.5), torch.full((PROBLEM.peaks,), 10.0))
 WORTH = PROBLEM.peaks * 2 * float(np.arctan(0.05))
 
 
-def made(workers: int = 132, dispatch: il.Dispatch = il.Dispatch.SPAWN, **options: object) -> il.OneLaunchExecutor:
-    return il.OneLaunchExecutor(il.build(GRAPH, il.Choices(workers, dispatch)), il.Options(**options))
+def made(workers: int = 132, dispatch: il.Dispatch = il.Dispatch.SPAWN, **options: object) -> il.MegakernelExecutor:
+    return il.MegakernelExecutor(il.build(GRAPH, il.Choices(workers, dispatch)), il.RunOptions(**options))
 
 
 def given(seed: int) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(value).cuda() for name, value in PROBLEM.inputs(seed).items()}
+    return {name: torch.from_numpy(value).cuda() for name, value in PROBLEM.make_inputs(seed).items()}
 
 
 @cache
@@ -34,8 +34,8 @@ def right(seed: int) -> torch.Tensor:
     run = made(dispatch=il.Dispatch.TICKET)
     run.run({**given(seed), "out": out})
     run.synchronize()
-    inputs = {name: value.astype(np.float64) for name, value in PROBLEM.inputs(seed).items()}
-    exact = float(PROBLEM.dense(np, inputs)["out"][0])
+    inputs = {name: value.astype(np.float64) for name, value in PROBLEM.make_inputs(seed).items()}
+    exact = float(PROBLEM.run_dense(np, inputs)["out"][0])
     assert abs(out.item() - exact) <= 1e-4 * abs(exact)
     return out
 
@@ -63,11 +63,11 @@ def test_a_trace_has_what_is_wanted_alone(termination: Termination) -> None:
     run, out = made(termination=termination, trace=True), torch.empty(1, device="cuda")
     for seed in range(2):
         run.run({**given(seed), "out": out})
-        trace = run.trace()
-        wanted = int((run.intermediate("wanted")[1:] != 0).sum())
+        trace = run.read_trace()
+        wanted = int((run.get_intermediate("wanted")[1:] != 0).sum())
         assert len(trace.op) == wanted + 2 < GRAPH.ops[-2].tiles
         assert trace.start_ns[-1] >= trace.start_ns[:-1].max()
-        assert abs(wanted + 1 - int(PROBLEM.wanted(seed).sum())) <= 0.02 * wanted
+        assert abs(wanted + 1 - int(PROBLEM.find_wanted_intervals(seed).sum())) <= 0.02 * wanted
 
 
 @pytest.mark.parametrize("termination", Termination)

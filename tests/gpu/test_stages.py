@@ -24,12 +24,12 @@ def ended(products: str, before: str, after: str) -> str:
     shape = il.workloads.FFNShape(256, 192, il.Activation.RELU, gated=False)
     one, two = il.workloads.one_matmul(5, 64, 256, tile=own), il.workloads.ffn(5, shape, il.bf16, own, own)
     plan = il.build(two if products == "two" else one, il.Choices(2))
-    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.05))
-    text = run.composition.text
+    run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
+    text = run.composition.source
     assert text.count(before) == 1
-    run.__dict__["composition"] = replace(run.composition, text=text.replace(before, after))
+    run.__dict__["composition"] = replace(run.composition, source=text.replace(before, after))
     graph = run.plan.graph
-    tensors = {name: torch.ones_like(run.empty(name)) for name in (*graph.inputs, *graph.outputs)}
+    tensors = {name: torch.ones_like(run.allocate_tensor(name)) for name in (*graph.inputs, *graph.outputs)}
     run.run(tensors)
     try:
         run.synchronize()

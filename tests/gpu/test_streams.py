@@ -15,7 +15,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import ChunkError, DeviceError
-from interlace.executors.run import Run
+from interlace.executors.run import RunHandle
 from interlace.streams import pipeline
 from interlace.workloads import Dag, Workload
 
@@ -53,13 +53,13 @@ def diamonds(count: int = 3) -> Case:
 
 
 def streams(graph: il.Graph, **options: object) -> il.StreamsExecutor:
-    return il.StreamsExecutor(il.build(graph, il.Choices(132)), il.Options(**options))
+    return il.StreamsExecutor(il.build(graph, il.Choices(132)), il.RunOptions(**options))
 
 
 def test_branches_of_a_graph_are_right_run_after_run() -> None:
     c = diamonds()
     run = streams(c.graph, jitter_s=20e-6)
-    assert (run.streams.count, [len(earlier) for earlier in run.streams.awaited[:4]]) == (2, [0, 0, 0, 1])
+    assert (run.streams.count, [len(earlier) for earlier in run.streams.awaited_ops[:4]]) == (2, [0, 0, 0, 1])
     inputs, expected = c.inputs(), c.poisoned()
     il.SerialExecutor(run.plan).run({**inputs, c.output: expected})
     assert relative_error(expected, c.exact(inputs)) < 2e-2
@@ -67,7 +67,7 @@ def test_branches_of_a_graph_are_right_run_after_run() -> None:
     for _ in range(200):  # no host synchronisation between runs: the next may not overwrite what the last still reads
         out.fill_(float("nan"))
         for name in c.graph.intermediates:
-            run.intermediate(name).fill_(float("nan"))
+            run.get_intermediate(name).fill_(float("nan"))
         run.run({**inputs, c.output: out})
         wrong += (out != expected).sum()
     run.synchronize()
@@ -83,10 +83,10 @@ def test_the_stream_of_the_critical_path_has_priority_on_the_device() -> None:
     assert [stream.priority for stream in run._fork._streams] == [0, -1]
 
 
-@pytest.mark.parametrize("executor", [il.StreamsExecutor, il.OneLaunchExecutor, il.CudaGraphExecutor])
+@pytest.mark.parametrize("executor", [il.StreamsExecutor, il.MegakernelExecutor, il.CudaGraphExecutor])
 def test_independent_matmuls_are_right(executor: type[il.StreamsExecutor]) -> None:
     problem: Workload = Dag(64, 256, 256, 512)
-    plan = il.plan_graph(problem.graph(il.H200), il.H200, executor)
+    plan = il.autoplan(problem.build_graph(il.H200), il.H200, executor)
     c = Case(plan.graph, lambda t: torch.empty(0), "cuda")
     inputs = c.inputs()
     poison = torch.full((256, 256), float("nan"), device="cuda", dtype=torch.bfloat16)
@@ -95,7 +95,7 @@ def test_independent_matmuls_are_right(executor: type[il.StreamsExecutor]) -> No
     for _ in range(3):
         run.run({**inputs, **outs})
     run.synchronize()
-    right = problem.dense(torch, {name: value.double() for name, value in inputs.items()})
+    right = problem.run_dense(torch, {name: value.double() for name, value in inputs.items()})
     assert max(relative_error(outs[name], value) for name, value in right.items()) < 1e-2
 
 
@@ -109,7 +109,7 @@ def test_a_captured_run_replays_its_branches() -> None:
         first = run.run(tensors)
         run.run(tensors)
     with pytest.raises(DeviceError, match="captured"):
-        first.done()
+        first.is_done()
     for seed in range(3):
         for name, value in c.inputs(seed).items():
             inputs[name].copy_(value)
@@ -145,13 +145,13 @@ def test_no_kernel_runs_on_the_legacy_default_stream_and_the_host_waits_for_noth
     assert waits == set()
 
 
-async def wait(last: Run, gate: threading.Event) -> int:
+async def wait(last: RunHandle, gate: threading.Event) -> int:
     """For a run that a gate holds, which is opened in the fifth turn of the event loop: the turns that there were."""
     turns = 0
 
     async def count() -> None:
         nonlocal turns
-        while not last.done():
+        while not last.is_done():
             turns += 1
             if turns == 5:
                 gate.set()
@@ -178,12 +178,12 @@ def test_a_run_is_asked_awaited_and_waited_for_on_another_stream() -> None:
     assert int(status) == 0
     try:
         last = run.run(tensors)
-        assert not last.done()
+        assert not last.is_done()
         other.wait_event(last.event)
         with torch.cuda.stream(other):
             copy.copy_(out)
         assert asyncio.run(wait(last, gate)) >= 5, "the event loop stood still"
-        assert last.done()
+        assert last.is_done()
     finally:
         gate.set()
         torch.cuda.synchronize()
@@ -263,7 +263,7 @@ def test_a_chunk_that_fails_leaves_no_memory_behind(part: str) -> None:
 
     with pytest.raises(ChunkError, match=f"chunk 7 failed in {part}: ValueError: no") as failed:
         pipeline(range(20), upload, compute, download)
-    assert failed.value.delivered == 7
+    assert failed.value.delivered_chunks == 7
     assert torch.cuda.memory_allocated() == before
     again = pipeline(range(3), lambda n: chunk(n, True), lambda x: x, lambda n, y: float(y[0]))
     assert again == [0.0, 1.0, 2.0]

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from interlace.cli import app
 from interlace.core.dtypes import DType, bf16, fp32
-from interlace.deploy import deployment, here
+from interlace.deploy import current_device, deploy_graph
 from interlace.kernels.matmul import Activation
 from interlace.tune import tune
-from interlace.workloads import FFN, TwoMatmuls, Workload
+from interlace.workloads import FeedForward, TwoMatmuls, Workload
 
-RELU = FFN(2048, 4096, activation=Activation.RELU)
+RELU = FeedForward(2048, 4096, activation=Activation.RELU)
 CHAIN = TwoMatmuls(2048, 4096)
 
 
@@ -33,12 +33,12 @@ def test_the_fastest_of_candidates_and_default_is_what_runs_next(kind: Workload,
     workload = replace(kind, m=m, dtype=dtype)
     (found,) = tune([workload], top=3)
     us = {c.setting: c.us for c in found.candidates if c.us is not None}
-    assert len(us) == found.tried >= 2
-    assert found.default in us
-    assert us[found.best] == min(us.values())
-    case = deployment(workload.graph(here()), here())
+    assert len(us) == found.tried_settings >= 2
+    assert found.default_setting in us
+    assert us[found.best_setting] == min(us.values())
+    case = deploy_graph(workload.build_graph(current_device()), current_device())
     assert found.executor == case.executor.name
-    assert case.setting() == found.best
+    assert case.select_setting() == found.best_setting
 
 
 def test_counters_of_a_few_tokens_are_those_of_the_weights(tmp_path: Path) -> None:

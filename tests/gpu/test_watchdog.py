@@ -38,9 +38,9 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     assert caught.value.semaphore == semaphore
     assert caught.value.expected == posters
     assert caught.value.seen == posters - 1
-    assert caught.value.producer == run.plan.item_name(victim)
+    assert caught.value.producer == run.plan.format_item(victim)
     assert run.plan.graph.ops[int(run.plan.items.op[caught.value.item])].name == "down"
-    assert run.plan.item_name(victim) in str(caught.value)
+    assert run.plan.format_item(victim) in str(caught.value)
 
     out.fill_(float("nan"))
     run.run(tensors)
@@ -118,14 +118,14 @@ def test_two_instances_on_two_streams_run_side_by_side() -> None:
 def test_an_absent_gpu_is_named() -> None:
     c = case("two-copies", 16, "bf16")
     with pytest.raises(NoDeviceError, match="cuda:99"):
-        il.SerialExecutor(il.build(c.graph, il.Choices(4)), il.Options("cuda:99"))
+        il.SerialExecutor(il.build(c.graph, il.Choices(4)), il.RunOptions("cuda:99"))
 
 
 def test_a_trace_has_every_item_on_the_gpu_clock() -> None:
     c = case("ffn", 1024, "bf16")
     run = executor("ticket", c.graph, trace=True)
     run.run({**c.inputs(0), c.output: c.poisoned()})
-    trace = run.trace()
+    trace = run.read_trace()
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns < trace.end_ns).all()
     assert 0 < trace.span_ns < 100_000_000

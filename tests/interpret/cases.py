@@ -28,7 +28,7 @@ class Case(cases.Case):
         """One run on fresh, poisoned outputs and intermediates."""
         out = self.poisoned()
         for name in self.graph.intermediates:
-            executor.intermediate(name).fill_(float("nan"))
+            executor.get_intermediate(name).fill_(float("nan"))
         executor.run({**inputs, self.output: out})
         return out
 
@@ -109,20 +109,20 @@ EXECUTORS: dict[str, tuple[type[DeviceExecutor], Callable[[il.Graph], il.Choices
     ),
     "static": (
         il.PersistentExecutor,
-        lambda g: il.Choices(1, il.Dispatch.STATIC, il.Assignment.BALANCED, interleaving=il.Panels(1)),
+        lambda g: il.Choices(1, il.Dispatch.STATIC, il.Assignment.BALANCED, interleaving=il.RowPanels(1)),
     ),
     "ticket": (il.PersistentExecutor, lambda g: il.Choices(3)),
     "ticket-split": (
         il.PersistentExecutor,
-        lambda g: il.Choices(3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRows()),
+        lambda g: il.Choices(3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRowPanels()),
     ),
     "ticket-chunked": (
         il.PersistentExecutor,
-        lambda g: il.Choices(3, policy=il.StridedSync(2), chunk_waits=True, order=il.GroupedPanels(2)),
+        lambda g: il.Choices(3, policy=il.StridedSync(2), chunk_waits=True, order=il.GroupedColumnMajor(2)),
     ),
 }
 
 
 def executor(name: str, graph: il.Graph) -> DeviceExecutor:
     cls, choices = EXECUTORS[name]
-    return cls(il.build(graph, choices(graph)), il.Options("cpu"))
+    return cls(il.build(graph, choices(graph)), il.RunOptions("cpu"))

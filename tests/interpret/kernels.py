@@ -35,7 +35,7 @@ def scale(name: str, x: il.Tensor, y: il.Tensor, factor: float, tile: tuple[int,
     i, j = il.axes(2)
     own = (i.block(bm), j.block(bn))
     params = {"M": m, "N": n, "FACTOR": factor, "BM": bm, "BN": bn}
-    return SCALE.op(name, (-(-m // bm), -(-n // bn)), {"x": (x, own)}, {"y": (y, own)}, params=params)
+    return SCALE.make_op(name, (-(-m // bm), -(-n // bn)), {"x": (x, own)}, {"y": (y, own)}, params=params)
 
 
 # ---------------------------------------------------------------- row_sum: y[r] = sum over k of x[r, k]
@@ -45,8 +45,8 @@ def scale(name: str, x: il.Tensor, y: il.Tensor, factor: float, tile: tuple[int,
 def row_sum_accumulate(tile, sync, x, M, K, BM: tl.constexpr, BK: tl.constexpr):
     row = tile.i * BM + tl.arange(0, BM)[:, None]
     acc = tl.zeros((BM, 1), tl.float32)
-    for s in range(device.stretches(tile, sync)):
-        lo, hi = device.ready(tile, sync, s)
+    for s in range(device.count_chunks(tile, sync)):
+        lo, hi = device.wait_chunk(tile, sync, s)
         for k in range(lo, hi, BK):
             column = k + tl.arange(0, BK)[None, :]
             value = tl.load(x + row * K + column, mask=(row < M) & (column < hi), other=0.0)
@@ -74,7 +74,7 @@ def row_sum(name: str, x: il.Tensor, y: il.Tensor, rows: int = 16, block: int = 
     """``y = x.sum(1, keepdim=True)`` for x of shape (m, k) and y of shape (m, 1)."""
     m, k = x.shape
     (i,) = il.axes(1)
-    return ROW_SUM.op(
+    return ROW_SUM.make_op(
         name,
         (-(-m // rows),),
         {"x": (x, (i.block(rows), il.K))},
@@ -119,7 +119,7 @@ def blur(
     """A mean over ``reach`` pixels to each side, declared to read ``halo`` pixels to each side."""
     (m, n), (bm, bn) = x.shape, tile
     i, j = il.axes(2)
-    return BLUR.op(
+    return BLUR.make_op(
         name,
         (-(-m // bm), -(-n // bn)),
         {"x": (x, (i.block(bm, halo[0]), j.block(bn, halo[1])))},

@@ -18,10 +18,10 @@ def probe() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("serial-split", "semaphore_streams-chunked", "static", "ticket-split", "ticket-chunked"):
         cls, choices = EXECUTORS[name]
-        run = cls(il.build(c.graph, choices(c.graph)), il.Options("cpu", trace=True))
+        run = cls(il.build(c.graph, choices(c.graph)), il.RunOptions("cpu", trace=True))
         out = c.run(run, inputs)
         c.check(out, inputs)
-        trace = run.trace()
+        trace = run.read_trace()
         found[name] = out.float().tolist(), trace.worker.tolist(), trace.sm.tolist()
     strike_posts(run, [0])
     try:

@@ -10,7 +10,7 @@ import torch
 
 import interlace as il
 from interlace.executors.device import DeviceExecutor
-from interlace.workloads import Decode, LlamaShape, decode_graph
+from interlace.workloads import Decode, LlamaShape, build_decode_graph
 
 from ..cases import TORCH, relative_error
 from ..paged import in_pages, in_rows
@@ -25,14 +25,14 @@ POSITIONS = (0, 5, 90)
 def step(shape: LlamaShape, dtype: il.DType, pages: int | None = None) -> tuple[Decode, il.Graph]:
     problem = Decode(**{**vars(shape), "batch": len(POSITIONS), "capacity": 100, "context": 0, "dtype": dtype})
     device = replace(il.CPU, sms=12 if shape is SMALL else 3, sm_dram_bytes_per_s=1e6)  # so slow that caches are split
-    graph = decode_graph(shape, len(POSITIONS), 100, device, dtype=dtype, pages=pages)
+    graph = build_decode_graph(shape, len(POSITIONS), 100, device, dtype=dtype, pages=pages)
     assert graph.op("layers.0.attend").grid[2] == (2 if shape is SMALL else 1)
     return problem, graph
 
 
 def tensors(problem: Decode, graph: il.Graph) -> dict[str, torch.Tensor]:
     """Inputs of a ragged batch, with NaN in caches where nothing was appended yet, and outputs."""
-    given = dict(problem.inputs(0))
+    given = dict(problem.make_inputs(0))
     given["position"] = np.array(POSITIONS, np.float32)
     for name in graph.inputs:
         if name.endswith("_cache"):
@@ -45,7 +45,7 @@ def tensors(problem: Decode, graph: il.Graph) -> dict[str, torch.Tensor]:
 
 
 def executor(cls: type[DeviceExecutor], graph: il.Graph) -> DeviceExecutor:
-    return cls(il.build(graph, il.Choices(3)), il.Options("cpu"))
+    return cls(il.build(graph, il.Choices(3)), il.RunOptions("cpu"))
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [(SMALL, il.bf16), (USUAL, il.fp32)])
@@ -57,7 +57,7 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(
     limit = 1e-5 if dtype is il.fp32 else 8 * dtype.epsilon
     for n in range(3):
         exact = {name: value.double().numpy() for name, value in t.items()}
-        right = problem.dense(np, exact)
+        right = problem.run_dense(np, exact)
         run.run(t)
         assert relative_error(t["logits"], torch.from_numpy(right["logits"])) < limit
         assert t["next"].tolist() == t["logits"].argmax(1).tolist()
@@ -100,7 +100,7 @@ ALL_OPS = ["embedding", "layers.0.attend", "layers.0.combine", "layers.0.append"
 )
 def test_ops_touch_what_they_declare(op: str, pages: int | None) -> None:
     """Whatever ids, positions and pages are: they are clamped to the table, the cache and the pool."""
-    graph = decode_graph(SMALL, 2, 80, replace(il.CPU, sms=8, sm_dram_bytes_per_s=1e6), pages=pages)
+    graph = build_decode_graph(SMALL, 2, 80, replace(il.CPU, sms=8, sm_dram_bytes_per_s=1e6), pages=pages)
     last = graph.op(op).tiles - 1
     for device in ("reference", "cpu"):
         il.check_footprint(graph, op, device=device, tiles=(last,))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.nn import Decoder, Sampling
+from interlace.nn import Decoder, SamplingParams
 from interlace.nn.decoder import launch
 
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
@@ -21,18 +21,18 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
 ) -> None:
     shape = replace(SHAPE, layers=1, qk_norm=True, qkv_bias=True)
     model = ToyForCausalLM(shape, dtype=torch.float32)
-    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
-    told = Decoder.from_model(model, batch=2, capacity=8).explain()
+    monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
+    told = Decoder.from_model(model, batch=2, max_seq_len=8).explain()
     assert told.executor is None
     for reason in ("one_launch: ", "; pdl: the pdl executor needs a CUDA GPU, and 'cpu' is none"):
         assert reason in told.why
-    monkeypatch.setattr(launch, "RUNNERS", (*launch.RUNNERS, il.SerialExecutor))
-    decoder = Decoder.from_model(model, batch=2, capacity=8)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (*launch.STEP_EXECUTORS, il.SerialExecutor))
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=8)
     assert decoder.explain().executor == "serial"
-    texts = {decoder.join(prompt): list(prompt) for prompt in PROMPTS[:1]}
+    texts = {decoder.add(prompt): list(prompt) for prompt in PROMPTS[:1]}
     for joining in (None, PROMPTS[1], None):
         if joining is not None:
-            texts[decoder.join(joining)] = list(joining)
+            texts[decoder.add(joining)] = list(joining)
         for slot, ids in texts.items():
             ids.append(int(decoder.next[slot]))
         logits, following = decoder.step()
@@ -41,7 +41,7 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
             assert relative_error(logits[slot], right) < 1e-5
             assert following[slot] == right.argmax()
     assert decoder.lengths == (8, 3)
-    decoder.leave(0)
+    decoder.abort(0)
     decoder.step()
     assert decoder.lengths == (0, 4)
     assert decoder._slots.position.tolist() == [0, 4]
@@ -53,18 +53,18 @@ def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
 ) -> None:
     """What others have in the cache stays as it was, wherever steps were tried."""
     model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
-    hot = Sampling(temperature=2.0, top_k=40, top_p=0.95, seed=3)
-    plain = Decoder.from_model(model, batch=2, capacity=12)
-    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
-    monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor,))
-    monkeypatch.setattr(launch.StepLaunch, "step_us", lambda self: self._enqueue() or 1.0)
-    decoder = Decoder.from_model(model, batch=2, capacity=12, pages=pages)
+    hot = SamplingParams(temperature=2.0, top_k=40, top_p=0.95, seed=3)
+    plain = Decoder.from_model(model, batch=2, max_seq_len=12)
+    monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor,))
+    monkeypatch.setattr(launch.StepLaunch, "measure_step_us", lambda self: self._enqueue() or 1.0)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=12, num_blocks=pages)
     for each in (decoder, plain):
-        each.join([*PROMPTS[0], *PROMPTS[0]])
+        each.add([*PROMPTS[0], *PROMPTS[0]])
         each.step()
     first = decoder._launch
     for each in (decoder, plain):
-        each.join(PROMPTS[1], sampling=hot)
+        each.add(PROMPTS[1], sampling=hot)
         each.step()
     assert decoder._launch is not first
     assert decoder.explain().executor == "serial"
@@ -72,7 +72,7 @@ def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
     assert decoder.next.tolist() == plain.next.tolist()
     assert (decoder.logits - plain.logits).norm() < 1e-5 * plain.logits.norm()
     for each in (decoder, plain):
-        each.leave(0)
+        each.abort(0)
         each.step()
     assert decoder.next[1] == plain.next[1]
 
@@ -87,10 +87,10 @@ def test_of_the_executors_that_can_run_a_step_the_fastest_does(monkeypatch: pyte
         at.append(self._tensors["position"].tolist())
         return {"serial": 20.0, "other": 10.0}[self.executor.name]
 
-    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
-    monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor, Other))
-    monkeypatch.setattr(launch.StepLaunch, "step_us", step_us)
-    decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, capacity=8)
+    monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor, Other))
+    monkeypatch.setattr(launch.StepLaunch, "measure_step_us", step_us)
+    decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, max_seq_len=8)
     assert decoder.explain().executor == "other"
     assert at == [[4, 4], [4, 4]], "with half of the caches full"
     assert decoder._slots.position.tolist() == [0, 0]
@@ -110,10 +110,10 @@ def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: p
         self._enqueue()
         return 10.0
 
-    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
-    monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor, TooLarge))
-    monkeypatch.setattr(launch.StepLaunch, "step_us", fits)
-    decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, capacity=8)
+    monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor, TooLarge))
+    monkeypatch.setattr(launch.StepLaunch, "measure_step_us", fits)
+    decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, max_seq_len=8)
     assert decoder.explain().executor == "serial"
-    assert decoder.explain().why.endswith("; without too_large: CUDA out of memory.")
+    assert decoder.explain().why.endswith("; without explain_too_large: CUDA out of memory.")
     assert decoder._slots.position.tolist() == [0, 0]

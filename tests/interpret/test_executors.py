@@ -19,7 +19,7 @@ from ..loops_graphs import norm_chain_sum
 from ..thorough import some
 from .cases import EXECUTORS, SWAPPED, TILE, case, equal_bits, executor, matmul_case
 
-CPU = il.Options("cpu")
+CPU = il.RunOptions("cpu")
 
 
 #: Executors that together run whole and split tiles; what a body does with a dtype is the same in the others.
@@ -82,7 +82,7 @@ def test_matmul_takes_any_m_n_and_k(dtype: str, tile: il.MatmulTile) -> None:
 def test_matmul_has_every_epilogue(activation: il.Activation, bias: bool, residual: bool, tile: il.MatmulTile) -> None:
     c = matmul_case(17, 18, 33, "fp16", tile, activation, bias=bias, residual=residual)
     inputs = c.inputs()
-    for how in (il.Whole(), il.SplitK(3)):
+    for how in (il.WholeTiles(), il.SplitK(3)):
         run = il.PersistentExecutor(il.build(c.graph, il.Choices(2, split=how)), CPU)
         c.check(c.run(run, inputs), inputs)
 
@@ -92,7 +92,7 @@ def test_matmul_has_every_epilogue(activation: il.Activation, bias: bool, residu
 def test_a_gated_matmul_multiplies_silu_of_the_gate(residual: bool, tile: il.MatmulTile) -> None:
     c = matmul_case(17, 18, 33, "bf16", tile, il.Activation.SILU, gated=True, residual=residual)
     inputs = c.inputs()
-    for how in (il.Whole(), il.SplitK(2)):
+    for how in (il.WholeTiles(), il.SplitK(2)):
         run = il.PersistentExecutor(il.build(c.graph, il.Choices(2, split=how)), CPU)
         c.check(c.run(run, inputs), inputs)
 
@@ -143,10 +143,10 @@ def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) 
     inputs = c.inputs()
     expected = c.run(il.SerialExecutor(il.build(c.graph, il.Choices(1)), CPU), inputs)
     for order, interleaving in (
-        (il.RowMajor(), il.HalfRows()),
+        (il.RowMajor(), il.HalfRowPanels()),
         (il.ColumnMajor(), il.OpAfterOp()),
-        (il.Serpentine(), il.Panels(1)),
-        (il.Hilbert(), il.Panels(1, lag=1)),
+        (il.Serpentine(), il.RowPanels(1)),
+        (il.Hilbert(), il.RowPanels(1, lag=1)),
     ):
         choices = il.Choices(2, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
         run = il.PersistentExecutor(il.build(c.graph, choices), CPU)
@@ -169,7 +169,7 @@ def test_chunk_waits_stand_inside_the_reduction() -> None:
     c = case("ffn", 20)
     run = executor("ticket-chunked", c.graph)
     late = run._table.items["wait_hi"] - run._table.items["wait_mid"]
-    assert run._table.chunked
+    assert run._table.is_chunked
     assert late.tolist() == [0] * 6 + [1] * 4  # hidden is three tiles wide; two of them share a semaphore
 
 
@@ -195,7 +195,7 @@ def test_intermediates_may_be_passed_and_tensors_may_move() -> None:
     (hidden,) = c.graph.intermediates
     for seed in range(3):
         inputs, out = c.inputs(seed), c.poisoned()
-        mine = run.empty(hidden).fill_(float("nan"))
+        mine = run.allocate_tensor(hidden).fill_(float("nan"))
         run.run({**inputs, c.output: out, hidden: mine})
         c.check(out, inputs)
         gelu = torch.nn.functional.gelu(inputs["x"].double() @ inputs["w_up"].double().T, approximate="tanh")
@@ -205,14 +205,14 @@ def test_intermediates_may_be_passed_and_tensors_may_move() -> None:
 def test_a_trace_has_every_item_and_its_worker() -> None:
     c = case("ffn", 20)
     plan = il.build(c.graph, il.Choices(3, split=split(c.graph, il.SplitK(2))))
-    run = il.PersistentExecutor(plan, il.Options("cpu", trace=True))
+    run = il.PersistentExecutor(plan, il.RunOptions("cpu", trace=True))
     c.run(run, c.inputs())
-    trace = run.trace()
+    trace = run.read_trace()
     assert np.array_equal(trace.op, plan.items.op)
     assert np.array_equal(trace.tile, plan.items.tile)
     assert (trace.worker == 0).all()  # the first program draws every ticket before the second begins
     with pytest.raises(GraphError, match="trace=True"):
-        il.PersistentExecutor(plan, CPU).trace()
+        il.PersistentExecutor(plan, CPU).read_trace()
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -250,7 +250,7 @@ def test_tensors_that_share_bytes_with_one_that_is_written_are_refused(name: str
     refused("z", "y", "second", y=at(1), z=hidden)
     refused("x", "z", "second", z=inputs["x"])
     refused("x", "y", "first", x=at(0), y=at(24), z=c.poisoned())
-    refused("y", "z", "first", z=run.intermediate("y"))
+    refused("y", "z", "first", z=run.get_intermediate("y"))
     out = at(n)  # side by side is apart
     run.run({**inputs, "y": hidden, "z": out})
     assert torch.equal(out, inputs["x"])
@@ -264,7 +264,7 @@ def test_tensors_that_share_bytes_with_one_that_is_written_are_refused(name: str
 def test_ops_of_loops_share_no_bytes_either() -> None:
     graph, _ = norm_chain_sum(8, 192)
     run = il.SerialExecutor(il.build(graph, il.Choices(1)), CPU)
-    tensors = {name: run.empty(name) for name in (*graph.inputs, *graph.outputs)}
+    tensors = {name: run.allocate_tensor(name) for name in (*graph.inputs, *graph.outputs)}
     with pytest.raises(GraphError, match="'x' and 'normed' share memory, and op 'norm' writes 'normed'"):
         run.run({**tensors, "normed": tensors["x"]})
 
@@ -287,8 +287,8 @@ def test_a_run_on_the_same_tensors_looks_at_none_of_them_again(monkeypatch: pyte
     assert len(looked) == 1
     run.run({**tensors, c.output: c.poisoned()})
     assert len(looked) == 2
-    launches = run.launches(tensors)
-    assert run.launches({name: value.view(value.shape) for name, value in tensors.items()}) is launches
+    launches = run.build_launches(tensors)
+    assert run.build_launches({name: value.view(value.shape) for name, value in tensors.items()}) is launches
     assert len(looked) == 4
     with pytest.raises(GraphError, match="no tensor 'more'"):
         run.run({**tensors, "more": c.poisoned()})
@@ -379,7 +379,7 @@ def test_the_interpreter_must_have_been_chosen(monkeypatch: pytest.MonkeyPatch) 
 def test_a_device_for_compiled_kernels_is_refused_under_the_interpreter(device: str) -> None:
     plan = il.build(case("two-copies", 16).graph, il.Choices(1))
     with pytest.raises(NoDeviceError, match=f"device '{device}' needs Triton as a compiler; start Python without"):
-        il.SerialExecutor(plan, il.Options(device))
+        il.SerialExecutor(plan, il.RunOptions(device))
 
 
 def test_a_numpy_that_the_interpreter_fails_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_a_run_under_the_interpreter_has_ended_when_it_is_returned() -> None:
     c = case("gated-ffn", 20)
     run = executor("streams", c.graph)
     last = run.run({**c.inputs(), c.output: c.poisoned()})
-    assert (last.done(), last.event, last.captured) == (True, None, False)
+    assert (last.is_done(), last.event, last.is_captured) == (True, None, False)
 
     async def wait() -> None:
         await last

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import FootprintError, GraphError, IntraOpRaceError, NoDeviceError
-from interlace.executors.footprint import _k_ranges, check_footprint
-from interlace.executors.footprint.items import Item
-from interlace.executors.footprint.observe import observed
+from interlace.executors.footprint import _list_k_ranges, check_footprint
+from interlace.executors.footprint.items import FootprintItem
+from interlace.executors.footprint.observe import observe_accesses
 from interlace.executors.footprint.poison import check_by_poison
 from interlace.graph.access import Span
 
@@ -52,7 +52,7 @@ def by_poison(graph: il.Graph, op: str, *, tiles: Sequence[int] | None = None) -
     """The check of a GPU, here."""
     target = graph.op(op)
     tiles = range(target.tiles) if tiles is None else tiles
-    items = [Item(graph, target, tile, lo, hi) for tile in tiles for lo, hi in _k_ranges(target)]
+    items = [FootprintItem(graph, target, tile, lo, hi) for tile in tiles for lo, hi in _list_k_ranges(target)]
     check_by_poison(items, "cpu", 0, lambda done, total: None)
 
 
@@ -214,7 +214,7 @@ def test_a_wrong_map_of_a_copy_is_named(dtype: str, maps: Mapping[str, Sequence[
         ("weight", (i.block(16), il.K), r"tile \(0, 1\) reads weight\[16:18, 0:50\]"),
         (
             "weight",
-            (j.block(16), il.fixed(0, 32)),
+            (j.block(16), il.constant_span(0, 32)),
             r"reads weight\[0:16, 32:50\], .* by 18 above in dimension 1",
         ),
         ("bias", (Span(j * 16, j * 16 + 1),), r"reads bias\[1:16\], .* 'bias' by 15 above in dimension 0"),
@@ -310,7 +310,7 @@ def stray(kind: str, dtype: str = "bf16", m: int = 40, n: int = 40) -> il.Graph:
     x, y = il.Tensor("x", (m, n), il.dtype(dtype)), il.Tensor("y", (m, n), il.dtype(dtype))
     params = {"M": m, "N": n, "BM": 16, "BN": 16, "KIND": kind}
     grid = (-(-m // 16), -(-n // 16))
-    return alone(STRAY.op("stray", grid, {"x": (x, OWN)}, {"y": (y, OWN)}, params=params), x, y)
+    return alone(STRAY.make_op("stray", grid, {"x": (x, OWN)}, {"y": (y, OWN)}, params=params), x, y)
 
 
 SEEN = "as observed"  # by poison, too
@@ -370,7 +370,7 @@ def test_a_body_that_strays_is_named(
             check()
         else:
             space = "" if message.startswith(",") else " "
-            assert f"{g.ops[0].tile_name(tile)}{space}{message}" in caught(g, "stray", tiles=[tile])
+            assert f"{g.ops[0].format_tile(tile)}{space}{message}" in caught(g, "stray", tiles=[tile])
 
 
 def test_an_access_far_from_all_memory_is_named_before_it_crashes() -> None:
@@ -398,10 +398,10 @@ def test_observing_leaves_the_interpreter_as_it_was() -> None:
     x = il.Tensor("x", (16, 16), il.fp32)
     g = alone(scale("scale", x, x, 2.0, (16, 16)), x)
     seen: list[tuple[str, int, int]] = []
-    executor = il.SerialExecutor(il.build(g, il.Choices(1)), il.Options("cpu"))
-    with observed(lambda verb, at, width: seen.append((verb, len(at), width))):
+    executor = il.SerialExecutor(il.build(g, il.Choices(1)), il.RunOptions("cpu"))
+    with observe_accesses(lambda verb, at, width: seen.append((verb, len(at), width))):
         executor.run({"x": torch.ones(16, 16)})
-    with pytest.raises(ZeroDivisionError), observed(lambda verb, at, width: None):
+    with pytest.raises(ZeroDivisionError), observe_accesses(lambda verb, at, width: None):
         1 / 0  # noqa: B018
     assert ("reads", 256, 4) in seen
     assert ("writes", 256, 4) in seen
@@ -417,7 +417,7 @@ def test_observing_leaves_the_interpreter_as_it_was() -> None:
 def test_what_was_tried_is_told() -> None:
     g = case("ffn", 20).graph
     tried = check_footprint(g, "up", device="cpu", tiles=[0, 3])
-    assert (tried.op, tried.grid, tried.tiles, tried.complete) == ("up", (2, 3), (0, 3), False)
+    assert (tried.op, tried.grid, tried.tiles, tried.is_complete) == ("up", (2, 3), (0, 3), False)
     assert tried.parts == ((0, 24), (0, 16), (16, 24))
     assert len(tried.inputs) == 7
     assert str(tried) == (
@@ -435,7 +435,7 @@ def test_strays_between_the_sampled_tiles_are_found_with_all_tiles() -> None:
     """One tile of 49 reads a neighbour; a sample misses it and says how many it tried."""
     g = stray("one tile", m=7 * 16, n=7 * 16)
     tried = check_footprint(g, "stray", device="cpu")
-    assert not tried.complete
+    assert not tried.is_complete
     assert f"{len(tried.tiles)} of 49 tiles on" in str(tried)
     assert 1 * 7 + 2 not in tried.tiles
     runs: list[tuple[int, int]] = []
@@ -506,7 +506,7 @@ def test_a_reference_that_returns_another_shape_is_named() -> None:
     """It returns whole tiles; only the ragged edge, which every sample of tiles has, shows it."""
     x, y = il.Tensor("x", (200, 200), il.fp32), il.Tensor("y", (200, 200), il.fp32)
     kernel = il.Kernel("fill", il.Reference(lambda acc, regions, params: {"y": np.ones((16, 16))}))
-    g = alone(kernel.op("fill", (13, 13), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
+    g = alone(kernel.make_op("fill", (13, 13), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
     assert failure(g, "fill", "reference") == (
         "op 'fill', tile (0, 12): the reference returns {'y': (16, 16)}, its op declares {'y': (16, 8)}; fix one"
     )
@@ -516,14 +516,14 @@ def test_a_reference_that_returns_another_shape_is_named() -> None:
 def test_a_reference_that_returns_other_arguments_is_named() -> None:
     x, y = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
     kernel = il.Kernel("odd", il.Reference(lambda acc, regions, params: {"z": regions["x"]}))
-    g = alone(kernel.op("odd", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
+    g = alone(kernel.make_op("odd", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
     assert "returns {'z': (16, 16)}, its op declares {'y': (16, 16)}" in failure(g, "odd", "reference")
 
 
 def test_a_reference_that_asks_for_more_is_named() -> None:
     x, y = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
     kernel = il.Kernel("more", il.Reference(lambda acc, regions, params: {"y": regions["x"] + regions["bias"]}))
-    g = alone(kernel.op("more", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
+    g = alone(kernel.make_op("more", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
     assert re.search(r"asks for 'bias', .*\['x'\] otherwise, for finish; declare", failure(g, "more", "reference"))
 
 

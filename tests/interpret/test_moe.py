@@ -25,7 +25,7 @@ def run(executor: DeviceExecutor, given: dict[str, np.ndarray]) -> torch.Tensor:
 
 
 def exact(problem: MoE, given: dict[str, np.ndarray]) -> torch.Tensor:
-    return torch.from_numpy(problem.dense(np, {n: v.astype(np.float64) for n, v in given.items()})["out"])
+    return torch.from_numpy(problem.run_dense(np, {n: v.astype(np.float64) for n, v in given.items()})["out"])
 
 
 @pytest.mark.parametrize(
@@ -38,24 +38,24 @@ def exact(problem: MoE, given: dict[str, np.ndarray]) -> torch.Tensor:
 )
 def test_any_routing_is_right(tokens: int, experts: int, chosen: int, routing: Routing, dtype: il.DType) -> None:
     problem = MoE(32, 48, experts, chosen, tokens, routing, dtype)
-    given = dict(problem.inputs(1))
-    out = run(il.SerialExecutor(il.build(problem.graph(il.CPU), il.Choices(3)), il.Options("cpu")), given)
+    given = dict(problem.make_inputs(1))
+    out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Choices(3)), il.RunOptions("cpu")), given)
     assert relative_error(out, exact(problem, given)) < (1e-6 if dtype is il.fp32 else 4 * dtype.epsilon)
 
 
 def test_all_tokens_may_go_to_one_expert_and_none_to_others() -> None:
     problem = MoE(32, 48, 4, 1, 40, dtype=il.fp32)
-    given = dict(problem.inputs(0))
+    given = dict(problem.make_inputs(0))
     given["logits"] = np.where(np.arange(4) == 2, 1.0, np.full((40, 1), -np.inf)).astype(np.float32)
-    out = run(il.SerialExecutor(il.build(problem.graph(il.CPU), il.Choices(3)), il.Options("cpu")), given)
+    out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Choices(3)), il.RunOptions("cpu")), given)
     assert relative_error(out, exact(problem, given)) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["semaphore_streams-chunked", "static", "ticket"])
 def test_every_executor_computes_the_same(name: str) -> None:
     problem = MoE(32, 48, 3, 2, 20, dtype=il.fp32)
-    given = dict(problem.inputs(0))
-    assert relative_error(run(executor(name, problem.graph(il.CPU)), given), exact(problem, given)) < 1e-6
+    given = dict(problem.make_inputs(0))
+    assert relative_error(run(executor(name, problem.build_graph(il.CPU)), given), exact(problem, given)) < 1e-6
 
 
 @pytest.mark.parametrize("op", ["assign", "route", "place", "fill", "gather", "up", "down", "merge"])
@@ -75,5 +75,5 @@ def test_logits_that_are_no_numbers_name_experts_that_there_are() -> None:
     graph = il.Graph("route", (given, *made.values()), (op,), ("logits",), tuple(made))
     tensors = {n: torch.zeros(t.shape, dtype=TORCH[t.dtype.name]) for n, t in made.items()}
     tensors["logits"] = torch.from_numpy(logits)
-    il.SerialExecutor(il.build(graph, il.Choices(1)), il.Options("cpu")).run(tensors)
+    il.SerialExecutor(il.build(graph, il.Choices(1)), il.RunOptions("cpu")).run(tensors)
     assert ((tensors["experts"] >= 0) & (tensors["experts"] < 5)).all()

@@ -9,7 +9,7 @@ import torch
 import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.kernels.causal_attention import AttentionTile
-from interlace.workloads.prefill import packed, prefill_attention
+from interlace.workloads.prefill import pack_sequences, prefill_attention
 
 from ..cases import TORCH, relative_error
 from ..prefill import Arrays, exact, inputs
@@ -52,8 +52,8 @@ def test_sequences_of_any_lengths_are_right(
     group: int, lengths: tuple[int, ...], rows: int, window: int, tile: AttentionTile, dtype: il.DType
 ) -> None:
     g = graph(rows, group, tile, dtype, window)
-    t = rounded(inputs(g, packed(lengths, rows)), dtype)
-    out = run(il.SerialExecutor(il.build(g, il.Choices(3)), il.Options("cpu")), t)
+    t = rounded(inputs(g, pack_sequences(lengths, rows)), dtype)
+    out = run(il.SerialExecutor(il.build(g, il.Choices(3)), il.RunOptions("cpu")), t)
     limit = 1e-6 if dtype is il.fp32 else 4 * dtype.epsilon
     assert relative_error(out, torch.from_numpy(exact(t, 16, window))) < limit
     assert not out[sum(lengths) :].any()
@@ -62,7 +62,7 @@ def test_sequences_of_any_lengths_are_right(
 @pytest.mark.parametrize("name", ["semaphore_streams-chunked", "static", "ticket", "ticket-split"])
 def test_every_executor_computes_the_same(name: str) -> None:
     g = graph(40, 2, AttentionTile(16, 16))
-    t = inputs(g, packed((25, 9), 40))
+    t = inputs(g, pack_sequences((25, 9), 40))
     assert name in EXECUTORS
     assert relative_error(run(executor(name, g), t), torch.from_numpy(exact(t, 16, 40))) < 1e-6
 
@@ -78,5 +78,5 @@ def test_what_stands_between_sequences_is_not_read() -> None:
     first = np.array([0] * 10 + [99] * 7 + [17] * 13 + [99] * 2 + [32] * 8, np.int32)
     g = graph(40, 2, AttentionTile(32, 16))
     t = inputs(g, first)
-    out = run(il.SerialExecutor(il.build(g, il.Choices(3)), il.Options("cpu")), t)
+    out = run(il.SerialExecutor(il.build(g, il.Choices(3)), il.RunOptions("cpu")), t)
     assert relative_error(out, torch.from_numpy(exact(t, 16, 40))) < 1e-6

@@ -15,16 +15,16 @@ from .cases import executor
 @pytest.mark.parametrize("name", ["static", "ticket"])
 def test_intervals_are_halved_where_the_reference_halves_them(name: str) -> None:
     problem = Quadrature.of({}, gpu=False)
-    graph = problem.graph(il.CPU)
+    graph = problem.build_graph(il.CPU)
     for seed in range(1):
-        run, given = executor(name, graph), problem.inputs(seed)
+        run, given = executor(name, graph), problem.make_inputs(seed)
         out = torch.full((1,), float("nan"))
         run.run({**{tensor: torch.from_numpy(value) for tensor, value in given.items()}, "out": out})
-        right = problem.dense(np, {tensor: value.astype(np.float64) for tensor, value in given.items()})["out"]
+        right = problem.run_dense(np, {tensor: value.astype(np.float64) for tensor, value in given.items()})["out"]
         assert abs(out.item() - right[0]) < 1e-6 * right[0]
-        wanted = problem.wanted(seed)
+        wanted = problem.find_wanted_intervals(seed)
         assert 1 < wanted.sum() < len(wanted)
-        assert (run.intermediate("wanted").numpy()[1:] != 0).tolist() == wanted[1:].tolist()
+        assert (run.get_intermediate("wanted").numpy()[1:] != 0).tolist() == wanted[1:].tolist()
 
 
 @pytest.mark.parametrize("op", ["level0", "level1", "level2", "total"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.kernels.layer_norm.folded import centred_outputs, shifted_bias
+from interlace.kernels.layer_norm.folded import centre_outputs, fold_shift
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
 from ..cases import relative_error
@@ -34,9 +34,9 @@ def test_rows_touch_what_they_declare(name: str) -> None:
 @pytest.mark.parametrize("kind", [FFNBlock, NormedMatmuls, Attention], ids=lambda kind: kind.name)
 def test_problems_with_ops_of_rows_are_right_under_triton(kind: type[Workload]) -> None:
     problem = kind.of({"m": 21, "dtype": il.fp32}, gpu=False)
-    graph = problem.graph(il.CPU)
-    given = {name: torch.from_numpy(value) for name, value in problem.inputs(0).items()}
-    right = problem.dense(torch, {name: value.double() for name, value in given.items()})["out"]
+    graph = problem.build_graph(il.CPU)
+    given = {name: torch.from_numpy(value) for name, value in problem.make_inputs(0).items()}
+    right = problem.run_dense(torch, {name: value.double() for name, value in given.items()})["out"]
     out = torch.full(right.shape, float("nan"))
     executor("ticket-split", graph).run({**given, "out": out})
     assert relative_error(out, right) < 1e-6
@@ -56,8 +56,8 @@ def test_layer_norm_of_centred_weights_folds_into_the_products_around_it() -> No
         return normed @ t["w_second"].T + t["bias"]
 
     once = {name: value.float() for name, value in t.items()}
-    once["w_first"], once["residual"] = centred_outputs(once["w_first"]), centred_outputs(once["residual"].T).T
-    once["bias"] = shifted_bias(once["w_second"], shift.float(), once["bias"])
+    once["w_first"], once["residual"] = centre_outputs(once["w_first"]), centre_outputs(once["residual"].T).T
+    once["bias"] = fold_shift(once["w_second"], shift.float(), once["bias"])
     given = {name: value.half() for name, value in once.items()}
     given |= {name: torch.full(graph.tensor(name).shape, float("nan"), dtype=torch.half) for name in graph.outputs}
     given["squares"] = torch.full(graph.tensor("squares").shape, float("nan"))

@@ -22,7 +22,7 @@ def test_triton_draws_what_numpy_draws(dtype: il.DType) -> None:
     plan = il.build(graph, il.Choices(3))
     right = ReferenceExecutor(plan).run({n: v.double().numpy() for n, v in t.items()})
     t |= {n: torch.zeros(graph.tensor(n).shape, dtype=TORCH[graph.tensor(n).dtype.name]) for n in graph.outputs}
-    il.SerialExecutor(plan, il.Options("cpu")).run(t)
+    il.SerialExecutor(plan, il.RunOptions("cpu")).run(t)
     assert t["next"].tolist() == right["next"].tolist()
     assert t["least"].tolist() == right["least"].astype(np.float32).tolist()
 

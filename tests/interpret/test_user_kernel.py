@@ -19,13 +19,13 @@ from ..cases import relative_error
 from .cases import EXECUTORS, TILE, Case, case
 from .kernels import SCALE, blur, row_sum, scale
 
-CPU = il.Options("cpu")
+CPU = il.RunOptions("cpu")
 
 
 def whole(name: str, graph: il.Graph) -> DeviceExecutor:
     """The executor of this name, with no reduction split."""
     cls, choices = EXECUTORS[name]
-    return cls(il.build(graph, replace(choices(graph), split=il.Whole())), CPU)
+    return cls(il.build(graph, replace(choices(graph), split=il.WholeTiles())), CPU)
 
 
 @pytest.mark.parametrize("executor", [il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor])
@@ -111,7 +111,7 @@ def test_a_stencil_waits_for_its_neighbours_alone() -> None:
         return value[0, 0]
 
     c = Case(graph, answer)
-    for interleaving in (il.OpAfterOp(), il.Panels(1)):
+    for interleaving in (il.OpAfterOp(), il.RowPanels(1)):
         run = il.PersistentExecutor(il.build(graph, il.Choices(3, interleaving=interleaving)), CPU)
         waits = run.plan.waits
         counts = [
@@ -149,7 +149,7 @@ def test_a_kernel_without_a_triton_body_is_named() -> None:
 
 @triton.jit
 def copy_kernel(sync, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, POST: tl.constexpr):
-    own = device.tile(sync)
+    own = device.load_tile(sync)
     device.wait(own, sync)
     row = own.i * BM + tl.arange(0, BM)[:, None]
     column = own.j * BN + tl.arange(0, BN)[None, :]
@@ -162,13 +162,13 @@ def copy_kernel(sync, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, POST: tl.c
 @triton.jit
 def matmul_kernel(sync, x, w, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """``y = x @ w.T``, which waits for each stretch of x just before it reads it."""
-    own = device.tile(sync)
+    own = device.load_tile(sync)
     device.wait(own, sync)
     row = own.i * BM + tl.arange(0, BM)[:, None]
     column = own.j * BN + tl.arange(0, BN)[None, :]
     acc = tl.zeros((BM, BN), tl.float32)
-    for s in range(device.stretches(own, sync)):
-        lo, hi = device.ready(own, sync, s)
+    for s in range(device.count_chunks(own, sync)):
+        lo, hi = device.wait_chunk(own, sync, s)
         for k in range(lo, hi, BK):
             along = k + tl.arange(0, BK)
             a = tl.load(x + row * K + along[None, :], mask=(row < M) & (along[None, :] < K), other=0.0)
@@ -185,7 +185,7 @@ def test_waits_placed_by_hand_order_two_copies(policy: il.SyncPolicy) -> None:
     for seed in range(3):
         x = c.inputs(seed)["x"]
         y, z = torch.full_like(x, float("nan")), torch.full_like(x, float("nan"))
-        with run.stages() as stages:
+        with run.open_stages() as stages:
             assert list(stages) == ["first", "second"]
             with stages["first"] as stage:
                 copy_kernel[stage.grid](stage.sync, x, y, *x.shape, 16, 16, True)
@@ -201,7 +201,7 @@ def test_a_post_forgotten_by_hand_raises_hang_error() -> None:
     x = c.inputs()["x"]
     y, z = torch.empty_like(x), torch.empty_like(x)
     for post in (False, True):
-        with run.stages() as stages:
+        with run.open_stages() as stages:
             with stages["first"] as stage:
                 copy_kernel[stage.grid](stage.sync, x, y, *x.shape, 16, 16, post)
             with stages["second"] as stage:
@@ -220,9 +220,9 @@ def test_waits_placed_inside_a_reduction_by_hand() -> None:
     assert (run._table.items["wait_hi"] - run._table.items["wait_mid"]).max() == 2  # three chunks, so two later waits
     for seed in range(2):
         inputs, out = c.inputs(seed), c.poisoned()
-        hidden = run.empty("y").fill_(float("nan"))
-        launches = run.launches({**inputs, "y": hidden, "out": out})
-        with run.stages() as stages:
+        hidden = run.allocate_tensor("y").fill_(float("nan"))
+        launches = run.build_launches({**inputs, "y": hidden, "out": out})
+        with run.open_stages() as stages:
             with stages["first"]:
                 launches[0].run()
             with stages["second"] as stage:

@@ -17,7 +17,7 @@ from interlace.core.errors import CoverageError, DeadlockError, HangError, PlanE
 from ..cases import strike_posts
 from .cases import case, executor
 
-CPU = il.Options("cpu")
+CPU = il.RunOptions("cpu")
 
 
 @pytest.mark.parametrize("victim", [0, 3, 5])
@@ -36,12 +36,12 @@ def test_a_missing_post_raises_hang_error_and_the_next_run_is_right(name: str, v
     error, plan = caught.value, run.plan
     posters = int((plan.items.post == semaphore).sum())
     assert (error.semaphore, error.expected, error.seen) == (semaphore, posters, posters - 1)
-    assert error.producer == plan.item_name(victim)
+    assert error.producer == plan.format_item(victim)
     waits = range(plan.waits.ptr[error.item], plan.waits.ptr[error.item + 1])
     first, count, stride = plan.waits.first, plan.waits.count, plan.waits.stride
     awaited = {int(first[w] + stride[w] * i) for w in waits for i in range(count[w])}
     assert semaphore in awaited
-    for part in (plan.item_name(error.item), f"semaphore {semaphore}", f"{posters} posts", error.producer):
+    for part in (plan.format_item(error.item), f"semaphore {semaphore}", f"{posters} posts", error.producer):
         assert part in str(error)
 
     inputs = c.inputs(1)
@@ -53,7 +53,7 @@ def test_launches_from_before_a_hang_are_right_after_it() -> None:
     c = case("ffn", 20)
     run, inputs = executor("ticket-chunked", c.graph), c.inputs()
     tensors = {**inputs, c.output: c.poisoned()}
-    launches = run.launches(tensors)
+    launches = run.build_launches(tensors)
     run._semaphores[0] -= 1  # as if a post were missing
     with pytest.raises(HangError):
         run.run(tensors)
@@ -63,7 +63,7 @@ def test_launches_from_before_a_hang_are_right_after_it() -> None:
             launch.run()
         run.synchronize()
         c.check(tensors[c.output], inputs)
-    assert run.launches(tensors) is launches
+    assert run.build_launches(tensors) is launches
 
 
 def test_the_first_failed_wait_is_the_one_reported() -> None:
@@ -74,8 +74,8 @@ def test_the_first_failed_wait_is_the_one_reported() -> None:
     with pytest.raises(HangError) as caught:
         c.run(run, inputs)
     assert caught.value.item == 6
-    assert run.plan.item_name(6) == "op 'down', tile (0, 0)"
-    assert caught.value.producer in {run.plan.item_name(0), run.plan.item_name(1)}
+    assert run.plan.format_item(6) == "op 'down', tile (0, 0)"
+    assert caught.value.producer in {run.plan.format_item(0), run.plan.format_item(1)}
 
 
 def test_a_gate_names_the_op_that_was_never_launched() -> None:
@@ -122,7 +122,7 @@ def test_tiles_of_one_op_that_need_each_other_are_refused() -> None:
     x, y = il.Tensor("x", (32, 16), il.bf16), il.Tensor("y", (32, 16), il.bf16)
     (i,) = il.axes(1)
     own, before = (i.block(16), il.ALL), ((i - 1).block(16), il.ALL)
-    op = il.Kernel("scan").op("scan", (2,), {"x": (x, own), "last": (y, before)}, {"y": (y, own)})
+    op = il.Kernel("scan").make_op("scan", (2,), {"x": (x, own), "last": (y, before)}, {"y": (y, own)})
     graph = il.Graph("scan", (x, y), (op,), ("x", "y"), ("y",))
     with pytest.raises(il.errors.IntraOpRaceError, match=r"tile \(0\) writes y\[0:16, 0:16\].*tile \(1\) reads"):
         il.build(graph, il.Choices(1))
@@ -147,4 +147,4 @@ def test_ticket_dispatch_takes_more_workers_than_items() -> None:
 def test_static_dispatch_excludes_dependent_launch() -> None:
     plan = il.build(case("ffn", 20).graph, il.Choices(1, il.Dispatch.STATIC))
     with pytest.raises(PlanError, match="ticket dispatch"):
-        il.PersistentExecutor(plan, il.Options("cpu", dependent_launch=True))
+        il.PersistentExecutor(plan, il.RunOptions("cpu", dependent_launch=True))

@@ -162,7 +162,7 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("loops/proof/accesses.py", "content_before: int = 0", "content_before: int = 1", "set before it is looked at"),
     same(
         "loops/proof/accesses.py",
-        "if not (_by_copies(y) and y.end is not None and y.end[0] == access.end[0])",
+        "if not (_is_by_copy(y) and y.end is not None and y.end[0] == access.end[0])",
         "if True",
         "all reads are kept in place of the last",
     ),

@@ -331,8 +331,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("plan/spawns.py", "if len(split):", "if False:", SPAWNS, "test_spawns_random.py"),
     mutant(
         "plan/spawns.py",
-        "kept = zero | {when_tensor(op) for op in graph.ops if op.when}",
-        "kept = {when_tensor(op) for op in graph.ops if op.when}",
+        "kept = zero | {find_when_tensor(op) for op in graph.ops if op.when}",
+        "kept = {find_when_tensor(op) for op in graph.ops if op.when}",
         SPAWNS,
         "test_spawns_random.py",
     ),

@@ -1,4 +1,4 @@
-"""Tagged words that the warps of a block poll for each other, and keep, as tokens of a product in the one launch.
+"""LL words that the warps of a block poll for each other, and keep, as tokens of a product in the one launch.
 
 Each warp polls some of the words (``tagged``), stores what it found into shared memory by ordinary stores, and meets
 the others; behind the barrier all read all of it. The block's next item, if it wants the same publication, finds it

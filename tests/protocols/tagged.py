@@ -1,9 +1,9 @@
-"""Tagged words: data that are their own semaphore, as in the one launch.
+"""LL words: data that are their own semaphore, as in the one launch.
 
 A word holds data and the number of their publication, stored and loaded as one, in relaxed order. A reader polls the
 word itself until the number is the one that it wants; a counter, relaxed too, only tells it when polling may pay. The
 next publication overwrites the word. No fence orders that behind the reads of the last one: its writer has inputs that
-every reader of the last made from what it read, in tagged words again.
+every reader of the last made from what it read, in LL words again.
 
 Who polls may be another warp than who computes: a loader puts what it found into a slot of shared memory and arrives
 (release, scope of the block) at the barrier of the slot, whose other side waits for it (acquire), computes, and hands

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from interlace.core.devices import H200, DeviceSpec, Properties, spec_for
+from interlace.core.devices import H200, DeviceSpec, Properties, resolve_spec
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import ResultError
-from interlace.tune.search import Case
-from interlace.workloads import FFN, FFNShape, Workload
+from interlace.tune.search import TuningCase
+from interlace.workloads import FeedForward, FFNShape, Workload
 
 #: As the driver describes an A100.
-A100 = spec_for(
+A100 = resolve_spec(
     Properties(
         name="NVIDIA A100-SXM4-80GB",
         capability=(8, 0),
@@ -25,16 +25,16 @@ A100 = spec_for(
 )
 
 
-def ffn_of(m: int, shape: FFNShape, dtype: DType = bf16) -> FFN:
-    return FFN(shape.hidden, shape.ffn, m, shape.gated, shape.activation, dtype)
+def ffn_of(m: int, shape: FFNShape, dtype: DType = bf16) -> FeedForward:
+    return FeedForward(shape.hidden, shape.ffn, m, shape.gated, shape.activation, dtype)
 
 
-def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> Case:
-    return Case.of(ffn_of(m, shape, dtype), H200)
+def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> TuningCase:
+    return TuningCase.of(ffn_of(m, shape, dtype), H200)
 
 
-def on_a100(m: int, shape: FFNShape, dtype: DType = bf16) -> Case:
-    return Case.of(ffn_of(m, shape, dtype), A100)
+def on_a100(m: int, shape: FFNShape, dtype: DType = bf16) -> TuningCase:
+    return TuningCase.of(ffn_of(m, shape, dtype), A100)
 
 
 class FakeProblem:
@@ -44,12 +44,12 @@ class FakeProblem:
     too_large: frozenset[object] = frozenset()
     memory = True
     runs = 2
-    read: tuple[object, ...] = ()
+    read_buffers: tuple[object, ...] = ()
     weights = ({},)
     bytes_us, flops_us = 20.0, 30.0
     pytorch_error = 1e-3
-    pytorch = fused = "pytorch"
-    others: ClassVar[Mapping[str, str]] = {}
+    run_pytorch = run_fused = "pytorch"
+    alternatives: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, workload: Workload, device: DeviceSpec, seed: int = 0) -> None:
         self.workload = workload
@@ -66,20 +66,20 @@ class FakeProblem:
     def check_layers(self, block: object, executor: object) -> None:
         self.check(executor)
 
-    def run(self, executor: object) -> object:
+    def make_run(self, executor: object) -> object:
         return executor
 
-    layer = whole_layer = run
+    make_layer = make_whole_layer = make_run
 
-    def once(self, run: object, weights: object = None) -> None:
+    def run_once(self, run: object, weights: object = None) -> None:
         pass
 
-    once_layer = once
+    run_layer_once = run_once
 
-    def every(self, run: object, weights: object = None) -> object:
+    def make_rotation(self, run: object, weights: object = None) -> object:
         return run
 
-    every_layer = every
+    make_layer_rotation = make_rotation
 
-    def transposed(self) -> list[object]:
+    def transpose_weights(self) -> list[object]:
         return [{}]

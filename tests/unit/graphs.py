@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PlanError
-from interlace.graph.access import ALL, Access, Affine, Ints, K, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, Ints, K, Span, axes, constant_span
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
-from interlace.graph.ragged import Groups, offsets
+from interlace.graph.ragged import Groups, compute_offsets
 from interlace.graph.tensor import Tensor
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import verify
 from interlace.planner.build import Assignment, Choices
-from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
-    GroupedPanels,
+    GroupedColumnMajor,
     GroupedSerpentine,
     Hilbert,
     Morton,
@@ -32,7 +32,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
-from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTiles
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
@@ -51,8 +51,8 @@ from . import oracle
 class AnyBody:
     """A body that takes every op."""
 
-    proved = makes_ops = True
-    usual = None
+    is_proved = has_op_factory = True
+    expected_accesses = None
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         """Nothing is wrong."""
@@ -202,7 +202,7 @@ def drop_waits(plan: Plan, *rows: int) -> Plan:
     """The plan without the given rows of its waits."""
     keep = np.setdiff1d(np.arange(len(plan.waits)), rows)
     owner = plan.waits.item[keep]
-    ptr = offsets(np.bincount(owner, minlength=len(plan.items)))
+    ptr = compute_offsets(np.bincount(owner, minlength=len(plan.items)))
     names = ("first", "count", "stride", "threshold", "k")
     return replace(plan, waits=Waits(ptr, *(getattr(plan.waits, c)[keep] for c in names)))
 
@@ -272,7 +272,7 @@ def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
             "row by k backwards": (i.block(tm), Span(Affine(columns, k_hi=-1), Affine(columns, k_lo=-1))),
             "transposed": (j.block(tm), i.block(tn)),
             "causal": (Span(Affine(), i * tm + tm), ALL),
-            "corner": (fixed(0, 1), fixed(0, 1)),
+            "corner": (constant_span(0, 1), constant_span(0, 1)),
             "all": (ALL, ALL),
         }
         reads = []
@@ -302,13 +302,13 @@ POLICIES: st.SearchStrategy[SyncPolicy] = st.one_of(
     st.builds(ScatteredSync, st.integers(1, 5), st.integers(0, 9)),
 )
 SPLITS: st.SearchStrategy[Split] = st.one_of(
-    st.just(Whole()),
+    st.just(WholeTiles()),
     st.builds(SplitK, st.integers(1, 3)),
     st.builds(StreamK, st.integers(1, 5)),
     st.builds(SplitTail, st.integers(0, 4), st.integers(1, 3)),
 )
 INTERLEAVINGS: st.SearchStrategy[Interleaving] = st.one_of(
-    st.just(OpAfterOp()), st.just(HalfRows()), st.builds(Panels, st.integers(1, 2), st.integers(0, 2))
+    st.just(OpAfterOp()), st.just(HalfRowPanels()), st.builds(RowPanels, st.integers(1, 2), st.integers(0, 2))
 )
 STEALINGS: st.SearchStrategy[Stealing] = st.builds(Stealing, st.sampled_from((1, 2, None)), st.sampled_from(Victim))
 
@@ -317,7 +317,7 @@ STEALINGS: st.SearchStrategy[Stealing] = st.builds(Stealing, st.sampled_from((1,
 def orders(draw: st.DrawFn, op: Op) -> Order:
     """Any order of one op's tiles, an arbitrary permutation included."""
     plain = (RowMajor(), ColumnMajor(), Serpentine(), Morton(), Hilbert())
-    named = (*plain, GroupedPanels(2), GroupedSerpentine(2))
+    named = (*plain, GroupedColumnMajor(2), GroupedSerpentine(2))
     explicit = st.permutations(range(op.tiles)).map(tuple).map(ExplicitOrder)
     return draw(st.one_of(st.sampled_from(named), explicit))
 

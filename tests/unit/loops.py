@@ -58,7 +58,7 @@ class Case:
                 at = (step + i) * self.tile  # type: ignore[operator]
                 for x, s, how in zip(xs, tiles, self.inputs, strict=True):
                     k.load(s, x.at(at), how.by)
-                total = weighted([s.box() for s in tiles])
+                total = weighted([s.to_box() for s in tiles])
                 if self.shared_out:
                     with k.thread("t", self.tile // 4) as t:
                         k.assign(y.at(at + t * 4), weighted([s.at(t * 4, shape=(4,)) for s in tiles]))
@@ -72,7 +72,7 @@ class Case:
         else:
             with k.serial("o", outer) as o:
                 row(o, o * inner)
-        kernel = k.kernel()
+        kernel = k.build_kernel()
         for i, how in enumerate(self.inputs):
             if how.stages:
                 kernel = circular_buffer(kernel, f"s{i}", how.stages, how.prefetch)

@@ -242,7 +242,7 @@ def items(plan: Plan) -> list[Item]:
             segments.append(Segment(lo, awaited, touched, reads, writes))
         worker: int | None = int(table.worker[n])
         if plan.dispatch is not Dispatch.STATIC:
-            of_one = plan.workers == 1 and not plan.dispatch.when_ready and plan.dispatch is not Dispatch.SPAWN
+            of_one = plan.workers == 1 and not plan.dispatch.can_reorder and plan.dispatch is not Dispatch.SPAWN
             worker = 0 if of_one else None
         tile = (int(table.op[n]), int(table.tile[n]))
         out.append(Item(tile, worker, int(table.post[n]), tuple(segments)))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from interlace.bench.profile import METRICS, Run
+from interlace.bench.profile import METRICS, ProfileRun
 
 UNITS = {"gpu__time_duration.sum": "ns", "lts__t_sector_hit_rate.pct": "%"}
 
 
-def counted(folder: Path) -> list[Run]:
+def counted(folder: Path) -> list[ProfileRun]:
     """What the last ``ncu`` of ``install`` was to count."""
-    runs: list[Run] = pickle.loads((folder / "runs").read_bytes())
+    runs: list[ProfileRun] = pickle.loads((folder / "runs").read_bytes())
     return runs
 
 

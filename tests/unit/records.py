@@ -4,39 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlace.bench.row import Contest, Row, Timed, Variant
+from interlace.bench.row import Comparison, ProblemResult, Variant, VariantTimes
 from interlace.bench.timing import Timing
 from interlace.core.devices import H200
 from interlace.deploy import Deployment
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.policies.sync import TileSync
-from interlace.workloads import FFN
+from interlace.workloads import FeedForward
 
 
-def timed(us: float) -> Timed:
-    return Timed(Timing(us, 0.99 * us, 1.01 * us), us)
+def timed(us: float) -> VariantTimes:
+    return VariantTimes(Timing(us, 0.99 * us, 1.01 * us), us)
 
 
-def result(preset: str, m: int, ours_us: float) -> Row:
+def result(preset: str, m: int, ours_us: float) -> ProblemResult:
     """A row whose baseline, torch.compile, takes 100 us, and whose floor takes 80 us."""
-    problem = FFN.of({"m": m}, True, preset)
+    problem = FeedForward.of({"m": m}, True, preset)
     libraries = {"eager": timed(110.0), "compile": timed(100.0), "max-autotune": timed(120.0)}
     executors = {"cuda_graph": timed(130.0), "one_launch": timed(ours_us)}
-    launches = [Deployment(problem.graph(H200), H200, kind) for kind in (CudaGraphExecutor, OneLaunchExecutor)]
-    variants = {each.executor.name: Variant(each, each.default, TileSync()) for each in launches}
-    layer = Contest(
+    launches = [Deployment(problem.build_graph(H200), H200, kind) for kind in (CudaGraphExecutor, MegakernelExecutor)]
+    variants = {each.executor.name: Variant(each, each.default_setting, TileSync()) for each in launches}
+    layer = Comparison(
         {name: timed(time.timing.median_us + 8.0) for name, time in libraries.items()},
         {name: timed(time.timing.median_us + 6.0) for name, time in executors.items()},
     )
     errors = dict.fromkeys(executors, 2.3e-3)
-    alone = Contest(libraries, executors)
-    return Row(preset, problem, alone, layer, variants, errors, 2.2e-3, timed(80.0).timing, 80.0, {"pdl": "why"})
+    alone = Comparison(libraries, executors)
+    return ProblemResult(
+        preset, problem, alone, layer, variants, errors, 2.2e-3, timed(80.0).timing, 80.0, {"pdl": "why"}
+    )
 
 
 def ffn_record() -> dict[str, Any]:
     """Every row, ours at 90 us, but 125 us where m is 8192."""
-    rows = [(name, m) for name, kept in FFN.record.items() for m in kept.sizes]
+    rows = [(name, m) for name, kept in FeedForward.record.items() for m in kept.sizes]
     return {
         "gpu": "some GPU",
         "versions": {"torch": "2.11.0+cu130", "triton": "3.6.0"},

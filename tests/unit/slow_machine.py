@@ -14,8 +14,8 @@ from interlace.core.devices import DeviceSpec
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
 from interlace.sim.machine import Costs
-from interlace.sim.modes import ByWords, Gate, Mode
-from interlace.sim.steal import scrambled
+from interlace.sim.modes import Gate, LLHandOffs, Mode
+from interlace.sim.steal import hash_queue
 
 #: A semaphore, how many posts it must have, and from the last of them to the wait's end.
 Need = tuple[int, int, float]
@@ -69,18 +69,18 @@ class SlowMachine:
 
     def run(self) -> None:
         plan, n = self.plan, len(self.plan.items)
-        nothing = ByWords(np.zeros(len(plan.waits), np.bool_), np.zeros(n, np.bool_))
-        able = self.mode.words is not None and self.mode.waits and self.mode.gate is Gate.OPEN
-        self.words = self.mode.words(plan) if able else nothing
+        nothing = LLHandOffs(np.zeros(len(plan.waits), np.bool_), np.zeros(n, np.bool_))
+        able = self.mode.ll_hand_offs is not None and self.mode.waits and self.mode.gate is Gate.OPEN
+        self.words = self.mode.ll_hand_offs(plan) if able else nothing
         self.order = list(range(n))
         self.by_op = self.mode.gate is not Gate.OPEN
         if self.by_op:
             self.order.sort(key=lambda i: plan.items.op[i])
-        self.lists = not self.by_op and plan.dispatch.lists
+        self.lists = not self.by_op and plan.dispatch.has_queues
         self.steals = plan.dispatch is Dispatch.STEALING
         self.owner = plan.items.worker.tolist()
         self.thefts, self.held = [0] * plan.workers, dict[int, int]()
-        self.in_turn = not self.by_op and (plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN)
+        self.in_turn = not self.by_op and (plan.dispatch.can_reorder or plan.dispatch is Dispatch.SPAWN)
         self.ready: list[int] = []
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}
@@ -155,7 +155,7 @@ class SlowMachine:
         if self.plan.dispatch is Dispatch.HYBRID:
             return [i for i in left if owner[i] == w] or [i for i in left if owner[i] < 0]
         count = int(self.plan.items.worker.max()) + 1  # of lists; a thief looks at the next ones first, or at any
-        rank = {(w + n) % count: scrambled(w, self.thefts[w], n) if self.random else n for n in range(count)} | {w: -1}
+        rank = {(w + n) % count: hash_queue(w, self.thefts[w], n) if self.random else n for n in range(count)} | {w: -1}
         return sorted((i for i in left if self.steals or owner[i] == w), key=lambda i: rank[owner[i]])
 
     @property
@@ -180,7 +180,7 @@ class SlowMachine:
         earlier = sorted({int(o) for o in of if o < op})
         if not self.by_op or not earlier:
             return 0.0
-        if self.mode.gate is Gate.TAKEN:
+        if self.mode.gate is Gate.CLAIMED:
             taken = [self.take_times.get(i) for i in self.order if of[i] == earlier[-1]]
             return None if None in taken else max(t for t in taken if t is not None) + self.launch_ns
         after = earlier[-1:] if self.mode.after is None else self.mode.after[op]
@@ -222,7 +222,7 @@ class SlowMachine:
             (
                 int(waits.first[r] + n * waits.stride[r]),
                 int(waits.threshold[r]),
-                ns.word_ns if self.words.waits[r] else ns.hand_over_ns,
+                ns.ll_ns if self.words.waits[r] else ns.hand_off_ns,
             )
             for r in range(int(waits.ptr[item]), int(waits.ptr[item + 1]))
             if lo < waits.k[r] <= hi

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from interlace.kernels.abi import ITEM, RECORD, SYNC, TENSOR_MAP, TRACE, WAIT, Struct
-from interlace.kernels.abi.struct import load_row
+from interlace.kernels.abi.struct import generate_row_load
 
 from ..emulator.build import MISSING
 from ..permuted import run_permuted
@@ -66,9 +66,9 @@ def test_a_packed_struct_is_what_ctypes_reads_and_needs_every_field() -> None:
 
 
 def test_rows_are_loaded_in_quads_from_wherever_their_columns_are() -> None:
-    assert "{quads[0].x, quads[0].y, quads[0].z, quads[0].w, quads[1].x}" in load_row(WAIT)
+    assert "{quads[0].x, quads[0].y, quads[0].z, quads[0].w, quads[1].x}" in generate_row_load(WAIT)
     moved = replace(WAIT, fields=(*((f"spare{i}", "int") for i in range(6)), *WAIT.fields))
-    assert "quads[1].z, quads[1].w, quads[2].x, quads[2].y, quads[2].z}" in load_row(moved)
+    assert "quads[1].z, quads[1].w, quads[2].x, quads[2].y, quads[2].z}" in generate_row_load(moved)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import ShapeError
-from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes, constant_span
 from interlace.graph.tensor import Region
 
 from ..draws import EXAMPLES
@@ -17,7 +17,7 @@ from .graphs import column
 
 def bounds(spans: tuple[Span, ...], shape: tuple[int, ...], coords: tuple[int, ...], k: tuple[int, int] = (0, 1)):
     """Lower and upper bounds of one tile as two lists."""
-    lo, hi = Access("a", "A", spans).bounds(shape, column(*coords)[None], column(k[0]), column(k[1]))
+    lo, hi = Access("a", "A", spans).compute_bounds(shape, column(*coords)[None], column(k[0]), column(k[1]))
     return lo[0].tolist(), hi[0].tolist()
 
 
@@ -106,7 +106,7 @@ def test_all_spans_whole_rows_of_any_extent() -> None:
 
 def test_fixed_is_the_same_for_every_tile() -> None:
     coords = np.array([[0, 0], [3, 5]])
-    lo, hi = Access("b", "B", (fixed(2, 7),)).bounds((5,), coords, column(0, 0), column(1, 1))
+    lo, hi = Access("b", "B", (constant_span(2, 7),)).compute_bounds((5,), coords, column(0, 0), column(1, 1))
     assert (lo.tolist(), hi.tolist()) == ([[2], [2]], [[5], [5]])
 
 
@@ -120,7 +120,7 @@ def test_only_spans_that_move_with_k_say_so() -> None:
     i, j = axes(2)
     assert K.uses_k
     assert Span(i, K.hi + j).uses_k
-    assert not any(span.uses_k for span in (ALL, fixed(0, 3), i.block(4), i.block(4, halo=2)))
+    assert not any(span.uses_k for span in (ALL, constant_span(0, 3), i.block(4), i.block(4, halo=2)))
     assert Access("a", "A", (i.block(4), K)).uses_k
     assert not Access("a", "A", (i.block(4), ALL)).uses_k
 
@@ -138,7 +138,7 @@ def test_only_spans_that_move_with_k_say_so() -> None:
         (K.hi * 2 + 1, "2*k.hi + 1"),
         (K, "k.lo : k.hi"),
         (ALL, ":"),
-        (fixed(0, 3), "0 : 3"),
+        (constant_span(0, 3), "0 : 3"),
         (axes(1)[0].block(4, halo=1), "4*t0 - 1 : 4*t0 + 5"),
         (Access("a", "A", (axes(2)[0].block(64), K, ALL)), "a: A[64*t0 : 64*t0 + 64, k.lo : k.hi, :]"),
         (Region("h", (0, 64), (16, 128)), "h[0:16, 64:128]"),
@@ -164,8 +164,8 @@ def test_map_of_another_rank_names_argument_tensor_and_shape(spans: tuple[Span, 
 def test_regions_intersect_and_index_arrays() -> None:
     a, b = Region("x", (0, 2), (4, 6)), Region("x", (3, 0), (8, 3))
     assert a.intersect(b) == Region("x", (3, 2), (4, 3))
-    assert not a.intersect(b).empty
-    assert a.intersect(Region("x", (4, 2), (8, 6))).empty
+    assert not a.intersect(b).is_empty
+    assert a.intersect(Region("x", (4, 2), (8, 6))).is_empty
     assert np.arange(48).reshape(8, 6)[a.intersect(b).slices].tolist() == [[20]]
 
 
@@ -182,7 +182,7 @@ def test_bounds_equal_the_formula_for_any_map(const, factors, k_factors, coords,
     low = Affine(const, factors, *k_factors)
     access = Access("a", "A", (Span(low, low + 5),))
     n = len(coords)
-    lo, hi = access.bounds((extent,), np.array(coords), np.full(n, k[0]), np.full(n, k[1]))
+    lo, hi = access.compute_bounds((extent,), np.array(coords), np.full(n, k[0]), np.full(n, k[1]))
     expected = [const + factors[0] * a + factors[1] * b + k_factors[0] * k[0] + k_factors[1] * k[1] for a, b in coords]
     assert lo[:, 0].tolist() == [min(max(v, 0), extent) for v in expected]
     assert hi[:, 0].tolist() == [min(max(v + 5, 0), extent) for v in expected]

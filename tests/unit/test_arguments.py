@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.arguments import shown, whole
+from interlace.core.arguments import check_int, format_value
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, OrderError, ParamError, ShapeError
 from interlace.planner.predict import predict
 from interlace.planner.search import search
@@ -36,15 +36,15 @@ CASES: list[tuple[Callable[[], object], str]] = [
         "Choices: policy['up'] is the class RowSync; write policy['up']=il.RowSync()",
     ),
     (
-        lambda: il.Choices(4, order=il.GroupedPanels),
-        "Choices: order is the class GroupedPanels; write order=il.GroupedPanels(rows)",
+        lambda: il.Choices(4, order=il.GroupedColumnMajor),
+        "Choices: order is the class GroupedColumnMajor; write order=il.GroupedColumnMajor(rows)",
     ),
     (lambda: il.Choices(4, order="serpentine"), "Choices: order is 'serpentine'; write order=il.Serpentine()"),
     (lambda: il.Choices(4, split="split-k"), "Choices: split is 'split-k'; write split=il.SplitK(parts)"),
-    (lambda: il.Choices(4, split=2), "Choices: split is 2; write split=il.Whole()"),
+    (lambda: il.Choices(4, split=2), "Choices: split is 2; write split=il.WholeTiles()"),
     (
         lambda: il.Choices(4, interleaving="panels"),
-        "Choices: interleaving is 'panels'; write interleaving=il.Panels(rows)",
+        "Choices: interleaving is 'panels'; write interleaving=il.RowPanels(rows)",
     ),
     (lambda: il.Choices(4, dispatch="static"), "Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC"),
     (
@@ -76,8 +76,8 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: il.SplitK("2"), "SplitK: parts is '2'; write parts=2"),
     (lambda: il.StreamK(None), "StreamK: parts is None; write a whole number"),
     (lambda: il.SplitTail(1, "2"), "SplitTail: chunks is '2'; write chunks=2"),
-    (lambda: il.Panels(1, lag=0.5), "Panels: lag is 0.5; write a whole number"),
-    (lambda: il.GroupedPanels("2"), "GroupedPanels: rows is '2'; write rows=2"),
+    (lambda: il.RowPanels(1, lag=0.5), "Panels: lag is 0.5; write a whole number"),
+    (lambda: il.GroupedColumnMajor("2"), "GroupedColumnMajor: rows is '2'; write rows=2"),
     (lambda: il.StridedSync([1]), "StridedSync: stride is [1]; write a whole number"),
     (lambda: I.block("16"), "block: size is '16'; write size=16"),
     (lambda: il.axes("2"), "axes: n is '2'; write n=2"),
@@ -89,17 +89,17 @@ CASES: list[tuple[Callable[[], object], str]] = [
         "build: graph is a Choices; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
     ),
     (
-        lambda: il.plan_graph("ffn"),
-        "plan_graph: graph is 'ffn'; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
+        lambda: il.autoplan("ffn"),
+        "autoplan: graph is 'ffn'; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
     ),
-    (lambda: il.plan_graph(GRAPH, "H200"), "plan_graph: device is 'H200'; write device=il.H200"),
+    (lambda: il.autoplan(GRAPH, "H200"), "autoplan: device is 'H200'; write device=il.H200"),
     (
-        lambda: il.plan_graph(GRAPH, il.H200, "one_launch"),
-        "plan_graph: executor is 'one_launch'; pass a class, such as il.PersistentExecutor",
+        lambda: il.autoplan(GRAPH, il.H200, "one_launch"),
+        "autoplan: executor is 'one_launch'; pass a class, such as il.PersistentExecutor",
     ),
     (
-        lambda: il.plan_graph(GRAPH, il.H200, split_k=2),
-        "plan_graph: there are no choices ['split_k']; choose among workers, dispatch, assignment, policy, order, "
+        lambda: il.autoplan(GRAPH, il.H200, split_k=2),
+        "autoplan: there are no choices ['split_k']; choose among workers, dispatch, assignment, policy, order, "
         "split, interleaving, chunk_waits, stealing",
     ),
     (
@@ -132,11 +132,11 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: il.Graph("g", (X, Y), (COPY,), (X,), ("y",)), "graph 'g': inputs[0] is a Tensor; write inputs[0]='x'"),
     (lambda: il.Graph("g", (X, Y), COPY, ("x",), ("y",)), "graph 'g': ops is an Op; write a tuple"),
     (lambda: il.Access("x", "x", (I,)), "access 'x': spans[0] is an Affine; write spans[0]=il.Span(lo, hi)"),
-    (lambda: KERNEL.op("o", 4, {}, {}), "op 'o': grid is 4; write grid=(4,)"),
-    (lambda: KERNEL.op("o", (4,), {"x": X}, {}), "op 'o': x is a Tensor; write x=(tensor, spans)"),
-    (lambda: KERNEL.op("o", (4,), {"x": (X, il.ALL)}, {}), "op 'o': spans of 'x' is a Span; write a tuple"),
+    (lambda: KERNEL.make_op("o", 4, {}, {}), "op 'o': grid is 4; write grid=(4,)"),
+    (lambda: KERNEL.make_op("o", (4,), {"x": X}, {}), "op 'o': x is a Tensor; write x=(tensor, spans)"),
+    (lambda: KERNEL.make_op("o", (4,), {"x": (X, il.ALL)}, {}), "op 'o': spans of 'x' is a Span; write a tuple"),
     (
-        lambda: KERNEL.op("o", (4,), {}, {}, reduction=16),
+        lambda: KERNEL.make_op("o", (4,), {}, {}, reduction=16),
         "op 'o': reduction is 16; write reduction=il.Reduction(extent, block)",
     ),
 ]
@@ -155,7 +155,7 @@ def test_what_means_the_same_is_taken() -> None:
     assert il.Tensor("x", [16, 16], il.fp32) == X
     assert hash(il.Graph("g", [X, Y], [COPY], ["x"], ["y"])) == hash(GRAPH)
     assert type(il.Choices(np.int64(4)).workers) is int
-    assert il.Span(0, 8) == il.fixed(0, 8)
+    assert il.Span(0, 8) == il.constant_span(0, 8)
     assert I.block(np.int32(16)) == I.block(16)
     assert il.ExplicitOrder([1, 0]).permutation((2,)).tolist() == [1, 0]
 
@@ -210,7 +210,7 @@ def policy(given: object) -> il.Choices:
 
 
 def cut(given: object) -> il.Choices:
-    class Mine(il.Whole):
+    class Mine(il.WholeTiles):
         def cuts(self, *_: object) -> object:
             return given
 
@@ -218,8 +218,8 @@ def cut(given: object) -> il.Choices:
 
 
 def split(given: object) -> il.Choices:
-    class Mine(il.Whole):
-        def items(self, *_: object) -> object:
+    class Mine(il.WholeTiles):
+        def list_items(self, *_: object) -> object:
             return given
 
     return il.Choices(4, split=Mine())
@@ -274,14 +274,14 @@ def test_an_error_of_an_argument_is_one_of_ours() -> None:
 
 def test_numbers_that_python_does_not_print_are_told_by_their_bits() -> None:
     huge = 10**5000
-    assert shown(-huge) == "an int of 16,610 bits"
-    assert shown((huge, 1)) == "(an int of 16,610 bits, 1)"
-    assert shown(10**12) == "1000000000000"
+    assert format_value(-huge) == "an int of 16,610 bits"
+    assert format_value((huge, 1)) == "(an int of 16,610 bits, 1)"
+    assert format_value(10**12) == "1000000000000"
     x, y = (il.Tensor(name, (8,), il.fp32) for name in "xy")
     kernel = il.Kernel("any", il.Reference(lambda _, regions, params: {"y": regions["x"]}))
     for name in ("num_warps", "N"):
         with pytest.raises(ParamError, match=f"param {name} is an int of 16,610 bits; give one of 10,000 bits at most"):
-            kernel.op("op", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))}, params={name: huge})
+            kernel.make_op("op", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))}, params={name: huge})
 
 
 def test_numbers_whose_own_methods_fail_are_typed_errors() -> None:
@@ -292,7 +292,7 @@ def test_numbers_whose_own_methods_fail_are_typed_errors() -> None:
         def __float__(self) -> float:
             raise RuntimeError("no data")
 
-    assert whole(np.array(3), "f", "x") == 3
+    assert check_int(np.array(3), "f", "x") == 3
     for value in (Failing(), Fraction(10**400), Decimal("1e999"), 1j, np.array([1, 2]), np.array(True), np.bool_(True)):
         with pytest.raises(ArgumentError, match=r"^f: x is .*; write (a whole number|x=)"):
-            whole(value, "f", "x")
+            check_int(value, "f", "x")

@@ -21,7 +21,7 @@ from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner import waits
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import Panels
+from interlace.policies.interleavings import RowPanels
 from interlace.policies.sync import BatchedRowSync, ColumnSync, NoSync, RowSync, TileSync
 
 from ..draws import EXAMPLES, RANDOM
@@ -48,7 +48,7 @@ def quarters(side: int) -> Graph:
 CHOICES = {
     "tiles": Choices(3),
     "rows, static": Choices(3, Dispatch.STATIC, policy=RowSync()),
-    "columns, panels": Choices(3, policy=ColumnSync(), interleaving=Panels(2)),
+    "columns, panels": Choices(3, policy=ColumnSync(), interleaving=RowPanels(2)),
     "chunk waits": Choices(3, chunk_waits=True),
     "one worker": Choices(1, policy=NoSync()),
     "mixed": Choices(1, policy={"use": NoSync(), "make_h": BatchedRowSync(2), "keys": RowSync()}),
@@ -67,7 +67,7 @@ SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
 @pytest.fixture(params=SMALL)
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Batches of so few entries."""
-    monkeypatch.setattr(ragged, "BATCH", request.param)
+    monkeypatch.setattr(ragged, "BATCH_ENTRIES", request.param)
     return request.param
 
 
@@ -84,18 +84,18 @@ def judged(plan: Plan) -> str:
 def test_dependencies_plans_and_proofs_do_not_depend_on_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = SOME[name]
     once = Dependencies(graph)
-    needed = [once.of_tiles(link) for link in once.links]
+    needed = [once.find_tile_producers(link) for link in once.links]
     plans = {key: build(graph, chosen) for key, chosen in CHOICES.items() if _fits(graph, chosen)}
     verdicts = {key: judged(plan) for key, plan in plans.items()}
     assert not any("Error" in verdict for verdict in verdicts.values())
     for batch in SMALL:
-        monkeypatch.setattr(ragged, "BATCH", batch)
+        monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
         again = Dependencies(graph)
-        assert again.edge_count() == sum(len(tiles.values) for tiles in needed)
+        assert again.count_edges() == sum(len(tiles.values) for tiles in needed)
         for link, same, tiles in zip(again.links, once.links, needed, strict=True):
             assert (link.hazard, link.consumer, link.sources) == (same.hazard, same.consumer, same.sources)
-            assert np.array_equal(again.of_tiles(link).values, tiles.values)
-            assert np.array_equal(again.of_tiles(link).ptr, tiles.ptr)
+            assert np.array_equal(again.find_tile_producers(link).values, tiles.values)
+            assert np.array_equal(again.find_tile_producers(link).ptr, tiles.ptr)
         for key, plan in plans.items():
             assert build(graph, CHOICES[key], again) == plan
             assert judged(plan) == verdicts[key]
@@ -163,10 +163,10 @@ def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, mon
         plan = build(graph, Choices(3, policy=policy))
         for row, batch in zip(range(0, len(plan.waits), 5), cycle(SMALL)):
             damaged = drop_waits(plan, row)
-            monkeypatch.setattr(ragged, "BATCH", 1 << 20)
+            monkeypatch.setattr(ragged, "BATCH_ENTRIES", 1 << 20)
             expected = judged(damaged)
             assert expected.startswith(CoverageError.__name__)
-            monkeypatch.setattr(ragged, "BATCH", batch)
+            monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
             assert judged(damaged) == expected
 
 
@@ -184,7 +184,7 @@ def test_random_plans_are_judged_alike_in_any_batch(data: st.DataObject) -> None
     assert refused or not unenforced or not oracle.races(damaged)  # what no wait enforces alone, several may
     with pytest.MonkeyPatch.context() as patch:
         for batch in SMALL:
-            patch.setattr(ragged, "BATCH", batch)
+            patch.setattr(ragged, "BATCH_ENTRIES", batch)
             assert build(graph, drawn) == plan
             found = judged(damaged)
             # Of several faults any may be told.
@@ -196,7 +196,7 @@ def test_edges_of_boxes_that_more_tiles_touch_than_others_are_counted(small: int
     window = Span(Affine(-3, (1,)), ALL.hi)
     last = Op("last", "sum", (8,), (Access("in", "h", (window,)),), (Access("out", "y", (I.block(1),)),))
     graph = program({"h": (8,), "y": (8,)}, write("fill", "h", (I.block(1),), (8,)), last)
-    assert Dependencies(graph).edge_count() == 4 * 8 + 7 + 6 + 5 + 4
+    assert Dependencies(graph).count_edges() == 4 * 8 + 7 + 6 + 5 + 4
 
 
 def test_what_a_large_set_of_waits_holds_is_found_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_what_a_large_set_of_waits_holds_is_found_in_any_batch(monkeypatch: pyte
     assert plan.waits.count.sum() == 3 + 2 + 3
     verify(plan)
     for batch in SMALL:
-        monkeypatch.setattr(ragged, "BATCH", batch)
+        monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
         assert build(graph, Choices(3)) == plan
 
 

@@ -18,20 +18,20 @@ from typer.testing import CliRunner
 import interlace as il
 from interlace.bench import clocks, sources, timing
 from interlace.bench import record as records
-from interlace.bench.row import means
-from interlace.bench.sources import hash_of, launched, source_hashes
+from interlace.bench.row import iter_means
+from interlace.bench.sources import combine_hashes, hash_sources, list_launch_sources
 from interlace.cli import app
 from interlace.core.devices import H200
 from interlace.core.errors import ArgumentError
-from interlace.core.files import write_whole
-from interlace.workloads import FFN, WORKLOADS, Decode
+from interlace.core.files import write_atomic
+from interlace.workloads import WORKLOADS, Decode, FeedForward
 from tests.unit.records import ffn_record, result
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def test_the_record_of_ffns_has_a_target_for_each_preset_and_number_of_tokens() -> None:
-    wanted = {name: {m: kept.target(m) for m in kept.sizes} for name, kept in FFN.record.items()}
+    wanted = {name: {m: kept.find_target(m) for m in kept.sizes} for name, kept in FeedForward.record.items()}
     many = {512: 1.0, 1024: 1.0, 2048: 1.0, 4096: 1.0, 8192: 1.0}
     assert wanted == {
         "relu": {1: 1.17, 16: 1.17, 64: 1.17, 128: 1.18, 256: 1.12, **many},
@@ -39,7 +39,7 @@ def test_the_record_of_ffns_has_a_target_for_each_preset_and_number_of_tokens() 
         "gelu": {1: 1.15, 16: 1.15, 64: 1.15, 256: None, 512: None, 1024: None, 2048: None},
         "swiglu-tp8": {1: 1.15, 16: 1.15, 128: 1.15},
     }
-    assert {name: [t.ratio for t in kept.targets if t.mean] for name, kept in FFN.record.items()} == {
+    assert {name: [t.ratio for t in kept.targets if t.mean] for name, kept in FeedForward.record.items()} == {
         "relu": [1.04],
         "swiglu": [],
         "gelu": [1.03],
@@ -50,10 +50,10 @@ def test_the_record_of_ffns_has_a_target_for_each_preset_and_number_of_tokens() 
 def test_a_mean_is_geometric_and_taken_only_when_all_of_it_is_measured() -> None:
     ratios: dict[tuple[str | None, int], float] = {("gelu", m): 1.0 for m in (512, 1024, 2048)}
     ratios["gelu", 256] = 1.21
-    ((name, target, mean),) = means(FFN, ratios)
+    ((name, target, mean),) = iter_means(FeedForward, ratios)
     assert (name, target.ratio, mean) == ("gelu", 1.03, pytest.approx(1.21**0.25))
     del ratios["gelu", 512]
-    assert list(means(FFN, ratios)) == []
+    assert list(iter_means(FeedForward, ratios)) == []
 
 
 def test_the_fastest_executor_stands_against_the_fastest_library() -> None:
@@ -69,18 +69,20 @@ def test_the_fastest_executor_stands_against_the_fastest_library() -> None:
 
 def test_only_rows_of_the_same_gpu_and_versions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin: dict[str, Any] = {"gpu": "a", "versions": {"torch": "1"}}
-    monkeypatch.setattr(records, "_origin", lambda measures: {**origin, "sources": dict.fromkeys(measures, "1")})
+    monkeypatch.setattr(
+        records, "_describe_origin", lambda measures: {**origin, "sources": dict.fromkeys(measures, "1")}
+    )
     path = tmp_path / "r.json"
     records.write_record(path, "command", "protocol", ("kernels",), {"options": [1], "rows": [{"m": 1}]})
-    assert records.kept_rows(path, ("kernels",), options=[1]) == [{"m": 1}]
-    assert records.kept_rows(path, ("kernels",), options=[2]) == []
-    assert records.kept_rows(path, ("kernels",)) == [{"m": 1}]
-    assert records.kept_rows(path, ("kernels", "policies")) == []
-    assert records.kept_rows(tmp_path / "none.json", ("kernels",)) == []
+    assert records.read_matching_rows(path, ("kernels",), options=[1]) == [{"m": 1}]
+    assert records.read_matching_rows(path, ("kernels",), options=[2]) == []
+    assert records.read_matching_rows(path, ("kernels",)) == [{"m": 1}]
+    assert records.read_matching_rows(path, ("kernels", "policies")) == []
+    assert records.read_matching_rows(tmp_path / "none.json", ("kernels",)) == []
     origin = {"gpu": "a", "versions": {"torch": "2"}}
-    assert records.kept_rows(path, ("kernels",)) == []
-    write_whole(path, "[1]")
-    assert records.kept_rows(path, ("kernels",)) == []
+    assert records.read_matching_rows(path, ("kernels",)) == []
+    write_atomic(path, "[1]")
+    assert records.read_matching_rows(path, ("kernels",)) == []
 
 
 def test_sources_are_told_apart_by_what_git_would_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,15 +91,15 @@ def test_sources_are_told_apart_by_what_git_would_store(tmp_path: Path, monkeypa
     (tmp_path / "room" / "a.py").write_bytes(b"")
     (tmp_path / "b.py").write_bytes(b"x = 1\n")
     empty, one = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "7d4290a117a4ddcc11daae7ea675841033830c8f"
-    found = source_hashes(["room", "b.py"])
-    assert found["room"] == hash_of({"room/a.py": empty})
-    assert found["b.py"] == hash_of({"b.py": one})
+    found = hash_sources(["room", "b.py"])
+    assert found["room"] == combine_hashes({"room/a.py": empty})
+    assert found["b.py"] == combine_hashes({"b.py": one})
     (tmp_path / "room" / "note.txt").write_bytes(b"no source\n")
-    assert source_hashes(["room"])["room"] == found["room"]
+    assert hash_sources(["room"])["room"] == found["room"]
     for name in ("a.py", "chip.toml", "table.json"):
-        before = source_hashes(["room"])["room"]
+        before = hash_sources(["room"])["room"]
         (tmp_path / "room" / name).write_bytes(b"# a comment\n")
-        assert source_hashes(["room"])["room"] != before
+        assert hash_sources(["room"])["room"] != before
 
 
 @pytest.mark.parametrize("room", ["rooms", "room/a.py", "empty"])
@@ -105,7 +107,7 @@ def test_the_hash_of_nothing_is_refused(room: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sources, "PACKAGE", tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArgumentError, match=f"the package has no room or module '{room}'; name one"):
-        source_hashes([room])
+        hash_sources([room])
 
 
 def test_what_benchmarks_say_that_they_measure_exists() -> None:
@@ -117,17 +119,19 @@ def test_what_benchmarks_say_that_they_measure_exists() -> None:
                 named.update(ast.literal_eval(node.value))
     assert {"graph", "loops/cuda", "sim/l2.py"} <= named
     for kind in WORKLOADS:
-        named.update(launched(kind.of({}, True).graph(H200)))
-    assert source_hashes(named).keys() == named
+        named.update(list_launch_sources(kind.of({}, True).build_graph(H200)))
+    assert hash_sources(named).keys() == named
 
 
 def test_a_workload_measures_the_kernels_that_it_has() -> None:
-    of_ffn, of_decode = (set(launched(kind.of({}, True).graph(H200))) for kind in (FFN, Decode))
+    of_ffn, of_decode = (
+        set(list_launch_sources(kind.of({}, True).build_graph(H200))) for kind in (FeedForward, Decode)
+    )
     assert {"executors", "kernels/matmul", "launch", "policies"} <= of_ffn
     assert of_decode - of_ffn == {f"kernels/{name}" for name in ("append", "argmax", "attend", "combine", "embedding")}
-    graph = il.Graph("mine", (), (il.Kernel("mine").op("mine", (1,), {}, {}),), (), ())
-    assert "loops" in launched(graph)
-    assert not any(room.startswith("kernels/matmul") for room in launched(graph))
+    graph = il.Graph("mine", (), (il.Kernel("mine").make_op("mine", (1,), {}, {}),), (), ())
+    assert "loops" in list_launch_sources(graph)
+    assert not any(room.startswith("kernels/matmul") for room in list_launch_sources(graph))
 
 
 def test_every_record_names_its_commit_and_the_sources_that_it_measures() -> None:
@@ -144,10 +148,10 @@ def test_the_fastest_is_picked_on_other_rounds_than_those_reported(monkeypatch: 
         assert (least, most, calls, watched) == (6, 50, 3, False)
         return {"a": [2.0, 5.0] * 3, "b": [1.0, 7.0] * 3}, None
 
-    monkeypatch.setattr(timing, "_samples_us", samples)
-    rounds = timing.rounds_us({"a": print, "b": print}, 3, calls=3)
-    assert rounds.fastest(["a", "b"]) == "b"
-    assert rounds.fastest(["a"]) == "a"
+    monkeypatch.setattr(timing, "_collect_samples_us", samples)
+    rounds = timing.time_rounds({"a": print, "b": print}, 3, calls=3)
+    assert rounds.find_fastest(["a", "b"]) == "b"
+    assert rounds.find_fastest(["a"]) == "a"
     assert {name: time.median_us for name, time in rounds.times.items()} == {"a": 5.0, "b": 7.0}
 
 
@@ -164,17 +168,17 @@ def test_clock_and_power_count_for_whoever_ran_when_they_were_read() -> None:
             return 1980, 700.0
 
     meter = Meter()
-    with clocks.watching(meter) as watch:
+    with clocks.watch_clocks(meter) as watch:
         for name in (None, "a", None, "b", "lost"):
             meter.lost = name == "lost"
             watch.running = name
             seen = meter.reads
             while meter.reads < seen + 2 and not meter.lost:
                 time.sleep(1e-3)
-    assert watch.clocks() == clocks.Clocks({"a": 1980, "b": 1980}, 700.0)
-    with clocks.watching(None) as watch:
+    assert watch.compute_medians() == clocks.Clocks({"a": 1980, "b": 1980}, 700.0)
+    with clocks.watch_clocks(None) as watch:
         watch.running = "a"
-    assert watch.clocks() is None
+    assert watch.compute_medians() is None
 
 
 def test_a_driver_that_does_not_tell_clocks_is_no_meter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +197,7 @@ def test_a_driver_that_does_not_tell_clocks_is_no_meter(monkeypatch: pytest.Monk
 
     torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(uuid="12-ab")))
     monkeypatch.setattr(clocks.ctypes, "CDLL", lambda name: Library())
-    assert clocks.meter_of(torch, "cuda") is None
+    assert clocks.open_meter(torch, "cuda") is None
     assert asked == [("uuid", b"GPU-12-ab")]
     with pytest.raises(OSError, match="nvmlDeviceGetClockInfo failed with error 3"):
         clocks.Nvml("12-ab")
@@ -203,8 +207,8 @@ def test_variants_are_compared_round_by_round() -> None:
     """At two clocks that change from round to round medians say 1.5, and most rounds 1."""
     slow, fast = 12.0, 8.0
     reported = {"a": [slow, slow, slow, fast, fast], "b": [fast, slow, fast, fast, fast]}
-    assert timing.Rounds({}, reported).ratio("a", "b") == 1.0
-    assert timing.Rounds({}, {"a": [8.0, 9.0, 13.0], "b": [10.0, 10.0, 10.0]}).ratio("a", "b") == 0.9
+    assert timing.Rounds({}, reported).compute_ratio("a", "b") == 1.0
+    assert timing.Rounds({}, {"a": [8.0, 9.0, 13.0], "b": [10.0, 10.0, 10.0]}).compute_ratio("a", "b") == 0.9
 
 
 class Replays:
@@ -222,7 +226,7 @@ class Replays:
         torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda enable_timing: event))
         graphs = {name: SimpleNamespace(replay=partial(self.order.append, name)) for name in ms}
         monkeypatch.setattr(timing, "open_device", lambda name: (torch, name))
-        monkeypatch.setattr(timing, "_captured", lambda functions: graphs)
+        monkeypatch.setattr(timing, "_capture", lambda functions: graphs)
 
 
 @pytest.mark.parametrize(("ms", "repeats"), [(0.5, 25), (4.0, 9), (100.0, 5)])
@@ -231,7 +235,7 @@ def test_rounds_come_until_those_reported_last_long_enough(
 ) -> None:
     """Of three variants of 4 ms, 9 rounds last 108 ms."""
     Replays({"a": ms, "b": ms, "c": ms}, monkeypatch)
-    rounds = timing.rounds_us({}, 5, calls=2)
+    rounds = timing.time_rounds({}, 5, calls=2)
     assert {len(samples) for half in (rounds.picking, rounds.reported) for samples in half.values()} == {repeats}
     assert rounds.times["a"].median_us == ms * 1e3 / 2
 
@@ -240,7 +244,7 @@ def test_each_round_has_every_variant_in_an_order_that_is_drawn(monkeypatch: pyt
     orders = []
     for _ in range(2):
         replays = Replays(dict.fromkeys("abc", 1.0), monkeypatch)
-        timing.median_us({}, 20)
+        timing.time_medians({}, 20)
         orders.append(["".join(replays.order[n : n + 3]) for n in range(0, 60, 3)])
     assert orders[0] == orders[1]
     assert {"".join(sorted(order)) for order in orders[0]} == {"abc"}
@@ -251,8 +255,8 @@ def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:
     records.write_cpu_record(tmp_path / "r.json", "command", "protocol", ("trace",), {"rows": []}, ("numpy",))
     record = json.loads((tmp_path / "r.json").read_text())
     assert list(record) == ["cpu", "versions", "sources", "date", "command", "protocol", "rows"]
-    assert record["sources"] == source_hashes(["trace"])
-    assert record["cpu"] == records.cpu_name() != ""
+    assert record["sources"] == hash_sources(["trace"])
+    assert record["cpu"] == records.read_cpu_name() != ""
     assert list(record["versions"]) == ["python", "numpy"]
 
 
@@ -360,9 +364,9 @@ def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest
             given = {name: tensors[name].numpy() for name in self.run_of.plan.graph.inputs}
             tensors["y"].copy_(torch.from_numpy(self.run_of.run(given)["y"]))
 
-    monkeypatch.setattr(moe, "here", lambda: il.H200)
-    monkeypatch.setattr(moe, "plan_graph", lambda graph, *_: il.build(graph, il.Choices(2)))
-    monkeypatch.setattr(moe, "OneLaunchExecutor", Each)
+    monkeypatch.setattr(moe, "current_device", lambda: il.H200)
+    monkeypatch.setattr(moe, "autoplan", lambda graph, *_: il.build(graph, il.Choices(2)))
+    monkeypatch.setattr(moe, "MegakernelExecutor", Each)
     work = moe.MoE(64, 128, 5, 2, 40, dtype=il.fp32)
     tensors = {name: torch.from_numpy(value) for name, value in work.inputs(0).items()}
     tensors["logits"][:, 4] = -9.0

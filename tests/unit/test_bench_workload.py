@@ -25,25 +25,25 @@ from interlace.bench import problem as problems
 from interlace.bench import record as records
 from interlace.bench import workload as measuring
 from interlace.bench.clocks import Clocks
-from interlace.bench.problem import Problem
+from interlace.bench.problem import BenchProblem
 from interlace.bench.timing import Rounds
-from interlace.bench.workload import CANDIDATES, variants
+from interlace.bench.workload import CANDIDATES, list_variants
 from interlace.cli import bench as cli_bench
 from interlace.cli import bench_cases
-from interlace.cli.machine import Machine
+from interlace.cli.machine import HostMachine
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import fp32
 from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultError
-from interlace.deploy import Deployment, overlaps
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.deploy import Deployment, can_overlap
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
-from interlace.orders.saved import SavedOrder, written
+from interlace.orders.saved import SavedOrder, write_order
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
-from interlace.planner.settings import choices
+from interlace.planner.settings import derive_choices
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
-from interlace.workloads import FFN, WORKLOADS, MoE, RaggedAttention, TwoCopies, Workload
+from interlace.workloads import WORKLOADS, FeedForward, MoE, RaggedAttention, TwoCopies, Workload
 
 from .commands import fail, succeed
 from .gpus import A100, FakeProblem
@@ -105,15 +105,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(workloads, "WORKLOADS", (*WORKLOADS, Ladder))
-    monkeypatch.setattr(measuring, "Problem", FakeProblem)
+    monkeypatch.setattr(measuring, "BenchProblem", FakeProblem)
     monkeypatch.setattr(measuring, "open_device", lambda name: (torch, name))
-    monkeypatch.setattr(measuring, "stream", lambda buffers, runs, device: None)
-    monkeypatch.setattr(measuring, "rounds_us", found.rounds_us)
+    monkeypatch.setattr(measuring, "make_stream", lambda buffers, runs, device: None)
+    monkeypatch.setattr(measuring, "time_rounds", found.rounds_us)
     monkeypatch.setattr(measuring, "compile_launches", lambda makers, pool: iter(()))
-    monkeypatch.setattr(Deployment, "make", lambda self, setting, **how: found.make(self, setting, **how))
-    monkeypatch.setattr(cli_bench, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting, **how: found.make(self, setting, **how))
+    monkeypatch.setattr(cli_bench, "find_machine", lambda device: HostMachine(True, H200))
     monkeypatch.setattr(gpus, "open_device", lambda name: (host_with(2), name))
-    monkeypatch.setattr(records, "_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "1"}})
+    monkeypatch.setattr(records, "_describe_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "1"}})
     return found
 
 
@@ -141,9 +141,9 @@ def test_bench_takes_a_workload_of_ones_own() -> None:
     assert [(row["preset"], row["size"]) for row in record["rows"]] == [("high", 16), ("high", 32)]
     row = record["rows"][0]
     assert row["workload"] == {"name": "ladder", "width": 2048, "rows": 16, "residual": False, "dtype": "bf16"}
-    graph = Ladder(2048).graph(H200)
+    graph = Ladder(2048).build_graph(H200)
     assert {*row["executors"], *row["left_out"]} == {e.name for e in CANDIDATES}
-    assert set(row["executors"]) == {e.name for e in CANDIDATES if e.obstacle(graph, H200) is None}
+    assert set(row["executors"]) == {e.name for e in CANDIDATES if e.fallback_reason(graph, H200) is None}
     assert (row["layer"], row["stream"], row["target"], row["floor_us"]) == (None, None, None, 30.0)
     assert "ladder on NVIDIA H200, medians" in " ".join(shown.split())
 
@@ -157,7 +157,7 @@ def test_the_fastest_is_picked_by_some_rounds_and_reported_from_others() -> None
     first = row["executors"][row["executor"]]
     assert row["ratio"] == row["libraries"]["compile"]["median_us"] / first["median_us"]
     for executor in CANDIDATES:
-        if executor.name in row["executors"] and Ordering.LAUNCH not in executor.keeps:
+        if executor.name in row["executors"] and Ordering.LAUNCH not in executor.enforced_orderings:
             assert row["executors"][executor.name]["policy"] == "RowSync()"
     assert set(row["layer"]["executors"]) == set(row["executors"])
     assert Setting.from_data(first["setting"])
@@ -168,8 +168,8 @@ def test_each_executor_is_in_a_model_with_its_fastest_setting_alone(gpu: Gpu) ->
     alone, layer = gpu.rounds
     libraries = [a + b for a in ("eager", "compile", "max-autotune") for b in ("", ", transposed weights")]
     assert alone[:6] == libraries
-    graph = FFN.of({"m": 16}, True, "relu").graph(H200)
-    assert len(alone) - 6 == 2 * len(list(OneLaunchExecutor.likely(graph, H200)))
+    graph = FeedForward.of({"m": 16}, True, "relu").build_graph(H200)
+    assert len(alone) - 6 == 2 * len(list(MegakernelExecutor.iter_likely(graph, H200)))
     assert layer == [*libraries, "one_launch", "one_launch, compiled around", "one_launch, whole layer"]
 
 
@@ -199,7 +199,7 @@ def test_clock_and_power_stand_beside_rows_that_arithmetic_limits(gpu: Gpu, monk
 
 
 def test_what_pytorch_says_in_other_ways_is_a_library_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeProblem, "others", {"padded": "padded"})
+    monkeypatch.setattr(FakeProblem, "alternatives", {"padded": "padded"})
     succeed("bench", "two-copies", "--m", 256, "--executor", "pdl", "--out", "r.json")
     ways = [mode + way for mode in ("eager", "compile", "max-autotune") for way in ("", ", padded")]
     assert gpu.rounds[0][:12] == [way + stored for way in ways for stored in ("", ", transposed weights")]
@@ -209,7 +209,7 @@ def test_what_pytorch_says_in_other_ways_is_a_library_too(gpu: Gpu, monkeypatch:
 def test_by_default_the_rows_of_the_record_are_measured_and_means_are_told() -> None:
     shown = succeed("bench", "ffn", "--executor", "pdl", "--no-compile", "--out", "r.json")
     measured = [(row["preset"], row["size"]) for row in rows_of("r.json")]
-    assert measured == [(name, m) for name, kept in FFN.record.items() for m in kept.sizes]
+    assert measured == [(name, m) for name, kept in FeedForward.record.items() for m in kept.sizes]
     means = json.loads(Path("r.json").read_text())["means"]
     assert [(mean["preset"], mean["target"]) for mean in means] == [("relu", 1.04), ("gelu", 1.03)]
     assert "gelu, m 256 to 2048: geometric mean" in shown
@@ -232,7 +232,7 @@ def test_update_measures_only_what_the_record_lacks(gpu: Gpu, monkeypatch: pytes
     # Rows of other variants or of other sources are no rows of this record.
     succeed("bench", *options, "--update", "--m", 1, "--no-compile")
     assert [row["size"] for row in rows_of("r.json")] == [1]
-    monkeypatch.setattr(records, "_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "2"}})
+    monkeypatch.setattr(records, "_describe_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "2"}})
     succeed("bench", *options, "--update", "--m", 16, "--no-compile")
     assert [row["size"] for row in rows_of("r.json")] == [16]
 
@@ -290,7 +290,7 @@ def test_a_row_that_fails_costs_no_other_and_is_told(monkeypatch: pytest.MonkeyP
 def test_the_first_rows_are_of_each_preset_and_of_sizes_far_apart(gpu: Gpu) -> None:
     del gpu
     cases: list[Any] = [(name, m) for name, count in (("a", 8), ("b", 3)) for m in range(count)]
-    order = bench_cases.spread(cases)
+    order = bench_cases.interleave_cases(cases)
     assert sorted(order) == sorted(cases)
     assert order[:5] == [("a", 0), ("b", 0), ("a", 4), ("a", 2), ("b", 2)]
     assert [m for name, m in order if name == "a"] == [0, 4, 2, 6, 1, 5, 3, 7]
@@ -299,16 +299,16 @@ def test_the_first_rows_are_of_each_preset_and_of_sizes_far_apart(gpu: Gpu) -> N
 @pytest.mark.usefixtures("gpu")
 def test_jobs_go_to_several_gpus_one_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,8")
-    results = dict(gpus.on_gpus(seen, range(5), 2))
+    results = dict(gpus.run_on_gpus(seen, range(5), 2))
     assert {job: square for job, (square, _) in results.items()} == {0: 0, 1: 1, 2: 4, 3: 9, 4: 16}
     assert {device for _, device in results.values()} <= {"5", "7"}
-    assert list(gpus.on_gpus(seen, [3])) == [(3, (9, "5,7,8"))]
+    assert list(gpus.run_on_gpus(seen, [3])) == [(3, (9, "5,7,8"))]
     with pytest.raises(ArgumentError, match="3 GPUs are asked for and 2 are here"):
-        next(gpus.on_gpus(seen, [0], 3))
+        next(gpus.run_on_gpus(seen, [0], 3))
 
 
 def compiling() -> None:
-    assert cli_bench._compilers(1).submit(abs, -1).result() == 1
+    assert cli_bench._get_compilers(1).submit(abs, -1).result() == 1
 
 
 def test_a_process_that_measures_ends_though_others_compile_for_it() -> None:
@@ -322,7 +322,7 @@ def test_a_process_that_measures_ends_though_others_compile_for_it() -> None:
 
 def in_turns(job: int) -> tuple[str | None, float, float]:
     """The GPU of a job, and when its turn began and ended."""
-    with turns.alone(), turns.alone():
+    with turns.hold_gpu(), turns.hold_gpu():
         begin = time.monotonic()
         time.sleep(0.02)
         return os.environ.get("CUDA_VISIBLE_DEVICES"), begin, time.monotonic()
@@ -331,17 +331,17 @@ def in_turns(job: int) -> tuple[str | None, float, float]:
 @pytest.mark.usefixtures("gpu")
 def test_processes_that_share_a_gpu_take_turns_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    taken = sorted(turn for _, turn in gpus.on_gpus(in_turns, range(12), gpus=1, share=2))
+    taken = sorted(turn for _, turn in gpus.run_on_gpus(in_turns, range(12), gpus=1, share=2))
     assert {gpu for gpu, _, _ in taken} == {"5"}
     assert all(end <= begin for (_, _, end), (_, begin, _) in pairwise(taken))
 
 
 def test_who_began_first_is_next() -> None:
     """Three jobs wait while a fourth has its turn; they began in the order of their numbers."""
-    shared = turns.Turns(get_context("spawn"), 4)
-    seats = [turns.Seat(shared, place) for place in range(4)]
+    shared = turns.GpuLock(get_context("spawn"), 4)
+    seats = [turns.GpuLockHandle(shared, place) for place in range(4)]
     for place in (3, 1, 2, 0):
-        seats[place].begin()
+        seats[place].begin_job()
     taken: list[int] = []
 
     def take(place: int) -> None:
@@ -362,7 +362,7 @@ def test_who_began_first_is_next() -> None:
 
 def test_as_many_share_a_gpu_as_there_are_cpus_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus.os, "cpu_count", lambda: 32)
-    assert [gpus.shares(count, 4) for count in (1, 2, 8, 16)] == [8, 4, 1, 1]
+    assert [gpus.count_processes(count, 4) for count in (1, 2, 8, 16)] == [8, 4, 1, 1]
 
 
 @pytest.mark.parametrize("hooked", [True, False])
@@ -382,16 +382,16 @@ def test_what_torch_times_to_choose_is_timed_in_a_turn(hooked: bool, monkeypatch
     if hooked:
         timing.set_gpu_benchmark_lock_context = held.append
     monkeypatch.setitem(sys.modules, "torch._inductor.runtime", SimpleNamespace(benchmarking=timing))
-    monkeypatch.setattr(turns, "_seat", None)
-    turns._hook.cache_clear()
-    turns.autotune_alone()
+    monkeypatch.setattr(turns, "_handle", None)
+    turns._install_hook.cache_clear()
+    turns.lock_autotuning()
     assert held == []
-    monkeypatch.setattr(turns, "_seat", Lock())
-    turns.autotune_alone()
-    turns.autotune_alone()
+    monkeypatch.setattr(turns, "_handle", Lock())
+    turns.lock_autotuning()
+    turns.lock_autotuning()
     timer.benchmark_gpu("a kernel")
-    turns._hook.cache_clear()
-    assert held == ([turns.alone, "a kernel"] if hooked else ["taken", "a kernel", "given back"])
+    turns._install_hook.cache_clear()
+    assert held == ([turns.hold_gpu, "a kernel"] if hooked else ["taken", "a kernel", "given back"])
 
 
 def test_torch_has_what_its_timing_is_held_by() -> None:
@@ -406,37 +406,37 @@ def test_torch_has_what_its_timing_is_held_by() -> None:
 @pytest.mark.parametrize("kind", [*WORKLOADS, Ladder], ids=lambda kind: kind.name)
 def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
     few = {field.name: 2 for field in fields(kind) if field.name == "layers"}
-    found, left_out = variants(kind.of({kind.size: 16, **few}, True), H200)
+    found, left_out = list_variants(kind.of({kind.size: 16, **few}, True), H200)
     assert {v.deployment.executor.name for v in found} | set(left_out) == {e.name for e in CANDIDATES}
     assert len({v.label for v in found}) == len(found)
     for executor in dict.fromkeys(v.deployment.executor for v in found):
         mine = [v for v in found if v.deployment.executor is executor]
-        assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
-        plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
-        chosen = choices(plan.graph, mine[-1].setting, H200.sms)
-        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph, H200, chosen)
+        assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default_setting
+        plan = mine[-1].deployment.build_plan(mine[-1].setting, mine[-1].policy)
+        chosen = derive_choices(plan.graph, mine[-1].setting, H200.sms)
+        assert executor.prove(verify(plan)).plan.dispatch is executor.select_dispatch(plan.graph, H200, chosen)
 
 
 def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:
     """A file has one grid, so tilings of others are left out, and with them executors that have no other."""
     workload = workloads.OneMatmul(512, 512, 512)
     order = SavedOrder(4, 4, (*range(8), *range(15, 7, -1)))
-    found, left_out = variants(workload, H200, order=order)
+    found, left_out = list_variants(workload, H200, order=order)
     assert found
     for variant in found:
-        plan = variant.deployment.plan(variant.setting, variant.policy, variant.order)
+        plan = variant.deployment.build_plan(variant.setting, variant.policy, variant.order)
         assert (plan.graph.ops[0].grid, plan.items.tile[-1]) == ((4, 4), 8)
         assert variant.setting.op("matmul").group == 0  # it is the order given that runs
     assert len({variant.label for variant in found}) == len(found)
     for name in {e.name for e in CANDIDATES} - {v.deployment.executor.name for v in found}:
         assert left_out[name]
-    none, left_out = variants(workload, H200, order=SavedOrder(3, 4, tuple(range(12))))
+    none, left_out = list_variants(workload, H200, order=SavedOrder(3, 4, tuple(range(12))))
     assert not none
     assert any("this order is of 3 x 4 tiles, and an op has" in reason for reason in left_out.values())
 
 
 def test_bench_takes_an_order_by_name_or_from_a_file(gpu: Gpu) -> None:
-    Path("mine.json").write_text(written(SavedOrder(4, 4, tuple(reversed(range(16))))))
+    Path("mine.json").write_text(write_order(SavedOrder(4, 4, tuple(reversed(range(16))))))
     sizes = ("--m", 512, "--n", 512, "--k", 512)
     line = ("bench", "one-matmul", *sizes, "--order", "explicit:mine.json", "--out", "r.json")
     succeed(*line)
@@ -447,10 +447,10 @@ def test_bench_takes_an_order_by_name_or_from_a_file(gpu: Gpu) -> None:
     gpu.orders.clear()
     succeed(*line, "--update")
     assert not gpu.orders  # the row is kept
-    Path("mine.json").write_text(written(SavedOrder(4, 4, tuple(range(16)))))
+    Path("mine.json").write_text(write_order(SavedOrder(4, 4, tuple(range(16)))))
     succeed(*line, "--update")
     assert gpu.orders == {SavedOrder(4, 4, tuple(range(16)))}
-    Path("mine.json").write_text(written(SavedOrder(3, 4, tuple(range(12)))))
+    Path("mine.json").write_text(write_order(SavedOrder(3, 4, tuple(range(12)))))
     assert "this order is of 3 x 4 tiles" in fail(1, *line)
 
 
@@ -462,12 +462,12 @@ class Dense:
 
     name = "dense"
 
-    def __init__(self, problem: Problem, factor: float = 1.0) -> None:
+    def __init__(self, problem: BenchProblem, factor: float = 1.0) -> None:
         self._problem, self._factor = problem, factor
         self.plan = SimpleNamespace(graph=SimpleNamespace(intermediates=()))
 
     def run(self, tensors: Mapping[str, Any]) -> None:
-        for name, value in self._problem.pytorch(tensors).items():
+        for name, value in self._problem.run_pytorch(tensors).items():
             tensors[name].copy_(value * self._factor)
 
     def synchronize(self) -> None:
@@ -478,31 +478,33 @@ class Dense:
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workload], Problem]:
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workload], BenchProblem]:
     """A problem in the CPU's memory, for a GPU whose L2 holds 16 KiB."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(problems, "open_device", lambda name: (torch, torch.device("cpu")))
     small: DeviceSpec = replace(H200, l2_bytes=16 << 10)
-    return lambda workload: Problem(workload, small)
+    return lambda workload: BenchProblem(workload, small)
 
 
-def test_what_a_workload_does_not_give_is_drawn_where_it_is_measured(on_cpu: Callable[[Workload], Problem]) -> None:
+def test_what_a_workload_does_not_give_is_drawn_where_it_is_measured(
+    on_cpu: Callable[[Workload], BenchProblem],
+) -> None:
     torch = pytest.importorskip("torch")
     work = MoE.of({"tokens": 16}, False)
     problem = on_cpu(work)
-    assert set(work.given(0)) == {"logits"}
-    np.testing.assert_array_equal(problem.rest["logits"].numpy(), work.logits(0))
+    assert set(work.make_host_inputs(0)) == {"logits"}
+    np.testing.assert_array_equal(problem.rest["logits"].numpy(), work.make_logits(0))
     for name, fan_in in (("gate", work.hidden), ("down", work.ffn)):
         assert float(problem.weights[0][name].float().std()) == pytest.approx(fan_in**-0.5, rel=0.05)
     assert float(problem.rest["x"].float().std()) == pytest.approx(1.0, rel=0.1)
     again = on_cpu(work)
     assert all(torch.equal(again.weights[1][name], value) for name, value in problem.weights[1].items())
     ragged = RaggedAttention.of({}, False)
-    assert set(ragged.given(0)) == {"position", "rope", "shares", "first", "rows"}
+    assert set(ragged.make_host_inputs(0)) == {"position", "rope", "shares", "first", "rows"}
     assert float(on_cpu(ragged).weights[0]["v_cache"].float().std()) == pytest.approx(1.0, rel=0.05)
 
 
-def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Workload], Problem]) -> None:
+def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Workload], BenchProblem]) -> None:
     problem = on_cpu(Ladder(32, rows=8, dtype=fp32))
     assert problem.weight_bytes == 3 * 32 * 32 * 4
     assert len(problem.weights) == 2 + 2 * (16 << 10) // problem.weight_bytes == 4
@@ -513,32 +515,36 @@ def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Wor
     assert (second[1:] == first[:-1]).all()
     buffer = problem.buffers[1]
     assert second.data_ptr() - buffer.data_ptr() == 32 * 32 * 4
-    (turned, *_) = problem.transposed()
+    (turned, *_) = problem.transpose_weights()
     assert turned["w0"].stride() == (1, 32)
     assert (turned["w0"] == problem.weights[0]["w0"]).all()
 
 
 def test_what_a_run_does_not_read_of_its_weights_is_no_part_of_the_floor(
-    on_cpu: Callable[[Workload], Problem],
+    on_cpu: Callable[[Workload], BenchProblem],
 ) -> None:
     work = RaggedAttention.of({}, gpu=False)
     problem = on_cpu(work)
-    share = sum(work.cached) / (work.batch * work.capacity)
+    share = sum(work.cached_lengths) / (work.batch * work.capacity)
     assert 0.1 < share < 0.9
-    assert [len(read) for read in problem.read] == [int(len(each) * share) for each in problem.buffers]
+    assert [len(read) for read in problem.read_buffers] == [int(len(each) * share) for each in problem.buffers]
     assert problem.bytes_us == pytest.approx(problem.weight_bytes * share / H200.dram_bytes_per_s * 1e6)
 
 
-def test_every_run_takes_the_next_set(on_cpu: Callable[[Workload], Problem]) -> None:
+def test_every_run_takes_the_next_set(on_cpu: Callable[[Workload], BenchProblem]) -> None:
     problem = on_cpu(Ladder(32, rows=8, dtype=fp32))
     seen: list[int] = []
-    problem.every(lambda tensors: seen.append(tensors["w0"].data_ptr()))()
+    problem.make_rotation(lambda tensors: seen.append(tensors["w0"].data_ptr()))()
     assert len(seen) == problem.runs
     assert seen[:5] == [each["w0"].data_ptr() for each in (*problem.weights, problem.weights[0])]
 
 
-@pytest.mark.parametrize("workload", [FFN(32, 64, 8), Ladder(32, rows=8), TwoCopies(64, 64)], ids=lambda w: w.name)
-def test_results_are_judged_by_pytorchs_own_error(on_cpu: Callable[[Workload], Problem], workload: Workload) -> None:
+@pytest.mark.parametrize(
+    "workload", [FeedForward(32, 64, 8), Ladder(32, rows=8), TwoCopies(64, 64)], ids=lambda w: w.name
+)
+def test_results_are_judged_by_pytorchs_own_error(
+    on_cpu: Callable[[Workload], BenchProblem], workload: Workload
+) -> None:
     problem = on_cpu(workload)
     right: Any = Dense(problem)
     assert problem.check(right) == problem.pytorch_error <= 0.01
@@ -550,23 +556,23 @@ def test_results_are_judged_by_pytorchs_own_error(on_cpu: Callable[[Workload], P
         problem.check(lost)
 
 
-def test_layers_run_one_behind_the_other(on_cpu: Callable[[Workload], Problem]) -> None:
-    problem = on_cpu(FFN(32, 64, 8))
+def test_layers_run_one_behind_the_other(on_cpu: Callable[[Workload], BenchProblem]) -> None:
+    problem = on_cpu(FeedForward(32, 64, 8))
     right: Any = Dense(problem)
-    problem.check_layers(problem.layer(problem.run(right)), right)
+    problem.check_layers(problem.make_layer(problem.make_run(right)), right)
     wrong: Any = Dense(problem, 1.2)
     with pytest.raises(ResultError):
-        problem.check_layers(problem.layer(problem.run(wrong)), wrong)
-    ours = problem.every_layer(problem.layer(problem.run(right)))()
-    assert (ours == problem.every_layer(problem.layer(problem.pytorch))()).all()
+        problem.check_layers(problem.make_layer(problem.make_run(wrong)), wrong)
+    ours = problem.make_layer_rotation(problem.make_layer(problem.make_run(right)))()
+    assert (ours == problem.make_layer_rotation(problem.make_layer(problem.run_pytorch))()).all()
     assert on_cpu(Ladder(32, rows=8)).pytorch_layers_error is None
 
 
 def test_what_stands_around_an_executor_is_compiled_beside_it(
-    on_cpu: Callable[[Workload], Problem], monkeypatch: pytest.MonkeyPatch
+    on_cpu: Callable[[Workload], BenchProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
-    problem = on_cpu(FFN(32, 64, 8))
+    problem = on_cpu(FeedForward(32, 64, 8))
     parts: list[set[str]] = []
 
     def backend(module: Any, inputs: Any) -> Any:
@@ -577,63 +583,65 @@ def test_what_stands_around_an_executor_is_compiled_beside_it(
     through = SimpleNamespace(compiler=compiler, compile=partial(torch.compile, backend=backend))
     monkeypatch.setattr(measuring, "open_device", lambda name: (through, name))
     made: Any = Dense(problem)
-    plain, around = measuring._layers(problem, "dense", made, True).values()
+    plain, around = measuring._build_layers(problem, "dense", made, True).values()
     assert (around() == plain()).all()
     assert parts == [{"rms_norm"}, {"add"}]
-    assert len(measuring._layers(problem, "dense", made, False)) == 1
+    assert len(measuring._build_layers(problem, "dense", made, False)) == 1
 
 
-def test_a_whole_layer_is_as_pytorchs(on_cpu: Callable[[Workload], Problem], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_layer_is_as_pytorchs(
+    on_cpu: Callable[[Workload], BenchProblem], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(measuring, "open_device", lambda name: (torch, name))
-    problem = on_cpu(FFN(32, 64, 8, gated=True, activation=Activation.SILU))
-    layered = problem.workload.layered
+    problem = on_cpu(FeedForward(32, 64, 8, gated=True, activation=Activation.SILU))
+    layered = problem.workload.layer_workload
     assert layered == replace(problem.workload, norm=1e-5)
-    assert layered.layered is None
-    graph = layered.graph(H200)
+    assert layered.layer_workload is None
+    graph = layered.build_graph(H200)
 
     class Layered(Dense):
         def run(self, tensors: Any) -> None:
             assert {*graph.inputs, *graph.outputs} <= {*tensors}
             assert tensors["x"].data_ptr() != tensors["out"].data_ptr()
-            tensors["out"].copy_(layered.dense(torch, tensors)["out"])
+            tensors["out"].copy_(layered.run_dense(torch, tensors)["out"])
 
     alone: Any = Dense(problem)
     made: Any = Layered(problem)
     made.plan = SimpleNamespace(graph=graph)
-    ways = measuring._layers(problem, "dense", alone, False, made)
+    ways = measuring._build_layers(problem, "dense", alone, False, made)
     assert [*ways] == ["dense", "dense, whole layer"]
     one, whole = (way() for way in ways.values())
     assert (one == whole).all()
 
 
-def test_what_pytorch_compiles_is_traced_whole(on_cpu: Callable[[Workload], Problem]) -> None:
+def test_what_pytorch_compiles_is_traced_whole(on_cpu: Callable[[Workload], BenchProblem]) -> None:
     torch = pytest.importorskip("torch")
-    problem = on_cpu(FFN(32, 64, 8))
+    problem = on_cpu(FeedForward(32, 64, 8))
     options = {"backend": "eager", "fullgraph": True, "dynamic": False}
-    alone, layer = (torch.compile(f, **options) for f in (problem.pytorch, problem.layer(problem.pytorch)))
+    alone, layer = (torch.compile(f, **options) for f in (problem.run_pytorch, problem.make_layer(problem.run_pytorch)))
     seen: list[Any] = []
-    for weights in (problem.weights, problem.transposed()):
-        problem.every(lambda tensors: seen.append(alone(tensors)["out"]), weights)()
-        eager = problem.every_layer(problem.layer(problem.pytorch), weights)()
-        assert (problem.every_layer(layer, weights)() == eager).all()
-    assert (seen[0] == problem.pytorch({**problem.rest, **problem.weights[0]})["out"]).all()
+    for weights in (problem.weights, problem.transpose_weights()):
+        problem.make_rotation(lambda tensors: seen.append(alone(tensors)["out"]), weights)()
+        eager = problem.make_layer_rotation(problem.make_layer(problem.run_pytorch), weights)()
+        assert (problem.make_layer_rotation(layer, weights)() == eager).all()
+    assert (seen[0] == problem.run_pytorch({**problem.rest, **problem.weights[0]})["out"]).all()
 
 
 def test_what_the_system_raises_is_one_line() -> None:
     pytest.importorskip("triton")
     lost = pytest.raises(DeviceError, match=r"^ladder of rows 32 cannot be run on NVIDIA H200: RuntimeError: CUDA")
-    with lost, problems.running(Ladder(64), H200):
+    with lost, problems.translate_errors(Ladder(64), H200):
         raise RuntimeError("CUDA out of memory\nmore")
-    with pytest.raises(PlanError, match="as it is"), problems.running(Ladder(64), H200):
+    with pytest.raises(PlanError, match="as it is"), problems.translate_errors(Ladder(64), H200):
         raise PlanError("as it is")
 
 
 def test_runs_overlap_as_executors_and_gpus_can() -> None:
-    graph = FFN(4096, 14336, 16).graph(H200)
+    graph = FeedForward(4096, 14336, 16).build_graph(H200)
     for executor in CANDIDATES:
         launch = Deployment(graph, H200, executor)
-        plan = launch.plan(launch.default)
-        assert plan.dispatch is executor.dispatch(plan.graph, H200)
-        assert overlaps(executor, plan, H200) is (plan.dispatch in executor.overlapping)
-        assert not overlaps(executor, plan, A100)
+        plan = launch.build_plan(launch.default_setting)
+        assert plan.dispatch is executor.select_dispatch(plan.graph, H200)
+        assert can_overlap(executor, plan, H200) is (plan.dispatch in executor.overlapping_dispatches)
+        assert not can_overlap(executor, plan, A100)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from interlace.graph import ragged
 from interlace.graph.access import ALL, Access, Affine, Span, axes
-from interlace.graph.boxes import BoxIndex, merged
-from interlace.graph.inverse import LAYOUTS, Inverse
+from interlace.graph.boxes import BoxIndex, merge_boxes
+from interlace.graph.inverse import LAYOUTS, InverseAccess
 from interlace.graph.op import Op
 
 from ..draws import EXAMPLES
@@ -44,10 +44,10 @@ def cells(lo: np.ndarray, hi: np.ndarray) -> set[tuple[int, ...]]:
 def test_index_finds_exactly_the_boxes_that_share_an_element(batch: int, lists: tuple[Boxes, Boxes]) -> None:
     (lo, hi), (query_lo, query_hi) = lists
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged, "BATCH", batch)
+        patch.setattr(ragged, "BATCH_ENTRIES", batch)
         found = [
             groups[q].tolist()
-            for start, groups in BoxIndex(lo, hi).batches(query_lo, query_hi)
+            for start, groups in BoxIndex(lo, hi).iter_intersections(query_lo, query_hi)
             for q in range(len(groups))
         ]
     assert found == [
@@ -61,8 +61,8 @@ def test_index_looks_at_few_boxes_for_each_box_of_a_grid(rank: int) -> None:
     def per_box(extent: int) -> float:
         lo = np.stack(np.unravel_index(np.arange(extent**rank), (extent,) * rank), axis=1)
         index = BoxIndex(lo, lo + 1)
-        assert all((groups.sizes == 1).all() for _, groups in index.batches(lo, lo + 1))
-        return index.looked_at / len(lo)
+        assert all((groups.sizes == 1).all() for _, groups in index.iter_intersections(lo, lo + 1))
+        return index.examined_boxes / len(lo)
 
     small, large = {1: (256, 1024), 2: (16, 32), 3: (6, 10)}[rank]
     assert per_box(large) <= per_box(small) + 8  # two levels more of a tree, not four times as many boxes
@@ -75,7 +75,7 @@ def test_index_looks_at_few_boxes_for_each_box_of_a_grid(rank: int) -> None:
 @given(st.integers(1, 3).flatmap(box_lists))
 def test_merged_boxes_hold_the_same_elements(boxes: Boxes) -> None:
     lo, hi = boxes
-    merged_lo, merged_hi = merged(lo, hi)
+    merged_lo, merged_hi = merge_boxes(lo, hi)
     assert set().union(*map(cells, merged_lo, merged_hi)) == set().union(*map(cells, lo, hi))
     assert len(merged_lo) <= len(lo)
     assert (merged_lo < merged_hi).all()
@@ -83,9 +83,9 @@ def test_merged_boxes_hold_the_same_elements(boxes: Boxes) -> None:
 
 def test_disjoint_boxes_stay_disjoint_and_a_grid_becomes_one_box() -> None:
     lo = np.stack(np.unravel_index(np.arange(60), (3, 4, 5)), axis=1) * column(2, 3, 1)
-    one_lo, one_hi = merged(lo, lo + column(2, 3, 1))
+    one_lo, one_hi = merge_boxes(lo, lo + column(2, 3, 1))
     assert (one_lo.tolist(), one_hi.tolist()) == ([[0, 0, 0]], [[6, 12, 5]])
-    holes_lo, holes_hi = merged(lo, lo + column(2, 2, 1))  # a gap in the second dimension
+    holes_lo, holes_hi = merge_boxes(lo, lo + column(2, 2, 1))  # a gap in the second dimension
     assert (holes_lo.tolist(), holes_hi.tolist()) == (
         [[0, 3 * n, 0] for n in range(4)],
         [[6, 3 * n + 2, 5] for n in range(4)],
@@ -126,20 +126,20 @@ def test_tiles_that_touch_a_box_are_found_from_the_maps(batch: int, data: st.Dat
     touched = []
     for op, first, access in accesses:
         zero = np.zeros(op.tiles, np.int64)
-        lo, hi = access.bounds(shape, op.coords(), zero, zero + 1)
+        lo, hi = access.compute_bounds(shape, op.compute_coords(), zero, zero + 1)
         touched.append([(first + t, cells(lo[t], hi[t])) for t in range(op.tiles)])
     queries = data.draw(box_lists(len(shape)))
     lo, hi = (np.minimum(side, shape) for side in queries)
     source = np.array(data.draw(st.lists(st.integers(0, len(accesses) - 1), min_size=len(lo), max_size=len(lo))))
     expected = [[tile for tile, own in touched[s] if own & cells(lo[q], hi[q])] for q, s in enumerate(source.tolist())]
-    inverse = Inverse(shape, accesses)
-    pair, begin, end = inverse.coordinates(source, lo, hi)
+    inverse = InverseAccess(shape, accesses)
+    pair, begin, end = inverse.find_coordinates(source, lo, hi)
     found: list[list[int]] = [[] for _ in source]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged, "BATCH", batch)
-        for a, b, runs in inverse.runs(source[pair], pair, len(source), begin, end):
+        patch.setattr(ragged, "BATCH_ENTRIES", batch)
+        for a, b, runs in inverse.iter_runs(source[pair], pair, len(source), begin, end):
             assert (runs.row < b - a).all()
-            single = runs.singles()
+            single = runs.split_into_singles()
             assert len(single) == runs.count.sum()
             for row, s, layout, place in zip(single.row, single.source, single.layout, single.first, strict=True):
                 op, first, _ = accesses[s]
@@ -156,12 +156,12 @@ def test_tiles_that_touch_a_box_are_found_from_the_maps(batch: int, data: st.Dat
 def test_answers_are_one_run_where_tiles_are_neighbours_in_some_layout() -> None:
     i, j = axes(2)
     access = Access("x", "x", (i.block(2), j.block(3)))
-    inverse = Inverse((12, 12), [(Op("op", "any", (6, 4), (), (access,)), 0, access)])
+    inverse = InverseAccess((12, 12), [(Op("op", "any", (6, 4), (), (access,)), 0, access)])
 
     def answer(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, int, int]]:
         lo, hi = (np.array([[rows[side], columns[side]]]) for side in (0, 1))
-        pair, begin, end = inverse.coordinates(column(0), lo, hi)
-        ((_, _, runs),) = inverse.runs(pair, pair, 1, begin, end)
+        pair, begin, end = inverse.find_coordinates(column(0), lo, hi)
+        ((_, _, runs),) = inverse.iter_runs(pair, pair, 1, begin, end)
         return list(zip(runs.layout.tolist(), runs.first.tolist(), runs.count.tolist(), strict=True))
 
     down = LAYOUTS.index((1, 0, 2))
@@ -176,9 +176,9 @@ def test_only_what_a_flattened_index_leaves_is_tried() -> None:
     """Tile (h, n) of 64 x 64 writes row 64 h + n of a flat tensor: one look at a value of h each."""
     h, n = axes(2)
     access = Access("x", "x", ((h * 64 + n).block(1),))
-    inverse = Inverse((4096,), [(Op("op", "any", (64, 64), (), (access,)), 0, access)])
+    inverse = InverseAccess((4096,), [(Op("op", "any", (64, 64), (), (access,)), 0, access)])
     lo = np.arange(4096)[:, None]
-    pair, begin, end = inverse.coordinates(np.zeros(4096, np.int64), lo, lo + 1)
+    pair, begin, end = inverse.find_coordinates(np.zeros(4096, np.int64), lo, lo + 1)
     assert (begin[:, 0] * 64 + begin[:, 1]).tolist() == pair.tolist() == list(range(4096))
     assert (end - begin == 1).all()
-    assert inverse.looked_at <= 3 * 4096
+    assert inverse.examined_boxes <= 3 * 4096

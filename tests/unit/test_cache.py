@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import CapacityError, StreamError
-from interlace.orders.cache import Hits, lru, lru_mask, opt
-from interlace.orders.distances import stack_distances
+from interlace.orders.cache import Hits, simulate_lru, simulate_lru_mask, simulate_opt
+from interlace.orders.distances import compute_stack_distances
 
 from ..draws import EXAMPLES
 
@@ -77,39 +77,39 @@ def slow_distances(units: np.ndarray, sizes: np.ndarray | None = None) -> list[i
 
 def test_worked_example_of_the_module() -> None:
     units = np.array([0, 1, 0, 2, 1, 0])
-    assert lru_mask(units, 2).tolist() == [False, False, True, False, False, False]
-    assert lru(units, 2) == Hits(accesses=6, hits=1, bytes=6, hit_bytes=1)
-    assert opt(units, 2) == Hits(accesses=6, hits=2, bytes=6, hit_bytes=2)
-    assert stack_distances(units).hits([1, 2, 3, 4]).tolist() == [0, 1, 3, 3]
+    assert simulate_lru_mask(units, 2).tolist() == [False, False, True, False, False, False]
+    assert simulate_lru(units, 2) == Hits(accesses=6, hits=1, bytes=6, hit_bytes=1)
+    assert simulate_opt(units, 2) == Hits(accesses=6, hits=2, bytes=6, hit_bytes=2)
+    assert compute_stack_distances(units).count_hits([1, 2, 3, 4]).tolist() == [0, 1, 3, 3]
 
 
 @EXAMPLES
 @given(streams, st.integers(1, 13))
 def test_lru_equals_an_ordered_dictionary(units: np.ndarray, capacity: int) -> None:
-    assert lru_mask(units, capacity).tolist() == slow_lru(units, capacity)
+    assert simulate_lru_mask(units, capacity).tolist() == slow_lru(units, capacity)
 
 
 @EXAMPLES
 @given(streams, unit_sizes, st.integers(9, 60))
 def test_lru_with_sizes_equals_an_ordered_dictionary(units: np.ndarray, sizes: np.ndarray, capacity: int) -> None:
     mask = slow_lru(units, capacity, sizes)
-    assert lru_mask(units, capacity, sizes).tolist() == mask
+    assert simulate_lru_mask(units, capacity, sizes).tolist() == mask
     touched = sizes[units]
     hit = touched[np.array(mask, bool)]
-    assert lru(units, capacity, sizes) == Hits(len(touched), len(hit), touched.sum(), hit.sum())
+    assert simulate_lru(units, capacity, sizes) == Hits(len(touched), len(hit), touched.sum(), hit.sum())
 
 
 @EXAMPLES
 @given(streams, st.integers(1, 13))
 def test_opt_equals_looking_ahead(units: np.ndarray, capacity: int) -> None:
-    assert opt(units, capacity).hits == slow_opt(units, capacity)
+    assert simulate_opt(units, capacity).hits == slow_opt(units, capacity)
 
 
 @settings(EXAMPLES, max_examples=60)
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(1, 4))
 def test_opt_equals_the_best_of_all_choices(units: list[int], capacity: int) -> None:
     best = most_hits(tuple(units), capacity)
-    assert opt(np.array(units, np.int64), capacity).hits == best
+    assert simulate_opt(np.array(units, np.int64), capacity).hits == best
     assert slow_opt(np.array(units, np.int64), capacity) == best
 
 
@@ -117,7 +117,7 @@ def test_opt_equals_the_best_of_all_choices(units: list[int], capacity: int) -> 
 @given(streams)
 def test_distances_equal_counting_distinct_units(units: np.ndarray) -> None:
     found = np.array(slow_distances(units))
-    hits = stack_distances(units).hits(np.arange(1, 15))
+    hits = compute_stack_distances(units).count_hits(np.arange(1, 15))
     assert hits.tolist() == [np.count_nonzero(found <= capacity) for capacity in range(1, 15)]
 
 
@@ -125,7 +125,7 @@ def test_distances_equal_counting_distinct_units(units: np.ndarray) -> None:
 @given(streams, unit_sizes)
 def test_distances_with_sizes_equal_adding_up_distinct_units(units: np.ndarray, sizes: np.ndarray) -> None:
     found = np.array(slow_distances(units, sizes))
-    hits = stack_distances(units, sizes).hits(np.arange(9, 120))
+    hits = compute_stack_distances(units, sizes).count_hits(np.arange(9, 120))
     assert hits.tolist() == [np.count_nonzero(found <= capacity) for capacity in range(9, 120)]
 
 
@@ -135,10 +135,10 @@ def test_distances_with_sizes_say_what_lru_does_at_every_capacity_that_holds_eac
     units: np.ndarray, sizes: np.ndarray
 ) -> None:
     capacities = np.arange(sizes.max(), sizes.sum() + 2)
-    found = stack_distances(units, sizes)
-    replayed = [lru(units, int(capacity), sizes) for capacity in capacities]
-    assert found.hits(capacities).tolist() == [run.hits for run in replayed]
-    assert found.hit_bytes(capacities).tolist() == [run.hit_bytes for run in replayed]
+    found = compute_stack_distances(units, sizes)
+    replayed = [simulate_lru(units, int(capacity), sizes) for capacity in capacities]
+    assert found.count_hits(capacities).tolist() == [run.hits for run in replayed]
+    assert found.count_hit_bytes(capacities).tolist() == [run.hit_bytes for run in replayed]
 
 
 @EXAMPLES
@@ -146,7 +146,7 @@ def test_distances_with_sizes_say_what_lru_does_at_every_capacity_that_holds_eac
 def test_what_hits_in_a_cache_hits_in_a_larger_one(
     units: np.ndarray, sizes: np.ndarray, capacity: int, more: int
 ) -> None:
-    assert not (lru_mask(units, capacity, sizes) & ~lru_mask(units, capacity + more, sizes)).any()
+    assert not (simulate_lru_mask(units, capacity, sizes) & ~simulate_lru_mask(units, capacity + more, sizes)).any()
 
 
 @pytest.mark.parametrize("capacity", [1, 40, 300, 700, 1000])
@@ -154,11 +154,15 @@ def test_engines_agree_on_streams_longer_than_two_levels_of_bitmap_words(capacit
     # 20 000 accesses: three levels in opt, and the tree of distances fills up several times.
     units = (np.random.default_rng(5).random(20_000) ** 2 * 1000).astype(np.int32)
     mask = slow_lru_of_equal_sizes(units, capacity)
-    assert (lru_mask(units, capacity) == mask).all()
-    assert stack_distances(units).hits(capacity) == np.count_nonzero(mask)
+    assert (simulate_lru_mask(units, capacity) == mask).all()
+    assert compute_stack_distances(units).count_hits(capacity) == np.count_nonzero(mask)
     sizes = np.full(1000, 7)
-    assert lru(units, 7 * capacity, sizes).hits == stack_distances(units, sizes).hits(7 * capacity) == sum(mask)
-    assert opt(units, capacity).hits == heap_opt(units, capacity)
+    assert (
+        simulate_lru(units, 7 * capacity, sizes).hits
+        == compute_stack_distances(units, sizes).count_hits(7 * capacity)
+        == sum(mask)
+    )
+    assert simulate_opt(units, capacity).hits == heap_opt(units, capacity)
 
 
 def slow_lru_of_equal_sizes(units: np.ndarray, capacity: int) -> np.ndarray:
@@ -194,30 +198,30 @@ def heap_opt(units: np.ndarray, capacity: int) -> int:
 
 def test_opt_never_loads_around_the_cache() -> None:
     # With one unit of room, unit 0 cannot stay while unit 1 is accessed.
-    assert opt(np.array([0, 1, 0, 1, 0]), 1).hits == 0
+    assert simulate_opt(np.array([0, 1, 0, 1, 0]), 1).hits == 0
 
 
 def test_a_load_evicts_until_it_fits_and_no_further() -> None:
     units, sizes = np.array([0, 1, 2, 3, 2, 1, 0]), np.array([3, 3, 3, 5])
     # Unit 3 needs 5 of 10 bytes: units 0 and 1 go, unit 2 stays.
-    assert lru_mask(units, 10, sizes).tolist() == [False, False, False, False, True, False, False]
+    assert simulate_lru_mask(units, 10, sizes).tolist() == [False, False, False, False, True, False, False]
 
 
 def test_loads_and_their_bytes_are_what_does_not_hit() -> None:
-    run = lru(np.array([0, 1, 1, 0]), 12, np.array([4, 8]))
+    run = simulate_lru(np.array([0, 1, 1, 0]), 12, np.array([4, 8]))
     assert (run.loads, run.load_bytes) == (2, 12)
 
 
 def test_an_empty_stream_has_no_hits() -> None:
     nothing = np.array([], np.int32)
-    assert lru(nothing, 1) == opt(nothing, 1) == Hits(0, 0, 0, 0)
-    assert stack_distances(nothing).hits([1, 2]).tolist() == [0, 0]
-    assert stack_distances(nothing, nothing).hits([1, 2]).tolist() == [0, 0]
+    assert simulate_lru(nothing, 1) == simulate_opt(nothing, 1) == Hits(0, 0, 0, 0)
+    assert compute_stack_distances(nothing).count_hits([1, 2]).tolist() == [0, 0]
+    assert compute_stack_distances(nothing, nothing).count_hits([1, 2]).tolist() == [0, 0]
 
 
 def test_hits_of_one_capacity_are_one_number() -> None:
-    assert stack_distances(np.array([0, 1, 0])).hits(2).shape == ()
-    assert stack_distances(np.array([0, 1, 0])).hits([[1, 2]]).tolist() == [[0, 1]]
+    assert compute_stack_distances(np.array([0, 1, 0])).count_hits(2).shape == ()
+    assert compute_stack_distances(np.array([0, 1, 0])).count_hits([[1, 2]]).tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -234,18 +238,18 @@ def test_hits_of_one_capacity_are_one_number() -> None:
 )
 def test_what_is_no_stream_is_refused(units: np.ndarray, sizes: np.ndarray | None, message: str) -> None:
     with pytest.raises(StreamError, match=message):
-        lru(units, 4, sizes)
+        simulate_lru(units, 4, sizes)
     with pytest.raises(StreamError, match=message):
-        stack_distances(units, sizes)
+        compute_stack_distances(units, sizes)
 
 
 def test_a_capacity_below_one_unit_is_refused() -> None:
     units, sizes = np.array([0, 1]), np.array([4, 8])
-    for engine in (lru, lru_mask, opt):
+    for engine in (simulate_lru, simulate_lru_mask, simulate_opt):
         with pytest.raises(CapacityError, match="capacity is 0 units; give at least 1"):
             engine(units, 0)
-    for engine in (lru, lru_mask):
+    for engine in (simulate_lru, simulate_lru_mask):
         with pytest.raises(CapacityError, match="capacity is 7 bytes, but the largest unit has 8; use smaller"):
             engine(units, 7, sizes)
     with pytest.raises(CapacityError, match="capacity is 7, but the largest unit needs 8"):
-        stack_distances(units, sizes).hits([8, 7])
+        compute_stack_distances(units, sizes).count_hits([8, 7])

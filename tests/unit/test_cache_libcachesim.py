@@ -12,8 +12,8 @@ import libcachesim
 import numpy as np
 import pytest
 
-from interlace.orders.cache import lru, lru_mask, opt
-from interlace.orders.distances import stack_distances
+from interlace.orders.cache import simulate_lru, simulate_lru_mask, simulate_opt
+from interlace.orders.distances import compute_stack_distances
 
 UNITS = 400
 # The default of 24 allocates tables for 16 million objects.
@@ -58,8 +58,8 @@ def next_uses(units: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("capacity", [1, 9, 60, 200, 390])
 def test_lru_agrees_access_by_access(units: np.ndarray, capacity: int) -> None:
     theirs = answers(libcachesim.LRU(capacity, **SMALL_TABLES), units, np.ones(UNITS, np.int64), next_uses(units))
-    assert lru_mask(units, capacity).tolist() == theirs
-    assert stack_distances(units).hits(capacity) == sum(theirs)
+    assert simulate_lru_mask(units, capacity).tolist() == theirs
+    assert compute_stack_distances(units).count_hits(capacity) == sum(theirs)
 
 
 @STREAMS
@@ -67,13 +67,13 @@ def test_lru_agrees_access_by_access(units: np.ndarray, capacity: int) -> None:
 def test_lru_with_sizes_agrees_access_by_access(units: np.ndarray, capacity: int) -> None:
     sizes = np.random.default_rng(4).integers(1, 101, UNITS)
     theirs = answers(libcachesim.LRU(capacity, **SMALL_TABLES), units, sizes, next_uses(units))
-    assert lru_mask(units, capacity, sizes).tolist() == theirs
-    assert lru(units, capacity, sizes).hit_bytes == sizes[units][theirs].sum()
-    assert stack_distances(units, sizes).hits(capacity) == sum(theirs)
+    assert simulate_lru_mask(units, capacity, sizes).tolist() == theirs
+    assert simulate_lru(units, capacity, sizes).hit_bytes == sizes[units][theirs].sum()
+    assert compute_stack_distances(units, sizes).count_hits(capacity) == sum(theirs)
 
 
 @STREAMS
 @pytest.mark.parametrize("capacity", [1, 9, 60, 200, 390])
 def test_opt_agrees_with_belady(units: np.ndarray, capacity: int) -> None:
     theirs = answers(libcachesim.Belady(capacity, **SMALL_TABLES), units, np.ones(UNITS, np.int64), next_uses(units))
-    assert opt(units, capacity).hits == sum(theirs)
+    assert simulate_opt(units, capacity).hits == sum(theirs)

@@ -13,7 +13,7 @@ import interlace as il
 from interlace.core.errors import DTypeError, InterlaceError, ParamError, PlanError, ShapeError
 from interlace.deploy import Deployment
 from interlace.kernels.causal_attention import AttentionTile, causal_attention
-from interlace.workloads.prefill import PrefillAttention, packed, prefill_attention
+from interlace.workloads.prefill import PrefillAttention, pack_sequences, prefill_attention
 
 from ..draws import EXAMPLES
 from ..prefill import exact, inputs
@@ -30,7 +30,7 @@ def test_sequences_of_any_lengths_are_what_they_are_alone(
 ) -> None:
     tile = AttentionTile(32, 16)
     graph = prefill_attention(rows, 24, 8, 8 // group, 16, il.fp32, longest=window, tile=tile, product=SMALL)
-    t = inputs(graph, packed(lengths, rows))
+    t = inputs(graph, pack_sequences(lengths, rows))
     out = il.ReferenceExecutor(il.build(graph, il.Choices(3)), seed=0).run(t)["out"]
     np.testing.assert_allclose(out, exact(t, 16, window), rtol=0, atol=1e-12)
     assert not out[sum(lengths) :].any()
@@ -59,9 +59,9 @@ def test_maps_cover_what_rows_see_and_say_no_more_of_one_sequence(
         return
     op = prefill_attention(rows, 8, 2, 1, 16, longest=window, tile=AttentionTile(m, 16)).op("attention")
     zeros = np.zeros(op.tiles, np.int64)
-    reads = {a.arg: a.bounds((rows, 32) if a.arg == "q" else (rows, 16)[: len(a.spans)], op.coords(), zeros, zeros)
-             for a in op.reads}  # fmt: skip
-    first = packed(lengths, rows)
+    shapes = {a.arg: (rows, 32) if a.arg == "q" else (rows, 16)[: len(a.spans)] for a in op.reads}
+    reads = {a.arg: a.compute_bounds(shapes[a.arg], op.compute_coords(), zeros, zeros) for a in op.reads}
+    first = pack_sequences(lengths, rows)
     row = np.arange(rows)
     begin = np.maximum(first, row - window + 1)
     written = np.zeros(rows, int)
@@ -85,7 +85,7 @@ def test_maps_cover_what_rows_see_and_say_no_more_of_one_sequence(
 def test_the_product_of_a_block_of_rows_waits_for_its_heads_alone() -> None:
     tile = AttentionTile(16, 16)
     graph = prefill_attention(64, 32, 4, 2, 16, il.fp32, tile=tile, product=il.MatmulTile(16, 32, 16))
-    plan = il.build(graph, il.Choices(4, interleaving=il.Panels(1)))
+    plan = il.build(graph, il.Choices(4, interleaving=il.RowPanels(1)))
     assert plan.items.op.tolist() == [0, 0, 0, 0, 1] * 4
     assert plan.items.tile.tolist()[4::5] == [3, 2, 1, 0]  # the longest tiles, those of the last rows, run first
     assert il.verify(plan).longest_chain == 2
@@ -94,7 +94,7 @@ def test_the_product_of_a_block_of_rows_waits_for_its_heads_alone() -> None:
 def test_flops_are_those_of_the_pairs_that_see_each_other() -> None:
     for batch in (1, 3):
         problem = PrefillAttention.of({"tokens": 100, "batch": batch}, gpu=False)
-        found = Deployment(problem.graph(il.CPU), il.CPU, il.ReferenceExecutor).flops
+        found = Deployment(problem.build_graph(il.CPU), il.CPU, il.ReferenceExecutor).flops
         assert found == pytest.approx(problem.flops)
         assert problem.flops == batch * (4 * 4 * 16 * (100 * 101 // 2) + 2 * 100 * 64 * 96)
 
@@ -104,7 +104,7 @@ def test_a_rule_takes_large_tiles_that_fit_and_others_are_refused_with_their_byt
     assert AttentionTile.heuristic(64, 2, il.H200) == AttentionTile(128, 64, 3, 4)
     for head_dim, itemsize in ((16, 2), (256, 2), (128, 4), (256, 4)):
         tile = AttentionTile.heuristic(head_dim, itemsize, il.H200)
-        assert tile.smem_bytes(head_dim, itemsize) <= il.H200.smem_bytes
+        assert tile.compute_smem_bytes(head_dim, itemsize) <= il.H200.smem_bytes
 
     def check(tile: AttentionTile) -> None:
         il.SerialExecutor.check_tiles(prefill_attention(512, 512, 4, 4, 128, tile=tile), il.H200)
@@ -118,31 +118,31 @@ def test_a_rule_takes_large_tiles_that_fit_and_others_are_refused_with_their_byt
 
 def test_the_one_launch_takes_heads_and_tiles_that_its_products_have() -> None:
     def obstacle(head_dim: int, dtype: il.DType = il.bf16) -> str | None:
-        return il.OneLaunchExecutor.obstacle(prefill_attention(512, 512, 4, 2, head_dim, dtype), il.H200)
+        return il.MegakernelExecutor.fallback_reason(prefill_attention(512, 512, 4, 2, head_dim, dtype), il.H200)
 
     assert obstacle(64) is obstacle(128) is None
     assert "heads of 32 elements, and its body in the one launch takes 64 or 128" in str(obstacle(32))
     assert "multiplies bf16 and fp16" in str(obstacle(64, il.fp32))
     for rows, m in ((20, 64), (2000, 128)):
         graph = prefill_attention(rows, 512, 4, 2, 128)
-        (tiled, *_) = il.OneLaunchExecutor.tilings(graph, il.H200)
+        (tiled, *_) = il.MegakernelExecutor.iter_tilings(graph, il.H200)
         assert [tiled.op("attention").param(name) for name in ("BM", "BN")] == [m, 64]
     narrow = prefill_attention(512, 512, 4, 2, 64, tile=AttentionTile(64, 64, 1, 8), product=il.MatmulTile(128, 128))
     with pytest.raises(InterlaceError, match="2 warpgroups have 64 rows each; use 128 queries"):
-        il.OneLaunchExecutor.check_tiles(narrow, il.H200)
+        il.MegakernelExecutor.check_tiles(narrow, il.H200)
 
 
 def test_what_tells_sequences_apart_is_no_result_of_the_launch() -> None:
     """All roles count stages by it, ahead of the waits."""
     graph = prefill_attention(128, 128, 2, 2, 64, tile=AttentionTile(64, 64, 1, 4))
     given = il.Tensor("given", (128,), il.int32)
-    text = il.TextBody("DEVICE void any(const Tile& tile, const Arguments& a) {}", "any")
+    text = il.CudaBody("DEVICE void any(const Tile& tile, const Arguments& a) {}", "any")
     x, y = ((tensor, (il.ALL,)) for tensor in (given, graph.tensor("first")))
-    op = il.Kernel("any", walk=text).op("any", (1,), {"x": x}, {"y": y})
+    op = il.Kernel("any", megakernel=text).make_op("any", (1,), {"x": x}, {"y": y})
     names = tuple("given" if name == "first" else name for name in graph.inputs)
     whole = il.Graph("written", (given, *graph.tensors), (op, *graph.ops), names, ("out",))
     with pytest.raises(PlanError, match="'attention' loads first 'first' ahead of every wait, but op 'any' writes it"):
-        il.OneLaunchExecutor.check(whole, il.H200)
+        il.MegakernelExecutor.check(whole, il.H200)
 
 
 def test_a_plan_from_a_file_is_held_against_what_the_kernel_makes() -> None:
@@ -178,4 +178,4 @@ def test_what_is_no_attention_is_refused(
     with pytest.raises(ShapeError, match="extents must be powers of two from 16 to 1024"):
         AttentionTile(48, 64)
     with pytest.raises(ShapeError, match="do not go into 10 rows"):
-        packed((7, 5), 10)
+        pack_sequences((7, 5), 10)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from interlace.core.errors import ModelFileError
-from interlace.models.chat import chat_prompt
+from interlace.models.chat import render_chat_prompt
 from interlace.models.gguf import GGUF
 
 from .model_files import VOCABULARY, gguf_bytes
@@ -27,12 +27,12 @@ ANSWER = "<|im_start|>user\n1 < 2?<|im_end|>\n<|im_start|>assistant\n"
 def of_gguf(folder: Path, **metadata: Any) -> str:
     path = folder / "model.gguf"
     path.write_bytes(gguf_bytes({**VOCABULARY, **{f"tokenizer.{k}": v for k, v in metadata.items()}}, {}))
-    return chat_prompt(path, GGUF.open(path), "1 < 2?")
+    return render_chat_prompt(path, GGUF.open(path), "1 < 2?")
 
 
 def of_folder(folder: Path, config: object) -> str:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return chat_prompt(folder, None, "1 < 2?")
+    return render_chat_prompt(folder, None, "1 < 2?")
 
 
 def test_a_message_takes_the_form_of_the_template_wherever_that_is(tmp_path: Path) -> None:

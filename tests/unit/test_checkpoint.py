@@ -16,7 +16,7 @@ from interlace.core.rounding import round_to
 from interlace.kernels.matmul import Activation
 from interlace.models.checkpoint import Checkpoint
 from interlace.workloads import FFNShape
-from interlace.workloads.ffn import ffn_shape
+from interlace.workloads.ffn import read_ffn_shape
 
 HIDDEN, FFN = 24, 40
 
@@ -57,7 +57,7 @@ def test_every_weight_comes_back_exactly(tmp_path: Path, dtype) -> None:
     file = Checkpoint.open(save(tmp_path / "w.safetensors", stored, dtype))
     assert sorted(file.tensors) == ["down", "gate", "up"]
     for name, value in stored.items():
-        assert file.matrix(name) == (value.shape, dtype)
+        assert file.describe_matrix(name) == (value.shape, dtype)
         read = file.read(name)
         assert read.dtype == np.float32
         np.testing.assert_array_equal(read, value)
@@ -76,9 +76,9 @@ def test_bf16_files_written_by_torch_come_back_exactly(tmp_path: Path) -> None:
 
 def test_shape_and_activation_follow_from_the_weights(tmp_path: Path) -> None:
     file = Checkpoint.open(save(tmp_path / "w", weights(bf16), bf16))
-    assert ffn_shape(file, "up", "down") == (FFNShape(HIDDEN, FFN, Activation.GELU_TANH, False), bf16)
-    assert ffn_shape(file, "up", "down", "gate") == (FFNShape(HIDDEN, FFN, Activation.SILU, True), bf16)
-    assert ffn_shape(file, "up", "down", activation=Activation.RELU)[0].activation is Activation.RELU
+    assert read_ffn_shape(file, "up", "down") == (FFNShape(HIDDEN, FFN, Activation.GELU_TANH, False), bf16)
+    assert read_ffn_shape(file, "up", "down", "gate") == (FFNShape(HIDDEN, FFN, Activation.SILU, True), bf16)
+    assert read_ffn_shape(file, "up", "down", activation=Activation.RELU)[0].activation is Activation.RELU
 
 
 def test_only_the_requested_tensor_is_looked_at(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_missing_tensor_lists_what_there_is(tmp_path: Path) -> None:
     many = {f"t{i:02}": np.zeros((1, 1), np.float32) for i in range(20)}
     file = Checkpoint.open(save(tmp_path / "many", many, fp32))
     with pytest.raises(GraphError, match=r"t00, .*, t11 and 8 more$"):
-        file.matrix("x")
+        file.describe_matrix("x")
 
 
 def test_only_matrices_of_known_dtypes_are_weights(tmp_path: Path) -> None:
@@ -123,13 +123,13 @@ def test_weights_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     stored = weights() | {"transposed": np.zeros((FFN, HIDDEN), np.float32)}
     file = Checkpoint.open(save(tmp_path / "w", stored, fp32))
     with pytest.raises(ShapeError, match=r"'transposed' has shape \(40, 24\), .* should be \(24, 40\)"):
-        ffn_shape(file, "up", "transposed")
+        read_ffn_shape(file, "up", "transposed")
     with pytest.raises(ShapeError, match="'down' has shape"):
-        ffn_shape(file, "up", "down", gate="down")
+        read_ffn_shape(file, "up", "down", gate="down")
     mixed = tmp_path / "mixed"
     safetensors.numpy.save_file({"up": np.zeros((4, 2), np.float32), "down": np.zeros((2, 4), np.float16)}, mixed)
     with pytest.raises(DTypeError, match="'down' is fp16 and 'up' is fp32"):
-        ffn_shape(Checkpoint.open(mixed), "up", "down")
+        read_ffn_shape(Checkpoint.open(mixed), "up", "down")
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import pytest
 
 import interlace as il
 from interlace.core.devices import H100, H200
-from interlace.deploy import Choice, choose, deployment, launched_rows, library_us, table
-from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, Judgement, judge, predicted_us
-from interlace.deploy.rows import _seconds as priced
-from interlace.deploy.table import Row
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.deploy import Choice, choose, choose_launch_rows, deploy_graph, predict_library_us, table
+from interlace.deploy.choose import EXTRAPOLATED_RATIO, MEASURED_RATIO, SCALED_RATIO, Judgement, judge, predict_us
+from interlace.deploy.rows import _estimate_seconds as priced
+from interlace.deploy.table import FFNTimes
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 
@@ -25,7 +25,7 @@ from ..thorough import some
 from .gpus import A100
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-ROWS = table.table(H200).rows
+ROWS = table.load_table(H200).rows
 CHIPS = {"h100": H100, "h200": H200}  # whose launches were measured
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
 SOME = FFNShape(2048, 8192, SILU, True)
@@ -37,16 +37,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def row(model: str, tokens: int) -> Row:
+def row(model: str, tokens: int) -> FFNTimes:
     return next(row for row in ROWS if (row.model, row.tokens, row.norm) == (model, tokens, None))
 
 
 def chosen(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
-    own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, launched_rows(tokens, shape, device)))
+    own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, choose_launch_rows(tokens, shape, device)))
     return choose(own, device, launched)
 
 
-def shape_of(row: Row) -> FFNShape:
+def shape_of(row: FFNTimes) -> FFNShape:
     return FFNShape(row.hidden, row.ffn, il.Activation(row.activation), row.gated)
 
 
@@ -55,7 +55,7 @@ def shape_of(row: Row) -> FFNShape:
 
 def built_for(shape: FFNShape, most: int) -> list[int]:
     """For each number of tokens up to that, the rows that its launch is built for."""
-    return [launched_rows(rows, shape, H200) for rows in range(1, most + 1)]
+    return [choose_launch_rows(rows, shape, H200) for rows in range(1, most + 1)]
 
 
 @pytest.mark.parametrize("shape", [SOME, FFNShape(4096, 16384, RELU, False), FFNShape(64, 128, SILU, True)])
@@ -64,7 +64,7 @@ def test_a_launch_has_rows_to_spare_where_they_cost_hardly_anything(shape: FFNSh
     assert built == sorted(built)
     assert built[:16] == [8] * 8 + [16] * 8
     assert all(rows <= launched < max(17, 2 * rows) for rows, launched in enumerate(built, 1))
-    assert all(launched_rows(rows, shape, H200) == rows for rows in {*built})
+    assert all(choose_launch_rows(rows, shape, H200) == rows for rows in {*built})
     assert {32, 64, 128, 256} <= {*built}
     assert all(rows % 8 == 0 for rows in built)
     for rows in (24, 40, 72, 104, 136, 152, 200, 248):
@@ -84,16 +84,16 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
     graph = ffn(16, FFNShape(4096, 14336, SILU, True))
     stream = 14336 * 4096 * 2 / (0.971 * 4.53e12) * 1e6
     pointwise = 3 * 16 * 14336 * 2 / (0.72 * 132 * 84e9) * 1e6 + 2.5
-    assert library_us(graph, H200) == pytest.approx(3 * (stream + 4) + pointwise)
+    assert predict_library_us(graph, H200) == pytest.approx(3 * (stream + 4) + pointwise)
     many = ffn(4096, FFNShape(4096, 14336, SILU, True))
-    assert library_us(many, H200) > 3 * 2 * 4096 * 4096 * 14336 / (0.873 * 790e12) * 1e6
+    assert predict_library_us(many, H200) > 3 * 2 * 4096 * 4096 * 14336 / (0.873 * 790e12) * 1e6
     plain, biased = (ffn(16, FFNShape(4096, 14336, RELU, False), bias=bias) for bias in (False, True))
-    assert library_us(plain, H200) == library_us(biased, H200) < library_us(graph, H200)
-    assert library_us(graph, H100) > library_us(graph, H200)  # whose memory is slower
+    assert predict_library_us(plain, H200) == predict_library_us(biased, H200) < predict_library_us(graph, H200)
+    assert predict_library_us(graph, H100) > predict_library_us(graph, H200)  # whose memory is slower
     few, more = (ffn(200, FFNShape(4096, 14336, RELU, False, norm=1e-5), device=device) for device in (H100, H200))
     assert len(few.ops) < len(more.ops)  # PyTorch's norm is a kernel, whoever makes ours
-    assert library_us(few, H200) == library_us(more, H200)
-    assert library_us(two_copies(64, 64), H200) == pytest.approx(2 * 2.5, rel=0.01)
+    assert predict_library_us(few, H200) == predict_library_us(more, H200)
+    assert predict_library_us(two_copies(64, 64), H200) == pytest.approx(2 * 2.5, rel=0.01)
 
 
 # ---------------------------------------------------------------- what was measured
@@ -101,9 +101,9 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_table_is_read_as_it_is_written(chip: str) -> None:
-    found = table.table(CHIPS[chip])
+    found = table.load_table(CHIPS[chip])
     assert found.device == CHIPS[chip]
-    assert table.text(found) == (table.FOLDER / f"{chip}.json").read_text()
+    assert table.format_table(found) == (table.FOLDER / f"{chip}.json").read_text()
     assert len({(row.model, row.norm, row.tokens) for row in found.rows}) == len(found.rows)
 
 
@@ -111,21 +111,23 @@ def test_the_table_is_read_as_it_is_written(chip: str) -> None:
 @pytest.mark.parametrize("device", CHIPS.values(), ids=CHIPS)
 def test_the_table_rests_on_todays_predictions(device: il.DeviceSpec, every: int) -> None:
     """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
-    rows = table.table(device).rows
-    assert all(row.launched == launched_rows(row.tokens, row.shape, device) for row in rows[:: 2 * every])
+    rows = table.load_table(device).rows
+    assert all(row.launched == choose_launch_rows(row.tokens, row.shape, device) for row in rows[:: 2 * every])
     few = [row for row in rows if row.launched <= 256][::every]  # what is larger takes longer to predict
     assert {row.launched for row in few} > {8, 16, 64}
     for row in few:
-        assert predicted_us(deployment(row.graph(row.launched), device)) == pytest.approx(row.predicted_us, abs=1e-3)
+        assert predict_us(deploy_graph(row.build_graph(row.launched), device)) == pytest.approx(
+            row.predicted_us, abs=1e-3
+        )
 
 
 @pytest.mark.parametrize("every", some([13, 3], lambda every: every == 13))
 @pytest.mark.parametrize("device", CHIPS.values(), ids=CHIPS)
 def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.DeviceSpec, every: int) -> None:
-    launches, rows = 0, table.table(device).rows[::every]
+    launches, rows = 0, table.load_table(device).rows[::every]
     for row in rows:
-        choice = choose(row.problem, device, row.graph(row.launched))
-        assert (choice.executor is OneLaunchExecutor) == (row.ratio >= 1.01), row
+        choice = choose(row.problem, device, row.build_graph(row.launched))
+        assert (choice.executor is MegakernelExecutor) == (row.ratio >= 1.01), row
         assert choice.launch_us is not None
         assert choice.library_us is not None
         assert choice.library_us / choice.launch_us == pytest.approx(row.ratio)
@@ -135,24 +137,26 @@ def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.De
 
 
 def test_what_was_measured_is_not_predicted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    predicted_us.cache_clear()
+    predict_us.cache_clear()
     monkeypatch.setattr(predicting, "predict", lambda *_: pytest.fail("a prediction"))
     shape = shape_of(row("llama3-8b", 48))
     for tokens in (48, 50, 64):
         assert "measured" in chosen(shape, tokens).why
 
 
-def measured(*rows: tuple[int, int, float, float]) -> table.Table:
+def measured(*rows: tuple[int, int, float, float]) -> table.MeasurementTable:
     """A table of one FFN: tokens, rows of the launch, microseconds of the launch and of the library in a layer."""
     shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "silu", "gated": True, "norm": None}
     made = tuple(
-        Row(**shape, tokens=m, launched=at, launch_us={"layer": us}, library_us={"layer": library}, predicted_us=1.0)
+        FFNTimes(
+            **shape, tokens=m, launched=at, launch_us={"layer": us}, library_us={"layer": library}, predicted_us=1.0
+        )
         for m, at, us, library in rows
     )
-    return replace(table.table(H200), rows=made, margins={16: 1.06, 64: 1.02})
+    return replace(table.load_table(H200), rows=made, margins={16: 1.06, 64: 1.02})
 
 
-def judged(found: table.Table, tokens: int, launched: int) -> Judgement:
+def judged(found: table.MeasurementTable, tokens: int, launched: int) -> Judgement:
     return judge(found, ffn(tokens, SOME), ffn(launched, SOME), H200, lambda: 50.0)
 
 
@@ -161,9 +165,9 @@ def test_a_launch_is_judged_by_its_time_on_as_many_tokens() -> None:
     found = measured((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0))
     told = {tokens: judged(found, tokens, 128) for tokens in (65, 97, 128)}
     assert [(j.launch_us, j.library_us, j.least) for j in told.values()] == [
-        (44.4, 41.8, MEASURED),
-        (40.9, 43.1, MEASURED),
-        (39.4, 43.0, MEASURED),
+        (44.4, 41.8, MEASURED_RATIO),
+        (40.9, 43.1, MEASURED_RATIO),
+        (39.4, 43.0, MEASURED_RATIO),
     ]
     assert [j.ratio >= j.least for j in told.values()] == [False, True, True]
 
@@ -181,7 +185,7 @@ def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_
     less = judged(found, 257, 384)
     assert less.launch_us == 100.0
     assert 0.6 * 130.0 < less.library_us < 0.8 * 130.0
-    assert less.least == SCALED
+    assert less.least == SCALED_RATIO
     assert less.why.startswith("measured over 384 rows in a layer (NVIDIA H200, ")
     assert less.why.endswith("scaled")
 
@@ -191,9 +195,9 @@ def test_what_is_only_predicted_must_win_by_the_margin_of_the_table() -> None:
     other = FFNShape(2048, 8064, SILU, True)
     told = judge(found, ffn(16, other), ffn(16, other), H200, lambda: 50.0)
     assert (told.launch_us, told.least) == (50.0, 1.06)
-    assert judged(found, 128, 128).least == UNLIKE
+    assert judged(found, 128, 128).least == EXTRAPOLATED_RATIO
     assert judged(replace(found, margins={128: 1.5}), 104, 104).least == 1.5
-    assert judged(replace(found, rows=()), 16, 16).library_us == library_us(ffn(16, SOME), H200)
+    assert judged(replace(found, rows=()), 16, 16).library_us == predict_library_us(ffn(16, SOME), H200)
 
 
 def swept(tokens: int, runs: str = "launch", fused: bool = True, whole: bool = False) -> dict[str, Any]:
@@ -206,7 +210,7 @@ def swept(tokens: int, runs: str = "launch", fused: bool = True, whole: bool = F
         layer |= {"whole": 27.0, "whole, compiled": 26.0}
     timed = ({name: {"median_us": us} for name, us in each.items()} for each in (alone, layer))
     shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "relu", "gated": False, "eps": 1e-5}
-    executor = OneLaunchExecutor.name if runs == "launch" else None
+    executor = MegakernelExecutor.name if runs == "launch" else None
     by = dict(zip(("alone", "layer"), timed, strict=True))
     return {**shape, "tokens": tokens, "runs": runs, "executor": executor, **by}
 
@@ -224,14 +228,14 @@ def test_a_sweep_makes_a_table() -> None:
         assert row.launch_us == {"alone": 20.0 + row.tokens, "layer": 31.0, "compiled": 30.0}
         assert row.library_us == {"alone": 28.0, "layer": 34.0, "compiled": 33.0}
         assert row.norm is None
-        assert row.predicted_us == pytest.approx(predicted_us(deployment(row.graph(row.launched), H200)), abs=1e-3)
+        assert row.predicted_us == pytest.approx(predict_us(deploy_graph(row.graph(row.launched), H200)), abs=1e-3)
     assert (whole.tokens, whole.launched, whole.norm, whole.worse) == (3, 8, 1e-5, "layer")
     assert whole.launch_us == {"layer": 27.0, "compiled": 26.0}
     assert whole.library_us == {"layer": 34.0, "compiled": 33.0}
-    assert whole.predicted_us == pytest.approx(predicted_us(deployment(whole.graph(8), H200)), abs=1e-3)
+    assert whole.predicted_us == pytest.approx(predict_us(deploy_graph(whole.graph(8), H200)), abs=1e-3)
     assert [row.worse for row in plain] == ["layer", "alone", "alone"]
-    assert found.executor == OneLaunchExecutor.name
-    lines = [table.text(some).splitlines() for some in (found, found.without(found.rows[:1]))]
+    assert found.executor == MegakernelExecutor.name
+    lines = [table.format_table(some).splitlines() for some in (found, found.without(found.rows[:1]))]
     assert set(lines[0]) - set(lines[1]) == {
         f"   [3, 8, {found.rows[0].predicted_us}, 23.0, 31.0, 30.0, 28.0, 34.0, 33.0],"
     }
@@ -244,7 +248,7 @@ def test_a_launch_with_a_norm_is_judged_by_those_with_one_whatever_that_adds() -
     for eps in (1e-5, 1e-6):
         some = replace(SOME, norm=eps)
         told = judge(both, ffn(16, some), ffn(16, some), H200, lambda: 50.0)
-        assert (told.launch_us, told.library_us, told.least) == (32.0, 44.0, MEASURED)
+        assert (told.launch_us, told.library_us, told.least) == (32.0, 44.0, MEASURED_RATIO)
         beside = judge(found, ffn(16, some), ffn(16, some), H200, lambda: 50.0)
         assert "predicted" in beside.why
     assert judged(both, 16, 16).launch_us == 30.0
@@ -288,7 +292,7 @@ def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: 
     (job,) = [job for job in forced if (job.model, job.tokens) == ("falcon-7b", 200)]
     assert sweep["chosen"](job).executor is None
     sweep["force"](job)
-    assert sweep["chosen"](job).executor is OneLaunchExecutor
+    assert sweep["chosen"](job).executor is MegakernelExecutor
 
 
 def test_drawn_rows_are_the_same_for_a_seed() -> None:
@@ -311,7 +315,7 @@ def test_drawn_rows_are_the_same_for_a_seed() -> None:
 def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chip: str) -> None:
     study = runpy.run_path(str(BENCHMARKS / "choose.py"))
     record = json.loads((BENCHMARKS / "results" / f"choose-{chip}.json").read_text())
-    known = table.table(CHIPS[chip])
+    known = table.load_table(CHIPS[chip])
     found = study["figures"](known)
     assert {name: record[name] for name in found} == json.loads(json.dumps(found))
     assert found["below"] == 0
@@ -321,18 +325,18 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chi
 
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
     near = chosen(FFNShape(4096, 14000, SILU, True), 32)
-    assert near.executor is OneLaunchExecutor
-    assert near.setting == deployment(ffn(32, FFNShape(4096, 14000, SILU, True)), H200).default
+    assert near.executor is MegakernelExecutor
+    assert near.setting == deploy_graph(ffn(32, FFNShape(4096, 14000, SILU, True)), H200).default_setting
     assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
-    assert str(near).startswith(f"one launch ({OneLaunchExecutor.name}): the launch takes ")
-    assert near.launch_us == predicted_us(deployment(ffn(32, FFNShape(4096, 14000, SILU, True)), H200))
+    assert str(near).startswith(f"one launch ({MegakernelExecutor.name}): the launch takes ")
+    assert near.launch_us == predict_us(deploy_graph(ffn(32, FFNShape(4096, 14000, SILU, True)), H200))
     far = chosen(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
     close = chosen(FFNShape(256, 1024, SILU, True), 64)
     assert close.executor is None
     assert close.launch_us is not None
     assert close.library_us is not None
-    assert table.table(H200).margin(64) < close.library_us / close.launch_us < UNLIKE
+    assert table.load_table(H200).find_margin(64) < close.library_us / close.launch_us < EXTRAPOLATED_RATIO
     biased = chosen(shape_of(row("opt-6.7b", 16)), 16, bias=True)
     assert "predicted" in biased.why
     slower = chosen(FFNShape(4096, 14000, SILU, True), 200)
@@ -342,7 +346,7 @@ def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
 
 def test_beyond_what_was_measured_the_library_runs() -> None:
     shape = FFNShape(4096, 14336, SILU, True)
-    most = table.table(H200).most_tokens
+    most = table.load_table(H200).max_tokens
     choice = chosen(shape, most + 1)
     assert (choice.executor, choice.setting, choice.launch_us) == (None, None, None)
     assert f"{most + 1} rows are more than the {most} up to which launches were measured" in choice.why
@@ -367,11 +371,11 @@ def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> Non
 
 
 def test_a_table_of_another_executor_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = replace(table.table(H200), executor="another")
-    monkeypatch.setattr(import_module("interlace.deploy.choose"), "table", lambda device: known)
+    known = replace(table.load_table(H200), executor="another")
+    monkeypatch.setattr(import_module("interlace.deploy.choose"), "load_table", lambda device: known)
     choice = chosen(shape_of(row("llama3-8b", 16)), 16)
     assert (choice.executor, choice.launch_us) == (None, None)
-    assert choice.why.startswith(f"nobody measured the {OneLaunchExecutor.name} executor against a library here")
+    assert choice.why.startswith(f"nobody measured the {MegakernelExecutor.name} executor against a library here")
 
 
 # ---------------------------------------------------------------- what was tuned
@@ -379,19 +383,19 @@ def test_a_table_of_another_executor_says_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
-    launch = deployment(ffn(512, shape), H200)
-    launch.keep(launch.default, 100.0, 102.0)
+    launch = deploy_graph(ffn(512, shape), H200)
+    launch.cache_setting(launch.default_setting, 100.0, 102.0)
     for tokens in (500, 512):
         choice = chosen(shape, tokens)
-        assert (choice.executor, choice.launch_us, choice.library_us) == (OneLaunchExecutor, 100.0, 102.0)
+        assert (choice.executor, choice.launch_us, choice.library_us) == (MegakernelExecutor, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
-    launch.keep(launch.default, 100.0, 99.0)
+    launch.cache_setting(launch.default_setting, 100.0, 99.0)
     assert chosen(shape, 512).executor is None
-    launch.keep(launch.default, 10.0)
+    launch.cache_setting(launch.default_setting, 10.0)
     choice = chosen(shape, 512)
-    assert (choice.executor, choice.launch_us) == (OneLaunchExecutor, 10.0)
-    assert choice.library_us == library_us(ffn(512, shape), H200)
-    launch.keep(launch.default, 400.0)
+    assert (choice.executor, choice.launch_us) == (MegakernelExecutor, 10.0)
+    assert choice.library_us == predict_library_us(ffn(512, shape), H200)
+    launch.cache_setting(launch.default_setting, 400.0)
     assert chosen(shape, 512).executor is None
 
 

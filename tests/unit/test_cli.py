@@ -17,14 +17,14 @@ from interlace.cli import machine as machine_module
 from interlace.cli import main, table
 from interlace.cli import run as run_module
 from interlace.cli.console import BadInput
-from interlace.cli.machine import Machine, find, target
+from interlace.cli.machine import HostMachine, find_machine, find_target
 from interlace.cli.names import DISPATCHES, EXECUTORS, Device
 from interlace.cli.options import ScheduleOptions
-from interlace.cli.predicted import picture
-from interlace.cli.problem import Plans, Problem, problem
-from interlace.cli.runners import ReferenceRunner, relative_error
-from interlace.cli.table import Row
-from interlace.cli.trace import arrows
+from interlace.cli.predicted import draw_picture
+from interlace.cli.problem import Plans, RunProblem, build_problem
+from interlace.cli.runners import ReferenceRunner, compute_relative_error
+from interlace.cli.table import ResultRow
+from interlace.cli.trace import find_arrows
 from interlace.cli.workloads import Selection
 from interlace.core import dtypes
 from interlace.core.devices import H200
@@ -32,21 +32,21 @@ from interlace.core.errors import NoDeviceError, TooManyWorkersError
 from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.serial import SerialExecutor
-from interlace.kernels.base import tiling
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.base import format_tiling
+from interlace.kernels.matmul.tile import TileShape
 from interlace.planner.build import Choices, build
 from interlace.trace.events import Trace
-from interlace.workloads import FFN, WORKLOADS, Workload
+from interlace.workloads import WORKLOADS, FeedForward, Workload
 
 from .commands import SMALL, fail, invoke, no_option, succeed
 
 
 def cpu_problem(**options: object):
-    return problem(Selection(FFN, options), find(Device.CPU))
+    return build_problem(Selection(FeedForward, options), find_machine(Device.CPU))
 
 
 # ---------------------------------------------------------------- run
@@ -79,7 +79,7 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
         "workers": 8,
         "dispatch": "ticket",
         "policy": "TileSync()",
-        "order": "RowMajor(); Whole(); OpAfterOp()",
+        "order": "RowMajor(); WholeTiles(); OpAfterOp()",
         "verified": True,
     }
     assert [e["name"] for e in data["executors"]] == ["reference", "reference-random"]
@@ -119,7 +119,7 @@ def test_run_takes_every_workload_and_schedule(tmp_path: Path, arguments: list[s
 
 
 def test_the_default_on_a_cpu_is_minilm_in_three_waves() -> None:
-    machine = find(Device.CPU)
+    machine = find_machine(Device.CPU)
     task = cpu_problem()
     choices = task.choices(ScheduleOptions(), machine.spec)
     assert (task.facts["hidden"], task.facts["ffn"]) == (384, 1536)
@@ -139,7 +139,7 @@ def test_the_same_seed_draws_the_same_inputs_of_the_stated_sizes() -> None:
 
 def test_a_wrong_executor_fails_the_run_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "r.json"
-    monkeypatch.setattr(run_module, "relative_error", lambda found, right: math.nan)
+    monkeypatch.setattr(run_module, "compute_relative_error", lambda found, right: math.nan)
     message = fail(1, "run", "ffn", *SMALL, "--json", record)
     assert message.startswith("error: 'reference' differs from float64 by nan")
     assert [e["relative_error"] for e in json.loads(record.read_text())["executors"]] == [None, None]
@@ -153,8 +153,8 @@ def test_an_executor_that_does_not_fit_is_left_out_unless_asked_for(
             raise TooManyWorkersError("plan has 264 workers, the device keeps 132 resident")
         return whole(runner)
 
-    whole, record = ReferenceRunner.outputs, tmp_path / "r.json"
-    monkeypatch.setattr(ReferenceRunner, "outputs", outputs)
+    whole, record = ReferenceRunner.compute_outputs, tmp_path / "r.json"
+    monkeypatch.setattr(ReferenceRunner, "compute_outputs", outputs)
     message = fail(0, "run", "ffn", *SMALL, "--json", record)
     assert message == "note: reference-random is left out: plan has 264 workers, the device keeps 132 resident"
     assert [e["name"] for e in json.loads(record.read_text())["executors"]] == ["reference"]
@@ -162,24 +162,26 @@ def test_an_executor_that_does_not_fit_is_left_out_unless_asked_for(
     assert fail(1, "run", "ffn", *SMALL, *asked).startswith("error: plan has 264 workers")
 
 
-def on_h200(kind: type[Workload] = FFN, **given: object) -> tuple[Problem, Plans]:
+def on_h200(kind: type[Workload] = FeedForward, **given: object) -> tuple[RunProblem, Plans]:
     """A problem as it is planned on a GPU that need not be here."""
-    task = problem(Selection(kind, given), Machine(True, H200))
-    return task, task.plans(ScheduleOptions(), H200)
+    task = build_problem(Selection(kind, given), HostMachine(True, H200))
+    return task, task.make_plans(ScheduleOptions(), H200)
 
 
 def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     task, plans = on_h200(m=64)
-    chosen = run_module._default(task, Machine(True, H200))
+    chosen = run_module._select_default(task, HostMachine(True, H200))
     assert [e.name for e in chosen] == [e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)]
-    planned = run_module._planned(chosen, plans, named=False)
+    planned = run_module._plan_executors(chosen, plans, named=False)
     assert (list(planned), capsys.readouterr().err) == (chosen, "")
     for executor, way in planned.items():
         executor.check_tiles(way.proof.plan.graph, H200)
         assert way.proof.plan.dispatch is executor.dispatches[0]
-        assert way.setting == executor.default(task.graph, H200)
-    tiles = {tiling(way.proof.plan.graph) for way in planned.values()}
-    assert tiling(planned[OneLaunchExecutor].proof.plan.graph) not in {tiling(planned[SerialExecutor].proof.plan.graph)}
+        assert way.setting == executor.select_default(task.graph, H200)
+    tiles = {format_tiling(way.proof.plan.graph) for way in planned.values()}
+    assert format_tiling(planned[MegakernelExecutor].proof.plan.graph) not in {
+        format_tiling(planned[SerialExecutor].proof.plan.graph)
+    }
     alike = {(way.setting, way.proof.plan.dispatch) for way in planned.values()}
     assert len({id(way.proof) for way in planned.values()}) == len(alike) < len(planned)
     assert len(tiles) == 2, "Triton executors share theirs, the one launch has its own"
@@ -187,12 +189,12 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
 
 def test_options_of_the_plan_stand_for_every_executor_and_a_dispatch_for_those_that_run_it() -> None:
     task, _ = on_h200(m=256)
-    order, dispatch = interlace.GroupedPanels(2), DISPATCHES.plain["static"]
+    order, dispatch = interlace.GroupedColumnMajor(2), DISPATCHES.plain["static"]
     schedule = ScheduleOptions(order=order, policy=interlace.RowSync(), workers=7, dispatch=dispatch)
-    plans = task.plans(schedule, H200)
-    for executor in run_module._default(task, Machine(True, H200)):
+    plans = task.make_plans(schedule, H200)
+    for executor in run_module._select_default(task, HostMachine(True, H200)):
         plan = plans(executor).proof.plan
-        assert (plan.policy, plan.workers, plan.order.split(";")[0]) == ("RowSync()", 7, "GroupedPanels(rows=2)")
+        assert (plan.policy, plan.workers, plan.order.split(";")[0]) == ("RowSync()", 7, "GroupedColumnMajor(rows=2)")
         only_ticket = executor is PersistentTicketExecutor
         assert plan.dispatch is (interlace.Dispatch.TICKET if only_ticket else interlace.Dispatch.STATIC)
 
@@ -201,15 +203,15 @@ def test_an_executor_that_cannot_run_it_is_left_out_with_a_note_or_refused_if_na
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     task, plans = on_h200(dtype=dtypes.fp32)
-    chosen = run_module._default(task, Machine(True, H200))
-    assert set(chosen) - set(run_module._planned(chosen, plans, named=False)) == {OneLaunchExecutor}
+    chosen = run_module._select_default(task, HostMachine(True, H200))
+    assert set(chosen) - set(run_module._plan_executors(chosen, plans, named=False)) == {MegakernelExecutor}
     assert capsys.readouterr().err.startswith("note: one_launch is left out: op 'up' has")
     with pytest.raises(BadInput, match=r"op 'up' has .*fp32"):
-        run_module._planned([OneLaunchExecutor], plans, named=True)
-    tiled = problem(Selection(FFN, {"m": 16}), Machine(True, H200), Tile(16, 64, 64))
-    planned = run_module._planned(chosen, tiled.plans(ScheduleOptions(), H200), named=False)
-    assert OneLaunchExecutor not in planned, "a tile that is given stands for all"
-    assert {tiling(way.proof.plan.graph) for way in planned.values()} == {"up 16x64x64, down 16x64x64"}
+        run_module._plan_executors([MegakernelExecutor], plans, named=True)
+    tiled = build_problem(Selection(FeedForward, {"m": 16}), HostMachine(True, H200), TileShape(16, 64, 64))
+    planned = run_module._plan_executors(chosen, tiled.make_plans(ScheduleOptions(), H200), named=False)
+    assert MegakernelExecutor not in planned, "a tile that is given stands for all"
+    assert {format_tiling(way.proof.plan.graph) for way in planned.values()} == {"up 16x64x64, down 16x64x64"}
 
 
 def test_without_a_gpu_run_tells_what_the_workload_would_do_on_one(
@@ -251,7 +253,7 @@ def test_a_run_that_is_meant_for_the_cpu_predicts_nothing(
 def test_what_takes_long_to_predict_is_left_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "_has_driver", lambda: False)
     options = ["one-matmul", "--m", "64", "--n", "64", "--k", "64", "--tile", "16x16x16"]
-    monkeypatch.setattr(foreseen_module, "_MOST_TILES", 15)
+    monkeypatch.setattr(foreseen_module, "_MAX_TILES", 15)
     message = fail(0, "run", *options)
     told = "`interlace explain one-matmul --device cuda` does it"
     assert message.startswith(f"note: 16 tiles take long to predict on NVIDIA H200; {told}")
@@ -261,7 +263,7 @@ def test_a_picture_shows_when_workers_are_at_each_op_and_when_they_wait() -> Non
     # Worker 0: op a from 0 to 100, b from 100 to 200. Worker 1: a from 0 to 50, waits to 100, b from 100 to 125.
     columns = ([0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 100, 50], [0, 0, 100, 100])
     trace = Trace(*map(np.array, columns), np.array([100, 50, 200, 125]), ("a", "b"), "simulated")
-    assert picture(trace, workers=2, until_ns=400, columns=8) == [
+    assert draw_picture(trace, workers=2, until_ns=400, columns=8) == [
         "  a        |█▒      |",
         "  b        |  ▓▒    |",
         "  waiting  | ▒      |",
@@ -271,17 +273,17 @@ def test_a_picture_shows_when_workers_are_at_each_op_and_when_they_wait() -> Non
 def test_speeds_are_against_cuda_graph_where_it_ran() -> None:
     plan = build(cpu_problem().graph, Choices(8))
     rows = [
-        Row(executor, plan, 1e-3, Timing(us, us, us))
+        ResultRow(executor, plan, 1e-3, Timing(us, us, us))
         for executor, us in ((ReferenceExecutor, 9e5), (CudaGraphExecutor, 100.0), (PersistentTicketExecutor, 80.0))
     ]
-    shown = table.results("t", rows)
+    shown = table.build_results("t", rows)
     assert [c.header for c in shown.columns][-1] == "speed"
     assert list(shown.columns[-1].cells) == ["", "1.00x", "1.25x"]
-    assert "speed" not in [c.header for c in table.results("t", rows[:1]).columns]
+    assert "speed" not in [c.header for c in table.build_results("t", rows[:1]).columns]
 
 
 def test_numbers_keep_three_digits_that_mean_something() -> None:
-    assert [table.number(v) for v in (0.12, 4.768, 36.0, 99.96, 100.4, 1234567.8)] == [
+    assert [table.format_number(v) for v in (0.12, 4.768, 36.0, 99.96, 100.4, 1234567.8)] == [
         "0.120",
         "4.77",
         "36.0",
@@ -293,9 +295,9 @@ def test_numbers_keep_three_digits_that_mean_something() -> None:
 
 def test_relative_error_is_the_frobenius_norm_of_the_worst_output() -> None:
     right = {"a": np.array([[3.0, 4.0]]), "b": np.zeros((1, 2))}
-    assert relative_error({"a": np.array([[3.0, 4.5]]), "b": np.zeros((1, 2))}, right) == pytest.approx(0.1)
-    assert relative_error({"a": right["a"], "b": np.array([[0.0, 2.0]])}, right) == pytest.approx(2)
-    assert math.isnan(relative_error({"a": np.full((1, 2), np.nan), "b": np.ones((1, 2))}, right))
+    assert compute_relative_error({"a": np.array([[3.0, 4.5]]), "b": np.zeros((1, 2))}, right) == pytest.approx(0.1)
+    assert compute_relative_error({"a": right["a"], "b": np.array([[0.0, 2.0]])}, right) == pytest.approx(2)
+    assert math.isnan(compute_relative_error({"a": np.full((1, 2), np.nan), "b": np.ones((1, 2))}, right))
 
 
 @pytest.mark.parametrize("gate", [False, True])
@@ -367,12 +369,12 @@ def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> Non
         (
             ["--policy", "tile", "--chunk-waits"],
             "TileSync(), per k-chunk",
-            "RowMajor(); Whole(); OpAfterOp()",
+            "RowMajor(); WholeTiles(); OpAfterOp()",
         ),
         (
             ["--policy", "batched-row:4", "--order", "grouped:8"],
             "BatchedRowSync(rows=4)",
-            "GroupedPanels(rows=8); ",
+            "GroupedColumnMajor(rows=8); ",
         ),
         (["--policy", "strided:3", "--order", "serpentine"], "StridedSync(stride=3)", "Serpentine(); "),
         (["--order", "grouped-serpentine:2"], "TileSync()", "GroupedSerpentine(rows=2); "),
@@ -380,8 +382,8 @@ def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> Non
         (["--policy", "conv2d", "--order", "morton"], "Conv2DSync()", "Morton(); "),
         (["--policy", "kernel", "--split", "split-k:2"], "KernelSync()", "RowMajor(); SplitK(parts=2); "),
         (["--split", "stream-k:5"], "TileSync()", "RowMajor(); StreamK(parts=5); "),
-        (["--interleave", "panels:1"], "TileSync()", "RowMajor(); Whole(); Panels(rows=1"),
-        (["--interleave", "half-rows"], "TileSync()", "RowMajor(); Whole(); HalfRows()"),
+        (["--interleave", "panels:1"], "TileSync()", "RowMajor(); WholeTiles(); RowPanels(rows=1"),
+        (["--interleave", "half-rows"], "TileSync()", "RowMajor(); WholeTiles(); HalfRowPanels()"),
     ],
 )
 def test_names_become_the_objects_that_they_stand_for(
@@ -409,7 +411,7 @@ def test_a_plan_for_a_gpu_needs_none(tmp_path: Path) -> None:
     succeed("plan", "ffn", "--device", "cuda", "--preset", "llama3-8b", "--out", path)
     data = json.loads(path.read_text())
     assert [t["shape"] for t in data["graph"]["tensors"] if t["name"] == "w_up"] == [[14336, 4096]]
-    assert data["workers"] == target(Device.CUDA).spec.sms > 100
+    assert data["workers"] == find_target(Device.CUDA).spec.sms > 100
 
 
 def test_an_unsafe_plan_is_not_written(tmp_path: Path) -> None:
@@ -582,7 +584,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
         3,
         policy=interlace.TileSync(),
         split=interlace.SplitK(2),
-        interleaving=interlace.Panels(1),
+        interleaving=interlace.RowPanels(1),
         chunk_waits=True,
     )
     plan = interlace.build(graph, choices)
@@ -591,7 +593,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
     executor.run({name: random.standard_normal(graph.tensor(name).shape) for name in graph.inputs})
     trace, items, waits = executor.trace, plan.items, plan.waits
     assert trace is not None
-    found = arrows(plan, trace)
+    found = find_arrows(plan, trace)
     assert len(found) == len(waits) > 0
     owner = waits.item
     for row, (producer, consumer) in enumerate(found.tolist()):
@@ -680,7 +682,7 @@ def test_outputs_replace_older_files_and_leave_nothing_else(tmp_path: Path) -> N
 
 def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
     try:
-        find(Device.CUDA)
+        find_machine(Device.CUDA)
     except NoDeviceError:
         assert fail(1, "run", "ffn", "--device", "cuda").startswith("error: ")
     else:

@@ -12,7 +12,7 @@ import pytest
 from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
 from interlace.workloads import WORKLOADS
-from interlace.workloads.base import options
+from interlace.workloads.base import list_options
 from interlace.workloads.quadrature import quadrature
 
 from .commands import SMALL, fail, invoke, succeed
@@ -139,7 +139,10 @@ def test_commands_that_make_no_sense(command: list[str], here: Path) -> None:
 
 
 SIZED = [
-    (kind.name, name, option.most) for kind in WORKLOADS for name, (_, of, option) in options(kind).items() if of is int
+    (kind.name, name, option.most)
+    for kind in WORKLOADS
+    for name, (_, of, option) in list_options(kind).items()
+    if of is int
 ]
 
 

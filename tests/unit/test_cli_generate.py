@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from interlace.models.tokenizer import open_tokenizer  # noqa: E402
-from interlace.models.trained import open_model  # noqa: E402
+from interlace.models.trained import load_model  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 
 from .commands import fail, invoke  # noqa: E402
@@ -35,10 +35,10 @@ def test_it_writes_what_the_decoder_makes_of_the_prompt(model: Path, tmp_path: P
     arguments = ["generate", "--model", model, "--prompt", "hello w", "--device", "cpu", "--max-new-tokens", "9"]
     result = invoke(*arguments, "--json", tmp_path / "r.json")
     assert result.exit_code == 0, result.output
-    trained = open_model(model)
+    trained = load_model(model)
     of = open_tokenizer(model, trained.gguf)
     ids = of.encode("hello w")
-    made = Decoder.from_file(trained, capacity=20, device="cpu").generate(ids, 9)
+    made = Decoder.from_pretrained(trained, max_seq_len=20, device="cpu").generate(ids, 9)
     assert result.stdout == of.decode(made) + "\n"
     assert result.stderr.startswith(f"note: {len(ids)} tokens read in ")
     assert f"{len(made)} written" in result.stderr
@@ -90,7 +90,7 @@ def test_a_chat_is_the_prompt_in_the_form_of_the_models_template(model: Path, tm
         found: list[int] = json.loads(invoke("generate", "--model", path, *given, *options).stdout)["prompt_ids"]
         return found
 
-    of = open_tokenizer(path, open_model(path).gguf)
+    of = open_tokenizer(path, load_model(path).gguf)
     assert ids() == of.encode("hello")
     assert ids("--chat") == of.encode("hello w"), "with the token that begins texts once, which the template has"
     told = fail(2, "generate", "--device", "cpu", "--model", model, "--prompt", "hello", "--chat")
@@ -98,9 +98,9 @@ def test_a_chat_is_the_prompt_in_the_form_of_the_models_template(model: Path, tm
 
 
 def test_what_a_text_does_to_a_terminal_is_to_end_lines(model: Path) -> None:
-    from interlace.cli.generate import _shown
+    from interlace.cli.generate import _escape_text
 
-    assert _shown("a\tb\n\x1b[2J\r\x07é") == "a\tb\n\\x1b[2J\\r\\x07é"
+    assert _escape_text("a\tb\n\x1b[2J\r\x07é") == "a\tb\n\\x1b[2J\\r\\x07é"
 
 
 @pytest.mark.parametrize(

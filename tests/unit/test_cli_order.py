@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from interlace.cli import app
 from interlace.kernels.read import read_plan
-from interlace.orders.families import Family, families
-from interlace.orders.panels import Cache, PanelGrid, Visit
-from interlace.orders.replay import loads
+from interlace.orders.families import Family, list_families
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
+from interlace.orders.replay import count_loads
 from interlace.policies.orders import GroupedSerpentine, Hilbert
 
 from .commands import fail, succeed
@@ -68,7 +68,7 @@ def test_the_record_has_what_is_known_of_three_by_three(tmp_path: Path, cache, m
         }
         assert (data["proved"], data["lower_bound"], data["stopped"]) == (True, data["minimum"], "")
         walk = [Visit(*tile, first) for tile, first in zip(data["path"], data["column_first"], strict=True)]
-        assert loads(PanelGrid(3, 3), walk, capacity, Cache(cache)) == data["minimum"]
+        assert count_loads(PanelGrid(3, 3), walk, capacity, EvictionPolicy(cache)) == data["minimum"]
 
 
 @pytest.mark.parametrize(("start", "first"), [("0,0", [0, 0]), ("2,1", [2, 1]), ("any", [0, 0])])
@@ -82,7 +82,7 @@ def test_chunks_bring_sawtooth_and_backward_tiles(tmp_path: Path) -> None:
     data = record(tmp_path, *options)
     assert (data["minimum"], data["families"]["serpentine, sawtooth"], data["families"]["serpentine"]) == (15, 18, 20)
     walk = [Visit(*t, c, b) for t, c, b in zip(data["path"], data["column_first"], data["backwards"], strict=True)]
-    assert loads(PanelGrid(3, 3, 2), walk, 7, Cache.LRU) == 15
+    assert count_loads(PanelGrid(3, 3, 2), walk, 7, EvictionPolicy.LRU) == 15
     shown = invoke(*options).stdout
     assert cells(shown, "tiles") == ["3 x 3, in 2 chunks"]
     assert "<" in "".join(cell for row in range(3) for cell in cells(shown, f"row {row}"))
@@ -135,7 +135,7 @@ def test_what_is_no_name_shows_what_is(option: str, value: str, message: str) ->
 
 
 def test_every_family_has_the_name_that_the_option_takes() -> None:
-    listed = [member.name for member in families(PanelGrid(8, 8), 6)]
+    listed = [member.name for member in list_families(PanelGrid(8, 8), 6)]
     assert listed == [
         *("row", "column", "serpentine", "grouped:2", "grouped:4", "grouped:5"),
         *("grouped-serpentine:2", "grouped-serpentine:4", "grouped-serpentine:5", "morton", "hilbert"),

@@ -75,7 +75,7 @@ def test_a_checkpoint_is_not_written(here: Path, command: list[str]) -> None:
     ],
 )
 def test_two_outputs_are_two_files(here: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
-    monkeypatch.setattr(run_module, "problem", lambda *_: pytest.fail("refused only after work was done"))
+    monkeypatch.setattr(run_module, "build_problem", lambda *_: pytest.fail("refused only after work was done"))
     message = fail(2, "run", "ffn", *SMALL, "--json", first, "--trace", second)
     assert "give each output a file of its own" in message
     assert not (here / "x").exists()
@@ -95,7 +95,7 @@ def test_files_that_differ_are_taken(here: Path) -> None:
 
 def test_standard_output_redirected_to_the_output_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = os.stat("plan.json")
-    monkeypatch.setattr(outputs, "_redirected", lambda: (found.st_dev, found.st_ino))
+    monkeypatch.setattr(outputs, "_identify_stdout", lambda: (found.st_dev, found.st_ino))
     assert "what standard output goes to" in fail(2, "plan", "ffn", *SMALL, "--out", "plan.json")
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import interlace as il
 from interlace.cli import run
-from interlace.cli.machine import Machine
-from interlace.cli.plan_file import planned
+from interlace.cli.machine import HostMachine
+from interlace.cli.plan_file import load_problem
 
 from ..texts import chain
 from .commands import SMALL, fail, invoke, no_option, succeed
@@ -34,7 +34,7 @@ def test_a_plan_file_says_of_which_ops_nothing_holds_the_text_to_what_they_decla
     assert read == plan
     assert [op.body for op in read.graph.ops if op.name == "norm"] == [None]
     for proof in (il.verify(plan), il.verify(read), il.verify(il.read_plan(read.to_json()))):
-        assert proof.unproved == ("norm",)
+        assert proof.unproved_ops == ("norm",)
         assert str(proof).endswith(f"no race{NORM}")
     shown = " ".join(succeed("verify", path, "--json", verdict).split())
     assert f"no race{NORM}" in shown
@@ -47,16 +47,16 @@ def test_access_maps_of_a_file_that_no_kernel_makes_anew_are_named_as_unproved(t
     own, every = (il.axes(1)[0].block(2), il.ALL), (il.ALL, il.ALL)
     read, other = (il.Kernel(name, reference=il.Reference(lambda acc, read, params: read)) for name in ("sum", "other"))
     ops = (
-        other.op("first", (4,), {"i": (x, own)}, {"o": (y, own)}),
+        other.make_op("first", (4,), {"i": (x, own)}, {"o": (y, own)}),
         il.copy("second", y, z, tile=(2, 8)),
-        read.op("third", (4,), {"i": (z, every)}, {"o": (w, own)}),
+        read.make_op("third", (4,), {"i": (z, every)}, {"o": (w, own)}),
     )
     plan = il.build(il.Graph("g", (x, y, z, w), ops, ("x",), ("w",)), il.Choices(4))
-    assert il.verify(plan).unproved == ()
+    assert il.verify(plan).unproved_ops == ()
     for kernels in ((), (read,), (read, other)):
-        assert il.verify(il.read_plan(plan.to_json(), kernels)).unproved == ("first", "third")
+        assert il.verify(il.read_plan(plan.to_json(), kernels)).unproved_ops == ("first", "third")
     made = replace(read, make=lambda name, tensors, params: ops[2])
-    assert il.verify(il.read_plan(plan.to_json(), [made, other])).unproved == ("first",)
+    assert il.verify(il.read_plan(plan.to_json(), [made, other])).unproved_ops == ("first",)
     path, verdict = write(tmp_path / "p.json", plan), tmp_path / "v.json"
     says = "no race, provided that ops 'first', 'third' touch what their access maps say, which is not proved"
     assert says in " ".join(succeed("verify", path, "--json", verdict).split())
@@ -111,8 +111,8 @@ def test_a_plan_file_runs_on_those_that_take_it_and_a_note_tells_of_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "p.json", il.build(ffn(), il.Choices(1, policy=il.NoSync())))
-    task, plans = planned(path, il.H200)
-    able = run._planned(run._default(task, Machine(True, il.H200)), plans, named=False)
+    task, plans = load_problem(path, il.H200)
+    able = run._plan_executors(run._select_default(task, HostMachine(True, il.H200)), plans, named=False)
     assert {e.name for e in able} == {*("reference", "serial", "cuda_graph", "pdl", "streams", "persistent-ticket")}
     notes = capsys.readouterr().err.splitlines()
     assert [note.split()[1] for note in notes] == ["semaphore_streams", "persistent-static", "one_launch"]

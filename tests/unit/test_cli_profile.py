@@ -13,17 +13,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from interlace.bench import profile as profiling
-from interlace.bench.profile import Figures, Run, Verdict, child
+from interlace.bench.profile import Figures, LaunchBottleneck, ProfileRun, run_child
 from interlace.cli import app
 from interlace.cli import profile as cli_profile
-from interlace.cli.machine import Machine
+from interlace.cli.machine import HostMachine
 from interlace.core.devices import H200
 from interlace.core.dtypes import bf16, fp16
 from interlace.deploy import Deployment
 from interlace.kernels.matmul import Activation
-from interlace.megakernel.options import Options
+from interlace.megakernel.options import RunOptions
 from interlace.policies.setting import Setting
-from interlace.workloads import FFN, FFNShape
+from interlace.workloads import FeedForward, FFNShape
 
 from ..ring import Ring
 from .gpus import A100, on_h200
@@ -41,7 +41,7 @@ def command(*arguments: str) -> Result:
 @pytest.fixture
 def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(cli_profile, "find_machine", lambda device: HostMachine(True, H200))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
 
 
@@ -51,15 +51,17 @@ def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("memory", "compute", "verdict"),
     [
-        (0.83, 0.08, Verdict.MEMORY),
-        (0.33, 0.94, Verdict.COMPUTE),
-        (0.59, 0.59, Verdict.NEITHER),
-        (0.60, 0.10, Verdict.MEMORY),
-        (0.70, 0.75, Verdict.COMPUTE),
+        (0.83, 0.08, LaunchBottleneck.MEMORY),
+        (0.33, 0.94, LaunchBottleneck.COMPUTE),
+        (0.59, 0.59, LaunchBottleneck.NEITHER),
+        (0.60, 0.10, LaunchBottleneck.MEMORY),
+        (0.70, 0.75, LaunchBottleneck.COMPUTE),
     ],
 )
-def test_what_binds_is_what_is_used_most_if_it_is_used_much(memory: float, compute: float, verdict: Verdict) -> None:
-    assert Figures(1.0, 1.0, 0.5, 1.0, memory, compute).verdict is verdict
+def test_what_binds_is_what_is_used_most_if_it_is_used_much(
+    memory: float, compute: float, verdict: LaunchBottleneck
+) -> None:
+    assert Figures(1.0, 1.0, 0.5, 1.0, memory, compute).bottleneck is verdict
 
 
 # ---------------------------------------------------------------- the command
@@ -99,7 +101,7 @@ def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, mo
     path = tmp_path / "profile.json"
     assert command(*SHAPE, "--m", "16", "--json", str(path)).exit_code == 0
     (row,) = json.loads(path.read_text())["rows"]
-    assert Setting.from_data(row["setting"]) == on_h200(16, RELU).deployment.default
+    assert Setting.from_data(row["setting"]) == on_h200(16, RELU).deployment.default_setting
     predicted = row["predicted"]
     weights = 2 * 4096 * 14336 * 2
     assert weights <= predicted["dram_read_bytes"] <= 1.03 * weights  # 16 tokens and partial sums besides
@@ -111,21 +113,21 @@ def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, mo
 def test_a_tuned_setting_is_the_one_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launched = on_h200(16, RELU).deployment
     chosen = Ring(16, 128, 64, True, 1, (1, 4), 4).setting(launched.graph)
-    launched.keep(chosen, 54.0)
+    launched.cache_setting(chosen, 54.0)
     install(tmp_path, monkeypatch, csv([launch(), launch()]))
     assert command(*SHAPE, "--m", "16", "--m", "64").exit_code == 0
     runs = profiled(tmp_path)
     assert [run.deployment.graph.tensor("x").shape[0] for run in runs] == [16, 64]
-    assert [run.setting for run in runs] == [chosen, on_h200(64, RELU).deployment.default]
+    assert [run.setting for run in runs] == [chosen, on_h200(64, RELU).deployment.default_setting]
 
 
 @pytest.mark.usefixtures("h200")
 def test_the_default_sweep_is_over_the_sizes_of_the_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, csv([launch()] * len(FFN.sizes)))
+    install(tmp_path, monkeypatch, csv([launch()] * len(FeedForward.sizes)))
     result = command("--hidden", "1024", "--ffn", "2048")
     assert result.exit_code == 0, result.output
     graphs = [run.deployment.graph for run in profiled(tmp_path)]
-    assert [graph.tensor("hidden").shape for graph in graphs] == [(m, 2048) for m in FFN.sizes]
+    assert [graph.tensor("hidden").shape for graph in graphs] == [(m, 2048) for m in FeedForward.sizes]
     assert {graph.tensor("x").dtype for graph in graphs} == {bf16}
 
 
@@ -166,7 +168,7 @@ def test_launches_of_two_executors_are_counted_apart(tmp_path: Path, monkeypatch
 
 
 def test_elsewhere_the_persistent_executor_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, A100))
+    monkeypatch.setattr(cli_profile, "find_machine", lambda device: HostMachine(True, A100))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
     seen = install(tmp_path, monkeypatch, csv([launch()]))
     result = command("--hidden", "1024", "--ffn", "2048", "--m", "16")
@@ -226,9 +228,9 @@ class Executor:
 
     ran: ClassVar[list[tuple[Any, int, int]]] = []
 
-    def __init__(self, case: Deployment, setting: Any, options: Options) -> None:
+    def __init__(self, case: Deployment, setting: Any, options: RunOptions) -> None:
         assert not options.dependent_launch
-        self.setting, self.plan, self.ffn = setting, case.plan(setting), case.graph.tensor("hidden").shape[1]
+        self.setting, self.plan, self.ffn = setting, case.build_plan(setting), case.graph.tensor("hidden").shape[1]
 
     def empty(self, name: str) -> Any:
         class Tensor:
@@ -256,10 +258,10 @@ def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPat
 
     shape = FFNShape(256, 512, Activation.RELU, False)
     cases = [on_h200(64, shape, fp16).deployment, on_h200(16, replace(shape, ffn=1024), fp16).deployment]
-    settings = [case.default for case in cases]
+    settings = [case.default_setting for case in cases]
     monkeypatch.setattr(Executor, "ran", [])
     monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
-    monkeypatch.setattr(Deployment, "make", lambda self, setting, options: Executor(self, setting, options))
-    runs = [Run(case, setting) for case, setting in zip(cases, settings, strict=True)]
-    child(pickle.loads(pickle.dumps(runs)))
+    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting, options: Executor(self, setting, options))
+    runs = [ProfileRun(case, setting) for case, setting in zip(cases, settings, strict=True)]
+    run_child(pickle.loads(pickle.dumps(runs)))
     assert Executor.ran == [(settings[0], 64, 512), (settings[1], 16, 1024)]

@@ -13,8 +13,8 @@ import pytest
 
 from interlace.cli import plan as plan_module
 from interlace.cli import run as run_module
-from interlace.cli.console import noted_warnings
-from interlace.cli.streams import standard_streams
+from interlace.cli.console import note_warnings
+from interlace.cli.streams import guard_standard_streams
 from interlace.cli.workloads import WorkloadGroup
 from interlace.workloads import WORKLOADS
 
@@ -46,7 +46,7 @@ def test_a_reader_that_stopped_ends_the_command_without_a_word(
 ) -> None:
     with os.fdopen(unread, "w", closefd=False) as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
-        with pytest.raises(SystemExit) as ended, standard_streams():
+        with pytest.raises(SystemExit) as ended, guard_standard_streams():
             print("a line that is flushed at the end")
         assert ended.value.code == 141
         print("what the interpreter flushes at its end goes nowhere", flush=True)
@@ -58,7 +58,7 @@ def test_a_full_disk_is_one_line_and_exit_code_1(
 ) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as ended, standard_streams():
+        with pytest.raises(SystemExit) as ended, guard_standard_streams():
             print("text", flush=True)
         assert ended.value.code == 1
     assert capsys.readouterr().err == "error: cannot write to standard output: No space left on device\n"
@@ -67,7 +67,7 @@ def test_a_full_disk_is_one_line_and_exit_code_1(
 def test_stderr_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
-        with standard_streams():
+        with guard_standard_streams():
             print("note", file=sys.stderr, flush=True)
             print("another", file=sys.stderr, flush=True)
 
@@ -75,7 +75,7 @@ def test_stderr_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyP
 def test_letters_that_the_terminal_lacks_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(tmp_path / "out", "w", encoding="ascii") as plain:
         monkeypatch.setattr(sys, "stdout", plain)
-        with standard_streams():
+        with guard_standard_streams():
             print("4 × 4 \udcff")
     assert (tmp_path / "out").read_text() == "4 ? 4 ?\n"
 
@@ -225,6 +225,6 @@ def test_unknown_commands_are_exit_code_2() -> None:
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with noted_warnings():
+        with note_warnings():
             warnings.warn("the cache\nis not used", RuntimeWarning, stacklevel=1)
     assert capsys.readouterr().err == "note: the cache is not used\n"

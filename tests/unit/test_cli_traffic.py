@@ -135,7 +135,7 @@ def test_the_plot_is_a_picture(tmp_path: Path, cache: str) -> None:
 
 def test_labels_keep_apart_and_near_and_inside() -> None:
     step = traffic_plot._LABEL_STEP
-    placed = traffic_plot._apart({"a": 0.5, "b": 0.5, "c": 0.9, "d": 0.1, "e": 1.0, "f": 1.0})
+    placed = traffic_plot._separate_labels({"a": 0.5, "b": 0.5, "c": 0.9, "d": 0.1, "e": 1.0, "f": 1.0})
     heights = sorted(placed.values())
     assert all(high - low >= step - 1e-9 for low, high in pairwise(heights))
     assert placed["d"] == 0.1
@@ -177,27 +177,27 @@ def test_a_matplotlib_that_does_not_start_is_one_line(tmp_path: Path, monkeypatc
     ],
 )
 def test_sizes(text: str, nbytes: int) -> None:
-    assert names.size(text) == nbytes
-    device = names.cache(text)
+    assert names.parse_size(text) == nbytes
+    device = names.parse_cache(text)
     assert (device.l2, device.l2_bytes, device.speed_spread) == (L2(1, nbytes), nbytes, 0.0)
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-5MiB", "5XB", "1e6", "5MiBs", "٥MiB", "0x10", "nan", "1..5MB"])
 def test_no_sizes_list_the_forms(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no size; write bytes or a unit, such as 50MiB, 60MB"):
-        names.size(text)
+        names.parse_size(text)
 
 
 def test_the_command_takes_as_many_pieces_as_the_simulation() -> None:
-    from interlace.sim.traffic import LIMIT
+    from interlace.sim.traffic import MAX_ENTRIES
 
-    assert cli_traffic._MOST_PIECES == LIMIT
+    assert cli_traffic._MAX_PIECES == MAX_ENTRIES
 
 
 @pytest.mark.parametrize("text", ["0", "0MiB", "0.1", "65GiB", "999999999999GB"])
 def test_sizes_out_of_range_name_the_range(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use 1 to 64GiB"):
-        names.size(text)
+        names.parse_size(text)
 
 
 @pytest.mark.parametrize(

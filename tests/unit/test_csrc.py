@@ -15,10 +15,10 @@ from interlace.csrc import read_header
 from interlace.kernels.abi import SYNC, TABLES, TENSOR_MAP
 from interlace.kernels.bodies import Cluster
 from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.primitives.tagged_cuda import AWAITED
+from interlace.kernels.primitives.tagged_cuda import LL_WAIT
 from interlace.kernels.primitives.words_cuda import EMPTY_BYTE
-from interlace.megakernel.compose import launch_struct
-from interlace.megakernel.dispatch import EMPTY, HELD, constants, queue_of
+from interlace.megakernel.compose import build_launch_struct
+from interlace.megakernel.dispatch import EMPTY, MAX_HELD_ITEMS, generate_constants, select_queue_struct
 from interlace.megakernel.spawn import _CONSTANTS
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
@@ -57,24 +57,25 @@ def generated() -> dict[str, str]:
         return "".join(f"constexpr int {name} = {value};\n" for name, value in of.items())
 
     def launch(dispatch: Dispatch) -> str:
-        return f'#include "semaphore.cuh"\n{LAUNCH}{queue_of(dispatch).text}{launch_struct(dispatch).text}'
+        structs = select_queue_struct(dispatch).source + build_launch_struct(dispatch).source
+        return f'#include "semaphore.cuh"\n{LAUNCH}{structs}'
 
     return {
-        "generated/tensor_map": TENSOR_MAP.text,
+        "generated/tensor_map": TENSOR_MAP.source,
         "generated/tables": f"{TABLES}constexpr unsigned EMPTY_WORD = {EMPTY_BYTE}u * 0x01010101u;\n",
         "generated/launch": launch(Dispatch.TICKET),
         "spawn/generated/launch": launch(Dispatch.SPAWN),
         "generated/clusters": f'#include "generated/launch.cuh"\n'
         f"enum {{ CLUSTER_ROWS = 2, CLUSTER_COLUMNS = 1, CLUSTER = {Cluster(2, 1).blocks} }};\n",
-        "generated/late": f"constexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = false;\n",
+        "generated/late": f"constexpr int HELD = {MAX_HELD_ITEMS};\nconstexpr bool LAST_ALONE = false;\n",
         "generated/empty": f"enum {{ EMPTY = {EMPTY} }};\n",
-        "generated/stealing": head(constants(Dispatch.STEALING, Stealing(), 132)),
-        "generated/dispatcher": head(constants(Dispatch.DISPATCHER, Stealing(), 132)),
+        "generated/stealing": head(generate_constants(Dispatch.STEALING, Stealing(), 132)),
+        "generated/dispatcher": head(generate_constants(Dispatch.DISPATCHER, Stealing(), 132)),
         "generated/elements": f'#include "ptx.cuh"\n{ELEMENTS}',
-        "generated/sync": SYNC.text,
+        "generated/sync": SYNC.source,
         "generated/switches": f'#include "dispatch/ticket.cuh"\n{SWITCHES}',
         "generated/stream": f'#include "ptx.cuh"\n{_HEAD}',
-        "generated/words": f"constexpr int AWAITED_WORDS = {AWAITED};\n",
+        "generated/words": f"constexpr int AWAITED_WORDS = {LL_WAIT};\n",
         "generated/spawn": _CONSTANTS,
     }
 

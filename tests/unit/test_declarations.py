@@ -14,14 +14,14 @@ import pytest
 import interlace as il
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, InterlaceError, PlanError
-from interlace.executors import EXECUTORS, ONE_LAUNCH, DeviceExecutor, Executor
+from interlace.executors import EXECUTORS, SINGLE_LAUNCH_EXECUTORS, DeviceExecutor, Executor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.matmul import MATMUL
 from interlace.loops import as_op, library
-from interlace.models.llama import LLAMAS, decode_graph
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, plain_bodies, ring_launch
+from interlace.models.llama import LLAMAS, build_decode_graph
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, make_megakernel_mode, slow_to_plain_bodies
 from interlace.workloads import one_matmul, two_copies, two_matmuls
 
 from .gpus import A100
@@ -41,26 +41,26 @@ def loops() -> il.Graph:
 
 def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> None:
     assert [executor.name for executor in EXECUTORS] == NAMES.split()
-    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 20
+    assert len({executor.title for executor in EXECUTORS} | {executor.description for executor in EXECUTORS}) == 20
     for executor in EXECUTORS:
-        assert executor.keeps
+        assert executor.enforced_orderings
         assert executor.dispatches
-        assert executor.kinds
-    assert [executor.name for executor in ONE_LAUNCH] == ["one_launch", "persistent-ticket"]
-    assert all(executor.kernel for executor in ONE_LAUNCH)
+        assert executor.body_kinds
+    assert [executor.name for executor in SINGLE_LAUNCH_EXECUTORS] == ["one_launch", "persistent-ticket"]
+    assert all(executor.kernel for executor in SINGLE_LAUNCH_EXECUTORS)
 
 
 def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes() -> None:
-    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.WALK}
+    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.MEGAKERNEL}
     (matmul,) = one_matmul(64, 64, 64).ops
     (copy,) = loops().ops
-    taken = {executor.name: (executor.kind_of(matmul), executor.kind_of(copy)) for executor in EXECUTORS}
+    taken = {executor.name: (executor.find_body_kind(matmul), executor.find_body_kind(copy)) for executor in EXECUTORS}
     reference, triton, cuda = BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.CUDA
     assert taken == {
         **dict.fromkeys(("reference", "reference-random"), (reference, reference)),
         **dict.fromkeys(("serial", "cuda_graph", "pdl", "streams", "semaphore_streams"), (triton, cuda)),
         **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
-        "one_launch": (BodyKind.WALK, BodyKind.WALK),
+        "one_launch": (BodyKind.MEGAKERNEL, BodyKind.MEGAKERNEL),
     }
 
 
@@ -68,13 +68,13 @@ def test_of_several_bodies_an_executor_takes_the_kind_that_it_names_first() -> N
     def never(*_: object) -> il.TritonBody:
         raise AssertionError("asked for a body that is not needed yet")
 
-    op = il.Kernel("both", triton=never, cuda=never).op("both", (1,), {}, {})  # type: ignore[arg-type]
-    assert il.SerialExecutor.kinds == (BodyKind.TRITON, BodyKind.CUDA)
-    assert il.SerialExecutor.kind_of(op) is BodyKind.TRITON
+    op = il.Kernel("both", triton=never, cuda=never).make_op("both", (1,), {}, {})  # type: ignore[arg-type]
+    assert il.SerialExecutor.body_kinds == (BodyKind.TRITON, BodyKind.CUDA)
+    assert il.SerialExecutor.find_body_kind(op) is BodyKind.TRITON
 
 
 def obstacles(graph: il.Graph, device: DeviceSpec) -> dict[str, str]:
-    said = {executor.name: executor.obstacle(graph, device) for executor in EXECUTORS}
+    said = {executor.name: executor.fallback_reason(graph, device) for executor in EXECUTORS}
     return {name: reason for name, reason in said.items() if reason is not None}
 
 
@@ -93,7 +93,7 @@ def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_devic
     assert obstacles(two_copies(64, 64), il.H200) == {}
     assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket"}
     assert "which the Triton interpreter does not run" in obstacles(loops(), il.CPU)["serial"]
-    bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
+    bare = il.Graph("bare", (), (il.Kernel("none").make_op("none", (1,), {}, {}),), (), ())
     assert set(obstacles(bare, il.H200)) == set(NAMES.split())
 
 
@@ -112,22 +112,22 @@ def test_tiles_that_make_no_launch_are_told_with_their_bytes_and_registers() -> 
     two = il.MatmulTile(128, 256, 128, 3, 8)  # a stage of 96 KiB
     told = "232448 bytes of shared memory hold 2 stages of these tiles, too few for loads to run ahead"
     with pytest.raises(InterlaceError, match=told):
-        check(il.OneLaunchExecutor, two)
+        check(il.MegakernelExecutor, two)
     check(il.ReferenceExecutor, deep, il.CPU)
 
 
 def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     graph = two_matmuls(64, 256, 512, 256, first=il.MatmulTile(64, 64, 64), second=il.MatmulTile(64, 64, 64))
-    modes = {executor.name: executor.mode(graph, il.H200) for executor in EXECUTORS}
-    assert modes.pop("semaphore_streams") == plain_bodies(SEMAPHORE_STREAMS)
-    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl", "streams")} == {plain_bodies(SERIAL)}
+    modes = {executor.name: executor.build_mode(graph, il.H200) for executor in EXECUTORS}
+    assert modes.pop("semaphore_streams") == slow_to_plain_bodies(SEMAPHORE_STREAMS)
+    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl", "streams")} == {slow_to_plain_bodies(SERIAL)}
     assert {modes.pop(name) for name in ("reference", "reference-random")} == {PERSISTENT}
     stage = 2 * 64 * 64 * 2  # of its own ring, with three barriers; beside it scratch, messages and a few barriers
     beside = 64 * (2 * 64 + 16) + 8 + 4 * (2 * 8 + 80)
     launch = modes.pop("one_launch")
-    assert launch.words is not None
-    assert launch == ring_launch((il.H200.smem_bytes - beside) // (stage + 24) * stage, launch.words)
-    assert {*modes.values()} == {plain_bodies(PERSISTENT)}
+    assert launch.ll_hand_offs is not None
+    assert launch == make_megakernel_mode((il.H200.smem_bytes - beside) // (stage + 24) * stage, launch.ll_hand_offs)
+    assert {*modes.values()} == {slow_to_plain_bodies(PERSISTENT)}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)
@@ -149,43 +149,43 @@ def test_a_plan_of_another_dispatch_is_refused(executor: type[Executor]) -> None
 @pytest.mark.parametrize("m", [1, 100, 1024])
 def test_a_planned_graph_is_one_that_the_executor_runs(executor: type[Executor], m: int) -> None:
     graph = il.workloads.ffn(m, RELU)
-    plan = il.plan_graph(graph, il.H200, executor)
+    plan = il.autoplan(graph, il.H200, executor)
     assert executor.prove(plan).plan.workers == il.H200.sms
     executor.check_tiles(plan.graph, il.H200)
     assert (plan.graph.tensors, plan.graph.inputs, plan.graph.outputs) == (graph.tensors, graph.inputs, graph.outputs)
-    shared = executor is il.OneLaunchExecutor and m == 100  # a product is split
+    shared = executor is il.MegakernelExecutor and m == 100  # a product is split
     assert plan.dispatch is (il.Dispatch.STATIC if shared else executor.dispatches[0])
 
 
 def test_a_planned_graph_is_tiled_for_the_executor_and_the_device() -> None:
     graph = il.workloads.ffn(1024, il.workloads.MODELS["llama3-8b"])
     tiles = {
-        executor: tuple(il.plan_graph(graph, device, executor).graph.ops[0].param(p) for p in ("BM", "BN", "STAGES"))
-        for device, executor in ((il.H200, il.OneLaunchExecutor), (A100, PersistentTicketExecutor))
+        executor: tuple(il.autoplan(graph, device, executor).graph.ops[0].param(p) for p in ("BM", "BN", "STAGES"))
+        for device, executor in ((il.H200, il.MegakernelExecutor), (A100, PersistentTicketExecutor))
     }
-    assert tiles == {il.OneLaunchExecutor: (128, 128, 3), PersistentTicketExecutor: (128, 128, 3)}
-    assert il.plan_graph(graph, il.H200, PersistentTicketExecutor).graph.ops[0].param("STAGES") == 4
+    assert tiles == {il.MegakernelExecutor: (128, 128, 3), PersistentTicketExecutor: (128, 128, 3)}
+    assert il.autoplan(graph, il.H200, PersistentTicketExecutor).graph.ops[0].param("STAGES") == 4
 
 
 def test_without_an_executor_a_plan_is_for_the_fastest_single_launch_that_runs_it() -> None:
     graph = two_matmuls(64, 256, 512, 256)
-    assert il.plan_graph(graph, il.H200).to_json() == il.plan_graph(graph, il.H200, il.OneLaunchExecutor).to_json()
-    older = il.plan_graph(graph, A100)
-    assert older.to_json() == il.plan_graph(graph, A100, PersistentTicketExecutor).to_json()
+    assert il.autoplan(graph, il.H200).to_json() == il.autoplan(graph, il.H200, il.MegakernelExecutor).to_json()
+    older = il.autoplan(graph, A100)
+    assert older.to_json() == il.autoplan(graph, A100, PersistentTicketExecutor).to_json()
     assert older.workers == 108
-    assert il.plan_graph(loops(), il.H200).dispatch is il.Dispatch.TICKET
+    assert il.autoplan(loops(), il.H200).dispatch is il.Dispatch.TICKET
     with pytest.raises(PlanError, match=r"no executor runs graph 'loops' as one launch on NVIDIA A100.*: one_launch: "):
-        il.plan_graph(loops(), A100)
+        il.autoplan(loops(), A100)
 
 
 def test_what_cannot_run_is_refused_with_the_reason() -> None:
     with pytest.raises(GraphError, match=r"op 'copy': kernel 'copy_1d-.*' has no Triton body"):
-        il.plan_graph(loops(), il.H200, il.PersistentExecutor)
+        il.autoplan(loops(), il.H200, il.PersistentExecutor)
 
 
 def test_choices_that_are_given_stand() -> None:
     graph = two_matmuls(256, 256, 512, 256)
-    plan = il.plan_graph(
+    plan = il.autoplan(
         graph, il.H200, il.PersistentExecutor, workers=7, policy=il.RowSync(), dispatch=il.Dispatch.STATIC
     )
     assert (plan.workers, plan.policy, plan.dispatch) == (7, "RowSync()", il.Dispatch.STATIC)
@@ -193,33 +193,33 @@ def test_choices_that_are_given_stand() -> None:
 
 def test_kernels_without_rules_stay_as_they_are_tiled() -> None:
     graph = two_copies(256, 256, tile=(32, 128))
-    assert il.plan_graph(graph, il.H200, PersistentStaticExecutor).graph == graph
-    assert il.plan_graph(graph, il.CPU, RandomReferenceExecutor).graph == graph
+    assert il.autoplan(graph, il.H200, PersistentStaticExecutor).graph == graph
+    assert il.autoplan(graph, il.CPU, RandomReferenceExecutor).graph == graph
 
 
-@pytest.mark.parametrize("executor", [PersistentStaticExecutor, PersistentTicketExecutor, il.OneLaunchExecutor])
+@pytest.mark.parametrize("executor", [PersistentStaticExecutor, PersistentTicketExecutor, il.MegakernelExecutor])
 def test_a_search_keeps_to_tiles_and_dispatch_of_the_executor(executor: type[DeviceExecutor]) -> None:
     graph = two_matmuls(64, 512, 2048, 512)
-    plan = il.plan_graph(graph, il.H200, executor, search=True)
+    plan = il.autoplan(graph, il.H200, executor, search=True)
     assert plan.dispatch in executor.dispatches
-    assert plan.graph in executor.tilings(graph, il.H200)
+    assert plan.graph in executor.iter_tilings(graph, il.H200)
     assert executor.prove(plan)
 
 
 def test_tilings_are_unlike_and_begin_with_the_rules_own() -> None:
     graph = il.workloads.ffn(64, il.workloads.MODELS["llama3-8b"])
-    for executor in ONE_LAUNCH:
-        tilings = executor.tilings(graph, il.H200)
+    for executor in SINGLE_LAUNCH_EXECUTORS:
+        tilings = executor.iter_tilings(graph, il.H200)
         assert len(tilings) >= 3
         assert len({tuple((op.grid, op.reduction) for op in tiled.ops) for tiled in tilings}) == len(tilings)
-        assert tilings[0] == il.plan_graph(graph, il.H200, executor).graph
+        assert tilings[0] == il.autoplan(graph, il.H200, executor).graph
 
 
 def test_settings_of_many_ops_come_one_by_one() -> None:
-    graph = decode_graph(LLAMAS["smollm2-135m"], 1, 64, il.H200)
+    graph = build_decode_graph(LLAMAS["smollm2-135m"], 1, 64, il.H200)
     matmuls = [op.name for op in graph.ops if op.kernel == "matmul"]
-    several = [*islice(il.PdlExecutor.settings(graph, il.H200), 3)]  # of more than anybody could draw
-    assert several[0] == il.PdlExecutor.default(graph, il.H200)
+    several = [*islice(il.PdlExecutor.iter_settings(graph, il.H200), 3)]  # of more than anybody could draw
+    assert several[0] == il.PdlExecutor.select_default(graph, il.H200)
     assert [[name for name, _ in setting.ops] for setting in several] == [matmuls] * 3
     assert len({*several}) == 3
 

@@ -22,15 +22,15 @@ from interlace.deploy import Deployment
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.append import append
-from interlace.kernels.argmax import first_of_most, most
-from interlace.kernels.attend import attend, most_splits, share, splits
+from interlace.kernels.argmax import block_argmax, reduce_argmax
+from interlace.kernels.attend import attend, compute_max_splits, compute_split_range, select_splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.rms_norm import rms_norm
 from interlace.planner.predict import predict
 from interlace.planner.search import search
-from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
-from interlace.workloads.decode import rope_table
+from interlace.workloads import LLAMAS, Decode, LlamaShape, build_decode_graph
+from interlace.workloads.decode import build_rope_table
 
 D, CAPACITY = 16, 200
 POSITIONS = (0, 1, 63, 64, 150, 199)
@@ -72,7 +72,7 @@ def test_attention_in_splits_is_a_softmax_over_what_each_sequence_has(group: int
     made = {name: tensor(name, *shape) for name, shape in shapes.items()}
     made["position"] = tensor("position", batch, dtype=il.int32)
     made["rope"] = tensor("rope", CAPACITY, D)
-    given |= {"position": np.array(POSITIONS), "rope": rope_table(CAPACITY, D)}
+    given |= {"position": np.array(POSITIONS), "rope": build_rope_table(CAPACITY, D)}
     part = (batch, heads, max(of, 1), group)
     left = {"out": tensor("out", *part, D), "peak": tensor("peak", *part), "total": tensor("total", *part)}
     joined = tensor("joined", batch, heads * group * D)
@@ -117,7 +117,7 @@ def test_caches_in_pages_are_read_and_written_where_the_table_says(page: int, of
     shapes |= dict.fromkeys(("k_cache", "v_cache"), (batch, heads, CAPACITY, D))
     shapes |= dict.fromkeys(("q_norm", "k_norm"), (D,))
     given = {name: random.standard_normal(shape) for name, shape in shapes.items()}
-    given |= {"position": np.array(POSITIONS), "rope": rope_table(CAPACITY, D)}
+    given |= {"position": np.array(POSITIONS), "rope": build_rope_table(CAPACITY, D)}
     both = []
     for tensors in (given, paged(given, page, random)):
         made = {name: tensor(name, *value.shape) for name, value in tensors.items()}
@@ -150,7 +150,7 @@ def test_a_sequence_without_a_page_writes_nothing() -> None:
 
 @pytest.mark.parametrize(("position", "of"), [(0, 3), (1, 1), (64, 2), (700, 4), (1023, 16), (5, 16)])
 def test_splits_share_the_cached_positions_in_order_and_almost_evenly(position: int, of: int) -> None:
-    shares = [share(position, split, of) for split in range(of)]
+    shares = [compute_split_range(position, split, of) for split in range(of)]
     assert [at for low, high in shares for at in range(low, high)] == list(range(position))
     blocks = [-(-(high - low) // 64) for low, high in shares]
     assert max(blocks, default=0) <= -(-(-(-position // 64)) // of)  # noqa: B002
@@ -159,17 +159,24 @@ def test_splits_share_the_cached_positions_in_order_and_almost_evenly(position: 
 
 def test_splits_fill_the_device_once_at_most_and_leave_none_without_a_block() -> None:
     sms = il.H200.sms
-    assert [most_splits(sms, batch, 8, 1088) for batch in (1, 2, 16, 64)] == [16, 8, 1, 1]
-    assert most_splits(sms, 1, 2, 8192) == 66
-    assert most_splits(sms, 1, 8, 128) == 2
+    assert [compute_max_splits(sms, batch, 8, 1088) for batch in (1, 2, 16, 64)] == [16, 8, 1, 1]
+    assert compute_max_splits(sms, 1, 2, 8192) == 66
+    assert compute_max_splits(sms, 1, 8, 128) == 2
     for batch, heads, capacity in itertools.product((1, 3, 16), (1, 8, 32), (64, 1088, 131072)):
-        of = splits(il.H200, batch, heads, capacity, 256)
-        assert 1 <= of <= most_splits(sms, batch, heads, capacity)
+        of = select_splits(il.H200, batch, heads, capacity, 256)
+        assert 1 <= of <= compute_max_splits(sms, batch, heads, capacity)
 
 
 def test_a_short_cache_is_left_whole_and_longer_ones_are_split_further() -> None:
-    assert [splits(il.H200, 1, 8, 64 * blocks, 256) for blocks in (1, 5, 17, 33, 65, 2048)] == [1, 1, 6, 8, 12, 12]
-    assert splits(il.H200, 1, 8, 64 * 17, 512) == splits(il.H200, 1, 8, 64 * 34, 256)  # as many bytes
+    assert [select_splits(il.H200, 1, 8, 64 * blocks, 256) for blocks in (1, 5, 17, 33, 65, 2048)] == [
+        1,
+        1,
+        6,
+        8,
+        12,
+        12,
+    ]
+    assert select_splits(il.H200, 1, 8, 64 * 17, 512) == select_splits(il.H200, 1, 8, 64 * 34, 256)  # as many bytes
 
 
 def test_append_writes_one_row_of_each_cache() -> None:
@@ -179,7 +186,7 @@ def test_append_writes_one_row_of_each_cache() -> None:
     made = {"k": tensor("k", batch, D), "v": tensor("v", batch, D), "rope": tensor("rope", CAPACITY, D)}
     made["position"] = tensor("position", batch, dtype=il.int32)
     made |= {name: tensor(name, batch, 1, CAPACITY, D) for name in ("k_cache", "v_cache")}
-    given = {"k": k, "v": v, "rope": rope_table(CAPACITY, D), "position": np.array(POSITIONS)}
+    given = {"k": k, "v": v, "rope": build_rope_table(CAPACITY, D), "position": np.array(POSITIONS)}
     found = run(
         [append("append", **made)], [*made.values()], {**given, "k_cache": old, "v_cache": old}, "k_cache", "v_cache"
     )
@@ -211,25 +218,25 @@ def test_argmax_is_the_first_of_the_largest(n: int) -> None:
     tiles = -(-n // 8)
     made = [tensor("x", 6, n), tensor("best", 6, tiles), tensor("at", 6, tiles, dtype=il.int32)]
     out = tensor("out", 6, dtype=il.int32)
-    ops = [most("most", *made, columns=8), first_of_most("first", *made[1:], out)]
+    ops = [block_argmax("most", *made, columns=8), reduce_argmax("first", *made[1:], out)]
     assert run(ops, [*made, out], {"x": x}, "out")["out"].tolist() == x.argmax(axis=1).tolist()
 
 
 def test_predictions_take_a_row_of_a_table_and_a_cache_once() -> None:
     """The table is larger than a side of the L2, as that of any large model, and nobody reads the rest of it."""
     model = replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=16384)
-    graph = decode_graph(replace(model, tied=False), 2, 1088, il.H200)
+    graph = build_decode_graph(replace(model, tied=False), 2, 1088, il.H200)
     assert graph.tensor("embed").nbytes > il.H200.l2.side_bytes
-    traffic = predict(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.H200).traffic
-    assert traffic.read["embed"] == 2 * model.hidden * 2
-    assert traffic.read["layers.1.k_cache"] == 2 * model.kv_heads * 1088 * model.head_dim * 2
-    assert traffic.read["rope"] <= 2 * model.head_dim * 4  # on each side of the L2
+    traffic = predict(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.H200).traffic
+    assert traffic.read_bytes["embed"] == 2 * model.hidden * 2
+    assert traffic.read_bytes["layers.1.k_cache"] == 2 * model.kv_heads * 1088 * model.head_dim * 2
+    assert traffic.read_bytes["rope"] <= 2 * model.head_dim * 4  # on each side of the L2
 
 
 def test_a_step_of_many_narrow_tiles_is_predicted_where_few_touches_are_told_apart() -> None:
     model = replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=65536)
-    plan = il.plan_graph(decode_graph(model, 1, 1088, il.H200), il.H200, il.OneLaunchExecutor)
-    mode = il.OneLaunchExecutor.mode(plan.graph, il.H200)
+    plan = il.autoplan(build_decode_graph(model, 1, 1088, il.H200), il.H200, il.MegakernelExecutor)
+    mode = il.MegakernelExecutor.build_mode(plan.graph, il.H200)
     coarse, fine = (predict(plan, il.H200, mode, limit=limit) for limit in (1000, 1 << 22))
     assert coarse.traffic.dram_read == pytest.approx(fine.traffic.dram_read, rel=0.1)
 
@@ -243,21 +250,24 @@ def test_a_step_takes_what_is_predicted_where_hand_overs_are_words() -> None:
             if row["batch"] > 1:
                 continue
             work = Decode(**{name: value for name, value in row["workload"].items() if name in of})
-            step = Deployment(work.graph(il.H200), il.H200, il.OneLaunchExecutor)
-            plan, measured = step.plan(step.default, alone=False), row["executors"]["one_launch"]["median_us"]
-            predicted = predict(plan, il.H200, step.mode(plan)).us
+            step = Deployment(work.build_graph(il.H200), il.H200, il.MegakernelExecutor)
+            plan, measured = (
+                step.build_plan(step.default_setting, alone=False),
+                row["executors"]["one_launch"]["median_us"],
+            )
+            predicted = predict(plan, il.H200, step.build_mode(plan)).us
             assert predicted == pytest.approx(measured, rel=error)
-            assert predicted < 0.99 * predict(plan, il.H200, replace(step.mode(plan), words=None)).us
+            assert predicted < 0.99 * predict(plan, il.H200, replace(step.build_mode(plan), ll_hand_offs=None)).us
 
 
 def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_layer() -> None:
     tried = []
     for layers in (2, 3):
-        graph = decode_graph(replace(LLAMAS["tiny"], layers=layers), 1, 64, il.H200)
-        tried.append(search(graph, il.H200).tried)
+        graph = build_decode_graph(replace(LLAMAS["tiny"], layers=layers), 1, 64, il.H200)
+        tried.append(search(graph, il.H200).tried_candidates)
     assert tried[0] == tried[1] <= 40
-    graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=6, vocabulary=4096), 1, 64, il.H200)
-    assert 2 <= len([*il.OneLaunchExecutor.settings(graph, il.H200)]) <= 8
+    graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=6, vocabulary=4096), 1, 64, il.H200)
+    assert 2 <= len([*il.MegakernelExecutor.iter_settings(graph, il.H200)]) <= 8
 
 
 # ---------------------------------------------------------------- what is no op
@@ -285,9 +295,13 @@ SHAPE = LLAMAS["tiny"]
         (lambda: attend("a", **caches(position=tensor("p", 2))), DTypeError, "position .* must be int32; convert it"),
         (lambda: attend("a", **caches(out="out")), ArgumentError, "out"),
         (lambda: attend("a", **caches(), eps=-1.0), ArgumentError, "op 'a': eps is -1.0; use a small number"),
-        (lambda: decode_graph(replace(SHAPE, eps=1e39), 1, 64, il.CPU), ArgumentError, "eps is 1e[+]39"),
-        (lambda: decode_graph(replace(SHAPE, eps=float("nan")), 1, 64, il.CPU), ArgumentError, "eps is nan"),
-        (lambda: decode_graph(SHAPE, 1, 1 << 31, il.CPU), ShapeError, "2147483648 positions, which are counted in"),
+        (lambda: build_decode_graph(replace(SHAPE, eps=1e39), 1, 64, il.CPU), ArgumentError, "eps is 1e[+]39"),
+        (lambda: build_decode_graph(replace(SHAPE, eps=float("nan")), 1, 64, il.CPU), ArgumentError, "eps is nan"),
+        (
+            lambda: build_decode_graph(SHAPE, 1, 1 << 31, il.CPU),
+            ShapeError,
+            "2147483648 positions, which are counted in",
+        ),
         (
             lambda: attend("a", **caches(q=tensor("q", 2, 64, dtype=il.bf16))),
             DTypeError,
@@ -299,15 +313,15 @@ SHAPE = LLAMAS["tiny"]
             "heads of 25 elements",
         ),
         (
-            lambda: most("m", tensor("x", 2, 9), tensor("b", 2, 1), tensor("a", 2, 1, dtype=il.int32), 12),
+            lambda: block_argmax("m", tensor("x", 2, 9), tensor("b", 2, 1), tensor("a", 2, 1, dtype=il.int32), 12),
             ShapeError,
             "12 columns; use a power of two",
         ),
         (lambda: replace(SHAPE, kv_heads=3), ShapeError, "4 heads and 3 of keys, .* use a .* multiple of"),
         (lambda: replace(SHAPE, layers=0), ShapeError, "layers 0; use a positive number"),
-        (lambda: decode_graph("tiny", 1, 64, il.CPU), ArgumentError, "LLAMAS"),  # type: ignore[arg-type]
-        (lambda: decode_graph(SHAPE, 1, 0, il.CPU), ShapeError, "capacity 0; use a positive number"),
-        (lambda: decode_graph(replace(SHAPE, head_dim=20), 1, 64, il.CPU), ShapeError, "heads of 20 elements"),
+        (lambda: build_decode_graph("tiny", 1, 64, il.CPU), ArgumentError, "LLAMAS"),  # type: ignore[arg-type]
+        (lambda: build_decode_graph(SHAPE, 1, 0, il.CPU), ShapeError, "capacity 0; use a positive number"),
+        (lambda: build_decode_graph(replace(SHAPE, head_dim=20), 1, 64, il.CPU), ShapeError, "heads of 20 elements"),
         (
             lambda: Decode.of({"context": 64, "capacity": 64}, gpu=False),
             ArgumentError,
@@ -340,7 +354,7 @@ def test_what_is_no_step_says_so(make: Callable[[], object], error: type[Excepti
 )
 def test_presets_have_as_many_weights_as_the_published_models(name: str, weights: int) -> None:
     problem = Decode.of({}, True, name)
-    graph = problem.graph(il.H200)
+    graph = problem.build_graph(il.H200)
     assert sum(prod(graph.tensor(weight).shape) for weight in problem.weights) == weights
     assert set(graph.inputs) - set(problem.weights) == {"tokens", "position", "rope"} | {
         f"layers.{layer}.{which}_cache" for layer in range(problem.layers) for which in "kv"
@@ -353,18 +367,18 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(fla
     positions = np.array([0, 5, 90])
     shape = LlamaShape(2, 32, 48, 4, 2, 16, 40, **flags)
     problem = Decode(**{**vars(shape), "batch": 3, "capacity": 100, "context": 0, "dtype": il.fp32})
-    kept = [name for name in problem.graph(il.CPU).inputs if name.endswith("_cache")]
-    graph = decode_graph(shape, 3, 100, replace(il.CPU, sms=12, sm_dram_bytes_per_s=1e6), dtype=il.fp32)
+    kept = [name for name in problem.build_graph(il.CPU).inputs if name.endswith("_cache")]
+    graph = build_decode_graph(shape, 3, 100, replace(il.CPU, sms=12, sm_dram_bytes_per_s=1e6), dtype=il.fp32)
     graph = replace(graph, outputs=(*graph.outputs, *kept))
     assert graph.op("layers.1.attend").grid == (3, 2, 2)
     run = ReferenceExecutor(il.build(graph, il.Choices(4)), seed=3)
-    inputs = dict(problem.inputs(0))
+    inputs = dict(problem.make_inputs(0))
     for name in kept:
         for b, at in enumerate(positions):
             inputs[name][b, :, at:] = NAN
     for step in range(3):
         inputs["position"] = (positions + step).astype(np.float32)
-        right = problem.dense(np, {name: np.asarray(value, np.float64) for name, value in inputs.items()})
+        right = problem.run_dense(np, {name: np.asarray(value, np.float64) for name, value in inputs.items()})
         found = run.run(inputs)
         assert np.linalg.norm(found["logits"] - right["logits"]) < 1e-12 * np.linalg.norm(right["logits"])
         assert found["next"].tolist() == right["next"].tolist()
@@ -375,7 +389,7 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(fla
 def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> None:
     torch = pytest.importorskip("torch")
     paged = Decode.of({"context": 70, "batch": 2, "pages": 7, "capacity": 200}, gpu=False)
-    inputs = {name: np.asarray(value, np.float64) for name, value in paged.inputs(0).items()}
+    inputs = {name: np.asarray(value, np.float64) for name, value in paged.make_inputs(0).items()}
     assert (inputs["table"] < 0).tolist() == [[False, False, True, True]] * 2
     assert len(np.unique(inputs["table"][:, :2])) == 4
     assert "7 pages" in paged.title
@@ -385,10 +399,10 @@ def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> N
         rows = [np.concatenate([inputs[name][int(page)] for page in row], axis=1) for row in inputs["table"]]
         plain[name] = np.stack(rows)[:, :, :200]
     del plain["table"]
-    right = replace(paged, pages=None).dense(np, plain)["logits"]
-    found = ReferenceExecutor(il.build(paged.graph(il.CPU), il.Choices(2))).run(paged.inputs(0))["logits"]
+    right = replace(paged, pages=None).run_dense(np, plain)["logits"]
+    found = ReferenceExecutor(il.build(paged.build_graph(il.CPU), il.Choices(2))).run(paged.make_inputs(0))["logits"]
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
-    for logits in (found, paged.dense(np, inputs)["logits"], paged.dense(torch, tensors)["logits"].numpy()):
+    for logits in (found, paged.run_dense(np, inputs)["logits"], paged.run_dense(torch, tensors)["logits"].numpy()):
         assert np.linalg.norm(logits - right) < 1e-12 * np.linalg.norm(right)
 
 
@@ -398,14 +412,14 @@ def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None
     torch = pytest.importorskip("torch")
     shape = LlamaShape(2, 64, 96, 4, 2, 16, 61, qkv_bias=True)
     work = Decode(**{**vars(shape), "batch": 3, "capacity": 128, "context": 70})
-    tensors = {name: torch.from_numpy(value) for name, value in work.inputs(0).items()}
+    tensors = {name: torch.from_numpy(value) for name, value in work.make_inputs(0).items()}
     weights = {name: value for name, value in tensors.items() if name in work.weights}
     rest = {name: value for name, value in tensors.items() if name not in weights}
-    problem = SimpleNamespace(rest=rest, weights=[weights], pytorch=lambda given: work.dense(torch, given))
+    problem = SimpleNamespace(rest=rest, weights=[weights], pytorch=lambda given: work.run_dense(torch, given))
     benchmark = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "decode.py"))
     step, sets = benchmark["WAYS"][way](work, problem)
     assert (sets is not None) == (way == "joined weights")
-    right = work.dense(torch, {name: value.clone() for name, value in tensors.items()})["logits"]
+    right = work.run_dense(torch, {name: value.clone() for name, value in tensors.items()})["logits"]
     given = {**rest, **(sets or [weights])[0]}
     if sets:  # and nothing else is read
         apart = [name for name in given if name.rpartition(".")[2] in ("q", "k", "v", "gate", "up", "q_bias")]
@@ -416,7 +430,7 @@ def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None
 
 
 def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:
-    graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=6), 1, 1088, il.H200)
+    graph = build_decode_graph(replace(LLAMAS["llama3.1-8b"], layers=6), 1, 1088, il.H200)
     proof = il.verify(il.build(graph, il.Choices(il.H200.sms)))
     assert len(graph.ops) == 6 * 9 + 4
     # Of the last layer nobody reads x itself, only what the norm before the head takes of it.
@@ -428,18 +442,18 @@ def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:
 
 def test_a_plan_does_not_know_lengths_and_a_plan_file_knows_the_ops() -> None:
     shape = LLAMAS["tiny"]
-    plan = il.build(decode_graph(shape, 2, 64, il.CPU), il.Choices(4))
+    plan = il.build(build_decode_graph(shape, 2, 64, il.CPU), il.Choices(4))
     again = il.read_plan(plan.to_json())
     assert again == plan
     il.verify(again)
-    graphs = [Decode.of({"context": context, "capacity": 64}, gpu=False).graph(il.CPU) for context in (0, 63)]
+    graphs = [Decode.of({"context": context, "capacity": 64}, gpu=False).build_graph(il.CPU) for context in (0, 63)]
     assert graphs[0] == graphs[1]
 
 
 def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
     def tried(layers: int) -> int:
-        graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers), 1, 1088, il.H200)
-        return sum(1 for _ in il.PdlExecutor.likely(graph, il.H200))
+        graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers), 1, 1088, il.H200)
+        return sum(1 for _ in il.PdlExecutor.iter_likely(graph, il.H200))
 
     assert tried(3) == tried(1) < 10
 
@@ -449,8 +463,8 @@ def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
 def test_products_of_the_same_tokens_are_whole_waves_of_the_one_launch_together(name: str, batch: int) -> None:
     """One of them, or for few tokens as many as leave the busiest SM hardly more rows than any width would."""
     model = replace(LLAMAS[name], layers=1)
-    graph = decode_graph(model, batch, 1088, il.H200)
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    graph = build_decode_graph(model, batch, 1088, il.H200)
+    setting = il.MegakernelExecutor.select_default(graph, il.H200)
     heads = [graph.op(f"layers.0.{each}_heads") for each in "qkv"]
     rows = sum(int(op.param("N")) for op in heads)
     width = {op.name: int(dict(setting.op(op.name).params)["BN"]) for op in heads}
@@ -471,9 +485,9 @@ def test_products_of_the_same_tokens_are_whole_waves_of_the_one_launch_together(
 @pytest.mark.parametrize(("name", "width", "items"), [("llama3.2-1b", 32, 256), ("llama3.1-8b", 56, 256)])
 def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width: int, items: int) -> None:
     """Of 14336 rows 112 in two tiles of 56, where four of 32 were 128."""
-    graph = decode_graph(replace(LLAMAS[name], layers=1), 1, 1088, il.H200)
+    graph = build_decode_graph(replace(LLAMAS[name], layers=1), 1, 1088, il.H200)
     inner = graph.op("layers.0.inner")
-    setting = dict(il.OneLaunchExecutor.default(graph, il.H200).op(inner.name).params)
+    setting = dict(il.MegakernelExecutor.select_default(graph, il.H200).op(inner.name).params)
     assert setting["BN"] == width
     assert -(-int(inner.param("N")) // width) == items
 
@@ -490,8 +504,8 @@ def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width
 )
 def test_an_uneven_last_wave_makes_tiles_narrower(ffn: int, batch: int, width: int, swapped: bool) -> None:
     """Of 18944 weight rows the busiest SM had three tiles of 64, and has three of 48, where the mean is 144."""
-    graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=1, ffn=ffn), batch, 1088, il.H200)
-    setting = il.OneLaunchExecutor.default(graph, il.H200).op("layers.0.inner")
+    graph = build_decode_graph(replace(LLAMAS["llama3.1-8b"], layers=1, ffn=ffn), batch, 1088, il.H200)
+    setting = il.MegakernelExecutor.select_default(graph, il.H200).op("layers.0.inner")
     found = dict(setting.params)
     assert (found["BN"], found["SWAP"], setting.parts) == (width, swapped, 1)
     waves = math.ceil(math.ceil(ffn / width) / il.H200.sms)
@@ -500,6 +514,6 @@ def test_an_uneven_last_wave_makes_tiles_narrower(ffn: int, batch: int, width: i
 
 @pytest.mark.parametrize(("name", "batch", "stages"), [("llama3.2-1b", 1, 6), ("llama3.2-1b", 16, 4)])
 def test_tokens_leave_the_ring_its_stages(name: str, batch: int, stages: int) -> None:
-    graph = decode_graph(replace(LLAMAS[name], layers=1), batch, 1088, il.H200)
-    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options(device="meta"))
+    graph = build_decode_graph(replace(LLAMAS[name], layers=1), batch, 1088, il.H200)
+    run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions(device="meta"))
     assert run.composition.stages == stages

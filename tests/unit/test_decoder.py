@@ -27,12 +27,12 @@ from interlace.core.errors import (  # noqa: E402
     SlotError,
     UnsupportedModelError,
 )
-from interlace.kernels.sample import least_drawn, noise  # noqa: E402
-from interlace.models.weights import wanted  # noqa: E402
-from interlace.nn import Decoder, Sampling  # noqa: E402
-from interlace.nn.decoder.generation import pieces  # noqa: E402
-from interlace.nn.decoder.sampling import Ways, drawn  # noqa: E402
-from interlace.nn.decoder.weights import rope_table  # noqa: E402
+from interlace.kernels.sample import compute_gumbel_noise, find_cutoff  # noqa: E402
+from interlace.models.weights import list_weights  # noqa: E402
+from interlace.nn import Decoder, SamplingParams  # noqa: E402
+from interlace.nn.decoder.generation import generate_tokens  # noqa: E402
+from interlace.nn.decoder.sampling import SamplingState, sample_tokens  # noqa: E402
+from interlace.nn.decoder.weights import build_rope_table  # noqa: E402
 
 from ..sampling import WAYS, sampling_inputs  # noqa: E402
 from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error, stepped  # noqa: E402
@@ -47,7 +47,7 @@ def model() -> ToyForCausalLM:
 
 @pytest.fixture
 def decoder(model: ToyForCausalLM) -> Decoder:
-    return Decoder.from_model(model, batch=3, capacity=16)
+    return Decoder.from_model(model, batch=3, max_seq_len=16)
 
 
 # ---------------------------------------------------------------- what it computes
@@ -65,11 +65,11 @@ def decoder(model: ToyForCausalLM) -> Decoder:
 )
 def test_prompts_and_steps_are_right_for_every_shape_of_the_family(shape, scaling: float) -> None:
     model = ToyForCausalLM(shape, scaling)
-    decoder = Decoder.from_model(model, batch=2, capacity=12)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=12)
     assert decoder.shape == shape
     ids = [5, 60, 0, 17, 17, 33]
     right = oracle(model, shape, ids)
-    slot = decoder.join(ids[:3])
+    slot = decoder.add(ids[:3])
     assert relative_error(decoder.logits[slot], right[2]) < 1e-6  # the table of RoPE is in fp32
     for at in (3, 4):
         logits, following = decoder.step([ids[at], 0])
@@ -81,7 +81,7 @@ def test_prompts_and_steps_are_right_for_every_shape_of_the_family(shape, scalin
 
 def test_a_prompt_in_pieces_is_the_prompt(model: ToyForCausalLM, decoder: Decoder) -> None:
     ids = PROMPTS[0]
-    slot = decoder.join(ids[:2])
+    slot = decoder.add(ids[:2])
     decoder.prefill(ids[2:7], slot)
     assert relative_error(decoder.prefill(ids[7:], slot), oracle(model, SHAPE, ids)[-1]) < 1e-6
 
@@ -89,17 +89,17 @@ def test_a_prompt_in_pieces_is_the_prompt(model: ToyForCausalLM, decoder: Decode
 def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyForCausalLM, decoder: Decoder) -> None:
     ids = PROMPTS[0]
     right = oracle(model, SHAPE, ids)[-1]
-    decoder.join(ids)
+    decoder.add(ids)
     kept = [(k[:1, :, :6].clone(), v[:1, :, :6].clone()) for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True)]
     layered = SimpleNamespace(layers=[SimpleNamespace(keys=keys, values=values) for keys, values in kept])
     for past in (kept, layered):
-        slot = decoder.join(ids, past)
+        slot = decoder.add(ids, past)
         assert decoder.lengths[slot] == len(ids)
         assert relative_error(decoder.logits[slot], right) < 1e-6
-    decoder.leave(slot)
-    assert decoder.join(ids[:4], kept) == slot  # more than the prompt: the last id is read all the same
+    decoder.abort(slot)
+    assert decoder.add(ids[:4], kept) == slot  # more than the prompt: the last id is read all the same
     assert relative_error(decoder.logits[slot], oracle(model, SHAPE, ids[:4])[-1]) < 1e-6
-    decoder.leave(slot)
+    decoder.abort(slot)
     bad = {
         "past is a int": 3,
         "a layer without keys": [(None, None)] * 2,
@@ -110,8 +110,8 @@ def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyFor
     }
     for message, past in bad.items():
         with pytest.raises(GraphError, match=message):
-            decoder.join(ids, past)
-    assert decoder.taken == (0, 1)
+            decoder.add(ids, past)
+    assert decoder.active_slots == (0, 1)
 
 
 class Layer:
@@ -127,20 +127,20 @@ class Layer:
 def test_a_past_counts_as_far_as_it_is_filled(model: ToyForCausalLM, decoder: Decoder) -> None:
     ids = PROMPTS[0]
     right = oracle(model, SHAPE, ids)[-1]
-    decoder.join(ids)
+    decoder.add(ids)
     layers = []
     for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True):
         keys, values = k[:1].clone(), v[:1].clone()
         keys[:, :, 3:] = values[:, :, 3:] = 5.0
         layers.append(Layer(keys, values, 3))  # memory for more, as a static cache has it
-    slot = decoder.join(ids, SimpleNamespace(layers=layers))
+    slot = decoder.add(ids, SimpleNamespace(layers=layers))
     assert relative_error(decoder.logits[slot], right) < 1e-6
-    decoder.leave(slot)
+    decoder.abort(slot)
     for layer in layers:  # the last ones alone, as a sliding window keeps them
         layer._given = 20
     with pytest.raises(GraphError, match="layer 0 of past holds 16 of the 20 positions"):
-        decoder.join(ids, SimpleNamespace(layers=layers))
-    assert decoder.taken == (0,)
+        decoder.add(ids, SimpleNamespace(layers=layers))
+    assert decoder.active_slots == (0,)
 
 
 def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(model: ToyForCausalLM) -> None:
@@ -148,19 +148,19 @@ def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(mo
     other._require_grads_hooks = [print]  # transformers keeps a list there, which is no hook of a module
     up = other.model.layers[0].mlp.up_proj
     up.weight = nn.Parameter(up.weight.detach().t().contiguous().t())
-    decoder = Decoder.from_model(other, capacity=4)
+    decoder = Decoder.from_model(other, max_seq_len=4)
     theirs = {p.data_ptr() for p in other.parameters()}
     copied = {name for name, weight in decoder._weights.items() if weight.data_ptr() not in theirs}
     assert copied == {"layers.0.up"}
     with torch.no_grad():
         other.model.norm.weight.mul_(2.0)
-    decoder.join([1])
+    decoder.add([1])
     assert relative_error(decoder.logits[0], 2 * oracle(model, SHAPE, [1])[-1]) < 1e-6
 
 
 def test_the_cache_holds_keys_and_values_where_a_server_expects_them(decoder: Decoder) -> None:
-    decoder.join([1])
-    slot = decoder.join([2, 3, 4])
+    decoder.add([1])
+    slot = decoder.add([2, 3, 4])
     assert [k.shape for k in decoder.cache.k] == [v.shape for v in decoder.cache.v] == [(3, 2, 16, 16)] * 2
     assert decoder.lengths == (1, 3, 0)
     for tensor in (*decoder.cache.k, *decoder.cache.v):
@@ -170,7 +170,7 @@ def test_the_cache_holds_keys_and_values_where_a_server_expects_them(decoder: De
 
 
 def test_it_says_what_runs_it_and_what_a_step_reads(model: ToyForCausalLM, decoder: Decoder) -> None:
-    decoder.join([1, 2, 3])
+    decoder.add([1, 2, 3])
     runs = decoder.explain()
     table = model.model.embed_tokens.weight.nbytes
     assert runs.weight_bytes == sum(p.nbytes for p in model.parameters()) - table
@@ -184,24 +184,24 @@ def test_it_says_what_runs_it_and_what_a_step_reads(model: ToyForCausalLM, decod
 
 
 def test_sequences_of_several_lengths_decode_as_if_alone(model: ToyForCausalLM, decoder: Decoder) -> None:
-    slots = [decoder.join(prompt) for prompt in PROMPTS]
+    slots = [decoder.add(prompt) for prompt in PROMPTS]
     for _ in range(4):
         decoder.step()
     for slot, prompt in zip(slots, PROMPTS, strict=True):
-        alone = Decoder.from_model(model, capacity=16)
-        alone.join(prompt)
+        alone = Decoder.from_model(model, max_seq_len=16)
+        alone.add(prompt)
         for _ in range(4):
             alone.step()
         torch.testing.assert_close(decoder.logits[slot], alone.logits[0], rtol=1e-9, atol=1e-9)
 
 
 def test_sequences_join_and_leave_between_steps(model: ToyForCausalLM, decoder: Decoder) -> None:
-    first, second = decoder.join(PROMPTS[0]), decoder.join(PROMPTS[1])
+    first, second = decoder.add(PROMPTS[0]), decoder.add(PROMPTS[1])
     decoder.step()
-    decoder.leave(first)
-    assert decoder.taken == (second,)
+    decoder.abort(first)
+    assert decoder.active_slots == (second,)
     decoder.step()
-    third = decoder.join(PROMPTS[2])
+    third = decoder.add(PROMPTS[2])
     assert third == first
     written = []
     for _ in range(3):
@@ -212,9 +212,9 @@ def test_sequences_join_and_leave_between_steps(model: ToyForCausalLM, decoder: 
 
 
 def test_what_a_sequence_left_behind_reaches_nobody(model: ToyForCausalLM, decoder: Decoder) -> None:
-    slot = decoder.join([9] * 16)
-    decoder.leave(slot)
-    assert decoder.join(PROMPTS[1]) == slot
+    slot = decoder.add([9] * 16)
+    decoder.abort(slot)
+    assert decoder.add(PROMPTS[1]) == slot
     decoder.step([PROMPTS[0][0], 0, 0])
     right = oracle(model, SHAPE, [PROMPTS[1][0], PROMPTS[0][0]])[-1]
     assert relative_error(decoder.logits[slot], right) < 1e-6
@@ -225,8 +225,8 @@ def test_a_sequence_that_is_not_a_number_is_so_alone(pages: int | None) -> None:
     model = ToyForCausalLM()
     with torch.no_grad():
         model.model.embed_tokens.weight[5] = float("nan")
-    decoder = Decoder.from_model(model, batch=2, capacity=128, pages=pages)
-    right = Decoder.from_model(model, capacity=128).generate(PROMPTS[2], 5)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=128, num_blocks=pages)
+    right = Decoder.from_model(model, max_seq_len=128).generate(PROMPTS[2], 5)
     assert decoder.generate([[5] * 70, PROMPTS[2]], 5)[1] == right
     decoder.generate([[5] * 40] * 2, 3)
     assert decoder.generate([PROMPTS[2], [7] * 30], 5)[0] == right
@@ -234,21 +234,21 @@ def test_a_sequence_that_is_not_a_number_is_so_alone(pages: int | None) -> None:
 
 def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForCausalLM, decoder: Decoder) -> None:
     for prompt in PROMPTS:
-        decoder.join(prompt)
+        decoder.add(prompt)
     with pytest.raises(SlotError, match="all 3 slots hold sequences"):
-        decoder.join([1])
+        decoder.add([1])
     decoder.prefill([1] * 8, 0)
     before = decoder.logits.clone()
     with pytest.raises(LengthError, match=r"slot 0, 16 positions and 1 more: .* capacity of 16"):
         decoder.step()
     with pytest.raises(LengthError, match="slot 0, 16 positions and 2 more"):
         decoder.prefill([1, 2], 0)
-    assert (decoder.lengths, decoder.taken) == ((16, 1, 3), (0, 1, 2))
+    assert (decoder.lengths, decoder.active_slots) == ((16, 1, 3), (0, 1, 2))
     assert torch.equal(decoder.logits, before)
-    decoder.leave(0)
+    decoder.abort(0)
     with pytest.raises(LengthError, match="a prompt of 17 tokens: that is more than the capacity of 16"):
-        decoder.join([1] * 17)
-    assert decoder.taken == (1, 2)
+        decoder.add([1] * 17)
+    assert decoder.active_slots == (1, 2)
     decoder.step()
     ids = [*PROMPTS[1], *greedy(model, SHAPE, PROMPTS[1], 1)]
     assert relative_error(decoder.logits[1], oracle(model, SHAPE, ids)[-1]) < 1e-6
@@ -265,11 +265,11 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.join(torch.tensor(3)), PromptError, "give ids"),
         (lambda d: d.join(torch.tensor([[1]])), PromptError, "an id of a token"),
         (lambda d: d.step(), SlotError, "slot 0 holds no sequence"),
-        (lambda d: d.leave(0), SlotError, "slot 0 holds no sequence; one joins by"),
-        (lambda d: d.leave(3), SlotError, "there is no slot 3; slots are 0 to 2"),
+        (lambda d: d.abort(0), SlotError, "slot 0 holds no sequence; one joins by"),
+        (lambda d: d.abort(3), SlotError, "there is no slot 3; slots are 0 to 2"),
         (lambda d: d.prefill([1], 2), SlotError, "slot 2 holds no sequence"),
-        (lambda d: d.leave("a"), ArgumentError, "slot is 'a'"),
-        (lambda d: d.leave(10**5000), SlotError, "there is no slot an int of 16,610 bits"),
+        (lambda d: d.abort("a"), ArgumentError, "slot is 'a'"),
+        (lambda d: d.abort(10**5000), SlotError, "there is no slot an int of 16,610 bits"),
         (lambda d: d.generate([1], 0), ArgumentError, "max_new_tokens is 0"),
         (lambda d: d.generate([[1], []], 2), PromptError, "prompt 1: a prompt has no ids"),
         (lambda d: d.generate([[1], [61]], 2), PromptError, r"prompt 1: ids\[0\] is 61"),
@@ -295,11 +295,11 @@ def test_what_means_nothing_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(error, match=message):
         act(decoder)
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
 
 
 def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> None:
-    decoder.join([1])
+    decoder.add([1])
     with pytest.raises(PromptError, match=r"is 61; the vocabulary"):
         decoder.step([61, 0, 0])
     for few, told in (([1, 0], "2"), (5, "5"), ("abc", "'abc'")):
@@ -314,17 +314,17 @@ def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> N
 
 
 def paged(model: ToyForCausalLM, pages: int = 4, batch: int = 3) -> Decoder:
-    return Decoder.from_model(model, batch=batch, capacity=128, pages=pages)
+    return Decoder.from_model(model, batch=batch, max_seq_len=128, num_blocks=pages)
 
 
 def test_sequences_in_pages_decode_as_in_memory_of_their_own(model: ToyForCausalLM) -> None:
     """One of them goes on to a second page, while another leaves and its page serves a third."""
     prompts = [[n % 61 for n in range(62)], [7], [53, 58, 9]]
-    both = Decoder.from_model(model, batch=3, capacity=128), paged(model)
+    both = Decoder.from_model(model, batch=3, max_seq_len=128), paged(model)
     for decoder in both:
-        decoder.join(prompts[0])
-        decoder.leave(decoder.join(prompts[1]))
-        decoder.join(prompts[2])
+        decoder.add(prompts[0])
+        decoder.abort(decoder.add(prompts[1]))
+        decoder.add(prompts[2])
         decoder.step()
         decoder.prefill([5, 6], 1)
         for _ in range(3):
@@ -339,7 +339,7 @@ def test_sequences_in_pages_decode_as_in_memory_of_their_own(model: ToyForCausal
         torch.testing.assert_close(keys[0], plain.cache.k[layer][0, :, :66])
         torch.testing.assert_close(values[0], plain.cache.v[layer][0, :, :66])
     past = [ours.cache.read(layer, 0, 60) for layer in range(2)]
-    slot = ours.join(prompts[0], past)
+    slot = ours.add(prompts[0], past)
     assert relative_error(ours.logits[slot], oracle(model, SHAPE, prompts[0])[-1]) < 1e-5
 
 
@@ -355,24 +355,24 @@ def test_no_number_of_a_slot_is_copied_from_the_host(model: ToyForCausalLM) -> N
 
     decoder = paged(model)
     with Seen():
-        slot = decoder.join([5] * 64, sampling=Sampling(temperature=0.7, top_k=3, top_p=0.9, seed=1))
+        slot = decoder.add([5] * 64, sampling=SamplingParams(temperature=0.7, top_k=3, top_p=0.9, seed=1))
         for _ in range(2):
             decoder.step()
         assert decoder._pages.table[slot].tolist() == [0, 1]
-        decoder.leave(slot)
+        decoder.abort(slot)
     assert copied == []
 
 
 def test_out_of_pages_is_an_error_and_nothing_is_lost(model: ToyForCausalLM) -> None:
     decoder = paged(model)
-    first, second = (decoder.join([1] * count) for count in (64, 128))
+    first, second = (decoder.add([1] * count) for count in (64, 128))
     with pytest.raises(PageError, match=r"slots \[2\] need 2 more pages of 64 positions, and 1 of the 4 are free"):
-        decoder.join([1] * 65)
-    assert decoder.taken == (first, second)
-    third = decoder.join([2] * 64)
+        decoder.add([1] * 65)
+    assert decoder.active_slots == (first, second)
+    third = decoder.add([2] * 64)
     before, table = decoder.logits.clone(), decoder._pages.table.clone()
-    decoder.leave(second)
-    decoder.join([3] * 65)
+    decoder.abort(second)
+    decoder.add([3] * 65)
     with pytest.raises(PageError, match=r"slots \[0, 2\] need 2 more pages of 64 positions, and 0 of the 4 are free"):
         decoder.step()
     with pytest.raises(PageError, match=r"slots \[0\] need 1 more pages"):
@@ -380,10 +380,10 @@ def test_out_of_pages_is_an_error_and_nothing_is_lost(model: ToyForCausalLM) -> 
     assert decoder.lengths == (64, 65, 64)
     assert torch.equal(decoder.logits[[first, third]], before[[first, third]])
     assert decoder._pages.table[[first, third]].tolist() == table[[first, third]].tolist()
-    decoder.leave(second)
+    decoder.abort(second)
     decoder.step()
-    alone = Decoder.from_model(model, capacity=128)
-    alone.join([2] * 64)
+    alone = Decoder.from_model(model, max_seq_len=128)
+    alone.add([2] * 64)
     alone.step()
     torch.testing.assert_close(decoder.logits[third], alone.logits[0], rtol=1e-9, atol=1e-9)
 
@@ -395,16 +395,16 @@ def test_a_prompt_that_cannot_be_read_leaves_its_pages(model: ToyForCausalLM, mo
     decoder = paged(model)
     monkeypatch.setattr("interlace.nn.decoder.step.prefill", fails)
     with pytest.raises(torch.OutOfMemoryError):
-        decoder.join([1] * 65)
-    assert (decoder.taken, decoder._pages.free) == ((), 4)
+        decoder.add([1] * 65)
+    assert (decoder.active_slots, decoder._pages.num_free) == ((), 4)
     assert decoder._pages.table.tolist() == [[-1, -1]] * 3
 
 
 def test_texts_wait_for_pages_and_one_that_never_fits_is_refused(model: ToyForCausalLM) -> None:
     prompts = [[n % 61 for n in range(count)] for count in (60, 3, 62, 64)]
     decoder = paged(model, pages=3)
-    assert decoder.generate(prompts, 6) == Decoder.from_model(model, batch=3, capacity=128).generate(prompts, 6)
-    assert (decoder.taken, decoder._pages.free) == ((), 3)
+    assert decoder.generate(prompts, 6) == Decoder.from_model(model, batch=3, max_seq_len=128).generate(prompts, 6)
+    assert (decoder.active_slots, decoder._pages.num_free) == ((), 3)
     with pytest.raises(LengthError, match="prompt 1 has 60 tokens, and with 6 new ones it takes 2 pages of 1; shorten"):
         paged(model, pages=1).generate([[1], prompts[0]], 6)
     with pytest.raises(ArgumentError, match="pages is 0; give a positive number"):
@@ -416,54 +416,54 @@ def test_texts_wait_for_pages_and_one_that_never_fits_is_refused(model: ToyForCa
 
 def test_a_text_is_what_the_oracle_writes(model: ToyForCausalLM, decoder: Decoder) -> None:
     assert decoder.generate(PROMPTS[0], 6) == greedy(model, SHAPE, PROMPTS[0], 6)
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
 
 
 def test_more_prompts_than_slots_are_written_as_each_alone(model: ToyForCausalLM) -> None:
-    decoder = Decoder.from_model(model, batch=2, capacity=16)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=16)
     prompts = [*PROMPTS, [1, 2], [60]]
-    alone = [Decoder.from_model(model, capacity=16).generate(prompt, 5) for prompt in prompts]
+    alone = [Decoder.from_model(model, max_seq_len=16).generate(prompt, 5) for prompt in prompts]
     assert decoder.generate(prompts, 5) == alone
     assert decoder.generate([torch.tensor(p) for p in prompts], 5) == alone
     assert decoder.generate(np.array(prompts[0]), 5) == alone[0]
 
 
 def test_a_stop_token_ends_its_sequence_alone_and_is_not_given(model: ToyForCausalLM) -> None:
-    decoder = Decoder.from_model(model, batch=2, capacity=16)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=16)
     whole = decoder.generate(PROMPTS[:2], 6)
     end = whole[0][2]
     cut = [ids[: ids.index(end)] if end in ids else ids for ids in whole]
-    assert decoder.generate(PROMPTS[:2], 6, stop=(end,)) == cut
+    assert decoder.generate(PROMPTS[:2], 6, stop_token_ids=(end,)) == cut
     model.config.eos_token_id = end
     try:
-        assert Decoder.from_model(model, capacity=16).stop == (end,)
+        assert Decoder.from_model(model, max_seq_len=16).stop_token_ids == (end,)
     finally:
         model.config.eos_token_id = None
 
 
 def test_a_step_ahead_of_what_is_read_changes_no_text(model: ToyForCausalLM) -> None:
-    decoder = Decoder.from_model(model, batch=2, capacity=10)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=10)
     prompts = [[3, 1, 4, 1, 5], [7], [53, 58, 9], [1]]
-    for sampling in (Sampling(), Sampling(temperature=2.0)):
-        whole = [[*pieces(decoder, prompts, 6, frozenset(), sampling, ahead)] for ahead in (False, True)]
+    for sampling in (SamplingParams(), SamplingParams(temperature=2.0)):
+        whole = [[*generate_tokens(decoder, prompts, 6, frozenset(), sampling, ahead)] for ahead in (False, True)]
         assert whole[0] == whole[1]
         assert len(whole[0]) == 24
         ends = frozenset({whole[0][4].token, whole[0][9].token})
-        cut = [[*pieces(decoder, prompts, 6, ends, sampling, ahead)] for ahead in (False, True)]
+        cut = [[*generate_tokens(decoder, prompts, 6, ends, sampling, ahead)] for ahead in (False, True)]
         for number in range(4):
             alike = [[piece.token for piece in found if piece.sequence == number] for found in cut]
             assert alike[0] == alike[1]
         assert len(cut[0]) < 24
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
 
 
 def test_tokens_stream_in_turn_and_a_closed_stream_frees_its_slots(decoder: Decoder) -> None:
     whole = decoder.generate(PROMPTS[:2], 3)
     stream = decoder.stream(PROMPTS[:2], 3)
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
     pieces = [next(stream), next(stream)]
     assert [tuple(piece) for piece in pieces] == [(0, whole[0][0]), (1, whole[1][0])]
-    assert decoder.taken == (0, 1)
+    assert decoder.active_slots == (0, 1)
     assert decoder.lengths[:2] == tuple(map(len, PROMPTS[:2])), "on a CPU a token does not wait for the next step"
     with pytest.raises(SlotError, match=r"other sequences hold slots \[0, 1\]"):
         decoder.generate([1], 1)
@@ -471,11 +471,11 @@ def test_tokens_stream_in_turn_and_a_closed_stream_frees_its_slots(decoder: Deco
     stream = decoder.stream(PROMPTS, 3)
     next(stream)
     stream.close()
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
 
 
 def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyForCausalLM) -> None:
-    several, one = (Decoder.from_model(model, batch=batch, capacity=16) for batch in (3, 1))
+    several, one = (Decoder.from_model(model, batch=batch, max_seq_len=16) for batch in (3, 1))
     drawn = several.generate(PROMPTS, 8, temperature=2.0, seed=5)
     assert drawn == one.generate(PROMPTS, 8, temperature=2.0, seed=5)
     assert drawn != one.generate(PROMPTS, 8, temperature=2.0, seed=6)
@@ -484,28 +484,28 @@ def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyFo
 
 def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, decoder: Decoder) -> None:
     """Those without a way of their own are not drawn, and a slot forgets its way."""
-    hot = Sampling(temperature=3.0, seed=4, sequence=7)
-    slots = [decoder.join(PROMPTS[0]), decoder.join(PROMPTS[1], sampling=hot)]
+    hot = SamplingParams(temperature=3.0, seed=4, sequence=7)
+    slots = [decoder.add(PROMPTS[0]), decoder.add(PROMPTS[1], sampling=hot)]
     together = [[], []]
     for _ in range(5):
         for slot in slots:
             together[slot].append(int(decoder.next[slot]))
         decoder.step()
     assert together[0] == greedy(model, SHAPE, PROMPTS[0], 5)
-    alone = Decoder.from_model(model, capacity=16)
-    alone.join(PROMPTS[1], sampling=hot)
+    alone = Decoder.from_model(model, max_seq_len=16)
+    alone.add(PROMPTS[1], sampling=hot)
     assert together[1] == stepped(alone, 0, 5)
     assert together[1] != greedy(model, SHAPE, PROMPTS[1], 5)
     for slot in slots:
-        decoder.leave(slot)
-    assert stepped(decoder, decoder.join(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
+        decoder.abort(slot)
+    assert stepped(decoder, decoder.add(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
     with pytest.raises(ArgumentError, match="sampling"):
-        decoder.join(PROMPTS[1], sampling=0.7)
+        decoder.add(PROMPTS[1], sampling=0.7)
 
 
 def test_what_pytorch_does_by_default_changes_no_text(model: ToyForCausalLM) -> None:
     def texts() -> list[list[int]]:
-        decoder = Decoder.from_model(model, batch=2, capacity=16)
+        decoder = Decoder.from_model(model, batch=2, max_seq_len=16)
         return decoder.generate(PROMPTS, 5), decoder.generate(PROMPTS, 5, temperature=1.5, seed=1)
 
     right, before = texts(), torch.get_default_dtype()
@@ -522,17 +522,21 @@ def test_what_pytorch_does_by_default_changes_no_text(model: ToyForCausalLM) -> 
 def test_draws_in_pytorch_are_those_of_the_op() -> None:
     columns, given = 300, sampling_inputs(300)
     x = torch.from_numpy(given["x"])
-    ways = Ways(len(x), x.device)
+    ways = SamplingState(len(x), x.device)
     for slot, (temperature, top_k, top_p) in enumerate(WAYS):
         seed, sequence = given["key"][slot].tolist()
-        ways.set(slot, Sampling(temperature, top_k or None, top_p, seed, sequence))
+        ways.set(slot, SamplingParams(temperature, top_k or None, top_p, seed, sequence))
     for n in range(20):
         position = torch.from_numpy(given["position"] + n)
-        found = drawn(x, position, ways.tensors).tolist()
+        found = sample_tokens(x, position, ways.tensors).tolist()
         for slot, (temperature, top_k, top_p) in enumerate(WAYS):
             row, at = given["x"][slot].astype(np.float32), position[slot : slot + 1].numpy()
-            scores = row if temperature == 0 else row / temperature + noise(np.arange(columns), at, given["key"][slot])
-            assert found[slot] == np.where(row >= least_drawn(row, temperature, top_k, top_p), scores, -np.inf).argmax()
+            scores = (
+                row
+                if temperature == 0
+                else row / temperature + compute_gumbel_noise(np.arange(columns), at, given["key"][slot])
+            )
+            assert found[slot] == np.where(row >= find_cutoff(row, temperature, top_k, top_p), scores, -np.inf).argmax()
 
 
 # ---------------------------------------------------------------- what is refused
@@ -602,23 +606,23 @@ def test_a_model_with_anything_that_would_be_dropped_is_refused_by_name(
     model = ToyForCausalLM()
     change(model)
     with pytest.raises(UnsupportedModelError, match=message):
-        Decoder.from_model(model, capacity=16)
+        Decoder.from_model(model, max_seq_len=16)
 
 
 def test_a_window_that_leaves_nothing_out_is_taken(model: ToyForCausalLM) -> None:
     other = ToyForCausalLM()
     other.config.__dict__.update(WINDOW)
-    assert Decoder.from_model(other).capacity == 8
-    decoder = Decoder.from_model(other, capacity=8)
+    assert Decoder.from_model(other).max_seq_len == 8
+    decoder = Decoder.from_model(other, max_seq_len=8)
     assert decoder.generate(PROMPTS[1], 5) == greedy(model, SHAPE, PROMPTS[1], 5)
     with pytest.raises(LengthError, match=r"shorten either \(its sliding window of 8 positions admits no larger cap"):
         decoder.generate(PROMPTS[1], 20)
     with pytest.raises(LengthError, match="build the decoder with a larger capacity, 8 at most"):
-        Decoder.from_model(other, capacity=4).join([1] * 5)
+        Decoder.from_model(other, max_seq_len=4).add([1] * 5)
     with pytest.raises(UnsupportedModelError, match="a sliding window of 7 positions"):
         Decoder.from_weights(decoder.shape, decoder._weights, decoder._rope, window=7)
     other.config.model_type = "llama"  # whose attention ignores the field
-    assert Decoder.from_model(other).capacity == 128
+    assert Decoder.from_model(other).max_seq_len == 128
 
 
 def test_what_is_no_model_is_refused() -> None:
@@ -634,8 +638,8 @@ def test_what_fits_no_memory_is_refused_before_any_is_taken(model: ToyForCausalL
 
 
 def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Decoder) -> None:
-    weights, rope = decoder._weights, rope_table(torch.ones(8), 4)
-    assert {name: tuple(weight.shape) for name, weight in weights.items()} == wanted(SHAPE)
+    weights, rope = decoder._weights, build_rope_table(torch.ones(8), 4)
+    assert {name: tuple(weight.shape) for name, weight in weights.items()} == list_weights(SHAPE)
 
     def refused(error: type[Exception], message: str, **changed: torch.Tensor | None) -> None:
         given = {**weights, **{name.replace("__", "."): value for name, value in changed.items()}}

@@ -10,11 +10,11 @@ from hypothesis import given
 
 from interlace.core.devices import H200
 from interlace.core.errors import IntraOpRaceError
-from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes, constant_span
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
-from interlace.models.llama import LLAMAS, decode_graph
+from interlace.models.llama import LLAMAS, build_decode_graph
 
 from ..draws import EXAMPLES
 from . import oracle
@@ -28,10 +28,10 @@ def found(graph: Graph) -> set[oracle.Edge]:
     dependencies = Dependencies(graph)
     out = set()
     for link in dependencies.links:
-        needed = dependencies.of_tiles(link)
+        needed = dependencies.find_tile_producers(link)
         for consumer in range(graph.ops[link.consumer].tiles):
             for tile in needed[consumer].tolist():
-                op = dependencies.op_of(tile)
+                op = dependencies.find_op(tile)
                 producer = (op, tile - int(dependencies.base[op]))
                 out.add((link.hazard.name, link.tensor, producer, (link.consumer, consumer)))
     return out
@@ -53,8 +53,8 @@ def half_and_half() -> Graph:
     i, _ = axes(2)
     return program(
         {"h": (4, 8), "sink": (2,)},
-        write("left", "h", (i.block(1), fixed(0, 4)), (4, 1)),
-        write("right", "h", (i.block(2), fixed(4, 8)), (2, 1)),
+        write("left", "h", (i.block(1), constant_span(0, 4)), (4, 1)),
+        write("right", "h", (i.block(2), constant_span(4, 8)), (2, 1)),
         read("rows", "h", (i.block(2), ALL), (2, 1)),
     )
 
@@ -88,7 +88,7 @@ def broadcast() -> Graph:
         "add",
         "add",
         (3, 2),
-        (Access("row", "bias", (fixed(0, 1), j.block(2))), Access("x", "x", (i.block(1), j.block(2)))),
+        (Access("row", "bias", (constant_span(0, 1), j.block(2))), Access("x", "x", (i.block(1), j.block(2)))),
         (Access("y", "y", (i.block(1), j.block(2))),),
     )
     return program({"bias": (1, 4), "x": (3, 4), "y": (3, 4)}, write("scale", "bias", (ALL, ALL), (1, 1)), add)
@@ -130,7 +130,7 @@ def test_number_of_dependencies_is_what_a_hand_counts(name: str) -> None:
     graph, expected = GRAPHS[name]
     edges = found(graph)
     assert {h.name: n for h in Hazard if (n := sum(e[0] == h.name for e in edges))} == expected
-    assert Dependencies(graph).edge_count() == sum(expected.values())
+    assert Dependencies(graph).count_edges() == sum(expected.values())
 
 
 def test_ffn_tile_needs_the_four_tiles_of_its_row() -> None:
@@ -138,7 +138,7 @@ def test_ffn_tile_needs_the_four_tiles_of_its_row() -> None:
     dependencies = Dependencies(graph)
     (link,) = dependencies.links
     assert (link.hazard, link.producers, link.consumer, link.tensor) == (Hazard.RAW, (0,), 1, "hidden")
-    needed = dependencies.of_tiles(link)
+    needed = dependencies.find_tile_producers(link)
     assert needed[1].tolist() == [4, 5, 6, 7]  # tile (1, 0) of down: tiles (1, 0) .. (1, 3) of up
 
 
@@ -146,7 +146,7 @@ def test_consumer_tiles_of_256_rows_need_every_160_row_tile_they_touch() -> None
     graph = two_matmuls(1280, (64, 128, 128), up=(160, 128), down=(256, 128), block=64)
     dependencies = Dependencies(graph)
     (link,) = dependencies.links
-    assert [g.tolist() for g in map(dependencies.of_tiles(link).__getitem__, range(5))] == [
+    assert [g.tolist() for g in map(dependencies.find_tile_producers(link).__getitem__, range(5))] == [
         [0, 1],
         [1, 2, 3],
         [3, 4],
@@ -159,16 +159,16 @@ def test_split_reduction_needs_only_the_producers_of_its_k_range() -> None:
     graph = two_matmuls(4, (2, 8, 2), up=(2, 2), down=(2, 2), block=2)
     dependencies = Dependencies(graph)
     (link,) = dependencies.links
-    coords = graph.ops[1].coords(column(1, 1))
-    lo, hi = link.target.bounds((4, 8), coords, column(0, 4), column(4, 8))
-    needed = dependencies.producers(link, lo, hi)
+    coords = graph.ops[1].compute_coords(column(1, 1))
+    lo, hi = link.target.compute_bounds((4, 8), coords, column(0, 4), column(4, 8))
+    needed = dependencies.find_producers(link, lo, hi)
     assert [needed[n].tolist() for n in range(2)] == [[4, 5], [6, 7]]
 
 
 def test_graph_inputs_make_no_dependencies() -> None:
     graph = program({"x": (4,), "y": (4,)}, pointwise("a", "x", "y", (4,), (1,)))
     assert Dependencies(graph).links == ()
-    assert Dependencies(graph).edge_count() == 0
+    assert Dependencies(graph).count_edges() == 0
 
 
 def test_reads_of_the_same_tensor_by_two_ops_do_not_depend_on_each_other() -> None:
@@ -215,8 +215,8 @@ def test_op_that_writes_all_but_one_element_leaves_that_one_to_its_writer() -> N
         {"h": (4,), "part": (1,), "rest": (1,)},
         write("old", "h", (i.block(1),), (4,)),
         write("new", "h", (Span(i, i + 1),), (3,)),
-        Op("of_part", "sum", (1,), (Access("in", "h", (fixed(0, 3),)),), (Access("out", "part", (ALL,)),)),
-        Op("of_rest", "sum", (1,), (Access("in", "h", (fixed(1, 4),)),), (Access("out", "rest", (ALL,)),)),
+        Op("of_part", "sum", (1,), (Access("in", "h", (constant_span(0, 3),)),), (Access("out", "part", (ALL,)),)),
+        Op("of_rest", "sum", (1,), (Access("in", "h", (constant_span(1, 4),)),), (Access("out", "rest", (ALL,)),)),
     )
     pairs = {(link.producers, link.consumer) for link in Dependencies(graph).links}
     assert pairs == {((0,), 1), ((1,), 2), ((0, 1), 3)}
@@ -231,7 +231,7 @@ def test_each_op_of_a_tensor_updated_in_part_depends_on_the_last_update_of_that_
     """Two halves in turn: op n follows the write of op n - 2, which follows that op's own read."""
     ops = []
     for n in range(8):
-        half = (fixed(2 * (n % 2), 2 * (n % 2) + 2),)
+        half = (constant_span(2 * (n % 2), 2 * (n % 2) + 2),)
         ops.append(Op(f"op{n}", "add", (1,), (Access("in", "h", half),), (Access("out", "h", half),)))
     graph = program({"h": (4,)}, *ops, inputs=("h",))
     links = {(link.hazard, link.producers, link.consumer) for link in Dependencies(graph).links}
@@ -240,7 +240,7 @@ def test_each_op_of_a_tensor_updated_in_part_depends_on_the_last_update_of_that_
 
 
 def test_cache_of_four_rows_has_the_dependencies_that_visible_shows() -> None:
-    row = (fixed(2, 3),)
+    row = (constant_span(2, 3),)
     attend = [Op(n, "sum", (1,), (Access("in", "h", (ALL,)),), (Access("out", n, (ALL,)),)) for n in ("one", "two")]
     update = Op("update", "add", (1,), (Access("in", "h", row),), (Access("out", "h", row),))
     ops = write("fill", "h", (ALL,), (1,)), write("append", "h", row, (1,)), attend[0], update, attend[1]
@@ -258,7 +258,7 @@ def test_cache_of_four_rows_has_the_dependencies_that_visible_shows() -> None:
 def test_reader_of_a_whole_cache_depends_on_every_row_and_the_next_row_on_all_readers() -> None:
     ops = []
     for n in range(3):
-        row = (fixed(n, n + 1),)
+        row = (constant_span(n, n + 1),)
         ops.append(write(f"append{n}", "cache", row, (1,)))
         ops.append(Op(f"attend{n}", "sum", (1,), (Access("in", "cache", (ALL,)),), (Access("out", "y", row),)))
     graph = program({"cache": (3,), "y": (3,)}, *ops, inputs=("cache", "y"))
@@ -275,12 +275,12 @@ def test_reader_of_a_whole_cache_depends_on_every_row_and_the_next_row_on_all_re
 @pytest.mark.parametrize(
     ("p", "q", "hides"),
     [
-        (fixed(0, 4), fixed(0, 4), False),
-        (fixed(0, 4), fixed(2, 6), False),
-        (fixed(0, 6), fixed(2, 8), True),
-        (fixed(0, 4), fixed(4, 8), True),
-        (fixed(0, 8), fixed(2, 6), True),
-        (ALL, fixed(0, 8), True),
+        (constant_span(0, 4), constant_span(0, 4), False),
+        (constant_span(0, 4), constant_span(2, 6), False),
+        (constant_span(0, 6), constant_span(2, 8), True),
+        (constant_span(0, 4), constant_span(4, 8), True),
+        (constant_span(0, 8), constant_span(2, 6), True),
+        (ALL, constant_span(0, 8), True),
     ],
     ids=["one half twice", "overlapping in part", "overlapping", "both halves", "all and a part", "all twice"],
 )
@@ -392,21 +392,21 @@ def test_writes_clipped_away_do_not_race() -> None:
 def test_op_numbers_its_tiles_row_major_and_counts_a_short_last_chunk() -> None:
     op = matmul("mm", "a", "b", "c", (5, 3, 7), (2, 2), 4)
     assert (op.grid, op.tiles, op.k_extent) == ((3, 2), 6, 7)
-    assert op.coords(column(0, 3, 5)).tolist() == [[0, 0], [1, 1], [2, 1]]
-    assert op.tile_name(3) == "op 'mm', tile (1, 1)"
+    assert op.compute_coords(column(0, 3, 5)).tolist() == [[0, 0], [1, 1], [2, 1]]
+    assert op.format_tile(3) == "op 'mm', tile (1, 1)"
     assert Reduction(7, 4).chunks == 2
     assert Reduction(8, 4).chunks == 2
 
 
 def test_layers_that_are_alike_are_looked_at_once_and_find_tiles_of_their_own() -> None:
     def looked_at(layers: int) -> int:
-        dependencies = Dependencies(decode_graph(replace(LLAMAS["tiny"], layers=layers), 4, 128, H200))
-        before = dependencies.looked_at
+        dependencies = Dependencies(build_decode_graph(replace(LLAMAS["tiny"], layers=layers), 4, 128, H200))
+        before = dependencies.examined_boxes
         for link in dependencies.links:
-            needed = dependencies.of_tiles(link)
-            alone = Dependencies(dependencies.graph).of_tiles(link) if link.consumer > 20 else needed
+            needed = dependencies.find_tile_producers(link)
+            alone = Dependencies(dependencies.graph).find_tile_producers(link) if link.consumer > 20 else needed
             np.testing.assert_array_equal(needed.ptr, alone.ptr)
             np.testing.assert_array_equal(needed.values, alone.values)
-        return dependencies.looked_at - before
+        return dependencies.examined_boxes - before
 
     assert looked_at(3) == looked_at(4)

@@ -17,7 +17,17 @@ import pytest
 
 import interlace as il
 from interlace.core import dtypes
-from interlace.core.devices import CPU, DEFAULT_GPU, H100, H200, Properties, chip, chips, known_chips, spec_for
+from interlace.core.devices import (
+    CPU,
+    DEFAULT_GPU,
+    H100,
+    H200,
+    Properties,
+    load_chip,
+    load_chips,
+    load_known_chips,
+    resolve_spec,
+)
 from interlace.core.dtypes import DTYPES, DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import DeviceDataError, DTypeError
 from interlace.core.rounding import round_to
@@ -36,11 +46,11 @@ DATA = PACKAGE / "core" / "devices"
 
 
 def test_known_chips_are_those_with_a_file() -> None:
-    assert set(known_chips()) == {path.stem for path in DATA.glob("*.toml")} - {"cpu"}
-    assert (known_chips()["h200"], known_chips()["h100"], DEFAULT_GPU) == (H200, H100, H200)
+    assert set(load_known_chips()) == {path.stem for path in DATA.glob("*.toml")} - {"cpu"}
+    assert (load_known_chips()["h200"], load_known_chips()["h100"], DEFAULT_GPU) == (H200, H100, H200)
     assert (H200.capability, H200.architecture, H200.sms, H200.smem_bytes) == ((9, 0), "sm_90a", 132, 227 << 10)
     assert H200.l2.side_bytes == 31 << 20
-    assert (H200.derived, H200.estimated, CPU.architecture) == ((), "", "")
+    assert (H200.derived, H200.estimate_note, CPU.architecture) == ((), "", "")
 
 
 def test_what_nobody_measured_on_an_h100_is_an_h200s_scaled_and_marked() -> None:
@@ -50,7 +60,7 @@ def test_what_nobody_measured_on_an_h100_is_an_h200s_scaled_and_marked() -> None
     assert H100.latencies == H200.latencies
     assert {"dram_bytes_per_s", "l2", "latencies", "speed_spread"} <= set(H100.derived)
     assert not {"name", "sms", "rates", "l2_bytes", "capability"} & set(H100.derived)
-    assert "nobody measured the rate of memory of NVIDIA H100 80GB HBM3" in H100.estimated
+    assert "nobody measured the rate of memory of NVIDIA H100 80GB HBM3" in H100.estimate_note
 
 
 def properties(spec: il.DeviceSpec) -> Properties:
@@ -59,9 +69,9 @@ def properties(spec: il.DeviceSpec) -> Properties:
 
 
 def test_a_known_chip_has_its_own_spec_and_a_part_of_it_has_not() -> None:
-    assert spec_for(properties(H200)) is H200
-    assert spec_for(properties(H100)) is H100
-    half = spec_for(replace(properties(H200), sms=66, l2_bytes=30 << 20))
+    assert resolve_spec(properties(H200)) is H200
+    assert resolve_spec(properties(H100)) is H100
+    half = resolve_spec(replace(properties(H200), sms=66, l2_bytes=30 << 20))
     assert (half.name, half.sms, half.like) == (H200.name, 66, H200.name)
     assert half.flops_per_s(bf16) == H200.flops_per_s(bf16) / 2
     assert half.l2.side_bytes == H200.l2.side_bytes // 2
@@ -69,16 +79,16 @@ def test_a_known_chip_has_its_own_spec_and_a_part_of_it_has_not() -> None:
 
 
 def test_an_unknown_gpu_is_the_nearest_known_chip_scaled_by_what_the_driver_tells() -> None:
-    slow = spec_for(replace(properties(H200), name="some GPU", clock_hz=0.99e9, bus_bytes_per_s=2.4e12))
+    slow = resolve_spec(replace(properties(H200), name="some GPU", clock_hz=0.99e9, bus_bytes_per_s=2.4e12))
     assert slow.like == H100.name  # whose memory per SM is nearer
     assert slow.flops_per_s(bf16) == pytest.approx(798e12 / 2)
     assert slow.dram_bytes_per_s == pytest.approx(4.53e12 / 2)
     assert slow.sm_l2_bytes_per_s == pytest.approx(84e9 / 2)
-    assert spec_for(replace(properties(H200), name="some GPU")).like == H200.name
+    assert resolve_spec(replace(properties(H200), name="some GPU")).like == H200.name
     assert (A100.capability, A100.architecture, A100.smem_bytes) == ((8, 0), "sm_80", 163 << 10)
-    assert spec_for(replace(properties(H200), name="B200", capability=(10, 0))).architecture == "sm_100a"
+    assert resolve_spec(replace(properties(H200), name="B200", capability=(10, 0))).architecture == "sm_100a"
     # Where a driver does not tell of clock and bus, they are taken to be those of the chip with the nearest cache.
-    blind = spec_for(replace(properties(H100), name="some GPU", clock_hz=0.0, bus_bytes_per_s=0.0))
+    blind = resolve_spec(replace(properties(H100), name="some GPU", clock_hz=0.0, bus_bytes_per_s=0.0))
     assert (blind.like, blind.clock_hz, blind.bus_bytes_per_s) == (H100.name, H100.clock_hz, H100.bus_bytes_per_s)
     assert {"rates", "dram_bytes_per_s", "clock_hz", "bus_bytes_per_s"} <= set(blind.derived)
 
@@ -100,25 +110,25 @@ def fake_torch(spec: il.DeviceSpec) -> Any:
 
 
 def test_an_unknown_gpu_is_told_of_once() -> None:
-    gpu._spec_of.cache_clear()
+    gpu._build_spec.cache_clear()
     torch = fake_torch(replace(A100, name="some other GPU"))
     with pytest.warns(gpu.EstimatedDeviceWarning, match="the rate of memory or the rate of matmuls of some other GPU"):
-        first = gpu.spec_of(torch, "cuda:0")
+        first = gpu.detect_spec(torch, "cuda:0")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert gpu.spec_of(torch, "cuda:0") is first
-        assert gpu.spec_of(fake_torch(H200), "cuda:0") is H200
+        assert gpu.detect_spec(torch, "cuda:0") is first
+        assert gpu.detect_spec(fake_torch(H200), "cuda:0") is H200
     assert (first.sms, first.bus_bytes_per_s) == (108, pytest.approx(2.0e12))
 
 
 def test_a_command_notes_an_unknown_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from interlace.cli import machine
 
-    gpu._spec_of.cache_clear()
+    gpu._build_spec.cache_clear()
     monkeypatch.setattr(machine, "open_device", lambda name: (fake_torch(A100), "cuda:0"))
-    found = machine.find(machine.Device.CUDA)
+    found = machine.find_machine(machine.Device.CUDA)
     assert (found.spec, found.name, found.facts["sms"]) == (A100, A100.name, 108)
-    assert machine.find(machine.Device.CUDA).spec is found.spec
+    assert machine.find_machine(machine.Device.CUDA).spec is found.spec
     told = capsys.readouterr().err
     assert told.count("note: nobody measured the rate of memory or the rate of matmuls of NVIDIA A100") == 1
 
@@ -131,11 +141,11 @@ def test_a_chip_costs_one_file(tmp_path: Path) -> None:
         "smem_bytes = 232448\nl2_bytes = 132120576\nclock_hz = 1.92e9\nbus_bytes_per_s = 8e12\n"
         "dram_bytes_per_s = 7e12\nrates = { bf16 = 2e15, fp16 = 1.9e15 }\n"
     )
-    found = chips(tmp_path)
+    found = load_chips(tmp_path)
     assert set(found) == {"h200", "h100", "b300"}
     spec = found["b300"]
     assert (spec.capability, spec.flops_per_s(bf16), spec.flops_per_s(fp16)) == ((10, 3), 2e15, 1.9e15)
-    assert spec.estimated == ""
+    assert spec.estimate_note == ""
     planned = search([one_matmul(512, 512, 512)], spec)
     assert planned.best.prediction.us > 0
     assert [op.op for op in explain(planned, spec).ops] == ["matmul"]
@@ -154,9 +164,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, message: str) -> Non
     shutil.copy(DATA / "h200.toml", tmp_path)
     (tmp_path / "new.toml").write_text(text)
     with pytest.raises(DeviceDataError, match=message):
-        chip("new", tmp_path)
+        load_chip("new", tmp_path)
     with pytest.raises(DeviceDataError, match="no data of a chip 'h300'; use one of h200, new"):
-        chip("h300", tmp_path)
+        load_chip("h300", tmp_path)
 
 
 # ---------------------------------------------------------------- dtypes
@@ -196,14 +206,14 @@ def test_a_dtype_costs_one_row(toy: DType) -> None:
     assert dtype("half16") is dtype("halfling") is toy
     with pytest.raises(DTypeError, match="use one of bf16, fp16, fp32, int32, half16"):
         dtype("int4")
-    assert gpu.torch_dtype(type("Torch", (), {"float16": "torch.float16"}), "half16") == "torch.float16"
+    assert gpu.get_torch_dtype(type("Torch", (), {"float16": "torch.float16"}), "half16") == "torch.float16"
     graph = two_copies(64, 64, toy)
     assert CPU.flops_per_s(toy) == 0.5 * CPU.flops_per_s(bf16)
     assert predict(il.build(graph, il.Choices(8)), CPU).us > 0
     np.testing.assert_array_equal(round_to(np.float32([1.0001, 3e-8]), toy), np.float32([1.0, 5.9604645e-08]))
-    assert "struct half16 { unsigned short bits; };" in elements._element(toy)
+    assert "struct half16 { unsigned short bits; };" in elements._declare_element(toy)
     kernel = loops.lower(loops.library.matmul(dtype=toy))
-    text = loops.emit_kernel(kernel, DEFAULT_GPU).text
+    text = loops.emit_kernel(kernel, DEFAULT_GPU).cuda_source
     assert "const half16* __restrict__ " in text
     assert "wgmma_m64n128k16_f16(" in text
 

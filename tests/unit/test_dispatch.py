@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.bench.dispatch import COSTS, Row, costs_ns, rows
+from interlace.bench.dispatch import COSTS, DispatchRow, generate_costs_ns, measure_rows
 from interlace.core.errors import ArgumentError, ShapeError
 from interlace.kernels.spin import spin
 
@@ -18,7 +18,7 @@ ITEMS, WORKERS = 4096, il.H200.sms
 
 @pytest.mark.parametrize("kind", COSTS)
 def test_items_cost_as_much_in_the_mean_whatever_their_costs(kind: str) -> None:
-    ns = costs_ns(kind, ITEMS, WORKERS)
+    ns = generate_costs_ns(kind, ITEMS, WORKERS)
     assert (ns.dtype, len(ns)) == (np.int32, ITEMS)
     assert ns.mean() == pytest.approx(20_000, rel=1e-4)
     assert ns.min() > 0
@@ -26,8 +26,8 @@ def test_items_cost_as_much_in_the_mean_whatever_their_costs(kind: str) -> None:
 
 def test_costs_are_as_they_are_called() -> None:
     share = ITEMS * 20_000 / WORKERS
-    linear, zipf, giant = (costs_ns(kind, ITEMS, WORKERS) for kind in ("linear", "zipf", "giant"))
-    assert np.ptp(costs_ns("uniform", ITEMS, WORKERS)) == 0
+    linear, zipf, giant = (generate_costs_ns(kind, ITEMS, WORKERS) for kind in ("linear", "zipf", "giant"))
+    assert np.ptp(generate_costs_ns("uniform", ITEMS, WORKERS)) == 0
     assert linear[-1] == pytest.approx(2 * 20_000, rel=1e-3)
     assert linear[99] / linear[9] == pytest.approx(10, rel=0.05)
     ranked = np.sort(zipf)[::-1]
@@ -40,16 +40,16 @@ def test_costs_are_as_they_are_called() -> None:
 @pytest.mark.parametrize("items", [1, 2, 100, 132, 133, 1319, 1321])
 @pytest.mark.parametrize("kind", COSTS)
 def test_few_items_have_costs_too(kind: str, items: int) -> None:
-    assert (costs_ns(kind, items, WORKERS) > 0).all()
-    assert (costs_ns(kind, items, 1) > 0).all()
+    assert (generate_costs_ns(kind, items, WORKERS) > 0).all()
+    assert (generate_costs_ns(kind, items, 1) > 0).all()
 
 
-def found(kind: str, told: list[Row]) -> dict[tuple[str, str], Row]:
+def found(kind: str, told: list[DispatchRow]) -> dict[tuple[str, str], DispatchRow]:
     return {(row.executor, row.dispatch): row for row in told if row.costs == kind}
 
 
 def test_the_machine_tells_what_each_dispatch_is_good_for() -> None:
-    told = rows(il.H200, ITEMS, measured=False)
+    told = measure_rows(il.H200, ITEMS, measure=False)
     assert len(told) == 4 * 12
     ideal_us = ITEMS * 20.0 / WORKERS
     assert all(row.us is None and row.ideal_us == pytest.approx(ideal_us, rel=1e-3) for row in told)
@@ -74,7 +74,7 @@ def test_the_machine_tells_what_each_dispatch_is_good_for() -> None:
 
 
 def test_executors_that_a_device_lacks_are_left_out() -> None:
-    assert {row.executor for row in rows(A100, 200, measured=False)} == {"persistent"}
+    assert {row.executor for row in measure_rows(A100, 200, measure=False)} == {"persistent"}
 
 
 def test_items_give_back_what_they_were_told() -> None:
@@ -88,9 +88,9 @@ def test_items_give_back_what_they_were_told() -> None:
 
 def test_what_has_no_costs_is_refused() -> None:
     with pytest.raises(ArgumentError, match="normal costs of 3 items on 2 workers; use one of uniform, linear, zipf"):
-        costs_ns("normal", 3, 2)
+        generate_costs_ns("normal", 3, 2)
     with pytest.raises(ArgumentError, match="uniform costs of 0 items"):
-        costs_ns("uniform", 0, 2)
+        generate_costs_ns("uniform", 0, 2)
 
 
 def test_the_command_predicts_where_there_is_no_gpu_and_records_nothing() -> None:

@@ -17,8 +17,8 @@ from interlace.core.dtypes import int32  # noqa: E402
 from interlace.core.errors import PlanError, ShapeError  # noqa: E402
 from interlace.kernels.append import append  # noqa: E402
 from interlace.kernels.attend import BLOCK, attend  # noqa: E402
-from interlace.kernels.text import TextBody  # noqa: E402
-from interlace.workloads.decode import rope_table  # noqa: E402
+from interlace.kernels.text import CudaBody  # noqa: E402
+from interlace.workloads.decode import build_rope_table  # noqa: E402
 
 from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -111,9 +111,9 @@ def emulated_launch(case: tuple, change: tuple[str, str] | None = None, *, stati
 
 
 def launch_beside(case: tuple) -> EmulatedLaunch:
-    tile = TextBody._tile
+    tile = CudaBody._build_tile
     bytes_ = 64 * case[1] * case[0].itemsize
-    with mock.patch.object(TextBody, "_tile", lambda *args: replace(tile(*args), dependent_bytes=bytes_)):
+    with mock.patch.object(CudaBody, "_build_tile", lambda *args: replace(tile(*args), dependent_bytes=bytes_)):
         return emulated_launch(case)
 
 
@@ -137,7 +137,7 @@ def tensors(run: EmulatedLaunch) -> dict[str, torch.Tensor]:
         t["table"] = torch.from_numpy(random.permutation(shape[0] * shape[1]).reshape(shape)).to(torch.int32)
     for name in (name for name in of.inputs if name not in t):
         shape = of.tensor(name).shape
-        values = rope_table(*shape) if name == "rope" else random.standard_normal(shape, np.float32)
+        values = build_rope_table(*shape) if name == "rope" else random.standard_normal(shape, np.float32)
         t[name] = torch.from_numpy(values).to(TORCH[of.tensor(name).dtype.name])
     if "table" not in t:
         t["k_cache"][4] *= torch.linspace(0, 4, CAPACITY).to(t["k_cache"].dtype)[:, None]
@@ -149,7 +149,7 @@ def tensors(run: EmulatedLaunch) -> dict[str, torch.Tensor]:
             page = t[name].shape[2]
             t[name][t["table"][b, at // page], :, at % page :] = float("nan")
             t[name][t["table"][b, at // page + 1 :]] = float("nan")
-    return t | {name: torch.full_like(run.empty(name), float("nan")) for name in of.outputs}
+    return t | {name: torch.full_like(run.allocate_tensor(name), float("nan")) for name in of.outputs}
 
 
 @emulated
@@ -203,7 +203,7 @@ def test_rows_of_any_number_of_sequences_are_appended_to_their_pages(sequences: 
     table[::4] = -1
     given = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
     given |= {"position": random.integers(0, page * each, sequences).astype(np.int32), "table": table.astype(np.int32)}
-    given["rope"] = rope_table(page * each, d)
+    given["rope"] = build_rope_table(page * each, d)
     t = {name: torch.from_numpy(value).clone() for name, value in given.items()}
     run.run(t)
     assert [str(fault) for fault in run.faults] == []
@@ -247,11 +247,14 @@ def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -
     prepare([run])
     random = np.random.default_rng(0)
     for seed in range(3):
-        t = {"position": torch.tensor([20], dtype=torch.int32), "rope": torch.from_numpy(rope_table(CAPACITY, 64))}
+        t = {
+            "position": torch.tensor([20], dtype=torch.int32),
+            "rope": torch.from_numpy(build_rope_table(CAPACITY, 64)),
+        }
         for name in (name for name in plan.graph.inputs if name not in t):
             values = random.standard_normal(plan.graph.tensor(name).shape, np.float32)
             t[name] = torch.from_numpy(values).to(torch.bfloat16)
-        t |= {name: torch.full_like(run.empty(name), float("nan")) for name in plan.graph.outputs}
+        t |= {name: torch.full_like(run.allocate_tensor(name), float("nan")) for name in plan.graph.outputs}
         run.seed = seed
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
@@ -260,7 +263,7 @@ def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -
 def test_a_cache_that_an_earlier_op_writes_is_refused() -> None:
     """It is loaded ahead of the waits, so it would be read too early."""
     with pytest.raises(PlanError, match="'attend' loads k_cache 'k_cache' ahead of every wait, but op 'append'"):
-        il.OneLaunchExecutor(il.build(graph(*CASES[1], late=True), il.Choices(1)), il.Options("meta"))
+        il.MegakernelExecutor(il.build(graph(*CASES[1], late=True), il.Choices(1)), il.RunOptions("meta"))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ def test_what_cannot_be_addressed_is_refused(name: str, message: str) -> None:
     t = tensors(run)
     t[name] = torch.zeros(t[name].numel() + 1, dtype=torch.bfloat16)[1:].view(t[name].shape)
     with pytest.raises(ShapeError, match=message):
-        run._launches(((run.plan.graph.ops[0], t),))
+        run._build_launches(((run.plan.graph.ops[0], t),))
 
 
 @pytest.mark.parametrize("splits", [1, pytest.param(2, marks=pytest.mark.thorough)])
@@ -289,7 +292,7 @@ def test_products_of_attention_fit_the_registers(
 ) -> None:
     """Without two warpgroups a thread has 255, with them 168. Where nothing is split two blocks go side by side."""
     plan = il.build(graph(il.bf16, d, group, splits, norms, page), il.Choices(1))
-    binary = il.OneLaunchExecutor(plan, il.Options("meta")).binary
+    binary = il.MegakernelExecutor(plan, il.RunOptions("meta")).binary
     assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
     assert binary.resources.registers <= registers
     assert binary.ptx.count("mma.sync.aligned.m16n8k16") == (d // 16 * 3) * (2 if splits == 1 else 1)

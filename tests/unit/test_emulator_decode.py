@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
-from interlace.kernels.sample import least_drawn, noise  # noqa: E402
-from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
+from interlace.kernels.sample import compute_gumbel_noise, find_cutoff  # noqa: E402
+from interlace.workloads import Decode, LlamaShape, build_decode_graph  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -44,8 +44,8 @@ def launches() -> dict[str, EmulatedLaunch]:
         sms = splits * len(POSITIONS) * shape.kv_heads
         device = replace(il.H200, sms=sms, sm_dram_bytes_per_s=1e6)  # so slow that any cache is split
         pages = PAGES if "pages" in name else None
-        graph = decode_graph(shape, len(POSITIONS), CAPACITY, device, drawn=shape.qk_norm, pages=pages)
-        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1)
+        graph = build_decode_graph(shape, len(POSITIONS), CAPACITY, device, has_sampling=shape.qk_norm, pages=pages)
+        plan = il.autoplan(graph, il.H200, il.MegakernelExecutor, workers=1)
         assert plan.graph.op("layers.0.attend").grid[2] == splits
         made[name] = EmulatedLaunch(plan, stages=3)
     prepare([*made.values()])
@@ -60,7 +60,7 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
     """
     run, work = launches()[name], problem(name)
     graph = run.plan.graph
-    given = dict(work.inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
+    given = dict(work.make_inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
     t = {n: torch.from_numpy(value).to(TORCH[graph.tensor(n).dtype.name]) for n, value in given.items()}
     caches = [n for n in graph.inputs if n.endswith("_cache")]
     for n in caches:
@@ -70,12 +70,12 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
         t = in_pages(t, PAGES)
     ways = {"temperature": TEMPERATURES, "top_k": [0, 5, 0], "top_p": [1.0, 1.0, 0.9], "key": [[3, 0], [3, 1], [3, 2]]}
     t |= {n: torch.tensor(way, dtype=TORCH[graph.tensor(n).dtype.name]) for n, way in ways.items() if n in graph.inputs}
-    t |= {n: run.empty(n) for n in graph.outputs}
+    t |= {n: run.allocate_tensor(n) for n in graph.outputs}
     for step in range(2):
         alone = in_rows(t) if "table" in t else t
-        right = work.dense(np, {n: value.double().numpy() for n, value in alone.items()})
+        right = work.run_dense(np, {n: value.double().numpy() for n, value in alone.items()})
         for n in (*graph.intermediates, "logits"):
-            value = t[n] if n in t else run.intermediate(n)
+            value = t[n] if n in t else run.get_intermediate(n)
             value.fill_(float("nan") if value.is_floating_point() else -1)
         run.seed = step
         run.run(t)
@@ -84,9 +84,11 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
         for b, following in enumerate(t["next"].tolist()):
             x = t["logits"][b].double().numpy()
             if "key" in t and TEMPERATURES[b]:
-                low = least_drawn(x, TEMPERATURES[b], ways["top_k"][b], ways["top_p"][b])
+                low = find_cutoff(x, TEMPERATURES[b], ways["top_k"][b], ways["top_p"][b])
                 position, key = t["position"][b : b + 1].numpy(), t["key"][b].numpy()
-                x = np.where(x >= low, x / TEMPERATURES[b] + noise(np.arange(len(x)), position, key), -np.inf)
+                x = np.where(
+                    x >= low, x / TEMPERATURES[b] + compute_gumbel_noise(np.arange(len(x)), position, key), -np.inf
+                )
             assert following == x.argmax()
         t["tokens"].copy_(t["next"])
         t["position"] += 1

@@ -18,9 +18,9 @@ import interlace as il  # noqa: E402
 from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
-from interlace.megakernel.dispatch import HELD  # noqa: E402
+from interlace.megakernel.dispatch import MAX_HELD_ITEMS  # noqa: E402
 from interlace.megakernel.stealing import ROW_BITS  # noqa: E402
-from interlace.trace.steals import steals  # noqa: E402
+from interlace.trace.steals import find_steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
@@ -133,10 +133,10 @@ for name in ("never ready", "never told", "wake-up lost"):
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: make() for name, make in LAUNCHES.items()}
-    unlike = {run.walk.text: run for run in made.values()}
+    unlike = {run.walk.cuda_source: run for run in made.values()}
     prepare([*unlike.values()])
     for run in made.values():
-        run.library = unlike[run.walk.text].library
+        run.library = unlike[run.walk.cuda_source].library
     return made
 
 
@@ -145,7 +145,7 @@ def run_once(run: EmulatedLaunch, seed: int) -> None:
     given[seed % ITEMS] = 3000  # one is long, and its worker is late for what follows in its list
     out = torch.full_like(given, -1)
     for name in run.plan.graph.intermediates:
-        run.intermediate(name).fill_(-1)
+        run.get_intermediate(name).fill_(-1)
     run.seed = seed
     run.run({"x0": given, run.plan.graph.outputs[0]: out})
     assert torch.equal(out, given)
@@ -155,7 +155,7 @@ def doubled(run: EmulatedLaunch, runs: int) -> list[str]:
     """Items whose semaphores were posted too often, by name."""
     post = run.plan.items.post
     often = run._semaphores.numpy() > runs * np.bincount(post[post >= 0], minlength=len(run._semaphores))
-    return [run.plan.item_name(n) for n in np.flatnonzero((post >= 0) & often[post])]
+    return [run.plan.format_item(n) for n in np.flatnonzero((post >= 0) & often[post])]
 
 
 def check(run: EmulatedLaunch, runs: range) -> int:
@@ -166,7 +166,7 @@ def check(run: EmulatedLaunch, runs: range) -> int:
         assert [str(fault) for fault in run.faults] == []
         assert doubled(run, seed + 1) == []
         assert (run._semaphores[: run.plan.semaphores] >= seed + 1).all()
-        stolen += len(steals(run.plan.items.worker, run.trace()))
+        stolen += len(find_steals(run.plan.items.worker, run.read_trace()))
     return stolen
 
 
@@ -189,7 +189,7 @@ def left_of_lists(run: EmulatedLaunch) -> list[tuple[int, int]]:
 def test_a_thief_takes_what_an_owner_has_not_come_to(name: str) -> None:
     run = launches()[name]
     check(run, range(3))
-    for item, thief, victim in steals(run.plan.items.worker, run.trace()).tolist():
+    for item, thief, victim in find_steals(run.plan.items.worker, run.read_trace()).tolist():
         assert (thief, victim) == (1 - run.plan.items.worker[item], run.plan.items.worker[item])
 
 
@@ -253,7 +253,9 @@ def test_an_item_that_is_lost_or_held_behind_one_that_waits_for_it_is_named(name
 
 def test_an_item_that_nobody_puts_into_the_queue_is_named() -> None:
     run = launches()["wake-up lost"]
-    name = run.plan.item_name(run._table.items["number"][run._memory.values["rows"][run._memory.values["members"][5]]])
+    name = run.plan.format_item(
+        run._table.items["number"][run._memory.values["rows"][run._memory.values["members"][5]]]
+    )
     with pytest.raises(HangError, match=rf"came before the watchdog fired; {re.escape(name)} \(item \d+\) never came"):
         run_once(run, 0)
 
@@ -261,7 +263,9 @@ def test_an_item_that_nobody_puts_into_the_queue_is_named() -> None:
 def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
     """It takes the place of another, which nobody runs."""
     run = launches()["woken twice"]
-    twice = run.plan.item_name(run._table.items["number"][run._memory.values["rows"][run._memory.values["members"][2]]])
+    twice = run.plan.format_item(
+        run._table.items["number"][run._memory.values["rows"][run._memory.values["members"][2]]]
+    )
     with suppress(AssertionError, HangError):
         run_once(run, 0)
     assert doubled(run, 1) == [twice]
@@ -283,7 +287,7 @@ def test_an_item_that_the_dispatcher_does_not_give_is_named(name: str, lost: int
     said = rf"for an item of the dispatcher, for which \d+ of 24 items came .* \(item {lost}\) never came"
     with pytest.raises(HangError, match=said):
         run_once(run, 0)
-    assert run._heads.tolist() == [0] * (2 * HELD * WORKERS)
+    assert run._heads.tolist() == [0] * (2 * MAX_HELD_ITEMS * WORKERS)
 
 
 def test_an_item_that_the_dispatcher_gives_in_place_of_another_leaves_that_undone() -> None:
@@ -310,7 +314,9 @@ def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
         run._counters[0] = runs * WORKERS
         for value in (run._semaphores, run._memory.values["met"], run._memory.values["tail"]):
             value.fill_(np.uint32(runs).astype(np.int32).item())
-        run._heads.copy_(torch.from_numpy(np.full(2 * HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
+        run._heads.copy_(
+            torch.from_numpy(np.full(2 * MAX_HELD_ITEMS * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64))
+        )
         run_once(run, 0)
         assert run.faults == []
     run._reset()

@@ -12,7 +12,7 @@ import pytest
 from interlace.core.devices import H200
 from interlace.core.dtypes import fp32
 from interlace.loops import library
-from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.loops.cuda.emit import EmittedKernel, emit_kernel
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import Const
 from interlace.loops.ir.statements import (
@@ -29,7 +29,7 @@ from interlace.loops.ir.statements import (
     RoleKind,
     Section,
     Stmt,
-    Sync,
+    SyncScope,
     WaitParity,
 )
 from interlace.loops.ir.statements import Copy as By
@@ -63,7 +63,7 @@ def _through_shared() -> LoopKernel:
         k.load(s, x.at(i * 64))
         k.assign(t, 2 * s)
         k.store(y.at(i * 64), t, By.TMA)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def _alone() -> LoopKernel:
@@ -75,7 +75,7 @@ def _alone() -> LoopKernel:
     with k.serial("i", (n + 63) // 64) as i:
         k.load(s, x.at(i * 64), By.PLAIN)
         k.store(y.at(i * 64), s, By.TMA)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def _turned(by: By) -> LoopKernel:
@@ -88,7 +88,7 @@ def _turned(by: By) -> LoopKernel:
         k.load(s, x.at(i * 8, 0), by)
         with k.thread("t", 256) as t:
             k.store(y.at(t // 8, i * 8 + t % 8), s.at(t % 8, t // 8, shape=(1, 1)))
-    return k.kernel()
+    return k.build_kernel()
 
 
 _COPY = library.copy_1d(tile=64, walk=6)
@@ -107,7 +107,7 @@ def _nest(outer: int, inner: int) -> LoopKernel:
         with k.serial("j", 4) as j:
             k.load(s, w.at((i * 4 + j) * 64))
             k.assign(z.at((i * 4 + j) * 64), 3 * s)
-    return _marked(k.kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
+    return _marked(k.build_kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
 
 
 def _beside(by: By, stages: int, use: str) -> LoopKernel:
@@ -126,7 +126,7 @@ def _beside(by: By, stages: int, use: str) -> LoopKernel:
             k.assign(y.at(i * 64, shape=(64,)), s * 2 if use == "read" else 1)
             k.load(u, w.at(i * 64))
         k.assign(z.at(i * 64), u)
-    return circular_buffer(k.kernel(), "s", stages)
+    return circular_buffer(k.build_kernel(), "s", stages)
 
 
 _LINE = {"n": 500}
@@ -168,15 +168,15 @@ class Plant:
     change: Callable[[LoopKernel], LoopKernel] | tuple[str, str]
     faults: tuple[tuple[str, str], ...]
 
-    def emitted(self) -> Emitted:
+    def emitted(self) -> EmittedKernel:
         kernel, specialised, _ = SOURCES[self.source]
         lowered = lower(kernel, warp_specialised=specialised)
         if callable(self.change):
             return emit_kernel(self.change(lowered), H200)
         emitted = emit_kernel(lowered, H200)
-        text, changes = re.subn(*self.change, emitted.text)
+        text, changes = re.subn(*self.change, emitted.cuda_source)
         assert changes, self.change
-        return replace(emitted, text=text)
+        return replace(emitted, cuda_source=text)
 
 
 def without(kind: type[Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
@@ -232,7 +232,7 @@ _TOGETHER = (r"(unsigned char\* const \w+ = shared) \+ \d+", r"\1 + 0")
 _MEETING = r"__syncthreads\(\);"
 PLANTS: dict[str, Plant] = {
     # The block form.
-    "no sync at the end of a step": Plant("ring", within("main", without(Sync)), (("race", "s{"),)),
+    "no sync at the end of a step": Plant("ring", within("main", without(SyncScope)), (("race", "s{"),)),
     "no wait for a stage": Plant("ring", without(WaitParity), (("race", "s{"),)),
     "a parity that never flips": Plant(
         "ring", changed(WaitParity, lambda s: replace(s, parity=Const(0))), (("race|deadlock", "s"),)
@@ -242,10 +242,12 @@ PLANTS: dict[str, Plant] = {
     ),
     "every load into the first slot": Plant("ring", changed(Load, _into_the_first_slot), (("race", "s{0}"),)),
     "no fence after initialisation": Plant("ring", without(FenceBarrierInit), (("proxy", "s_full"),)),
-    "no sync after initialisation": Plant("ring", within("barriers", without(Sync)), (("race|barrier", "s_full"),)),
+    "no sync after initialisation": Plant(
+        "ring", within("barriers", without(SyncScope)), (("race|barrier", "s_full"),)
+    ),
     "no initialisation": Plant("ring", without(InitBarrier), (("barrier", "does not exist"),)),
     "no invalidation": Plant("ring", without(Invalidate), (("pending", "s_full"),)),
-    "no sync before invalidation": Plant("ring", within("end", without(Sync)), (("race", "s_full"),)),
+    "no sync before invalidation": Plant("ring", within("end", without(SyncScope)), (("race", "s_full"),)),
     "invalidation before the wait": Plant(
         "ring",
         (r"mbarrier_wait\((\w+)", r"if (thread == 127) mbarrier_inval(\1);\n    mbarrier_wait(\1"),
@@ -416,9 +418,9 @@ def test_a_fault_names_tile_bytes_and_lines() -> None:
 
 def test_an_instruction_without_emulation_is_an_error_that_names_it() -> None:
     emitted = replace(PLANTS["a trap"].emitted())
-    text = emitted.text.replace("trap;", "membar.gl;")
+    text = emitted.cuda_source.replace("trap;", "membar.gl;")
     with pytest.raises(RuntimeError, match="membar_gl"):
-        build([replace(emitted, text=text)])
+        build([replace(emitted, cuda_source=text)])
 
 
 @pytest.mark.parametrize(

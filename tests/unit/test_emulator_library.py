@@ -13,7 +13,7 @@ from interlace.core.dtypes import bf16, fp16
 from interlace.loops import library
 from interlace.loops.cuda.emit import emit_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Copy, LoopKernel, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, MemorySpace, ReduceOp
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
@@ -52,7 +52,7 @@ TOLERANCES = {"layer_norm": 1e-5}
 
 def _ringed(kernel: LoopKernel, stages: int) -> LoopKernel:
     """Every tile of ``kernel`` a ring; of no stages, none."""
-    tiles = [tensor.name for tensor in kernel.tensors if tensor.memory is Memory.SHARED]
+    tiles = [tensor.name for tensor in kernel.tensors if tensor.memory is MemorySpace.SHARED]
     for name in tiles if stages else ():
         kernel = circular_buffer(kernel, name, stages)
     return kernel
@@ -121,7 +121,9 @@ def test_items_wait_for_the_posts_of_their_run_also_when_counters_wrap() -> None
 def test_a_post_before_a_bulk_store_is_written_is_reported() -> None:
     kernel, sizes = KERNELS["copy_2d"]
     emitted = emit_kernel(lower(_ringed(kernel, 2)), H200, items=True)
-    built = build([replace(emitted, text=emitted.text.replace("bulk_wait<0>();", "bulk_wait_read<0>();"))])
+    built = build(
+        [replace(emitted, cuda_source=emitted.cuda_source.replace("bulk_wait<0>();", "bulk_wait_read<0>();"))]
+    )
     sync = sync_of(tuple(evaluate(n, sizes) for n in emitted.grid))
     run = launch(built, 0, inputs_of(kernel, sizes), sizes, sync=sync)
     assert {"pending"} == run.kinds
@@ -132,7 +134,7 @@ def test_the_kernels_of_the_golden_files_are_right_and_free_of_races() -> None:
     extents = {"n": 1540, "m": 18, "d": 3, "rows": 130, "columns": 136, "depth": 328, "batch": 2}
     trials = [
         Trial(name, example.kernel, example.warp_specialised, {s: extents[s] for s in example.kernel.symbols}, 1e-5)
-        for name, example in library.examples().items()
+        for name, example in library.build_examples().items()
         if name != "transpose"  # whose meaning takes the interpreter seconds at these tiles
     ]
     assert troubles(trials) == []

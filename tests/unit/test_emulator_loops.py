@@ -73,7 +73,7 @@ def test_kernels_of_the_library_mean_in_the_launch_what_their_loops_mean() -> No
     run = launches()["library"]
     graph = run.plan.graph
     given = inputs_of(graph)
-    outputs = {name: torch.full_like(run.empty(name), float("nan")) for name in graph.outputs}
+    outputs = {name: torch.full_like(run.allocate_tensor(name), float("nan")) for name in graph.outputs}
     run.run({**given, **outputs})
     assert [str(fault) for fault in run.faults] == []
     right = il.ReferenceExecutor(run.plan).run({name: value.double().numpy() for name, value in given.items()})
@@ -102,7 +102,7 @@ def test_a_planted_fault_is_reported(name: str) -> None:
 def test_a_stage_handed_back_while_it_is_still_stored_from_is_reported() -> None:
     run = launches()["stored"]
     with suppress(HangError):
-        run.run(inputs_of(run.plan.graph) | {name: run.empty(name) for name in run.plan.graph.outputs})
+        run.run(inputs_of(run.plan.graph) | {name: run.allocate_tensor(name) for name in run.plan.graph.outputs})
     assert "race" in {fault.kind for fault in run.faults}
 
 

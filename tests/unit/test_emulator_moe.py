@@ -72,8 +72,8 @@ def launches() -> dict[str, EmulatedLaunch]:
 
 def run_once(run: EmulatedLaunch, given: dict[str, np.ndarray], seed: int) -> torch.Tensor:
     """Over memory that is poisoned: NaN, and of whole numbers one that is no expert, token or row."""
-    graph, run.seed, out = run.plan.graph, seed, run.empty("out")
-    for value in (*map(run.intermediate, graph.intermediates), out):
+    graph, run.seed, out = run.plan.graph, seed, run.allocate_tensor("out")
+    for value in (*map(run.get_intermediate, graph.intermediates), out):
         value.fill_(float("nan") if value.is_floating_point() else 1 << 28)
     tensors = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in given.items()}
     run.run({**tensors, "out": out})
@@ -81,9 +81,9 @@ def run_once(run: EmulatedLaunch, given: dict[str, np.ndarray], seed: int) -> to
 
 
 def check(run: EmulatedLaunch, problem: MoE, seed: int) -> None:
-    given = {n: v.astype(np.float32) for n, v in problem.inputs(seed).items()}
+    given = {n: v.astype(np.float32) for n, v in problem.make_inputs(seed).items()}
     rounded = {n: torch.from_numpy(v).to(TORCH[run.plan.graph.tensor(n).dtype.name]) for n, v in given.items()}
-    exact = problem.dense(np, {n: v.double().numpy() for n, v in rounded.items()})["out"]
+    exact = problem.run_dense(np, {n: v.double().numpy() for n, v in rounded.items()})["out"]
     out = run_once(run, given, seed)
     assert [str(fault) for fault in run.faults] == []
     assert relative_error(out, torch.from_numpy(exact)) < TOLERANCE
@@ -94,8 +94,8 @@ def test_any_routing_is_right_run_after_run_and_what_nobody_takes_is_zero(name: 
     run, problem = launches()[name], CASES[name][0]
     for seed in range(2):  # another routing under the same plan
         check(run, problem, seed)
-        unused = run.intermediate("token") < 0
-        assert (run.intermediate("h")[unused] == 0).all()
+        unused = run.get_intermediate("token") < 0
+        assert (run.get_intermediate("h")[unused] == 0).all()
 
 
 def test_a_routing_that_is_never_posted_ends_in_an_error_and_the_next_run_is_right() -> None:
@@ -103,7 +103,7 @@ def test_a_routing_that_is_never_posted_ends_in_an_error_and_the_next_run_is_rig
     run, problem = launches()[name], CASES[name][0]
     strike_posts(run, [int((run.plan.items.op == run.plan.graph.op_index("assign")).argmax())])
     with pytest.raises(HangError, match=r"op 'assign', tile.* never posted"):
-        run_once(run, {n: v.astype(np.float32) for n, v in problem.inputs(0).items()}, 0)
+        run_once(run, {n: v.astype(np.float32) for n, v in problem.make_inputs(0).items()}, 0)
     run.faults.clear()  # what ran in spite of the missing routing
     check(run, problem, 1)
 
@@ -111,7 +111,7 @@ def test_a_routing_that_is_never_posted_ends_in_an_error_and_the_next_run_is_rig
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_reported(name: str) -> None:
     run, problem = launches()[name], next(iter(CASES.values()))[0]
-    given = {n: v.astype(np.float32) for n, v in problem.inputs(0).items()}
+    given = {n: v.astype(np.float32) for n, v in problem.make_inputs(0).items()}
     for seed in range(3):
         with suppress(HangError, LaunchEndedError):
             run_once(run, given, seed)

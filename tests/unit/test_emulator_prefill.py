@@ -12,7 +12,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.kernels.causal_attention import AttentionTile  # noqa: E402
-from interlace.workloads.prefill import packed, prefill_attention  # noqa: E402
+from interlace.workloads.prefill import pack_sequences, prefill_attention  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -22,9 +22,9 @@ from ..prefill import exact, inputs  # noqa: E402
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 #: Blocks that all rows see, sequences that begin within a tile and within a block, and padding of NaN at the end.
-RAGGED = packed((150, 3, 60), 270)
+RAGGED = pack_sequences((150, 3, 60), 270)
 #: Padding between sequences, and rows of a tile without any token.
-GAPS = np.concatenate([packed((70,)), np.full(90, 999, np.int32), np.full(40, 160, np.int32)])
+GAPS = np.concatenate([pack_sequences((70,)), np.full(90, 999, np.int32), np.full(40, 160, np.int32)])
 #: Values are handed back while they are multiplied.
 HASTY = (
     "      wgmma_wait<0>();\n      settle(sums);\n      release(stage, before);\n",

@@ -72,7 +72,7 @@ def test_a_failing_tree_is_cut_down_to_what_fails() -> None:
             except PipelineError:
                 kernel = None
             stored = kernel and any(isinstance(s, Out) and s.how == "tma" for s in _steps(one.body))
-            out.append(bool(stored and kernel and kernel.ring("s1")))
+            out.append(bool(stored and kernel and kernel.find_ring("s1")))
         return out
 
     least = shrink(tree, failing)

@@ -91,7 +91,7 @@ def launches() -> dict[str, EmulatedLaunch]:
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_shares_are_right_run_after_run(name: str) -> None:
     run = launches()[name]
-    assert all(part.tile.share for part in run._parts[1:])
+    assert all(part.tile.shared_elements for part in run._parts[1:])
     results = []
     for seed in SEEDS:
         check(run, seed)
@@ -102,7 +102,7 @@ def test_shares_are_right_run_after_run(name: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_share_adds_a_residual_that_the_launch_writes_when_it_is_there(seed: int) -> None:
     run = launches()["added"]
-    assert run._parts[2].tile.share
+    assert run._parts[2].tile.shared_elements
     given = inputs_of(run.plan.graph)
     d = {name: value.double() for name, value in given.items()}
     first, inner = (value.bfloat16().double() for value in (d["x"] @ d["w_first"].T, torch.relu(d["x"] @ d["w_up"].T)))
@@ -115,7 +115,7 @@ def test_ops_that_share_rows_of_the_workspace_take_their_own_sums_alone_in_runs_
     assert overwritten(run) == (6, 0), "each op with each other"
     weights = {name: torch.eye(128, dtype=torch.bfloat16) for name in run.plan.graph.inputs if name != "y0"}
     for seed in SEEDS:
-        run.seed, x, out = seed, torch.full((24, 128), 1.0 + seed).bfloat16(), run.empty("y4")
+        run.seed, x, out = seed, torch.full((24, 128), 1.0 + seed).bfloat16(), run.allocate_tensor("y4")
         run.run({"y0": x, **weights, "y4": out})
         assert torch.equal(out, x)
     assert (run.faults, run.sums_left) == ([], 0)

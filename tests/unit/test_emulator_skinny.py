@@ -82,7 +82,7 @@ def tensors(run: EmulatedLaunch) -> dict[str, torch.Tensor]:
     for tensor in map(graph.tensor, graph.inputs):
         scale = tensor.shape[-1] ** -0.5 if tensor.name.startswith("w") else 1.0
         t[tensor.name] = (torch.randn(tensor.shape) * scale).to(TORCH[tensor.dtype.name])
-    return t | {name: torch.full_like(run.empty(name), float("nan")) for name in graph.outputs}
+    return t | {name: torch.full_like(run.allocate_tensor(name), float("nan")) for name in graph.outputs}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,7 +90,7 @@ def test_products_of_few_weight_rows_are_right_run_after_run(name: str) -> None:
     run = launches()[name]
     for run.seed in range(2):
         t = tensors(run)
-        run.intermediate("scaled").fill_(float("nan"))
+        run.get_intermediate("scaled").fill_(float("nan"))
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
         right = exact(t, FINE)

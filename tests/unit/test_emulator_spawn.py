@@ -72,7 +72,7 @@ def launches() -> dict[str, EmulatedLaunch]:
 def run_once(run: EmulatedLaunch, given: Inputs, seed: int) -> float:
     """The integral; whatever memory holds before."""
     for name in run.plan.graph.intermediates:
-        run.intermediate(name).fill_(7)
+        run.get_intermediate(name).fill_(7)
     out = torch.full((1,), float("nan"))
     run.seed = seed
     run.run({**{name: torch.from_numpy(value) for name, value in given.items()}, "out": out})
@@ -85,12 +85,12 @@ def test_what_is_wanted_runs_once_and_every_way_ends_alike(kind: Termination) ->
     for seed in range(6):
         given = EASY if seed == 2 else some(seed)
         assert run_once(run, given, seed) == run_once(ticket, given, seed)
-        wanted = int((run.intermediate("wanted")[1:] != 0).sum())
-        trace = run.trace()
+        wanted = int((run.get_intermediate("wanted")[1:] != 0).sum())
+        trace = run.read_trace()
         assert len(trace.op) == wanted + 2
         assert len({*zip(trace.op.tolist(), trace.tile.tolist(), strict=True)}) == wanted + 2
-        assert torch.equal(run.intermediate("wanted")[1:], ticket.intermediate("wanted")[1:])
-        assert torch.equal(run.intermediate("value"), ticket.intermediate("value"))
+        assert torch.equal(run.get_intermediate("wanted")[1:], ticket.get_intermediate("wanted")[1:])
+        assert torch.equal(run.get_intermediate("value"), ticket.get_intermediate("value"))
     assert [str(fault) for fault in run.faults] == []
 
 
@@ -141,16 +141,16 @@ def test_an_item_that_counts_itself_off_before_it_spawns_ends_the_run_early_by_n
         run._reset()
         if found:
             break
-    assert found <= {f"{run.plan.item_name(n)} (item {n})" for n in range(15)}
+    assert found <= {f"{run.plan.format_item(n)} (item {n})" for n in range(15)}
     assert found
 
 
 def test_options_that_do_not_go_with_it_are_refused() -> None:
     plan = il.build(GRAPH, il.Choices(WORKERS, il.Dispatch.SPAWN))
     with pytest.raises(DeviceError, match="leave out dependent_launch"):
-        il.OneLaunchExecutor(plan, il.Options("meta", dependent_launch=True))
+        il.MegakernelExecutor(plan, il.RunOptions("meta", dependent_launch=True))
     with pytest.raises(DeviceError, match="termination is 'votes'; give one of"):
-        il.Options(termination="votes")  # type: ignore[arg-type]
+        il.RunOptions(termination="votes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_queue_that_may_get_more_than_it_is_to_hold_is_refused_before_it_is_la
     plan = il.build(GRAPH, il.Choices(WORKERS, dispatch))
     said = rf"up to {bound} items come to the queue of a launch under {dispatch.value} .* has room for {bound - 1};"
     with pytest.raises(QueueOverflowError, match=said):
-        il.OneLaunchExecutor(plan, il.Options("meta", capacity=bound - 1))
-    il.OneLaunchExecutor(plan, il.Options("meta", capacity=bound))
+        il.MegakernelExecutor(plan, il.RunOptions("meta", queue_capacity=bound - 1))
+    il.MegakernelExecutor(plan, il.RunOptions("meta", queue_capacity=bound))
     for capacity in (-1, 1.5, True):
         with pytest.raises(DeviceError, match=r"capacity is .*; give a number of items, 0 or more"):
-            il.Options(capacity=capacity)  # type: ignore[arg-type]
+            il.RunOptions(queue_capacity=capacity)  # type: ignore[arg-type]

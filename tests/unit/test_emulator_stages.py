@@ -16,7 +16,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import InterlaceError, LaunchEndedError, StageCountError  # noqa: E402
-from interlace.executors.run import Run  # noqa: E402
+from interlace.executors.run import RunHandle  # noqa: E402
 from interlace.kernels.abi import RECORD  # noqa: E402
 from interlace.megakernel.walk import MISCOUNTED, UNFINISHED  # noqa: E402
 
@@ -91,13 +91,13 @@ def test_who_counts_otherwise_is_named_with_the_item(name: str, where: str) -> N
         op = run.plan.graph.ops[0].name
         said = rf"op '{op}', tile \(0, 0\) \(item 0\): {role} took {count} of the ring than its loads ahead of waits;"
         assert re.match(said, str(error))
-        assert (error.item, error.more) == (0, more)
+        assert (error.item, error.extra_stages) == (0, more)
 
 
 def test_the_item_that_is_named_is_the_one_that_was_counted_otherwise() -> None:
     error = ended_by(launches()["late", "none"])
     assert str(error).startswith("op 'up', tile (0, 1) (item 1): its consumers took 1 stage fewer")
-    assert (error.item, error.more) == (1, -1)
+    assert (error.item, error.extra_stages) == (1, -1)
 
 
 def test_what_ends_the_launch_is_told_in_place_of_a_wait_that_failed_before() -> None:
@@ -126,7 +126,7 @@ def ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
     run = EmulatedLaunch(il.build(il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64)), il.Choices(1)), stages=4)
     record = {"failed": 1, "item": item, "semaphore": why, "expected": expected, "seen": seen}
     run._record.copy_(torch.tensor([record[name] for name, _ in RECORD.fields]))
-    run._interpret, run._torch = False, SimpleNamespace(cuda=_Gone())
+    run._is_interpreted, run._torch = False, SimpleNamespace(cuda=_Gone())
     return run
 
 
@@ -148,13 +148,13 @@ def test_what_ended_the_launch_is_said_by_whoever_asks(
     record: tuple[int, int, int, int], error: type[Exception], said: str
 ) -> None:
     run = ended(*record)
-    asks = Run(_Gone(), False, run._check)
+    asks = RunHandle(_Gone(), False, run._check)
 
     async def wait() -> None:
         await asks
 
     # The device is asked for nothing before that: new tensors would be laid out, and operands copied.
-    for ask in (run.synchronize, lambda: run.run({}), asks.done, lambda: asyncio.run(wait())):
+    for ask in (run.synchronize, lambda: run.run({}), asks.is_done, lambda: asyncio.run(wait())):
         with pytest.raises(error, match=said) as caught:
             ask()
         if isinstance(caught.value, LaunchEndedError):
@@ -172,7 +172,7 @@ def test_a_run_that_is_no_longer_awaited_checks_nothing() -> None:
         event = SimpleNamespace(synchronize=lambda: (started.set(), go_on.wait()))
 
         async def wait() -> None:
-            await Run(event, False, check)
+            await RunHandle(event, False, check)
 
         task = asyncio.create_task(wait())
         await asyncio.to_thread(started.wait)
@@ -187,8 +187,8 @@ def test_a_run_that_is_no_longer_awaited_checks_nothing() -> None:
 def test_an_error_of_the_device_that_no_launch_recorded_is_left_as_it_is() -> None:
     run = ended(MISCOUNTED, 0, 1, 1)
     run._record.zero_()
-    asks = Run(_Gone(), False, run._check)
-    for ask in (run.synchronize, asks.done):
+    asks = RunHandle(_Gone(), False, run._check)
+    for ask in (run.synchronize, asks.is_done):
         with pytest.raises(RuntimeError, match=r"^unspecified launch failure") as caught:
             ask()
         assert not isinstance(caught.value, InterlaceError)

@@ -93,7 +93,7 @@ def test_a_missing_post_before_or_behind_a_text_ends_in_an_error_and_the_next_ru
 def test_a_threshold_that_is_too_low_is_a_race() -> None:
     run = launches()["lists"]  # by tickets none would be drawn before the text, which lasts, has begun
     waits = run._waits.clone()
-    run._waits.view(-1, WAIT.columns)[:, WAIT.column("threshold")] -= 1
+    run._waits.view(-1, WAIT.columns)[:, WAIT.get_column("threshold")] -= 1
     for seed in range(24):  # the last post that is missing mostly comes in time all the same
         run_once(run, seed)
         if "race" in {fault.kind for fault in run.faults}:

@@ -165,7 +165,7 @@ LAUNCHES = {
         chunk_waits=True,
         dispatch=il.Dispatch.QUEUE,
         split={"down": il.StreamK(3)},
-        interleaving=il.Panels(1),
+        interleaving=il.RowPanels(1),
     ),
 }
 
@@ -203,7 +203,7 @@ def test_a_trace_has_every_item() -> None:
     run = launches()["two warpgroups, some with no token"]
     run._reset()
     run_once(run, 0)
-    trace = run.trace()
+    trace = run.read_trace()
     assert (trace.wait_ns > 0).all()
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns < trace.end_ns).all()
@@ -421,7 +421,7 @@ def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
     """The first of three parts adds: it waits for ever, or else adds what is not there."""
     for name in ("right", "hasty"):
         run = broken()[name]
-        at = [row * ITEM.columns + ITEM.column("code") for row in (3, 5)]
+        at = [row * ITEM.columns + ITEM.get_column("code") for row in (3, 5)]
         run._items[at] = run._items[at[::-1]]
     with pytest.raises(HangError, match=r"waited for the sums of 2 other parts of its tile"):
         run_once(broken()["right"], 0)
@@ -451,7 +451,7 @@ def of_rows() -> dict[tuple[int, bool], EmulatedLaunch]:
     plan = il.build(ffn(3, tile(64, 24), tile(64, 64), width=24 * _TILES, hidden=64), il.Choices(1))
     made = {(rows, late): EmulatedLaunch(in_rows(plan, rows, late), stages=3) for rows, late in ROWS}
     some = next(iter(made.values()))
-    assert {run.walk.text for run in made.values()} == {some.walk.text}
+    assert {run.walk.cuda_source for run in made.values()} == {some.walk.cuda_source}
     library = prepare([some])
     for run in made.values():
         run.library = library, 0
@@ -461,7 +461,7 @@ def of_rows() -> dict[tuple[int, bool], EmulatedLaunch]:
 @pytest.mark.parametrize(("rows", "late"), ROWS)
 def test_all_waits_of_an_item_are_awaited_however_many_there_are(rows: int, late: bool) -> None:
     run = of_rows()[rows, late]
-    assert run._table.chunked == late
+    assert run._table.is_chunked == late
     check(run, 0)
 
 

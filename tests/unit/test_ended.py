@@ -18,7 +18,7 @@ from interlace.core.errors import HangError, InterlaceError, LaunchEndedError, S
 from interlace.nn.decoder import launch  # noqa: E402
 from interlace.tune import search  # noqa: E402
 
-ENDED = LaunchEndedError("stuck", item=0), StageCountError("off by one", item=0, more=1)
+ENDED = LaunchEndedError("stuck", item=0), StageCountError("off by one", item=0, extra_stages=1)
 HANG = HangError("never posted", item=0, semaphore=0, expected=1, seen=0, producer=None)
 
 
@@ -37,23 +37,23 @@ def nothing(*arguments: object) -> Iterator[None]:
 def step_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:
     for name in ("obstacle_of_device", "spec_by_name"):
         monkeypatch.setattr(launch, name, lambda *given: None)
-    monkeypatch.setattr(launch, "decode_graph", lambda *given, **more: SimpleNamespace(inputs=(), outputs=()))
-    monkeypatch.setattr(launch, "_half_full", nothing)
-    monkeypatch.setattr(launch, "RUNNERS", [SimpleNamespace(name="one", check=lambda *given: None)])
-    monkeypatch.setattr(launch, "made", raising(error))
+    monkeypatch.setattr(launch, "build_decode_graph", lambda *given, **more: SimpleNamespace(inputs=(), outputs=()))
+    monkeypatch.setattr(launch, "_hold_half_full", nothing)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", [SimpleNamespace(name="one", check=lambda *given: None)])
+    monkeypatch.setattr(launch, "build_executor", raising(error))
     tensors = {"embed": torch.zeros(1, dtype=torch.bfloat16)}
-    return launch.step_launch(None, 1, 1, tensors, torch.zeros(1))  # type: ignore[arg-type]
+    return launch.build_step_launch(None, 1, 1, tensors, torch.zeros(1))  # type: ignore[arg-type]
 
 
 def checked_by_tuning(error: InterlaceError) -> object:
     case = SimpleNamespace(workload=None, deployment=SimpleNamespace(make=raising(error), device=CPU))
-    return search._checked(SimpleNamespace(), case, None, False)  # type: ignore[arg-type]
+    return search._check_setting(SimpleNamespace(), case, None, False)  # type: ignore[arg-type]
 
 
 def row_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:
-    monkeypatch.setattr(bench, "_compilers", lambda processes: None)
+    monkeypatch.setattr(bench, "_get_compilers", lambda processes: None)
     monkeypatch.setattr(bench, "measure", raising(error))
-    row, _ = bench._Measure(CPU, (), False, None, 1)((None, SimpleNamespace()))  # type: ignore[arg-type]
+    row, _ = bench._Measurer(CPU, (), False, None, 1)((None, SimpleNamespace()))  # type: ignore[arg-type]
     return row
 
 

@@ -51,7 +51,7 @@ def plan() -> il.Plan:
 )
 def test_an_option_of_another_type_or_out_of_range_is_named(option: str, value: Any, message: str) -> None:
     with pytest.raises(DeviceError) as caught:
-        il.Options(**{option: value})
+        il.RunOptions(**{option: value})
     assert str(caught.value).startswith(message)
 
 
@@ -60,21 +60,21 @@ def test_an_option_of_another_type_or_out_of_range_is_named(option: str, value: 
 )
 def test_an_option_that_python_does_not_print_is_named(option: str) -> None:
     with pytest.raises(DeviceError, match=rf"^Options\.{option} is an int of 16,610 bits; "):
-        il.Options(**{option: -(10**5000)})
+        il.RunOptions(**{option: -(10**5000)})
 
 
 def test_the_limits_of_options_are_whole_nanoseconds_that_devices_hold() -> None:
     for timeout in (1e-9, 1, 2.0, np.float32(3.0), np.int64(4), 9e9):
-        assert 1 <= int(il.Options(timeout_s=timeout).timeout_s * 1e9) < 1 << 63
-    assert int(il.Options(jitter_s=2).jitter_s * 1e9) < 1 << 31
+        assert 1 <= int(il.RunOptions(timeout_s=timeout).timeout_s * 1e9) < 1 << 63
+    assert int(il.RunOptions(jitter_s=2).jitter_s * 1e9) < 1 << 31
 
 
-@pytest.mark.parametrize("options", ["cpu", il.Options, {"device": "cpu"}, 0, ""])
+@pytest.mark.parametrize("options", ["cpu", il.RunOptions, {"device": "cpu"}, 0, ""])
 def test_options_that_are_none_are_answered_with_an_object(options: Any) -> None:
     with pytest.raises(DeviceError, match=r"^options is .*; pass an object, such as interlace\.Options\(device="):
         il.SerialExecutor(plan(), options)
     with pytest.raises(DeviceError, match=r"^options is .*; pass an object"):
-        il.OneLaunchExecutor(plan(), options)
+        il.MegakernelExecutor(plan(), options)
 
 
 @pytest.mark.parametrize("wrong", [{"seed": "x"}, {"seed": 0.5}, {"first_run": None}, {"first_run": "1"}])
@@ -150,7 +150,7 @@ def test_inputs_that_share_memory_give_the_right_result() -> None:
     (i,) = il.axes(1)
     kernel = il.Kernel("sum", il.Reference(lambda acc, regions, params: {"c": regions["a"] + regions["b"]}))
     own = (i.block(2),)
-    op = kernel.op("sum", (2,), {"a": (a, own), "b": (b, own)}, {"c": (c, own)})
+    op = kernel.make_op("sum", (2,), {"a": (a, own), "b": (b, own)}, {"c": (c, own)})
     run = il.ReferenceExecutor(il.build(il.Graph("sum", (a, b, c), (op,), ("a", "b"), ("c",)), il.Choices(2)))
     values = np.arange(8.0)
     out = run.run({"a": values[:4], "b": values[2:6]})["c"]
@@ -177,7 +177,7 @@ def test_a_reference_that_returns_something_else_is_named(what: str) -> None:
 
     x, y = (il.Tensor(name, (4,), il.fp32) for name in "xy")
     own = (il.axes(1)[0].block(2),)
-    op = il.Kernel("twin", il.Reference(finish)).op("twin", (2,), {"x": (x, own)}, {"y": (y, own)})
+    op = il.Kernel("twin", il.Reference(finish)).make_op("twin", (2,), {"x": (x, own)}, {"y": (y, own)})
     run = il.ReferenceExecutor(il.build(il.Graph("twin", (x, y), (op,), ("x",), ("y",)), il.Choices(1)))
     with pytest.raises(error) as caught:
         run.run({"x": np.ones(4)})
@@ -186,7 +186,7 @@ def test_a_reference_that_returns_something_else_is_named(what: str) -> None:
 
 def test_errors_cross_processes_with_their_attributes() -> None:
     hang = il.errors.HangError("late", item=1, semaphore=2, expected=3, seen=0, producer="up (0, 1)")
-    chunk = il.errors.ChunkError("lost", chunk=4, part="upload", delivered=3)
+    chunk = il.errors.ChunkError("lost", chunk=4, part="upload", delivered_chunks=3)
     for error in (hang, chunk, il.errors.PlanError("no")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
@@ -198,14 +198,14 @@ def test_two_threads_in_one_reference_executor_are_refused() -> None:
     executor = il.ReferenceExecutor(il.build(graph, il.Choices(2)))
     inputs = {"x": np.ones((64, 64), np.float32)}
     began, goes_on = Event(), Event()
-    schedule = executor._schedule
+    schedule = executor._run_workers
 
     def wait_inside() -> None:
         began.set()
         assert goes_on.wait(60)
         schedule()
 
-    executor._schedule = wait_inside  # type: ignore[method-assign]
+    executor._run_workers = wait_inside  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(executor.run, inputs)
         assert began.wait(60)

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 import typer
 
-from interlace.cli.outputs import Output, output_file
-from interlace.core.files import write_whole
+from interlace.cli.outputs import Output, parse_output_file
+from interlace.core.files import write_atomic
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "new \ud800")
+        write_atomic(path, "new \ud800")
     assert path.read_text() == "old"
-    write_whole(path, "new")
+    write_atomic(path, "new")
     assert path.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
 
 
 def test_a_folder_that_does_not_exist_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "none" / "t.json", "new")
+        write_atomic(tmp_path / "none" / "t.json", "new")
 
 
 def test_a_link_stays_a_link_and_what_it_names_is_written(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ def test_a_link_stays_a_link_and_what_it_names_is_written(tmp_path: Path) -> Non
     target.parent.mkdir()
     link.symlink_to(target)
     for content in ("new", "newer"):  # of a link to nothing and of one to a file
-        assert output_file(str(link)) == Output(link)
-        write_whole(link, content)
+        assert parse_output_file(str(link)) == Output(link)
+        write_atomic(link, content)
         assert link.is_symlink()
         assert target.read_text() == content
     assert [p.name for p in target.parent.iterdir()] == ["t.json"]
@@ -45,9 +45,9 @@ def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path) -> No
     loop.symlink_to(loop)
     for path in (pipe, to_pipe, loop):
         with pytest.raises(typer.BadParameter, match="is no regular file"):
-            output_file(str(path))
+            parse_output_file(str(path))
         with pytest.raises(OSError, match="not a regular file"):
-            write_whole(path, "new")
+            write_atomic(path, "new")
     assert pipe.is_fifo()
     assert loop.is_symlink()
 
@@ -62,8 +62,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pa
         (tmp_path, "is a folder; name a file"),
     ):
         with pytest.raises(typer.BadParameter, match=message):
-            output_file(str(path))
-    assert output_file(str(tmp_path / "t.json")) == Output(tmp_path / "t.json")
+            parse_output_file(str(path))
+    assert parse_output_file(str(tmp_path / "t.json")) == Output(tmp_path / "t.json")
     assert list(tmp_path.iterdir()) == [dangling]
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions_and_a_new_one_follows_the
     mask = os.umask(0o027)
     try:
         for path in (old, new):
-            write_whole(path, "new")
+            write_atomic(path, "new")
     finally:
         os.umask(mask)
     assert [path.stat().st_mode & 0o777 for path in (old, new)] == [0o600, 0o640]
@@ -84,15 +84,15 @@ def test_a_file_that_is_read_only_is_refused_and_kept(tmp_path: Path, monkeypatc
     path.write_text("old")
     monkeypatch.setattr(os, "access", lambda name, mode: False)  # root may write whatever the mode says
     with pytest.raises(PermissionError):
-        write_whole(path, "new")
+        write_atomic(path, "new")
     with pytest.raises(typer.BadParameter, match="is read-only; use another name"):
-        output_file(str(path))
+        parse_output_file(str(path))
     assert path.read_text() == "old"
 
 
 def test_a_name_of_full_length_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 255)
-    write_whole(path, "new")
+    write_atomic(path, "new")
     assert path.read_text() == "new"
 
 
@@ -106,6 +106,6 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
     path.write_text("old")
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, "new")
+        write_atomic(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]

@@ -17,7 +17,7 @@ from interlace.core.errors import DTypeError, ShapeError  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
 from interlace.kernels.matmul.walk_body import pack  # noqa: E402
-from interlace.kernels.matmul.walk_ways import normalises_sooner  # noqa: E402
+from interlace.kernels.matmul.walk_ways import is_fused_norm_faster  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
 from ..cases import TORCH, Case, by_default, ffn_answer, ffn_shape, relative_error  # noqa: E402
@@ -163,7 +163,7 @@ def launches() -> dict[str, Any]:
 
     made = {}
     for name, graph in GRAPHS.items():
-        split = {op.name: il.SplitK(2) if name in IN_PARTS else il.Whole() for op in graph.ops}
+        split = {op.name: il.SplitK(2) if name in IN_PARTS else il.WholeTiles() for op in graph.ops}
         made[name] = EmulatedLaunch(il.build(graph, il.Choices(2, split=split)), stages=3)
     prepare([*made.values()])
     return made
@@ -245,7 +245,7 @@ def layers() -> dict[str, Any]:
         name: EmulatedLaunch(plan, stages=3, short=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
         for name, plan in plans.items()
     }
-    assert [name for name, run in made.items() if run._parts[0].tile.share] == [*RUN][-3:]
+    assert [name for name, run in made.items() if run._parts[0].tile.shared_elements] == [*RUN][-3:]
     prepare([*made.values()])
     return made
 
@@ -298,7 +298,7 @@ def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) 
     plan = il.build(case.graph, il.Choices(4, split={"up": il.SplitK(2)}))
     found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})["out"]
     np.testing.assert_allclose(found, case.exact(given).numpy(), rtol=1e-5, atol=1e-6)
-    assert il.check_footprint(case.graph, "up", device="reference").complete
+    assert il.check_footprint(case.graph, "up", device="reference").is_complete
 
 
 @pytest.mark.parametrize(
@@ -328,10 +328,10 @@ def test_beyond_64_tokens_a_norm_is_an_op_where_that_is_predicted_to_be_sooner(
     for name, device in (("H100", il.H100), ("H200", il.H200)):
         alone = [] if own in (name, "both") else ["norm"]
         graph = il.workloads.ffn(m, shape, device=device)
-        work = il.workloads.FFN(hidden, ffn, m, gated, shape.activation, norm=shape.norm)
-        assert [op.name for op in work.graph(device).ops] == [op.name for op in graph.ops]
+        work = il.workloads.FeedForward(hidden, ffn, m, gated, shape.activation, norm=shape.norm)
+        assert [op.name for op in work.build_graph(device).ops] == [op.name for op in graph.ops]
         assert [op.name for op in graph.ops] == [*alone, "up", "down"]
-        il.OneLaunchExecutor.check_tiles(graph, device)
+        il.MegakernelExecutor.check_tiles(graph, device)
 
 
 def test_a_norm_is_an_op_where_nobody_measured_otherwise() -> None:
@@ -350,7 +350,7 @@ def test_a_norm_is_an_op_where_nobody_measured_otherwise() -> None:
 
 def test_up_to_64_tokens_rows_are_normalised_by_the_product_whatever_is_predicted() -> None:
     shape = ffn_shape("gated", 4096, 65536, norm=1e-5)
-    assert not normalises_sooner(17, 4096, 65536, 2, il.H200)
+    assert not is_fused_norm_faster(17, 4096, 65536, 2, il.H200)
     assert next(op.name for op in il.workloads.ffn(17, shape).ops) == "up"
 
 
@@ -390,11 +390,11 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
     for m, n, ops in ((40, 64, ["norm", "up", "down"]), (16, 64, ["norm", "up", "down"]), (16, 56, ["up", "down"])):
         graph = il.workloads.ffn(m, ffn_shape("relu", 128, 192, norm=1e-5), up=tile(m // 8 * 8, n, swap_ab=True))
         assert [op.name for op in graph.ops] == ops
-        il.OneLaunchExecutor.check_tiles(graph, il.H200)
+        il.MegakernelExecutor.check_tiles(graph, il.H200)
     for m, hidden in ((1, 1600), (16, 64), (16, 4096)):  # the last are not lean, or of several waves
         graph = il.workloads.ffn(m, ffn_shape("relu", hidden, 4 * hidden, norm=1e-5))
-        first, second = il.OneLaunchExecutor.likely(graph, il.H200)
-        assert first == il.OneLaunchExecutor.default(graph, il.H200)
+        first, second = il.MegakernelExecutor.iter_likely(graph, il.H200)
+        assert first == il.MegakernelExecutor.select_default(graph, il.H200)
         assert all(dict(first.op(name).params)["BN"] < 64 for name in ("up", "down"))
         assert second.op("up") == first.op("up")
         assert dict(second.op("down").params)["BN"] == 64
@@ -476,11 +476,11 @@ def test_rows_that_another_op_wrote_are_normalised_as_the_rules_tile_it(shape: t
 @pytest.mark.parametrize(("m", "warps"), [(20, 4), (64, 4), (100, 8), (300, 8)])
 def test_from_17_tokens_on_rows_that_are_normalised_are_the_64_row_operand(m: int, warps: int) -> None:
     graph = behind_an_op(m, 128, 192, 128)
-    for setting in il.OneLaunchExecutor.likely(graph, il.H200):
+    for setting in il.MegakernelExecutor.iter_likely(graph, il.H200):
         tiles = {name: dict(own.params) for name, own in setting.ops}
         assert not tiles["up"]["SWAP"]
         assert {of["num_warps"] for of in tiles.values()} == {warps} or m > 128
-    up = dict(il.OneLaunchExecutor.default(graph, il.H200).op("up").params)
+    up = dict(il.MegakernelExecutor.select_default(graph, il.H200).op("up").params)
     assert up["BM"] == 16 * warps
 
 
@@ -494,12 +494,12 @@ def test_from_17_tokens_on_rows_that_are_normalised_are_the_64_row_operand(m: in
     ],
 )
 def test_a_tile_that_cannot_normalise_its_rows_says_so(own: il.MatmulTile, k: int, warpgroups: int, told: str) -> None:
-    from interlace.kernels.matmul.walk_body import WALK_BODY
+    from interlace.kernels.matmul.walk_body import MEGAKERNEL_BODY
 
     shapes = {"x": (24, k), "weight": (192, k), "out": (24, 192), "x_scale": (k,)}
     op = il.matmul("m", **{arg: il.Tensor(arg, shape, il.bf16) for arg, shape in shapes.items()}, eps=1e-5, tile=own)
     with pytest.raises(ShapeError, match=f"op 'm': tile of .*{told}"):
-        WALK_BODY.tile(op, 1, warpgroups)
+        MEGAKERNEL_BODY.tile(op, 1, warpgroups)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

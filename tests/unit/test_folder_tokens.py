@@ -13,7 +13,7 @@ tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", minversion="5")  # releases before read fewer of these files
 
 from interlace.core.errors import ModelFileError  # noqa: E402
-from interlace.models.chat import chat_prompt  # noqa: E402
+from interlace.models.chat import render_chat_prompt  # noqa: E402
 from interlace.models.folder_tokens import read_special_tokens  # noqa: E402
 from interlace.models.tokenizer import open_tokenizer  # noqa: E402
 
@@ -85,7 +85,7 @@ def save(
 def check(folder: Path) -> None:
     """Compare names, ids and decoded texts with those of ``transformers``."""
     right, ours = transformers.AutoTokenizer.from_pretrained(folder), open_tokenizer(folder, None)
-    assert read_special_tokens(folder).texts() == right.special_tokens_map
+    assert read_special_tokens(folder).list_texts() == right.special_tokens_map
     for text in TEXTS:
         ids = right(text).input_ids
         assert ours.encode(text) == ids
@@ -106,18 +106,18 @@ def test_added_tokens_are_found_in_normalized_texts_and_special_ones_are_not(tmp
 
 def test_padding_names_a_token_and_pads_nothing(tmp_path: Path) -> None:
     check(save(tmp_path, {}, padded=True))
-    assert read_special_tokens(tmp_path).texts() == {"pad_token": "<other>"}
+    assert read_special_tokens(tmp_path).list_texts() == {"pad_token": "<other>"}
 
 
 def test_classes_add_their_tokens_to_tokenizers_of_their_kind_alone(tmp_path: Path) -> None:
     save(tmp_path, FOLDERS["class of Llama"], byte_level=False)
-    assert read_special_tokens(tmp_path).texts() == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    assert read_special_tokens(tmp_path).texts() == (
+    assert read_special_tokens(tmp_path).list_texts() == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert read_special_tokens(tmp_path).list_texts() == (
         transformers.AutoTokenizer.from_pretrained(tmp_path).special_tokens_map
     )
     for folder, byte_level in (("class of Llama", True), ("Mistral", False)):
         save(tmp_path, FOLDERS[folder], byte_level=byte_level)
-        assert read_special_tokens(tmp_path).texts() == {}
+        assert read_special_tokens(tmp_path).list_texts() == {}
 
 
 @pytest.mark.parametrize("seed", some(range(200), lambda seed: seed < 12))
@@ -182,7 +182,7 @@ def test_templates_write_what_apply_chat_template_writes(template: str, tmp_path
     (tmp_path / "chat_template.jinja").write_text(template)
     right = transformers.AutoTokenizer.from_pretrained(tmp_path)
     messages = [{"role": "user", "content": "é <1>"}]
-    assert chat_prompt(tmp_path, None, "é <1>") == right.apply_chat_template(
+    assert render_chat_prompt(tmp_path, None, "é <1>") == right.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True
     )
 
@@ -190,10 +190,10 @@ def test_templates_write_what_apply_chat_template_writes(template: str, tmp_path
 def test_templates_of_their_own_folder_come_before_the_config(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     save(tmp_path, {"tokenizer_config": {"chat_template": {"default": "config", "tool_use": "no"}}})
-    assert chat_prompt(tmp_path, None, "x") == "config"
+    assert render_chat_prompt(tmp_path, None, "x") == "config"
     several = tmp_path / "additional_chat_templates"
     several.mkdir()
     (several / "default.jinja").write_text("several")
-    assert chat_prompt(tmp_path, None, "x") == "several"
+    assert render_chat_prompt(tmp_path, None, "x") == "several"
     right = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert right.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "several"

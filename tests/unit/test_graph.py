@@ -115,9 +115,9 @@ def test_read_that_shrinks_with_the_part_is_an_op(span: Span) -> None:
     op = Op("window", "window", (2,), reads, writes, Reduction(4, 2))
     graph = program({"h": (8,), "y": (2,)}, op)
     for tile in range(2):
-        whole = graph.region(op, op.reads[0], tile, 0, 4)
+        whole = graph.compute_region(op, op.reads[0], tile, 0, 4)
         for part in ((0, 2), (2, 4)):
-            region = graph.region(op, op.reads[0], tile, *part)
+            region = graph.compute_region(op, op.reads[0], tile, *part)
             assert region.intersect(whole) == region
 
 
@@ -250,9 +250,9 @@ def test_region_of_an_item_is_that_of_its_tile_and_k_range() -> None:
     graph = two_matmuls()
     down = graph.op("down")
     rows, columns = down.reads
-    assert str(graph.region(down, rows, 3, 4, 8)) == "hidden[2:4, 4:8]"  # tile 3 is (1, 1)
-    assert str(graph.region(down, columns, 3, 4, 8)) == "w2[4:8, 2:4]"
-    assert str(graph.region(down, down.writes[0], 3, 4, 8)) == "y[2:4, 2:4]"
+    assert str(graph.compute_region(down, rows, 3, 4, 8)) == "hidden[2:4, 4:8]"  # tile 3 is (1, 1)
+    assert str(graph.compute_region(down, columns, 3, 4, 8)) == "w2[4:8, 2:4]"
+    assert str(graph.compute_region(down, down.writes[0], 3, 4, 8)) == "y[2:4, 2:4]"
 
 
 def test_intermediates_are_written_and_neither_input_nor_output() -> None:

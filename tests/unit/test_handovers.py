@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.planner.handovers import exposed_ns, hand_overs
+from interlace.planner.handovers import compute_exposed_ns, find_hand_offs
 from interlace.planner.predict import predict
 from interlace.trace.summary import Summary
-from interlace.workloads import LLAMAS, decode_graph
+from interlace.workloads import LLAMAS, build_decode_graph
 
 from .test_trace_summary import trace
 
@@ -25,8 +25,8 @@ def test_what_is_exposed_is_what_no_item_of_the_worker_covers() -> None:
         (1, 2, 5, 5, 200),
         (1, 2, 20, 90, 210),
     ]
-    assert exposed_ns(trace(rows)).tolist() == [10, 40, 40, 100, 0, 0]
-    assert not len(exposed_ns(trace([])))
+    assert compute_exposed_ns(trace(rows)).tolist() == [10, 40, 40, 100, 0, 0]
+    assert not len(compute_exposed_ns(trace([])))
 
 
 def test_tiles_are_counted_for_each_op_of_an_item_whoever_shares_a_semaphore() -> None:
@@ -41,7 +41,7 @@ def test_tiles_are_counted_for_each_op_of_an_item_whoever_shares_a_semaphore() -
     graph = il.Graph("three", (x, w, a, b, out), ops, ("x", "w"), ("out",))
     for policy, of_residual in ((il.TileSync(), 1), (il.RowSync(), 2)):
         plan = il.build(graph, il.Choices(4, policy=policy))
-        found = hand_overs(plan, predict(plan, il.H200).trace)
+        found = find_hand_offs(plan, predict(plan, il.H200).trace)
         assert [each.op for each in found] == ["first", "second", "third"]
         assert found[0].awaited == ()
         assert found[1].awaited == (("first", 2),)
@@ -49,10 +49,10 @@ def test_tiles_are_counted_for_each_op_of_an_item_whoever_shares_a_semaphore() -
 
 
 def test_a_step_waits_for_whole_rows_and_all_that_is_exposed_has_an_op() -> None:
-    graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=4096), 1, 1088, il.H200)
-    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
-    prediction = predict(plan, il.H200, il.OneLaunchExecutor.mode(plan.graph, il.H200))
-    found = {each.op: each for each in hand_overs(plan, prediction.trace)}
+    graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=4096), 1, 1088, il.H200)
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
+    prediction = predict(plan, il.H200, il.MegakernelExecutor.build_mode(plan.graph, il.H200))
+    found = {each.op: each for each in find_hand_offs(plan, prediction.trace)}
     tiles = {op.name: op.tiles for op in plan.graph.ops}
     assert found["layers.1.q_heads"].awaited == (("layers.0.x", tiles["layers.0.x"]),)
     assert dict(found["layers.1.x"].awaited)["layers.1.inner"] == tiles["layers.1.inner"]
@@ -65,6 +65,6 @@ def test_a_step_waits_for_whole_rows_and_all_that_is_exposed_has_an_op() -> None
 def test_a_plan_without_waits_hands_nothing_over() -> None:
     graph = il.workloads.one_matmul(64, 64, 64)
     plan = il.build(graph, il.Choices(2))
-    (only,) = hand_overs(plan, predict(plan, il.H200).trace)
+    (only,) = find_hand_offs(plan, predict(plan, il.H200).trace)
     assert (only.op, only.awaited, only.exposed_us) == ("matmul", (), 0.0)
     assert np.all(plan.waits.ptr == 0)

@@ -10,13 +10,13 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import CoverageError
-from interlace.graph.access import ALL, Access, K, fixed
+from interlace.graph.access import ALL, Access, K, constant_span
 from interlace.graph.op import Op
-from interlace.graph.ragged import BATCH, offsets
+from interlace.graph.ragged import BATCH_ENTRIES, compute_offsets
 from interlace.plan import implied as implied_module
-from interlace.plan.implied import Implied
+from interlace.plan.implied import ImpliedOrder
 from interlace.plan.plan import Items, Plan, Waits
-from interlace.workloads import LLAMAS, decode_graph
+from interlace.workloads import LLAMAS, build_decode_graph
 
 from ..thorough import some
 from . import oracle
@@ -55,13 +55,13 @@ def without_waits_for(plan: Plan, op: str, producer: str) -> Plan:
     return drop_waits(plan, *np.flatnonzero(mine & np.array(other)).tolist())
 
 
-@pytest.mark.parametrize("batch", [0, BATCH])
+@pytest.mark.parametrize("batch", [0, BATCH_ENTRIES])
 def test_a_wait_for_every_second_tile_implies_nothing_of_the_others(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One range of waits holds two tiles of b and two of e, as far from the first to the second as b has tiles."""
-    monkeypatch.setattr(implied_module, "BATCH", batch)
-    shape, half = (2, 2), (ALL, fixed(0, 1))
+    monkeypatch.setattr(implied_module, "BATCH_ENTRIES", batch)
+    shape, half = (2, 2), (ALL, constant_span(0, 1))
     a, b, e = (pointwise(*names, shape, (1, 1)) for names in (("a", "s", "x"), ("b", "x", "p"), ("e", "t", "r")))
     c = Op("c", "sum", (1,), (Access("in0", "p", half), Access("in1", "r", half)), (Access("out", "q", (ALL,)),))
     d = Op("d", "fill", (1,), (Access("in", "q", (ALL,)),), (Access("out", "x", (ALL, ALL)),))
@@ -105,7 +105,7 @@ def test_without_the_waits_that_imply_it_an_overwriting_is_refused() -> None:
 def test_a_tile_that_nobody_awaits_is_not_known_to_have_ended() -> None:
     """c awaits all tiles of b but the last, and d all of c; d overwrites what that last one reads, and awaits it."""
     a, b, c, d = ring("p", 0, 0).ops
-    c = replace(c, reads=(Access("in0", "q", (fixed(0, N - 1),)),))
+    c = replace(c, reads=(Access("in0", "q", (constant_span(0, N - 1),)),))
     d = replace(d, reads=(Access("in0", "r", (ALL,)),))
     plan = il.build(program(dict.fromkeys("xpqr", (N,)), a, b, c, d), il.Choices(3))
     assert awaited(plan, "d") == {"a", "b", "c"}
@@ -120,7 +120,7 @@ def test_who_awaits_one_tile_of_an_op_comes_behind_what_all_of_them_await_though
     """c reads what one tile of b leaves; nobody awaits the others, b's first or those on both sides. c overwrites x."""
     for tile in range(N):
         a, b, c, _ = ring("p", N, 0).ops
-        one = Access("in0", "q", (fixed(tile, tile + 1),))
+        one = Access("in0", "q", (constant_span(tile, tile + 1),))
         c = replace(c, grid=(1,), reads=(one,), writes=(Access("out", "x", (ALL,)),))
         graph = il.Graph("some", tuple(il.Tensor(name, (N,), il.fp32) for name in "xpq"), (a, b, c), ("x",), ("x", "q"))
         plan = il.build(graph, il.Choices(3))
@@ -147,8 +147,8 @@ def test_what_is_awaited_behind_the_first_chunk_has_not_ended_when_an_item_begin
 def test_layers_of_a_decode_step_share_memory_and_wait_for_nothing_else() -> None:
     model = replace(LLAMAS["llama3.1-8b"], layers=2, vocabulary=512)
     for batch in (1, 64):
-        graph = decode_graph(model, batch, 1088, il.H200)
-        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+        graph = build_decode_graph(model, batch, 1088, il.H200)
+        plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
         graph = plan.graph
         for op in graph.ops:
             if op.name.endswith("append"):  # that nobody waits for
@@ -205,18 +205,18 @@ class Drawn:
             waits.append(mine)
         return Drawn(op, post, waits, len(sizes), len(op))
 
-    def implied(self) -> Implied:
+    def implied(self) -> ImpliedOrder:
         """What the package finds."""
         n = len(self.op)
         sizes = np.bincount(self.op, minlength=self.ops)
-        base = offsets(sizes.astype(np.int64))
+        base = compute_offsets(sizes.astype(np.int64))
         tile = np.arange(n) - base[self.op]
         op, post = column(*self.op), column(*self.post)
         items = Items(op, tile, np.zeros(n, np.int64), np.full(n, 2), np.full(n, -1), post)
         rows = [wait for waits in self.waits for wait in waits]
         first, count, stride, k = (column(*(row[c] for row in rows)) for c in range(4))
-        ptr = offsets(column(*map(len, self.waits)))
-        return Implied(items, Waits(ptr, first, count, stride, np.ones_like(first), k), post, base)
+        ptr = compute_offsets(column(*map(len, self.waits)))
+        return ImpliedOrder(items, Waits(ptr, first, count, stride, np.ones_like(first), k), post, base)
 
     def awaited(self, item: int, opening: bool, gaps: bool = True) -> set[int]:
         """Semaphores that an item awaits before it begins, or at all; without gaps, the first alone of those apart."""
@@ -277,17 +277,20 @@ class Drawn:
 
 
 @pytest.mark.parametrize("rounds", some([range(800), range(800, 20_000)], lambda rounds: rounds.start == 0), ids=str)
-@pytest.mark.parametrize("batch", [0, BATCH])
+@pytest.mark.parametrize("batch", [0, BATCH_ENTRIES])
 def test_orders_of_ops_are_those_of_the_rules_and_hold_in_every_run(
     rounds: range, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implied_module, "BATCH", batch)
+    monkeypatch.setattr(implied_module, "BATCH_ENTRIES", batch)
     found = 0
     for seed in rounds:
         drawn = Drawn.by(Random(seed))
         implied = drawn.implied()
         pairs = {
-            (p, c) for p in range(drawn.ops) for c in range(drawn.ops) if p != c and implied.before(column(p), c).all()
+            (p, c)
+            for p in range(drawn.ops)
+            for c in range(drawn.ops)
+            if p != c and implied.is_before(column(p), c).all()
         }
         assert pairs == drawn.rules(gaps=batch > 0), drawn
         assert pairs <= drawn.orders(), drawn

@@ -19,13 +19,13 @@ import pytest
 import interlace as il
 from interlace.core.errors import PlanError, ThresholdError
 from interlace.deploy import Deployment, prove_graph
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.cuda import cache
-from interlace.models.llama import LLAMAS, decode_graph
+from interlace.models.llama import LLAMAS, build_decode_graph
 from interlace.plan.coverage import Coverage
-from interlace.plan.record import Found, digest, written
-from interlace.plan.verify import Proof, recalled, verify
+from interlace.plan.record import CachedCoverage, hash_plan, write_record
+from interlace.plan.verify import Proof, load_proof, verify
 from interlace.planner import kept
 from interlace.planner.build import Choices
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 CHOICES = Choices(8, il.Dispatch.STATIC, policy=il.ConsumerSync())
 
 
-def graph(rows: int = 32, ops: int = kept.MANY, tile: tuple[int, int] = (8, 16)) -> Graph:
+def graph(rows: int = 32, ops: int = kept.MIN_CACHED_OPS, tile: tuple[int, int] = (8, 16)) -> Graph:
     """Copies one behind the other, as few as are kept."""
     tensors = tuple(il.Tensor(f"t{n}", (rows, 32), il.fp16) for n in range(ops + 1))
     copies = tuple(il.copy(f"copy{n}", *tensors[n : n + 2], tile=tile) for n in range(ops))
@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 
 
 def key(of: Graph, choices: Choices = CHOICES) -> str:
-    found = kept._key(lambda: kept._made_of(of, choices))
+    found = kept._compute_key(lambda: kept._describe_inputs(of, choices))
     assert found is not None
     return found
 
@@ -72,23 +72,23 @@ def test_of_a_plan_that_is_there_what_was_proved_is_found_again_if_it_is_the_sam
     folder: Path, made: list[Proof]
 ) -> None:
     plan = il.build(graph(), CHOICES)
-    first, second = kept.proof_of(plan), kept.proof_of(il.build(graph(), CHOICES))
+    first, second = kept.prove_plan(plan), kept.prove_plan(il.build(graph(), CHOICES))
     assert same(first, second)
     assert len(made) == len([*folder.iterdir()]) == 1
     waits = plan.waits
     early = replace(plan, waits=replace(waits, threshold=waits.threshold - 1))
     with pytest.raises(ThresholdError):
-        kept.proof_of(early)
-    few = il.build(graph(ops=kept.MANY - 1), CHOICES)
-    assert kept.proof_of(few).plan is few
+        kept.prove_plan(early)
+    few = il.build(graph(ops=kept.MIN_CACHED_OPS - 1), CHOICES)
+    assert kept.prove_plan(few).plan is few
     assert len([*folder.iterdir()]) == 1
 
 
 def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(folder: Path, made: list[Proof]) -> None:
-    first = kept.proved(graph(), CHOICES)
+    first = kept.prove_choices(graph(), CHOICES)
     (entry,) = folder.iterdir()
     asks = graph()
-    second = kept.proved(asks, CHOICES)
+    second = kept.prove_choices(asks, CHOICES)
     assert len(made) == 1
     assert same(first, second)
     assert same(first, verify(il.build(asks, CHOICES)))
@@ -100,21 +100,21 @@ def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(folde
 def test_a_second_process_plans_and_proves_nothing(folder: Path) -> None:
     code = """
 from interlace.planner import kept
-from tests.unit.test_kept_plans import CHOICES, digest, graph
+from tests.unit.test_kept_plans import CHOICES, hash_plan, graph
 kept.build = kept.verify = None
-print(digest(kept.proved(graph(), CHOICES).plan))
+print(hash_plan(kept.prove_choices(graph(), CHOICES).plan))
 """
-    proof = kept.proved(graph(), CHOICES)
+    proof = kept.prove_choices(graph(), CHOICES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
-    assert done.stdout == f"{digest(proof.plan)}\n"
+    assert done.stdout == f"{hash_plan(proof.plan)}\n"
 
 
 def test_processes_at_once_find_the_same_and_leave_one_entry(folder: Path) -> None:
     code = """
 from interlace.planner import kept
-from tests.unit.test_kept_plans import CHOICES, digest, graph
+from tests.unit.test_kept_plans import CHOICES, hash_plan, graph
 input()
-print(digest(kept.proved(graph(), CHOICES).plan))
+print(hash_plan(kept.prove_choices(graph(), CHOICES).plan))
 """
     pipe, command = subprocess.PIPE, [sys.executable, "-c", code]
     each = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) for _ in range(2)]
@@ -124,7 +124,7 @@ print(digest(kept.proved(graph(), CHOICES).plan))
         process.stdin.flush()
     said = {process.communicate()[0] for process in each}
     assert [process.returncode for process in each] == [0, 0]
-    assert said == {f"{digest(kept.proved(graph(), CHOICES).plan)}\n"}
+    assert said == {f"{hash_plan(kept.prove_choices(graph(), CHOICES).plan)}\n"}
     assert len(list(folder.iterdir())) == 1
 
 
@@ -151,9 +151,9 @@ def test_every_graph_and_every_choice_has_a_key_of_its_own() -> None:
         key(some, replace(CHOICES, stealing=il.Stealing(None))),
         key(some, replace(CHOICES, assignment=il.Assignment.BALANCED)),
         *(key(some, replace(CHOICES, policy=policy)) for policy in (il.TileSync(), il.BatchedRowSync(2), named)),
-        *(key(some, replace(CHOICES, order=order)) for order in (il.Hilbert(), il.Morton(), il.GroupedPanels(4))),
+        *(key(some, replace(CHOICES, order=order)) for order in (il.Hilbert(), il.Morton(), il.GroupedColumnMajor(4))),
         key(some, replace(CHOICES, split={"copy1": il.SplitK(2)})),
-        key(some, replace(CHOICES, interleaving=il.Panels(2))),
+        key(some, replace(CHOICES, interleaving=il.RowPanels(2))),
         key(some, replace(CHOICES, chunk_waits=True)),
     ]
     assert len({*keys}) == len(keys)
@@ -162,7 +162,7 @@ def test_every_graph_and_every_choice_has_a_key_of_its_own() -> None:
 
 def test_other_sources_and_other_versions_have_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key(graph())
-    monkeypatch.setattr(kept, "sources", lambda _: "others")
+    monkeypatch.setattr(kept, "hash_folder", lambda _: "others")
     other = key(graph())
     monkeypatch.setattr(np, "__version__", "1.0")
     assert len({before, other, key(graph())}) == 3
@@ -179,25 +179,25 @@ def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(
             os.utime(path, (0, 0))
         return tmp_path / name
 
-    assert kept.sources(folder("d", ("x.py", "1"))) is None
-    monkeypatch.setattr(kept, "_BEGAN", time.time() + 60)
-    known = kept.sources(folder("a", ("x.py", "1"), ("y/z.py", "2")))
-    assert known == kept.sources(folder("b", ("x.py", "1"), ("y/z.py", "2"), ("data.json", "3")))
+    assert kept.hash_folder(folder("d", ("x.py", "1"))) is None
+    monkeypatch.setattr(kept, "_STARTED_AT", time.time() + 60)
+    known = kept.hash_folder(folder("a", ("x.py", "1"), ("y/z.py", "2")))
+    assert known == kept.hash_folder(folder("b", ("x.py", "1"), ("y/z.py", "2"), ("data.json", "3")))
     others = [(("x.py", "1"), ("y/z.py", "3")), (("x.py", "1"), ("y/w.py", "2")), (("x.py", "1"),)]
     others.append((("x.py", "1"), ("y/z.py", "2"), ("csrc/h.cuh", "3")))
-    assert known not in [kept.sources(folder(f"c{n}", *files)) for n, files in enumerate(others)]
-    assert kept.sources(tmp_path / "none") is None
+    assert known not in [kept.hash_folder(folder(f"c{n}", *files)) for n, files in enumerate(others)]
+    assert kept.hash_folder(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("keep", [0, 20, 100, 1000, -1])
 def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, made: list[Proof], keep: int) -> None:
-    first = kept.proved(graph(), CHOICES)
+    first = kept.prove_choices(graph(), CHOICES)
     (entry,) = folder.iterdir()
     whole = entry.read_bytes()
     entry.write_bytes(whole[:keep])
-    assert same(kept.proved(graph(), CHOICES), first)
+    assert same(kept.prove_choices(graph(), CHOICES), first)
     assert len(made) == 2
-    assert same(kept.proved(graph(), CHOICES), first)
+    assert same(kept.prove_choices(graph(), CHOICES), first)
     assert len(made) == 2
 
 
@@ -215,7 +215,7 @@ class Planted:
 
 
 def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: list[Proof]) -> None:
-    first = kept.proved(graph(), CHOICES)
+    first = kept.prove_choices(graph(), CHOICES)
     own = key(graph())
     facts, columns = cache.lookup(own)  # type: ignore[misc]
     other = verify(il.build(graph(), replace(CHOICES, workers=7)))
@@ -225,9 +225,9 @@ def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: l
     objects = np.array([Planted()], object)
     planted = {**table, "items.op": objects}
     entries = [
-        ({**facts, "of": digest(other.plan)}, columns),
-        ({**written(other.plan, coverage)[0]}, columns),
-        (facts, written(other.plan, coverage)[1]),
+        ({**facts, "of": hash_plan(other.plan)}, columns),
+        ({**write_record(other.plan, coverage)[0]}, columns),
+        (facts, write_record(other.plan, coverage)[1]),
         (facts, archive(**{**table, "waits.first": table["waits.first"][::-1]})),
         (facts, archive(**{name: table[name] for name in list(table)[1:]})),
         (facts, archive(**planted)),
@@ -245,19 +245,19 @@ def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: l
         (facts, columns.replace(b"PK", b"KP")),
     ]
     for n, entry in enumerate(entries, 1):
-        cache.keep(own, *entry)
-        assert same(kept.proved(graph(), CHOICES), first)
+        cache.store(own, *entry)
+        assert same(kept.prove_choices(graph(), CHOICES), first)
         assert len(made) == 1 + n
     assert not (folder.parent / "unpickled").exists()
 
 
 @pytest.mark.parametrize("line", [b"[]", b"3", b"{", b"[" * 100_000, b"\xff", b"9" * 5000, b""])
 def test_whole_entries_whose_facts_are_none_are_ignored(folder: Path, made: list[Proof], line: bytes) -> None:
-    first = kept.proved(graph(), CHOICES)
+    first = kept.prove_choices(graph(), CHOICES)
     (entry,) = folder.iterdir()
     rest = line + b"\n"
     entry.write_bytes(cache._checksum(entry.name, rest) + rest)
-    assert same(kept.proved(graph(), CHOICES), first)
+    assert same(kept.prove_choices(graph(), CHOICES), first)
     assert len(made) == 2
 
 
@@ -275,19 +275,19 @@ def test_of_mappings_that_are_no_dicts_and_classes_that_only_say_they_are_the_pa
     named = {op.name: il.RowSync() for op in some.ops}
     foreign = type("RowSync", (OwnSync,), {"__module__": il.RowSync.__module__})
     for policy in (Odd(named), MappingProxyType(named), foreign()):
-        kept.proved(some, replace(CHOICES, policy=policy))
+        kept.prove_choices(some, replace(CHOICES, policy=policy))
     assert len(made) == 3
     assert not folder.exists()
 
 
 def test_a_cache_that_others_may_write_keeps_nothing_and_is_told(folder: Path, made: list[Proof]) -> None:
-    first = kept.proved(graph(), CHOICES)
+    first = kept.prove_choices(graph(), CHOICES)
     folder.chmod(0o777)
     with pytest.warns(RuntimeWarning, match="others may write it"):
-        assert same(kept.proved(graph(), CHOICES), first)
+        assert same(kept.prove_choices(graph(), CHOICES), first)
     assert len(made) == 2
     folder.chmod(0o700)
-    assert same(kept.proved(graph(), CHOICES), first)
+    assert same(kept.prove_choices(graph(), CHOICES), first)
     assert len(made) == 2
 
 
@@ -295,19 +295,19 @@ def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
     plan = il.build(graph(), CHOICES)
     proof = verify(plan)
     coverage = Coverage(proof.edges, proof.edges_by_wait, proof.rests_on)
-    assert same(recalled(plan, Found(coverage, digest(plan))), proof)
+    assert same(load_proof(plan, CachedCoverage(coverage, hash_plan(plan))), proof)
     threshold = plan.waits.threshold.copy()
     threshold[-1] += 1
     wrong = replace(plan, waits=replace(plan.waits, threshold=threshold))
     with pytest.raises(PlanError, match="found is of another plan"):
-        recalled(wrong, Found(coverage, digest(plan)))
+        load_proof(wrong, CachedCoverage(coverage, hash_plan(plan)))
     with pytest.raises(ThresholdError, match="set the threshold to"):
-        recalled(wrong, Found(coverage, digest(wrong)))
+        load_proof(wrong, CachedCoverage(coverage, hash_plan(wrong)))
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing_and_loses_nothing(folder: Path, made: list[Proof]) -> None:
     folder.write_text("no folder")
-    assert same(kept.proved(graph(), CHOICES), kept.proved(graph(), CHOICES))
+    assert same(kept.prove_choices(graph(), CHOICES), kept.prove_choices(graph(), CHOICES))
     assert len(made) == 2
 
 
@@ -317,34 +317,34 @@ def test_choices_of_ones_own_graphs_of_few_ops_and_changed_sources_are_planned_e
     some = graph()
     for policy in (OwnSync(), {some.ops[0].name: OwnSync()}):
         for _ in range(2):
-            kept.proved(some, replace(CHOICES, policy=policy))
-    few = graph(ops=kept.MANY - 1)
-    assert len(few.ops) < kept.MANY <= len(some.ops)
+            kept.prove_choices(some, replace(CHOICES, policy=policy))
+    few = graph(ops=kept.MIN_CACHED_OPS - 1)
+    assert len(few.ops) < kept.MIN_CACHED_OPS <= len(some.ops)
     for _ in range(2):
-        kept.proved(few, CHOICES)
-    monkeypatch.setattr(kept, "sources", lambda _: None)
+        kept.prove_choices(few, CHOICES)
+    monkeypatch.setattr(kept, "hash_folder", lambda _: None)
     for _ in range(2):
-        kept.proved(some, CHOICES)
+        kept.prove_choices(some, CHOICES)
     assert len(made) == 8
     assert not folder.exists()
 
 
 def test_deployments_and_commands_take_what_is_kept(made: list[Proof]) -> None:
-    step = decode_graph(replace(LLAMAS["tiny"], layers=4), 2, 64, il.H200)
-    launch = Deployment(step, il.H200, OneLaunchExecutor)
-    setting = launch.default
-    first = launch.proof(setting)
-    assert first.plan == launch.plan(setting)
-    assert same(launch.proof(setting), first)
-    assert same(prove_graph(step, il.H200, OneLaunchExecutor), first)
+    step = build_decode_graph(replace(LLAMAS["tiny"], layers=4), 2, 64, il.H200)
+    launch = Deployment(step, il.H200, MegakernelExecutor)
+    setting = launch.default_setting
+    first = launch.prove_plan(setting)
+    assert first.plan == launch.build_plan(setting)
+    assert same(launch.prove_plan(setting), first)
+    assert same(prove_graph(step, il.H200, MegakernelExecutor), first)
     assert len(made) == 1
-    assert launch.proof(setting, il.TileSync()).plan == launch.plan(setting, il.TileSync())
-    assert launch.proof(setting, alone=False).plan == launch.plan(setting, alone=False)
+    assert launch.prove_plan(setting, il.TileSync()).plan == launch.build_plan(setting, il.TileSync())
+    assert launch.prove_plan(setting, alone=False).plan == launch.build_plan(setting, alone=False)
     assert len(made) == 3
 
 
 def test_a_plan_that_is_not_safe_is_not_kept(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(il.errors.CoverageError):
-            kept.proved(graph(), Choices(8, policy=il.NoSync()))
+            kept.prove_choices(graph(), Choices(8, policy=il.NoSync()))
     assert not folder.exists()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.devices import H200, L2
-from interlace.sim.l2 import missed_bytes
+from interlace.sim.l2 import simulate_missed_bytes
 from interlace.sim.lockstep import AccessStream
 
 from ..draws import EXAMPLES
@@ -65,14 +65,14 @@ def test_equals_a_slow_model(data: st.DataObject) -> None:
     l2 = L2(data.draw(st.integers(1, 3)), data.draw(st.integers(2, 60)))
     s = stream(*map(list, zip(*accesses, strict=True)))
     near = np.random.default_rng(1).permutation(int(s.worker.max()) + 1) % l2.sides
-    assert missed_bytes(s, np.array(nbytes), l2).tolist() == slow(s, nbytes, l2, near.tolist())
+    assert simulate_missed_bytes(s, np.array(nbytes), l2).tolist() == slow(s, nbytes, l2, near.tolist())
 
 
 def test_the_worked_example() -> None:
     near = np.random.default_rng(1).permutation(2) % 2
     first, second = (int(np.flatnonzero(near == side)[0]) for side in (0, 1))
     s = stream([0, 0, 1], [first, second, first], [False] * 3)
-    assert missed_bytes(s, np.array([4, 4]), L2(2, 8)).tolist() == [4, 0, 4]
+    assert simulate_missed_bytes(s, np.array([4, 4]), L2(2, 8)).tolist() == [4, 0, 4]
 
 
 def test_what_all_read_takes_twice_the_room_of_what_one_reads() -> None:
@@ -83,21 +83,21 @@ def test_what_all_read_takes_twice_the_room_of_what_one_reads() -> None:
     size = np.full(10, 2, np.int64)
     roomy = L2(2, 15)  # a side holds both parts of five units, and the homes of the other five
     assert sorted(near) == [0, 1]
-    assert missed_bytes(alone, size, roomy)[10:].sum() == 0
-    assert missed_bytes(both, size, roomy)[20:].sum() > 0
-    assert missed_bytes(both, size, L2(2, 20))[20:].sum() == 0
+    assert simulate_missed_bytes(alone, size, roomy)[10:].sum() == 0
+    assert simulate_missed_bytes(both, size, roomy)[20:].sum() > 0
+    assert simulate_missed_bytes(both, size, L2(2, 20))[20:].sum() == 0
 
 
 def test_a_write_is_found_by_a_later_read() -> None:
     s = stream([0, 0], [0, 1], [True, False])
-    assert missed_bytes(s, np.array([6]), L2(2, 8)).tolist() == [6, 0]
+    assert simulate_missed_bytes(s, np.array([6]), L2(2, 8)).tolist() == [6, 0]
 
 
 def test_what_fits_no_side_is_never_found_again_and_pushes_out_the_rest() -> None:
     s = stream([0, 1, 1, 0], [0] * 4, [False] * 4)
-    assert missed_bytes(s, np.array([4, 40]), L2(2, 16)).tolist() == [4, 40, 40, 4]
+    assert simulate_missed_bytes(s, np.array([4, 40]), L2(2, 16)).tolist() == [4, 40, 40, 4]
     untouched = stream([0, 0], [0] * 2, [False] * 2)
-    assert missed_bytes(untouched, np.array([4, 40]), L2(2, 16)).tolist() == [4, 0]
+    assert simulate_missed_bytes(untouched, np.array([4, 40]), L2(2, 16)).tolist() == [4, 0]
 
 
 def test_keeps_what_the_h200_was_seen_to_keep() -> None:
@@ -109,7 +109,7 @@ def test_keeps_what_the_h200_was_seen_to_keep() -> None:
         order = [(c, w) for _ in range(3) for c in range(chunks) for w in range(c % groups, 132, groups)]
         units, workers = map(list, zip(*order, strict=True))
         s = stream(units, workers, [False] * len(units))
-        last = missed_bytes(s, np.full(chunks, 1 << 16, np.int64), H200.l2)[-len(units) // 3 :]
+        last = simulate_missed_bytes(s, np.full(chunks, 1 << 16, np.int64), H200.l2)[-len(units) // 3 :]
         return 1 - float(last.sum()) / (footprint * mib)
 
     assert kept(28, 44) > 0.97

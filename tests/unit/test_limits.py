@@ -10,7 +10,7 @@ import pytest
 
 import interlace as il
 from interlace.cli import limits
-from interlace.cli.machine import Machine, find
+from interlace.cli.machine import HostMachine, find_machine
 from interlace.cli.names import Device
 from interlace.core import memory
 from interlace.core.errors import TooManyItemsError
@@ -18,12 +18,12 @@ from interlace.executors import reference
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.serial import SerialExecutor
 from interlace.graph.dependencies import Dependencies
-from interlace.planner.build import MOST_ITEMS, check_size
+from interlace.planner.build import MAX_ITEMS, check_item_count
 from interlace.planner.predict import predict
 from interlace.policies.splits import Split
 from interlace.sim.modes import PERSISTENT, Queues
 from interlace.sim.modes import SERIAL as OP_BY_OP
-from interlace.workloads import FFN, TwoCopies
+from interlace.workloads import FeedForward, TwoCopies
 
 from .commands import SMALL, fail, succeed
 
@@ -37,8 +37,8 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def worked(*_: object) -> None:
         pytest.fail("refused only after work was done")
 
-    monkeypatch.setattr(FFN, "inputs", worked)
-    monkeypatch.setattr(TwoCopies, "inputs", worked)
+    monkeypatch.setattr(FeedForward, "make_inputs", worked)
+    monkeypatch.setattr(TwoCopies, "make_inputs", worked)
     monkeypatch.setattr(Dependencies, "__init__", worked)
 
 
@@ -57,7 +57,7 @@ def test_plans_of_too_many_items_are_refused_before_the_work(
 ) -> None:
     path = tmp_path / "x.json"
     message = fail(2, command[0], *sizes, *(c.format(path) for c in command[1:]), "--device", "cpu")
-    assert f"and a plan holds {MOST_ITEMS:,}; use larger tiles, a smaller problem" in message
+    assert f"and a plan holds {MAX_ITEMS:,}; use larger tiles, a smaller problem" in message
     assert message.endswith("(--tile, --split, or the sizes)")
     assert not path.exists()
 
@@ -84,10 +84,10 @@ def test_runs_that_do_not_fit_in_memory_are_refused_before_the_work(
 def test_memory_is_counted_to_the_byte(
     monkeypatch: pytest.MonkeyPatch, chosen: list, compares: bool, needed: int
 ) -> None:
-    machine = find(Device.CPU)
-    monkeypatch.setattr(limits, "available_bytes", lambda: needed)
+    machine = find_machine(Device.CPU)
+    monkeypatch.setattr(limits, "get_available_bytes", lambda: needed)
     limits.check_memory(GRAPH, chosen, machine, compares=compares)
-    monkeypatch.setattr(limits, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(limits, "get_available_bytes", lambda: needed - 1)
     with pytest.raises(limits.BadInput, match="free; use a smaller problem"):
         limits.check_memory(GRAPH, chosen, machine, compares=compares)
 
@@ -95,8 +95,8 @@ def test_memory_is_counted_to_the_byte(
 def test_on_a_gpu_its_memory_and_that_of_the_host_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     free = 8 * (18_432 + 3 * 4_096 + 2_048) + 2 * 24_576
     cuda = SimpleNamespace(mem_get_info=lambda device: (free, 1 << 40))
-    machine = Machine(True, il.H200, SimpleNamespace(cuda=cuda), "cuda:0")
-    monkeypatch.setattr(limits, "available_bytes", lambda: 4 * 18_432 + 8 * 2_048)
+    machine = HostMachine(True, il.H200, SimpleNamespace(cuda=cuda), "cuda:0")
+    monkeypatch.setattr(limits, "get_available_bytes", lambda: 4 * 18_432 + 8 * 2_048)
     limits.check_memory(GRAPH, [SerialExecutor], machine, compares=True)
     with pytest.raises(limits.BadInput, match="this machine has"):
         limits.check_memory(GRAPH, [SerialExecutor, ReferenceExecutor], machine, compares=True)
@@ -106,19 +106,19 @@ def test_on_a_gpu_its_memory_and_that_of_the_host_are_counted(monkeypatch: pytes
 
 
 def test_available_memory_is_the_least_of_the_limits_that_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 << 20 < memory.available_bytes() < 1 << 60
+    assert 1 << 20 < memory.get_available_bytes() < 1 << 60
     for free, group, space, least in ((5, None, None, 5), (5, 3, None, 3), (5, 3, 2, 2), (None, None, None, 1 << 60)):
-        monkeypatch.setattr(memory, "_free", lambda value=free: value)
-        monkeypatch.setattr(memory, "_group_limit", lambda value=group: value)
-        monkeypatch.setattr(memory, "_address_space", lambda value=space: value)
-        assert memory.available_bytes() == least or (least == 1 << 60 and memory.available_bytes() > least)
+        monkeypatch.setattr(memory, "_read_available_memory", lambda value=free: value)
+        monkeypatch.setattr(memory, "_read_cgroup_limit", lambda value=group: value)
+        monkeypatch.setattr(memory, "_read_address_space_limit", lambda value=space: value)
+        assert memory.get_available_bytes() == least or (least == 1 << 60 and memory.get_available_bytes() > least)
 
 
-@pytest.mark.parametrize("split", [il.Whole(), il.SplitK(3), il.SplitK(99), il.StreamK(5), il.StreamK(10**9)])
+@pytest.mark.parametrize("split", [il.WholeTiles(), il.SplitK(3), il.SplitK(99), il.StreamK(5), il.StreamK(10**9)])
 def test_items_are_counted_before_they_are_made(split: Split) -> None:
     for tiles, chunks in ((1, 1), (4, 6), (7, 5)):
-        items = split.items(tiles, chunks)
-        assert len(items[0]) <= split.most(tiles, chunks) <= len(items[0]) + tiles
+        items = split.list_items(tiles, chunks)
+        assert len(items[0]) <= split.bound_items(tiles, chunks) <= len(items[0]) + tiles
         ends = np.cumsum(items[2] - items[1])
         assert ends[-1] == tiles * chunks
 
@@ -126,7 +126,7 @@ def test_items_are_counted_before_they_are_made(split: Split) -> None:
 def test_parts_beyond_the_chunks_are_one_chunk_each_and_cost_nothing() -> None:
     for split in (il.SplitK(999_999_999), il.StreamK(999_999_999)):
         assert len(split.cuts(4, 6)) <= 4 * 6
-        tile, lo, hi = split.items(4, 6)
+        tile, lo, hi = split.list_items(4, 6)
         assert len(tile) == 24
         assert (hi - lo == 1).all()
 
@@ -136,11 +136,11 @@ def test_the_largest_plan_is_of_so_many_items() -> None:
         return il.workloads.two_copies(rows, 1024, il.bf16, (1, 1))
 
     choices = il.Choices(8)
-    check_size(copies(MOST_ITEMS // 2048), choices)
+    check_item_count(copies(MAX_ITEMS // 2048), choices)
     with pytest.raises(TooManyItemsError, match=r"'first' of 2,049 x 1,024 tiles, and a plan holds 4,194,304"):
-        check_size(copies(MOST_ITEMS // 2048 + 1), choices)
+        check_item_count(copies(MAX_ITEMS // 2048 + 1), choices)
     with pytest.raises(TooManyItemsError):
-        il.build(copies(MOST_ITEMS // 2048 + 1), choices)
+        il.build(copies(MAX_ITEMS // 2048 + 1), choices)
 
 
 # ---------------------------------------------------------------- workers beyond the items
@@ -149,13 +149,13 @@ def test_the_largest_plan_is_of_so_many_items() -> None:
 @pytest.mark.parametrize("dispatch", [il.Dispatch.TICKET, il.Dispatch.STATIC])
 def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    whole = reference.ReferenceExecutor._worker
+    whole = reference.ReferenceExecutor._run_worker
 
     def counted(executor: il.ReferenceExecutor, worker: int) -> object:
         made.append(worker)
         return whole(executor, worker)
 
-    monkeypatch.setattr(reference.ReferenceExecutor, "_worker", counted)
+    monkeypatch.setattr(reference.ReferenceExecutor, "_run_worker", counted)
     plan = il.build(GRAPH, il.Choices(2_000_000, dispatch=dispatch))
     random = np.random.default_rng(0)
     inputs = {name: random.standard_normal(GRAPH.tensor(name).shape) for name in GRAPH.inputs}

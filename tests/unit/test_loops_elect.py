@@ -12,12 +12,12 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     Block,
     Copy,
+    ElectionScope,
     ElectOne,
     InitBarrier,
     Invalidate,
     Load,
     LoopKernel,
-    Per,
     Role,
     RoleKind,
     Stmt,
@@ -28,11 +28,11 @@ from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rewrite.elect import elect
 
 
-def executed_by(kernel: LoopKernel) -> dict[type[Stmt], set[Per | None]]:
+def executed_by(kernel: LoopKernel) -> dict[type[Stmt], set[ElectionScope | None]]:
     """By whom statements of each kind are executed; None for all threads."""
-    found: dict[type[Stmt], set[Per | None]] = {}
+    found: dict[type[Stmt], set[ElectionScope | None]] = {}
 
-    def visit(body: tuple[Stmt, ...], per: Per | None) -> None:
+    def visit(body: tuple[Stmt, ...], per: ElectionScope | None) -> None:
         for stmt in body:
             if isinstance(stmt, Block):
                 visit(stmt.body, stmt.per if isinstance(stmt, ElectOne) else per)
@@ -48,11 +48,11 @@ def executed_by(kernel: LoopKernel) -> dict[type[Stmt], set[Per | None]]:
 def test_what_counts_once_is_done_by_one_thread(by: Copy, specialised: bool) -> None:
     rewritten = lower(circular_buffer(library.copy_1d(by=by), "s", 3), warp_specialised=specialised)
     who = executed_by(rewritten)
-    assert who[InitBarrier] == who[Invalidate] == {Per.SCOPE}
-    assert who[Load] == ({Per.SCOPE} if by is Copy.TMA else {None})
-    assert who.get(ArriveExpect, {Per.SCOPE}) == {Per.SCOPE}
+    assert who[InitBarrier] == who[Invalidate] == {ElectionScope.SCOPE}
+    assert who[Load] == ({ElectionScope.SCOPE} if by is Copy.TMA else {None})
+    assert who.get(ArriveExpect, {ElectionScope.SCOPE}) == {ElectionScope.SCOPE}
     if specialised:
-        assert who[Arrive] == ({Per.WARP} if by is Copy.TMA else {None})
+        assert who[Arrive] == ({ElectionScope.WARP} if by is Copy.TMA else {None})
 
 
 def test_who_arrives_follows_from_the_barrier() -> None:

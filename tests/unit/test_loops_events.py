@@ -25,9 +25,9 @@ from interlace.core.errors import (
     UnknownHazard,
 )
 from interlace.loops.ir.index import Const
-from interlace.loops.ir.smem import Placed, SharedLayout
-from interlace.loops.ir.statements import AllocBarrier, InitBarrier, Invalidate, LoopKernel, Memory, Tensor
-from interlace.loops.meaning.steps import Numbers, Steps
+from interlace.loops.ir.smem import Placement, SharedLayout
+from interlace.loops.ir.statements import AllocBarrier, InitBarrier, Invalidate, LoopKernel, LoopTensor, MemorySpace
+from interlace.loops.meaning.steps import SourceSteps, ValueNumbering
 from interlace.loops.proof import hazards
 from interlace.loops.proof.agents import Traces
 from interlace.loops.proof.cells import Cells
@@ -48,29 +48,29 @@ from interlace.loops.proof.events import (
     Wait,
     Write,
 )
-from interlace.loops.proof.hazards import Checker
+from interlace.loops.proof.hazards import HazardChecker
 from interlace.loops.proof.order import follow_all
 
 #: Cells, and the agents P and Q.
 S0, S1, U, FULL, EMPTY = range(5)
 P, Q = 0, 1
-NUMBERS = Numbers()
-A, B, C = (NUMBERS.loaded("x", (n,)) for n in range(3))
+NUMBERS = ValueNumbering()
+A, B, C = (NUMBERS.number_loaded("x", (n,)) for n in range(3))
 #: A tile of which a part is A, then one B.
-PARTS = NUMBERS.after(NUMBERS.after(0, A, whole=False), B, whole=False)
+PARTS = NUMBERS.number_update(NUMBERS.number_update(0, A, whole=False), B, whole=False)
 SYNC = SyncThreads((P, Q))
 ALL, BARRIERS = Fence(everything=True), Fence(everything=False)
 BYTES = 64
 
 
 PLACED = ("s", 0, 2, BYTES), ("u", 0, 1, BYTES), ("full", 128, 1, 8), ("empty", 136, 1, 8)
-LAYOUT = SharedLayout(tuple(Placed(*where, 0, 9) for where in PLACED), 144, 128)
+LAYOUT = SharedLayout(tuple(Placement(*where, 0, 9) for where in PLACED), 144, 128)
 
 
 KERNEL = LoopKernel(
     "events",
     (),
-    tuple(Tensor(name, (Const(16),), fp32, Memory.SHARED) for name in "su"),
+    tuple(LoopTensor(name, (Const(16),), fp32, MemorySpace.SHARED) for name in "su"),
     tuple(AllocBarrier(name, 1, "s") for name in ("full", "empty")),
     32,
 )
@@ -343,10 +343,13 @@ def test_events_that_go_wrong_are_named(name: str, turned: bool) -> None:
 
 def test_cells_share_bytes_as_in_the_worked_example_of_the_module() -> None:
     """Slots 0 and 1 of ``s`` share bytes with ``u``; what ends where another begins shares none."""
-    tiles = Tensor("s", (Const(64),), fp32, Memory.SHARED), Tensor("u", (Const(75),), fp32, Memory.SHARED)
+    tiles = (
+        LoopTensor("s", (Const(64),), fp32, MemorySpace.SHARED),
+        LoopTensor("u", (Const(75),), fp32, MemorySpace.SHARED),
+    )
     kernel = LoopKernel("cells", (), tiles, (AllocBarrier("full", 2, "s"),), 32)
     places = ("s", 0, 3, 256), ("u", 0, 1, 300), ("full", 768, 2, 8)
-    found = Cells(kernel, SharedLayout(tuple(Placed(*where, 0, 9) for where in places), 784, 128))
+    found = Cells(kernel, SharedLayout(tuple(Placement(*where, 0, 9) for where in places), 784, 128))
     assert found.shared == ((3,), (3,), (), (0, 1), (), ())
     assert (found.count, found.first_barrier, [found.is_barrier(cell) for cell in (3, 4)]) == (6, 4, [False, True])
     assert cells().shared == ((U,), (), (S0,), (), ())
@@ -355,8 +358,8 @@ def test_cells_share_bytes_as_in_the_worked_example_of_the_module() -> None:
 @pytest.mark.parametrize("turned", [False, True], ids=["P first", "Q first"])
 def test_a_barrier_on_the_bytes_of_a_tile_in_use_is_named(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of the two comes first in this run."""
-    placed = [replace(p, offset_bytes=128) if p.name == "u" else p for p in LAYOUT.placed]
-    shared = Cells(KERNEL, replace(LAYOUT, placed=tuple(placed)))
+    placed = [replace(p, offset_bytes=128) if p.name == "u" else p for p in LAYOUT.placements]
+    shared = Cells(KERNEL, replace(LAYOUT, placements=tuple(placed)))
     assert shared.shared[U] == (FULL, EMPTY)
     monkeypatch.setattr(sys.modules[__name__], "cells", lambda: shared)
     follow([Init(FULL, 1), End(FULL), SYNC], [SYNC, write(U, A, 1)], turned=turned)
@@ -365,28 +368,31 @@ def test_a_barrier_on_the_bytes_of_a_tile_in_use_is_named(turned: bool, monkeypa
         follow([Init(FULL, 1), End(FULL)], [write(U, A, 1)], turned=turned)
 
 
-def checker() -> Checker:
+def checker() -> HazardChecker:
     """A checker of a kernel of two barriers; tests say what its blocks do."""
-    tiles = (Tensor("s", (Const(16),), fp32, Memory.SHARED, stages=2), Tensor("u", (Const(16),), fp32, Memory.SHARED))
+    tiles = (
+        LoopTensor("s", (Const(16),), fp32, MemorySpace.SHARED, stages=2),
+        LoopTensor("u", (Const(16),), fp32, MemorySpace.SHARED),
+    )
     barriers = [f(name) for name in ("full", "empty") for f in (alloc, lambda n: InitBarrier(n, 1), Invalidate)]
     kernel = LoopKernel("events", (), tiles, tuple(barriers), 32)
-    return Checker(kernel, kernel, LAYOUT)
+    return HazardChecker(kernel, kernel, LAYOUT)
 
 
 def alloc(name: str) -> AllocBarrier:
     return AllocBarrier(name, 1, "s")
 
 
-def check_blocks(monkeypatch: pytest.MonkeyPatch, *blocks: Traces, steps: Steps | None = None) -> int:
+def check_blocks(monkeypatch: pytest.MonkeyPatch, *blocks: Traces, steps: SourceSteps | None = None) -> int:
     """Check blocks that do this one after another; returns the number of events that were followed."""
     left = list(blocks)
-    monkeypatch.setattr(hazards, "follow", lambda source, env: steps or Steps(NUMBERS, frozenset()))
+    monkeypatch.setattr(hazards, "follow", lambda source, env: steps or SourceSteps(NUMBERS, frozenset()))
     monkeypatch.setattr(hazards, "trace", lambda kernel, cells, steps, env: left.pop(0))
     return checker().check({}, [{}] * len(blocks)).events
 
 
 def test_a_block_that_came_before_is_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hazards, "follow", lambda source, env: Steps(NUMBERS, frozenset()))
+    monkeypatch.setattr(hazards, "follow", lambda source, env: SourceSteps(NUMBERS, frozenset()))
     monkeypatch.setattr(hazards, "trace", lambda kernel, cells, steps, env: alone(Init(FULL, 1), End(FULL)))
     one = checker()
     checked = [one.check({}, [{}, {}]) for _ in range(2)]
@@ -414,7 +420,7 @@ def test_blocks_are_alike_only_if_all_of_their_agents_are(monkeypatch: pytest.Mo
 
 
 def test_blocks_are_alike_only_if_their_work_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(NUMBERS, frozenset(), work=[A])
+    steps = SourceSteps(NUMBERS, frozenset(), work=[A])
     with pytest.raises(StepHazard, match="P does nothing more where the loops say 'x' at"):
         check_blocks(monkeypatch, alone(work=[A]), alone(work=[]), steps=steps)
 
@@ -429,14 +435,14 @@ def test_blocks_are_alike_only_if_their_work_is(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_the_first_step_that_differs_is_named(work: list[int], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(NUMBERS, frozenset(), work=[A, B])
+    steps = SourceSteps(NUMBERS, frozenset(), work=[A, B])
     check_blocks(monkeypatch, alone(work=[A, B]), steps=steps)
     with pytest.raises(StepHazard, match=text):
         check_blocks(monkeypatch, alone(work=work), steps=steps)
 
 
 def test_who_loads_does_none_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(NUMBERS, frozenset(), work=[A])
+    steps = SourceSteps(NUMBERS, frozenset(), work=[A])
     agents = [Agent("P", 1, 1, work=[A]), Agent("Q", 1, 1, work=[A])]
     assert check_blocks(monkeypatch, Traces(agents, (0, 1), ()), steps=steps) == 0
     with pytest.raises(StepHazard, match=r"Q does 'x' at .* where the loops say nothing more"):
@@ -468,7 +474,7 @@ def test_tiles_are_loaded_once_by_one_thread_or_by_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     traces = Traces([Agent("P", 1, 1, loads=p), Agent("Q", 1, 1, loads=q)], (0, 1), ())
-    steps = Steps(NUMBERS, frozenset(), loads=loads)
+    steps = SourceSteps(NUMBERS, frozenset(), loads=loads)
     if not text:
         assert check_blocks(monkeypatch, traces, steps=steps) == 0
         return

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from interlace.core.devices import H200
-from interlace.loops.frontend.library import examples
+from interlace.loops.frontend.library import build_examples
 from interlace.loops.ir.smem import lay_out
 from interlace.loops.ir.text import print_kernel
 
 GOLDEN = Path(__file__).parents[1] / "golden/loops"
 
 
-@pytest.mark.parametrize("name", examples())
+@pytest.mark.parametrize("name", build_examples())
 def test_the_printed_rewrite_is_the_golden_one(name: str, update_golden: bool) -> None:
-    example = examples()[name]
-    rewritten = example.rewritten()
+    example = build_examples()[name]
+    rewritten = example.rewrite()
     parts = print_kernel(example.kernel), print_kernel(rewritten), str(lay_out(rewritten, H200))
     text = "before\n\n{}\nafter\n\n{}\nshared memory\n\n{}".format(*parts)
     file = GOLDEN / f"{name}.txt"
@@ -31,4 +31,4 @@ def test_the_printed_rewrite_is_the_golden_one(name: str, update_golden: bool) -
 
 
 def test_every_golden_file_has_its_kernel() -> None:
-    assert {file.stem for file in GOLDEN.glob("*.txt")} == set(examples())
+    assert {file.stem for file in GOLDEN.glob("*.txt")} == set(build_examples())

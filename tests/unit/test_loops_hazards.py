@@ -23,13 +23,14 @@ from interlace.core.errors import (
     UnknownHazard,
 )
 from interlace.loops import library
-from interlace.loops.ir.index import Binary, Const, Var
+from interlace.loops.ir.index import BinaryIndex, Const, Var
 from interlace.loops.ir.statements import (
     Arrive,
     ArriveExpect,
     BarrierSlot,
     Block,
     Copy,
+    ElectionScope,
     ElectOne,
     FenceBarrierInit,
     For,
@@ -39,11 +40,10 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     LoopKind,
-    Per,
     Pointwise,
     Section,
     Stmt,
-    Sync,
+    SyncScope,
     WaitParity,
 )
 from interlace.loops.ir.traverse import map_boxes
@@ -128,7 +128,7 @@ def barriers_not_fenced(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 
 def parity_counted_on(stmt: Stmt) -> tuple[Stmt, ...] | None:
-    if isinstance(stmt, WaitParity) and stmt.barrier.name == "x_s_full" and isinstance(stmt.parity, Binary):
+    if isinstance(stmt, WaitParity) and stmt.barrier.name == "x_s_full" and isinstance(stmt.parity, BinaryIndex):
         return (replace(stmt, parity=stmt.parity.left),)
     return None
 
@@ -199,7 +199,7 @@ def too_many_arrivals_awaited(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 def barriers_not_shown(stmt: Stmt) -> tuple[Stmt, ...] | None:
     if isinstance(stmt, Section) and stmt.name == "barriers":
-        return (replace(stmt, body=tuple(s for s in stmt.body if not isinstance(s, Sync))),)
+        return (replace(stmt, body=tuple(s for s in stmt.body if not isinstance(s, SyncScope))),)
     return None
 
 
@@ -207,7 +207,9 @@ def released_before_read(stmt: Stmt) -> tuple[Stmt, ...] | None:
     """The sync of threads, or the arrival of each warp, moves before the statement that reads."""
     if not isinstance(stmt, For):
         return None
-    releases = tuple(s for s in stmt.body if isinstance(s, Sync) or (isinstance(s, ElectOne) and s.per is Per.WARP))
+    releases = tuple(
+        s for s in stmt.body if isinstance(s, SyncScope) or (isinstance(s, ElectOne) and s.per is ElectionScope.WARP)
+    )
     rest = tuple(s for s in stmt.body if s not in releases)
     at = next((i for i, s in enumerate(rest) if isinstance(s, Pointwise)), None)
     return None if at is None or not releases else (replace(stmt, body=(*rest[:at], *releases, *rest[at:])),)
@@ -215,8 +217,8 @@ def released_before_read(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 def never_released(stmt: Stmt) -> tuple[Stmt, ...] | None:
     if isinstance(stmt, For):
-        kept = tuple(s for s in stmt.body if not isinstance(s, Sync))
-        kept = tuple(s for s in kept if not (isinstance(s, ElectOne) and s.per is Per.WARP))
+        kept = tuple(s for s in stmt.body if not isinstance(s, SyncScope))
+        kept = tuple(s for s in kept if not (isinstance(s, ElectOne) and s.per is ElectionScope.WARP))
         return None if kept == stmt.body else (replace(stmt, body=kept),)
     return None
 
@@ -370,7 +372,7 @@ def test_a_prologue_that_issues_one_step_too_many_is_named() -> None:
 
 
 def test_blocks_too_long_to_follow_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "MOST_EVENTS", 100)
+    monkeypatch.setattr(agents, "MAX_EVENTS", 100)
     with pytest.raises(PipelineError, match="'copy_1d', over 100 events in a block; use smaller extents"):
         check_hazards(one_loop(), lower(one_loop()), {"n": 64 * 40})
 

@@ -187,7 +187,7 @@ class Oracle:
                 for other in SHARED[event.cell] - {event.cell}:
                     contents[other] = 0
                 before = contents.get(event.cell, 0)
-                contents[event.cell] = NUMBERS.after(before, event.content, whole=event.whole)
+                contents[event.cell] = NUMBERS.number_update(before, event.content, whole=event.whole)
             case Begin() | Commit():
                 flying = (*flying, Flying(agent, event))
             case Fence() | Await() | Wait():

@@ -10,11 +10,11 @@ import pytest
 import interlace as il
 from interlace import loops
 from interlace.core.errors import PipelineError, PlanError, StepHazard
-from interlace.kernels.base import kernel_of, walk_body
+from interlace.kernels.base import build_megakernel_body, get_kernel
 from interlace.loops.cuda.roles import emit_roles
 from interlace.loops.ir.statements import DoneStage, Section
 from interlace.loops.ir.traverse import walk
-from interlace.loops.rewrite.shared import AHEAD, BEHIND, check_steps, share_ring
+from interlace.loops.rewrite.shared import POST_WAIT, PRE_WAIT, check_steps, share_ring
 
 from ..loops_graphs import beside_a_product, marked
 
@@ -37,11 +37,11 @@ def held(kept: bool) -> loops.LoopKernel:
         with k.serial("c", loops.ceil_div(n, 64)) as c:
             k.load(x_s, x.at(r, c * 64))
             k.assign(y.at(r, c * 64), x_s * (w_r if kept else w_s.at(0, shape=(1,))))
-    return marked(k.kernel(), w_s=2, x_s=2)
+    return marked(k.build_kernel(), w_s=2, x_s=2)
 
 
 def test_each_role_takes_the_same_stages() -> None:
-    kernel = share_ring(marked(loops.library.matmul(), a_s=4, b_s=4), ahead={"b"})
+    kernel = share_ring(marked(loops.library.matmul(), a_s=4, b_s=4), pre_wait={"b"})
     printed = loops.print_kernel(kernel)
     assert printed[printed.index("      loads ahead") :] == (
         "      loads ahead of the waits:\n"
@@ -70,7 +70,7 @@ def test_marks_say_nothing_to_the_one_launch() -> None:
 
 
 def test_roles_that_count_different_stages_are_a_hazard() -> None:
-    kernel = share_ring(marked(loops.library.reduce_inner(), s=4), ahead={"x"})
+    kernel = share_ring(marked(loops.library.reduce_inner(), s=4), pre_wait={"x"})
     roles = [s.body for s in walk(kernel.body) if isinstance(s, Section)]
     check_steps("right", *roles)
     (outer,) = roles[0]
@@ -83,12 +83,12 @@ def test_roles_that_count_different_stages_are_a_hazard() -> None:
 
 
 def test_tiles_of_a_step_lie_behind_each_other_in_the_slot_of_their_role() -> None:
-    roles = emit_roles(share_ring(beside_a_product(), ahead={"b"}), il.H200)
+    roles = emit_roles(share_ring(beside_a_product(), pre_wait={"b"}), il.H200)
     assert roles.slots.offsets == {"a_s": 0, "d_s": 128 * 128, "b_s": 0}
-    assert roles.slots.bytes == {AHEAD: 128 * 128, BEHIND: 2 * 128 * 128}
+    assert roles.slots.bytes == {PRE_WAIT: 128 * 128, POST_WAIT: 2 * 128 * 128}
     odd = marked(loops.library.copy_2d(tile=(3, 8)), s=4)  # 96 bytes: a slot of the ring is a multiple of 1024
-    assert emit_roles(share_ring(odd), il.H200).slots.bytes == {AHEAD: 0, BEHIND: 1024}
-    assert roles.held == 128 * 128 + 256 * 8  # sums of products, and the totals of 8 rows to a thread
+    assert emit_roles(share_ring(odd), il.H200).slots.bytes == {PRE_WAIT: 0, POST_WAIT: 1024}
+    assert roles.register_elements == 128 * 128 + 256 * 8  # sums of products, and the totals of 8 rows to a thread
 
 
 def test_a_store_is_put_off_only_where_no_inner_loop_hands_stages_back() -> None:
@@ -105,7 +105,7 @@ def test_a_store_is_put_off_only_where_no_inner_loop_hands_stages_back() -> None
                 with k.serial("c", 4) as c:
                     k.load(other, z.at(b * 8, c * 64))
                     k.assign(out.at(b * 8, c * 64 + r), other)
-        text = "".join(emit_roles(share_ring(k.kernel()), il.H200).functions)
+        text = "".join(emit_roles(share_ring(k.build_kernel()), il.H200).functions)
         assert set(re.findall(r"bulk_commit\(\);\s+(\S+)\(\)", text)) == {late}
 
 
@@ -114,14 +114,14 @@ def test_products_ask_for_the_warpgroups_that_they_were_written_for_and_other_lo
     for threads, wanted in ((128, 1), (256, 2)):
         kernel = marked(loops.library.matmul(threads=threads), a_s=2, b_s=2)
         op = loops.as_op("product", kernel, shapes)
-        body = walk_body(op, shapes, frozenset("ab"))
+        body = build_megakernel_body(op, shapes, frozenset("ab"))
         assert body.warpgroups is not None
         assert body.warpgroups(op) == wanted
-        assert body.early == ("a", "b")
+        assert body.pre_wait_inputs == ("a", "b")
     plain = tiles_of({"x": (16, 64), "y": (16, 64)}, il.fp32)
     op = loops.as_op("copy", marked(loops.library.copy_2d(tile=(8, 64)), s=2), plain)
-    body = walk_body(op, plain, frozenset())
-    assert (body.warpgroups, body.early, body.independent) == (None, (), ())
+    body = build_megakernel_body(op, plain, frozenset())
+    assert (body.warpgroups, body.pre_wait_inputs, body.prefetchable_inputs) == (None, (), ())
     assert body.tile(op, 1, 2).dependent_bytes == 8 * 64 * 4
 
 
@@ -129,9 +129,9 @@ def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() 
     shapes = tiles_of({"a": (128, 64), "b": (128, 64), "c": (128, 128)}, il.bf16)
     kernel = marked(loops.library.matmul(), a_s=2, b_s=2)
     op = loops.as_op("product", kernel, shapes, weights=("b",))
-    body = walk_body(op, shapes, frozenset("ab"))
-    assert (body.independent, body.early) == (("b",), ())
-    assert kernel_of(op).check(op, shapes) is None
+    body = build_megakernel_body(op, shapes, frozenset("ab"))
+    assert (body.prefetchable_inputs, body.pre_wait_inputs) == (("b",), ())
+    assert get_kernel(op).check(op, shapes) is None
     assert loops.as_op("product", kernel, shapes).kernel != op.kernel
     with pytest.raises(PipelineError, match=r"op 'product' has 'c' among its weights.*but from \['a', 'b'\]; leave"):
         loops.as_op("product", kernel, shapes, weights=("c",))
@@ -180,10 +180,10 @@ def test_an_op_that_cannot_join_says_which_and_what_runs_it() -> None:
     plain = tiles_of({"x": (256,), "y": (256,)}, il.fp32)
     op = loops.as_op("alone", marked(loops.library.copy_1d(by=loops.Copy.PLAIN), s=2), plain)
     with pytest.raises(PlanError, match=r"op 'alone' cannot stand in one launch with others: tile 's'.*such as semaph"):
-        walk_body(op, plain, frozenset("x"))
+        build_megakernel_body(op, plain, frozenset("x"))
     shapes = tiles_of({"a": (64, 64), "b": (64, 64), "c": (64, 64)}, il.bf16)
     product = loops.as_op("small", marked(loops.library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), shapes)
-    body = walk_body(product, shapes, frozenset("ab"))
-    assert body.tile(product, 1, 1).independent_bytes == 2 * 64 * 128
+    body = build_megakernel_body(product, shapes, frozenset("ab"))
+    assert body.tile(product, 1, 1).prefetchable_bytes == 2 * 64 * 128
     with pytest.raises(PlanError, match=r"op 'small' cannot.*64 rows over 256 threads; use 64 rows, or a multiple"):
         body.tile(product, 1, 2)

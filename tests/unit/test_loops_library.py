@@ -103,7 +103,7 @@ def test_matmul_with_a_broadcast_bias(dtype: object, depth: int) -> None:
     a, b, bias = normal(100, depth), normal(40, depth), normal(40)
     kernel = library.matmul_bias(m=64, n=16, k=16, threads=128, dtype=bf16 if dtype == bf16 else fp16)
     c = result(kernel, {"a_s": (3, None), "b_s": (4, 1)}, {"a": a, "b": b, "bias": bias})
-    kind = kernel.tensor("a").dtype
+    kind = kernel.find_tensor("a").dtype
     expected = round_to(a, kind).astype(float) @ round_to(b, kind).astype(float).T + bias
     np.testing.assert_allclose(c, expected, rtol=kind.epsilon, atol=1e-4)
 
@@ -116,12 +116,12 @@ def test_matmul_with_an_operand_broadcast_over_the_batch() -> None:
     np.testing.assert_allclose(c, expected, rtol=bf16.epsilon, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", library.examples())
+@pytest.mark.parametrize("name", library.build_examples())
 @pytest.mark.parametrize("stages", some([1, 2, 3, 8], lambda stages: stages in (1, 3)))
 def test_every_example_is_proved(name: str, stages: int) -> None:
     """In both forms, in few events."""
-    rings = library.examples()[name].kernel.rings
-    kernel = replace(library.examples()[name].kernel, rings=())
+    rings = library.build_examples()[name].kernel.rings
+    kernel = replace(library.build_examples()[name].kernel, rings=())
     for ring in rings:
         kernel = circular_buffer(kernel, ring.tensor, stages)
     for warp_specialised in (False, True):

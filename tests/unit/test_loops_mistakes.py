@@ -12,9 +12,9 @@ from interlace.core.dtypes import DType, bf16, fp16, fp32
 from interlace.core.errors import BoxError, PipelineError
 from interlace.loops import library
 from interlace.loops.frontend.build import Builder, Handle
-from interlace.loops.ir.index import Binary, Const, IndexOp, Var, binary, ceil_div, evaluate
+from interlace.loops.ir.index import BinaryIndex, Const, IndexOp, Var, ceil_div, evaluate, make_binary
 from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
-from interlace.loops.ir.values import Coord, less, where
+from interlace.loops.ir.values import Coord, compare_less, where
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rules.check import check_sizes
@@ -25,13 +25,13 @@ def kernel(body: Callable[[Builder, Var, Handle, Handle, Handle], None], tile: t
     k = Builder("mistake")
     n = k.symbol("n")
     body(k, n, k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared("s", tile, fp32))
-    return k.kernel()
+    return k.build_kernel()
 
 
 @pytest.mark.parametrize("axis", [1, 3, -1])
 def test_a_coordinate_along_an_axis_that_the_tile_does_not_have(axis: int) -> None:
     def body(k: Builder, n: Var, x: Handle, y: Handle, s: Handle) -> None:
-        k.assign(y.at(0, shape=(256,)), where(less(Coord(axis), n), s, 0))
+        k.assign(y.at(0, shape=(256,)), where(compare_less(Coord(axis), n), s, 0))
 
     with pytest.raises(PipelineError, match=rf"value of 'y' takes coordinate {axis} of a tile of \(256,\); its axes"):
         kernel(body)
@@ -56,7 +56,7 @@ def _reduction(axes: tuple[int, ...], dtype: DType = fp32, shape: tuple[int, ...
     k.assign(acc, 0)
     k.reduce(acc, ReduceOp.SUM, s, axes=axes, shape=shape)
     k.store(y.at(0), acc)
-    return k.kernel()
+    return k.build_kernel()
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 1), (0, 1, 2), (-1, 0)])
@@ -76,12 +76,12 @@ def test_tensors_aligned_to_nothing_or_of_negative_extents() -> None:
     k = Builder("mistake")
     k.input("x", (4,), fp32, align_bytes=0)
     with pytest.raises(PipelineError, match="tensor 'x' is aligned to 0 bytes; give a positive number"):
-        k.kernel()
+        k.build_kernel()
     k = Builder("mistake")
     k.output("y", (k.symbol("n") - 5,), fp32)
-    check_sizes(k.kernel(), {"n": 5})
+    check_sizes(k.build_kernel(), {"n": 5})
     with pytest.raises(PipelineError, match=r"tensor 'y' has shape \(-1,\) under \{'n': 4\}; give extents that leave"):
-        interpret(k.kernel(), {}, {"n": 4})
+        interpret(k.build_kernel(), {}, {"n": 4})
 
 
 @pytest.mark.parametrize("dtype", [bf16, fp16])
@@ -107,7 +107,7 @@ def test_tma_of_more_than_three_dimensions(rank: int) -> None:
     x, s = k.input("x", shape, fp32), k.shared("s", (1,) * (rank - 1) + (64,), fp32)
     k.load(s, x.at(*(0,) * rank))
     with pytest.raises(BoxError, match=f"TMA box of 'x' has {rank} dimensions; use up to 3"):
-        k.kernel()
+        k.build_kernel()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_swizzles_that_no_kernel_can_read(swizzle_bytes: int, columns: int, text
     k = Builder("mistake")
     k.shared("s", (8, columns), fp32, swizzle_bytes=swizzle_bytes)
     with pytest.raises(BoxError, match=f"tensor 's'.*{text}"):
-        k.kernel()
+        k.build_kernel()
 
 
 @pytest.mark.parametrize("number", [0, -4])
@@ -131,11 +131,11 @@ def test_division_by_a_number_that_is_not_positive(number: int) -> None:
     for op in (IndexOp.FLOORDIV, IndexOp.MOD):
         for left in (Var("n"), Const(5)):
             with pytest.raises(PipelineError, match=f"an index is taken {op.value} {number}; divide by numbers from 1"):
-                binary(op, left, number)
+                make_binary(op, left, number)
         with pytest.raises(PipelineError, match=f"'mistake' divides by {number}, which may be 0 or less"):
-            kernel(lambda k, n, x, y, s, op=op: k.load(s, x.at(Binary(op, n, Const(number)))))  # type: ignore[misc]
+            kernel(lambda k, n, x, y, s, op=op: k.load(s, x.at(BinaryIndex(op, n, Const(number)))))  # type: ignore[misc]
         with pytest.raises(PipelineError, match=f"an index is taken {op.value} {number}"):
-            evaluate(Binary(op, Var("i"), Var("n")), {"i": 3, "n": number})
+            evaluate(BinaryIndex(op, Var("i"), Var("n")), {"i": 3, "n": number})
 
 
 def test_division_by_what_a_loop_counts() -> None:
@@ -155,11 +155,11 @@ def test_division_by_an_extent_is_checked_with_the_extents() -> None:
     with k.serial("i", n % m) as i:
         k.load(s, x.at(i * 4))
         k.store(y.at(i * 4), s)
-    check_sizes(k.kernel(), {"m": 3, "n": 0})
+    check_sizes(k.build_kernel(), {"m": 3, "n": 0})
     with pytest.raises(PipelineError, match=r"'columns' divides by m - 2, which is 0 under \{'m': 2, 'n': 8\}; it"):
-        check_sizes(k.kernel(), {"m": 2, "n": 8})
+        check_sizes(k.build_kernel(), {"m": 2, "n": 8})
     with pytest.raises(PipelineError, match="'columns' divides by m - 2, which is -2"):
-        interpret(k.kernel(), {"x": np.zeros(8, np.float32)}, {"m": 0})
+        interpret(k.build_kernel(), {"x": np.zeros(8, np.float32)}, {"m": 0})
 
 
 def test_an_inner_loop_without_iterations_is_no_division_by_zero() -> None:
@@ -170,7 +170,7 @@ def test_an_inner_loop_without_iterations_is_no_division_by_zero() -> None:
         with k.serial("o", 3), k.serial("i", extent) as i:
             k.load(s, x.at(i * 4))
             k.store(y.at(i * 4), s)
-        rewritten = lower(circular_buffer(k.kernel(), "s", 3))
+        rewritten = lower(circular_buffer(k.build_kernel(), "s", 3))
         check_sizes(rewritten, {"m": 0})
         assert np.isnan(interpret(rewritten, {"x": np.ones(64, np.float32)}, {"m": 0})["y"]).all()
 
@@ -210,7 +210,7 @@ def test_integers_of_numpy_are_integers() -> None:
             k.assign(acc, 0)
             k.reduce(acc, ReduceOp.SUM, s, axes=(of(1),), shape=(of(4), of(64)))
             k.store(y.at(i * of(4)), acc)
-        return circular_buffer(k.kernel(), "s", of(3), of(1))
+        return circular_buffer(k.build_kernel(), "s", of(3), of(1))
 
     assert build(np.int64) == build(np.uint8) == build(int)
-    assert type(lower(build(np.int64)).tensor("s").stages) is int
+    assert type(lower(build(np.int64)).find_tensor("s").stages) is int

@@ -11,15 +11,15 @@ import interlace as il
 from interlace.core.dtypes import bf16, fp32
 from interlace.core.errors import DTypeError, IntraOpRaceError, PipelineError, SharedMemoryError, ThresholdError
 from interlace.executors.footprint import check_footprint
-from interlace.graph.access import ALL, axes, fixed
+from interlace.graph.access import ALL, axes, constant_span
 from interlace.loops import library
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import ceil_div, maximum, minimum
 from interlace.loops.ir.statements import Copy, LoopKernel
 from interlace.loops.meaning.interpret import interpret
-from interlace.loops.ops.flops import block_flops
+from interlace.loops.ops.flops import count_block_flops
 from interlace.loops.ops.op import as_op
-from interlace.loops.ops.regions import touched
+from interlace.loops.ops.regions import find_touched_spans
 from interlace.loops.rules.limits import check_range
 
 from ..loops_graphs import marked, norm_chain_sum
@@ -36,15 +36,18 @@ def chain(m: int) -> il.Graph:
 
 
 def test_regions_follow_from_the_loops() -> None:
-    spans = touched(library.copy_2d(tile=(16, 256), walk=4), {"m": 100, "n": 3000})
+    spans = find_touched_spans(library.copy_2d(tile=(16, 256), walk=4), {"m": 100, "n": 3000})
     assert spans == dict.fromkeys("xy", (I.block(16), J.block(1024)))
-    spans = touched(library.matmul_bias(m=128, n=64), {"rows": 500, "columns": 500, "depth": 200})
-    assert spans["a"] == (I.block(128), fixed(0, 256))  # four steps of 64; the tensor clips
-    assert spans["b"] == (J.block(64), fixed(0, 256))
+    spans = find_touched_spans(library.matmul_bias(m=128, n=64), {"rows": 500, "columns": 500, "depth": 200})
+    assert spans["a"] == (I.block(128), constant_span(0, 256))  # four steps of 64; the tensor clips
+    assert spans["b"] == (J.block(64), constant_span(0, 256))
     assert spans["bias"] == (J.block(64),)
     assert spans["c"] == (I.block(128), J.block(64))
     (i,) = axes(1)
-    assert touched(library.reduce_outer(tile=(16, 128)), {"m": 40, "n": 1000})["x"] == (fixed(0, 48), i.block(128))
+    assert find_touched_spans(library.reduce_outer(tile=(16, 128)), {"m": 40, "n": 1000})["x"] == (
+        constant_span(0, 48),
+        i.block(128),
+    )
 
 
 def one_block_loop(origin: object, extent: int = 6) -> LoopKernel:
@@ -56,7 +59,7 @@ def one_block_loop(origin: object, extent: int = 6) -> LoopKernel:
     with k.block("b", extent) as b, k.serial("i", minimum(2, n - b)) as i:
         k.load(s, x.at(origin(b, i, n)), Copy.PLAIN)  # type: ignore[operator]
         k.store(y.at(b * 4), s)
-    return k.kernel()
+    return k.build_kernel()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def one_block_loop(origin: object, extent: int = 6) -> LoopKernel:
     ],
 )
 def test_bounds_are_affine_where_indices_are_and_never_too_narrow(origin: object, lo: object, hi: object) -> None:
-    (span,) = touched(one_block_loop(origin), {"n": 50})["x"]
+    (span,) = find_touched_spans(one_block_loop(origin), {"n": 50})["x"]
     for b in range(6):
         one = np.array([[b]]), np.array([0]), np.array([1])
         found = int(span.lo.evaluate(*one)[0]), int(span.hi.evaluate(*one)[0])
@@ -91,13 +94,13 @@ def test_an_op_has_the_grid_the_regions_and_the_cost_of_its_loops() -> None:
     assert {a.arg: a.spans for a in op.writes} == {"y": (i.block(8), ALL)}
     assert op.flops == 8 * 4096 * (1 + 4 + 7) + 8
     sizes = {"rows": 256, "columns": 256, "depth": 640}
-    assert block_flops(library.matmul(), sizes) == 2 * 128 * 128 * 640
+    assert count_block_flops(library.matmul(), sizes) == 2 * 128 * 128 * 640
 
 
 def test_a_graph_of_loops_runs_on_numpy_in_any_order() -> None:
     graph = chain(37)
     plan = il.build(graph, il.Choices(5, policy=il.TileSync(), order=il.Serpentine()))
-    assert il.verify(plan).edges == il.Dependencies(graph).edge_count() > 0
+    assert il.verify(plan).edges == il.Dependencies(graph).count_edges() > 0
     rng = np.random.default_rng(3)
     inputs = {name: rng.standard_normal(graph.tensor(name).shape).astype(np.float32) for name in graph.inputs}
     x = inputs["x"].astype(float)
@@ -147,7 +150,7 @@ def test_a_kernel_without_block_loops_is_one_tile() -> None:
         k.load(s, x.at(i * 16))
         k.assign(y.at(i * 16), s * 2)
     a, b = tensor("a", 64), tensor("b", 64)
-    op = as_op("small", marked(k.kernel(), s=2), {"x": a, "y": b})
+    op = as_op("small", marked(k.build_kernel(), s=2), {"x": a, "y": b})
     assert op.grid == (1,)
     out = il.ReferenceExecutor(il.build(il.Graph("g", (a, b), (op,), ("a",), ("b",)), il.Choices(1))).run(
         {"a": np.arange(64.0)}
@@ -179,7 +182,7 @@ def test_what_could_be_seen_in_two_ways_is_asked_for() -> None:
     with k.block("b", m) as b, k.serial("i", ceil_div(n, 4)) as i:
         k.load(s, x.at(b, 0, i * 4))
         k.assign(y.at(b, 0, i * 4), s)
-    loops, a, c = marked(k.kernel(), s=2), tensor("a", 8, 16), tensor("c", 8, 16)
+    loops, a, c = marked(k.build_kernel(), s=2), tensor("a", 8, 16), tensor("c", 8, 16)
     with pytest.raises(PipelineError, match="in 2 ways; pass extents in sizes="):
         as_op("p", loops, {"x": a, "y": c})
     op = as_op("p", loops, {"x": a, "y": c}, sizes={"m": 8})
@@ -205,7 +208,7 @@ def test_what_would_fail_at_the_first_run_is_refused_at_once() -> None:
         k.assign(y.at((block + i) * 16), s)
     flat = {name: tensor(name, 64) for name in ("x", "y", "spare")}
     with pytest.raises(PipelineError, match=r"no block touches \['spare'\]"):
-        as_op("i", k.kernel(), flat)
+        as_op("i", k.build_kernel(), flat)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +226,9 @@ def test_indices_of_more_than_32_bits_are_refused_before_a_launch(sizes: dict[st
     with k.block("b", ceil_div(m * n, 256)) as b:
         k.load(s, x.at(b * 256), Copy.PLAIN)
         k.assign(y.at(b * 256), s)
-    check_range(k.kernel(), {"m": 40000, "n": 50000})
+    check_range(k.build_kernel(), {"m": 40000, "n": 50000})
     with pytest.raises(PipelineError, match=what):
-        check_range(k.kernel(), sizes)
+        check_range(k.build_kernel(), sizes)
 
 
 def test_an_extent_that_no_shape_tells_is_asked_for() -> None:
@@ -236,7 +239,7 @@ def test_an_extent_that_no_shape_tells_is_asked_for() -> None:
     with k.block("b", parts) as b, k.serial("i", 2) as i:
         k.load(s, x.at((b * 2 + i) * 16))
         k.assign(y.at((b * 2 + i) * 16), s)
-    loops, a, b_ = marked(k.kernel(), s=2), tensor("a", 64), tensor("b", 64)
+    loops, a, b_ = marked(k.build_kernel(), s=2), tensor("a", 64), tensor("b", 64)
     with pytest.raises(PipelineError, match=r"no tensor's shape tells the extents \['parts'\]; pass them in sizes="):
         as_op("p", loops, {"x": a, "y": b_})
     assert as_op("p", loops, {"x": a, "y": b_}, sizes={"parts": 2}).grid == (2,)
@@ -252,6 +255,6 @@ def test_blocks_whose_regions_interleave_are_a_race_by_declaration() -> None:
         k.load(s, x.at((i * 3 + b) * 16))
         k.assign(y.at((i * 3 + b) * 16), s)
     a, c = tensor("a", 256), tensor("c", 256)
-    graph = il.Graph("g", (a, c), (as_op("p", marked(k.kernel(), s=2), {"x": a, "y": c}),), ("a",), ("c",))
+    graph = il.Graph("g", (a, c), (as_op("p", marked(k.build_kernel(), s=2), {"x": a, "y": c}),), ("a",), ("c",))
     with pytest.raises(IntraOpRaceError):
         il.Dependencies(graph)

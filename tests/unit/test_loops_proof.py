@@ -20,15 +20,15 @@ from interlace.core.errors import (
 )
 from interlace.loops import library
 from interlace.loops.frontend.build import Builder
-from interlace.loops.ir.index import Binary, Const, Index, IndexLike, IndexOp, Less, Var, minimum
-from interlace.loops.ir.nest import blocks
+from interlace.loops.ir.index import BinaryIndex, Const, Index, IndexLike, IndexOp, Less, Var, minimum
+from interlace.loops.ir.nest import iterate_blocks
 from interlace.loops.ir.statements import Copy, For, If, Load, LoopKernel, Ring, Section, Stmt, Store, WaitParity
 from interlace.loops.ir.traverse import walk
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.meaning.steps import follow
 from interlace.loops.proof import prove as proof
-from interlace.loops.proof.extents import small_extents
-from interlace.loops.proof.general import generalised, some, telling
+from interlace.loops.proof.extents import find_small_extents
+from interlace.loops.proof.general import covering_step_counts, generalise, sample_indices
 from interlace.loops.proof.hazards import check_hazards
 from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite import circular, specialise
@@ -59,7 +59,7 @@ def sums(
         else:
             with k.serial("o", outer) as o:
                 body(b, o)
-    return circular_buffer(k.kernel(), "s", stages)
+    return circular_buffer(k.build_kernel(), "s", stages)
 
 
 KERNELS = {
@@ -120,8 +120,10 @@ def test_a_parity_that_never_flips_is_seen_whatever_the_loops(name: str, monkeyp
 
 def steps_of(kernel: LoopKernel) -> list[int]:
     """How many steps a kernel's ring has in each block of all extents that a proof looks at."""
-    general = generalised(kernel)
-    every = (sizes | values for sizes in small_extents(general) for values in blocks(general.kernel, sizes))
+    general = generalise(kernel)
+    every = (
+        sizes | values for sizes in find_small_extents(general) for values in iterate_blocks(general.kernel, sizes)
+    )
     return [len(follow(general.kernel, at).loads.get(("s", True), ())) for at in every]
 
 
@@ -136,21 +138,21 @@ def test_every_number_of_steps_is_looked_at_and_few_more(name: str) -> None:
 
 
 def test_long_constant_loops_become_extents_and_others_stay() -> None:
-    general = generalised(KERNELS["constants in constants"])
+    general = generalise(KERNELS["constants in constants"])
     assert general.constants == {"extent of o": 50, "extent of j": 40}
     loops = {s.var: s.stop for s in walk(general.kernel.body) if isinstance(s, For)}
     assert loops == {"b": Const(3), "o": Var("extent of o"), "j": Var("extent of j")}
-    for sizes in small_extents(general):
+    for sizes in find_small_extents(general):
         assert 1 <= sizes["extent of o"] <= 50
         assert 1 <= sizes["extent of j"] <= 40
-    assert generalised(library.matmul()).kernel == library.matmul()
+    assert generalise(library.matmul()).kernel == library.matmul()
     short = sums(1, lambda b, o, n, m: 12)
-    assert generalised(short).kernel == short
+    assert generalise(short).kernel == short
 
 
 def test_extents_of_the_worked_example() -> None:
     matmul = circular_buffer(circular_buffer(library.matmul(), "a_s", 4), "b_s", 4)
-    extents = small_extents(generalised(matmul))
+    extents = find_small_extents(generalise(matmul))
     depths = [sizes["depth"] for sizes in extents if (sizes["rows"], sizes["columns"]) == (1, 1)]
     assert sorted(depths) == sorted({0, 1, *range(64, 705, 64), *range(65, 706, 64)})
     assert {129, 257} <= {sizes["rows"] for sizes in extents} & {sizes["columns"] for sizes in extents}
@@ -176,24 +178,24 @@ def test_very_deep_rings_are_looked_at_around_what_changes() -> None:
 
 def test_few_numbers_of_steps_and_blocks_tell_all() -> None:
     """Worked examples of the module: of a ring of 4 stages 0 to 12 steps, of a deep one those where it changes."""
-    assert telling(Ring("s", 4, 3)) == list(range(13))
-    assert telling(Ring("s", 16, 0)) == list(range(34))
-    assert telling(Ring("s", 17, 5)) == [0, 1, 5, 6, 17, 18, 40]
-    assert telling(Ring("s", 100, 99)) == [0, 1, 99, 100, 101, 300]
-    found = [some(extent) for extent in (-1, 0, 1, 2, 3, 4, 9, 10)]
+    assert covering_step_counts(Ring("s", 4, 3)) == list(range(13))
+    assert covering_step_counts(Ring("s", 16, 0)) == list(range(34))
+    assert covering_step_counts(Ring("s", 17, 5)) == [0, 1, 5, 6, 17, 18, 40]
+    assert covering_step_counts(Ring("s", 100, 99)) == [0, 1, 99, 100, 101, 300]
+    found = [sample_indices(extent) for extent in (-1, 0, 1, 2, 3, 4, 9, 10)]
     assert found == [[], [], [0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4, 7, 8], [0, 1, 5, 8, 9]]
 
 
 def without_min(stmt: Stmt) -> tuple[Stmt, ...] | None:
     """A prologue that issues as many steps as the distance, however few there are."""
-    if isinstance(stmt, For) and stmt.var.endswith("_first") and isinstance(stmt.stop, Binary):
+    if isinstance(stmt, For) and stmt.var.endswith("_first") and isinstance(stmt.stop, BinaryIndex):
         return (replace(stmt, stop=stmt.stop.left),)
     return None
 
 
 def without_max(stmt: Stmt) -> tuple[Stmt, ...] | None:
     """An epilogue that begins before step 0 where there are fewer steps than the distance."""
-    if isinstance(stmt, For) and isinstance(stmt.start, Binary) and stmt.start.op is IndexOp.MAX:
+    if isinstance(stmt, For) and isinstance(stmt.start, BinaryIndex) and stmt.start.op is IndexOp.MAX:
         return (replace(stmt, start=stmt.start.left),)
     return None
 
@@ -211,8 +213,8 @@ def in_section(name: str, change: Callable[[For], For]) -> Bug:
 
 def parity_of_late_rounds(stmt: Stmt) -> tuple[Stmt, ...] | None:
     """Right for two rounds of the slots, in which the remainder by 3 is that by 2."""
-    if isinstance(stmt, WaitParity) and isinstance(stmt.parity, Binary):
-        return (replace(stmt, parity=Binary(IndexOp.MOD, stmt.parity.left, Const(3))),)
+    if isinstance(stmt, WaitParity) and isinstance(stmt.parity, BinaryIndex):
+        return (replace(stmt, parity=BinaryIndex(IndexOp.MOD, stmt.parity.left, Const(3))),)
     return None
 
 
@@ -245,7 +247,7 @@ def test_main_and_epilogue_that_move_together_leave_out_what_nobody_waits_for(mo
     x, y = k.input("x", (n, 16), fp32), k.output("y", (n, 16), fp32)
     with k.serial("i", n) as i:
         k.assign(y.at(i, 0), x.at(i, 0, shape=(1, 16)) * 2)
-    kernel = k.kernel()
+    kernel = k.build_kernel()
 
     def one_short(stmt: Stmt) -> tuple[Stmt, ...] | None:
         return (replace(stmt, stop=stmt.stop - 1),) if isinstance(stmt, For) else None
@@ -269,7 +271,7 @@ def under_conditions() -> LoopKernel:
         with k.when(Less(Const(30), i)):
             k.load(u, x.at(i, 0))
             k.store(z.at(i, 0), u)
-    return circular_buffer(k.kernel(), "s", 3)
+    return circular_buffer(k.build_kernel(), "s", 3)
 
 
 @pytest.mark.parametrize(
@@ -282,8 +284,8 @@ def under_conditions() -> LoopKernel:
 def test_what_stands_under_conditions_is_entered(
     tile: str, error: type[HazardError], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    general = generalised(under_conditions())
-    assert {(sizes["m"], sizes["extent of i"]) for sizes in small_extents(general)} >= {(101, 8), (101, 32)}
+    general = generalise(under_conditions())
+    assert {(sizes["m"], sizes["extent of i"]) for sizes in find_small_extents(general)} >= {(101, 8), (101, 32)}
     prove(under_conditions())
 
     def not_awaited(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -309,7 +311,7 @@ def test_what_is_never_entered_is_refused(condition: Less) -> None:
         k.store(y.at(i, 0), s)
     text = "kernel 'vacuous': a load to 's' is reached at none of .* extents, so nothing is proved of it; drop"
     with pytest.raises(PipelineError, match=text):
-        prove(circular_buffer(k.kernel(), "s", 2))
+        prove(circular_buffer(k.build_kernel(), "s", 2))
 
 
 @pytest.mark.parametrize("extent", [Const(0), minimum(Var("o"), 0)])
@@ -319,7 +321,7 @@ def test_loops_that_never_run_need_no_proof(extent: Index) -> None:
     with k.serial("o", 3), k.serial("i", extent) as i:
         k.load(s, x.at(i * 4))
         k.store(y.at(i * 4), s)
-    assert prove(circular_buffer(k.kernel(), "s", 3)).extents == 1
+    assert prove(circular_buffer(k.build_kernel(), "s", 3)).extents == 1
 
 
 @pytest.mark.parametrize("condition", [Less(Var("o"), Const(0)), Less(Var("m") // 3, minimum(Var("o"), -1))])
@@ -330,7 +332,7 @@ def test_what_stands_under_conditions_that_never_hold_needs_no_proof(condition: 
     with k.serial("o", 3), k.when(condition), k.serial("i", m) as i:
         k.load(s, x.at(i * 4))
         k.store(y.at(i * 4), s)
-    marked = circular_buffer(k.kernel(), "s", 3)
+    marked = circular_buffer(k.build_kernel(), "s", 3)
     assert prove(marked).extents == 1
     meant = interpret(marked, {"x": np.ones(8, np.float32)}, {"m": 8})["y"]
     assert np.array_equal(interpret(lower(marked), {"x": np.ones(8, np.float32)}, {"m": 8})["y"], meant, equal_nan=True)
@@ -343,8 +345,8 @@ def test_extents_that_leave_no_divisor_are_passed_over() -> None:
     with k.serial("i", m // (m - 4)) as i:
         k.load(s, x.at(i, 0))
         k.store(y.at(i, 0), s)
-    marked = circular_buffer(k.kernel(), "s", 3)
-    assert min(sizes["m"] for sizes in small_extents(generalised(marked))) == 5
+    marked = circular_buffer(k.build_kernel(), "s", 3)
+    assert min(sizes["m"] for sizes in find_small_extents(generalise(marked))) == 5
     assert prove(marked).events > 50
 
 
@@ -374,7 +376,7 @@ def selective() -> LoopKernel:
         k.assign(y.at(i, 0), s * 2)
         with k.when(Less(i, Const(2))):
             k.assign(z.at(i, 0), s * 3)
-    return circular_buffer(k.kernel(), "s", 2)
+    return circular_buffer(k.build_kernel(), "s", 2)
 
 
 def test_consumers_keep_their_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,12 +386,12 @@ def test_consumers_keep_their_conditions(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_array_equal(interpret(rewritten, {"x": x})["z"], expected)
     np.testing.assert_array_equal(interpret(rewritten, {"x": x})["y"], 2 * x)
     prove(selective(), warp_specialised=True)
-    real = specialise._uses
+    real = specialise._extract_uses
 
     def dropping(rings: object, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return real(rings, tuple(s for s in body if not isinstance(s, If)))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(specialise, "_uses", dropping)
+    monkeypatch.setattr(specialise, "_extract_uses", dropping)
     proof.prove.cache_clear()
     with pytest.raises(StepHazard, match=r"consumer, .* does .* where the loops say pointwise to 'z' at i = 0"):
         prove(selective(), warp_specialised=True)

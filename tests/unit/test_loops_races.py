@@ -25,10 +25,10 @@ from interlace.loops.ir.statements import (
     LoopKernel,
     Stmt,
     Store,
-    Sync,
+    SyncScope,
 )
 from interlace.loops.proof import agents
-from interlace.loops.proof.hazards import Checker, check_hazards
+from interlace.loops.proof.hazards import HazardChecker, check_hazards
 from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
@@ -45,7 +45,7 @@ def kernel(body: Body, stages: dict[str, int], *, prefetch: int | None = None) -
     tensors |= {name: k.shared(name, (1, 64), fp32) for name in ("s", "u", "v")}
     with k.serial("r", m) as r:
         body(k, tensors, r)
-    made = k.kernel()
+    made = k.build_kernel()
     for tile, depth in stages.items():
         made = circular_buffer(made, tile, depth, prefetch)
     return made
@@ -96,9 +96,9 @@ def copied_by(by: Copy) -> Body:
 
 def upon(layout: SharedLayout, tile: str, other: str) -> SharedLayout:
     """``tile`` on the bytes of ``other``."""
-    offset_bytes = layout.of(other).offset_bytes
-    placed = tuple(replace(p, offset_bytes=offset_bytes) if p.name == tile else p for p in layout.placed)
-    return replace(layout, placed=placed)
+    offset_bytes = layout.find_placement(other).offset_bytes
+    placed = tuple(replace(p, offset_bytes=offset_bytes) if p.name == tile else p for p in layout.placements)
+    return replace(layout, placements=placed)
 
 
 def without(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
@@ -128,7 +128,7 @@ def test_syncs_around_what_threads_write_are_needed() -> None:
     """Those after ``u`` is written. With what follows them, those before it and at the end of a step are one too many,
     as is the last, behind those of the steps.
     """
-    said = errors_without(kernel(relayed, {"s": 2}), Sync)
+    said = errors_without(kernel(relayed, {"s": 2}), SyncScope)
     early = "EarlyReadHazard: kernel 'rows', 'u': .* reads slot 0 for pointwise to 'u' at r = . before it is full"
     expected = ["LifetimeHazard", "nothing", early, "nothing", "nothing", early, "nothing"]
     assert len(said) == len(expected)
@@ -143,7 +143,7 @@ def test_the_arrival_of_copies_releases_the_copies_alone() -> None:
         k.load(t["s"], t["x"].at(r, 0), Copy.CP_ASYNC)
         k.assign(t["y"].at(r, 0), 2 * t["s"])
 
-    said = errors_without(kernel(body, {"s": 2}), Sync, warp_specialised=True)
+    said = errors_without(kernel(body, {"s": 2}), SyncScope, warp_specialised=True)
     assert [text.partition(":")[0] for text in said] == ["LifetimeHazard", "LifetimeHazard"]
     advice = "may still use it; let all threads synchronise before"
     assert re.search(rf"s_\w+\{{0\}} begins or ends while .* {advice}", said[-1])
@@ -156,7 +156,7 @@ def test_a_sync_before_threads_write_again_is_needed() -> None:
         k.assign(t["u"], 2 * t["w"].at(r, 0, shape=(1, 64)))
         k.assign(t["y"].at(r, 0), 3 * t["u"])
 
-    before, after = errors_without(kernel(body, {}), Sync)
+    before, after = errors_without(kernel(body, {}), SyncScope)
     text = "OverwriteHazard: kernel 'rows', 'u': slot 0 is overwritten while block, .* may still read pointwise to 'u'"
     assert re.match(text, before)
     assert re.match("EarlyReadHazard: kernel 'rows', 'u': .* reads slot 0 for pointwise to 'u' at r = 0", after)
@@ -167,7 +167,7 @@ def test_a_fence_between_what_threads_copied_and_a_bulk_copy_is_needed(by: Copy)
     """``s`` and ``u`` never live at once and share their bytes."""
     source = kernel(copied_by(by), {})
     layout = place(lower(source))
-    assert layout.of("s").offset_bytes == layout.of("u").offset_bytes
+    assert layout.find_placement("s").offset_bytes == layout.find_placement("u").offset_bytes
     check_hazards(source, lower(source), SIZES)
     (said,) = errors_without(source, FenceProxy)
     assert said.startswith("ProxyHazard: kernel 'rows', 'u': a bulk copy or a product takes slot 0, which block, ")
@@ -199,13 +199,13 @@ def test_tiles_that_share_bytes_while_both_are_in_use_are_named(
 def test_a_store_that_is_awaited_one_too_late_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     source = kernel(stored_by_tma, {"s": 3}, prefetch=1)
     check_hazards(source, lower(source), {"m": 9})
-    real = agents.pending_stores
+    real = agents.count_pending_stores
 
     def late(kernel: LoopKernel, load: Load, store: Store) -> int | None:
         pending = real(kernel, load, store)
         return None if pending is None else pending + 1
 
-    monkeypatch.setattr(agents, "pending_stores", late)
+    monkeypatch.setattr(agents, "count_pending_stores", late)
     text = "'s': slot 0 is overwritten while block, first thread may still read 'x' at"
     with pytest.raises(OverwriteHazard, match=text):
         check_hazards(source, lower(source), {"m": 9})
@@ -218,7 +218,7 @@ def test_a_store_of_what_threads_wrote_is_fenced(monkeypatch: pytest.MonkeyPatch
 
     source = kernel(body, {"s": 2})
     check_hazards(source, lower(source), SIZES)
-    monkeypatch.setattr(agents, "filled_by_tma", lambda kernel, tile: True)
+    monkeypatch.setattr(agents, "is_filled_by_tma", lambda kernel, tile: True)
     with pytest.raises(ProxyHazard, match=r"'s': a bulk copy or a product takes slot 0, which block, .* wrote"):
         check_hazards(source, lower(source), SIZES)
 
@@ -227,11 +227,11 @@ def test_a_product_that_lags_needs_a_release_that_lags(monkeypatch: pytest.Monke
     source = circular_buffer(circular_buffer(library.matmul(), "a_s", 2), "b_s", 2)
     rewritten, sizes = lower(source, warp_specialised=True), {"rows": 1, "columns": 1, "depth": 64 * 9}
     assert check_hazards(source, rewritten, sizes).events > 100
-    real = agents.lagging_releases
+    real = agents.find_lagging_releases
     # Of b_s alone it may come at once: the loader loads that behind a_s, which waits.
-    monkeypatch.setattr(agents, "lagging_releases", lambda kernel, loop: real(kernel, loop)[:1])
+    monkeypatch.setattr(agents, "find_lagging_releases", lambda kernel, loop: real(kernel, loop)[:1])
     check_hazards(source, rewritten, sizes)
-    monkeypatch.setattr(agents, "lagging_releases", lambda kernel, loop: real(kernel, loop)[1:])
+    monkeypatch.setattr(agents, "find_lagging_releases", lambda kernel, loop: real(kernel, loop)[1:])
     with pytest.raises(OverwriteHazard, match=r"'a_s': slot 0 is overwritten while consumer, .* may still read 'a'"):
         check_hazards(source, rewritten, sizes)
 
@@ -252,7 +252,7 @@ def through_shared(stages: int) -> LoopKernel:
             k.matmul(acc, a_s, b_s)
         k.assign(out, acc)
         k.store(c.at(g * 64, 0), out)
-    return circular_buffer(circular_buffer(k.kernel(), "a_s", stages), "b_s", stages)
+    return circular_buffer(circular_buffer(k.build_kernel(), "a_s", stages), "b_s", stages)
 
 
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
@@ -274,9 +274,9 @@ EXAMPLES: dict[str, tuple[LoopKernel, set[type[Stmt]]]] = {
         circular_buffer(library.copy_1d(tile=64, walk=64, by=Copy.PLAIN), "s", 2),
         {FenceBarrierInit, FenceProxy},
     ),
-    "stored by TMA": (circular_buffer(library.copy_2d(tile=(4, 64), walk=64), "s", 3, 1), {Sync}),
-    "through a nest": (circular_buffer(library.reduce_inner(tile=(4, 64)), "s", 2), {Sync, Let}),
-    "mixed": (mixed(), {FenceProxy, Sync}),
+    "stored by TMA": (circular_buffer(library.copy_2d(tile=(4, 64), walk=64), "s", 3, 1), {SyncScope}),
+    "through a nest": (circular_buffer(library.reduce_inner(tile=(4, 64)), "s", 2), {SyncScope, Let}),
+    "mixed": (mixed(), {FenceProxy, SyncScope}),
 }
 
 
@@ -292,7 +292,7 @@ def test_whatever_is_left_out_is_named_or_not_needed(name: str, warp_specialised
     passed: list[Stmt] = []
     for dropped, body in without(rewritten.body):
         with suppress(HazardError):
-            checker = Checker(source, replace(rewritten, body=body), place(rewritten))
+            checker = HazardChecker(source, replace(rewritten, body=body), place(rewritten))
             for steps in (1, 2, 3, 4, 9):
                 checker.check(dict.fromkeys(source.symbols, 1) | {source.symbols[-1]: 64 * steps})
             passed.append(dropped)

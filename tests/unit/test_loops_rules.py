@@ -31,11 +31,11 @@ from interlace.loops.ir.index import (
     Less,
     Var,
     ceil_div,
-    divisor,
     evaluate,
+    find_divisor,
+    find_names,
     maximum,
     minimum,
-    names,
     substitute,
 )
 from interlace.loops.ir.smem import SCRATCH, lay_out
@@ -45,7 +45,7 @@ from interlace.loops.ir.traverse import walk
 from interlace.loops.ir.values import Box
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer, lower
-from interlace.loops.rules.check import check_sizes, declared_names
+from interlace.loops.rules.check import check_sizes, list_declared_names
 
 
 def loop(
@@ -68,7 +68,7 @@ def loop(
         k.load(s, x.at(*((0,) * (rank - 1)), i * shape[-1]), by)
         if body:
             body(k, i)
-    return k.kernel()
+    return k.build_kernel()
 
 
 #: The tile of ``loop``.
@@ -116,7 +116,7 @@ def test_a_cp_async_origin_must_be_aligned() -> None:
     with k.serial("i", n) as i:
         k.load(s, x.at(i + 4), Copy.CP_ASYNC)
     with pytest.raises(BoxError, match="inner origin is no known multiple of 16 bytes"):
-        k.kernel()
+        k.build_kernel()
 
 
 @pytest.mark.parametrize(("stages", "prefetch"), [(0, None), (-1, None), (3, 3), (3, -1)])
@@ -144,7 +144,7 @@ def test_extents_of_block_loops_do_not_depend_on_blocks(extent: Index) -> None:
     with k.block("i", 8) as i, k.block("j", extent) as j:
         k.assign(y.at(i + j, shape=(1,)), 0)
     with pytest.raises(PipelineError, match=r"loop 'j' runs to .*i.*, but blocks are numbered before there is a 'i'"):
-        k.kernel()
+        k.build_kernel()
 
 
 def test_marks_on_what_no_loop_loads() -> None:
@@ -155,9 +155,9 @@ def test_marks_on_what_no_loop_loads() -> None:
     k.shared("t", (4,), fp32)
     k.load(s, x.at(0))
     with pytest.raises(ScopeError, match="'s': its load is not directly in a serial or unrolled loop"):
-        circular_buffer(k.kernel(), "s", 2)
+        circular_buffer(k.build_kernel(), "s", 2)
     with pytest.raises(ScopeError, match="'t': nothing loads it"):
-        circular_buffer(k.kernel(), "t", 2)
+        circular_buffer(k.build_kernel(), "t", 2)
 
 
 def test_a_load_under_a_condition_cannot_be_numbered() -> None:
@@ -167,7 +167,7 @@ def test_a_load_under_a_condition_cannot_be_numbered() -> None:
     with k.serial("i", n) as i, k.when(Less(i, Const(3))):
         k.load(s, x.at(i * 256))
     with pytest.raises(ScopeError, match="not directly in a serial"):
-        circular_buffer(k.kernel(), "s", 2)
+        circular_buffer(k.build_kernel(), "s", 2)
 
 
 def test_a_use_outside_of_the_loop() -> None:
@@ -178,7 +178,7 @@ def test_a_use_outside_of_the_loop() -> None:
         k.load(s, x.at(i * 256))
     k.store(y.at(0), s)
     with pytest.raises(ScopeError, match="'s': used outside of loop 'i'"):
-        circular_buffer(k.kernel(), "s", 2)
+        circular_buffer(k.build_kernel(), "s", 2)
 
 
 def test_dependencies_carried_from_one_iteration_to_the_next() -> None:
@@ -189,7 +189,7 @@ def test_dependencies_carried_from_one_iteration_to_the_next() -> None:
         k.store(y.at(i * 256), s)
         k.load(s, x.at(i * 256))
     with pytest.raises(CarriedError, match="'s': read before its load"):
-        circular_buffer(k.kernel(), "s", 2)
+        circular_buffer(k.build_kernel(), "s", 2)
 
     kernel = loop(body=lambda k, i: k.assign(TILE, TILE * 2))
     with pytest.raises(CarriedError, match="'s': written 2 times in an iteration"):
@@ -217,7 +217,7 @@ def test_an_output_is_not_read(body: Callable[[Builder, Handle, Handle], None]) 
     body(k, k.output("y", (256,), fp32), k.shared("s", (64,), fp32))
     message = "kernel 'rule' reads its output 'y', over which threads do not synchronise; keep"
     with pytest.raises(PipelineError, match=message):
-        k.kernel()
+        k.build_kernel()
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ def test_a_tile_is_not_read_where_the_same_statement_writes_it(
     k.assign(u, u * 2)
     k.assign(u.at(written[0], shape=(written[1],)), u.at(read[0], shape=(read[1],)) * 2)
     if apart:
-        k.kernel()
+        k.build_kernel()
         return
     with pytest.raises(PipelineError, match="value of 'u' reads elements of it that other threads write in the same"):
-        k.kernel()
+        k.build_kernel()
 
 
 def _two_spreads(k: Builder, y: Handle, s: Handle) -> None:
@@ -265,7 +265,7 @@ def test_an_output_is_written_in_one_place(body: Callable[[Builder, Handle, Hand
     k.load(s, x.at(0))
     body(k, y, s)
     with pytest.raises(PipelineError, match="'rule' writes its output 'y' in two places, between which threads do not"):
-        k.kernel()
+        k.build_kernel()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_box_does_not_leave_its_tile(origin: tuple[IndexLike, ...], shape: tup
         with k.serial("i", 4):
             k.store(y.at(0, 0), s.at(*origin, shape=shape))
         with pytest.raises(PipelineError, match=text):
-            k.kernel()
+            k.build_kernel()
 
 
 def test_marking_twice_and_rewriting_twice() -> None:
@@ -304,7 +304,7 @@ def test_names_that_the_rewrite_needs_are_not_taken() -> None:
     with k.serial("o", n) as o, k.serial("i", m) as i:
         k.load(s, x.at(o, i * 4))
     with pytest.raises(PipelineError, match="the rewrite needs the name 'i_steps'"):
-        lower(circular_buffer(k.kernel(), "s", 2))
+        lower(circular_buffer(k.build_kernel(), "s", 2))
 
 
 def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> LoopKernel:
@@ -315,7 +315,7 @@ def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str
     with k.serial(var, ceil_div(n, 256)) as i:
         k.load(s, x.at(i * 256))
         k.store(y.at(i * 256), s)
-    return lower(k.kernel())
+    return lower(k.build_kernel())
 
 
 #: Macros and keywords of CUDA, and what its texts call functions, types and variables.
@@ -325,9 +325,9 @@ TAKEN = ("NULL", "int", "not", "WATCHDOG", "DEVICE", "rest", "bulk_wait", "Tenso
 @pytest.mark.parametrize("name", TAKEN)
 def test_any_name_is_safe_in_the_cuda_text(name: str) -> None:
     """Whatever things are called, the text is the same but for what they are called."""
-    tame = emit_kernel(_called(), H200).text.split()
+    tame = emit_kernel(_called(), H200).cuda_source.split()
     for what, word in (("tensor", "s"), ("extent", "n"), ("var", "i"), ("kernel", "rule")):
-        text = emit_kernel(_called(**{what: name}), H200).text
+        text = emit_kernel(_called(**{what: name}), H200).cuda_source
         assert re.sub(rf"\b{name}_(full_|given)?(?!\w)", rf"{word}_\1", text).split() == tame
 
 
@@ -338,12 +338,12 @@ def test_names_that_cxx_or_the_text_could_not_have(what: str) -> None:
             emit_kernel(_called(**{what: name}), H200)
 
 
-@pytest.mark.parametrize("name", library.examples())
+@pytest.mark.parametrize("name", library.build_examples())
 def test_what_ends_in_an_underscore_in_a_text_is_the_kernels_and_nothing_else(name: str) -> None:
-    kernel = library.examples()[name].rewritten()
-    text = re.sub(r"//.*", "", emit_kernel(kernel, H200).text)
+    kernel = library.build_examples()[name].rewrite()
+    text = re.sub(r"//.*", "", emit_kernel(kernel, H200).cuda_source)
     words = {w for w in re.findall(r"(?<![.\w#])[A-Za-z]\w*", text) if w.endswith("_")}
-    named = {kernel.name, *declared_names(kernel)}
+    named = {kernel.name, *list_declared_names(kernel)}
     named |= {s.var for s in walk(kernel.body) if isinstance(s, Let)}
     named |= {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
     assert words <= {f"{n}_" for n in named}
@@ -366,7 +366,7 @@ def test_steps_that_depend_on_an_outer_loop_are_pipelined_one_by_one() -> None:
     with k.serial("o", n) as o, k.serial("i", o) as i:
         k.load(s, x.at(o, i * 4))
         k.store(y.at(o, i * 4), s)
-    kernel = circular_buffer(k.kernel(), "s", 3)
+    kernel = circular_buffer(k.build_kernel(), "s", 3)
     x_values = np.arange(64, dtype=np.float32).reshape(8, 8)
     expected = interpret(kernel, {"x": x_values})["y"]
     assert np.isnan(expected[0]).all()
@@ -396,7 +396,7 @@ def test_matmul_operands_come_by_tma() -> None:
     k.load(b_s, b.at(0, 0), Copy.CP_ASYNC)
     k.matmul(acc, a_s, b_s)
     with pytest.raises(PipelineError, match="reads 'b_s' through the async proxy, but not only TMA writes it"):
-        k.kernel()
+        k.build_kernel()
 
 
 def test_other_mistakes_in_a_kernel() -> None:
@@ -407,11 +407,11 @@ def test_other_mistakes_in_a_kernel() -> None:
         with k.serial("i", extent):
             pass
     with pytest.raises(PipelineError, match="the name 'i' is used twice"):
-        k.kernel()
+        k.build_kernel()
     with pytest.raises(PipelineError, match="tensor 'x' is global; say which box of it"):
         Builder("rule").input("x", (4,), fp32) * 2
     with pytest.raises(PipelineError, match="100 threads; use a multiple of 32"):
-        Builder("rule", threads=100).kernel()
+        Builder("rule", threads=100).build_kernel()
     with pytest.raises(PipelineError, match="tensor 'x' has 1 dimensions, but its box begins at 2"):
         Builder("rule").input("x", (4,), fp32).at(0, 0)
 
@@ -426,8 +426,8 @@ def test_index_expressions_fold_and_print_with_the_fewest_brackets() -> None:
     assert print_index(minimum(3, ceil_div(n, 8))) == "min(3, (n + 7) // 8)"
     assert evaluate(maximum(i - 5, 0) // 2, {"i": 12}) == 3
     assert substitute(i * 64 + n, {"i": n + 1}) == (n + 1) * 64 + n
-    assert names(i * 64 + n) == {"i", "n"}
-    assert [divisor(e) for e in (i * 64 + 32, i * 64 + n, Const(0))] == [32, 1, 0]
+    assert find_names(i * 64 + n) == {"i", "n"}
+    assert [find_divisor(e) for e in (i * 64 + 32, i * 64 + n, Const(0))] == [32, 1, 0]
 
 
 def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
@@ -444,16 +444,16 @@ def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
         k.load(second, x.at(j * 128))
         k.store(z.at(j * 128), second)
     k.store(w.at(0), kept)
-    kernel = lower(circular_buffer(circular_buffer(k.kernel(), "a", 4), "b", 2))
+    kernel = lower(circular_buffer(circular_buffer(k.build_kernel(), "a", 4), "b", 2))
     layout = lay_out(kernel, H200)
-    assert (layout.of("a").offset_bytes, layout.of("a").size_bytes) == (0, 4096)
-    assert (layout.of("b").offset_bytes, layout.of("b").size_bytes) == (0, 1024)
-    assert layout.of("kept").offset_bytes == 4096
-    assert layout.of("a_full").offset_bytes == layout.of("b_full").offset_bytes == 4224
+    assert (layout.find_placement("a").offset_bytes, layout.find_placement("a").size_bytes) == (0, 4096)
+    assert (layout.find_placement("b").offset_bytes, layout.find_placement("b").size_bytes) == (0, 1024)
+    assert layout.find_placement("kept").offset_bytes == 4096
+    assert layout.find_placement("a_full").offset_bytes == layout.find_placement("b_full").offset_bytes == 4224
     assert layout.total_bytes == 4224 + 4 * 8
-    assert layout.of("a").last < layout.of("b").first
+    assert layout.find_placement("a").last < layout.find_placement("b").first
     x_values = np.arange(4096, dtype=np.float32)
-    got, expected = interpret(kernel, {"x": x_values}), interpret(k.kernel(), {"x": x_values})
+    got, expected = interpret(kernel, {"x": x_values}), interpret(k.build_kernel(), {"x": x_values})
     for name in "yzw":
         np.testing.assert_array_equal(got[name], expected[name])
 
@@ -461,7 +461,7 @@ def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
 def test_what_loader_and_consumer_touch_lives_together() -> None:
     kernel = circular_buffer(circular_buffer(library.matmul(), "a_s", 4), "b_s", 2)
     layout = lay_out(lower(kernel, warp_specialised=True), H200)
-    spans = sorted((p.offset_bytes, p.offset_bytes + p.size_bytes) for p in layout.placed)
+    spans = sorted((p.offset_bytes, p.offset_bytes + p.size_bytes) for p in layout.placements)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert layout.align_bytes == 1024  # eight swizzled rows
     assert layout.total_bytes == 6 * 16384 + 2 * (4 + 2) * 8
@@ -483,7 +483,7 @@ def test_over_the_limit_every_tile_is_listed_with_the_depth_that_fits() -> None:
 def test_scratch_lies_behind_everything_else() -> None:
     kernel = lower(circular_buffer(loop(), "s", 2))
     layout = lay_out(kernel, H200, scratch_bytes=512)
-    assert layout.of(SCRATCH).offset_bytes == 2048 + 128
+    assert layout.find_placement(SCRATCH).offset_bytes == 2048 + 128
     assert layout.total_bytes == 2048 + 128 + 512
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from interlace.core.devices import H200
 from interlace.core.dtypes import bf16, fp32
 from interlace.loops.frontend.build import Builder, Handle
-from interlace.loops.ir.index import Const, Index, Less, evaluate, holds
+from interlace.loops.ir.index import Const, Index, Less, evaluate, is_true
 from interlace.loops.ir.smem import SharedLayout, lay_out
 from interlace.loops.ir.statements import (
     Copy,
@@ -28,19 +28,19 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     Matmul,
-    Memory,
+    MemorySpace,
     Pointwise,
     Role,
     Section,
     Stmt,
     Store,
-    Sync,
+    SyncScope,
     WaitParity,
 )
-from interlace.loops.ir.traverse import read, walk, written
+from interlace.loops.ir.traverse import find_read_boxes, find_written_box, walk
 from interlace.loops.ir.values import Box
 from interlace.loops.rewrite.circular import circular_buffer, lower
-from interlace.loops.rewrite.peepholes import deferred_stores, pending_stores
+from interlace.loops.rewrite.peepholes import count_pending_stores, find_deferred_stores
 
 from ..draws import EXAMPLES
 
@@ -107,7 +107,7 @@ def programs(draw: st.DrawFn) -> LoopKernel:
         for keep in kept:
             if draw(st.booleans()):
                 k.store(next(outputs).at(0), keep, draw(stores))
-    kernel = k.kernel()
+    kernel = k.build_kernel()
     for name in rings:
         stages = draw(st.integers(1, 4))
         kernel = circular_buffer(kernel, name, stages, draw(st.integers(0, stages - 1)))
@@ -139,7 +139,7 @@ def nest_with_one_stage(*marked: str) -> LoopKernel:
         with k.serial("c", 4) as c:
             k.load(s, x.at((r * 4 + c) * 256))
             k.assign(z.at((r * 4 + c) * 256), 3 * s)
-    kernel = k.kernel()
+    kernel = k.build_kernel()
     for name in marked:
         kernel = circular_buffer(kernel, name, 1)
     return kernel
@@ -157,7 +157,7 @@ def stored_late() -> LoopKernel:
         k.store(y.at(i * 256), s, Copy.TMA)
         k.assign(u, 5 * x.at(i * 256, shape=(256,)))
         k.assign(z.at(i * 256), u * 1)
-    return circular_buffer(k.kernel(), "s", 1)
+    return circular_buffer(k.build_kernel(), "s", 1)
 
 
 def unread() -> LoopKernel:
@@ -170,7 +170,7 @@ def unread() -> LoopKernel:
         k.assign(u, x.at(i * 256, shape=(256,)) + 1)
         k.assign(y.at(i * 256), u * 2)
         k.load(s, x.at(i * 256))
-    return circular_buffer(k.kernel(), "s", 1)
+    return circular_buffer(k.build_kernel(), "s", 1)
 
 
 def plain_then_tma() -> LoopKernel:
@@ -185,7 +185,7 @@ def plain_then_tma() -> LoopKernel:
         k.assign(y.at(i * 256), 2 * s)
         k.load(w, x.at(i * 256))
         k.assign(z.at(i * 256), 2 * w)
-    return circular_buffer(k.kernel(), "s", 1)
+    return circular_buffer(k.build_kernel(), "s", 1)
 
 
 def persistent_matmul() -> LoopKernel:
@@ -203,7 +203,7 @@ def persistent_matmul() -> LoopKernel:
             k.matmul(acc, a_s, b_s)
         k.assign(out, acc)
         k.store(c.at(t * 64, 0), out)
-    return circular_buffer(circular_buffer(k.kernel(), "a_s", 1), "b_s", 1)
+    return circular_buffer(circular_buffer(k.build_kernel(), "a_s", 1), "b_s", 1)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_a_ring_keeps_its_bytes_as_long_as_its_barriers() -> None:
     for kernel, specialised in ((nest_with_one_stage("s"), False), (nest_with_one_stage("v", "s"), True)):
         layout = lay_out(lower(kernel, warp_specialised=specialised), H200)
         for ring in kernel.rings:
-            full, own = layout.of(f"{ring.tensor}_full"), layout.of(ring.tensor)
-            released = layout.of(f"{ring.tensor}_empty") if specialised else full
+            full, own = layout.find_placement(f"{ring.tensor}_full"), layout.find_placement(ring.tensor)
+            released = layout.find_placement(f"{ring.tensor}_empty") if specialised else full
             assert (own.first, own.last) == (full.first, released.last)
 
 
@@ -244,8 +244,8 @@ def test_a_tile_that_only_some_iterations_write_keeps_its_bytes_through_all(how:
         k.assign(y.at(i, 0), a * 1)
         k.load(b, x.at(i, 0))
         k.assign(z.at(i, 0), b * 1)
-    layout = lay_out(lower(k.kernel()), H200)
-    assert sorted(layout.of(name).offset_bytes for name in "ab") == [0, 1024]
+    layout = lay_out(lower(k.build_kernel()), H200)
+    assert sorted(layout.find_placement(name).offset_bytes for name in "ab") == [0, 1024]
 
 
 def follow(kernel: LoopKernel, sizes: dict[str, int] | None = None) -> int:
@@ -255,7 +255,7 @@ def follow(kernel: LoopKernel, sizes: dict[str, int] | None = None) -> int:
     run.follow(kernel.body)
     pairs = [
         (a, b)
-        for a, b in combinations(layout.placed, 2)
+        for a, b in combinations(layout.placements, 2)
         if a.offset_bytes < b.offset_bytes + b.size_bytes and b.offset_bytes < a.offset_bytes + a.size_bytes
     ]
     for a, b in pairs:
@@ -283,11 +283,11 @@ class Run:
     def __init__(self, kernel: LoopKernel, layout: SharedLayout, env: dict[str, int]) -> None:
         self.kernel = kernel
         self.layout = layout
-        self.shared = {t.name for t in kernel.tensors if t.memory is Memory.SHARED}
+        self.shared = {t.name for t in kernel.tensors if t.memory is MemorySpace.SHARED}
         self.env = env
         self.lives: dict[tuple[str, int], list[tuple[Moment, Moment]]] = {}
         self.syncs = self.statements = 0
-        self.deferred = deferred_stores(kernel)
+        self.deferred = find_deferred_stores(kernel)
         self.loading: dict[tuple[str, int], tuple[str, int]] = {}
         self.storing: list[Pending] = []
         self.unfenced: list[tuple[int, int]] = []
@@ -319,7 +319,7 @@ class Run:
                         self.env[stmt.var] = value
                         self.follow(stmt.body)
                 case If():
-                    if holds(stmt.condition, self.env):
+                    if is_true(stmt.condition, self.env):
                         self.follow(stmt.body)
                 case Section():
                     self.follow(stmt.body)
@@ -333,18 +333,18 @@ class Run:
                 self.lives[name, slot].append(((began, 0), (self.syncs, 0)))
 
     def _touch(self, stmt: Stmt) -> None:
-        for box in read(stmt):
+        for box in find_read_boxes(stmt):
             if box.tensor in self.shared:
                 self.go_on(box.tensor, self.slot(box))
                 if isinstance(stmt, Matmul):
                     self._asynchronous(box)
-        target = written(stmt)
+        target = find_written_box(stmt)
         if isinstance(stmt, Load) and stmt.by is Copy.TMA:
-            pending = [pending_stores(self.kernel, stmt, store) for store in self.deferred]
+            pending = [count_pending_stores(self.kernel, stmt, store) for store in self.deferred]
             if pending and pending[0] is not None:
                 self._await_stores(pending[0])
         if target is not None and target.tensor in self.shared:
-            whole = target.shape == self.kernel.tensor(target.tensor).tile
+            whole = target.shape == self.kernel.find_tensor(target.tensor).tile
             if whole or not self.lives.get((target.tensor, self.slot(target))):
                 self.begin(target.tensor, self.slot(target))
             self.go_on(target.tensor, self.slot(target))
@@ -363,7 +363,7 @@ class Run:
                 landed = self.loading.pop((stmt.barrier.name, evaluate(stmt.barrier.slot, self.env)), None)
                 if landed is not None:
                     self.go_on(*landed)
-            case Sync():
+            case SyncScope():
                 self.syncs += 1
             case FenceProxy():
                 self.unfenced.clear()
@@ -373,7 +373,7 @@ class Run:
                 self.go_on(stmt.name, 0)
 
     def _store(self, stmt: Store) -> None:
-        if any(w is not None and w.tensor == stmt.src.tensor for w in map(written, self._by_threads())):
+        if any(w is not None and w.tensor == stmt.src.tensor for w in map(find_written_box, self._by_threads())):
             self.unfenced.clear()  # the emitter's fence and sync
             self.syncs += 1
             self.go_on(stmt.src.tensor, self.slot(stmt.src))
@@ -396,7 +396,7 @@ class Run:
         assert not any(a < end and first < b for a, b in self.unfenced), box
 
     def _bytes(self, box: Box) -> tuple[int, int]:
-        placed = self.layout.of(box.tensor)
+        placed = self.layout.find_placement(box.tensor)
         first = placed.offset_bytes + self.slot(box) * placed.slot_bytes
         return first, first + placed.slot_bytes
 
@@ -404,4 +404,4 @@ class Run:
         return 0 if box.slot is None else evaluate(box.slot, self.env)
 
     def _is_ring(self, name: str) -> bool:
-        return name in self.shared and self.kernel.tensor(name).stages is not None
+        return name in self.shared and self.kernel.find_tensor(name).stages is not None

@@ -14,7 +14,7 @@ from interlace.core.errors import CarriedError, OverwriteHazard, PipelineError
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Const, Less, Var
 from interlace.loops.ir.smem import lay_out
-from interlace.loops.ir.statements import Copy, For, LoopKernel, LoopKind, ReduceOp, Stmt, Sync
+from interlace.loops.ir.statements import Copy, For, LoopKernel, LoopKind, ReduceOp, Stmt, SyncScope
 from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.proof.hazards import check_hazards
@@ -41,7 +41,7 @@ def kernel(body: Body, extent: int = 64) -> LoopKernel:
         k.load(tensors["s"], tensors["x"].at(i * 64))
         with k.thread("t", extent) as t:
             body(k, tensors, t)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def _in_another(k: Builder, d: dict[str, Handle], t: Var) -> None:
@@ -135,7 +135,7 @@ def triangle() -> LoopKernel:
             for condition in (Less(t, Const(3)), Less(Const(3), t)):
                 with k.when(condition):
                     k.assign(z.at(i, t, j, shape=(1, 1, 1)), u.at(0, t * 8 + j, shape=(1, 1)) - 1)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def test_inner_loops_and_conditions_may_differ_between_iterations() -> None:
@@ -178,8 +178,8 @@ def test_a_tile_that_a_loop_fills_part_by_part_lives_through_the_loop() -> None:
             else:
                 k.assign(kept.at(i * 64, shape=(64,)), scaled)
         k.store(y.at(0), kept)
-        layout = lay_out(lower(k.kernel()), H200)
-        assert layout.of("kept").first < layout.of("a").first
+        layout = lay_out(lower(k.build_kernel()), H200)
+        assert layout.find_placement("kept").first < layout.find_placement("a").first
         assert layout.total_bytes >= 1024 + 256 + 256
 
 
@@ -192,10 +192,10 @@ def test_readers_over_threads_count_as_all_threads_of_the_scope() -> None:
 
     def released_before(stmt: Stmt) -> tuple[Stmt, ...] | None:
         """The sync at the end of a step moves before the loop over threads."""
-        if not isinstance(stmt, For) or stmt.body[-1] != Sync():
+        if not isinstance(stmt, For) or stmt.body[-1] != SyncScope():
             return None
         at = next(i for i, s in enumerate(stmt.body) if isinstance(s, For) and s.kind is LoopKind.THREAD)
-        return (replace(stmt, body=(*stmt.body[:at], Sync(), *stmt.body[at:-1])),)
+        return (replace(stmt, body=(*stmt.body[:at], SyncScope(), *stmt.body[at:-1])),)
 
     states = set()
     for extent in (1, 64, 4096):

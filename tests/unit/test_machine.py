@@ -20,17 +20,26 @@ from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import KernelSync, NoSync, RowSync
 from interlace.sim.lockstep import interleave
-from interlace.sim.machine import Costs, item_flops, simulate
+from interlace.sim.machine import Costs, compute_item_flops, simulate
 from interlace.sim.memory import find_level
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, ByWords, Gate, Mode, ring_launch, streams
-from interlace.sim.traffic import touches
+from interlace.sim.modes import (
+    PERSISTENT,
+    SEMAPHORE_STREAMS,
+    SERIAL,
+    Gate,
+    LLHandOffs,
+    Mode,
+    make_megakernel_mode,
+    make_streams_mode,
+)
+from interlace.sim.traffic import list_touches
 from interlace.trace.events import Trace
 
 from ..draws import EXAMPLES
 from .graphs import chain, choices, graphs, matmul, pair, pointwise, program, set_entry, two_matmuls
 from .slow_machine import SlowMachine
 
-#: Post 30, met wait 20, hand-over 50, by words 40, ticket 10, fill 5, launch 100.
+#: Post 30, met wait 20, hand-off 50, by words 40, ticket 10, fill 5, launch 100.
 LATENCIES = Latencies(30.0, 20.0, 50.0, 40.0, 10.0, 5.0, 100.0)
 NONE = Latencies(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # integers would compile the simulation anew
 
@@ -73,7 +82,7 @@ def rows(trace: Trace) -> list[tuple[int, int, int, int]]:
 
 def test_words_come_without_a_post_and_without_a_load() -> None:
     plan = build(pair(1), Choices(2))
-    mode = Mode(words=lambda plan: ByWords(np.array([True]), np.array([True, False])))
+    mode = Mode(ll_hand_offs=lambda plan: LLHandOffs(np.array([True]), np.array([True, False])))
     assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE)) == [(0, 10, 10, 145), (1, 10, 165, 210)]
     assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE, mode)) == [(0, 10, 10, 115), (1, 10, 155, 195)]
 
@@ -88,9 +97,9 @@ def test_two_dependent_items_take_ticket_hand_over_and_post() -> None:
 
 def test_wait_that_is_met_already_costs_a_poll() -> None:
     plan = build(pair(1), Choices(1))
-    # 10 ticket, 5 fill, 100 work, 30 post; 10 ticket; 165 = 115 + 50 hand-over against 155 + 20 poll; 5 fill.
+    # 10 ticket, 5 fill, 100 work, 30 post; 10 ticket; 165 = 115 + 50 hand-off against 155 + 20 poll; 5 fill.
     assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE)) == [(0, 10, 10, 145), (0, 155, 175, 220)]
-    slow = replace(DEVICE, latencies=replace(LATENCIES, hand_over_ns=90.0))
+    slow = replace(DEVICE, latencies=replace(LATENCIES, hand_off_ns=90.0))
     assert rows(simulate(plan, costs([100.0, 40.0]), slow))[1] == (0, 155, 205, 250)
 
 
@@ -180,18 +189,21 @@ def test_loads_ahead_of_a_wait_shorten_the_item_that_waits() -> None:
     # No ring: starts at 165 after 10 + 5 + 100 + 50, fills 5, loads 400 at 2.
     assert rows(simulate(plan, cost, DEVICE)) == [(0, 10, 10, 145), (1, 10, 165, 370)]
     # A ring of 200: full at 100; the post of 105 is known at 155, fill 5, the other 200 take 100.
-    assert rows(simulate(plan, cost, DEVICE, ring_launch(200))) == [(0, 0, 0, 135), (1, 0, 155, 260)]
+    assert rows(simulate(plan, cost, DEVICE, make_megakernel_mode(200))) == [(0, 0, 0, 135), (1, 0, 155, 260)]
     # A ring of 1000 takes the 300 that depend on nothing, full at 150.
-    assert rows(simulate(plan, cost, DEVICE, ring_launch(1000)))[1] == (1, 0, 155, 210)
+    assert rows(simulate(plan, cost, DEVICE, make_megakernel_mode(1000)))[1] == (1, 0, 155, 210)
     # If the wait ends before it is full, what is there counts: 2 bytes for each of 65 ns.
     early = costs([10.0, 0.0], dram=[0.0, 400.0], ahead=[0.0, 300.0])
-    assert rows(simulate(plan, early, DEVICE, ring_launch(1000)))[1] == (1, 0, 65, 70 + (400 - 140) // 2)
+    assert rows(simulate(plan, early, DEVICE, make_megakernel_mode(1000)))[1] == (1, 0, 65, 70 + (400 - 140) // 2)
 
 
 def test_a_ring_hides_tickets_met_waits_and_all_but_the_first_fill() -> None:
     plan = build(pair(1), Choices(1))
-    device = replace(DEVICE, latencies=replace(LATENCIES, hand_over_ns=30.0))
-    assert rows(simulate(plan, costs([100.0, 40.0]), device, ring_launch(64))) == [(0, 0, 0, 135), (0, 135, 135, 175)]
+    device = replace(DEVICE, latencies=replace(LATENCIES, hand_off_ns=30.0))
+    assert rows(simulate(plan, costs([100.0, 40.0]), device, make_megakernel_mode(64))) == [
+        (0, 0, 0, 135),
+        (0, 135, 135, 175),
+    ]
 
 
 def test_modes_order_ops_by_launches_gates_or_waits() -> None:
@@ -221,7 +233,7 @@ def test_serial_launches_each_op_after_the_one_before() -> None:
 def test_costs_follow_from_what_accesses_missed() -> None:
     graph = two_matmuls(2, (2, 4, 2), up=(2, 2), down=(2, 2), block=2)
     plan = build(graph, Choices(1))
-    t = touches(plan)
+    t = list_touches(plan)
     accesses = interleave(plan, t)
     seen: set[int] = set()
     hit = np.array([u in seen or bool(seen.add(u)) for u in accesses.unit.tolist()])  # an endless cache
@@ -232,14 +244,14 @@ def test_costs_follow_from_what_accesses_missed() -> None:
     assert c.dram_bytes.tolist() == [40.0, 40.0, 48.0]
     assert c.l2_bytes.tolist() == [8.0, 8.0, 32.0]
     assert c.ahead_bytes.tolist() == [24.0, 24.0, 32.0]
-    assert c.flops.tolist() == item_flops(plan).tolist() == [16.0, 16.0, 32.0]
+    assert c.flops.tolist() == compute_item_flops(plan).tolist() == [16.0, 16.0, 32.0]
     missed = Costs.of(plan, t.units, accesses, nbytes)
     assert missed.ahead_bytes.tolist() == [32.0, 32.0, 32.0]  # hidden is produced, so it does not run ahead
 
 
 def test_flops_of_a_tile_are_shared_by_its_parts() -> None:
     plan = build(two_matmuls(2, (2, 6, 2), up=(2, 2), down=(2, 2), block=2), Choices(1, split={"down": SplitK(2)}))
-    assert item_flops(plan).tolist() == [16.0, 16.0, 16.0, 16.0, 32.0]
+    assert compute_item_flops(plan).tolist() == [16.0, 16.0, 16.0, 16.0, 32.0]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +273,7 @@ def test_other_numbers_of_items_and_rings_below_zero_are_refused() -> None:
     with pytest.raises(SimulationError, match="costs of 3 items for a plan of 2"):
         simulate(plan, costs([1.0, 1.0, 1.0]), DEVICE)
     with pytest.raises(SimulationError, match="ring of -1 bytes"):
-        ring_launch(-1)
+        make_megakernel_mode(-1)
     with pytest.raises(PlanError, match="waits for semaphore 99, but the plan has 1"):
         simulate(set_entry(plan, "waits.first", 0, 99), costs([1.0, 1.0]), DEVICE)
 
@@ -305,7 +317,7 @@ def plans(draw: st.DrawFn) -> Plan:
 @settings(EXAMPLES, max_examples=40)
 @given(plans(), st.randoms(use_true_random=False))
 def test_costs_equal_those_added_up_access_by_access(plan: Plan, random: Random) -> None:
-    t = touches(plan)
+    t = list_touches(plan)
     accesses = interleave(plan, t)
     nbytes = t.units.nbytes[accesses.unit].tolist()
     missed = [random.choice((0, 0, size // 2, size)) for size in nbytes]
@@ -342,17 +354,21 @@ def random_costs(plan: Plan, seed: int) -> Costs:
     return Costs(flops, l2, dram, dram * rng.random(len(dram)), l2 * rng.random(len(l2)))
 
 
-def some_words(plan: Plan) -> ByWords:
+def some_words(plan: Plan) -> LLHandOffs:
     """Of every third item all that it waits for, and of others every third wait; and every other item is silent."""
     waits = (plan.waits.item % 3 == 0) | (np.arange(len(plan.waits)) % 3 == 0)
-    return ByWords(waits, np.arange(len(plan.items)) % 2 == 0)
+    return LLHandOffs(waits, np.arange(len(plan.items)) % 2 == 0)
 
 
 MODES = st.sampled_from(
     (
-        *(PERSISTENT, SERIAL, SEMAPHORE_STREAMS, ring_launch(100), Mode(Gate.ENDED)),
-        *(Mode(words=some_words), ring_launch(100, some_words), Mode(waits=False, words=some_words)),
-        *(replace(SEMAPHORE_STREAMS, words=some_words), replace(SERIAL, ring_bytes=100)),
+        *(PERSISTENT, SERIAL, SEMAPHORE_STREAMS, make_megakernel_mode(100), Mode(Gate.ENDED)),
+        *(
+            Mode(ll_hand_offs=some_words),
+            make_megakernel_mode(100, some_words),
+            Mode(waits=False, ll_hand_offs=some_words),
+        ),
+        *(replace(SEMAPHORE_STREAMS, ll_hand_offs=some_words), replace(SERIAL, ring_bytes=100)),
     )
 )
 
@@ -382,7 +398,7 @@ def test_machine_equals_a_slow_one(plan: Plan, mode: Mode, seed: int, data: st.D
     assert len(slow.ended) == len(plan.items)
     event("waited" if trace.waiting_ns else "never waited")
     for item, row in enumerate(rows(trace)):
-        assert row == pytest.approx(tuple(slow.rows[item]), abs=0.5001), plan.item_name(item)
+        assert row == pytest.approx(tuple(slow.rows[item]), abs=0.5001), plan.format_item(item)
 
 
 @settings(EXAMPLES, max_examples=60)
@@ -400,12 +416,14 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
     assert (trace.wait_ns[order][1:] >= trace.end_ns[order][:-1])[same].all(), "a worker holds two items"
     items, waits = plan.items, plan.waits
     owner = waits.item
-    words = mode.words(plan) if mode.words is not None and mode.gate is Gate.OPEN else ByWords.nothing(plan)
+    words = (
+        mode.ll_hand_offs(plan) if mode.ll_hand_offs is not None and mode.gate is Gate.OPEN else LLHandOffs.empty(plan)
+    )
     for row in np.flatnonzero(waits.k <= items.k_lo[owner]) if mode.waits else ():
         for n in range(int(waits.count[row])):
             posters = items.post == waits.first[row] + n * waits.stride[row]
             posted = (trace.end_ns - np.where(words.silent, 0.0, LATENCIES.post_ns))[posters].max()
-            takes = LATENCIES.word_ns if words.waits[row] else LATENCIES.hand_over_ns
+            takes = LATENCIES.ll_ns if words.waits[row] else LATENCIES.hand_off_ns
             assert trace.start_ns[owner[row]] >= posted + takes - 1.0
     assert cost.dram_bytes.sum() <= 3.0 * trace.span_ns
     assert (cost.flops <= trace.end_ns - trace.start_ns + 1.0).all()
@@ -428,12 +446,12 @@ def test_ops_on_streams_open_when_those_that_they_come_after_have_ended() -> Non
     serial = [(0, 0, 0, 105), (1, 0, 0, 45), (0, 205, 205, 510), (1, 205, 205, 230), (0, 610, 610, 625)]
     assert rows(simulate(plan, cost, THREE_SMS, SERIAL)) == [*serial, (1, 610, 610, 625)]
     side = [(0, 0, 0, 105), (1, 0, 0, 45), (2, 0, 0, 305), (1, 45, 45, 70), (0, 205, 205, 220), (1, 205, 205, 220)]
-    assert rows(simulate(plan, cost, THREE_SMS, streams([(), (), (0,)]))) == side
-    assert streams([(), (0,), (1,)]) == SERIAL
+    assert rows(simulate(plan, cost, THREE_SMS, make_streams_mode([(), (), (0,)]))) == side
+    assert make_streams_mode([(), (0,), (1,)]) == SERIAL
     with pytest.raises(SimulationError, match="says of 2 ops what they come after, for a graph of 3"):
-        simulate(plan, cost, THREE_SMS, streams([(), ()]))
+        simulate(plan, cost, THREE_SMS, make_streams_mode([(), ()]))
     with pytest.raises(SimulationError, match=r"op 1 comes after ops \[1\]; name earlier ones only"):
-        streams([(), (1,)])
+        make_streams_mode([(), (1,)])
 
 
 # ---------------------------------------------------------------- size

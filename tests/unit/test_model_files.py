@@ -27,9 +27,9 @@ from interlace.core.errors import (
 from interlace.core.rounding import round_to
 from interlace.models.checkpoint import Checkpoint
 from interlace.models.gguf import GGUF
-from interlace.models.rope import frequencies
+from interlace.models.rope import compute_frequencies
 from interlace.models.tokenizer import TextTokenizer, open_tokenizer
-from interlace.models.trained import open_model
+from interlace.models.trained import load_model
 
 from .model_files import VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
 
@@ -53,7 +53,7 @@ def stored(model: ToyForCausalLM) -> dict[str, np.ndarray]:
 
 
 def logits(decoder: Decoder) -> torch.Tensor:
-    decoder.join(PROMPT)
+    decoder.add(PROMPT)
     return decoder.step([9] + [0] * (decoder.batch - 1)).logits[0]
 
 
@@ -72,19 +72,19 @@ def logits(decoder: Decoder) -> torch.Tensor:
 )
 def test_a_file_and_a_folder_decode_as_the_model_that_they_were_made_of(tmp_path: Path, shape, kind: str) -> None:
     model = ToyForCausalLM(shape, dtype=torch.float32)
-    right = logits(Decoder.from_model(model, capacity=8))
+    right = logits(Decoder.from_model(model, max_seq_len=8))
     stored = dict(stored_names(model))
     file = tmp_path / "model.gguf"
     file.write_bytes(gguf_bytes(gguf_metadata(shape, kind), gguf_tensors(stored, shape, kind)))
     settings = config(shape, model_type=kind, attention_bias=kind == "llama" and shape.qkv_bias)
     folder = write_folder(tmp_path / "model", stored, settings)
     for path in (file, folder):
-        trained = open_model(path)
+        trained = load_model(path)
         assert replace(trained.shape, eps=SHAPE.eps) == shape
         assert trained.shape.eps == pytest.approx(shape.eps)
-        found = logits(Decoder.from_file(path, capacity=8, device="cpu"))
+        found = logits(Decoder.from_pretrained(path, max_seq_len=8, device="cpu"))
         torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
-    assert (open_model(folder).stop, open_model(folder).positions) == ((2,), 128)
+    assert (load_model(folder).stop_token_ids, load_model(folder).max_positions) == ((2,), 128)
 
 
 def test_half_precision_is_widened_without_loss(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_what_the_package_gguf_writes_is_what_is_read(tmp_path: Path, kind: str)
 
 
 def test_scaled_frequencies_are_those_of_their_authors() -> None:
-    plain, one = frequencies(64, 500000.0, {}, "here")
+    plain, one = compute_frequencies(64, 500000.0, {}, "here")
     assert one == 1.0
     np.testing.assert_allclose(plain, 500000.0 ** -(np.arange(32) / 32), rtol=1e-6)
     llama = {
@@ -137,7 +137,7 @@ def test_scaled_frequencies_are_those_of_their_authors() -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    scaled, _ = frequencies(64, 500000.0, llama, "here")
+    scaled, _ = compute_frequencies(64, 500000.0, llama, "here")
     for found, whole in zip(scaled, plain.astype(float), strict=True):
         wave = 2 * np.pi / whole  # apply_scaling of llama-models, line by line
         if wave < 8192 / 4:
@@ -149,13 +149,13 @@ def test_scaled_frequencies_are_those_of_their_authors() -> None:
             right = (1 - smooth) * whole / 32 + smooth * whole
         assert found == pytest.approx(right, rel=1e-5)
     assert 0 < (scaled == plain).sum() < 32
-    half, _ = frequencies(64, 500000.0, {"type": "linear", "factor": 2}, "here")
+    half, _ = compute_frequencies(64, 500000.0, {"type": "linear", "factor": 2}, "here")
     np.testing.assert_allclose(half, plain / 2, rtol=1e-6)
     with pytest.raises(UnsupportedModelError, match="here scales RoPE by 'yarn'"):
-        frequencies(64, 1e4, {"rope_type": "yarn"}, "here")
+        compute_frequencies(64, 1e4, {"rope_type": "yarn"}, "here")
     for bad in ({"rope_type": "linear"}, {**llama, "factor": "x"}, {**llama, "high_freq_factor": 0.5}):
         with pytest.raises(ModelFileError, match="here has a"):
-            frequencies(64, 1e4, bad, "here")
+            compute_frequencies(64, 1e4, bad, "here")
 
 
 def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
@@ -163,7 +163,7 @@ def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored: dict[s
     tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(gguf_metadata(SHAPE), tensors))
-    inv_freq = open_model(path).inv_freq
+    inv_freq = load_model(path).inv_freq
     np.testing.assert_allclose(inv_freq, 50.0 ** -(np.arange(8) / 8) / np.arange(1, 9), rtol=1e-6)
 
 
@@ -186,7 +186,7 @@ def test_a_factor_of_a_file_counts_under_each_of_its_names(
     found = []
     for more in (plain, scaled, scaled | {"llama.rope.scaling.type": "none"}):
         path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), **more}, gguf_tensors(stored, SHAPE)))
-        found.append(open_model(path).inv_freq)
+        found.append(load_model(path).inv_freq)
     np.testing.assert_allclose(found[1], found[0] / 4, rtol=1e-6)
     np.testing.assert_array_equal(found[2], found[0])
 
@@ -200,9 +200,9 @@ def test_a_vocabulary_in_a_file_becomes_a_tokenizer(tmp_path: Path) -> None:
     ids = of.encode("<|start|>hello wow é12\n")
     assert [tokens[id] for id in ids] == ["<|start|>", "hello", "Ġwo", "w", "Ġ", "Ã", "©", "1", "2", "Ċ"]
     assert of.decode(ids) == "hello wow é12\n"
-    assert list(of.pieces(ids)) == ["hello", " wo", "w", " ", "é", "1", "2", "\n"]
-    assert list(of.pieces(ids * 9)) == list(of.pieces(ids)) * 9
-    of._of.save(str(tmp_path / "tokenizer.json"))
+    assert list(of.decode_stream(ids)) == ["hello", " wo", "w", " ", "é", "1", "2", "\n"]
+    assert list(of.decode_stream(ids * 9)) == list(of.decode_stream(ids)) * 9
+    of._tokenizer.save(str(tmp_path / "tokenizer.json"))
     again = open_tokenizer(tmp_path, None)
     assert (again.encode("hello wow"), again.decode(ids)) == (of.encode("hello wow"), of.decode(ids))
     begun = {**VOCABULARY, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 1}
@@ -255,7 +255,7 @@ def test_pieces_of_a_file_are_joined_as_sentencepiece_joins_them(tmp_path: Path)
         assert ids[0] == 1
         assert [PIECE_TOKENS[id] for id in ids[1:]] == joined(text), text
         assert of.decode(ids) == (" " + text if text else "")
-        assert "".join(of.pieces(ids)) == of.decode(ids)
+        assert "".join(of.decode_stream(ids)) == of.decode(ids)
     assert [PIECE_TOKENS[id] for id in of.encode("ab</s>hello", whole=True)] == [
         *("\u2581ab", "</s>", "\u2581hel", "lo")
     ]
@@ -338,11 +338,11 @@ def test_a_text_comes_in_the_pieces_of_its_characters_however_these_are_made_of_
     of.decoder = d.Sequence([d.Replace("▁", " "), d.ByteFallback(), d.Fuse(), d.Strip(" ", 1, 0)])
     texts = TextTokenizer(None, of)
     for text in ("hello", "a 你好世界 b", "日本語の文章はここ。", "สวัสดีครับ abc", "😀 😀😀", " two  spaces "):
-        pieces = [*texts.pieces(texts.encode(text))]
+        pieces = [*texts.decode_stream(texts.encode(text))]
         assert "".join(pieces) == text
         assert len(pieces) == len(text) or text.startswith(" ")
     ids = [*texts.encode("日"), 1 + 0xFF, *texts.encode("a")]
-    assert "".join(texts.pieces(ids)) == "日\ufffd a", "what is no character is told as such, and nothing else"
+    assert "".join(texts.decode_stream(ids)) == "日\ufffd a", "what is no character is told as such, and nothing else"
 
 
 # ---------------------------------------------------------------- what is refused
@@ -407,7 +407,7 @@ def test_a_folder_that_is_no_sound_model_is_refused(
     change(settings, stored)
     write_folder(tmp_path, stored, settings)
     with pytest.raises(DecodeError, match=message) as caught:
-        Decoder.from_file(tmp_path, capacity=8, device="cpu")
+        Decoder.from_pretrained(tmp_path, max_seq_len=8, device="cpu")
     assert "\n" not in str(caught.value)
 
 
@@ -439,27 +439,27 @@ def test_a_file_that_is_no_sound_model_is_refused(
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(settings, tensors))
     with pytest.raises(DecodeError, match=message):
-        Decoder.from_file(path, capacity=8, device="cpu")
+        Decoder.from_pretrained(path, max_seq_len=8, device="cpu")
 
 
 def test_a_folder_without_weights_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"cannot read .*config\.json'.*name a GGUF file, or a folder with"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config(SHAPE)))
     with pytest.raises(ModelFileError, match=r"has no weights \(\*\.safetensors\)$"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ModelFileError, match=r"pytorch_model\.bin would have to be unpickled, which may run anything"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(ModelFileError, match="is damaged or no safetensors file"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     with pytest.raises(ModelFileError, match="is part of a model; name the folder"):
-        open_model(tmp_path / "model.safetensors")
+        load_model(tmp_path / "model.safetensors")
     for text in ("[]", "nonsense", "[" * 100_000):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelFileError, match="is damaged: it is no"):
-            open_model(tmp_path)
+            load_model(tmp_path)
 
 
 def test_what_lies_beside_the_weights_of_a_folder_is_not_looked_at(
@@ -472,21 +472,21 @@ def test_what_lies_beside_the_weights_of_a_folder_is_not_looked_at(
     index.write_text(json.dumps({"weight_map": named}))
     beside = tmp_path / "consolidated.safetensors"
     beside.write_bytes(files[0].read_bytes())
-    right = logits(Decoder.from_model(model, capacity=8))
-    torch.testing.assert_close(logits(Decoder.from_file(tmp_path, capacity=8, device="cpu")), right)
+    right = logits(Decoder.from_model(model, max_seq_len=8))
+    torch.testing.assert_close(logits(Decoder.from_pretrained(tmp_path, max_seq_len=8, device="cpu")), right)
     index.write_text(json.dumps({"weight_map": {**named, "lm_head.weight": "../else.safetensors"}}))
     with pytest.raises(ModelFileError, match="its weight_map does not name files of its folder"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     index.write_text(json.dumps({"weight_map": {**named, "lm_head.weight": "x" * 5000}}))
     with pytest.raises(ModelFileError, match="lacks xxx"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     index.write_text(json.dumps({"weight_map": named}))
     files[1].unlink()
     with pytest.raises(ModelFileError, match=r"lacks model-1\.safetensors, one of 1 missing of the 2 files"):
-        open_model(tmp_path)
+        load_model(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(UnsupportedModelError, match="has an adapter beside its weights"):
-        open_model(tmp_path)
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -518,9 +518,9 @@ def test_a_file_that_is_damaged_or_foreign_is_refused(tmp_path: Path, content: b
 
 def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"cannot read .*absent'.*No such file"):
-        open_model(tmp_path / "absent")
+        load_model(tmp_path / "absent")
     with pytest.raises(ModelFileError, match=r"cannot read .*File name too long"):
-        open_model("x" * 300)
+        load_model("x" * 300)
 
 
 def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
@@ -530,23 +530,23 @@ def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(ModelFileError, match=r"cannot read .*pipe': it is no regular file"):
-        open_model(pipe)
+        load_model(pipe)
     folder = write_folder(tmp_path / "model", stored, config(SHAPE))
     for file in folder.glob("*.safetensors"):
         file.unlink()
     os.mkfifo(folder / "model.safetensors")
     with pytest.raises(ModelFileError, match=r"cannot read checkpoint .*model\.safetensors': it is no regular file"):
-        open_model(folder)
+        load_model(folder)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     with pytest.raises(ModelFileError, match=r"cannot read .*config\.json': it is no regular file"):
-        open_model(folder)
+        load_model(folder)
 
 
 def test_a_head_that_is_stored_again_is_that_of_the_embeddings(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
     again = stored | {"lm_head.weight": stored["model.embed_tokens.weight"]}
     folder = write_folder(tmp_path, again, config(SHAPE, tie_word_embeddings=True))
-    decoder = Decoder.from_file(folder, capacity=8, device="cpu")
+    decoder = Decoder.from_pretrained(folder, max_seq_len=8, device="cpu")
     assert decoder.shape.tied
 
 
@@ -564,7 +564,7 @@ def test_arguments_that_mean_nothing_are_refused_by_name(
 ) -> None:
     folder = write_folder(tmp_path, stored, config(SHAPE))
     with pytest.raises(error, match=message):
-        Decoder.from_file(**{"model": folder, "capacity": 8, "device": "cpu", **arguments})
+        Decoder.from_pretrained(**{"model": folder, "capacity": 8, "device": "cpu", **arguments})
 
 
 def test_no_damage_escapes_as_another_error(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
@@ -580,6 +580,6 @@ def test_no_damage_escapes_as_another_error(tmp_path: Path, stored: dict[str, np
                 data[random.randrange(min(header, len(data)))] = random.randrange(256)
         path.write_bytes(data)
         with suppress(DecodeError):
-            found = open_model(path)
+            found = load_model(path)
             for name in found.names[:4]:
                 found.read(name)

@@ -18,7 +18,7 @@ from interlace.models.gguf import GGUF
 from interlace.models.notices import MissingSettingWarning
 from interlace.models.special_tokens import find_end_ids
 from interlace.models.tokenizer import open_tokenizer
-from interlace.models.trained import open_model, read_model
+from interlace.models.trained import load_model, load_model_quietly
 
 from .model_files import config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
 
@@ -185,7 +185,7 @@ def test_what_a_file_leaves_out_is_reported_once(
     path = tmp_path / "model.gguf"
     metadata = {**gguf_metadata(SHAPE), **vocabulary(*special, **settings)}
     path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
-    for run in (open_model, lambda path: Decoder.from_file(path, capacity=8, device="cpu")):
+    for run in (load_model, lambda path: Decoder.from_pretrained(path, max_seq_len=8, device="cpu")):
         _, texts = collect_missing(lambda run=run: run(path))
         assert len(texts) == len(lines)
         for text, right in zip(texts, lines, strict=True):
@@ -193,7 +193,7 @@ def test_what_a_file_leaves_out_is_reported_once(
             assert re.search(right, text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Decoder.from_file(read_model(path), capacity=8, device="cpu")
+        Decoder.from_pretrained(load_model_quietly(path), max_seq_len=8, device="cpu")
 
 
 # ---------------------------------------------------------------- fields of configs
@@ -227,11 +227,11 @@ def test_a_field_that_may_change_the_arithmetic_is_refused(
 ) -> None:
     folder = write_folder(tmp_path / "model", stored, config(SHAPE, **{name: value}))
     with pytest.raises(UnsupportedModelError, match=rf"{name} {value!r}, which a decoder would drop"):
-        read_model(folder)
+        load_model_quietly(folder)
     model = ToyForCausalLM()
     setattr(model.config, name, value)
     with pytest.raises(UnsupportedModelError, match=rf"{name} {value!r}, which a decoder would drop"):
-        Decoder.from_model(model, capacity=8)
+        Decoder.from_model(model, max_seq_len=8)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +249,12 @@ def test_a_parameter_of_rope_that_is_not_followed_is_refused(
 ) -> None:
     folder = write_folder(tmp_path / "model", stored, config(SHAPE, **{name: rope}))
     with pytest.raises(UnsupportedModelError, match=r"of RoPE .*, which a decoder would drop"):
-        read_model(folder)
+        load_model_quietly(folder)
     if "partial_rotary_factor" in rope:
         model = ToyForCausalLM()
         setattr(model.config, name, rope)
         with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor of RoPE 0\.5"):
-            Decoder.from_model(model, capacity=8)
+            Decoder.from_model(model, max_seq_len=8)
 
 
 HARMLESS = {
@@ -280,10 +280,10 @@ HARMLESS = {
 
 
 def test_fields_that_change_nothing_are_taken(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    read_model(write_folder(tmp_path / "model", stored, config(SHAPE, **HARMLESS)))
+    load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, **HARMLESS)))
     model = ToyForCausalLM()
     model.config.__dict__.update(HARMLESS)
-    Decoder.from_model(model, capacity=8)
+    Decoder.from_model(model, max_seq_len=8)
 
 
 @pytest.mark.parametrize(("stated", "biases"), [(True, "no biases"), (False, "biases")])
@@ -292,14 +292,14 @@ def test_attention_bias_agrees_with_the_weights(tmp_path: Path, stated: bool, bi
     weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
     folder = write_folder(tmp_path / "model", weights, config(shape, attention_bias=stated))
     with pytest.raises(ModelFileError, match=f"attention_bias {stated}, and the weights have {biases}"):
-        read_model(folder)
+        load_model_quietly(folder)
 
 
 def test_a_field_that_a_kind_does_not_read_may_have_any_value(tmp_path: Path) -> None:
     shape = replace(SHAPE, qkv_bias=True)
     weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
     settings = config(shape, model_type="qwen2", attention_bias=False)  # Qwen 2 has biases always
-    assert read_model(write_folder(tmp_path / "model", weights, settings)).shape.qkv_bias
+    assert load_model_quietly(write_folder(tmp_path / "model", weights, settings)).shape.qkv_bias
 
 
 @pytest.mark.parametrize(
@@ -324,10 +324,10 @@ def test_numbers_of_a_file_that_may_change_the_arithmetic_are_refused(
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), f"llama.{name}": value}, gguf_tensors(stored, SHAPE)))
     if taken:
-        read_model(path)
+        load_model_quietly(path)
     else:
         with pytest.raises(UnsupportedModelError, match=rf"llama\.{name} .*, which a decoder would drop"):
-            read_model(path)
+            load_model_quietly(path)
 
 
 def test_a_file_names_its_context_length(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
@@ -336,13 +336,13 @@ def test_a_file_names_its_context_length(tmp_path: Path, stored: dict[str, np.nd
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
     with pytest.raises(ModelFileError, match=r"llama\.context_length None; it must be a positive number"):
-        read_model(path)
+        load_model_quietly(path)
 
 
 def test_names_of_a_base_model_load_as_those_of_a_causal_one(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
     base = {name.removeprefix("model."): values for name, values in stored.items()}
     right, found = (
-        read_model(write_folder(tmp_path / name, weights, config(SHAPE)))
+        load_model_quietly(write_folder(tmp_path / name, weights, config(SHAPE)))
         for name, weights in (("causal", stored), ("base", base))
     )
     assert found.names == right.names
@@ -350,7 +350,7 @@ def test_names_of_a_base_model_load_as_those_of_a_causal_one(tmp_path: Path, sto
         np.testing.assert_array_equal(found.read(name), right.read(name))
     twice = write_folder(tmp_path / "twice", {**stored, "norm.weight": stored["model.norm.weight"]}, config(SHAPE))
     with pytest.raises(UnsupportedModelError, match=r"no place for: norm\.weight"):
-        read_model(twice)
+        load_model_quietly(twice)
 
 
 # ---------------------------------------------------------------- against transformers
@@ -396,12 +396,12 @@ def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def from_file(folder: Path) -> Decoder:
-    return Decoder.from_file(folder, device="cpu")
+    return Decoder.from_pretrained(folder, device="cpu")
 
 
 def decode_both(model: Any, folder: Path, **more: Any) -> list[Decoder]:
     model.save_pretrained(folder)
-    return [Decoder.from_model(model, **more), Decoder.from_file(folder, device="cpu", **more)]
+    return [Decoder.from_model(model, **more), Decoder.from_pretrained(folder, device="cpu", **more)]
 
 
 @pytest.mark.parametrize(
@@ -423,8 +423,8 @@ def test_a_window_that_no_layer_uses_is_taken(tmp_path: Path, kind: str, setting
     with torch.no_grad():
         right = model(torch.tensor([ids])).logits[0, -1]
     for decoder in decode_both(model, tmp_path / "model"):
-        assert decoder.capacity == 96
-        torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
+        assert decoder.max_seq_len == 96
+        torch.testing.assert_close(decoder.logits[decoder.add(ids)], right, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -440,10 +440,13 @@ def test_a_window_in_force_bounds_the_capacity_of_files_and_models_alike(
     tmp_path: Path, kind: str, settings: dict[str, Any]
 ) -> None:
     model = make_model(kind, **settings)
-    assert [decoder.capacity for decoder in decode_both(model, tmp_path / "model")] == [8, 8]
-    for make in (Decoder.from_model, lambda _, **more: Decoder.from_file(tmp_path / "model", device="cpu", **more)):
+    assert [decoder.max_seq_len for decoder in decode_both(model, tmp_path / "model")] == [8, 8]
+    for make in (
+        Decoder.from_model,
+        lambda _, **more: Decoder.from_pretrained(tmp_path / "model", device="cpu", **more),
+    ):
         with pytest.raises(UnsupportedModelError, match="sliding window of 8 positions"):
-            make(model, capacity=9)
+            make(model, max_seq_len=9)
 
 
 @pytest.mark.parametrize(("kinds", "window"), [(["full_attention"] * 2, None), (MIXED, 8)])
@@ -455,11 +458,11 @@ def test_a_mistral_with_kinds_of_layers_is_the_ministral_that_transformers_makes
     edit_json(tmp_path / "config.json", _changed(layer_types=kinds))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     for decoder in (Decoder.from_model(loaded), from_file(tmp_path)):
-        assert (decoder.window, decoder.capacity) == (window, window or 96)
-        ids = list(range(min(decoder.capacity, 40)))
+        assert (decoder.window, decoder.max_seq_len) == (window, window or 96)
+        ids = list(range(min(decoder.max_seq_len, 40)))
         with torch.no_grad():
             right = loaded(torch.tensor([ids])).logits[0, -1]
-        torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(decoder.logits[decoder.add(ids)], right, rtol=1e-4, atol=1e-4)
     itself = transformers.MistralForCausalLM.from_pretrained(tmp_path)  # which has the window in every layer
     assert Decoder.from_model(itself).window == 8
 
@@ -469,9 +472,9 @@ def test_sliding_layers_without_a_window_are_refused(tmp_path: Path) -> None:
     stored = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
     settings = config(shape, model_type="qwen2", sliding_window=8, layer_types=["sliding_attention"] * SHAPE.layers)
     with pytest.raises(UnsupportedModelError, match="has layers of sliding_attention and no window"):
-        read_model(write_folder(tmp_path / "model", stored, settings))
+        load_model_quietly(write_folder(tmp_path / "model", stored, settings))
     with pytest.raises(ModelFileError, match=f"has 1 layer_types for {SHAPE.layers} layers; name one for each"):
-        read_model(write_folder(tmp_path / "model", stored, settings | {"layer_types": ["full_attention"]}))
+        load_model_quietly(write_folder(tmp_path / "model", stored, settings | {"layer_types": ["full_attention"]}))
 
 
 @pytest.mark.parametrize(
@@ -505,8 +508,8 @@ def test_files_and_models_end_texts_as_transformers_does(
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
     ids = loaded.generation_config.eos_token_id
     right = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
-    of_file = collect_missing(lambda: open_model(folder))
-    of_model = collect_missing(lambda: Decoder.from_model(loaded, capacity=8))
+    of_file = collect_missing(lambda: load_model(folder))
+    of_model = collect_missing(lambda: Decoder.from_model(loaded, max_seq_len=8))
     assert of_file[0].stop == of_model[0].stop == right
     unnamed = stated is ABSENT and not generation
     assert len(of_file[1]) == (not right and (stated in (7, [7, 8]) or unnamed))
@@ -521,7 +524,7 @@ def test_configs_of_transformers_have_harmless_fields_alone(tmp_path: Path, kind
     with torch.no_grad():
         right = model(torch.tensor([ids])).logits[0, -1]
     for decoder in decode_both(model, tmp_path / "model", capacity=8):
-        torch.testing.assert_close(decoder.logits[decoder.join(ids)], right, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(decoder.logits[decoder.add(ids)], right, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -544,7 +547,7 @@ def test_fields_that_a_folder_leaves_out_have_the_defaults_of_transformers(
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     of_model, of_file = Decoder.from_model(loaded), from_file(tmp_path)
     assert of_file.shape == of_model.shape
-    assert of_file.capacity == of_model.capacity
+    assert of_file.max_seq_len == of_model.max_seq_len
     torch.testing.assert_close(of_file._rope[:64], of_model._rope[:64], rtol=1e-4, atol=1e-5)
 
 
@@ -560,7 +563,7 @@ def test_layers_slide_from_max_window_layers_on_where_a_folder_names_no_kinds(
         found |= {} if first is ABSENT else {"max_window_layers": first}
 
     edit_json(tmp_path / "config.json", edit)
-    assert from_file(tmp_path).capacity == window
+    assert from_file(tmp_path).max_seq_len == window
 
 
 def test_parameters_of_rope_that_a_model_has_computed_are_taken() -> None:
@@ -568,8 +571,8 @@ def test_parameters_of_rope_that_a_model_has_computed_are_taken() -> None:
     model = make_model("llama", rope_parameters=yarn | {"rope_theta": 10000.0})
     with torch.no_grad():
         right = model(torch.tensor([[1, 2, 3]])).logits[0, -1]
-    decoder = Decoder.from_model(model, capacity=8)
-    torch.testing.assert_close(decoder.logits[decoder.join([1, 2, 3])], right, rtol=1e-4, atol=1e-4)
+    decoder = Decoder.from_model(model, max_seq_len=8)
+    torch.testing.assert_close(decoder.logits[decoder.add([1, 2, 3])], right, rtol=1e-4, atol=1e-4)
 
 
 def test_llama3_frequencies_take_the_length_of_the_config_by_default(tmp_path: Path) -> None:
@@ -578,7 +581,9 @@ def test_llama3_frequencies_take_the_length_of_the_config_by_default(tmp_path: P
     make_model("llama").save_pretrained(tmp_path)
     edit_json(tmp_path / "config.json", _changed(rope_parameters={**scaled, "rope_theta": 10000.0}))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    np.testing.assert_allclose(read_model(tmp_path).inv_freq, loaded.model.rotary_emb.inv_freq.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        load_model_quietly(tmp_path).inv_freq, loaded.model.rotary_emb.inv_freq.numpy(), rtol=1e-6
+    )
 
 
 def test_a_base_model_of_transformers_loads(tmp_path: Path) -> None:
@@ -586,15 +591,18 @@ def test_a_base_model_of_transformers_loads(tmp_path: Path) -> None:
     model = make_model("llama", tie_word_embeddings=True)
     model.model.save_pretrained(tmp_path)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    right, found = Decoder.from_model(loaded, capacity=16), Decoder.from_file(tmp_path, capacity=16, device="cpu")
-    assert found.generate([1, 2, 3], 6, stop=[]) == right.generate([1, 2, 3], 6, stop=[])
+    right, found = (
+        Decoder.from_model(loaded, max_seq_len=16),
+        Decoder.from_pretrained(tmp_path, max_seq_len=16, device="cpu"),
+    )
+    assert found.generate([1, 2, 3], 6, stop_token_ids=[]) == right.generate([1, 2, 3], 6, stop_token_ids=[])
 
 
 def test_stops_of_another_kind_than_numbers_are_refused_by_files_as_by_models(
     tmp_path: Path, stored: dict[str, np.ndarray]
 ) -> None:
     with pytest.raises(DecodeError, match=r"eos_token_id is '2'; it is an id, or a list of ids"):
-        read_model(write_folder(tmp_path / "model", stored, config(SHAPE, eos_token_id="2")))
+        load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, eos_token_id="2")))
 
 
 @pytest.mark.parametrize(
@@ -619,9 +627,9 @@ def test_weights_have_the_parts_that_transformers_makes_of_their_kind(
         weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
         return write_folder(tmp_path / "model", weights, config(shape, model_type=kind))
 
-    read_model(write(**right))
+    load_model_quietly(write(**right))
     with pytest.raises(error, match=message):
-        read_model(write(**{**right, **stored}))
+        load_model_quietly(write(**{**right, **stored}))
 
 
 @pytest.mark.parametrize(("kind", "has_norms"), [("llama", True), ("qwen2", True), ("qwen3", False)])
@@ -630,7 +638,7 @@ def test_norms_of_heads_in_a_file_are_those_of_its_architecture(tmp_path: Path, 
     weights = dict(stored_names(ToyForCausalLM(shape, dtype=torch.float32)))
     path.write_bytes(gguf_bytes(gguf_metadata(shape, kind), gguf_tensors(weights, shape, kind)))
     with pytest.raises((ModelFileError, UnsupportedModelError), match="norms of heads"):
-        read_model(path)
+        load_model_quietly(path)
 
 
 def test_keys_and_values_of_different_widths_are_refused(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
@@ -638,7 +646,7 @@ def test_keys_and_values_of_different_widths_are_refused(tmp_path: Path, stored:
     metadata = {**gguf_metadata(SHAPE), "llama.attention.value_length": SHAPE.head_dim // 2}
     path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
     with pytest.raises(UnsupportedModelError, match="keys and values of different widths"):
-        read_model(path)
+        load_model_quietly(path)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "ministral"])
@@ -648,16 +656,16 @@ def test_architectures_that_llama_cpp_does_not_have_are_refused(
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(gguf_metadata(SHAPE, kind), gguf_tensors(stored, SHAPE, kind)))
     with pytest.raises(UnsupportedModelError, match=f"type '{kind}'; a decoder takes llama, qwen2, qwen3"):
-        read_model(path)
+        load_model_quietly(path)
 
 
 def test_a_vocabulary_of_another_size_than_the_embeddings_is_refused(
     tmp_path: Path, stored: dict[str, np.ndarray]
 ) -> None:
     rows = SHAPE.vocabulary
-    read_model(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows)))
+    load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows)))
     with pytest.raises(ModelFileError, match=f"has vocab_size {rows + 1}, and the embeddings have {rows} rows"):
-        read_model(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows + 1)))
+        load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows + 1)))
 
 
 @pytest.mark.parametrize(
@@ -673,8 +681,8 @@ def test_a_vocabulary_of_another_size_than_the_embeddings_is_refused(
 def test_a_factor_of_rope_scales_or_is_reported(
     tmp_path: Path, stored: dict[str, np.ndarray], rope: dict[str, Any], scale: float, lines: int
 ) -> None:
-    plain = read_model(write_folder(tmp_path / "plain", stored, config(SHAPE)))
-    scaled = read_model(write_folder(tmp_path / "scaled", stored, config(SHAPE, rope_scaling=rope)))
+    plain = load_model_quietly(write_folder(tmp_path / "plain", stored, config(SHAPE)))
+    scaled = load_model_quietly(write_folder(tmp_path / "scaled", stored, config(SHAPE, rope_scaling=rope)))
     np.testing.assert_allclose(scaled.inv_freq * scale, plain.inv_freq, rtol=1e-6)
     assert len(scaled.notices) == lines
     assert all("a factor of RoPE 4.0 and no rope_type, so it scales nothing" in notice for notice in scaled.notices)
@@ -687,8 +695,8 @@ def test_swish_and_older_names_of_layers_are_taken(tmp_path: Path) -> None:
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         right = loaded(torch.tensor([[1, 2, 3]])).logits[0, -1]
-    for decoder in (Decoder.from_model(loaded, capacity=8), from_file(tmp_path)):
-        torch.testing.assert_close(decoder.logits[decoder.join([1, 2, 3])], right, rtol=1e-4, atol=1e-4)
+    for decoder in (Decoder.from_model(loaded, max_seq_len=8), from_file(tmp_path)):
+        torch.testing.assert_close(decoder.logits[decoder.add([1, 2, 3])], right, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -709,7 +717,7 @@ def test_settings_of_generation_that_are_not_followed_are_reported_by_files_as_b
     make_model("llama").save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **generation}))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    for run in (lambda: open_model(tmp_path), lambda: Decoder.from_model(loaded, capacity=8)):
+    for run in (lambda: load_model(tmp_path), lambda: Decoder.from_model(loaded, max_seq_len=8)):
         _, lines = collect_missing(run)
         assert len(lines) == (line is not None)
         assert all("\n" not in found and line in found for found in lines)

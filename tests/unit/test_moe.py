@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import DTypeError, PlanFormatError, RoutingError, ShapeError
-from interlace.kernels.assign import MOST_TOKENS, assign
+from interlace.kernels.assign import MAX_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
-from interlace.kernels.experts.cuda import WALK_BODY
+from interlace.kernels.experts.cuda import MEGAKERNEL_BODY
 from interlace.kernels.gather import gather
 from interlace.kernels.read import read_plan
-from interlace.kernels.routing import BLOCK, check_experts, fill, most_tiles, place, route
+from interlace.kernels.routing import BLOCK, check_experts, compute_max_tiles, fill, place, route
 from interlace.workloads import MoE, moe
 from interlace.workloads.moe import Routing
 
@@ -27,7 +27,7 @@ TILE = il.MatmulTile(16, 16, 16)
 
 def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
     """What the three ops of routing leave."""
-    (tokens, experts), tiles = logits.shape, most_tiles(len(logits), chosen, logits.shape[1], rows)
+    (tokens, experts), tiles = logits.shape, compute_max_tiles(len(logits), chosen, logits.shape[1], rows)
     shapes = {
         "logits": (tokens, experts),
         **dict.fromkeys(("experts", "weights", "place"), (tokens, chosen)),
@@ -43,7 +43,7 @@ def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
     )
     part = il.Graph("routing", (*t.values(),), ops, ("logits",), tuple(t)[1:])
     found = il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
-    if tokens <= MOST_TOKENS:  # by one op: the same
+    if tokens <= MAX_TOKENS:  # by one op: the same
         made = tuple(t[name] for name in ("weights", "place", "token", "owner"))
         one = il.Graph(
             "one",
@@ -100,7 +100,7 @@ def test_every_pair_has_a_row_of_its_own_in_a_tile_of_its_expert(
 
 @pytest.mark.parametrize(("tokens", "chosen", "experts", "rows"), [(1, 2, 8, 16), (5, 2, 3, 4), (4096, 2, 8, 128)])
 def test_there_are_as_many_tiles_as_the_worst_routing_needs(tokens: int, chosen: int, experts: int, rows: int) -> None:
-    tiles = most_tiles(tokens, chosen, experts, rows)
+    tiles = compute_max_tiles(tokens, chosen, experts, rows)
     assert tiles == {(1, 8): 2, (5, 3): 4, (4096, 8): 71}[tokens, experts]
     pairs, owners = tokens * chosen, min(experts, tokens * chosen)
     worst = [1] * (owners - 1) + [pairs - owners + 1]  # one pair each, and all else to one
@@ -128,14 +128,14 @@ def test_experts_out_of_range_are_told_on_the_host_and_left_out_on_the_device() 
 @pytest.mark.parametrize("tokens", [1, 16, 48, 64, 4097])
 @pytest.mark.parametrize("ffn", [64, 14336])
 def test_tiles_of_any_height_leave_the_one_launch_a_ring(tokens: int, ffn: int) -> None:
-    graph = MoE(hidden=64, ffn=ffn, experts=3, chosen=2, tokens=tokens).graph(il.H200)
-    il.OneLaunchExecutor.check_tiles(graph, il.H200)
+    graph = MoE(hidden=64, ffn=ffn, experts=3, chosen=2, tokens=tokens).build_graph(il.H200)
+    il.MegakernelExecutor.check_tiles(graph, il.H200)
 
 
 def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
     graph = moe(100, 32, 48, 4, 2, tile=TILE)
     up = graph.op("up")
-    assert up.grid == (most_tiles(100, 2, 4, 16), 3) == (16, 3)
+    assert up.grid == (compute_max_tiles(100, 2, 4, 16), 3) == (16, 3)
     assert [str(access) for access in up.reads] == [
         "x: rows[16*t0 : 16*t0 + 16, :]",
         "owner: owner[t0 : t0 + 1]",
@@ -149,7 +149,7 @@ def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
 def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
     def most(routing: Routing) -> float:
         problem = MoE(16, 16, 8, 1, 20000, routing)
-        return float((problem.inputs(0)["logits"].argmax(axis=1) == 0).mean())
+        return float((problem.make_inputs(0)["logits"].argmax(axis=1) == 0).mean())
 
     assert 0.12 < most(Routing.BALANCED) < 0.13
     assert 0.42 < most(Routing.SKEWED) < 0.44  # 1 / (1 + 2^-1.2 + ... + 8^-1.2) = 0.429
@@ -196,7 +196,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         )
     with pytest.raises(ShapeError, match="powers of two"):
         il.SerialExecutor(
-            il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.Options("meta")
+            il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.RunOptions("meta")
         )
 
 
@@ -207,8 +207,8 @@ def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
         t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
         t["owner"] = il.Tensor("owner", (2,), il.int32)
         op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], tile=tile)
-        WALK_BODY.check(op, t)
-        WALK_BODY.tile(op, 1, 1)
+        MEGAKERNEL_BODY.check(op, t)
+        MEGAKERNEL_BODY.tile(op, 1, 1)
 
     checked(72, il.MatmulTile(32, 64, 64))
     with pytest.raises(DTypeError, match="the one launch multiplies bf16 and fp16"):

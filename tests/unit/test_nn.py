@@ -22,7 +22,7 @@ from interlace.core.devices import CPU, H100, H200  # noqa: E402
 from interlace.core.dtypes import bf16, fp16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
-from interlace.executors.megakernel import OneLaunchExecutor  # noqa: E402
+from interlace.executors.megakernel import MegakernelExecutor  # noqa: E402
 from interlace.kernels.matmul import Activation  # noqa: E402
 from interlace.megakernel import capture  # noqa: E402
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
@@ -107,7 +107,7 @@ def test_a_launch_is_given_what_its_graph_has_between_the_ops(rows: int, norm: f
     for hidden, dtype in ((128, bf16), (136, bf16), (128, fp16)):
         shape = FFNShape(hidden, 192, Activation.SILU, True, norm)
         graph = ffn_graph(rows, shape, dtype)
-        made = op._between(torch.empty(rows, hidden, dtype=getattr(torch, dtype.torch)), rows, shape)
+        made = op._allocate_intermediates(torch.empty(rows, hidden, dtype=getattr(torch, dtype.torch)), rows, shape)
         for device in (H100, CPU):  # whichever it is for, as nobody asks there
             assert ffn_graph(rows, shape, dtype, device=device) == graph
         ends = {*graph.inputs, *graph.outputs}
@@ -267,12 +267,12 @@ def test_what_keeps_a_hopper_gpu_from_it_is_told(monkeypatch: pytest.MonkeyPatch
             return self.address
 
     def reason(x: Fake | None = None, w_up: Fake | None = None) -> str | None:
-        return op.obstacle({"x": x or Fake(), "w_up": w_up or Fake()})
+        return op.fallback_reason({"x": x or Fake(), "w_up": w_up or Fake()})
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(op, "_capability", lambda device: (8, 0))
+    monkeypatch.setattr(op, "_get_capability", lambda device: (8, 0))
     assert "compute capability 8.0, the kernels are for 9.0" in reason()
-    monkeypatch.setattr(op, "_capability", lambda device: (9, 0))
+    monkeypatch.setattr(op, "_get_capability", lambda device: (9, 0))
     assert reason() is None
     assert "torch.float32, the kernels take bf16 and fp16" in reason(Fake(dtype=torch.float32))
     assert "widths are 32 and 36, the kernels take multiples of 8" in reason(w_up=Fake((36, 32)))
@@ -436,14 +436,14 @@ class FakeLaunch:
         weights = [tensors.get(name) for name in ("w_up", "w_gate", "w_down", "b_up", "b_down")]
         norm = self.key.shape.norm
         assert (norm is None) == ("normed" not in tensors)
-        out.copy_(plain.plain(padded, *weights, self.key.shape.activation.value, tensors.get("w_norm"), norm))
+        out.copy_(plain.run_plain(padded, *weights, self.key.shape.activation.value, tensors.get("w_norm"), norm))
         self.runs.append(len(x))
 
     def release(self) -> None:
         pass
 
 
-LAUNCH = Choice(OneLaunchExecutor, Setting(), 10.0, 12.0, "measured")
+LAUNCH = Choice(MegakernelExecutor, Setting(), 10.0, 12.0, "measured")
 LIBRARY = Choice(None, None, 12.0, 10.0, "measured")
 
 
@@ -451,12 +451,12 @@ LIBRARY = Choice(None, None, 12.0, 10.0, "measured")
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLaunch]:
     """A CPU that takes launches; they run up to 100 tokens."""
     monkeypatch.setattr(FakeLaunch, "made", [])
-    monkeypatch.setattr(op, "_lasting", lambda *_: None)
+    monkeypatch.setattr(op, "_static_fallback_reason", lambda *_: None)
     monkeypatch.setattr(op, "_DTYPES", {torch.float32: bf16})
     monkeypatch.setattr(op, "_instances", Instances(FakeLaunch))
-    monkeypatch.setattr(op, "choice", lambda *of: LAUNCH if of[-1] <= 100 else LIBRARY)
-    monkeypatch.setattr(op, "spec_by_name", lambda name: H200)
-    monkeypatch.setattr(op, "capture_id", lambda: 0)
+    monkeypatch.setattr(op, "choose_ffn", lambda *of: LAUNCH if of[-1] <= 100 else LIBRARY)
+    monkeypatch.setattr(op, "find_spec", lambda name: H200)
+    monkeypatch.setattr(op, "get_capture_id", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     return FakeLaunch
@@ -490,7 +490,7 @@ def test_where_no_launch_of_all_is_faster_one_of_the_ffn_may_be(
     def choice(device: object, shape: FFNShape, *of: object) -> Choice:
         return LIBRARY if shape.norm is not None or of[-1] == 7 else LAUNCH
 
-    monkeypatch.setattr(op, "choice", choice)
+    monkeypatch.setattr(op, "choose_ffn", choice)
     module, expected = normed()
     assert (module.explain(5), module.explain(7)) == (LAUNCH, LIBRARY)
     compiled = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)
@@ -610,7 +610,7 @@ class FakeInstance:
     """Counts its runs instead of running."""
 
     def __init__(self, key: Key) -> None:
-        self.key, self.running, self.runs, self.bound = key, False, 0, False
+        self.key, self.is_running, self.runs, self.bound = key, False, 0, False
 
     def run(self, tensors: object) -> None:
         self.runs, self.bound = self.runs + 1, True
@@ -662,16 +662,16 @@ def test_the_instance_used_least_recently_goes_first() -> None:
 def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
     instances, made = recorded(limit=2)
     instances.run(KEY._replace(rows=1), {})
-    made[0].running = True
+    made[0].is_running = True
     for m in (2, 3, 4, 1):
         instances.run(KEY._replace(rows=m), {})
     assert [instance.key.rows for instance in made] == [1, 2, 3, 4]
     for instance in made:
-        instance.running = True
+        instance.is_running = True
     instances.run(KEY._replace(rows=5), {})
     assert len(instances) == 3
     for instance in made:
-        instance.running = False
+        instance.is_running = False
     instances.run(KEY._replace(rows=6), {})
     assert len(instances) == 2
 
@@ -693,7 +693,7 @@ def test_garbage_waits_until_a_capture_has_ended(monkeypatch: pytest.MonkeyPatch
     collecting = [gc.isenabled()]
 
     def fail() -> None:
-        with capture.captured(None):  # type: ignore[arg-type]
+        with capture.capture_graph(None):  # type: ignore[arg-type]
             collecting.append(gc.isenabled())
             raise ShapeError("no")
 
@@ -702,7 +702,7 @@ def test_garbage_waits_until_a_capture_has_ended(monkeypatch: pytest.MonkeyPatch
     assert [*collecting, gc.isenabled()] == [True, False, True]
     gc.disable()
     try:
-        with capture.captured(None):  # type: ignore[arg-type]
+        with capture.capture_graph(None):  # type: ignore[arg-type]
             pass
         assert not gc.isenabled()
     finally:
@@ -742,13 +742,13 @@ def test_the_driver_is_asked_for_a_captures_id_and_nothing_else(monkeypatch: pyt
         number._obj.value = 2**40 + 1
         return 0 if working else 719
 
-    monkeypatch.setattr(capture, "_driver", lambda: SimpleNamespace(cuStreamGetCaptureInfo_v2=info))
+    monkeypatch.setattr(capture, "_load_driver", lambda: SimpleNamespace(cuStreamGetCaptureInfo_v2=info))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=4711))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert capture.capture_id() == 0
+    assert capture.get_capture_id() == 0
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     working = True
-    assert capture.capture_id() == 2**40 + 1
+    assert capture.get_capture_id() == 2**40 + 1
     working = False
     with pytest.raises(DeviceError, match="cuStreamGetCaptureInfo_v2 failed with error 719"):
-        capture.capture_id()
+        capture.get_capture_id()

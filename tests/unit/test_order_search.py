@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import OrderError, SearchError
 from interlace.orders import astar
-from interlace.orders.beam import beam
-from interlace.orders.exact import best_order, minimum
-from interlace.orders.families import Family, families
-from interlace.orders.panels import Cache, PanelGrid, Visit, renamed
-from interlace.orders.remaining import from_scratch, table
-from interlace.orders.replay import loads
-from interlace.orders.states import Shape, name, unpack
+from interlace.orders.beam import search_beam
+from interlace.orders.exact import find_best_order, find_minimum
+from interlace.orders.families import Family, list_families
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit, relabel_walk
+from interlace.orders.remaining import bound_loads, compute_bound_table
+from interlace.orders.replay import count_loads
+from interlace.orders.states import SearchShape, make_key, unpack
 from interlace.policies.orders import GroupedSerpentine, RowMajor, Serpentine
 
 from ..draws import EXAMPLES, RANDOM
 
-LRU, OPT = Cache.LRU, Cache.OPT
-BOTH = pytest.mark.parametrize("cache", Cache, ids=lambda cache: cache.value)
+LRU, OPT = EvictionPolicy.LRU, EvictionPolicy.OPT
+BOTH = pytest.mark.parametrize("cache", EvictionPolicy, ids=lambda cache: cache.value)
 #: Rows, columns and chunks of grids whose orders can all be tried.
 TINY = ((1, 1, 1), (1, 5, 1), (2, 2, 1), (2, 3, 1), (1, 3, 2), (2, 2, 2), (1, 2, 3))
 FEW = settings(EXAMPLES, max_examples=60 if RANDOM else 40)
@@ -44,7 +44,7 @@ def ways(grid: PanelGrid) -> list[tuple[bool, bool]]:
 def lru_list(grid: PanelGrid, held: tuple[int, ...], visit: Visit, capacity: int) -> tuple[tuple[int, ...], int]:
     """What an LRU cache holds after a tile, oldest last, and the loads."""
     cost = 0
-    for unit in (unit for pair in grid.pairs(visit) for unit in pair):
+    for unit in (unit for pair in grid.list_pairs(visit) for unit in pair):
         cost += unit not in held
         held = (unit, *(u for u in held if u != unit))[:capacity]
     return held, cost
@@ -101,7 +101,7 @@ def opt_minimum(grid: PanelGrid, capacity: int) -> int:
     tiles = list(product(range(grid.rows), range(grid.columns)))
     directions = (False, True)[: 1 + (grid.chunks > 1)]
     return min(
-        loads(grid, [Visit(*t, backwards=b) for t, b in zip(order, back, strict=True)], capacity, OPT)
+        count_loads(grid, [Visit(*t, backwards=b) for t, b in zip(order, back, strict=True)], capacity, OPT)
         for order in permutations(tiles)
         for back in product(directions, repeat=len(tiles))
     )
@@ -121,9 +121,9 @@ def walks(draw: st.DrawFn, most: int = 4) -> tuple[PanelGrid, list[Visit]]:
 def test_units_and_pairs_are_those_of_the_module() -> None:
     grid = PanelGrid(2, 3, 2)
     assert (grid.tiles, grid.units) == (6, 10)
-    assert grid.pairs(Visit(1, 2)) == [(2, 8), (3, 9)]
-    assert grid.pairs(Visit(1, 2, column_first=True)) == [(8, 2), (9, 3)]
-    assert grid.pairs(Visit(1, 2, backwards=True)) == [(3, 9), (2, 8)]
+    assert grid.list_pairs(Visit(1, 2)) == [(2, 8), (3, 9)]
+    assert grid.list_pairs(Visit(1, 2, column_first=True)) == [(8, 2), (9, 3)]
+    assert grid.list_pairs(Visit(1, 2, backwards=True)) == [(3, 9), (2, 8)]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_units_and_pairs_are_those_of_the_module() -> None:
     ],
     ids=str,
 )
-def test_named_orders_of_three_by_three_cost_what_is_known(order, cache: Cache, expected: list[int]) -> None:
+def test_named_orders_of_three_by_three_cost_what_is_known(order, cache: EvictionPolicy, expected: list[int]) -> None:
     grid = PanelGrid(3, 3)
-    assert [loads(grid, grid.walk(order), capacity, cache) for capacity in (2, 3, 4, 5)] == expected
+    assert [count_loads(grid, grid.make_walk(order), capacity, cache) for capacity in (2, 3, 4, 5)] == expected
 
 
 @FEW
@@ -149,10 +149,10 @@ def test_replay_agrees_with_plain_caches(walk: tuple[PanelGrid, list[Visit]], ca
     for visit in visits:
         held, more = lru_list(grid, held, visit, capacity)
         cost += more
-    assert loads(grid, visits, capacity, LRU) == cost
+    assert count_loads(grid, visits, capacity, LRU) == cost
     if grid.tiles * grid.chunks <= 12:
-        pairs = [pair for visit in visits for pair in grid.pairs(visit)]
-        assert loads(grid, visits, capacity, OPT) == fewest_evictions(pairs, capacity)
+        pairs = [pair for visit in visits for pair in grid.list_pairs(visit)]
+        assert count_loads(grid, visits, capacity, OPT) == fewest_evictions(pairs, capacity)
 
 
 def test_a_walk_that_is_no_permutation_is_refused() -> None:
@@ -160,7 +160,7 @@ def test_a_walk_that_is_no_permutation_is_refused() -> None:
     whole = [Visit(0, 0), Visit(0, 1), Visit(1, 0), Visit(1, 1)]
     for wrong, tile in ((whole[:3], (1, 1)), ([*whole, Visit(1, 0)], (1, 0)), ([*whole[:3], Visit(1, 2)], (1, 1))):
         with pytest.raises(OrderError, match=rf"misses, repeats or invents tile {re.escape(str(tile))}; visit"):
-            loads(grid, wrong, 4, LRU)
+            count_loads(grid, wrong, 4, LRU)
 
 
 @FEW
@@ -168,10 +168,10 @@ def test_a_walk_that_is_no_permutation_is_refused() -> None:
 def test_renaming_rows_and_columns_changes_the_start_and_not_the_loads(walk, capacity: int, data) -> None:
     grid, visits = walk
     start = data.draw(st.integers(0, grid.rows - 1)), data.draw(st.integers(0, grid.columns - 1))
-    other = renamed(visits, start)
+    other = relabel_walk(visits, start)
     assert other[0][:2] == start
-    for cache in Cache:
-        assert loads(grid, other, capacity, cache) == loads(grid, visits, capacity, cache)
+    for cache in EvictionPolicy:
+        assert count_loads(grid, other, capacity, cache) == count_loads(grid, visits, capacity, cache)
 
 
 # ---------------------------------------------------------------- exact
@@ -191,13 +191,15 @@ def test_renaming_rows_and_columns_changes_the_start_and_not_the_loads(walk, cap
     ],
     ids=str,
 )
-def test_minimum_at_every_capacity_from_two(rows: int, columns: int, cache: Cache, expected: list[int]) -> None:
+def test_minimum_at_every_capacity_from_two(
+    rows: int, columns: int, cache: EvictionPolicy, expected: list[int]
+) -> None:
     grid = PanelGrid(rows, columns)
-    found = [minimum(grid, capacity, cache) for capacity in range(2, rows + columns + 1)]
+    found = [find_minimum(grid, capacity, cache) for capacity in range(2, rows + columns + 1)]
     assert [m.loads for m in found] == expected
     for capacity, m in enumerate(found, 2):
-        assert (m.proved, m.lower_bound, m.stopped) == (True, m.loads, "")
-        assert loads(grid, m.walk, capacity, cache) == m.loads
+        assert (m.is_proved, m.lower_bound, m.stop_reason) == (True, m.loads, "")
+        assert count_loads(grid, m.walk, capacity, cache) == m.loads
         assert m.path[0] == (0, 0)
         assert m.path == tuple(visit[:2] for visit in m.walk)
 
@@ -206,7 +208,7 @@ def test_minimum_at_every_capacity_from_two(rows: int, columns: int, cache: Cach
 def test_lru_minimum_is_the_least_of_all_orders(shape: tuple[int, int, int]) -> None:
     grid = PanelGrid(*shape)
     for capacity in range(2, grid.units + 1):
-        found = minimum(grid, capacity, LRU)
+        found = find_minimum(grid, capacity, LRU)
         assert found.loads == min(lru_orders_under(grid, capacity, found.loads + 1))
 
 
@@ -220,7 +222,7 @@ def test_no_order_of_three_by_three_beats_the_lru_minimum(capacity: int) -> None
 def test_opt_minimum_is_the_least_of_all_orders(shape: tuple[int, int, int]) -> None:
     grid = PanelGrid(*shape)
     for capacity in range(2, min(grid.units, 6) + 1):
-        assert minimum(grid, capacity, OPT).loads == opt_minimum(grid, capacity)
+        assert find_minimum(grid, capacity, OPT).loads == opt_minimum(grid, capacity)
 
 
 @FEW
@@ -228,41 +230,41 @@ def test_opt_minimum_is_the_least_of_all_orders(shape: tuple[int, int, int]) -> 
 def test_no_walk_costs_less_than_the_minimum_of_its_cache(walk, capacity: int) -> None:
     grid, visits = walk
     grid = replace(grid, chunks=min(grid.chunks, 2))
-    lru, opt = (minimum(grid, capacity, cache) for cache in (LRU, OPT))
-    assert lru.proved
-    assert opt.proved
-    assert grid.units <= opt.loads <= lru.loads <= loads(grid, visits, capacity, LRU)
-    assert opt.loads <= loads(grid, visits, capacity, OPT)
-    assert loads(grid, lru.walk, capacity, LRU) == lru.loads
-    assert loads(grid, opt.walk, capacity, OPT) == opt.loads
-    assert minimum(PanelGrid(grid.columns, grid.rows, grid.chunks), capacity, LRU).loads == lru.loads
+    lru, opt = (find_minimum(grid, capacity, cache) for cache in (LRU, OPT))
+    assert lru.is_proved
+    assert opt.is_proved
+    assert grid.units <= opt.loads <= lru.loads <= count_loads(grid, visits, capacity, LRU)
+    assert opt.loads <= count_loads(grid, visits, capacity, OPT)
+    assert count_loads(grid, lru.walk, capacity, LRU) == lru.loads
+    assert count_loads(grid, opt.walk, capacity, OPT) == opt.loads
+    assert find_minimum(PanelGrid(grid.columns, grid.rows, grid.chunks), capacity, LRU).loads == lru.loads
 
 
 @BOTH
-def test_the_path_starts_where_it_is_told(cache: Cache) -> None:
+def test_the_path_starts_where_it_is_told(cache: EvictionPolicy) -> None:
     grid = PanelGrid(3, 4)
     for start in ((0, 0), (2, 1), None):
-        found = minimum(grid, 3, cache, start=start)
+        found = find_minimum(grid, 3, cache, start=start)
         assert (found.loads, found.path[0]) == (9, start or (0, 0))
-        assert loads(grid, found.walk, 3, cache) == 9
+        assert count_loads(grid, found.walk, 3, cache) == 9
 
 
 def test_backwards_chunks_pay() -> None:
     grid = PanelGrid(3, 3, 2)
-    found = minimum(grid, 7, LRU)
+    found = find_minimum(grid, 7, LRU)
     assert found.loads == 15
     assert any(visit.backwards for visit in found.walk)
-    assert min(loads(grid, family.walk(grid), 7, LRU) for family in families(grid, 7)) == 18
+    assert min(count_loads(grid, family.make_walk(grid), 7, LRU) for family in list_families(grid, 7)) == 18
 
 
 def test_search_says_when_it_stopped_short_of_a_proof() -> None:
     grid = PanelGrid(6, 6)
     seen = []
-    few = minimum(grid, 7, LRU, max_states=500)
-    late = minimum(grid, 7, LRU, seconds=1e-9, progress=lambda *at: seen.append(at))
+    few = find_minimum(grid, 7, LRU, max_states=500)
+    late = find_minimum(grid, 7, LRU, seconds=1e-9, progress=lambda *at: seen.append(at))
     for found, why in ((few, "the limit of 500 states was reached"), (late, "the limit of 1e-09 seconds was reached")):
-        assert (found.proved, found.stopped) == (False, why)
-        assert 12 <= found.lower_bound < found.loads == loads(grid, found.walk, 7, LRU) == 15
+        assert (found.is_proved, found.stop_reason) == (False, why)
+        assert 12 <= found.lower_bound < found.loads == count_loads(grid, found.walk, 7, LRU) == 15
     assert 500 <= few.states < 1000
     assert seen[0][1:] == (late.lower_bound, late.loads)
 
@@ -277,9 +279,9 @@ def test_search_says_when_it_stopped_short_of_a_proof() -> None:
 def test_states_of_many_words_keep_to_the_bytes_there_are(
     grid: PanelGrid, capacity: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(astar, "_MOST_BYTES", 8 << 20)
-    search = astar.Search(grid, capacity, LRU, best=grid.units + 60, max_states=None)
-    assert astar.state_bytes(search.shape) == each
+    monkeypatch.setattr(astar, "_MAX_BYTES", 8 << 20)
+    search = astar.AStarSearch(grid, capacity, LRU, best=grid.units + 60, max_states=None)
+    assert astar.compute_state_bytes(search.shape) == each
     assert search.run(inf, None) == f"the limit of {search.max_states} states was reached"
     assert search.at.states[0] >= search.max_states
     kept = [column.nbytes for name, column in search.store._asdict().items() if name != "heads"]
@@ -288,7 +290,7 @@ def test_states_of_many_words_keep_to_the_bytes_there_are(
 
 def test_what_is_no_longer_open_leaves_its_entry_to_others() -> None:
     grid = PanelGrid(5, 5)
-    search = astar.Search(grid, 4, LRU, beam(grid, 4).loads, max_states=None)
+    search = astar.AStarSearch(grid, 4, LRU, search_beam(grid, 4).loads, max_states=None)
     assert search.run(inf, None) == ""
     assert search.at.entries[0] < search.at.states[0] // 10
 
@@ -299,14 +301,17 @@ def test_what_is_no_longer_open_leaves_its_entry_to_others() -> None:
         (lambda: PanelGrid(0, 3), "rows is 0; use at least 1"),
         (lambda: PanelGrid(3, -1), "columns is -1; use at least 1"),
         (lambda: PanelGrid(3, 3, 0), "chunks is 0; use at least 1"),
-        (lambda: minimum(PanelGrid(3, 3), 1, LRU), "a cache of 1 units is less than one working set"),
-        (lambda: minimum(PanelGrid(5, 10), 4, LRU), "takes 49 tiles and 255 units; use the beam search"),
-        (lambda: minimum(PanelGrid(3, 3, 43), 4, LRU), "with 258 units are too many for exact search"),
-        (lambda: minimum(PanelGrid(3, 3), 4, LRU, start=(3, 0)), r"\(3, 0\) is outside the grid; use a row of 0\.\.2"),
-        (lambda: minimum(PanelGrid(3, 3), 4, LRU, max_states=0), "a limit of 0 states leaves no search"),
-        (lambda: minimum(PanelGrid(3, 3), 4, LRU, seconds=0), "a limit of 0 seconds leaves no search"),
-        (lambda: best_order(PanelGrid(65, 3), 4, LRU), "are too many for a search, which takes 64 rows"),
-        (lambda: best_order(PanelGrid(64, 64), 0, OPT), "a cache of 0 units is less than one working set"),
+        (lambda: find_minimum(PanelGrid(3, 3), 1, LRU), "a cache of 1 units is less than one working set"),
+        (lambda: find_minimum(PanelGrid(5, 10), 4, LRU), "takes 49 tiles and 255 units; use the beam search"),
+        (lambda: find_minimum(PanelGrid(3, 3, 43), 4, LRU), "with 258 units are too many for exact search"),
+        (
+            lambda: find_minimum(PanelGrid(3, 3), 4, LRU, start=(3, 0)),
+            r"\(3, 0\) is outside the grid; use a row of 0\.\.2",
+        ),
+        (lambda: find_minimum(PanelGrid(3, 3), 4, LRU, max_states=0), "a limit of 0 states leaves no search"),
+        (lambda: find_minimum(PanelGrid(3, 3), 4, LRU, seconds=0), "a limit of 0 seconds leaves no search"),
+        (lambda: find_best_order(PanelGrid(65, 3), 4, LRU), "are too many for a search, which takes 64 rows"),
+        (lambda: find_best_order(PanelGrid(64, 64), 0, OPT), "a cache of 0 units is less than one working set"),
     ],
 )
 def test_what_no_search_can_answer_is_refused(call, message: str) -> None:
@@ -323,7 +328,7 @@ def test_states_that_differ_by_names_share_a_key_and_unpack_to_one_state(data: s
     rows, columns, chunks = (data.draw(st.integers(1, n)) for n in (4, 4, 2))
     opt = data.draw(st.integers(0, 1))
     capacity = min(5, (rows + columns) * chunks)
-    shape = Shape(rows, columns, chunks, capacity, opt, ((rows + columns) * chunks).bit_length())
+    shape = SearchShape(rows, columns, chunks, capacity, opt, ((rows + columns) * chunks).bit_length())
     visited = np.array(data.draw(st.lists(st.booleans(), min_size=rows * columns, max_size=rows * columns)))
     units = data.draw(st.permutations(range((rows + columns) * chunks)))[:capacity]
     exchange = rows == columns and data.draw(st.booleans())
@@ -342,7 +347,7 @@ def test_states_that_differ_by_names_share_a_key_and_unpack_to_one_state(data: s
     for tiles, held in ((visited, units), (other.ravel(), renamed_units)):
         key, scratch, panels = np.zeros(shape.words, np.int64), *np.zeros((2, rows + columns), np.int64)
         bits = sum(1 << i for i, v in enumerate(tiles.tolist()) if v)
-        name(shape, bits, 0, np.array(held), len(held), scratch, key, panels)
+        make_key(shape, bits, 0, np.array(held), len(held), scratch, key, panels)
         keys.append(key.tolist())
         back = np.zeros(capacity, np.int64)
         seen, progress, count = unpack(shape, key, back)
@@ -353,12 +358,12 @@ def test_states_that_differ_by_names_share_a_key_and_unpack_to_one_state(data: s
 
 
 def test_bound_at_the_start_is_that_of_the_module_and_never_over_the_minimum() -> None:
-    assert table(3, 3, 3)[0, 0, 3, 3, 9] == 7
+    assert compute_bound_table(3, 3, 3)[0, 0, 3, 3, 9] == 7
     for rows, columns in ((3, 3), (3, 5), (4, 4), (5, 5)):
         for capacity in range(2, rows + columns + 1):
-            bound = table(rows, columns, capacity)[0, 0, rows, columns, rows * columns]
-            least = minimum(PanelGrid(rows, columns), capacity, OPT).loads
-            assert bound == from_scratch(PanelGrid(rows, columns), capacity, least + 3)
+            bound = compute_bound_table(rows, columns, capacity)[0, 0, rows, columns, rows * columns]
+            least = find_minimum(PanelGrid(rows, columns), capacity, OPT).loads
+            assert bound == bound_loads(PanelGrid(rows, columns), capacity, least + 3)
             assert rows + columns <= bound <= least
 
 
@@ -367,18 +372,23 @@ def test_bound_at_the_start_is_that_of_the_module_and_never_over_the_minimum() -
 
 def test_sawtooth_runs_every_second_tile_backwards() -> None:
     grid = PanelGrid(2, 2, 4)
-    assert [visit.backwards for visit in Family(RowMajor(), sawtooth=True).walk(grid)] == [False, True, False, True]
-    plain, sawtooth = (loads(grid, Family(RowMajor(), s).walk(grid), 6, LRU) for s in (False, True))
+    assert [visit.backwards for visit in Family(RowMajor(), sawtooth=True).make_walk(grid)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    plain, sawtooth = (count_loads(grid, Family(RowMajor(), s).make_walk(grid), 6, LRU) for s in (False, True))
     assert (plain, sawtooth) == (32, 28)
     assert str(Family(RowMajor(), sawtooth=True)) == "Sawtooth(RowMajor())"
 
 
 def test_families_have_groups_that_fit_the_cache_and_sawtooth_only_over_chunks() -> None:
-    whole = families(PanelGrid(20, 20), 12)
+    whole = list_families(PanelGrid(20, 20), 12)
     heights = [family.order.rows for family in whole if isinstance(family.order, GroupedSerpentine)]
     assert heights == [2, 4, 8, 10, 11, 16]
     assert not any(family.sawtooth for family in whole)
-    assert sum(family.sawtooth for family in families(PanelGrid(20, 20, 2), 24)) == len(whole)
+    assert sum(family.sawtooth for family in list_families(PanelGrid(20, 20, 2), 24)) == len(whole)
 
 
 @pytest.mark.parametrize(
@@ -394,51 +404,51 @@ def test_families_have_groups_that_fit_the_cache_and_sawtooth_only_over_chunks()
     ids=str,
 )
 @BOTH
-def test_beam_is_never_worse_than_a_family_and_the_same_each_time(shape, capacity: int, cache: Cache) -> None:
+def test_beam_is_never_worse_than_a_family_and_the_same_each_time(shape, capacity: int, cache: EvictionPolicy) -> None:
     grid = PanelGrid(*shape)
-    found = beam(grid, capacity, cache)
-    best = min(loads(grid, family.walk(grid), capacity, cache) for family in families(grid, capacity))
+    found = search_beam(grid, capacity, cache)
+    best = min(count_loads(grid, family.make_walk(grid), capacity, cache) for family in list_families(grid, capacity))
     assert grid.units <= found.loads <= best
-    assert found.loads == loads(grid, found.walk, capacity, cache)
-    assert found == beam(grid, capacity, cache)
-    assert found.seed in families(grid, capacity)
-    assert found.walk[: found.followed] == found.seed.walk(grid)[: found.followed] or cache is OPT
+    assert found.loads == count_loads(grid, found.walk, capacity, cache)
+    assert found == search_beam(grid, capacity, cache)
+    assert found.seed in list_families(grid, capacity)
+    assert found.walk[: found.followed] == found.seed.make_walk(grid)[: found.followed] or cache is OPT
 
 
 @pytest.mark.parametrize(("capacity", "family", "best"), [(3, 65, 37), (4, 37, 35), (5, 30, 28), (6, 23, 22)])
 def test_beam_beats_the_best_family_of_eight_by_eight(capacity: int, family: int, best: int) -> None:
     grid = PanelGrid(8, 8)
-    assert min(loads(grid, f.walk(grid), capacity, LRU) for f in families(grid, capacity)) == family
-    assert beam(grid, capacity).loads == best
+    assert min(count_loads(grid, f.make_walk(grid), capacity, LRU) for f in list_families(grid, capacity)) == family
+    assert search_beam(grid, capacity).loads == best
 
 
 def test_beam_of_small_grids_finds_the_minimum() -> None:
     for rows, columns in ((3, 3), (3, 5), (4, 4), (5, 5)):
         for capacity in range(2, rows + columns):
             grid = PanelGrid(rows, columns)
-            assert beam(grid, capacity).loads == minimum(grid, capacity, LRU).loads
+            assert search_beam(grid, capacity).loads == find_minimum(grid, capacity, LRU).loads
 
 
 def test_above_the_exact_limit_the_beam_answers_with_a_lower_bound() -> None:
     grid = PanelGrid(8, 8)
-    found = best_order(grid, 5, LRU, start=(3, 3))
-    assert (found.loads, found.proved, found.lower_bound, found.path[0]) == (28, False, 22, (3, 3))
-    assert found.stopped.startswith("8 x 8 tiles with 16 units are too many for exact search")
-    assert found.stopped.endswith("so the beam search answered")
-    whole = best_order(grid, 10, OPT)
-    assert (whole.loads, whole.proved, whole.lower_bound, whole.stopped) == (16, True, 16, "")
+    found = find_best_order(grid, 5, LRU, start=(3, 3))
+    assert (found.loads, found.is_proved, found.lower_bound, found.path[0]) == (28, False, 22, (3, 3))
+    assert found.stop_reason.startswith("8 x 8 tiles with 16 units are too many for exact search")
+    assert found.stop_reason.endswith("so the beam search answered")
+    whole = find_best_order(grid, 10, OPT)
+    assert (whole.loads, whole.is_proved, whole.lower_bound, whole.stop_reason) == (16, True, 16, "")
 
 
 @pytest.mark.parametrize("cache", [LRU, OPT])
-def test_a_beam_search_that_is_not_over_in_time_leaves_the_best_family(cache: Cache) -> None:
+def test_a_beam_search_that_is_not_over_in_time_leaves_the_best_family(cache: EvictionPolicy) -> None:
     grid = PanelGrid(8, 8)
-    best = min(loads(grid, family.walk(grid), 5, cache) for family in families(grid, 5))
-    found = best_order(grid, 5, cache, seconds=1e-9)
-    assert (found.loads, found.proved) == (best, False)
-    assert found.stopped.endswith("not over within 1e-09 seconds, so the best named order answered")
+    best = min(count_loads(grid, family.make_walk(grid), 5, cache) for family in list_families(grid, 5))
+    found = find_best_order(grid, 5, cache, seconds=1e-9)
+    assert (found.loads, found.is_proved) == (best, False)
+    assert found.stop_reason.endswith("not over within 1e-09 seconds, so the best named order answered")
 
 
 def test_the_bound_of_a_huge_grid_is_a_plain_count() -> None:
     # One load for each pair beside the first, capacity - 1 at a time; or each unit once.
-    assert from_scratch(PanelGrid(64, 64), 20, 1000) == 1 + 216
-    assert from_scratch(PanelGrid(64, 64), 64, 1000) == 128
+    assert bound_loads(PanelGrid(64, 64), 20, 1000) == 1 + 216
+    assert bound_loads(PanelGrid(64, 64), 64, 1000) == 128

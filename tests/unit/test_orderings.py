@@ -27,7 +27,7 @@ EXECUTORS: dict[type[DeviceExecutor] | type[ReferenceExecutor], set[Ordering]] =
     il.StreamsExecutor: {LAUNCH},
     il.SemaphoreStreamsExecutor: {WAIT},
     il.PersistentExecutor: {WORKER, WAIT},
-    il.OneLaunchExecutor: {WAIT},
+    il.MegakernelExecutor: {WAIT},
 }
 
 
@@ -62,11 +62,11 @@ def test_static_dispatch_rests_on_workers_where_no_wait_stands() -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)
 def test_every_executor_takes_what_it_keeps_and_refuses_the_rest(executor: type[DeviceExecutor]) -> None:
-    assert executor.keeps == EXECUTORS[executor]
+    assert executor.enforced_orderings == EXECUTORS[executor]
     waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
     assert executor.prove(waits) is waits
     for proof in (by_worker(), by_worker(Dispatch.STATIC), mixed()):
-        if executor.keeps & {WORKER, LAUNCH}:
+        if executor.enforced_orderings & {WORKER, LAUNCH}:
             assert executor.prove(proof) is proof
             continue
         with pytest.raises(CoverageError, match=f"the {executor.name} executor keeps no such order"):

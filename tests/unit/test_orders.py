@@ -18,16 +18,16 @@ from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import (
     ExplicitInterleaving,
-    HalfRows,
+    HalfRowPanels,
     Interleaving,
     OpAfterOp,
-    Panels,
-    Parts,
+    OpMajorItems,
+    RowPanels,
 )
 from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
-    GroupedPanels,
+    GroupedColumnMajor,
     GroupedSerpentine,
     Hilbert,
     Morton,
@@ -35,7 +35,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
-from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTiles
 from interlace.policies.sync import KernelSync
 
 from ..draws import EXAMPLES
@@ -44,9 +44,9 @@ from .graphs import SPLITS, choices, graphs, pair, pointwise, program, two_matmu
 ORDERS = (
     RowMajor(),
     ColumnMajor(),
-    GroupedPanels(1),
-    GroupedPanels(2),
-    GroupedPanels(100),
+    GroupedColumnMajor(1),
+    GroupedColumnMajor(2),
+    GroupedColumnMajor(100),
     Serpentine(),
     GroupedSerpentine(1),
     GroupedSerpentine(3),
@@ -84,7 +84,7 @@ def test_grid_of_three_dimensions_is_taken_as_all_but_the_last_by_the_last(order
     [
         (RowMajor(), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
         (ColumnMajor(), [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]),
-        (GroupedPanels(2), [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]),
+        (GroupedColumnMajor(2), [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]),
         (Serpentine(), [[0, 1, 2, 3], [7, 6, 5, 4], [8, 9, 10, 11]]),
         (GroupedSerpentine(2), [[0, 3, 4, 7], [1, 2, 5, 6], [11, 10, 9, 8]]),
     ],
@@ -164,8 +164,8 @@ def test_explicit_order_that_is_no_permutation_is_refused(tiles: tuple[int, ...]
         ExplicitOrder(tiles).permutation((2, 2))
 
 
-@pytest.mark.parametrize("order", [GroupedPanels, GroupedSerpentine])
-def test_groups_of_no_rows_are_refused(order: type[GroupedPanels] | type[GroupedSerpentine]) -> None:
+@pytest.mark.parametrize("order", [GroupedColumnMajor, GroupedSerpentine])
+def test_groups_of_no_rows_are_refused(order: type[GroupedColumnMajor] | type[GroupedSerpentine]) -> None:
     with pytest.raises(OrderError, match=f"{order.__name__} rows is 0; use a positive number"):
         order(0)
 
@@ -214,10 +214,10 @@ def sequence(plan: Plan) -> str:
     ("interleaving", "expected"),
     [
         (OpAfterOp(), "u0 u0 u1 u1 d0 d0 d1 d1"),
-        (Panels(1), "u0 u0 d0 d0 u1 u1 d1 d1"),
-        (Panels(2), "u0 u0 u1 u1 d0 d0 d1 d1"),
-        (Panels(1, lag=1), "u0 u0 u1 u1 d0 d0 d1 d1"),
-        (HalfRows(), "u0 u0 d0 d0 u1 u1 d1 d1"),
+        (RowPanels(1), "u0 u0 d0 d0 u1 u1 d1 d1"),
+        (RowPanels(2), "u0 u0 u1 u1 d0 d0 d1 d1"),
+        (RowPanels(1, lag=1), "u0 u0 u1 u1 d0 d0 d1 d1"),
+        (HalfRowPanels(), "u0 u0 d0 d0 u1 u1 d1 d1"),
     ],
     ids=str,
 )
@@ -237,19 +237,19 @@ def test_half_rows_are_halves_of_the_last_coordinate(shape: tuple[int, ...], exp
     graph = program({"x": shape, "y": shape}, pointwise("u", "x", "y", shape, tile))
     backwards = np.arange(graph.ops[0].tiles)[::-1].astype(np.int64)
     none = np.zeros_like(backwards)
-    parts = Parts(none, backwards, none, none + 1)
-    found = HalfRows().sequence(parts, Dependencies(graph), none - 1)
+    parts = OpMajorItems(none, backwards, none, none + 1)
+    found = HalfRowPanels().sequence(parts, Dependencies(graph), none - 1)
     assert backwards[found].tolist() == expected
 
 
 def test_a_consumer_comes_after_all_tiles_that_share_the_semaphore_it_waits_for() -> None:
-    plan = build(feed(), Choices(2, policy=KernelSync(), interleaving=Panels(1)))
+    plan = build(feed(), Choices(2, policy=KernelSync(), interleaving=RowPanels(1)))
     assert sequence(plan) == "u0 u0 u1 u1 d0 d0 d1 d1"
 
 
 def test_panels_lag_sends_consumers_off_groups_later() -> None:
     graph = feed(columns=1, rows=4)
-    by_lag = [sequence(build(graph, Choices(2, interleaving=Panels(1, lag)))) for lag in range(5)]
+    by_lag = [sequence(build(graph, Choices(2, interleaving=RowPanels(1, lag)))) for lag in range(5)]
     assert by_lag == [
         "u0 d0 u1 d1 u2 d2 u3 d3",
         "u0 u1 d0 u2 d1 u3 d2 d3",
@@ -260,7 +260,7 @@ def test_panels_lag_sends_consumers_off_groups_later() -> None:
 
 
 def test_half_rows_start_split_consumers_after_the_first_half() -> None:
-    plan = build(feed(), Choices(2, interleaving=HalfRows(), split={"down": SplitK(2)}))
+    plan = build(feed(), Choices(2, interleaving=HalfRowPanels(), split={"down": SplitK(2)}))
     words = sequence(plan).split()
     parts = [f"{w}[{lo}:{hi}]" for w, lo, hi in zip(words, plan.items.k_lo, plan.items.k_hi, strict=True)]
     assert parts == [
@@ -272,14 +272,14 @@ def test_half_rows_start_split_consumers_after_the_first_half() -> None:
 def test_panels_put_a_consumer_right_after_the_last_of_its_producers() -> None:
     # Tiles of 3 rows of d need 2 or 3 tiles of 2 rows of u: rows 0..3, 3..6, 6..9, 9..12 of 12.
     graph = two_matmuls(12, (1, 1, 1), up=(2, 1), down=(3, 1), block=1)
-    plan = build(graph, Choices(2, interleaving=Panels(1)))
+    plan = build(graph, Choices(2, interleaving=RowPanels(1)))
     assert sequence(plan) == "u0 u1 d0 u2 d1 u3 u4 d2 u5 d3"
 
 
 def test_panels_follow_chains_of_more_than_two_ops() -> None:
     shapes = dict.fromkeys("wxyz", (3,))
     ops = [pointwise(b, a, b, (3,), (1,)) for a, b in zip("wxy", "xyz", strict=True)]
-    plan = build(program(shapes, *ops), Choices(2, interleaving=Panels(1)))
+    plan = build(program(shapes, *ops), Choices(2, interleaving=RowPanels(1)))
     assert [("xyz"[op], int(t)) for op, t in zip(plan.items.op, plan.items.tile, strict=True)] == [
         (op, t) for t in range(3) for op in "xyz"
     ]
@@ -298,7 +298,7 @@ def test_panels_start_the_consumers_of_a_split_tile_after_all_of_its_parts() -> 
     )
     shapes = {"x": (4,), "h": (4,), "s": (1,), "y": (1,)}
     graph = program(shapes, pointwise("u", "x", "h", (4,), (1,)), d, pointwise("e", "s", "y", (1,), (1,)))
-    plan = build(graph, Choices(2, split={"d": SplitK(2)}, interleaving=Panels(1)))
+    plan = build(graph, Choices(2, split={"d": SplitK(2)}, interleaving=RowPanels(1)))
     words = zip(plan.items.op.tolist(), plan.items.tile.tolist(), plan.items.k_lo.tolist(), strict=True)
     assert [f"{'ude'[op]}{tile}" + f" from {k}" * (op == 1) for op, tile, k in words] == [
         *("u0", "u1", "d0 from 2", "u2", "u3", "d0 from 0", "e0")
@@ -306,7 +306,7 @@ def test_panels_start_the_consumers_of_a_split_tile_after_all_of_its_parts() -> 
 
 
 def test_each_op_keeps_its_own_order_inside_an_interleaving() -> None:
-    plan = build(feed(columns=3, rows=1), Choices(2, order=ExplicitOrder((2, 0, 1)), interleaving=Panels(1)))
+    plan = build(feed(columns=3, rows=1), Choices(2, order=ExplicitOrder((2, 0, 1)), interleaving=RowPanels(1)))
     assert plan.items.tile.tolist() == [2, 0, 1, 2, 0, 1]
 
 
@@ -335,7 +335,7 @@ def test_explicit_interleaving_that_is_no_permutation_is_refused(order: tuple[in
 
 def test_users_interleaving_that_loses_an_item_is_refused() -> None:
     class Lossy(Interleaving):
-        def sequence(self, parts: Parts, dependencies: Dependencies, post: np.ndarray) -> np.ndarray:
+        def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: np.ndarray) -> np.ndarray:
             return np.arange(len(parts.op) - 1)
 
     with pytest.raises(OrderError, match="lists entry 3 0 times"):
@@ -345,7 +345,7 @@ def test_users_interleaving_that_loses_an_item_is_refused() -> None:
 @pytest.mark.parametrize(("rows", "lag"), [(0, 0), (-1, 0), (1, -1)])
 def test_panels_without_rows_or_with_negative_lag_are_refused(rows: int, lag: int) -> None:
     with pytest.raises(OrderError, match=rf"Panels\({rows}, lag={lag}\); use rows >= 1 and lag >= 0"):
-        Panels(rows, lag)
+        RowPanels(rows, lag)
 
 
 @EXAMPLES
@@ -359,11 +359,11 @@ def test_interleavings_put_every_producer_before_its_consumers(data: st.DataObje
     for n, tile in enumerate((dependencies.base[plan.items.op] + plan.items.tile).tolist()):
         last[tile] = n
     for n, (op, tile) in enumerate(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)):
-        coords = graph.ops[op].coords(np.array([tile]))
+        coords = graph.ops[op].compute_coords(np.array([tile]))
         k_lo, k_hi = plan.items.k_lo[[n]], plan.items.k_hi[[n]]
-        for link in dependencies.into(op):
-            lo, hi = link.target.bounds(graph.tensor(link.tensor).shape, coords, k_lo, k_hi)
-            for producer in dependencies.producers(link, lo, hi)[0].tolist():
+        for link in dependencies.find_links(op):
+            lo, hi = link.target.compute_bounds(graph.tensor(link.tensor).shape, coords, k_lo, k_hi)
+            for producer in dependencies.find_producers(link, lo, hi)[0].tolist():
                 assert last[producer] < n
 
 
@@ -373,7 +373,7 @@ def test_interleavings_put_every_producer_before_its_consumers(data: st.DataObje
 def letters(split: Split, tiles: int, chunks: int) -> str:
     """One word per tile, one letter per chunk, a new letter for each item."""
     rows = [""] * tiles
-    for letter, tile, lo, hi in zip("abcdefghijklmnopqrstuvwxyz", *split.items(tiles, chunks), strict=False):
+    for letter, tile, lo, hi in zip("abcdefghijklmnopqrstuvwxyz", *split.list_items(tiles, chunks), strict=False):
         rows[tile] += letter * int(hi - lo)
     return " ".join(rows)
 
@@ -381,7 +381,7 @@ def letters(split: Split, tiles: int, chunks: int) -> str:
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
-        (Whole(), "aaaa bbbb cccc dddd eeee ffff"),
+        (WholeTiles(), "aaaa bbbb cccc dddd eeee ffff"),
         (SplitK(1), "aaaa bbbb cccc dddd eeee ffff"),
         (SplitK(2), "aagg bbhh ccii ddjj eekk ffll"),
         (SplitK(3), "agmm bhnn cioo djpp ekqq flrr"),
@@ -407,15 +407,15 @@ def test_splits_of_six_tiles_of_four_chunks(split: Split, expected: str) -> None
         (5, 8, 4, SplitTail(1, 4)),  # one begins, and one of the other three runs its end
         (8, 9, 5, SplitTail(3, 6)),  # three begin, two run two ends at most
         (6, 2, 4, SplitTail(2, 1)),
-        (7, 1, 4, Whole()),
-        (8, 8, 4, Whole()),
+        (7, 1, 4, WholeTiles()),
+        (8, 8, 4, WholeTiles()),
         (2, 8, 4, SplitTail(2, 4)),
     ],
 )
 def test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin(
     tiles: int, chunks: int, workers: int, expected: Split
 ) -> None:
-    assert SplitTail.levelled(tiles, chunks, workers) == expected
+    assert SplitTail.for_last_wave(tiles, chunks, workers) == expected
 
 
 @pytest.mark.parametrize(
@@ -428,10 +428,10 @@ def test_cuts_of_a_users_split_stay_within_its_tiles(cuts: list[int], text: str)
             return np.array(cuts)
 
     if not text:
-        assert [column.tolist() for column in Own().items(3, 4)] == [[0, 1, 2], [0, 0, 0], [4, 4, 4]]
+        assert [column.tolist() for column in Own().list_items(3, 4)] == [[0, 1, 2], [0, 0, 0], [4, 4, 4]]
         return
     with pytest.raises(OrderError, match=f"{text}; keep within 0 to 12"):
-        Own().items(3, 4)
+        Own().list_items(3, 4)
 
 
 def test_split_of_more_parts_than_chunks_gives_one_item_per_chunk() -> None:
@@ -444,9 +444,9 @@ def test_op_without_a_reduction_is_never_split() -> None:
 
 
 def test_panels_of_more_rows_than_there_are_are_one_panel() -> None:
-    for order in (GroupedPanels, GroupedSerpentine):
+    for order in (GroupedColumnMajor, GroupedSerpentine):
         np.testing.assert_array_equal(order(2**70).permutation((4, 3)), order(4).permutation((4, 3)))
-    plans = [build(two_matmuls(), Choices(4, interleaving=Panels(rows))) for rows in (4, 2**70)]
+    plans = [build(two_matmuls(), Choices(4, interleaving=RowPanels(rows))) for rows in (4, 2**70)]
     np.testing.assert_array_equal(plans[0].items.tile, plans[1].items.tile)
 
 
@@ -471,7 +471,7 @@ def test_split_into_nothing_is_refused(split: type[Split]) -> None:
 def test_items_of_any_split_cover_all_chunks_once_and_run_each_tile_in_order(
     split: Split, tiles: int, chunks: int
 ) -> None:
-    tile, lo, hi = split.items(tiles, chunks)
+    tile, lo, hi = split.list_items(tiles, chunks)
     for t in range(tiles):
         parts = zip(lo[tile == t].tolist(), hi[tile == t].tolist(), strict=True)
         assert [c for a, b in parts for c in range(a, b)] == list(range(chunks))

@@ -21,8 +21,8 @@ from interlace.core.errors import (  # noqa: E402
     SlotError,
 )
 from interlace.nn import Decoder  # noqa: E402
-from interlace.nn.decoder.own_past import Past  # noqa: E402
-from interlace.nn.decoder.step import _layers, _logits  # noqa: E402
+from interlace.nn.decoder.own_past import SlotCache  # noqa: E402
+from interlace.nn.decoder.step import _compute_logits, _run_layers  # noqa: E402
 
 from .llama import ToyForCausalLM, stepped  # noqa: E402
 
@@ -37,17 +37,17 @@ def model() -> ToyForCausalLM:
 
 
 def decoder_of(model: ToyForCausalLM, pages: int | None = None, capacity: int = CAPACITY) -> Decoder:
-    return Decoder.from_model(model, batch=3, capacity=capacity, pages=pages)
+    return Decoder.from_model(model, batch=3, max_seq_len=capacity, num_blocks=pages)
 
 
-def read(decoder: Decoder, past: Past, ids: list[int], fail_at: int | None = None) -> torch.Tensor:
+def read(decoder: Decoder, past: SlotCache, ids: list[int], fail_at: int | None = None) -> torch.Tensor:
     """What a model does with its cache in a forward; gives the logits (ids, vocabulary)."""
     at = past.get_query_offset(0) + torch.arange(len(ids))
     assert past.get_seq_length() == at[0]
     sizes = past.get_mask_sizes(len(ids), 0)
     assert past.get_mask_sizes(at, 0) == sizes  # as earlier releases ask
     seen = torch.arange(sizes[0]) <= at[:, None]
-    rope = decoder._rope[None, at.clamp_max(decoder.capacity - 1)]
+    rope = decoder._rope[None, at.clamp_max(decoder.max_seq_len - 1)]
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if layer == fail_at:
@@ -55,8 +55,8 @@ def read(decoder: Decoder, past: Past, ids: list[int], fail_at: int | None = Non
         keys, values = past.update(k, v, layer, {"cache_position": at})
         return functional.scaled_dot_product_attention(q, keys, values, seen, enable_gqa=True)
 
-    x = _layers(decoder.shape, decoder._weights, rope, torch.tensor([ids]), attend)
-    return _logits(decoder.shape, decoder._weights, x[0])
+    x = _run_layers(decoder.shape, decoder._weights, rope, torch.tensor([ids]), attend)
+    return _compute_logits(decoder.shape, decoder._weights, x[0])
 
 
 def close(found: torch.Tensor, right: torch.Tensor) -> None:
@@ -66,9 +66,9 @@ def close(found: torch.Tensor, right: torch.Tensor) -> None:
 @KINDS
 def test_a_prompt_in_chunks_is_read_into_the_slot_while_others_go_on(model: ToyForCausalLM, pages: int | None) -> None:
     ours, alone = decoder_of(model, pages), decoder_of(model)
-    other, same = ours.join(IDS[:5]), alone.join(IDS[:5])
-    past = ours.past()
-    assert (past.slot, ours.taken, ours.lengths) == (1, (0, 1), (5, 0, 0))
+    other, same = ours.add(IDS[:5]), alone.add(IDS[:5])
+    past = ours.kv_cache()
+    assert (past.slot, ours.active_slots, ours.lengths) == (1, (0, 1), (5, 0, 0))
     seen = 0
     for count in (1, 62, 5, 11):
         logits = read(ours, past, IDS[seen : seen + count])
@@ -77,10 +77,10 @@ def test_a_prompt_in_chunks_is_read_into_the_slot_while_others_go_on(model: ToyF
         ours.step()
         alone.step()
     assert past.is_sliding == [False, False]
-    slot = alone.join(IDS[:seen])
+    slot = alone.add(IDS[:seen])
     close(logits[-1], alone.logits[slot])
     alone.prefill(IDS[seen:], slot)
-    assert ours.join(IDS, past) == 1
+    assert ours.add(IDS, past) == 1
     assert ours.lengths == (9, len(IDS), 0)
     close(ours.logits[1], alone.logits[slot])
     for layer in range(ours.shape.layers):
@@ -92,30 +92,30 @@ def test_a_prompt_in_chunks_is_read_into_the_slot_while_others_go_on(model: ToyF
 
 def test_a_forward_that_fails_leaves_the_sequence_as_it_was(model: ToyForCausalLM) -> None:
     ours = decoder_of(model, 5)
-    ours.join([1])
-    past = ours.past()
+    ours.add([1])
+    past = ours.kv_cache()
     read(ours, past, IDS[:60])
     with pytest.raises(ArithmeticError):
         read(ours, past, IDS[3:33], fail_at=1)
     assert past.length == ours.lengths[1] == 60
     ours.step()
-    close(read(ours, past, IDS[60:70])[-1], read(ours, ours.past(), IDS[:70])[-1])
+    close(read(ours, past, IDS[60:70])[-1], read(ours, ours.kv_cache(), IDS[:70])[-1])
 
 
 def test_a_paused_sequence_is_read_on_and_takes_up_its_steps(model: ToyForCausalLM) -> None:
     ours, alone = decoder_of(model), decoder_of(model)
-    right = alone.join(IDS[:20])
-    ours.join([4])
-    slot = ours.join(IDS[:10])
-    past = ours.past(slot)
+    right = alone.add(IDS[:20])
+    ours.add([4])
+    slot = ours.add(IDS[:10])
+    past = ours.kv_cache(slot)
     with pytest.raises(SlotError, match=r"a model reads the sequence in slot 1; join\(ids, past\)"):
-        ours.past(slot)
+        ours.kv_cache(slot)
     before = ours.cache.k[0][slot, :, :10].clone()
     ours.step()
     assert ours.lengths == (2, 10, 0)
     assert torch.equal(ours.cache.k[0][slot, :, :10], before)
     read(ours, past, IDS[10:19])
-    assert ours.join(IDS[:20], past) == slot
+    assert ours.add(IDS[:20], past) == slot
     close(ours.logits[slot], alone.logits[right])
     assert stepped(ours, slot, 5) == stepped(alone, right, 5)
 
@@ -123,19 +123,19 @@ def test_a_paused_sequence_is_read_on_and_takes_up_its_steps(model: ToyForCausal
 @KINDS
 def test_a_sequence_that_fills_the_capacity_is_left_alone_by_steps(model: ToyForCausalLM, pages: int | None) -> None:
     ours, alone = decoder_of(model, pages, capacity=64), decoder_of(model, capacity=64)
-    ours.join([1])
-    past = ours.past()
+    ours.add([1])
+    past = ours.kv_cache()
     read(ours, past, IDS[:64])
     ours.step()
     with pytest.raises(LengthError, match="slot 1, 64 positions and 1 more"):
         read(ours, past, [1])
-    slot = ours.join(IDS[:64], past)
-    close(ours.logits[slot], alone.logits[alone.join(IDS[:64])])
+    slot = ours.add(IDS[:64], past)
+    close(ours.logits[slot], alone.logits[alone.add(IDS[:64])])
 
 
 def test_positions_are_taken_back_and_so_are_pages(model: ToyForCausalLM) -> None:
     ours = decoder_of(model, 5)
-    past = ours.past()
+    past = ours.kv_cache()
     read(ours, past, IDS[:70])
     past.activate_past_recording()
     for count, left in ((0, 70), (-3, 67), (90, 67), (65, 65), (-2, 63)):
@@ -144,18 +144,18 @@ def test_positions_are_taken_back_and_so_are_pages(model: ToyForCausalLM) -> Non
     assert ours.cache.table.tolist() == [[0, -1], [-1, -1], [-1, -1]]
     with pytest.raises(LengthError, match="past has 63 positions, of which 64"):
         past.crop(-64)
-    close(read(ours, past, IDS[63:70])[-1], read(ours, ours.past(), IDS[:70])[-1])
+    close(read(ours, past, IDS[63:70])[-1], read(ours, ours.kv_cache(), IDS[:70])[-1])
     past.reset()
     assert past.length == 0
-    ours.leave(1)
-    assert (ours._pages.free, ours.taken) == (5, (0,))
+    ours.abort(1)
+    assert (ours._pages.num_free, ours.active_slots) == (5, (0,))
 
 
 def test_what_a_slot_cannot_hold_is_refused_before_anything_is_written(model: ToyForCausalLM) -> None:
     ours = decoder_of(model, 2)
-    past = ours.past()
+    past = ours.kv_cache()
     read(ours, past, IDS[:60])
-    ours.join(IDS[:3])
+    ours.add(IDS[:3])
     before = [tensor.clone() for tensor in (*ours.cache.k, *ours.cache.v, ours.cache.table)]
     k, v = torch.zeros(2, 1, 2, 5, 16, dtype=torch.float64)
     grad, long, two = v.clone().requires_grad_(), k.repeat(1, 1, 8, 1), k.repeat(2, 1, 1, 1)
@@ -185,7 +185,7 @@ def test_what_a_slot_cannot_hold_is_refused_before_anything_is_written(model: To
 
 def test_a_past_is_of_one_sequence_of_one_decoder_until_that_joins_or_leaves(model: ToyForCausalLM) -> None:
     ours = decoder_of(model)
-    past = ours.past()
+    past = ours.kv_cache()
     read(ours, past, IDS[:6])
     with pytest.raises(SlotError, match="a model reads the sequence in slot 0"):
         ours.step()
@@ -194,18 +194,18 @@ def test_a_past_is_of_one_sequence_of_one_decoder_until_that_joins_or_leaves(mod
     with pytest.raises(SlotError, match=r"other sequences hold slots \[0\]"):
         ours.generate([1], 1)
     with pytest.raises(SlotError, match="past is of another decoder"):
-        decoder_of(model).join(IDS[:6], past)
+        decoder_of(model).add(IDS[:6], past)
     with pytest.raises(ShapeError, match="past has 6 positions, and 5 ids are given"):
-        ours.join(IDS[:5], past)
+        ours.add(IDS[:5], past)
     with pytest.raises(LengthError):
-        ours.join(IDS[:5] * 20, past)
-    assert (past.length, ours.taken) == (6, (0,))
-    ours.join(IDS[:8], past)
-    gone = [past, ours.past()]
-    ours.leave(gone[1].slot)
-    assert ours.past().slot == gone[1].slot
+        ours.add(IDS[:5] * 20, past)
+    assert (past.length, ours.active_slots) == (6, (0,))
+    ours.add(IDS[:8], past)
+    gone = [past, ours.kv_cache()]
+    ours.abort(gone[1].slot)
+    assert ours.kv_cache().slot == gone[1].slot
     for each in gone:
-        for call in (each.get_seq_length, each.reset, lambda each=each: ours.join(IDS[:8], each)):
+        for call in (each.get_seq_length, each.reset, lambda each=each: ours.add(IDS[:8], each)):
             with pytest.raises(SlotError, match=f"has joined, or left slot {each.slot}; begin another by past"):
                 call()
 
@@ -213,11 +213,11 @@ def test_a_past_is_of_one_sequence_of_one_decoder_until_that_joins_or_leaves(mod
 def test_a_decoder_made_in_inference_mode_is_read_into_outside_of_it(model: ToyForCausalLM) -> None:
     with torch.inference_mode():
         ours = decoder_of(model, 5)
-    past = ours.past()
+    past = ours.kv_cache()
     with torch.no_grad():
         read(ours, past, IDS[:66])
         logits = read(ours, past, IDS[66:70])
-    slot = ours.join(IDS[:70], past)
+    slot = ours.add(IDS[:70], past)
     close(ours.logits[slot], logits[-1])
 
 
@@ -229,7 +229,7 @@ def test_whatever_comes_and_goes_sequences_are_those_of_a_list(
     """Ids by slot are all that a sequence is; what is refused changes nothing."""
     draw, ours, alone = random.Random(seed), decoder_of(model, pages), decoder_of(model)
     ids: dict[int, list[int]] = {}
-    pasts: dict[int, Past] = {}
+    pasts: dict[int, SlotCache] = {}
 
     def some(*counts: int) -> list[int]:
         return [draw.randrange(1, 61) for _ in range(draw.choice(counts))]
@@ -238,9 +238,9 @@ def test_whatever_comes_and_goes_sequences_are_those_of_a_list(
         reading, stepped = [*pasts], [slot for slot in ids if slot not in pasts]
         if name == "join":
             new = some(1, 63, 64, 70)
-            ids[ours.join(new)] = new
+            ids[ours.add(new)] = new
         elif name == "past":
-            past = ours.past()
+            past = ours.kv_cache()
             pasts[past.slot], ids[past.slot] = past, []
         elif name == "step":
             tokens = some(ours.batch)
@@ -249,12 +249,12 @@ def test_whatever_comes_and_goes_sequences_are_those_of_a_list(
                 ids[slot] = [*ids[slot], tokens[slot]]
         elif name == "leave" and ids:
             slot = draw.choice([*ids])
-            ours.leave(slot)
+            ours.abort(slot)
             del ids[slot]
             pasts.pop(slot, None)
         elif name == "pause" and stepped:
             slot = draw.choice(stepped)
-            pasts[slot] = ours.past(slot)
+            pasts[slot] = ours.kv_cache(slot)
         elif reading:
             slot = draw.choice(reading)
             past, more = pasts[slot], some(1, 3, 64)
@@ -269,7 +269,7 @@ def test_whatever_comes_and_goes_sequences_are_those_of_a_list(
                 past.crop(left - len(ids[slot]))
                 ids[slot] = ids[slot][:left]
             elif name == "join past":
-                assert ours.join(ids[slot] + more, past) == slot
+                assert ours.add(ids[slot] + more, past) == slot
                 ids[slot] = ids[slot] + more
                 del pasts[slot]
 
@@ -280,18 +280,18 @@ def test_whatever_comes_and_goes_sequences_are_those_of_a_list(
         assert ours.lengths == tuple(len(ids.get(slot, ())) for slot in range(ours.batch))
         if ours._pages is not None:
             owned = ours._pages._owned
-            assert sorted(sum(owned, ours._pages._free)) == list(range(ours.pages))
-            assert all(len(owned[slot]) >= ours.pages_of(len(ids.get(slot, ()))) for slot in range(ours.batch))
+            assert sorted(sum(owned, ours._pages._free)) == list(range(ours.num_blocks))
+            assert all(len(owned[slot]) >= ours.count_pages(len(ids.get(slot, ()))) for slot in range(ours.batch))
             assert not any(owned[slot] for slot in range(ours.batch) if slot not in ids)
     for slot in [slot for slot in ids if not ids[slot]]:
-        ours.leave(slot)
+        ours.abort(slot)
         del ids[slot], pasts[slot]
     for slot, past in pasts.items():
-        ours.join(ids[slot], past)
+        ours.add(ids[slot], past)
     for slot, tokens in ids.items():
-        right = alone.join(tokens)
+        right = alone.add(tokens)
         for layer in range(ours.shape.layers):
             pairs = (decoder.cache.read(layer, at, len(tokens)) for decoder, at in ((ours, slot), (alone, right)))
             for found, expected in zip(*pairs, strict=True):
                 close(found, expected)
-        alone.leave(right)
+        alone.abort(right)

@@ -8,9 +8,9 @@ import pytest
 
 import interlace as il
 from interlace.deploy import Deployment
-from interlace.megakernel.dispatch import draws_ahead
-from interlace.megakernel.pace import dispatch_of, in_flight_bytes
-from interlace.workloads import FFN, Decode, FFNShape, RaggedAttention, ffn
+from interlace.megakernel.dispatch import claims_ahead
+from interlace.megakernel.pace import select_bytes_in_flight, select_dispatch
+from interlace.workloads import Decode, FeedForward, FFNShape, RaggedAttention, ffn
 
 LARGE = FFNShape(4096, 14336, il.Activation.RELU, False)
 SMALL = FFNShape(896, 4864, il.Activation.SILU, True)
@@ -33,27 +33,27 @@ def share(device: il.DeviceSpec) -> int:
     ],
 )
 def test_lists_are_for_weights_that_the_rings_hold(shape: FFNShape, m: int, dispatch: il.Dispatch) -> None:
-    assert dispatch_of(ffn(m, shape), il.H200) is dispatch
+    assert select_dispatch(ffn(m, shape), il.H200) is dispatch
 
 
 @pytest.mark.parametrize("norm", [None, 1e-5])
 def test_parts_share_sums_under_lists_whatever_stands_before_the_products(norm: float | None) -> None:
     graph = ffn(64, FFNShape(12288, 6144, il.Activation.GELU_TANH, False, norm))
-    launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
-    assert dict(launch.default.ops)["up"].parts > 1
-    assert launch.plan(launch.default).dispatch is il.Dispatch.STATIC
+    launch = Deployment(graph, il.H200, il.MegakernelExecutor)
+    assert dict(launch.default_setting.ops)["up"].parts > 1
+    assert launch.build_plan(launch.default_setting).dispatch is il.Dispatch.STATIC
 
 
 def test_what_is_under_way_is_less_where_ops_are_short() -> None:
     wide = FFNShape(12288, 6144, il.Activation.GELU_TANH, False)
-    assert in_flight_bytes(ffn(1, wide), il.H200) == MANY  # 34 us an op
-    assert in_flight_bytes(ffn(1, LARGE), il.H200) == MANY
-    for shape in (SMALL, replace(SMALL, norm=1e-5), FFN.of({}, True, "swiglu-tp8").shape):
-        assert in_flight_bytes(ffn(1, shape), il.H200) == share(il.H200) < MANY
-    step = Decode.of({"batch": 1, "layers": 2}, True, "llama3.2-1b").graph(il.H200)
-    assert in_flight_bytes(step, il.H200) == share(il.H200)
+    assert select_bytes_in_flight(ffn(1, wide), il.H200) == MANY  # 34 us an op
+    assert select_bytes_in_flight(ffn(1, LARGE), il.H200) == MANY
+    for shape in (SMALL, replace(SMALL, norm=1e-5), FeedForward.of({}, True, "swiglu-tp8").shape):
+        assert select_bytes_in_flight(ffn(1, shape), il.H200) == share(il.H200) < MANY
+    step = Decode.of({"batch": 1, "layers": 2}, True, "llama3.2-1b").build_graph(il.H200)
+    assert select_bytes_in_flight(step, il.H200) == share(il.H200)
     # Where nothing is loaded ahead of waits by products there is nothing to hold back.
-    assert in_flight_bytes(RaggedAttention.of({}, gpu=False).graph(il.H200), il.H200) == MANY
+    assert select_bytes_in_flight(RaggedAttention.of({}, gpu=False).build_graph(il.H200), il.H200) == MANY
 
 
 @pytest.mark.parametrize("shape", [LARGE, SMALL])
@@ -61,18 +61,22 @@ def test_everything_is_under_way_where_products_take_longer_than_weights(shape: 
     # A weight is two bytes, and two FLOPs of each token.
     even = il.H200.flops_per_s(il.bf16) / il.H200.dram_bytes_per_s
     assert 128 < even < 256
-    assert in_flight_bytes(ffn(128, shape), il.H200) < in_flight_bytes(ffn(256, shape), il.H200) == il.H200.smem_bytes
+    assert (
+        select_bytes_in_flight(ffn(128, shape), il.H200)
+        < select_bytes_in_flight(ffn(256, shape), il.H200)
+        == il.H200.smem_bytes
+    )
     # Fences between the ops of a chain wait for what is under way, however long its products take.
-    step = Decode.of({"batch": 512, "layers": 2}, True, "llama3.2-1b").graph(il.H200)
-    assert in_flight_bytes(step, il.H200) == share(il.H200)
+    step = Decode.of({"batch": 512, "layers": 2}, True, "llama3.2-1b").build_graph(il.H200)
+    assert select_bytes_in_flight(step, il.H200) == share(il.H200)
 
 
 def test_only_tickets_are_drawn_ahead() -> None:
-    assert [d for d in il.Dispatch if draws_ahead(d, loads_ahead=True)] == [il.Dispatch.TICKET]
-    assert not any(draws_ahead(d, loads_ahead=False) for d in il.Dispatch)
+    assert [d for d in il.Dispatch if claims_ahead(d, loads_ahead=True)] == [il.Dispatch.TICKET]
+    assert not any(claims_ahead(d, loads_ahead=False) for d in il.Dispatch)
     graph = ffn(16, replace(LARGE, norm=1e-5))
-    launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
-    assert "CLAIMS_AHEAD = 1;" in launch.make(launch.default, il.Options("meta")).composition.text
+    launch = Deployment(graph, il.H200, il.MegakernelExecutor)
+    assert "CLAIMS_AHEAD = 1;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.text
     graph = ffn(16, replace(SMALL, norm=1e-5))
-    launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
-    assert "CLAIMS_AHEAD = 0;" in launch.make(launch.default, il.Options("meta")).composition.text
+    launch = Deployment(graph, il.H200, il.MegakernelExecutor)
+    assert "CLAIMS_AHEAD = 0;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.text

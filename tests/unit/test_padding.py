@@ -33,7 +33,7 @@ def model() -> ToyForCausalLM:
 
 
 def decoder_of(model: ToyForCausalLM, *padding: Any) -> Decoder:
-    decoder = Decoder.from_model(model, batch=2, capacity=32)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=32)
     decoder.padding = Padding(*padding)
     return decoder
 
@@ -47,7 +47,7 @@ def test_rows_of_padded_batches_are_those_of_the_model(kind: str) -> None:
     ids = LEFT.where(MASK == 1, 0)
     with torch.inference_mode():
         right = model.generate(ids, attention_mask=MASK, max_new_tokens=6, do_sample=False)[:, 7:].tolist()
-    decoder = Decoder.from_model(model, batch=2, capacity=32)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=32)
     assert decoder.padding == Padding(0, None, ())
     batch = transformers.BatchEncoding({"input_ids": ids, "attention_mask": MASK})
     assert decoder.generate(batch, 6) == right
@@ -88,15 +88,15 @@ def test_one_prompt_is_taken_with_its_mask_wherever_prompts_are(model: ToyForCau
     right = decoder.generate(PROMPTS[0], 4)
     assert decoder.generate(LEFT[0], 4, attention_mask=MASK[0]) == right
     assert decoder.generate({"input_ids": LEFT[0].tolist(), "attention_mask": MASK[0].tolist()}, 4) == right
-    slot = decoder.join({"input_ids": LEFT[:1], "attention_mask": MASK[:1]})
+    slot = decoder.add({"input_ids": LEFT[:1], "attention_mask": MASK[:1]})
     whole = decoder.logits[slot].clone()
-    decoder.leave(slot)
-    slot = decoder.join(PROMPTS[0][:1])
+    decoder.abort(slot)
+    slot = decoder.add(PROMPTS[0][:1])
     decoder.prefill(LEFT[0, :6], slot, attention_mask=[0, 0, 0, 0, 0, 1])
     decoder.prefill(torch.tensor([7]), slot)
     torch.testing.assert_close(decoder.logits[slot], whole)
     assert decoder.lengths[slot] == 3
-    assert decoder.join(torch.tensor([60, 60, 5]), attention_mask=[1, 1, 1]) == 1 - slot
+    assert decoder.add(torch.tensor([60, 60, 5]), attention_mask=[1, 1, 1]) == 1 - slot
 
 
 def test_a_mask_of_ones_says_that_all_are_tokens(model: ToyForCausalLM) -> None:
@@ -139,8 +139,8 @@ def test_what_looks_padded_is_refused_without_a_mask(
     single = isinstance(ids, torch.Tensor) and ids.ndim == 1
     if single:
         with pytest.raises(PromptError, match=message):
-            decoder.join(ids)
-    assert decoder.taken == ()
+            decoder.add(ids)
+    assert decoder.active_slots == ()
 
 
 @pytest.mark.parametrize(
@@ -188,27 +188,27 @@ def test_masks_that_mean_nothing_are_refused(model: ToyForCausalLM, ids: Any, ma
     decoder = decoder_of(model)
     with pytest.raises(PromptError, match=message):
         decoder.generate(ids, 3, attention_mask=mask)
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
 
 
 def test_a_past_of_padded_prompts_is_refused(model: ToyForCausalLM) -> None:
     decoder = decoder_of(model)
-    slot = decoder.join(LEFT[0], attention_mask=torch.ones(7))
+    slot = decoder.add(LEFT[0], attention_mask=torch.ones(7))
     past = [(k[:1, :, :7].clone(), v[:1, :, :7].clone()) for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True)]
-    decoder.leave(slot)
+    decoder.abort(slot)
     with pytest.raises(PromptError, match="attention_mask leaves out pads, of which a past has keys and values too"):
-        decoder.join(LEFT[0], past, attention_mask=MASK[0])
-    decoder.leave(decoder.join(LEFT[0], past, attention_mask=torch.ones(7)))
+        decoder.add(LEFT[0], past, attention_mask=MASK[0])
+    decoder.abort(decoder.add(LEFT[0], past, attention_mask=torch.ones(7)))
 
 
 def test_a_batch_is_no_prompt_of_one_sequence(model: ToyForCausalLM) -> None:
     with pytest.raises(PromptError, match="input_ids have 2 prompts; give one"):
-        decoder_of(model).join({"input_ids": LEFT, "attention_mask": MASK})
+        decoder_of(model).add({"input_ids": LEFT, "attention_mask": MASK})
 
 
 def test_pads_are_those_that_the_model_declares(model: ToyForCausalLM, tmp_path: Path) -> None:
     def of(**configs: Any) -> Padding:
-        return Padding.of_model(SimpleNamespace(**configs), (2,))
+        return Padding.from_model(SimpleNamespace(**configs), (2,))
 
     plain = SimpleNamespace(pad_token_id=7, bos_token_id=1)
     assert of(config=plain) == Padding(7, 1, (2,))
@@ -217,13 +217,13 @@ def test_pads_are_those_that_the_model_declares(model: ToyForCausalLM, tmp_path:
     small = dict(stored_names(ToyForCausalLM(dtype=torch.float32)))
     shape = replace(SHAPE)
     folder = write_folder(tmp_path / "folder", small, config(shape, pad_token_id=5, bos_token_id=4))
-    assert Decoder.from_file(folder, capacity=8, device="cpu").padding == Padding(5, 4, (2,))
+    assert Decoder.from_pretrained(folder, max_seq_len=8, device="cpu").padding == Padding(5, 4, (2,))
     (folder / "generation_config.json").write_text(json.dumps({"pad_token_id": 6, "eos_token_id": 3}))
-    assert Decoder.from_file(folder, capacity=8, device="cpu").padding == Padding(6, 4, (3,))
+    assert Decoder.from_pretrained(folder, max_seq_len=8, device="cpu").padding == Padding(6, 4, (3,))
     file = tmp_path / "model.gguf"
     ids = {"tokenizer.ggml.padding_token_id": 9, "tokenizer.ggml.bos_token_id": 8, "tokenizer.ggml.eos_token_id": 3}
     file.write_bytes(gguf_bytes({**gguf_metadata(shape), **ids}, gguf_tensors(small, shape)))
-    assert Decoder.from_file(file, capacity=8, device="cpu").padding == Padding(9, 8, (3,))
+    assert Decoder.from_pretrained(file, max_seq_len=8, device="cpu").padding == Padding(9, 8, (3,))
 
 
 # ---------------------------------------------------------------- tensors that hold no ids
@@ -254,11 +254,11 @@ ODD["empty"] = (lambda: IDS[:0].float(), "has no ids")
 @pytest.mark.parametrize("name", ODD)
 def test_tensors_that_hold_no_ids_are_refused(model: ToyForCausalLM, name: str) -> None:
     decoder, (draw, message) = decoder_of(model), ODD[name]
-    for take in (decoder.join, lambda ids: decoder.generate(ids, 2)):
+    for take in (decoder.add, lambda ids: decoder.generate(ids, 2)):
         with pytest.raises(PromptError, match=message):
             take(draw())
-    assert decoder.taken == ()
-    decoder.join([1])
+    assert decoder.active_slots == ()
+    decoder.add([1])
     with pytest.raises(PromptError, match=message):
         decoder.prefill(draw(), 0)
     assert decoder.lengths == (1, 0)
@@ -268,7 +268,7 @@ def test_tensors_that_hold_no_ids_are_refused(model: ToyForCausalLM, name: str) 
 @pytest.mark.parametrize("name", [name for name in ODD if "list" not in name and name not in ("long int", "empty")])
 def test_no_step_takes_tensors_that_hold_no_ids(model: ToyForCausalLM, name: str) -> None:
     decoder = decoder_of(model)
-    decoder.join([1])
+    decoder.add([1])
     with pytest.raises(PromptError):
         decoder.step(ODD[name][0]())
     assert decoder.lengths == (1, 0)
@@ -289,8 +289,8 @@ def test_a_past_of_tensors_without_values_is_refused(
     from interlace.core.errors import GraphError
 
     decoder = decoder_of(model)
-    decoder.join([1, 2, 3])
+    decoder.add([1, 2, 3])
     past = [tuple(tensors(t[:1, :, :2]) for t in pair) for pair in zip(decoder.cache.k, decoder.cache.v, strict=True)]
     with pytest.raises(GraphError, match=message):
-        decoder.join([1, 2, 3], past)
-    assert decoder.taken == (0,)
+        decoder.add([1, 2, 3], past)
+    assert decoder.active_slots == (0,)

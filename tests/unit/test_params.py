@@ -16,9 +16,9 @@ import interlace as il
 from interlace.core.errors import DTypeError, GraphError, ParamError, PlanError, PlanFormatError, ShapeError
 from interlace.loops import library
 from interlace.loops.ops.op import as_op
-from interlace.megakernel.table import by_op, for_workers
+from interlace.megakernel.table import build_op_tables, build_worker_tables
 from interlace.planner.predict import predict
-from interlace.sim.modes import MOST_WORKERS
+from interlace.sim.modes import MAX_WORKERS
 
 from ..loops_graphs import marked
 
@@ -166,7 +166,7 @@ def test_built_in_ops_are_checked_when_they_are_made() -> None:
         il.copy("c", *small, num_warps=5)
     some = il.Graph("some", small, (il.copy("c", *small, num_warps=12),), ("x",), ("y",))
     with pytest.raises(ParamError, match="op 'c' has num_warps 12, and Triton takes powers of two"):
-        il.SerialExecutor(il.build(some, il.Choices(1)), il.Options("meta"))
+        il.SerialExecutor(il.build(some, il.Choices(1)), il.RunOptions("meta"))
 
 
 def loops() -> il.Graph:
@@ -201,7 +201,7 @@ def test_an_op_of_loops_is_held_against_its_loops(name: str) -> None:
 def doubled(name: str, x: il.Tensor, y: il.Tensor, b: int) -> il.Op:
     (i,) = il.axes(1)
     accesses = {"x": (x, (i.block(b),))}, {"y": (y, (i.block(b),))}
-    return DOUBLE.op(name, (-(-x.shape[0] // b),), *accesses, params={"N": x.shape[0], "B": b})
+    return DOUBLE.make_op(name, (-(-x.shape[0] // b),), *accesses, params={"N": x.shape[0], "B": b})
 
 
 def make_doubled(name: str, tensors: Any, params: Any) -> il.Op:
@@ -287,7 +287,7 @@ PLANS = {
     "split": il.Choices(3, split={"down": il.SplitK(2)}, chunk_waits=True),
     "static": il.Choices(3, il.Dispatch.STATIC, policy=il.RowSync()),
     "one worker": il.Choices(1, policy=il.NoSync()),
-    "panels": il.Choices(2, policy=il.KernelSync(), interleaving=il.Panels(1)),
+    "panels": il.Choices(2, policy=il.KernelSync(), interleaving=il.RowPanels(1)),
 }
 
 
@@ -303,12 +303,12 @@ def test_a_damaged_plan_is_refused_or_runs_right(name: str) -> None:
             continue
         graph, ended["verified"] = proof.plan.graph, ended["verified"] + 1
         # What is proved has a form that fits the 32 bits of a device as it stands.
-        for table in (by_op(proof.plan, [True] * 3), for_workers(proof.plan, [True] * 3)):
+        for table in (build_op_tables(proof.plan, [True] * 3), build_worker_tables(proof.plan, [True] * 3)):
             waits = proof.plan.waits
             for column in ("first", "count", "stride", "threshold", "k"):
                 np.testing.assert_array_equal(table.waits[column][: len(waits)], getattr(waits, column))
             assert table.items.view(np.int32).min() >= -1
-        if proof.plan.workers <= MOST_WORKERS:
+        if proof.plan.workers <= MAX_WORKERS:
             predict(proof.plan, il.H200)
         draw = np.random.default_rng(seed)
         tensors = {tensor: draw.standard_normal(graph.tensor(tensor).shape) for tensor in graph.inputs}

@@ -44,7 +44,7 @@ def test_waits_and_work_are_separate_slices_in_microseconds() -> None:
 
 
 def test_an_item_that_was_stolen_tells_from_whom() -> None:
-    slices = events(to_perfetto(trace(CHAIN), stolen=np.array([[2, 1, 0]])), "X")
+    slices = events(to_perfetto(trace(CHAIN), steals=np.array([[2, 1, 0]])), "X")
     assert [s["args"].get("stolen from worker") for s in slices] == [None, None, None, 0, 0]
 
 

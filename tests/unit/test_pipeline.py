@@ -51,14 +51,14 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
 def views(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """Tensors that share memory with a buffer, made from now on: one that somebody keeps keeps all of it."""
     made: list[weakref.ref[Any]] = []
-    like = lanes.Buffer.like
+    like = lanes.Buffer.view_like
 
     def noted(self: lanes.Buffer, tensor: Any) -> Any:
         view = like(self, tensor)
         made.append(weakref.ref(view))
         return view
 
-    monkeypatch.setattr(lanes.Buffer, "like", noted)
+    monkeypatch.setattr(lanes.Buffer, "view_like", noted)
     return made
 
 
@@ -147,7 +147,7 @@ def test_a_chunk_that_fails_is_named_and_ends_it_and_buffers_are_free(
     with pytest.raises(ChunkError, match=f"chunk 5 failed in {part}: ValueError: no such thing") as failed:
         run(chunks(), compute, upload, download, streams=streams)
     error = failed.value
-    assert (error.chunk, error.part, error.delivered) == (5, part, 5)
+    assert (error.chunk, error.part, error.delivered_chunks) == (5, part, 5)
     assert isinstance(error.__cause__, ValueError)
     assert seen["download"] == [0, 1, 2, 3, 4]
     assert max(seen["chunks"]) <= 5 + streams
@@ -168,7 +168,7 @@ def test_of_two_chunks_that_fail_the_first_is_named() -> None:
 
     with pytest.raises(ChunkError, match="chunk 3 failed in download: KeyError: 'three'") as failed:
         run(range(9), compute, download=download)
-    assert (failed.value.chunk, failed.value.delivered) == (3, 3)
+    assert (failed.value.chunk, failed.value.delivered_chunks) == (3, 3)
 
 
 def test_an_interrupt_passes_and_buffers_are_free(buffers: list[weakref.ref[Any]]) -> None:
@@ -276,7 +276,7 @@ def test_parts_share_streams_which_begin_behind_the_callers(
 
     monkeypatch.setattr(torch.cuda, "Stream", stream)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(lanes, "_streams", cache(lanes._streams.__wrapped__))
+    monkeypatch.setattr(lanes, "_get_streams", cache(lanes._get_streams.__wrapped__))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda place: "the caller's")

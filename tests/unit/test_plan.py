@@ -30,13 +30,13 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy as copy_op
 from interlace.kernels.read import read_plan
-from interlace.megakernel.table import for_workers
-from interlace.plan.latest import latest_awaited
+from interlace.megakernel.table import build_worker_tables
+from interlace.plan.latest import find_latest_awaited
 from interlace.plan.parse import parse_plan
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Assignment, Choices, build
-from interlace.policies.interleavings import Panels
+from interlace.policies.interleavings import RowPanels
 from interlace.policies.orders import Hilbert
 from interlace.policies.splits import SplitK, StreamK
 from interlace.policies.sync import KernelSync, NoSync, RowSync
@@ -63,7 +63,7 @@ PLANS = {
     "static, balanced": lambda: build(gated(), Choices(3, Dispatch.STATIC, Assignment.BALANCED)),
     "split-K": lambda: build(two_matmuls(), Choices(4, split=SplitK(2), chunk_waits=True)),
     "stream-K over panels": lambda: build(
-        two_matmuls(), Choices(4, split={"down": StreamK(5)}, order=Hilbert(), interleaving=Panels(1))
+        two_matmuls(), Choices(4, split={"down": StreamK(5)}, order=Hilbert(), interleaving=RowPanels(1))
     ),
     "convolutions": lambda: build(conv_chain(), Choices(2, policy={"first": RowSync()})),
     "no semaphores": lambda: build(pair(), Choices(1, policy=NoSync())),
@@ -92,7 +92,9 @@ def test_plan_of_the_worked_example_in_the_module() -> None:
 def test_a_plan_is_printed_in_one_line() -> None:
     plan = build(two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2), Choices(2, policy=RowSync()))
     counts = "4 items on 2 workers, ticket dispatch, 2 waits, 1 semaphore"
-    assert str(plan) == f"plan of graph {plan.graph.name!r}: {counts} (RowSync(); RowMajor(); Whole(); OpAfterOp())"
+    assert (
+        str(plan) == f"plan of graph {plan.graph.name!r}: {counts} (RowSync(); RowMajor(); WholeTiles(); OpAfterOp())"
+    )
 
 
 def test_striped_dispatch_deals_items_out_in_turn() -> None:
@@ -184,21 +186,21 @@ def test_the_latest_item_that_one_waits_for_is_the_last_that_posts_any_of_its_se
         assert waits.ptr[item] <= row < waits.ptr[item + 1]
         awaited = waits.first[row] + waits.stride[row] * np.arange(waits.count[row])
         expected[item] = max(expected[item], *np.flatnonzero(np.isin(items.post, awaited)).tolist())
-    assert latest_awaited(plan).tolist() == expected
+    assert find_latest_awaited(plan).tolist() == expected
     assert (max(expected) >= 0) == bool(len(waits))
 
 
 def test_plan_says_for_people_what_made_it() -> None:
-    plan = build(two_matmuls(), Choices(2, policy={"up": RowSync()}, interleaving=Panels(1, 2), chunk_waits=True))
+    plan = build(two_matmuls(), Choices(2, policy={"up": RowSync()}, interleaving=RowPanels(1, 2), chunk_waits=True))
     assert plan.policy == "up: RowSync(), per k-chunk"
-    assert plan.order == "RowMajor(); Whole(); Panels(rows=1, lag=2)"
+    assert plan.order == "RowMajor(); WholeTiles(); RowPanels(rows=1, lag=2)"
 
 
 def test_item_name_shows_the_k_range_of_a_part() -> None:
     plan = build(two_matmuls(), Choices(2, split={"down": SplitK(2)}))
-    assert plan.item_name(0) == "op 'up', tile (0, 0)"
-    assert plan.item_name(len(plan.items) - 1) == "op 'down', tile (3, 1), k 4:8"
-    assert plan.tile_base().tolist() == [0, 16, 24]
+    assert plan.format_item(0) == "op 'up', tile (0, 0)"
+    assert plan.format_item(len(plan.items) - 1) == "op 'down', tile (3, 1), k 4:8"
+    assert plan.compute_tile_base().tolist() == [0, 16, 24]
 
 
 @pytest.mark.parametrize("workers", [0, -1])
@@ -461,24 +463,24 @@ def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
     graph = Graph("copy", (x, y), (copy_op("copy", x, y, (16, 16)),), ("x",), ("y",))
     data = json.loads(build(graph, Choices(4, dispatch)).to_json())
     data["workers"] = 2**31 - 1
-    if dispatch.lists:
+    if dispatch.has_queues:
         data["items"]["worker"][7] = 2**31 - 2
     proof = verify(read_plan(json.dumps(data)))
     values = np.arange(4096.0).reshape(64, 64)
     tracemalloc.start()
     try:
         found = ReferenceExecutor(proof).run({"x": values})["y"]
-        table = for_workers(proof.plan, [False])
+        table = build_worker_tables(proof.plan, [False])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(found, values)
     assert peak < 1 << 20
-    assert table.workers == (5 if dispatch.lists else 16)
+    assert table.workers == (5 if dispatch.has_queues else 16)
     if dispatch is Dispatch.HYBRID:  # half of the items are in lists
         assert table.worker_rows.tolist() == [0, 2, 4, 6, 7, 8, 16]
         assert table.items["number"][7:].tolist() == [7, *range(8, 16)]
-    elif dispatch.lists:
+    elif dispatch.has_queues:
         assert table.worker_rows.tolist() == [0, 4, 8, 12, 15, 16]
         assert table.items["number"][15] == 7
 

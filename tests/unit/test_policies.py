@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from interlace.core.devices import H200
 from interlace.core.errors import OrderError
-from interlace.graph.access import ALL, Access, K, axes, fixed
+from interlace.graph.access import ALL, Access, K, axes, constant_span
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
-from interlace.kernels.matmul.tile import Tile
-from interlace.models.llama import LlamaShape, decode_graph
+from interlace.kernels.matmul.tile import TileShape
+from interlace.models.llama import LlamaShape, build_decode_graph
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
@@ -254,7 +254,7 @@ def posts(plan: Plan, op: str) -> list[int]:
 
 def test_tiles_share_a_semaphore_exactly_if_the_same_items_need_them() -> None:
     def read(name: str, lo: int, hi: int) -> Op:
-        reads = Access("in", "y", (fixed(lo, hi),)), Access("other", "x", (fixed(0, 1),))
+        reads = Access("in", "y", (constant_span(lo, hi),)), Access("other", "x", (constant_span(0, 1),))
         return Op(name, "reads", (1,), reads, (Access("out", name, (ALL,)),))
 
     shapes = {"x": (8,), "y": (8,), "d": (1,), "e": (1,), "z": (1,)}
@@ -322,7 +322,7 @@ def test_nor_do_items_behind_ops_that_together_need_all_tiles() -> None:
 def test_each_product_of_a_decode_step_waits_for_one_semaphore() -> None:
     """Attention for the queries of its heads, and a part of the output product for the heads that it reads."""
     shape = LlamaShape(2, hidden=256, ffn=128, heads=8, kv_heads=4, head_dim=32, vocabulary=64, eps=1e-6)
-    graph = decode_graph(shape, 4, 64, H200, Tile(16, 32, 32))
+    graph = build_decode_graph(shape, 4, 64, H200, TileShape(16, 32, 32))
     plan = build(graph, Choices(4, policy=ConsumerSync(), split={"layers.0.x_attended": SplitK(2)}))
     verify(plan)
     kinds = ["q_heads", "k_heads", "v_heads", "attend", "x_attended", "inner", "x"]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from interlace.graph import ragged
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
-from interlace.graph.inverse import LAYOUTS, Runs
+from interlace.graph.inverse import LAYOUTS, TileRuns
 from interlace.graph.op import Op
-from interlace.plan.awaited import Awaited
-from interlace.plan.posts import Posted, Posts
+from interlace.plan.awaited import AwaitedRanges
+from interlace.plan.posts import PostedRanges, PostIndex
 from interlace.policies.sync import BatchedRowSync, ColumnSync, KernelSync, NoSync, RowSync, StridedSync, TileSync
 
 from ..draws import EXAMPLES
@@ -42,17 +42,17 @@ def posts_of(graph: Graph, policies: tuple[object, ...]) -> np.ndarray:
     """Semaphore of every tile; each op has its own, unless its policy is drawn as shared."""
     first, columns = 0, []
     for op, policy in zip(graph.ops, policies, strict=True):
-        post = policy.semaphores(op.coords(), op.grid)  # type: ignore[attr-defined]
+        post = policy.semaphores(op.compute_coords(), op.grid)  # type: ignore[attr-defined]
         columns.append(np.where(post < 0, -1, post + first))
         first += int(post.max()) + 1
     return np.concatenate(columns).astype(np.int64)
 
 
-def run(layout: int, first: int, count: int) -> Runs:
-    return Runs(column(0), column(0), column(layout), column(first), column(count))
+def run(layout: int, first: int, count: int) -> TileRuns:
+    return TileRuns(column(0), column(0), column(layout), column(first), column(count))
 
 
-def shown(posted: Posted) -> list[tuple[int, int, int]]:
+def shown(posted: PostedRanges) -> list[tuple[int, int, int]]:
     return list(zip(posted.first.tolist(), posted.count.tolist(), posted.stride.tolist(), strict=True))
 
 
@@ -72,7 +72,7 @@ def shown(posted: Posted) -> list[tuple[int, int, int]]:
 )
 def test_runs_post_few_ranges(policy: TileSync, first: int, count: int, expected: list[tuple[int, int, int]]) -> None:
     graph = grids((3, 4))
-    posted = Posts(Dependencies(graph), posts_of(graph, (policy,))).of(run(0, first, count), 1)
+    posted = PostIndex(Dependencies(graph), posts_of(graph, (policy,))).find_ranges(run(0, first, count), 1)
     assert shown(posted) == expected
     assert int(posted.tiles.count.sum()) == count
 
@@ -80,7 +80,7 @@ def test_runs_post_few_ranges(policy: TileSync, first: int, count: int, expected
 def test_a_column_of_tiles_posts_one_range_in_the_layout_of_columns() -> None:
     graph = grids((3, 4))
     down = LAYOUTS.index((1, 0, 2))
-    posted = Posts(Dependencies(graph), posts_of(graph, (TileSync(),))).of(run(down, 3, 3), 1)
+    posted = PostIndex(Dependencies(graph), posts_of(graph, (TileSync(),))).find_ranges(run(down, 3, 3), 1)
     assert shown(posted) == [(1, 3, 4)]
 
 
@@ -91,7 +91,7 @@ def test_ranges_hold_what_the_tiles_post_and_nothing_else(data: st.DataObject) -
     graph = grids(*data.draw(st.lists(shape, min_size=1, max_size=3)))
     dependencies = Dependencies(graph)
     of_tile = posts_of(graph, tuple(data.draw(st.sampled_from(POLICIES)) for _ in graph.ops))
-    posts = Posts(dependencies, of_tile)
+    posts = PostIndex(dependencies, of_tile)
     rows = []
     for _ in range(data.draw(st.integers(1, 6))):
         op = data.draw(st.integers(0, len(graph.ops) - 1))
@@ -99,15 +99,15 @@ def test_ranges_hold_what_the_tiles_post_and_nothing_else(data: st.DataObject) -
         first = data.draw(st.integers(begin, end - 1))
         rows.append((data.draw(st.integers(0, len(LAYOUTS) - 1)), first, data.draw(st.integers(1, end - first))))
     layout, first, count = (np.array(values, np.int64) for values in zip(*rows, strict=True))
-    runs = Runs(np.arange(len(rows)), np.zeros_like(layout), layout, first, count)
-    posted = posts.of(runs, len(rows))
+    runs = TileRuns(np.arange(len(rows)), np.zeros_like(layout), layout, first, count)
+    posted = posts.find_ranges(runs, len(rows))
     threshold = np.bincount(of_tile[of_tile >= 0], minlength=1)
     for row in range(len(rows)):
         own = posted.take(column(row))
-        tiles = dependencies.tiles(runs.take(column(row)).singles())
-        assert sorted(dependencies.tiles(own.tiles.singles()).tolist()) == sorted(tiles.tolist())
+        tiles = dependencies.find_first_tiles(runs.take(column(row)).split_into_singles())
+        assert sorted(dependencies.find_first_tiles(own.tiles.split_into_singles()).tolist()) == sorted(tiles.tolist())
         for n, (low, number, stride) in enumerate(shown(own)):
-            mine = dependencies.tiles(own.tiles.take(column(n)).singles())
+            mine = dependencies.find_first_tiles(own.tiles.take(column(n)).split_into_singles())
             semaphores = {low + i * stride for i in range(number)}
             assert {int(s) for s in of_tile[mine]} == semaphores
             assert low < 0 or len({int(threshold[s]) for s in semaphores}) == 1
@@ -120,9 +120,9 @@ def test_one_range_holds_another_exactly_if_it_has_all_of_its_numbers() -> None:
     low, count, step = (column(*(one[n] for one in ranges)) for n in range(3))
     rows = np.repeat(np.arange(len(ranges)), len(ranges))
     first, number, stride = (np.tile(values, len(ranges)) for values in (low, count, step))
-    tiles = Runs(rows, rows, rows, rows, number)
-    posted = Posted(np.arange(len(ranges) + 1) * len(ranges), first, number, stride, tiles)
-    whole = Awaited(np.arange(len(ranges) + 1), low, count, step).hold_whole(rows, posted, 30)
+    tiles = TileRuns(rows, rows, rows, rows, number)
+    posted = PostedRanges(np.arange(len(ranges) + 1) * len(ranges), first, number, stride, tiles)
+    whole = AwaitedRanges(np.arange(len(ranges) + 1), low, count, step).contains_range(rows, posted, 30)
     assert whole.tolist() == [other <= own for own in sets for other in sets]
 
 
@@ -132,18 +132,18 @@ def test_one_range_holds_another_exactly_if_it_has_all_of_its_numbers() -> None:
 def test_what_is_awaited_is_known_range_by_range_and_one_by_one(batch: int, data: st.DataObject) -> None:
     some = st.tuples(st.integers(0, 12), st.integers(1, 5), st.integers(1, 4))
     drawn = data.draw(st.lists(st.lists(some, max_size=4), min_size=1, max_size=3))
-    ptr = ragged.offsets(column(*map(len, drawn)))
+    ptr = ragged.compute_offsets(column(*map(len, drawn)))
     low, count, step = (column(*(r[n] for row in drawn for r in row)) for n in range(3))
-    awaited = Awaited(ptr, low, count, np.where(count == 1, 1, step))
+    awaited = AwaitedRanges(ptr, low, count, np.where(count == 1, 1, step))
     sets = [{a + i * s for a, n, s in row for i in range(n)} for row in drawn]
     needed = data.draw(st.lists(st.tuples(st.integers(0, len(drawn) - 1), some), min_size=1, max_size=8))
     needed.sort()
     row = column(*(n for n, _ in needed))
     first, number, stride = (column(*(r[n] for _, r in needed)) for n in range(3))
-    tiles = Runs(row, row, row, row, number)
-    posted = Posted(ragged.offsets(np.bincount(row, minlength=len(drawn))), first, number, stride, tiles)
+    tiles = TileRuns(row, row, row, row, number)
+    posted = PostedRanges(ragged.compute_offsets(np.bincount(row, minlength=len(drawn))), first, number, stride, tiles)
     semaphores = 40
-    whole = awaited.hold_whole(row, posted, semaphores)
+    whole = awaited.contains_range(row, posted, semaphores)
     for at, (n, (a, size, s)) in enumerate(needed):
         wanted = {a + i * s for i in range(size)}
         assert not whole[at] or wanted <= sets[n]
@@ -151,7 +151,7 @@ def test_what_is_awaited_is_known_range_by_range_and_one_by_one(batch: int, data
             assert whole[at]
     with pytest.MonkeyPatch.context() as patch:
         for n, own in enumerate(sets):
-            patch.setattr(ragged, "BATCH", batch)
+            patch.setattr(ragged, "BATCH_ENTRIES", batch)
             asked = np.arange(-1, semaphores)
             alone = awaited.take(column(n))
-            assert alone.hold(np.zeros_like(asked), asked, semaphores).tolist() == [int(s) in own for s in asked]
+            assert alone.contains(np.zeros_like(asked), asked, semaphores).tolist() == [int(s) in own for s in asked]

@@ -19,14 +19,14 @@ from interlace.core.errors import SimulationError
 from interlace.kernels.matmul import MatmulTile
 from interlace.plan.plan import Plan
 from interlace.planner.bounds import Gemm
-from interlace.planner.bounds import matmul as bounds
+from interlace.planner.bounds import bound_matmul as bounds
 from interlace.planner.build import Choices, build
-from interlace.planner.curve import dram_read_bytes
+from interlace.planner.curve import predict_dram_reads
 from interlace.planner.predict import WORKSPACE, predict
-from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
+from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
-from interlace.sim.modes import ring_launch
-from interlace.sim.traffic import LIMIT, touches
+from interlace.sim.modes import make_megakernel_mode
+from interlace.sim.traffic import MAX_ENTRIES, list_touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
 from ..draws import EXAMPLES
@@ -38,8 +38,8 @@ ORDERS: tuple[Order, ...] = (
     Serpentine(),
     Morton(),
     Hilbert(),
-    GroupedPanels(2),
-    GroupedPanels(3),
+    GroupedColumnMajor(2),
+    GroupedColumnMajor(3),
 )
 
 
@@ -79,52 +79,52 @@ SMALL = MatmulTile(16, 16, 16)
 )
 def test_traffic_of_four_tiles_as_counted_by_hand(pieces: int, x: int, w: int) -> None:
     traffic = predict(plan(32, 32, 32, SMALL, RowMajor()), cached(pieces * PIECE)).traffic
-    assert traffic.read == {"x": x * PIECE, "w": w * PIECE}
+    assert traffic.read_bytes == {"x": x * PIECE, "w": w * PIECE}
     assert traffic.dram_read == (x + w) * PIECE
-    assert traffic.written == 4 * PIECE
-    assert traffic.compulsory == 8 * PIECE
-    assert traffic.touched == (16 + 4) * PIECE
-    assert traffic.missed == (x + w + 4) * PIECE
+    assert traffic.written_bytes == 4 * PIECE
+    assert traffic.compulsory_bytes == 8 * PIECE
+    assert traffic.touched_bytes == (16 + 4) * PIECE
+    assert traffic.missed_bytes == (x + w + 4) * PIECE
     assert traffic.hit_rate == pytest.approx(1 - (x + w + 4) / 20)
 
 
 def test_two_workers_in_lockstep_share_what_they_read_together() -> None:
     # Both tiles of a row at once: x00 w00 x00 w10, then x01 w01 o x01 w11 o. With three pieces the second x hits.
     traffic = predict(plan(32, 32, 32, SMALL, RowMajor(), workers=2), cached(3 * PIECE)).traffic
-    assert traffic.read == {"x": 4 * PIECE, "w": 8 * PIECE}
+    assert traffic.read_bytes == {"x": 4 * PIECE, "w": 8 * PIECE}
 
 
 def test_a_result_that_is_read_again_in_time_is_not_read_from_memory() -> None:
     graph = two_matmuls(16, 16, 16, 16, first=SMALL, second=SMALL)
     roomy = predict(build(graph, Choices(1)), cached(6 * PIECE)).traffic
-    assert roomy.read == {"x": PIECE, "a": PIECE, "b": PIECE}
-    assert (roomy.compulsory, roomy.written) == (3 * PIECE, 2 * PIECE)
+    assert roomy.read_bytes == {"x": PIECE, "a": PIECE, "b": PIECE}
+    assert (roomy.compulsory_bytes, roomy.written_bytes) == (3 * PIECE, 2 * PIECE)
     # y is touched first by its tile, then read: not compulsory, yet it misses if another piece comes between.
     graph = two_matmuls(32, 16, 16, 16, first=SMALL, second=SMALL)
     tight = predict(build(graph, Choices(1)), cached(2 * PIECE)).traffic
-    assert tight.read["y"] == 2 * PIECE
-    assert tight.compulsory == (2 + 1 + 1) * PIECE
+    assert tight.read_bytes["y"] == 2 * PIECE
+    assert tight.compulsory_bytes == (2 + 1 + 1) * PIECE
 
 
 def test_partial_sums_are_traffic_of_their_own() -> None:
     graph = one_matmul(32, 32, 64, tile=SMALL)
     split = predict(build(graph, Choices(1, split=SplitK(2))), cached(1 << 20)).traffic
     whole = predict(build(graph, Choices(1)), cached(1 << 20)).traffic
-    assert WORKSPACE not in whole.read
-    assert split.read == whole.read, "they are written before they are read, and the cache holds them"
+    assert WORKSPACE not in whole.read_bytes
+    assert split.read_bytes == whole.read_bytes, "they are written before they are read, and the cache holds them"
     # Each of two parts of four tiles writes a sum of 16 x 16 in fp32, and the last part reads the other's.
-    assert split.written - whole.written == 8 * 1024
-    assert split.touched - whole.touched == (8 + 4) * 1024
+    assert split.written_bytes - whole.written_bytes == 8 * 1024
+    assert split.touched_bytes - whole.touched_bytes == (8 + 4) * 1024
     # With room for two sums, and two chunks of two pieces read since, the other's sum is gone.
     tight = predict(build(graph, Choices(1, split=SplitK(2))), cached(4 * PIECE)).traffic
-    assert tight.read[WORKSPACE] == 4 * 1024
-    assert tight.compulsory == whole.compulsory
+    assert tight.read_bytes[WORKSPACE] == 4 * 1024
+    assert tight.compulsory_bytes == whole.compulsory_bytes
 
 
 def test_nothing_touched_is_no_hit() -> None:
     traffic = predict(plan(16, 16, 16, SMALL, RowMajor()), cached(1 << 20)).traffic
     assert traffic.hit_rate == 0.0
-    assert replace(traffic, touched=0, missed=0).hit_rate == 0.0
+    assert replace(traffic, touched_bytes=0, missed_bytes=0).hit_rate == 0.0
 
 
 # ---------------------------------------------------------------- against a plain cache
@@ -168,8 +168,8 @@ def test_one_worker_and_one_side_equal_a_plain_cache(
     capacity = data.draw(st.integers(2 * 32 * 32, 2 * (m * k + n * k + m * n) + 2 * 32 * 32))
     device = cached(capacity)
     predicted = predict(plan(m, n, k, tile, order), device).traffic
-    assert predicted.read == slow_reads(Gemm(m, n, k), tile, order, capacity)
-    assert (predicted.written, predicted.compulsory) == (2 * m * n, 2 * (m + n) * k)
+    assert predicted.read_bytes == slow_reads(Gemm(m, n, k), tile, order, capacity)
+    assert (predicted.written_bytes, predicted.compulsory_bytes) == (2 * m * n, 2 * (m + n) * k)
 
 
 @EXAMPLES
@@ -184,7 +184,7 @@ def test_nothing_predicted_is_below_its_safe_bound(
     loads, both, _ = bounds(Gemm(m, n, k), 2, device)
     traffic = predict(tiled, device).traffic
     assert traffic.dram_read >= loads.bytes
-    assert traffic.dram_read + traffic.written >= both.bytes
+    assert traffic.dram_read + traffic.written_bytes >= both.bytes
 
 
 def test_a_safe_bound_above_compulsory_is_kept_too() -> None:
@@ -198,9 +198,9 @@ def test_a_safe_bound_above_compulsory_is_kept_too() -> None:
 
 @pytest.mark.parametrize("device", [cached(1 << 20), H200])
 def test_the_curve_says_the_same_at_every_size(device: DeviceSpec) -> None:
-    tiled = plan(512, 768, 512, MatmulTile(32, 32, 32), GroupedPanels(4), 12)
+    tiled = plan(512, 768, 512, MatmulTile(32, 32, 32), GroupedColumnMajor(4), 12)
     sizes = [1 << 15, 1 << 18, 600_000, 1 << 20, 1 << 22]
-    curve = dram_read_bytes(tiled, device, sizes)
+    curve = predict_dram_reads(tiled, device, sizes)
     for size, read in zip(sizes, curve, strict=True):
         l2 = replace(device.l2, side_bytes=size // device.l2.sides)
         assert predict(tiled, replace(device, l2=l2)).traffic.dram_read == read
@@ -212,7 +212,7 @@ def test_the_curve_says_the_same_at_every_size(device: DeviceSpec) -> None:
 
 def test_a_prediction_of_the_largest_plan_takes_2_gb() -> None:
     tiled = plan(4096, 4096, 8192, MatmulTile(128, 128, 64), RowMajor(), 132)
-    pieces = len(touches(tiled))
+    pieces = len(list_touches(tiled))
     predict(tiled, H200)  # what is compiled is not counted
     tracemalloc.start()
     try:
@@ -221,28 +221,32 @@ def test_a_prediction_of_the_largest_plan_takes_2_gb() -> None:
     finally:
         tracemalloc.stop()
     assert 40 < peak / pieces < 60
-    assert 60 * LIMIT < 2.1e9
+    assert 60 * MAX_ENTRIES < 2.1e9
 
 
 def test_a_cache_that_holds_everything_reads_what_is_compulsory() -> None:
-    tiled = plan(2048, 2048, 1024, MatmulTile(128, 128, 64), GroupedPanels(8), 132)
+    tiled = plan(2048, 2048, 1024, MatmulTile(128, 128, 64), GroupedColumnMajor(8), 132)
     traffic = predict(tiled, cached(64 << 20)).traffic
-    assert traffic.dram_read == traffic.compulsory == 2 * (2048 + 2048) * 1024
+    assert traffic.dram_read == traffic.compulsory_bytes == 2 * (2048 + 2048) * 1024
 
 
 def test_coarser_steps_change_traffic_by_little() -> None:
-    tiled = plan(4096, 4096, 4096, MatmulTile(128, 128, 64), GroupedPanels(8), 132)
+    tiled = plan(4096, 4096, 4096, MatmulTile(128, 128, 64), GroupedColumnMajor(8), 132)
     fine = predict(tiled, H200).traffic
     coarse = predict(tiled, H200, limit=1 << 17).traffic  # at 200,000 pieces chunks are taken in pairs
     assert coarse.dram_read == pytest.approx(fine.dram_read, rel=0.04)
-    assert (coarse.touched, coarse.written, coarse.compulsory) == (fine.touched, fine.written, fine.compulsory)
+    assert (coarse.touched_bytes, coarse.written_bytes, coarse.compulsory_bytes) == (
+        fine.touched_bytes,
+        fine.written_bytes,
+        fine.compulsory_bytes,
+    )
     with pytest.raises(SimulationError, match="use larger tiles, or simulate a smaller problem"):
-        touches(tiled, limit=100)
+        list_touches(tiled, limit=100)
 
 
 def test_what_fits_no_side_comes_from_memory_for_every_tile() -> None:
     traffic = predict(plan(128, 256, 128, MatmulTile(128, 128, 128), RowMajor()), cached(1 << 12)).traffic
-    assert (traffic.dram_read, traffic.compulsory) == (2 * (128 + 128) * 128 * 2, (128 + 256) * 128 * 2)
+    assert (traffic.dram_read, traffic.compulsory_bytes) == (2 * (128 + 128) * 128 * 2, (128 + 256) * 128 * 2)
 
 
 def test_time_is_the_traces() -> None:
@@ -260,7 +264,7 @@ def measured_and_predicted(size: int, order: str) -> float:
     key = ("matmul", size, size, size, "128x128x64", order)
     row = next(r for r in rows if (r["name"], r["m"], r["n"], r["k"], r["tile"], r["order"]) == key)
     tiled = plan(size, size, size, MatmulTile(128, 128, 64, 4, 8), names.ORDERS.parse(order), 132)
-    predicted = predict(tiled, H200, ring_launch(192 << 10)).traffic
+    predicted = predict(tiled, H200, make_megakernel_mode(192 << 10)).traffic
     loads, _, _ = bounds(Gemm(size, size, size), 2, H200)
     assert predicted.dram_read >= loads.bytes
     return predicted.dram_read / row["dram_read_bytes"] - 1

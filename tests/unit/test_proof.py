@@ -95,7 +95,7 @@ def test_a_column_that_is_no_array_is_named() -> None:
     ids=["graph", "str", "class", "None"],
 )
 def test_what_is_no_plan_is_answered_with_how_to_make_one(value: Any, what: str) -> None:
-    for take in (verify, il.ReferenceExecutor, il.SerialExecutor, il.OneLaunchExecutor):
+    for take in (verify, il.ReferenceExecutor, il.SerialExecutor, il.MegakernelExecutor):
         with pytest.raises(PlanError) as caught:
             take(value)
         assert str(caught.value).startswith(what)
@@ -106,8 +106,8 @@ def test_a_proof_names_four_unproved_ops_and_counts_the_others() -> None:
     def chain(ops: int) -> Proof:
         tensors = [il.Tensor(f"t{n}", (4,), il.fp32) for n in range(ops + 1)]
         text = "DEVICE void body(const Tile& tile, const Arguments& a) {}"
-        kernel = il.Kernel("text", walk=il.TextBody(text, "body"))
-        made = [kernel.op(f"op{n}", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))})
+        kernel = il.Kernel("text", megakernel=il.CudaBody(text, "body"))
+        made = [kernel.make_op(f"op{n}", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))})
                 for n, (x, y) in enumerate(pairwise(tensors))]  # fmt: skip
         return verify(build(il.Graph("chain", tuple(tensors), tuple(made), ("t0",), (f"t{ops}",)), Choices(1)))
 
@@ -115,4 +115,4 @@ def test_a_proof_names_four_unproved_ops_and_counts_the_others() -> None:
     assert str(chain(1)).endswith(", provided that op 'op0' touches what its access maps say, which is not proved")
     assert "ops 'op0', 'op1', 'op2', 'op3' touch what their" in str(chain(4))
     assert "ops 'op0', 'op1', 'op2', 'op3' and 3 more touch what their" in str(chain(7))
-    assert len(chain(7).unproved) == 7
+    assert len(chain(7).unproved_ops) == 7

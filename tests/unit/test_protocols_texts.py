@@ -19,12 +19,12 @@ from interlace.core.errors import EarlyEndError, ProtocolError, QueueOverflowErr
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import WORDS
+from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
 from interlace.loops.cuda.items import ITEMS
 from interlace.megakernel.plain import PLAIN
 from interlace.megakernel.roles import ROLES
 from interlace.megakernel.spawn import SPAWNING, Termination
-from interlace.megakernel.walk import WALK
+from interlace.megakernel.walk import RING
 from interlace.plan.plan import Dispatch
 
 from ..protocols.check import check
@@ -43,12 +43,15 @@ def _dispatches() -> dict[str, str]:
     """Texts that the walk asks for its next item and has posts made by, where it leaves that to them."""
     if find_spec("interlace.megakernel.dispatch") is None:
         return {"": ""}
-    return {dispatch.value: import_module("interlace.megakernel.dispatch").text(dispatch) for dispatch in Dispatch}
+    return {
+        dispatch.value: import_module("interlace.megakernel.dispatch").generate_source(dispatch)
+        for dispatch in Dispatch
+    }
 
 
 DISPATCHES = _dispatches()
 LAUNCHES = {
-    f"launch {name}".strip(): PTX + SEMAPHORES + WALK + text + PLAIN + ROLES for name, text in DISPATCHES.items()
+    f"launch {name}".strip(): PTX + SEMAPHORES + RING + text + PLAIN + ROLES for name, text in DISPATCHES.items()
 }
 LAUNCH = next(iter(LAUNCHES))  # of which changes are tried
 BLOCKS = PTX + SEMAPHORES + ITEMS
@@ -103,7 +106,7 @@ def until(steps: Steps, last: str) -> Steps:
 
 
 def of_launch(text: str) -> HandOver:
-    """The hand-over of the one launch."""
+    """The hand-off of the one launch."""
     launch = Text(text)
     hand_over = launch.steps("hand_over", {r"synchronise\(\)": "synchronise", r"mbarrier_arrive\(finished": "arrive"})
     storing = launch.steps("run_consumer", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
@@ -396,7 +399,7 @@ def of_sums(text: str) -> Emptied:
 
 
 def test_sums_are_polled_as_in_the_text_and_a_text_that_looks_at_half_or_leaves_half_is_caught() -> None:
-    text = LAUNCHES[LAUNCH] + WORDS + MATMUL
+    text = LAUNCHES[LAUNCH] + SENTINEL_WORDS + MATMUL
     assert of_sums(text) == Emptied()
     for pattern, instead, error in (
         (r"__float_as_uint\(v\.[yz]\) == EMPTY_WORD \|\|\s+", "", StaleReadError),
@@ -411,7 +414,7 @@ def test_sums_are_polled_as_in_the_text_and_a_text_that_looks_at_half_or_leaves_
             check(of_sums(changed).model())
 
 
-SPAWNED = {Ends(kind.value): PTX + SEMAPHORES + WALK + SPAWNING[kind] + PLAIN + ROLES for kind in Termination}
+SPAWNED = {Ends(kind.value): PTX + SEMAPHORES + RING + SPAWNING[kind] + PLAIN + ROLES for kind in Termination}
 
 
 @pytest.mark.parametrize("ends", Ends)

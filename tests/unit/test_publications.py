@@ -19,17 +19,17 @@ from interlace.core.errors import DeadlockError, PlanError
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.dependencies import Dependencies
 from interlace.kernels.bodies import Reference
-from interlace.kernels.text import TextBody
-from interlace.megakernel.ll_edges import _Search, handed_over
-from interlace.megakernel.ll_epochs import Unpolled, find_unpolled, shows_reads
-from interlace.megakernel.ll_proof import proved_words
-from interlace.megakernel.parts import bodies_of
+from interlace.kernels.text import CudaBody
+from interlace.megakernel.ll_edges import _Search, select_ll_tensors
+from interlace.megakernel.ll_epochs import UnpolledLL, find_unpolled, proves_reads_done
+from interlace.megakernel.ll_proof import prove_ll
+from interlace.megakernel.parts import build_bodies
 
 from ..draws import FEWER
 
 (I,) = axes(1)
 ELEMENTS = 4
-META = il.Options("meta")
+META = il.RunOptions("meta")
 
 
 def kernel(name: str, writes: tuple[str, ...], reads: tuple[str, ...], **words: Any) -> il.Kernel:
@@ -41,7 +41,7 @@ def kernel(name: str, writes: tuple[str, ...], reads: tuple[str, ...], **words: 
 
     text = f"DEVICE void {name}(const Tile& tile, const Arguments& a) {{ }}"
     words = {"publishes": writes, "polls": reads} | words
-    return il.Kernel(name, reference=Reference(finish), walk=TextBody(text, name, **words))
+    return il.Kernel(name, reference=Reference(finish), megakernel=CudaBody(text, name, **words))
 
 
 def op(
@@ -54,7 +54,7 @@ def op(
 ) -> il.Op:
     own = (I.block(ELEMENTS // tiles),)
     of = kernel(name, tuple(writes), tuple(reads), **words)
-    return of.op(
+    return of.make_op(
         name,
         (tiles,),
         {arg: (tensor, (ALL,) if polls_all else own) for arg, tensor in reads.items()},
@@ -88,7 +88,7 @@ def runs_right(plan: il.Plan, seeds: range, words: tuple[str, ...] | None = None
     given = {name: np.arange(float(ELEMENTS)) for name in plan.graph.inputs}
     right = il.ReferenceExecutor(plan).run(given)
     for seed in seeds:
-        executor = il.ReferenceExecutor(plan, words=words, seed=seed)
+        executor = il.ReferenceExecutor(plan, ll_tensors=words, seed=seed)
         for _ in range(2):
             found = executor.run(given)
             assert all(np.array_equal(found[name], right[name]) for name in right)
@@ -96,21 +96,21 @@ def runs_right(plan: il.Plan, seeds: range, words: tuple[str, ...] | None = None
 
 def test_words_that_nobody_polls_before_they_are_published_anew_are_none() -> None:
     plan = il.build(dead_words(), il.Choices(4))
-    assert {*proved_words(plan, bodies_of(plan.graph), META).sizes} == {"r"}
+    assert {*prove_ll(plan, build_bodies(plan.graph), META).sizes} == {"r"}
     runs_right(plan, range(60))
     with pytest.raises(PlanError, match=r"tensors \['p', 'q'\] cannot be words"):
-        il.ReferenceExecutor(plan, words=("p", "q", "r"))
+        il.ReferenceExecutor(plan, ll_tensors=("p", "q", "r"))
 
 
 def test_the_proof_refuses_words_that_nobody_polls_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Search, "_without_unpolled", lambda self: False)
-    monkeypatch.setattr("interlace.megakernel.ll_edges.shows_reads", lambda *of: True)
+    monkeypatch.setattr(_Search, "_drop_unpolled", lambda self: False)
+    monkeypatch.setattr("interlace.megakernel.ll_edges.proves_reads_done", lambda *of: True)
     plan = il.build(dead_words(), il.Choices(4))
-    assert "q" in handed_over(plan, bodies_of(plan.graph), META).sizes
-    assert proved_words(plan, bodies_of(plan.graph), META).sizes == {}
+    assert "q" in select_ll_tensors(plan, build_bodies(plan.graph), META).sizes
+    assert prove_ll(plan, build_bodies(plan.graph), META).sizes == {}
     says = "op 'B' overwrites words of 'q' that op 'A' publishes and no op between polls"
     with pytest.raises(PlanError, match=says):
-        il.ReferenceExecutor(plan, words=("p", "q", "r"))
+        il.ReferenceExecutor(plan, ll_tensors=("p", "q", "r"))
     monkeypatch.setattr("interlace.megakernel.ll_proof._check_polls", lambda *of: None)
     with pytest.raises((AssertionError, DeadlockError)):  # what both checks prevent
         runs_right(plan, range(60))
@@ -120,7 +120,7 @@ def test_the_proof_refuses_words_that_nobody_polls_whatever_the_search_finds(mon
 def test_each_word_is_polled_not_only_some_of_its_tensor(elements: int, left: bool) -> None:
     x, p, r, y = vectors("xpry")
     polls = op("M", {"p": p}, {"r": r})
-    part = il.Kernel("part").op("M", (1,), {"p": (p, (I.block(elements),))}, {"r": (r, (ALL,))})
+    part = il.Kernel("part").make_op("M", (1,), {"p": (p, (I.block(elements),))}, {"r": (r, (ALL,))})
     graph = graph_of(
         op("A", {"x": x}, {"p": p}),
         part if elements < ELEMENTS else polls,
@@ -129,8 +129,8 @@ def test_each_word_is_polled_not_only_some_of_its_tensor(elements: int, left: bo
         output="y",
     )
     words = {0: {"p"}, 1: {"p"}, 2: {"p"}, 3: {"p"}}
-    assert find_unpolled(graph, words, words) == (Unpolled("p", 0, 2) if left else None)
-    assert find_unpolled(graph, words, {}) == Unpolled("p", 0, 2)
+    assert find_unpolled(graph, words, words) == (UnpolledLL("p", 0, 2) if left else None)
+    assert find_unpolled(graph, words, {}) == UnpolledLL("p", 0, 2)
     assert find_unpolled(graph, {0: {"p"}}, {}) is None  # published once a run
 
 
@@ -149,9 +149,9 @@ def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False,
         output="z",
     )
     plan = il.build(graph, il.Choices(8))
-    bodies = list(bodies_of(graph))
-    bodies[1] = replace(bodies[1], gathers=lambda of: gathers, words_need_reads=need)
-    return "p" in proved_words(plan, bodies, META).sizes
+    bodies = list(build_bodies(graph))
+    bodies[1] = replace(bodies[1], reads_before_ll_stores=lambda of: gathers, ll_needs_reads=need)
+    return "p" in prove_ll(plan, bodies, META).sizes
 
 
 def test_one_of_two_words_shows_that_reads_are_over_where_no_word_is_stored_before() -> None:
@@ -167,14 +167,14 @@ def test_all_words_show_it_where_a_tile_stores_nothing_else_or_its_words_need_al
 
 
 def test_the_proof_checks_what_polls_show_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.megakernel.ll_edges.shows_reads", lambda *of: True)
+    monkeypatch.setattr("interlace.megakernel.ll_edges.proves_reads_done", lambda *of: True)
     assert not keeps_p_as_words(polls="p")
     plan = il.build(dead_words(), il.Choices(4))
     monkeypatch.setattr("interlace.megakernel.ll_proof.find_unpolled", lambda *of: None)
-    monkeypatch.setattr(_Search, "_without_unpolled", lambda self: False)
+    monkeypatch.setattr(_Search, "_drop_unpolled", lambda self: False)
     says = "op 'M' polls some words of op 'A', which does not show that its reads are over"
     with pytest.raises(PlanError, match=says):
-        il.ReferenceExecutor(plan, words=("p", "q", "r"))
+        il.ReferenceExecutor(plan, ll_tensors=("p", "q", "r"))
 
 
 @pytest.mark.parametrize(("first", "whole"), [(0, True), (2, False)])
@@ -182,13 +182,13 @@ def test_a_poll_from_the_middle_of_a_tile_on_is_not_of_all_of_it(first: int, who
     x, p, y = (il.Tensor(name, (ELEMENTS, ELEMENTS), il.fp32) for name in "xpy")
     every, some = (ALL, ALL), (ALL, Span(I + first, I + ELEMENTS))
     ops = (
-        il.Kernel("A").op("A", (1,), {"x": (x, every)}, {"p": (p, every)}),
-        il.Kernel("C").op("C", (1,), {"p": (p, some)}, {"y": (y, every)}),
+        il.Kernel("A").make_op("A", (1,), {"x": (x, every)}, {"p": (p, every)}),
+        il.Kernel("C").make_op("C", (1,), {"p": (p, some)}, {"y": (y, every)}),
     )
     graph = il.Graph("g", (x, p, y), ops, ("x",), ("y",))
     found = Dependencies(graph)
-    body = bodies_of(dead_words())[0]
-    assert shows_reads(graph, body, 0, 1, found.into(1), found, {"p"}) == whole
+    body = build_bodies(dead_words())[0]
+    assert proves_reads_done(graph, body, 0, 1, found.find_links(1), found, {"p"}) == whole
 
 
 @pytest.mark.parametrize("part", ["", "p", "q"])
@@ -197,11 +197,11 @@ def test_every_tensor_is_polled_whole(part: str) -> None:
     publisher = op("A", {"x": x}, {"p": p, "q": q}, polls=())
     half = (I.block(ELEMENTS // 2),)
     reads = {name: (tensor, half if name == part else (ALL,)) for name, tensor in (("p", p), ("q", q))}
-    ops = (publisher, il.Kernel("C").op("C", (1,), reads, {"y": (y, (ALL,))}))
+    ops = (publisher, il.Kernel("C").make_op("C", (1,), reads, {"y": (y, (ALL,))}))
     graph = il.Graph("g", (x, p, q, y), ops, ("x",), ("y",))
     found = Dependencies(graph)
-    body = bodies_of(dead_words())[0]
-    assert shows_reads(graph, body, 0, 1, found.into(1), found, {"p", "q"}) == (not part)
+    body = build_bodies(dead_words())[0]
+    assert proves_reads_done(graph, body, 0, 1, found.find_links(1), found, {"p", "q"}) == (not part)
 
 
 @st.composite
@@ -233,7 +233,7 @@ def test_whatever_is_proved_to_be_words_runs_right_under_random_interleavings(
     graph: il.Graph, workers: int, seed: int
 ) -> None:
     plan = il.build(graph, il.Choices(workers))
-    found = proved_words(plan, bodies_of(graph), META)
+    found = prove_ll(plan, build_bodies(graph), META)
     assume(found.sizes)
     event(f"{len(found.sizes)} words")
     runs_right(plan, range(seed, seed + 6))

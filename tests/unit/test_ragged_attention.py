@@ -15,7 +15,7 @@ import interlace as il
 from interlace.core.dtypes import int32
 from interlace.core.errors import ArgumentError, ShapeError
 from interlace.kernels.attend import BLOCK
-from interlace.kernels.attend.shares import equal_shares
+from interlace.kernels.attend.shares import build_share_table
 from interlace.kernels.combine import combine
 from interlace.workloads.ragged import Lengths, RaggedAttention, ragged_attention
 
@@ -25,7 +25,7 @@ SMALL = RaggedAttention.of({"longest": 150}, gpu=False)
 
 
 def test_shares_of_three_sequences_are_those_of_the_example() -> None:
-    table, first, rows = equal_shares([700, 0, 100], 3, BLOCK)
+    table, first, rows = build_share_table([700, 0, 100], 3, BLOCK)
     assert table.tolist() == [[0, 0, 320], [0, 320, 640], [2, 0, 100], [0, 640, 700], [1, 0, 0], [-1, 0, 0]]
     assert (first.tolist(), rows.tolist()) == ([0, 3, 4, 5], [0, 1, 3, 4, 2, 5])
 
@@ -33,7 +33,7 @@ def test_shares_of_three_sequences_are_those_of_the_example() -> None:
 @EXAMPLES
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=9), st.integers(1, 40), st.sampled_from((16, 64)))
 def test_every_position_is_in_one_share_and_full_ones_are_equal(lengths: list[int], count: int, block: int) -> None:
-    table, first, rows = equal_shares(lengths, count, block)
+    table, first, rows = build_share_table(lengths, count, block)
     assert (np.diff(table[:, 2] - table[:, 1]) <= 0).all()
     assert sorted(rows.tolist()) == [*range(len(table))]
     table = table[rows]
@@ -59,11 +59,11 @@ def test_every_position_is_in_one_share_and_full_ones_are_equal(lengths: list[in
 )
 def test_shares_of_nothing_are_refused(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        equal_shares(*arguments)
+        build_share_table(*arguments)
 
 
 def test_ops_on_shares_take_what_fits_them() -> None:
-    graph = SMALL.graph(il.CPU)
+    graph = SMALL.build_graph(il.CPU)
     parts, peak, total = (graph.tensor(name) for name in ("parts", "peak", "total"))
     out, first, rows = (graph.tensor(name) for name in ("out", "first", "rows"))
     short = il.Tensor("first", (1,), int32)
@@ -82,7 +82,7 @@ def test_ops_on_shares_take_what_fits_them() -> None:
 
 def test_lengths_are_as_they_are_named() -> None:
     def cached(kind: Lengths, draw: int = 0) -> list[int]:
-        return sorted(RaggedAttention.of({"lengths": kind, "longest": 6400, "draw": draw}, gpu=True).cached)
+        return sorted(RaggedAttention.of({"lengths": kind, "longest": 6400, "draw": draw}, gpu=True).cached_lengths)
 
     assert cached(Lengths.GIANT)[-1] == 6400
     assert cached(Lengths.GIANT)[-2] <= 100
@@ -94,20 +94,20 @@ def test_lengths_are_as_they_are_named() -> None:
 def test_the_longest_share_is_a_part_of_the_work_whatever_the_lengths_are() -> None:
     """Where sequences are split alike the longest split is that of the longest sequence."""
     problem = RaggedAttention.of({"lengths": Lengths.GIANT}, gpu=True)
-    table, *_ = equal_shares(problem.cached, problem.parts, BLOCK)
+    table, *_ = build_share_table(problem.cached_lengths, problem.num_splits, BLOCK)
     most = (table[:, 2] - table[:, 1]).max()
-    assert most <= sum(problem.cached) / problem.parts + 2 * BLOCK
-    own = replace(problem, shares=0).graph(il.H200).op("attend").grid[2]
-    assert (own, problem.graph(il.H200).op("attend").grid) == (1, (16 + 32, 8, 1))
-    assert most * 10 < max(problem.cached) / own
+    assert most <= sum(problem.cached_lengths) / problem.num_splits + 2 * BLOCK
+    own = replace(problem, shares=0).build_graph(il.H200).op("attend").grid[2]
+    assert (own, problem.build_graph(il.H200).op("attend").grid) == (1, (16 + 32, 8, 1))
+    assert most * 10 < max(problem.cached_lengths) / own
 
 
 def test_shares_and_splits_mean_the_same() -> None:
-    inputs = SMALL.inputs(1)
+    inputs = SMALL.make_inputs(1)
     own = replace(SMALL, shares=0)
     found = [
-        il.ReferenceExecutor(il.build(problem.graph(il.CPU), il.Choices(3))).run(
-            {name: inputs[name] for name in problem.graph(il.CPU).inputs}
+        il.ReferenceExecutor(il.build(problem.build_graph(il.CPU), il.Choices(3))).run(
+            {name: inputs[name] for name in problem.build_graph(il.CPU).inputs}
         )["out"]
         for problem in (SMALL, own)
     ]
@@ -145,8 +145,8 @@ def test_the_one_launch_attends_by_shares(shape: tuple[int, int]) -> None:
         pytest.skip(MISSING)
     run = launches()[shape]
     problem = RaggedAttention(shape[1], 2, shape[0], len(LENGTHS), 191)
-    drawn = dict(replace(problem, shares=0).inputs(0))
-    table, first, rows = equal_shares(LENGTHS, 3, BLOCK)
+    drawn = dict(replace(problem, shares=0).make_inputs(0))
+    table, first, rows = build_share_table(LENGTHS, 3, BLOCK)
     drawn |= {"position": np.array(LENGTHS, np.float32), "shares": table, "first": first, "rows": rows}
     for b, at in enumerate(LENGTHS):
         for name in ("k_cache", "v_cache"):

@@ -9,8 +9,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import interlace as il
-from interlace.megakernel.ready import Ready
-from interlace.megakernel.table import Table, for_workers
+from interlace.megakernel.ready import ReadyGroups
+from interlace.megakernel.table import DeviceTables, build_worker_tables
 
 from ..draws import EXAMPLES
 from .graphs import choices, graphs
@@ -23,7 +23,7 @@ def plans(draw: st.DrawFn) -> il.Plan:
     return il.build(graph, replace(draw(choices(graph)), dispatch=il.Dispatch.QUEUE))
 
 
-def awaited(table: Table, row: int) -> set[int]:
+def awaited(table: DeviceTables, row: int) -> set[int]:
     """Semaphores that a row waits for, those of the parts of its tile among them."""
     item = table.items[row]
     found = {
@@ -34,7 +34,7 @@ def awaited(table: Table, row: int) -> set[int]:
     return found | ({int(~item["split"])} if item["parts"] > 1 and item["split"] < 0 else set())
 
 
-def posted(table: Table, row: int) -> int:
+def posted(table: DeviceTables, row: int) -> int:
     item = table.items[row]
     return int(item["split"] if item["parts"] > 1 and item["split"] >= 0 else item["post"])
 
@@ -42,8 +42,8 @@ def posted(table: Table, row: int) -> int:
 @settings(EXAMPLES, max_examples=60)
 @given(plans())
 def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
-    table = for_workers(plan, [True] * len(plan.graph.ops), parts_wait=True)
-    ready, n = Ready.of(table), len(table.items)
+    table = build_worker_tables(plan, [True] * len(plan.graph.ops), parts_wait=True)
+    ready, n = ReadyGroups.of(table), len(table.items)
     waits = [awaited(table, row) for row in range(n)]
     assert ready.first.tolist() == [row for row in range(n) if not waits[row]]
     seen = ready.first.tolist()
@@ -65,8 +65,8 @@ def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
 @given(plans())
 def test_every_item_comes_to_the_queue_once(plan: il.Plan) -> None:
     """Taken and posted one by one, as a run does."""
-    table = for_workers(plan, [True] * len(plan.graph.ops), parts_wait=True)
-    ready = Ready.of(table)
+    table = build_worker_tables(plan, [True] * len(plan.graph.ops), parts_wait=True)
+    ready = ReadyGroups.of(table)
     queue, taken = ready.first.tolist(), []
     left, missing = ready.posts.copy(), ready.missing.copy()
     while queue:

@@ -11,7 +11,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DeadlockError, DeviceError, PlanError
-from interlace.kernels.bodies import Array, Worded
+from interlace.kernels.bodies import Array, LLTensors
 
 from .graphs import drop_waits
 from .test_words import ALL, EMBEDDED, HEADS, POSITIONS, SHAPE, TOKENS, plan, products
@@ -25,7 +25,7 @@ AHEAD = 2**32 // PUBLICATIONS, 2**32 // PUBLICATIONS - 1, 2**32 - 2, 2**31 // PU
 def inputs() -> dict[str, Array]:
     """Of a step of two layers, three sequences and two splits of each."""
     work = il.workloads.Decode(**{**vars(SHAPE), "batch": len(POSITIONS), "capacity": 192, "context": 0})
-    return {**work.inputs(0), "position": np.array(POSITIONS, np.float32)}
+    return {**work.make_inputs(0), "position": np.array(POSITIONS, np.float32)}
 
 
 @cache
@@ -46,7 +46,7 @@ def check(run: il.ReferenceExecutor, runs: int = 1) -> None:
 def test_a_step_by_words_is_what_it_is_by_semaphores(
     splits: int, words: tuple[str, ...] | None, seed: int | None
 ) -> None:
-    run = il.ReferenceExecutor(plan(splits), words=words, seed=seed)
+    run = il.ReferenceExecutor(plan(splits), ll_tensors=words, seed=seed)
     semaphores = il.ReferenceExecutor(plan(splits))
     assert len(run._waits) < len(semaphores._waits)
     found, wanted = run.run(inputs()), semaphores.run(inputs())
@@ -56,7 +56,7 @@ def test_a_step_by_words_is_what_it_is_by_semaphores(
 
 @pytest.mark.parametrize("first_run", AHEAD)
 def test_numbers_of_the_run_before_are_not_those_of_this_one_where_they_wrap(first_run: int) -> None:
-    check(il.ReferenceExecutor(plan(), words=ALL, seed=1, first_run=first_run), runs=4)
+    check(il.ReferenceExecutor(plan(), ll_tensors=ALL, seed=1, first_run=first_run), runs=4)
 
 
 def test_whoever_polls_goes_on_before_the_writer_has_posted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_whoever_polls_goes_on_before_the_writer_has_posted(monkeypatch: pytest.
                 yield from ["wrote"] * 100
 
     monkeypatch.setattr(il.ReferenceExecutor, "_write", slow)
-    run = il.ReferenceExecutor(plan(2, 132), words=ALL)
+    run = il.ReferenceExecutor(plan(2, 132), ll_tensors=ALL)
     check(run)
     assert run.trace is not None
     names = np.array(run.trace.ops)[run.trace.op]
@@ -80,7 +80,7 @@ def test_whoever_polls_goes_on_before_the_writer_has_posted(monkeypatch: pytest.
 
 
 def test_a_run_that_fails_leaves_nothing_to_the_next() -> None:
-    run = il.ReferenceExecutor(plan(), words=ALL, seed=2)
+    run = il.ReferenceExecutor(plan(), ll_tensors=ALL, seed=2)
     references = run._references
     run._references = [*references[:-4], *[None] * 4]
     with pytest.raises(AttributeError):
@@ -92,18 +92,18 @@ def test_a_run_that_fails_leaves_nothing_to_the_next() -> None:
 @pytest.mark.parametrize("words", [np.array(["parts"]), np.array([]), ["parts"], "parts", (1,)])
 def test_words_that_are_no_tuple_of_names_are_refused(words: object) -> None:
     with pytest.raises(DeviceError, match="give names of tensors as a tuple, or None"):
-        il.ReferenceExecutor(plan(), words=words)
+        il.ReferenceExecutor(plan(), ll_tensors=words)
 
 
 def test_a_wrong_number_is_waited_for_until_nothing_moves() -> None:
-    run = il.ReferenceExecutor(plan(), words=ALL)
+    run = il.ReferenceExecutor(plan(), ll_tensors=ALL)
     assert run._numbered is not None
-    handed_over = run._numbered._handed_over
+    handed_over = run._numbered._ll_edges
     writer = plan().graph.op_index("layers.0.attend")
-    wrong = {name: number + (name == "out") for name, number in handed_over.of(writer).numbers.items()}
-    assert wrong != handed_over.of(writer).numbers  # of what it leaves, not of what it polls
-    ops = {**handed_over.ops, writer: Worded(wrong, PUBLICATIONS)}
-    run._numbered._handed_over = replace(handed_over, ops=ops)
+    wrong = {name: number + (name == "out") for name, number in handed_over.get_ll(writer).epochs.items()}
+    assert wrong != handed_over.get_ll(writer).epochs  # of what it leaves, not of what it polls
+    ops = {**handed_over.ops, writer: LLTensors(wrong, PUBLICATIONS)}
+    run._numbered._ll_edges = replace(handed_over, ops=ops)
     with pytest.raises(DeadlockError, match="wait for posts or words that never come"):
         run.run(inputs())
 
@@ -114,7 +114,7 @@ def test_who_polls_nothing_waits_for_semaphores_and_is_wrong_without(op: str) ->
 
 
 def is_wrong(name: str, seed: int) -> bool:
-    run = il.ReferenceExecutor(plan(), words=ALL, seed=seed)
+    run = il.ReferenceExecutor(plan(), ll_tensors=ALL, seed=seed)
     assert run._numbered is not None
     left = replace(plan(), waits=run._numbered.waits)
     mine = np.flatnonzero(left.items.op[left.waits.item] == left.graph.op_index(name))
@@ -128,6 +128,6 @@ def is_wrong(name: str, seed: int) -> bool:
 
 def test_words_are_those_that_a_launch_can_have() -> None:
     chain = il.build(products(8, 64, 64), il.Choices(2))
-    assert il.ReferenceExecutor(chain, words=("inner",))._numbered is not None
+    assert il.ReferenceExecutor(chain, ll_tensors=("inner",))._numbered is not None
     with pytest.raises(PlanError, match=r"tensors \['out'\] cannot be words"):
-        il.ReferenceExecutor(chain, words=("out",))
+        il.ReferenceExecutor(chain, ll_tensors=("out",))

@@ -13,8 +13,8 @@ import interlace as il
 from interlace.core.dtypes import int32
 from interlace.core.errors import ParamError
 from interlace.kernels.attend import attend
-from interlace.megakernel.parts import parts_of
-from interlace.workloads.decode import LLAMAS, decode_graph
+from interlace.megakernel.parts import lower_ops
+from interlace.workloads.decode import LLAMAS, build_decode_graph
 
 D, CAPACITY = 64, 128
 
@@ -35,17 +35,17 @@ def attentions(batch: int, *positions: str) -> il.Graph:
 
 def kept(graph: il.Graph) -> list[int]:
     """Of each op the bytes that its loader keeps."""
-    found = [(part.tile.type.endswith("::Resident"), part.tile.resident_bytes) for part in parts_of(graph)]
+    found = [(part.tile.type.endswith("::Resident"), part.tile.resident_bytes) for part in lower_ops(graph)]
     assert all(resident == (nbytes > 0) for resident, nbytes in found)
     return [nbytes for _, nbytes in found]
 
 
 def test_positions_of_all_layers_lie_in_shared_memory_once() -> None:
-    graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200)
+    graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200)
     nbytes = dict(zip((op.name for op in graph.ops), kept(graph), strict=True))
     assert {name for name, n in nbytes.items() if n} == {f"layers.{n}.attend" for n in range(2)}
-    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options(device="meta"))
-    assert "constexpr int RESIDENT_BYTES = 256;" in run.composition.text
+    run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions(device="meta"))
+    assert "constexpr int RESIDENT_BYTES = 256;" in run.composition.source
     assert run.binary.resources.spill_bytes == 0
 
 
@@ -62,21 +62,26 @@ def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
 @pytest.mark.parametrize("early", [(), ("position",)])
 def test_what_is_kept_is_read_early_of_what_is_streamed(early: tuple[str, ...]) -> None:
     with pytest.raises(ParamError, match="resident='position'"):
-        il.TextBody("DEVICE void f(const Tile& tile, const Arguments& a) {}", "f", early=early, resident="position")
+        il.CudaBody(
+            "DEVICE void f(const Tile& tile, const Arguments& a) {}",
+            "f",
+            pre_wait_inputs=early,
+            resident_input="position",
+        )
 
 
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp32])
 def test_a_number_is_kept_of_each_element_whatever_its_type(dtype: il.DType) -> None:
-    text = il.TextBody(
+    text = il.CudaBody(
         "DEVICE void f(const Tile& tile, const Arguments& a, Stream& stream) {}",
         "f",
-        streamed=("x",),
-        early=("at",),
-        resident="at",
-        loads="Loads",
+        streamed_inputs=("x",),
+        pre_wait_inputs=("at",),
+        resident_input="at",
+        loads_struct="Loads",
     )
     (i,) = il.axes(1)
     x, at, y = (il.Tensor(name, (6,), dtype) for name in ("x", "at", "y"))
-    kernel = il.Kernel("kept", il.Reference(lambda acc, regions, params: {"y": regions["x"]}), walk=text)
-    op = kernel.op("op", (6,), {"x": (x, (i.block(1),)), "at": (at, (i.block(1),))}, {"y": (y, (i.block(1),))})
+    kernel = il.Kernel("kept", il.Reference(lambda acc, regions, params: {"y": regions["x"]}), megakernel=text)
+    op = kernel.make_op("op", (6,), {"x": (x, (i.block(1),)), "at": (at, (i.block(1),))}, {"y": (y, (i.block(1),))})
     assert kept(il.Graph("one", (x, at, y), (op,), ("x", "at"), ("y",))) == [32]

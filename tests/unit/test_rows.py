@@ -17,7 +17,7 @@ from interlace.kernels.elementwise import elementwise  # noqa: E402
 from interlace.kernels.layer_norm import layer_norm  # noqa: E402
 from interlace.kernels.read import read_plan  # noqa: E402
 from interlace.kernels.softmax import softmax  # noqa: E402
-from interlace.kernels.teams import rows_of  # noqa: E402
+from interlace.kernels.teams import select_tile_rows  # noqa: E402
 from interlace.workloads import FFNBlock, FFNLayers, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
@@ -46,7 +46,7 @@ def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
     prepare([run])
     inputs = {name: case.inputs() for name, case in CASES.items()}
     tensors = {name + of: value for name, given in inputs.items() for of, value in given.items()}
-    tensors |= {name: run.empty(name).fill_(float("nan")) for name in graph.outputs}
+    tensors |= {name: run.allocate_tensor(name).fill_(float("nan")) for name in graph.outputs}
     run.run(tensors)
     assert [str(fault) for fault in run.faults] == []
     errors = {name: relative_error(tensors[name + "out"], case.exact(inputs[name])) for name, case in CASES.items()}
@@ -90,8 +90,8 @@ def test_warpgroups_at_ops_of_unlike_teams_have_barriers_of_their_own(barrier: s
         @property
         def walk(self) -> Walk:
             walk = super().walk
-            assert walk.text.count(_BARRIER) == len(_TEAMS)
-            return replace(walk, text=walk.text.replace(_BARRIER, barrier))
+            assert walk.cuda_source.count(_BARRIER) == len(_TEAMS)
+            return replace(walk, cuda_source=walk.cuda_source.replace(_BARRIER, barrier))
 
     run = Changed(il.build(together(_TEAMS.items()), il.Choices(1)), stages=4)
     prepare([run])
@@ -101,13 +101,15 @@ def test_warpgroups_at_ops_of_unlike_teams_have_barriers_of_their_own(barrier: s
 
 def test_rows_beside_products_are_dealt_in_lists() -> None:
     def dispatch(graph: il.Graph) -> il.Dispatch:
-        return il.OneLaunchExecutor.dispatch(graph, il.H200)
+        return il.MegakernelExecutor.select_dispatch(graph, il.H200)
 
     large = 4096, 14336
-    assert dispatch(FFNLayers(2, *large, 16).graph(il.H200)) is il.Dispatch.STATIC
+    assert dispatch(FFNLayers(2, *large, 16).build_graph(il.H200)) is il.Dispatch.STATIC
     assert dispatch(il.workloads.two_matmuls(16, *large, 4096)) is il.Dispatch.TICKET
-    assert dispatch(FFNBlock(*large, 16).graph(il.H200)) is il.Dispatch.TICKET  # whose norm waits for nobody
-    assert dispatch(FFNBlock(72, 136, 16).graph(il.H200)) is il.Dispatch.STATIC  # all of whose weights the rings hold
+    assert dispatch(FFNBlock(*large, 16).build_graph(il.H200)) is il.Dispatch.TICKET  # whose norm waits for nobody
+    assert (
+        dispatch(FFNBlock(72, 136, 16).build_graph(il.H200)) is il.Dispatch.STATIC
+    )  # all of whose weights the rings hold
     assert dispatch(il.workloads.two_matmuls(16, 72, 136, 72)) is il.Dispatch.STATIC
     assert dispatch(CASES["gelu"].graph) is il.Dispatch.TICKET  # which are drawn late where nothing is loaded ahead
 
@@ -129,7 +131,16 @@ def test_minus_infinity_has_no_share() -> None:
 
 
 def test_tiles_have_the_rows_with_which_the_busiest_sm_has_least_to_do() -> None:
-    assert [rows_of(m, 132) for m in (1, 132, 264, 528, 1024, 1100, 4096, 100_000)] == [1, 1, 2, 4, 8, 16, 32, 32]
+    assert [select_tile_rows(m, 132) for m in (1, 132, 264, 528, 1024, 1100, 4096, 100_000)] == [
+        1,
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        32,
+    ]
 
 
 def made(op: Callable[..., il.Op], **other: Any) -> il.Op:
@@ -201,8 +212,8 @@ def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> 
     graph = ffn_block(m, 72, 136, tile=tile, rows=rows)
     run = EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=3)
     prepare([run])
-    given = {n: torch.from_numpy(v) for n, v in problem.inputs(0).items()}
-    right = problem.dense(torch, {n: v.double() for n, v in given.items()})["out"]
+    given = {n: torch.from_numpy(v) for n, v in problem.make_inputs(0).items()}
+    right = problem.run_dense(torch, {n: v.double() for n, v in given.items()})["out"]
     for seed in range(2):
         out = run_poisoned(run, {n: v.bfloat16() for n, v in given.items()}, seed)
         assert [str(fault) for fault in run.faults] == []

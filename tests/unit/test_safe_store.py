@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from interlace.core import store as module
-from interlace.core.store import Store, UnsafeCacheError
+from interlace.core.store import CacheFolder, UnsafeCacheError
 
-STORE = Store("things", re.compile(r"[0-9a-f]{1,64}"))
+STORE = CacheFolder("things", re.compile(r"[0-9a-f]{1,64}"))
 NAME = "ab12"
 
 
@@ -99,12 +99,12 @@ def test_nothing_is_made_in_a_root_that_others_may_write(root: Path) -> None:
     root.mkdir()
     root.chmod(0o777)
     with pytest.raises(UnsafeCacheError):
-        STORE.make()
+        STORE.create()
     assert [*root.iterdir()] == []
 
 
 def test_what_is_no_file_is_neither_read_nor_replaced(root: Path) -> None:
-    STORE.make()
+    STORE.create()
     path = where(root, "file")
     for make in (os.mkfifo, os.mkdir):
         make(path)
@@ -116,10 +116,10 @@ def test_what_is_no_file_is_neither_read_nor_replaced(root: Path) -> None:
 
 
 def test_a_file_too_large_to_be_an_entry_is_neither_read_nor_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    os.truncate(STORE.write(NAME, b""), module.MOST_BYTES + 1)
+    os.truncate(STORE.write(NAME, b""), module.MAX_BYTES + 1)
     with pytest.raises(OSError, match="it has 1073741825 bytes"):
         STORE.read(NAME)
-    monkeypatch.setattr(module, "MOST_BYTES", 3)
+    monkeypatch.setattr(module, "MAX_BYTES", 3)
     with pytest.raises(OSError, match="it has 4 bytes"):
         STORE.write("cd34", b"1234")
 

@@ -8,8 +8,8 @@ import pytest
 import interlace as il
 from interlace.core.errors import DTypeError, ShapeError
 from interlace.executors.reference import ReferenceExecutor
-from interlace.kernels.sample import cutoff, least_drawn, noise, outline
-from interlace.kernels.sample.philox import uniform, words
+from interlace.kernels.sample import compute_gumbel_noise, cutoff, find_cutoff, segment_stats
+from interlace.kernels.sample.philox import generate_words, to_uniform
 
 from ..sampling import WAYS, sampling_graph, sampling_inputs
 
@@ -17,24 +17,24 @@ from ..sampling import WAYS, sampling_graph, sampling_inputs
 def test_random_words_are_those_of_philox() -> None:
     """The known answer of Random123 for a counter and a key of zeros."""
     zero = np.zeros(4, np.int64)
-    assert words(np.arange(4), zero, zero, zero).tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert generate_words(np.arange(4), zero, zero, zero).tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
 def test_random_words_are_of_all_that_they_depend_on() -> None:
     grid = np.meshgrid(np.arange(9), [0, 1, 700], [0, 1, 2**31 - 1], [0, 1, 5], indexing="ij")
-    found = words(*(axis.ravel() for axis in grid))
+    found = generate_words(*(axis.ravel() for axis in grid))
     assert len(np.unique(found)) == found.size
     assert found.min() >= 0
     assert found.max() < 1 << 32
-    ends = uniform(np.array([0, 2**32 - 1]))
+    ends = to_uniform(np.array([0, 2**32 - 1]))
     assert ends.tolist() == [2.0**-33, 1 - 2.0**-24]
     assert np.isfinite(np.log(-np.log1p(-ends.astype(np.float32)))).all()
 
 
 def drawn(x: np.ndarray, count: int, temperature: float, top_k: int, top_p: float, seed: int = 1) -> np.ndarray:
     """Tokens from the same logits at the positions 0, 1, ... of one sequence."""
-    least = least_drawn(x, temperature, top_k, top_p)
-    scores = x / temperature + noise(np.arange(len(x)), np.arange(count)[:, None], np.array([seed, 0]))
+    least = find_cutoff(x, temperature, top_k, top_p)
+    scores = x / temperature + compute_gumbel_noise(np.arange(len(x)), np.arange(count)[:, None], np.array([seed, 0]))
     return np.where(x >= least, scores, -np.inf).argmax(axis=1)
 
 
@@ -60,13 +60,13 @@ def test_tokens_come_as_often_as_their_probability_says(temperature: float, top_
 
 def test_equal_logits_stay_together_and_the_likeliest_stays_always() -> None:
     x = np.array([1.0, 3.0, 2.0, 3.0, 2.0, 0.0])
-    assert least_drawn(x, 1.0, 1, 1.0) == 3.0
-    assert least_drawn(x, 1.0, 3, 1.0) == 2.0
-    assert least_drawn(x, 1.0, 0, 1e-9) == 3.0
-    assert least_drawn(x, 1.0, 6, 1.0) == least_drawn(x, 0.0, 2, 0.5) == -np.inf
+    assert find_cutoff(x, 1.0, 1, 1.0) == 3.0
+    assert find_cutoff(x, 1.0, 3, 1.0) == 2.0
+    assert find_cutoff(x, 1.0, 0, 1e-9) == 3.0
+    assert find_cutoff(x, 1.0, 6, 1.0) == find_cutoff(x, 0.0, 2, 0.5) == -np.inf
     # Of the three largest, 3 3 2 2: the first two have 0.731 of what is left.
-    assert least_drawn(x, 1.0, 3, 0.73) == 3.0
-    assert least_drawn(x, 1.0, 3, 0.74) == 2.0
+    assert find_cutoff(x, 1.0, 3, 0.73) == 3.0
+    assert find_cutoff(x, 1.0, 3, 0.74) == 2.0
 
 
 @pytest.mark.parametrize(("columns", "of_tile"), [(5, 2048), (64, 2048), (2049, 2048), (5000, 4096)])
@@ -76,10 +76,12 @@ def test_the_ops_find_the_token_that_the_definition_gives(columns: int, of_tile:
     found = ReferenceExecutor(il.build(graph, il.Choices(3)), seed=1).run(given)
     for row, (temperature, top_k, top_p) in enumerate(WAYS):
         x = given["x"][row]
-        assert found["least"][row] == least_drawn(x, temperature, top_k, top_p)
+        assert found["least"][row] == find_cutoff(x, temperature, top_k, top_p)
         scores = x
         if temperature > 0:
-            scores = x / temperature + noise(np.arange(columns), given["position"][row : row + 1], given["key"][row])
+            scores = x / temperature + compute_gumbel_noise(
+                np.arange(columns), given["position"][row : row + 1], given["key"][row]
+            )
         assert found["next"][row] == np.where(x >= found["least"][row], scores, -np.inf).argmax()
 
 
@@ -88,11 +90,11 @@ def test_what_is_no_draw_says_so() -> None:
     peak, weight = (il.Tensor(name, (2, 2), il.fp32) for name in ("peak", "weight"))
     heat, other = il.Tensor("t", (2,), il.fp32), il.Tensor("t", (3,), il.fp32)
     with pytest.raises(ShapeError, match="has no numbers to draw by"):
-        outline("o", ids, heat, peak, weight)
+        segment_stats("o", ids, heat, peak, weight)
     with pytest.raises(ShapeError, match=r"temperature .* must have shape \(2,\)"):
-        outline("o", x, other, peak, weight)
+        segment_stats("o", x, other, peak, weight)
     with pytest.raises(ShapeError, match="tiles of 3072 columns; use a multiple of 2048"):
-        outline("o", x, heat, peak, weight, 3072)
+        segment_stats("o", x, heat, peak, weight, 3072)
     with pytest.raises(DTypeError, match=r"top_k .* must be int32"):
         cutoff("c", x, peak, weight, heat, heat, heat, heat)
 
@@ -109,12 +111,12 @@ def test_one_launch_draws_what_numpy_draws(columns: int) -> None:
     if MISSING:
         pytest.skip(MISSING)
     graph = sampling_graph(len(WAYS), columns, il.bf16, 4096)
-    run = EmulatedLaunch(il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1), stages=3)
+    run = EmulatedLaunch(il.autoplan(graph, il.H200, il.MegakernelExecutor, workers=1), stages=3)
     prepare([run])
     t = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
     t["x"][1, :2000] = -float("inf")
     right = ReferenceExecutor(il.build(graph, il.Choices(3))).run({n: v.double().numpy() for n, v in t.items()})
-    t |= {n: run.empty(n) for n in graph.outputs}
+    t |= {n: run.allocate_tensor(n) for n in graph.outputs}
     for seed in range(2):
         run.seed = seed
         run.run(t)

@@ -10,7 +10,7 @@ import pytest
 
 from interlace.core.errors import IntraOpRaceError
 from interlace.graph import inverse, ragged
-from interlace.graph.access import ALL, Access, Affine, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, Span, axes, constant_span
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -20,7 +20,7 @@ from interlace.plan.plan import Dispatch
 from interlace.plan.verify import Proof, verify
 from interlace.planner import waits
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import Panels
+from interlace.policies.interleavings import RowPanels
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -46,7 +46,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Choices], tuple[in
         listed += int(sizes.sum())
         return ranges(first, sizes, stride)
 
-    ranges = ragged.ranges
+    ranges = ragged.expand_ranges
     for module in (ragged, inverse, posts, waits, awaited, coverage):
         monkeypatch.setattr(module, "ranges", counted)
 
@@ -62,7 +62,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Choices], tuple[in
         before = listed
         made[:] = [Dependencies(graph)]
         proof = verify(build(graph, choices, made[0]))
-        return sum(dependencies.looked_at for dependencies in made) + listed - before, proof
+        return sum(dependencies.examined_boxes for dependencies in made) + listed - before, proof
 
     return count
 
@@ -78,7 +78,7 @@ def ffn() -> Graph:
         (Choices(132), 4096),
         (Choices(132, policy=RowSync()), 4096),
         (Choices(132, policy=ConsumerSync()), 4096),
-        (Choices(132, Dispatch.STATIC, policy=BatchedRowSync(2), interleaving=Panels(2)), 4096),
+        (Choices(132, Dispatch.STATIC, policy=BatchedRowSync(2), interleaving=RowPanels(2)), 4096),
         (Choices(132, policy=RowSync(), split={"down": SplitK(4)}), 4 * 4096),
     ],
     ids=["tiles", "rows", "consumers", "static panels", "split-K"],
@@ -88,7 +88,7 @@ def test_ffn_of_18432_tiles_is_planned_and_proved(choices: Choices, waits: int, 
     looked_at, proof = work(graph, choices)
     assert sum(op.tiles for op in graph.ops) == 18_432
     # Each of the 128 x 32 tiles of down reads a row of 112 tiles of up.
-    assert Dependencies(graph).edge_count() == proof.edges == proof.edges_by_wait == 4096 * 112
+    assert Dependencies(graph).count_edges() == proof.edges == proof.edges_by_wait == 4096 * 112
     assert len(proof.plan.waits) == waits
     assert proof.longest_chain == 2
     assert looked_at < 10 * 18_432
@@ -106,7 +106,7 @@ SIZES = [(4, 25_000), (200, 500)]
 KINDS = {
     "ticket": Choices(132),
     "static": Choices(132, Dispatch.STATIC),
-    "panels": Choices(132, interleaving=Panels(4)),
+    "panels": Choices(132, interleaving=RowPanels(4)),
 }
 
 
@@ -147,18 +147,20 @@ def update(n: int, rows: Span, read: Span | None = None, tensor: str = "h") -> O
 
 def parts(ops: int) -> Graph:
     """Each op updates one of eight parts in place."""
-    return program({"h": (32, 8)}, *(update(n, fixed(n % 8 * 4, n % 8 * 4 + 4)) for n in range(ops)), inputs=("h",))
+    return program(
+        {"h": (32, 8)}, *(update(n, constant_span(n % 8 * 4, n % 8 * 4 + 4)) for n in range(ops)), inputs=("h",)
+    )
 
 
 def windows(ops: int) -> Graph:
     """Each op updates half of a tensor in place, one row further on than the op before."""
-    rows = (update(n, fixed(n, n + ops)) for n in range(ops))
+    rows = (update(n, constant_span(n, n + ops)) for n in range(ops))
     return program({"h": (2 * ops, 8)}, *rows, inputs=("h",))
 
 
 def cache(ops: int) -> Graph:
     """Rows are appended one by one, and all is rescaled after each: a cache of keys."""
-    steps = [update(n, fixed(n // 2, n // 2 + 1) if n % 2 == 0 else ALL) for n in range(ops)]
+    steps = [update(n, constant_span(n // 2, n // 2 + 1) if n % 2 == 0 else ALL) for n in range(ops)]
     return program({"h": (ops // 2, 8)}, *steps, inputs=("h",))
 
 
@@ -167,9 +169,9 @@ def attention(ops: int) -> Graph:
     _, j = axes(2)
     steps = []
     for n in range(ops // 2):
-        row = fixed(n, n + 1)
+        row = constant_span(n, n + 1)
         new = (Access("in", "x", (row, j.block(4))),), (Access("out", "cache", (row, j.block(4))),)
-        past = (Access("in", "cache", (fixed(0, n + 1), j.block(4))),), (Access("out", "y", (row, j.block(4))),)
+        past = (Access("in", "cache", (constant_span(0, n + 1), j.block(4))),), (Access("out", "y", (row, j.block(4))),)
         steps += [Op(f"append{n}", "copy", (1, 2), *new), Op(f"attend{n}", "sum", (1, 2), *past)]
     return program({"x": (ops // 2, 8), "cache": (ops // 2, 8), "y": (ops // 2, 8)}, *steps)
 
@@ -230,9 +232,9 @@ def test_work_by_consumers_grows_with_tiles_and_ops(make: Callable[[int], Graph]
         Choices(132, policy=KernelSync()),
         Choices(132, policy=ConsumerSync()),
         Choices(132, Dispatch.STATIC, policy=TileSync()),
-        Choices(132, interleaving=Panels(8)),
+        Choices(132, interleaving=RowPanels(8)),
         Choices(1, policy=NoSync()),
-        Choices(1, Dispatch.STATIC, policy={"attend": NoSync()}, interleaving=Panels(8)),
+        Choices(1, Dispatch.STATIC, policy={"attend": NoSync()}, interleaving=RowPanels(8)),
     ],
     ids=[
         *("rows", "batched rows", "strided", "columns", "kernel", "consumers", "static", "panels"),

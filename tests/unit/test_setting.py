@@ -10,11 +10,11 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import InterlaceError
-from interlace.executors import ONE_LAUNCH
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors import SINGLE_LAUNCH_EXECUTORS
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.policies.setting import OpSetting, Setting
-from interlace.workloads import FFN, FFNShape, ffn
+from interlace.workloads import FeedForward, FFNShape, ffn
 
 from ..ring import Ring
 from .gpus import A100
@@ -79,12 +79,18 @@ def test_a_setting_prints_what_it_sets_and_ops_alike_once() -> None:
 # ---------------------------------------------------------------- the rules' own
 
 
-@pytest.mark.parametrize("shape", [PLAIN, GATED, *(FFN.of({}, True, name).shape for name in FFN.record)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [PLAIN, GATED, *(FeedForward.of({}, True, name).shape for name in FeedForward.record)], ids=str
+)
 def test_default_settings_make_a_launch_and_fit_the_tokens(shape: FFNShape) -> None:
     for m in (1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 1024, 4096):
         graph = ffn(m, shape)
-        for executor, device in ((ONE_LAUNCH[0], il.H200), (ONE_LAUNCH[1], il.H200), (ONE_LAUNCH[1], A100)):
-            setting = executor.default(graph, device)
+        for executor, device in (
+            (SINGLE_LAUNCH_EXECUTORS[0], il.H200),
+            (SINGLE_LAUNCH_EXECUTORS[1], il.H200),
+            (SINGLE_LAUNCH_EXECUTORS[1], A100),
+        ):
+            setting = executor.select_default(graph, device)
             tiled = executor.check_setting(graph, setting, device)
             assert all(int(op.param("BM")) >= min(m, 64) for op in tiled.ops)
             assert Setting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
@@ -94,14 +100,14 @@ def test_stages_shrink_to_shared_memory_and_chunks_keep_their_bytes() -> None:
     # A stage of 64 x (128 + 2 * 128) bf16 takes 48 KiB: four in 227 KiB, three in 163.
     for device, dtype, k, stages in ((il.H200, il.bf16, 64, 4), (A100, il.bf16, 64, 3), (il.H200, il.fp32, 32, 4)):
         graph = ffn(1024, GATED, dtype)
-        params = dict(PersistentTicketExecutor.default(graph, device).op("up").params)
+        params = dict(PersistentTicketExecutor.select_default(graph, device).op("up").params)
         assert [params[name] for name in ("BM", "BN", "BK", "STAGES")] == [128, 128, k, stages]
 
 
 def fits(ring: Ring, shape: FFNShape, m: int = 1024) -> bool:
     graph = ffn(m, shape)
     try:
-        OneLaunchExecutor.check_setting(graph, ring.setting(graph), il.H200)
+        MegakernelExecutor.check_setting(graph, ring.setting(graph), il.H200)
     except InterlaceError:
         return False
     return True

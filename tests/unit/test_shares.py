@@ -10,10 +10,10 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import PlanError
-from interlace.megakernel.parts import able_to_share
-from interlace.megakernel.shares import Shares, parts_of_tiles
-from interlace.megakernel.table import Table, for_workers
-from interlace.workloads import LLAMAS, decode_graph
+from interlace.megakernel.parts import find_cooperative_ops
+from interlace.megakernel.shares import CooperativeFixup, count_parts
+from interlace.megakernel.table import DeviceTables, build_worker_tables
+from interlace.workloads import LLAMAS, build_decode_graph
 
 from .test_sums import chain
 
@@ -22,8 +22,8 @@ STATIC = il.Dispatch.STATIC
 
 @cache
 def decode(batch: int) -> il.Plan:
-    graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), batch, 1088, il.H200)
-    return il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+    graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), batch, 1088, il.H200)
+    return il.autoplan(graph, il.H200, il.MegakernelExecutor)
 
 
 def residual(workers: int) -> il.Plan:
@@ -41,15 +41,15 @@ def residual(workers: int) -> il.Plan:
     return il.build(graph, il.Choices(workers, STATIC, split={"first": il.SplitK(2)}, policy=il.KernelSync()))
 
 
-def shares_of(plan: il.Plan) -> Shares:
-    return Shares.of(il.verify(plan), able_to_share(plan.graph, parts_of_tiles(plan)))
+def shares_of(plan: il.Plan) -> CooperativeFixup:
+    return CooperativeFixup.of(il.verify(plan), find_cooperative_ops(plan.graph, count_parts(plan)))
 
 
-def table_of(plan: il.Plan, shares: Shares) -> Table:
-    return for_workers(plan, [True] * len(plan.graph.ops), parts_wait=True, shares=shares)
+def table_of(plan: il.Plan, shares: CooperativeFixup) -> DeviceTables:
+    return build_worker_tables(plan, [True] * len(plan.graph.ops), parts_wait=True, cooperative=shares)
 
 
-def stuck(plan: il.Plan, shares: Shares) -> int:
+def stuck(plan: il.Plan, shares: CooperativeFixup) -> int:
     """Items that never end, where each worker runs its list and every thread waits as in the launch."""
     table = table_of(plan, shares)
     items, waits = table.items, table.waits
@@ -96,7 +96,7 @@ PLANS = {
 def test_shared_ops_come_to_their_end_and_waits_are_for_all_posts(name: str) -> None:
     plan = PLANS[name]()
     shares = shares_of(plan)
-    assert len(shares.ops) == sum(parts > 1 for parts in parts_of_tiles(plan)) > 0
+    assert len(shares.ops) == sum(parts > 1 for parts in count_parts(plan)) > 0
     assert stuck(plan, shares) == 0
     table = table_of(plan, shares)
     alone = (table.items["parts"] == 1) | (table.items["split"] < 0)
@@ -110,7 +110,7 @@ def test_shared_ops_come_to_their_end_and_waits_are_for_all_posts(name: str) -> 
 def test_two_parts_of_an_op_on_one_worker_would_wait_for_ever() -> None:
     plan = il.build(chain(4), il.Choices(2, STATIC, split=il.SplitK(2)))
     assert shares_of(plan).ops == frozenset()
-    assert stuck(plan, Shares(frozenset(), plan.waits)) == 0
+    assert stuck(plan, CooperativeFixup(frozenset(), plan.waits)) == 0
     forced = shares_of(il.build(chain(4), il.Choices(4, STATIC, split=il.SplitK(2))))
     assert stuck(plan, forced) > 0
 
@@ -151,6 +151,6 @@ def aside(parts: int) -> il.Plan:
 def test_parts_that_wait_for_each_other_beside_waits_for_later_items_are_refused() -> None:
     """The proof is right, and yet the last part would wait for one behind an item that waits for one behind itself."""
     assert [il.verify(aside(parts)).in_sequence for parts in (1, 2)] == [False, False]
-    il.OneLaunchExecutor(aside(1), il.Options(device="meta"))
+    il.MegakernelExecutor(aside(1), il.RunOptions(device="meta"))
     with pytest.raises(PlanError, match="op 'aside' is split, and in the one launch the last part of a tile waits"):
-        il.OneLaunchExecutor(aside(2), il.Options(device="meta"))
+        il.MegakernelExecutor(aside(2), il.RunOptions(device="meta"))

@@ -11,9 +11,9 @@ import interlace as il
 from interlace.core.errors import PlanFormatError, ShapeError, SimulationError, SpawnError
 from interlace.graph.access import ALL, Access, axes
 from interlace.graph.op import Op
-from interlace.kernels.quadrature import exact
-from interlace.plan.spawns import Spawns, cleared
-from interlace.sim.machine import Costs, item_flops, simulate
+from interlace.kernels.quadrature import integrate_exactly
+from interlace.plan.spawns import Spawns, find_cleared_tensors
+from interlace.sim.machine import Costs, compute_item_flops, simulate
 from interlace.workloads import Quadrature, quadrature
 
 (I,) = axes(1)
@@ -34,14 +34,14 @@ def test_halves_are_spawned_by_their_interval_and_the_sum_runs_behind() -> None:
     assert spawns.spawner.tolist() == [-1, *((n - 1) // 2 for n in range(1, 15)), -1]
     assert spawns.element.tolist() == [-1, *range(1, 15), -1]
     assert [spawns.children[n].tolist() for n in (0, 6, 7, 15)] == [[1, 2], [13, 14], [], []]
-    assert (spawns.before.tolist(), spawns.behind.tolist(), spawns.capacity) == ([0], [15], 15)
-    assert cleared(plan().graph) == ("value", "wanted")
+    assert (spawns.before.tolist(), spawns.after.tolist(), spawns.capacity) == ([0], [15], 15)
+    assert find_cleared_tensors(plan().graph) == ("value", "wanted")
 
 
 def test_a_graph_without_spawned_tiles_runs_before() -> None:
     spawns = Spawns.of(plan(il.workloads.two_copies(64, 64, il.fp32)))
     assert len(spawns.before) == spawns.capacity == len(spawns.spawner)
-    assert not len(spawns.behind)
+    assert not len(spawns.after)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -65,9 +65,9 @@ def test_only_what_is_wanted_runs_and_the_result_is_that_of_any_dispatch(seed: i
 def test_the_integral_is_as_exact_as_its_tolerance() -> None:
     graph = quadrature(9, 2, 16, 1e-6)
     out = il.ReferenceExecutor(plan(graph)).run(inputs(0))["out"][0]
-    assert abs(out - exact(*inputs(0).values())) < 1e-5
+    assert abs(out - integrate_exactly(*inputs(0).values())) < 1e-5
     with pytest.raises(ShapeError, match="level 20; use 0 to 19"):
-        Quadrature(levels=21, peaks=1, points=8).graph(il.H200)
+        Quadrature(levels=21, peaks=1, points=8).build_graph(il.H200)
 
 
 def test_a_tile_that_waits_for_one_that_may_never_run_is_refused() -> None:
@@ -131,12 +131,12 @@ def test_a_tile_that_is_not_wanted_leaves_zeros_under_every_dispatch() -> None:
 def test_the_simulated_machine_takes_what_is_wanted_when_its_spawner_has_ended() -> None:
     made = plan(quadrature(6, 3, 16, 1e-5))
     run = il.ReferenceExecutor(made)
-    run.run(Quadrature.of({}, gpu=False).inputs(0))
+    run.run(Quadrature.of({}, gpu=False).make_inputs(0))
     assert run.trace is not None
-    base = made.tile_base()
+    base = made.compute_tile_base()
     ran = np.isin(base[made.items.op] + made.items.tile, base[run.trace.op] + run.trace.tile)
     nothing = np.zeros(len(made.items))
-    costs = Costs(item_flops(made) * 1e4, *[nothing] * 4)
+    costs = Costs(compute_item_flops(made) * 1e4, *[nothing] * 4)
     all_, some = (simulate(made, costs, il.H200, ran=which) for which in (None, ran))
     assert (len(all_.op), len(some.op)) == (64, int(ran.sum()))
     assert some.span_ns < all_.span_ns / 2
@@ -195,7 +195,7 @@ def test_who_waits_for_an_item_behind_is_behind_too() -> None:
     )
     made = plan(graph)
     spawns = Spawns.of(made)
-    names = [[made.graph.ops[int(made.items.op[i])].name for i in some] for some in (spawns.before, spawns.behind)]
+    names = [[made.graph.ops[int(made.items.op[i])].name for i in some] for some in (spawns.before, spawns.after)]
     assert names == [["says", "free", "free"], ["first", "first", "second", "second", "third", "third"]]
     with pytest.raises(SpawnError, match=r"op 'leaf', tile \(0\) is spawned by op 'third', tile \(0\)"):
         il.verify(plan(chain(*graph.ops, copies("leaf", "", "out", when="c"), outputs=("out", "d"))))
@@ -282,8 +282,8 @@ def test_numbers_of_semaphores_do_not_matter() -> None:
     il.verify(turned)
     assert 0 in turned.items.post[turned.items.op == 1]
     one, other = Spawns.of(made), Spawns.of(turned)
-    assert (one.before.tolist(), one.behind.tolist()) == ([0], [3])
-    assert (other.before.tolist(), other.behind.tolist()) == ([0], [3])
+    assert (one.before.tolist(), one.after.tolist()) == ([0], [3])
+    assert (other.before.tolist(), other.after.tolist()) == ([0], [3])
 
 
 def test_one_element_that_the_first_item_wrote_is_enough_to_refuse_zeros() -> None:

@@ -37,7 +37,7 @@ def _kernel(name: str, tiles: int) -> Kernel:
     def finish(acc: None, reads: Mapping[str, Any], params: Any, at: tuple[int, ...]) -> dict[str, Any]:
         return {"out": np.full(ELEMENTS // tiles, _value(name, at[0], reads))}
 
-    return Kernel(name, reference=Reference(finish, located=True))
+    return Kernel(name, reference=Reference(finish, needs_coords=True))
 
 
 @st.composite
@@ -58,7 +58,9 @@ def spawning(draw: Any) -> il.Graph:
             tensors.append(out)
         if when:
             reads["flag"] = (when, own)
-        op = _kernel(f"op{n}", tiles).op(f"op{n}", (tiles,), reads, {"out": (out, own)}, when="flag" if when else "")
+        op = _kernel(f"op{n}", tiles).make_op(
+            f"op{n}", (tiles,), reads, {"out": (out, own)}, when="flag" if when else ""
+        )
         ops.append(op)
     return il.Graph("random", tuple(tensors), tuple(ops), (), tuple(t.name for t in tensors))
 
@@ -69,8 +71,8 @@ def expected(graph: il.Graph) -> tuple[dict[str, np.ndarray], set[tuple[int, int
     ran = set()
     for o, op in enumerate(graph.ops):
         for tile in range(op.tiles):
-            read = {a.arg: memory[a.tensor][graph.region(op, a, tile, 0, 1).slices].copy() for a in op.reads}
-            region = graph.region(op, op.writes[0], tile, 0, 1)
+            read = {a.arg: memory[a.tensor][graph.compute_region(op, a, tile, 0, 1).slices].copy() for a in op.reads}
+            region = graph.compute_region(op, op.writes[0], tile, 0, 1)
             wanted = not op.when or bool(read[op.when].any())
             memory[region.tensor][region.slices] = _value(op.name, tile, read) if wanted else 0.0
             if wanted:

@@ -8,9 +8,9 @@ import pytest
 import interlace as il
 from interlace.core.errors import ArgumentError
 from interlace.planner.predict import predict
-from interlace.sim.steal import victim as chosen_victim
+from interlace.sim.steal import choose_victim as chosen_victim
 from interlace.trace.events import Trace
-from interlace.trace.steals import steals
+from interlace.trace.steals import find_steals
 
 WORKERS = 3
 
@@ -29,7 +29,7 @@ def stolen(made: il.Plan, seed: int) -> tuple[Trace, np.ndarray]:
     right = np.maximum(inputs["x"] @ inputs["w_up"].T, 0) @ inputs["w_down"].T
     assert np.linalg.norm(out - right) < 1e-12 * np.linalg.norm(right)
     assert run.trace is not None
-    return run.trace, steals(made.items.worker, run.trace)
+    return run.trace, find_steals(made.items.worker, run.trace)
 
 
 def test_items_are_stolen_by_whoever_has_none_left_and_all_are_right() -> None:
@@ -61,7 +61,7 @@ def test_the_simulated_machine_lets_workers_steal_too() -> None:
     for dispatch in (il.Dispatch.STATIC, il.Dispatch.STEALING):
         one = il.Plan(made.graph, dispatch, WORKERS, made.semaphores, lists, made.waits)
         trace = predict(one, il.H200).trace
-        times[dispatch] = trace.span_ns, len(steals(one.items.worker, trace))
+        times[dispatch] = trace.span_ns, len(find_steals(one.items.worker, trace))
     assert times[il.Dispatch.STATIC][1] == 0 < times[il.Dispatch.STEALING][1]
     assert times[il.Dispatch.STEALING][0] < times[il.Dispatch.STATIC][0]
 

@@ -15,8 +15,8 @@ from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.graph.uses import ops_before
-from interlace.policies.streams import Streams, chains
+from interlace.graph.uses import find_predecessors
+from interlace.policies.streams import Streams, find_chains
 
 from ..draws import EXAMPLES
 from .graphs import gated, graphs, pointwise, program, two_matmuls
@@ -50,23 +50,23 @@ def kept(made: Streams) -> list[tuple[int, int]]:
     """What streams and events themselves order: ops of a stream in turn, and those that wait for an event."""
     n = len(made.stream)
     turns = [(u, v) for u, v in combinations(range(n), 2) if made.stream[u] == made.stream[v]]
-    return turns + [(u, v) for v in range(n) for u in made.awaited[v]]
+    return turns + [(u, v) for v in range(n) for u in made.awaited_ops[v]]
 
 
 def test_the_example_of_the_module() -> None:
     before = [set(), set(), {0}, {0, 1, 2}, {1}]
     made = Streams.of(before, [1.0] * 5, 8)
-    assert chains(before) == [[0, 2, 3], [1, 4]]
+    assert find_chains(before) == [[0, 2, 3], [1, 4]]
     assert made.stream == (0, 1, 0, 0, 1)
     assert made.after == ((), (), (0,), (1, 2), (1,))
-    assert made.awaited == ((), (), (), (1,), ())
-    assert (made.count, made.first, made.last) == (2, (0, 1), (3, 4))
+    assert made.awaited_ops == ((), (), (), (1,), ())
+    assert (made.count, made.root_ops, made.final_ops) == (2, (0, 1), (3, 4))
 
 
 @settings(EXAMPLES, max_examples=150)
 @given(dags())
 def test_chains_are_fewest_and_hold_each_op_once(before: Before) -> None:
-    found, depends, n = chains(before), needed(before), len(before)
+    found, depends, n = find_chains(before), needed(before), len(before)
     assert sorted(v for chain in found for v in chain) == list(range(n))
     assert all(pair in depends for chain in found for pair in pairwise(chain))
     antichains = (
@@ -84,18 +84,18 @@ def test_streams_and_the_fewest_events_keep_every_dependency(before: Before, mos
     n = len(before)
     weights = data.draw(st.lists(st.floats(0, 9), min_size=n, max_size=n))
     made = Streams.of(before, weights, most)
-    assert made.count == min(most, len(chains(before)))
+    assert made.count == min(most, len(find_chains(before)))
     order = reached(kept(made), n)
     assert needed(before) <= order
     assert reached([(u, v) for v in range(n) for u in made.after[v]], n) == order
     for v in range(n):  # without any one event some dependency is lost
-        for u in made.awaited[v]:
+        for u in made.awaited_ops[v]:
             rest = [pair for pair in kept(made) if pair != (u, v)]
             assert not needed(before) <= reached(rest, n)
     followed = {u for u, _ in order}
-    assert made.last == tuple(v for v in range(n) if v not in followed)
-    assert made.first == tuple(v for v in range(n) if v not in {b for _, b in order})
-    if len(chains(before)) <= most:  # nothing waits for what it does not depend on
+    assert made.final_ops == tuple(v for v in range(n) if v not in followed)
+    assert made.root_ops == tuple(v for v in range(n) if v not in {b for _, b in order})
+    if len(find_chains(before)) <= most:  # nothing waits for what it does not depend on
         assert order == needed(before)
 
 
@@ -123,7 +123,7 @@ def test_urgency_ranks_streams_by_the_longest_path_through_their_ops(
     assert made.urgency == tuple(lengths.index(length) for length in longest)
     least, greatest = 0, -data.draw(st.integers(0, 4))
     expected = [max(rank - max(len(lengths) - 1 - (least - greatest), 0), 0) for rank in made.urgency]
-    assert made.priorities(least, greatest) == tuple(least - rank for rank in expected)
+    assert made.compute_priorities(least, greatest) == tuple(least - rank for rank in expected)
 
 
 def test_as_many_chains_as_streams_keep_their_numbers() -> None:
@@ -133,21 +133,21 @@ def test_as_many_chains_as_streams_keep_their_numbers() -> None:
 
 def test_a_graph_without_ops_has_no_streams() -> None:
     assert Streams.of([], [], 1) == Streams((), (), ())
-    assert Streams((), ()).priorities(0, -5) == ()
+    assert Streams((), ()).compute_priorities(0, -5) == ()
 
 
 def test_independent_ops_are_spread_by_weight() -> None:
     made = Streams.of([()] * 8, [5.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0, 1.0], 3)
     loads = [sum(w for s, w in zip(made.stream, [5, 1, 1, 1, 4, 1, 1, 1], strict=True) if s == n) for n in range(3)]
     assert sorted(loads) == [5, 5, 5]
-    assert made.awaited == ((),) * 8
+    assert made.awaited_ops == ((),) * 8
 
 
 def test_a_graph_tells_which_ops_come_before_which() -> None:
-    assert ops_before(two_matmuls()) == (frozenset(), {0})
+    assert find_predecessors(two_matmuls()) == (frozenset(), {0})
     graph = gated()
     assert [op.name for op in graph.ops] == ["gate", "up", "mul", "down"]
-    before = ops_before(graph)
+    before = find_predecessors(graph)
     assert before == (frozenset(), frozenset(), {0, 1}, {2})
     assert Streams.of(before, [1.0] * 4, 8).stream in ((0, 1, 0, 0), (0, 1, 1, 1))
 
@@ -155,7 +155,7 @@ def test_a_graph_tells_which_ops_come_before_which() -> None:
 @settings(EXAMPLES, max_examples=100)
 @given(graphs())
 def test_ops_before_an_op_are_all_on_which_it_depends(graph: Graph) -> None:
-    before = ops_before(graph)
+    before = find_predecessors(graph)
     for link in Dependencies(graph).links:
         assert {*link.producers} <= before[link.consumer]
     for o, earlier in enumerate(before):
@@ -173,9 +173,9 @@ def test_ops_that_write_parts_of_a_tensor_depend_on_each_other_only_where_these_
     whole = pointwise("whole", "y", "z", (8, 4), (2, 4))
     shapes = {"x": (8, 4), "y": (8, 4), "z": (8, 4)}
     apart = program(shapes, rows("upper", 0), rows("lower", 4), whole)
-    assert ops_before(apart) == (frozenset(), frozenset(), {0, 1})
+    assert find_predecessors(apart) == (frozenset(), frozenset(), {0, 1})
     meeting = program(shapes, rows("upper", 0, halo=1), rows("lower", 4), whole)
-    assert ops_before(meeting) == (frozenset(), {0}, {0, 1})
+    assert find_predecessors(meeting) == (frozenset(), {0}, {0, 1})
 
 
 def test_the_ops_before_an_op_are_found_without_a_look_at_tiles() -> None:
@@ -185,14 +185,14 @@ def test_the_ops_before_an_op_are_found_without_a_look_at_tiles() -> None:
     spans = (i.block(1), j.block(1))
     first = Op("first", "k", grid, (Access("x", "x", spans),), (Access("y", "y", spans),))
     second = Op("second", "k", grid, (Access("x", "y", spans),), (Access("y", "z", spans),))
-    assert ops_before(Graph("huge", (x, y, z), (first, second), ("x",), ("z",))) == (frozenset(), {0})
+    assert find_predecessors(Graph("huge", (x, y, z), (first, second), ("x",), ("z",))) == (frozenset(), {0})
 
 
 def test_thousand_ops_of_a_deep_graph_take_one_look_each() -> None:
     ladder = [{v - 2, v - 1} & set(range(v)) for v in range(1000)]
-    assert len(chains(ladder)) == 1
+    assert len(find_chains(ladder)) == 1
     pairs = [{v - 2} & set(range(v)) for v in range(1000)]
-    assert [len(chain) for chain in chains(pairs)] == [500, 500]
+    assert [len(chain) for chain in find_chains(pairs)] == [500, 500]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 
 import interlace as il
 from interlace.core.errors import CoverageError, DeviceError, HangError
-from interlace.executors.run import Run
-from interlace.executors.streams import MOST_STREAMS, Fork, check_streams, streams_of
+from interlace.executors.run import RunHandle
+from interlace.executors.streams import MAX_STREAMS, StreamFork, assign_streams, check_streams
 from interlace.policies.streams import Streams
-from interlace.sim.modes import SERIAL, plain_bodies
+from interlace.sim.modes import SERIAL, slow_to_plain_bodies
 
 from ..draws import EXAMPLES
 from .graphs import gated, two_matmuls
@@ -104,7 +104,7 @@ class Launch:
 def test_launches_follow_what_they_depend_on_and_runs_follow_each_other(before: Before) -> None:
     n, cuda = len(before), Cuda()
     made = Streams.of(before, [1.0] * n, 3)
-    fork = Fork(cuda, made)
+    fork = StreamFork(cuda, made)
     main = cuda.now
     for run in range(2):
         main.enqueue(f"before {run}")
@@ -123,10 +123,10 @@ def test_launches_follow_what_they_depend_on_and_runs_follow_each_other(before: 
 
 
 def test_what_does_not_depend_on_each_other_is_not_ordered() -> None:
-    made, cuda = streams_of(gated(), il.H200), Cuda()
-    Fork(cuda, made).run([Launch(cuda, op.name) for op in gated().ops])  # type: ignore[arg-type]
+    made, cuda = assign_streams(gated(), il.H200), Cuda()
+    StreamFork(cuda, made).run([Launch(cuda, op.name) for op in gated().ops])  # type: ignore[arg-type]
     assert cuda.ahead_of == {"gate": set(), "up": set(), "mul": {"gate", "up"}, "down": {"gate", "up", "mul"}}
-    assert (made.count, [len(earlier) for earlier in made.awaited]) == (2, [0, 0, 1, 0])
+    assert (made.count, [len(earlier) for earlier in made.awaited_ops]) == (2, [0, 0, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_the_critical_path_comes_first(device: tuple[int, int], priorities: list
     before: Before = [set(), set(), set(), set(), {0}, {1, 4}]
     made = Streams.of(before, [2, 5, 5, 1, 4, 3], 8)
     cuda = Cuda(range=device)
-    fork = Fork(cuda, made)
+    fork = StreamFork(cuda, made)
     assert [fork._streams[made.stream[op]].priority for op in range(4)] == priorities
     assert made.stream[0] == made.stream[4] == made.stream[5]
 
@@ -151,24 +151,24 @@ def test_the_critical_path_comes_first(device: tuple[int, int], priorities: list
 def test_ops_that_take_as_long_as_each_other_have_no_priority() -> None:
     made = Streams.of([set()] * 20, [0.1 + 0.2, 0.3] * 10, 8)
     assert made.urgency == (0,) * 8
-    assert made.priorities(0, -5) == (0,) * 8
-    assert Streams((0, 1), ((), ())).priorities(0, -5) == (0, 0)
+    assert made.compute_priorities(0, -5) == (0,) * 8
+    assert Streams((0, 1), ((), ())).compute_priorities(0, -5) == (0, 0)
 
 
 def test_a_chain_takes_one_stream_and_the_machine_models_it_as_serial() -> None:
-    made = streams_of(two_matmuls(), il.H200)
-    assert (made.count, made.awaited) == (1, ((), ()))
-    assert il.StreamsExecutor.mode(two_matmuls(), il.H200) == plain_bodies(SERIAL)
-    mode = il.StreamsExecutor.mode(gated(), il.H200)
+    made = assign_streams(two_matmuls(), il.H200)
+    assert (made.count, made.awaited_ops) == (1, ((), ()))
+    assert il.StreamsExecutor.build_mode(two_matmuls(), il.H200) == slow_to_plain_bodies(SERIAL)
+    mode = il.StreamsExecutor.build_mode(gated(), il.H200)
     assert mode.after == ((), (), (0, 1), (2,))
 
 
 def test_an_event_that_is_missing_is_found_before_anything_is_launched() -> None:
     graph = gated()
-    made = streams_of(graph, il.H200)
+    made = assign_streams(graph, il.H200)
     check_streams(graph, made)
-    lost = replace(made, after=((), (), tuple(u for u in made.after[2] if u not in made.awaited[2]), (2,)))
-    ((waits_for,),) = (earlier for earlier in made.awaited if earlier)
+    lost = replace(made, after=((), (), tuple(u for u in made.after[2] if u not in made.awaited_ops[2]), (2,)))
+    ((waits_for,),) = (earlier for earlier in made.awaited_ops if earlier)
     message = f"op 'mul' on stream .* depends on op '{graph.ops[waits_for].name}' on stream .*, and no event makes it"
     with pytest.raises(CoverageError, match=message):
         check_streams(graph, lost)
@@ -180,10 +180,10 @@ def test_there_are_no_more_streams_than_queues_to_the_device() -> None:
     tensors = [il.Tensor(f"{name}{n}", (64, 64), il.fp32) for n in range(20) for name in "xy"]
     ops = tuple(il.copy(f"copy{n}", x, y) for n, (x, y) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)))
     names = tuple(t.name for t in tensors)
-    made = streams_of(il.Graph("copies", tuple(tensors), ops, names[::2], names[1::2]), il.H200)
-    assert made.count == MOST_STREAMS == 8
+    made = assign_streams(il.Graph("copies", tuple(tensors), ops, names[::2], names[1::2]), il.H200)
+    assert made.count == MAX_STREAMS == 8
     assert sorted(made.stream.count(s) for s in range(8)) == [2, 2, 2, 2, 3, 3, 3, 3]
-    assert len(made.last) == 8
+    assert len(made.final_ops) == 8
 
 
 # ---------------------------------------------------------------- runs
@@ -205,16 +205,16 @@ class Slow:
 def test_a_run_is_asked_and_awaited() -> None:
     checked: Any = count()
     event = Slow()
-    run = Run(event, False, lambda: next(checked))  # type: ignore[arg-type]
+    run = RunHandle(event, False, lambda: next(checked))  # type: ignore[arg-type]
 
     async def wait() -> bool:
-        before = run.done()
+        before = run.is_done()
         await run
         return before
 
-    assert [asyncio.run(wait()), run.done()] == [False, True]
+    assert [asyncio.run(wait()), run.is_done()] == [False, True]
     assert next(checked) == 1
-    assert Run(None, False, lambda: None).done()
+    assert RunHandle(None, False, lambda: None).is_done()
 
 
 def test_awaiting_a_run_raises_what_the_watchdog_found() -> None:
@@ -222,16 +222,16 @@ def test_awaiting_a_run_raises_what_the_watchdog_found() -> None:
         raise HangError("stuck", item=0, semaphore=0, expected=1, seen=0, producer=None)
 
     async def wait() -> None:
-        await Run(Slow(), False, found)  # type: ignore[arg-type]
+        await RunHandle(Slow(), False, found)  # type: ignore[arg-type]
 
     with pytest.raises(HangError, match="stuck"):
         asyncio.run(wait())
 
 
 def test_a_captured_run_has_no_end_of_its_own() -> None:
-    run = Run(None, True, lambda: None)
+    run = RunHandle(None, True, lambda: None)
     with pytest.raises(DeviceError, match="captured into a CUDA graph"):
-        run.done()
+        run.is_done()
 
     async def wait() -> None:
         await run

@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from interlace.orders.completion import completion
-from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.completion import find_completion
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.studio import connection
-from interlace.studio.game import MOST_PANELS, Options
-from interlace.studio.guard import MOST_BODY
-from interlace.studio.link import Game, _numbers, encoded
-from interlace.studio.pages import PAGES, assets
+from interlace.studio.game import MAX_PANELS, GameOptions
+from interlace.studio.guard import MAX_BODY_BYTES
+from interlace.studio.link import Game, _read_numbers, encode_game
+from interlace.studio.pages import PAGES, load_assets
 
 from ..studio_server import ask, running, send
 
@@ -37,7 +37,7 @@ def test_the_page_and_all_that_it_names_is_there(port: int) -> None:
     assert b"<script>" not in body
     assert b"style=" not in body
     assert b"://" not in body
-    for name, asset in assets().items():
+    for name, asset in load_assets().items():
         status, headers, found = send(port, "GET", f"/{name}")
         assert (status, found) == (200, asset.content)
         assert headers["x-content-type-options"] == "nosniff"
@@ -73,7 +73,7 @@ def test_a_search_tells_its_progress_and_ends_with_a_proof(port: int) -> None:
     body = json.dumps({"options": {"m": 384, "n": 384, "capacity": 3}, "path": [0, 16, 32]}).encode()
     status, _, answer = send(port, "POST", "/api/least", body)
     *searching, last = (json.loads(line) for line in answer.splitlines())
-    least = completion(PanelGrid(3, 3), path, 3, Cache.LRU)
+    least = find_completion(PanelGrid(3, 3), path, 3, EvictionPolicy.LRU)
     assert (status, {line["state"] for line in searching} <= {"searching"}, last["state"]) == (200, True, "done")
     assert (last["loads"], last["proved"], last["path"][:3]) == (least.loads, True, [0, 16, 32])
     assert last["next"] == last["path"][3]
@@ -146,13 +146,13 @@ def test_both_names_of_this_machine_are_taken(port: int) -> None:
 
 
 def test_a_long_body_is_refused_whether_its_length_is_told_or_not(port: int) -> None:
-    body = b" " * (MOST_BODY + 1)
+    body = b" " * (MAX_BODY_BYTES + 1)
     assert send(port, "POST", "/api/position", body)[0] == 413
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     assert send(port, "POST", "/api/position", chunked, transfer_encoding="chunked")[0] == 413
-    tiles = MOST_PANELS**2
-    longest = {"options": {"m": 128 * MOST_PANELS, "n": 128 * MOST_PANELS}, "path": [4 * i for i in range(tiles)]}
-    assert len(json.dumps(longest)) < MOST_BODY
+    tiles = MAX_PANELS**2
+    longest = {"options": {"m": 128 * MAX_PANELS, "n": 128 * MAX_PANELS}, "path": [4 * i for i in range(tiles)]}
+    assert len(json.dumps(longest)) < MAX_BODY_BYTES
     assert ask(port, "position", longest)[1]["at"] == tiles
 
 
@@ -209,7 +209,7 @@ def test_what_makes_no_sense_is_told(port: int, name: str, data: object) -> None
 
 def test_a_link_of_one_endless_number_is_refused_at_once() -> None:
     """It takes a time that grows with the square of its bytes."""
-    numbers = _numbers(b"\xff" * 100)
+    numbers = _read_numbers(b"\xff" * 100)
     with pytest.raises(ValueError):  # noqa: PT011  # without words: the link's reader says what it is
         next(numbers)
 
@@ -236,8 +236,8 @@ def test_other_methods_are_refused(port: int) -> None:
 
 
 def test_a_link_in_the_address_is_opened_as_the_page_does(port: int) -> None:
-    game = Game(Options(capacity=3), (Visit(1, 2, True),), 1)
-    status, opened = ask(port, "open", {"link": encoded(game)})
+    game = Game(GameOptions(capacity=3), (Visit(1, 2, True),), 1)
+    status, opened = ask(port, "open", {"link": encode_game(game)})
     assert (status, opened["path"], opened["options"]["capacity"]) == (200, [4 * 6 + 1], 3)
 
 
@@ -273,7 +273,7 @@ def is_closed(connected: socket.socket) -> bool:
 def test_a_client_that_sends_no_whole_request_is_cut_off(
     port: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(sent.replace(b"%d", b"%d" % port))
         assert is_closed(slow)
@@ -281,7 +281,7 @@ def test_a_client_that_sends_no_whole_request_is_cut_off(
 
 
 def test_a_client_that_sends_no_second_request_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(BEGUN % port + b"\r\n")
         assert slow.recv(1) == b"H"
@@ -292,7 +292,7 @@ def test_a_client_that_sends_no_second_request_is_cut_off(port: int, monkeypatch
 def test_many_connections_are_refused_and_the_next_request_is_answered(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 4)
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(BEGUN % port)

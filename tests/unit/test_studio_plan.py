@@ -10,7 +10,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import PlanError, StudioError
-from interlace.graph.access import ALL, axes, fixed
+from interlace.graph.access import ALL, axes, constant_span
 from interlace.planner.predict import predict
 from interlace.studio.plan_view import PlanView
 from interlace.studio.timeline import Timeline
@@ -36,7 +36,7 @@ def without_first_wait(plan: il.Plan) -> il.Plan:
 def test_columns_are_those_of_the_plan_on_the_simulated_machine() -> None:
     plan = small(il.RowSync())
     trace = predict(plan, il.H200).trace
-    shown = PlanView.of(plan).shown()
+    shown = PlanView.of(plan).to_data()
     assert (shown["op"], shown["tile"]) == (plan.items.op.tolist(), plan.items.tile.tolist())
     assert shown["worker"] == trace.worker.tolist()
     assert shown["end"] == (trace.end_ns - trace.wait_ns.min()).tolist()
@@ -50,8 +50,8 @@ def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: 
     plan = small(policy)
     view = PlanView.of(plan)
     last = len(plan.items) - 1
-    found = view.item({"item": last})
-    assert found["name"] == plan.item_name(last)
+    found = view.describe_item({"item": last})
+    assert found["name"] == plan.format_item(last)
     assert [region["text"] for region in found["reads"]] == ["y[48:64, 0:32]", "b[32:48, 0:32]"]
     bounds = {"shape": [64, 48], "lo": [48, 32], "hi": [64, 48]}
     assert found["writes"] == [{"text": "out[48:64, 32:48]", "tensor": "out", **bounds}]
@@ -61,20 +61,20 @@ def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: 
     assert posting >= row
     assert posting <= set(range(8))
     for item in range(8):
-        assert (last in view.item({"item": item})["dependants"]["items"]) == (item in posting)
+        assert (last in view.describe_item({"item": item})["dependants"]["items"]) == (item in posting)
     assert found["dependants"] == {"items": [], "names": [], "more": 0}
 
 
 def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
     broken = without_first_wait(small(il.TileSync()))
-    shown = PlanView.of(broken).shown()
+    shown = PlanView.of(broken).to_data()
     assert not shown["proved"]
     assert shown["proof"].startswith("CoverageError: op 'second', tile (0, 0) reads y[0:16, 0:32]")
     assert len(shown["end"]) == len(broken.items)
     plan = small(il.TileSync())
     stuck = PlanView.of(replace(plan, waits=replace(plan.waits, threshold=plan.waits.threshold + 1)))
     assert stuck.proof.startswith("ThresholdError")
-    assert (stuck.trace, "worker" in stuck.shown()) == (None, False)
+    assert (stuck.trace, "worker" in stuck.to_data()) == (None, False)
     assert stuck.why
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     view = PlanView.of(plan)
     for item in (-1, len(plan.items), "0", None, True):
         with pytest.raises(StudioError, match="item is"):
-            view.item({"item": item})
+            view.describe_item({"item": item})
 
 
 def faulty() -> dict[str, il.Plan]:
@@ -104,7 +104,7 @@ def faulty() -> dict[str, il.Plan]:
     rows = axes(1)[0].block(2)
     whole, half, racing = (
         program({"y": (8, 8)}, fill("fill", "y", spans, (4,)))
-        for spans in ((rows, ALL), (rows, fixed(0, 4)), (ALL, ALL))
+        for spans in ((rows, ALL), (rows, constant_span(0, 4)), (ALL, ALL))
     )
     return {
         "CoverageError": without_first_wait(plan),
@@ -142,32 +142,32 @@ def test_a_fault_of_each_kind_says_where_it_is(
     kind: str, items: list[str], producers: list[str], tile: tuple[int, int] | None
 ) -> None:
     view = PlanView.of(faulty()[kind])
-    shown = view.shown()
+    shown = view.to_data()
     fault = shown["fault"]
     assert (fault["kind"], shown["proved"]) == (kind.partition(",")[0], False)
     assert shown["proof"].startswith(f"{fault['kind']}: ")
     assert (fault["items"]["names"], fault["producers"]["names"], fault["tile"]) == (items, producers, tile)
     for item in range(len(view.plan.items)):
-        assert view.item({"item": item})["item"] == item
+        assert view.describe_item({"item": item})["item"] == item
 
 
 def test_items_that_wait_for_each_other_are_all_named() -> None:
-    fault = PlanView.of(faulty()["DeadlockError, static"]).shown()["fault"]
+    fault = PlanView.of(faulty()["DeadlockError, static"]).to_data()["fault"]
     assert (fault["kind"], len(fault["items"]["items"])) == ("DeadlockError", 20)
-    assert PlanView.of(small(il.TileSync())).shown()["fault"] is None
+    assert PlanView.of(small(il.TileSync())).to_data()["fault"] is None
 
 
 @pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
 def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Workload]) -> None:
-    graph = kind.of({}, False).graph(il.CPU)
+    graph = kind.of({}, False).build_graph(il.CPU)
     plan = il.build(graph, il.Choices(4))
     view = PlanView.of(plan)
-    shown = view.shown()
+    shown = view.to_data()
     assert (shown["proved"], len(shown["op"]), len(shown["end"])) == (True, len(plan.items), len(plan.items))
     for item in (0, len(plan.items) - 1):
-        assert view.item({"item": item})["name"] == plan.item_name(item)
+        assert view.describe_item({"item": item})["name"] == plan.format_item(item)
     assert view.trace is not None
     grids = [op.grid for op in graph.ops]
-    timeline = Timeline.read(json.dumps(to_perfetto(view.trace, grids=grids))).shown()
+    timeline = Timeline.read(json.dumps(to_perfetto(view.trace, grids=grids))).to_data()
     assert sum(op["items"] for op in timeline["summary"]["ops"]) == len(plan.items)
     assert {op["name"] for op in timeline["ops"]} == {op.name for op in graph.ops}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlace.core.errors import StudioError
-from interlace.studio.records import CountedRow, Record, RecordView
+from interlace.studio.records import CounterRow, Record, RecordView
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 @pytest.mark.parametrize("name", ["ffn-h200.json", "ffn-models-h200.json"])
 def test_rows_are_those_of_the_record(name: str) -> None:
     data = json.loads((RESULTS / name).read_text())
-    (shown,) = RecordView.read((RESULTS / name).read_text()).shown()["records"]
+    (shown,) = RecordView.read((RESULTS / name).read_text()).to_data()["records"]
     assert shown["title"] == f"ffn on {data['gpu']}, {data['date']}"
     assert shown["command"] == data["command"]
     assert len(shown["rows"]) == len(data["rows"])
@@ -60,7 +60,7 @@ def profiled(**figures: Any) -> str:
 def test_a_profile_says_what_was_predicted_and_what_limits() -> None:
     record = Record.read(profiled())
     what = "ffn, hidden 4096, dtype bf16, one_launch"
-    assert record.counted == (CountedRow(what, "m 16", 60.0, 2e8, 1e6, 0.25, 1.9e8, "memory"),)
+    assert record.counted == (CounterRow(what, "m 16", 60.0, 2e8, 1e6, 0.25, 1.9e8, "memory"),)
     assert (record.title, record.command) == ("ffn on NVIDIA H200, 2026-11-22", "")
     for name, value in {"l2_hit_rate": 1.5, "us": 0, "dram_read_bytes": "x"}.items():
         with pytest.raises(StudioError, match="not a record"):
@@ -69,7 +69,7 @@ def test_a_profile_says_what_was_predicted_and_what_limits() -> None:
 
 def test_records_of_several_files_stand_side_by_side() -> None:
     texts = [(RESULTS / name).read_text() for name in ("ffn-h200.json", "ffn-models-h200.json")]
-    shown = RecordView.read(*texts).shown()["records"]
+    shown = RecordView.read(*texts).to_data()["records"]
     assert [len(record["rows"]) for record in shown] == [len(json.loads(text)["rows"]) for text in texts]
 
 

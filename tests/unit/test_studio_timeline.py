@@ -1,4 +1,4 @@
-"""Traces in the studio: what a file says of each item, hand-overs and tails, and files that are none."""
+"""Traces in the studio: what a file says of each item, hand-offs and tails, and files that are none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(trace: Trace) -> dict[str, Any]:
 
 
 def test_a_file_tells_items_hand_overs_tails_and_where_the_time_went() -> None:
-    shown = Timeline.read(json.dumps(written(by_hand()))).shown()
+    shown = Timeline.read(json.dumps(written(by_hand()))).to_data()
     assert shown["title"] == "by hand (clock: ns)"
     assert (shown["unit"], shown["span_ns"], shown["lanes"]) == ("us", 200, ["SM 0", "SM 1"])
     assert (shown["op"], shown["worker"]) == ([0, 0, 1, 1], [0, 1, 0, 1])
@@ -52,7 +52,7 @@ def test_a_file_tells_items_hand_overs_tails_and_where_the_time_went() -> None:
 
 
 def test_a_clock_of_steps_is_shown_in_thousandths() -> None:
-    shown = Timeline.read(json.dumps(written(by_hand("steps")))).shown()
+    shown = Timeline.read(json.dumps(written(by_hand("steps")))).to_data()
     assert (shown["unit"], shown["span_ns"], shown["end"][0]) == ("steps", 200_000, 120_000)
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_trace_is_refused(change: str) -> None:
 def test_no_items_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StudioError, match="a trace of 0 items"):
         Timeline.read(broken("no items"))
-    monkeypatch.setattr(timeline, "MOST_ITEMS", 3)
+    monkeypatch.setattr(timeline, "MAX_ITEMS", 3)
     with pytest.raises(StudioError, match="a trace of 4 items; the page draws 1 to 3; use larger tiles"):
         Timeline.read(json.dumps(written(by_hand())))
 
@@ -117,13 +117,13 @@ def test_steps_and_time_have_no_axis_in_common() -> None:
     one, other = (Timeline.read(json.dumps(written(by_hand(clock)))) for clock in ("steps", "ns"))
     with pytest.raises(StudioError, match="traces by the clocks ns, steps; steps have no length, open them"):
         TimelineView((one, other))
-    assert len(TimelineView((other, other)).shown()["timelines"]) == 2
+    assert len(TimelineView((other, other)).to_data()["timelines"]) == 2
 
 
 def test_a_trace_without_the_name_of_its_process_is_shown() -> None:
     data = written(by_hand())
     data["traceEvents"] = [event for event in data["traceEvents"] if event["name"] != "process_name"]
-    assert Timeline.read(json.dumps(data)).shown()["title"] == "a trace (clock: ns)"
+    assert Timeline.read(json.dumps(data)).to_data()["title"] == "a trace (clock: ns)"
 
 
 @pytest.mark.parametrize("part", [0, 1, -1])
@@ -133,12 +133,12 @@ def test_events_of_another_form_are_shown_or_refused(part: int, member: str, val
     data = written(by_hand())
     data["traceEvents"][part][member] = value
     with suppress(StudioError):
-        encode_json(Timeline.read(json.dumps(data)).shown())
+        encode_json(Timeline.read(json.dumps(data)).to_data())
 
 
 def test_lone_surrogates_in_names_reach_the_page_as_replacement_letters() -> None:
     data = written(replace(by_hand(), ops=("up\ud800", "\ude00\U0001f600")))
-    shown = json.loads(encode_json(Timeline.read(json.dumps(data)).shown()))
+    shown = json.loads(encode_json(Timeline.read(json.dumps(data)).to_data()))
     assert shown["ops"] == [{"name": "up\ufffd"}, {"name": "\ufffd\U0001f600"}]
 
 

@@ -13,7 +13,7 @@ import interlace as il
 from interlace.kernels.bodies import ROW_FLOATS
 from interlace.megakernel import sums
 from interlace.megakernel.compose import LEAVES_SUMS
-from interlace.workloads import FFN, LLAMAS, FFNLayers, decode_graph
+from interlace.workloads import LLAMAS, FeedForward, FFNLayers, build_decode_graph
 
 
 def chain(ops: int) -> il.Graph:
@@ -26,11 +26,11 @@ def chain(ops: int) -> il.Graph:
 
 
 PLANS: dict[str, Callable[[], il.Plan]] = {
-    "decode": lambda: il.plan_graph(
-        decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200), il.H200, il.OneLaunchExecutor
+    "decode": lambda: il.autoplan(
+        build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200), il.H200, il.MegakernelExecutor
     ),
-    "ffn": lambda: il.plan_graph(FFN(64, 4096, 11008).graph(il.H200), il.H200, il.OneLaunchExecutor),
-    "layers": lambda: il.plan_graph(FFNLayers(3, 2048, 8192, 64).graph(il.H200), il.H200, il.OneLaunchExecutor),
+    "ffn": lambda: il.autoplan(FeedForward(64, 4096, 11008).build_graph(il.H200), il.H200, il.MegakernelExecutor),
+    "layers": lambda: il.autoplan(FFNLayers(3, 2048, 8192, 64).build_graph(il.H200), il.H200, il.MegakernelExecutor),
     "chain, waits by chunk": lambda: il.build(
         chain(5), il.Choices(4, il.Dispatch.STEALING, split=il.SplitK(2), chunk_waits=True)
     ),
@@ -43,20 +43,20 @@ SHARED = {"decode", "layers", "chain, waits for semaphores of rows"}
 
 
 @cache
-def launch(name: str) -> il.OneLaunchExecutor:
-    return il.OneLaunchExecutor(PLANS[name](), il.Options(device="meta"))
+def launch(name: str) -> il.MegakernelExecutor:
+    return il.MegakernelExecutor(PLANS[name](), il.RunOptions(device="meta"))
 
 
-def items_of(run: il.OneLaunchExecutor) -> np.ndarray:
+def items_of(run: il.MegakernelExecutor) -> np.ndarray:
     """Of split tiles."""
     return run._table.items[run._table.items["parts"] > 1]
 
 
-def left_by(run: il.OneLaunchExecutor) -> list[tuple[int, int, int]]:
+def left_by(run: il.MegakernelExecutor) -> list[tuple[int, int, int]]:
     """The op of each item that leaves sums, and the rows in which it does, from one to another, of each share."""
     items = items_of(run)
-    partial = [run._accumulator_size(op) // ROW_FLOATS for op in run.plan.graph.ops]
-    share = [part.tile.share // ROW_FLOATS for part in run._parts]
+    partial = [run._count_partial_elements(op) // ROW_FLOATS for op in run.plan.graph.ops]
+    share = [part.tile.shared_elements // ROW_FLOATS for part in run._parts]
     left = []
     for item in items:
         op, part, parts, slot = (int(item[name]) for name in ("op", "part", "parts", "slot"))
@@ -85,11 +85,11 @@ def test_sums_of_an_op_lie_side_by_side(name: str) -> None:
 def test_the_last_part_finds_sums_of_the_others_in_order(name: str) -> None:
     run = launch(name)
     items = items_of(run)
-    share = np.array([part.tile.share > 0 for part in run._parts])[items["op"]]
+    share = np.array([part.tile.shared_elements > 0 for part in run._parts])[items["op"]]
     assert share.any() == (name in ("decode", "layers"))
     assert not (items["code"][share] & LEAVES_SUMS).any(), "each finds those of its share"
     items = items[~share]
-    rows = np.array([run._accumulator_size(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
+    rows = np.array([run._count_partial_elements(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
     leaves = (items["code"] & LEAVES_SUMS) > 0
     tile = np.where(items["split"] < 0, ~items["split"], items["split"])
     asked_for = run.plan.dispatch is il.Dispatch.STEALING
@@ -124,10 +124,10 @@ def ended_before(plan: il.Plan) -> list[int]:
     return when_begun
 
 
-def overwritten(run: il.OneLaunchExecutor) -> tuple[int, int]:
+def overwritten(run: il.MegakernelExecutor) -> tuple[int, int]:
     """How many pairs of ops share rows, and how many items of the later may begin before a tile of the earlier ends."""
     plan = run.plan
-    begun, base, left = ended_before(plan), plan.tile_base(), left_by(run)
+    begun, base, left = ended_before(plan), plan.compute_tile_base(), left_by(run)
     spans = {
         o: (min(low for op, low, _ in left if op == o), max(high for op, _, high in left if op == o))
         for o in sorted({op for op, _, _ in left})
@@ -149,16 +149,16 @@ def test_ops_share_rows_only_with_ops_that_have_ended_by_then(name: str) -> None
 
 
 def test_ops_that_all_began_at_the_first_row_would_be_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "_starts", lambda sizes, ended: np.zeros_like(sizes))
+    monkeypatch.setattr(sums, "_place_rows", lambda sizes, ended: np.zeros_like(sizes))
     for name in ("decode", "chain, waits by chunk"):
-        run = il.OneLaunchExecutor(launch(name).plan, il.Options(device="meta"))
+        run = il.MegakernelExecutor(launch(name).plan, il.RunOptions(device="meta"))
         assert overwritten(run)[1] > 0, name
 
 
 def test_more_layers_take_no_more_rows() -> None:
     def slots(layers: int) -> int:
-        graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=layers), 64, 1088, il.H200)
-        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
-        return il.OneLaunchExecutor(plan, il.Options(device="meta"))._table.slots
+        graph = build_decode_graph(replace(LLAMAS["llama3.1-8b"], layers=layers), 64, 1088, il.H200)
+        plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
+        return il.MegakernelExecutor(plan, il.RunOptions(device="meta"))._table.slots
 
     assert [slots(layers) * ROW_FLOATS * 4 for layers in (2, 5)] == [1 << 20] * 2

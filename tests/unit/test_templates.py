@@ -14,7 +14,7 @@ pytest.importorskip("jinja2")
 
 from interlace.core.errors import ModelFileError
 from interlace.models import templates
-from interlace.models.chat import chat_prompt
+from interlace.models.chat import render_chat_prompt
 from interlace.models.templates import Limits, TemplateError, render
 
 MEMORY = "it takes more than 512 MiB of memory"
@@ -62,7 +62,7 @@ def test_a_template_that_takes_too_much_is_one_line(template: str, message: str)
 def test_the_error_names_the_model_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ 'a' * 3000000000 }}")
     with pytest.raises(ModelFileError, match=f"the chat template of {str(tmp_path)!r} fails .{MEMORY}.; write the"):
-        chat_prompt(tmp_path, None, "hello")
+        render_chat_prompt(tmp_path, None, "hello")
 
 
 def test_a_process_that_writes_no_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,14 @@ from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import Panels
-from interlace.policies.orders import GroupedPanels
+from interlace.policies.interleavings import RowPanels
+from interlace.policies.orders import GroupedColumnMajor
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import RowSync
 from interlace.sim.lockstep import AccessStream, interleave
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, streams
-from interlace.sim.steal import scrambled
-from interlace.sim.traffic import Touches, touches
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, make_streams_mode
+from interlace.sim.steal import hash_queue
+from interlace.sim.traffic import Touches, list_touches
 from interlace.sim.units import Partition
 from interlace.workloads import FFNShape, ffn, two_copies
 
@@ -68,7 +68,7 @@ def stream(accesses: AccessStream) -> list[tuple[int, bool, int]]:
 def test_two_copies_share_the_units_that_both_tilings_cut() -> None:
     shapes = {"x": (4, 8), "y": (4, 8), "z": (4, 8)}
     ops = pointwise("first", "x", "y", (4, 8), (2, 4)), pointwise("second", "y", "z", (4, 8), (4, 2))
-    t = touches(build(program(shapes, *ops), Choices(2)))
+    t = list_touches(build(program(shapes, *ops), Choices(2)))
     # x is cut 2 x 2, y by both ops 2 x 4, z 1 x 4: units 0..3, 4..11, 12..15.
     assert t.units.tensor.tolist() == [0] * 4 + [1] * 8 + [2] * 4
     assert t.units.nbytes.tolist() == [2 * 4 * 4] * 4 + [2 * 2 * 4] * 8 + [4 * 2 * 4] * 4
@@ -80,7 +80,7 @@ def test_two_copies_share_the_units_that_both_tilings_cut() -> None:
 
 def test_units_at_a_ragged_edge_end_with_the_tensor() -> None:
     graph = program({"x": (5, 7), "y": (5, 7)}, pointwise("copy", "x", "y", (5, 7), (2, 4)))
-    u = touches(build(graph, Choices(1))).units
+    u = list_touches(build(graph, Choices(1))).units
     assert u.nbytes.tolist() == [32, 24, 32, 24, 16, 12] * 2
     assert [cuts.tolist() for cuts in u.partitions[0].cuts] == [[0, 2, 4, 5], [0, 4, 7]]
 
@@ -89,7 +89,7 @@ def test_parts_of_a_split_tile_meet_in_the_workspace() -> None:
     # One 2 x 2 tile of C = A @ B with k 0:8 in chunks of 2, cut in two.
     shapes = {"a": (2, 8), "b": (8, 2), "c": (2, 2)}
     graph = program(shapes, matmul("mm", "a", "b", "c", (2, 2, 8), (2, 2), 2))
-    t = touches(build(graph, Choices(2, split=SplitK(2))))
+    t = list_touches(build(graph, Choices(2, split=SplitK(2))))
     # a: units 0..3, b: 4..7, c: 8, sums: 9, 10.
     assert reads(t) == [[[0, 4], [1, 5]], [[2, 6], [3, 7, 9]]]
     assert writes(t) == [[9], [10, 8]]
@@ -100,7 +100,7 @@ def test_parts_of_a_split_tile_meet_in_the_workspace() -> None:
 
 def test_two_matmuls_with_split_k_touch_each_byte_as_often_as_tiles_do() -> None:
     graph = two_matmuls(8, (4, 8, 4), up=(2, 2), down=(4, 2), block=2)
-    t = touches(build(graph, Choices(3, policy=RowSync(), split={"down": SplitK(2)})))
+    t = list_touches(build(graph, Choices(3, policy=RowSync(), split={"down": SplitK(2)})))
     nbytes = np.zeros(6, np.int64)
     np.add.at(nbytes, t.units.tensor[t.reads], t.units.nbytes[t.reads])
     # x once per column tile of up (4), w1 per row tile (4), hidden per column tile of down (2), w2 per row tile
@@ -114,7 +114,7 @@ def test_two_matmuls_with_split_k_touch_each_byte_as_often_as_tiles_do() -> None
 def test_gated_matmul_leaves_a_sum_of_each_product() -> None:
     tile = MatmulTile(16, 16, 16)
     graph = ffn(16, FFNShape(32, 16, Activation.SILU, True), bf16, tile, tile)
-    t = touches(build(graph, Choices(2, split={"up": SplitK(2), "down": SplitK(1)})))
+    t = list_touches(build(graph, Choices(2, split={"up": SplitK(2), "down": SplitK(1)})))
     assert t.units.nbytes[t.units.tensor == len(graph.tensors)].tolist() == [2 * 16 * 16 * 4] * 2
 
 
@@ -124,7 +124,7 @@ def test_bias_and_residual_are_read_once_with_the_last_chunk() -> None:
     extra = Access("bias", "bias", (j.block(2),)), Access("residual", "r", (i.block(2), j.block(2)))
     op = Op("mm", "mm", mm.grid, (extra[0], *mm.reads, extra[1]), mm.writes, mm.reduction)
     shapes = {"a": (2, 4), "b": (4, 4), "bias": (4,), "r": (2, 4), "c": (2, 4)}
-    t = touches(build(program(shapes, op), Choices(1)))
+    t = list_touches(build(program(shapes, op), Choices(1)))
     # a: 0, 1; b: 2..5; bias: 6, 7; r: 8, 9; c: 10, 11.
     assert reads(t) == [[[0, 2], [1, 4, 6, 8]], [[0, 3], [1, 5, 7, 9]]]
     assert writes(t) == [[10], [11]]
@@ -139,7 +139,7 @@ def test_causal_reads_grow_tile_by_tile() -> None:
         (Access("q", "q", (i.block(2), ALL)), Access("kv", "kv", (Span(Affine(), i * 2 + 2), ALL))),
         (Access("o", "o", (i.block(2), ALL)),),
     )
-    t = touches(build(program({"q": (8, 4), "kv": (8, 4), "o": (8, 4)}, op), Choices(1)))
+    t = list_touches(build(program({"q": (8, 4), "kv": (8, 4), "o": (8, 4)}, op), Choices(1)))
     assert reads(t) == [[[0, 4]], [[1, 4, 5]], [[2, 4, 5, 6]], [[3, 4, 5, 6, 7]]]
 
 
@@ -156,7 +156,7 @@ def test_a_unit_is_a_cell_between_cuts() -> None:
 
 def test_convolutions_with_halos_read_all_channels_of_their_rows() -> None:
     graph = conv_chain(1, 6, 3, 4)
-    t = touches(build(graph, Choices(1)))
+    t = list_touches(build(graph, Choices(1)))
     first = reads(t)[0]  # rows 0..2 of x (a halo of one), in two chunks of channels, and half of the output channels
     u = t.units
     assert [int(u.nbytes[step].sum()) for step in first] == [4 * (3 * 3 * 2 + 9 * 2 * 2)] * 2
@@ -209,7 +209,7 @@ def plans(draw: st.DrawFn) -> Plan:
 @settings(EXAMPLES, max_examples=60)
 @given(plans())
 def test_items_touch_what_their_access_maps_say_and_nothing_else(plan: Plan) -> None:
-    t = touches(plan)
+    t = list_touches(plan)
     held = [elements(plan, t, unit) for unit in range(len(t.units))]
     assert sum(map(len, held)) == len(set().union(*held)), "units overlap"
     for item in range(len(plan.items)):
@@ -224,7 +224,7 @@ def test_items_touch_what_their_access_maps_say_and_nothing_else(plan: Plan) -> 
 @settings(EXAMPLES, max_examples=60)
 @given(plans())
 def test_every_sum_is_written_once_and_read_by_the_last_part_before_its_own(plan: Plan) -> None:
-    t = touches(plan)
+    t = list_touches(plan)
     sums = np.flatnonzero(t.units.tensor == len(plan.graph.tensors))
     owner = {u: item for item, units in enumerate(writes(t)) for u in units if u in sums}
     readers: dict[int, list[int]] = {}
@@ -244,9 +244,9 @@ def test_every_sum_is_written_once_and_read_by_the_last_part_before_its_own(plan
 
 def test_steps_grow_until_the_plan_is_within_the_limit() -> None:
     plan = build(two_matmuls(8, (8, 8, 8), (4, 4), (4, 4), block=1), Choices(2, split={"down": SplitK(3)}))
-    fine = touches(plan)
+    fine = list_touches(plan)
     size = len(fine) + len(fine.units) + len(fine.reads) // 2
-    coarse = touches(plan, limit=size // 2)
+    coarse = list_touches(plan, limit=size // 2)
     assert (fine.chunks_per_step, coarse.chunks_per_step) == (1, 4)
     # Steps end at multiples of 4 and where items do: k 0:2, 2:5 and 5:8 are steps of their own or two.
     per_item = [len(steps) for steps in reads(coarse)]
@@ -273,11 +273,11 @@ def reductions(draw: st.DrawFn) -> Plan:
 @settings(EXAMPLES, max_examples=100)
 @given(st.one_of(plans(), reductions()))
 def test_the_limit_is_on_what_there_is_to_the_piece(plan: Plan) -> None:
-    fine = touches(plan)
+    fine = list_touches(plan)
     size = len(fine.units) + int(fine.step_ptr[-1]) + len(fine)
-    assert touches(plan, limit=size).chunks_per_step == 1
+    assert list_touches(plan, limit=size).chunks_per_step == 1
     with suppress(SimulationError):  # where no step is coarse enough
-        assert touches(plan, limit=size - 1).chunks_per_step > 1
+        assert list_touches(plan, limit=size - 1).chunks_per_step > 1
 
 
 def test_a_plan_that_no_step_makes_small_is_refused_with_the_limit() -> None:
@@ -288,7 +288,7 @@ def test_a_plan_that_no_step_makes_small_is_refused_with_the_limit() -> None:
     shapes = {"h": (100,), "g": (100,), "y": (100,), "z": (100,)}
     plan = build(program(shapes, op, cut), Choices(2))
     with pytest.raises(SimulationError, match=r"200 items touch \d+ pieces of tensors, but a simulation takes 9999"):
-        touches(plan, limit=9999)
+        list_touches(plan, limit=9999)
 
 
 # ---------------------------------------------------------------- lockstep
@@ -305,7 +305,7 @@ def two_step_plan(dispatch: Dispatch = Dispatch.TICKET) -> Plan:
 def test_workers_take_turns_step_by_step_and_draw_the_next_ticket_when_done() -> None:
     plan = two_step_plan()
     # a: 0, 1; b: 2, 3; c: 4; p: 5, 6; q: 7, 8
-    assert stream(interleave(plan, touches(plan))) == [
+    assert stream(interleave(plan, list_touches(plan))) == [
         (0, False, 0),
         (2, False, 0),
         (5, False, 1),
@@ -321,21 +321,23 @@ def test_workers_take_turns_step_by_step_and_draw_the_next_ticket_when_done() ->
 def test_static_workers_keep_to_their_lists() -> None:
     plan = two_step_plan(Dispatch.STATIC)
     assert plan.items.worker.tolist() == [0, 1, 0]
-    items = [item for _, _, item in stream(interleave(plan, touches(plan)))]
+    items = [item for _, _, item in stream(interleave(plan, list_touches(plan)))]
     assert items == [0, 0, 1, 1, 0, 0, 0, 2, 2]
 
 
 def test_serial_workers_wait_for_the_end_of_the_op_before() -> None:
     plan = two_step_plan()
-    assert [item for _, _, item in stream(interleave(plan, touches(plan), SERIAL))] == [0, 0, 0, 0, 0, 1, 1, 2, 2]
-    assert stream(interleave(plan, touches(plan), SEMAPHORE_STREAMS)) == stream(interleave(plan, touches(plan)))
+    assert [item for _, _, item in stream(interleave(plan, list_touches(plan), SERIAL))] == [0, 0, 0, 0, 0, 1, 1, 2, 2]
+    assert stream(interleave(plan, list_touches(plan), SEMAPHORE_STREAMS)) == stream(
+        interleave(plan, list_touches(plan))
+    )
 
 
 def steal(plan: Plan, w: int, rest: dict[int, list[int]], of: list[int], tries: list[int]) -> list[int]:
     """What a worker takes of another's list, given what is left of all."""
     random, most = plan.stealing.victim is Victim.RANDOM, plan.stealing.most
     places = [n for n in range(1, len(rest)) if rest[(w + n) % len(rest)]]
-    place = min(places, key=lambda n: scrambled(w, tries[w], n) if random else n, default=0)
+    place = min(places, key=lambda n: hash_queue(w, tries[w], n) if random else n, default=0)
     taken = rest[(w + place) % len(rest)]
     tries[w] += 1
     taken = taken[: min((len(taken) + 1) // 2, most or len(taken))]
@@ -386,9 +388,11 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
 @settings(EXAMPLES, max_examples=60)
 @given(plans(), st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, replace(SERIAL, after=()))), st.data())
 def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode, data: st.DataObject) -> None:
-    t = touches(plan)
+    t = list_touches(plan)
     if mode.after is not None:  # of as many ops as there are
-        mode = streams([[p for p in range(o) if data.draw(st.booleans())] for o in range(len(plan.graph.ops))])
+        mode = make_streams_mode(
+            [[p for p in range(o) if data.draw(st.booleans())] for o in range(len(plan.graph.ops))]
+        )
     assert stream(interleave(plan, t, mode)) == slow_stream(plan, t, mode)
 
 
@@ -396,11 +400,11 @@ def test_stream_of_a_plan_that_cannot_be_told_is_refused() -> None:
     plan = build(pair(), Choices(2, Dispatch.STATIC))
     other = build(pair(3), Choices(2))
     with pytest.raises(SimulationError, match="touches of 6 items for a plan of 4"):
-        interleave(plan, touches(other))
+        interleave(plan, list_touches(other))
     with pytest.raises(ItemError, match=r"op 'b', tile \(0\) has worker 2; name one of 0..1"):
-        interleave(set_entry(plan, "items.worker", 2, 2), touches(plan))
+        interleave(set_entry(plan, "items.worker", 2, 2), list_touches(plan))
     with pytest.raises(PlanError, match="plan has 0 workers"):
-        interleave(Plan(plan.graph, plan.dispatch, 0, 0, plan.items, plan.waits), touches(plan))
+        interleave(Plan(plan.graph, plan.dispatch, 0, 0, plan.items, plan.waits), list_touches(plan))
 
 
 # ---------------------------------------------------------------- size
@@ -409,8 +413,8 @@ def test_stream_of_a_plan_that_cannot_be_told_is_refused() -> None:
 def test_an_ffn_of_8192_tokens_touches_each_piece_once_for_each_use() -> None:
     tile = MatmulTile(128, 256, 64)
     graph = ffn(8192, FFNShape(4096, 14336, Activation.RELU, False), bf16, tile, tile)
-    plan = build(graph, Choices(132, policy=RowSync(), order=GroupedPanels(8), interleaving=Panels(8)))
-    t = touches(plan)
+    plan = build(graph, Choices(132, policy=RowSync(), order=GroupedColumnMajor(8), interleaving=RowPanels(8)))
+    t = list_touches(plan)
     assert len(interleave(plan, t)) == len(t)
     # 64 x 56 tiles of up in 64 chunks, 64 x 16 of down in 224, two units a chunk; up's tiles are four chunks wide.
     assert len(t.reads) == 2 * (64 * 56 * 64 + 64 * 16 * 224)
@@ -421,10 +425,10 @@ def test_an_ffn_of_8192_tokens_touches_each_piece_once_for_each_use() -> None:
 
 
 def test_100_000_items_touch_two_pieces_each() -> None:
-    t = touches(build(chain(4, 25_000), Choices(132)))
+    t = list_touches(build(chain(4, 25_000), Choices(132)))
     assert (len(t.reads), len(t.writes), len(t.units)) == (100_000, 100_000, 125_000)
 
 
 def test_copies_of_bf16_have_half_the_bytes() -> None:
-    t = touches(build(two_copies(64, 64, bf16, (64, 64)), Choices(1)))
+    t = list_touches(build(two_copies(64, 64, bf16, (64, 64)), Choices(1)))
     assert t.units.nbytes.tolist() == [64 * 64 * 2] * 3

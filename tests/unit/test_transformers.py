@@ -54,7 +54,7 @@ def written(model: Any, prompt: list[int], count: int, **other: Any) -> list[int
 @pytest.mark.parametrize("kind", FAMILY)
 def test_texts_of_several_prompts_are_those_of_the_model_alone(kind: str) -> None:
     model = made(kind)
-    decoder = Decoder.from_model(model, batch=2, capacity=96)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=96)
     assert decoder.generate(PROMPTS, max_new_tokens=12) == [written(model, prompt, 12) for prompt in PROMPTS]
 
 
@@ -62,10 +62,10 @@ def test_texts_of_several_prompts_are_those_of_the_model_alone(kind: str) -> Non
 def test_a_folder_that_the_library_has_saved_is_the_model(kind: str, tmp_path: Path) -> None:
     model = made(kind).float()
     model.save_pretrained(tmp_path)
-    decoder = Decoder.from_file(tmp_path, batch=1, capacity=96, device="cpu")
-    whole = Decoder.from_model(model, batch=1, capacity=96)
+    decoder = Decoder.from_pretrained(tmp_path, batch=1, max_seq_len=96, device="cpu")
+    whole = Decoder.from_model(model, batch=1, max_seq_len=96)
     for ours in (decoder, whole):
-        ours.join(PROMPTS[0])
+        ours.add(PROMPTS[0])
     torch.testing.assert_close(decoder.logits, whole.logits)
     with torch.inference_mode():
         right = model(torch.tensor([PROMPTS[0]])).logits[0, -1]
@@ -75,28 +75,28 @@ def test_a_folder_that_the_library_has_saved_is_the_model(kind: str, tmp_path: P
 @pytest.mark.parametrize(("kind", "pages"), [("Llama", None), ("Qwen3", 5)], ids=["plain", "paged"])
 def test_a_model_reads_into_a_slot_and_generates_there_as_with_its_own_cache(kind: str, pages: int | None) -> None:
     model = made(kind)
-    ours, prompt = Decoder.from_model(model, batch=3, capacity=96, pages=pages), PROMPTS[0]
+    ours, prompt = Decoder.from_model(model, batch=3, max_seq_len=96, num_blocks=pages), PROMPTS[0]
     ids, text = torch.tensor([prompt]), written(model, prompt, 12)
     with torch.inference_mode():
         right = model(ids, past_key_values=transformers.DynamicCache()).logits
-        past = ours.past()
+        past = ours.kv_cache()
         for part in (slice(0, 66), slice(66, 67), slice(67, 70)):
             logits = model(ids[:, part], past_key_values=past).logits
             torch.testing.assert_close(logits, right[:, part], rtol=1e-9, atol=1e-9)
-    slot = ours.join(prompt, past)
+    slot = ours.add(prompt, past)
     assert stepped(ours, slot, 12) == text
-    past = ours.past()
+    past = ours.kv_cache()
     assert written(model, prompt, 7, past_key_values=past) == text[:7]
     assert past.length == len(prompt) + 6
-    slot = ours.join(prompt + text[:7], past)
+    slot = ours.add(prompt + text[:7], past)
     assert stepped(ours, slot, 5) == text[7:]
     with torch.inference_mode(), pytest.raises(ShapeError, match="a past is of one sequence, without padding"):
-        model(ids.repeat(2, 1), past_key_values=ours.past())
+        model(ids.repeat(2, 1), past_key_values=ours.kv_cache())
 
 
 def test_a_window_shorter_than_the_capacity_is_refused_and_a_longer_one_is_not() -> None:
     model = made("Mistral", sliding_window=40)
     with pytest.raises(UnsupportedModelError, match="a sliding window of 40 positions"):
-        Decoder.from_model(model, batch=1, capacity=96)
-    decoder = Decoder.from_model(model, batch=1, capacity=40)
+        Decoder.from_model(model, batch=1, max_seq_len=96)
+    decoder = Decoder.from_model(model, batch=1, max_seq_len=40)
     assert decoder.generate(PROMPTS[2], max_new_tokens=12) == written(model, PROMPTS[2], 12)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from interlace.bench.timing import Rounds, Timing
 from interlace.cli import app
 from interlace.cli import tune as cli_tune
-from interlace.cli.machine import Machine
+from interlace.cli.machine import HostMachine
 from interlace.core.devices import H200
 from interlace.core.dtypes import bf16, fp32
 from interlace.core.errors import DeviceError, ResultError, StoreError
@@ -25,18 +25,21 @@ from interlace.plan.verify import verify
 from interlace.planner import predict as predicting
 from interlace.policies.setting import Setting
 from interlace.sim.traffic import Touches
-from interlace.sim.traffic import touches as all_touches
+from interlace.sim.traffic import list_touches as all_touches
 from interlace.tune import library, tune
 from interlace.tune import search as searching
-from interlace.tune.rank import Ranked, best, rank
-from interlace.tune.search import Case, measured, search
-from interlace.workloads import FFN, MODELS, FFNShape, TwoMatmuls, Workload
+from interlace.tune.rank import RankedSetting, rank, select_best
+from interlace.tune.search import TuningCase, measure_settings, search
+from interlace.workloads import MODELS, FeedForward, FFNShape, TwoMatmuls, Workload
 
 from ..ring import Ring
 from .gpus import A100, FakeProblem, ffn_of, on_a100, on_h200
 
-RELU = FFN.of({}, True, "relu").shape
-CASES = [(FFN.of({}, True, name).shape, m) for name, m in (("relu", 16), ("relu", 128), ("swiglu", 64), ("relu", 1024))]
+RELU = FeedForward.of({}, True, "relu").shape
+CASES = [
+    (FeedForward.of({}, True, name).shape, m)
+    for name, m in (("relu", 16), ("relu", 128), ("swiglu", 64), ("relu", 1024))
+]
 SMALL = FFNShape(256, 512, Activation.RELU, False)
 
 
@@ -47,12 +50,12 @@ def silent(what: str, done: int, total: int) -> None:
 # ---------------------------------------------------------------- candidates
 
 
-@pytest.mark.parametrize("name", FFN.record)
+@pytest.mark.parametrize("name", FeedForward.record)
 def test_candidates_are_a_bounded_set_that_makes_launches_with_the_default_first(name: str) -> None:
-    for m in FFN.record[name].sizes[::2]:  # neighbours are tiled much alike
-        case = on_h200(m, FFN.of({}, True, name).shape).deployment
-        found = list(case.settings())
-        assert found[0] == case.default
+    for m in FeedForward.record[name].sizes[::2]:  # neighbours are tiled much alike
+        case = on_h200(m, FeedForward.of({}, True, name).shape).deployment
+        found = list(case.iter_settings())
+        assert found[0] == case.default_setting
         assert len(set(found)) == len(found)
         assert 3 <= len(found) <= 250
         for setting in found:
@@ -61,7 +64,7 @@ def test_candidates_are_a_bounded_set_that_makes_launches_with_the_default_first
 
 
 def test_candidates_differ_in_all_that_may_matter() -> None:
-    few, many = ([*on_h200(m, RELU).deployment.settings()] for m in (16, 1024))
+    few, many = ([*on_h200(m, RELU).deployment.iter_settings()] for m in (16, 1024))
 
     def values(settings: Sequence[Setting], name: str, field: str) -> set[object]:
         ops = [setting.op(name) for setting in settings]
@@ -79,8 +82,8 @@ def test_candidates_differ_in_all_that_may_matter() -> None:
 )
 def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNShape, m: int) -> None:
     case = on_h200(m, shape).deployment
-    for setting in case.settings():
-        plan = case.plan(setting)
+    for setting in case.iter_settings():
+        plan = case.build_plan(setting)
         assert verify(plan).in_sequence
         case.executor.check_tiles(plan.graph, H200)
 
@@ -91,13 +94,13 @@ def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNSh
 def test_elsewhere_candidates_are_triton_tilings_that_fit_shared_memory(m: int, gated: bool, dtype: str) -> None:
     shape = replace(MODELS["llama3-8b"] if gated else RELU, hidden=1024, ffn=2048)
     case = on_a100(m, shape, fp32 if dtype == "fp32" else bf16).deployment
-    found = list(case.settings())
-    assert found[0] == case.default
+    found = list(case.iter_settings())
+    assert found[0] == case.default_setting
     assert len(set(found)) == len(found) >= 2
     for setting in found:
         case.executor.check_setting(case.graph, setting, A100)
         assert Setting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
-    plan = case.plan(found[-1])
+    plan = case.build_plan(found[-1])
     assert (verify(plan).in_sequence, plan.workers) == (True, 108)
 
 
@@ -106,37 +109,37 @@ def test_elsewhere_candidates_are_triton_tilings_that_fit_shared_memory(m: int, 
 
 def in_parts(parts: int) -> Setting:
     """The down-projection in so many."""
-    up, (name, down) = on_h200(16, RELU).deployment.default.ops
+    up, (name, down) = on_h200(16, RELU).deployment.default_setting.ops
     return Setting((up, (name, replace(down, parts=parts))))
 
 
-def ranked(*plans: tuple[int, float]) -> list[Ranked]:
+def ranked(*plans: tuple[int, float]) -> list[RankedSetting]:
     """A setting of each (plan, predicted us), told apart by its parts."""
-    return [Ranked(in_parts(i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
+    return [RankedSetting(in_parts(i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
 
 
 def test_the_best_are_all_settings_of_the_plans_predicted_fastest() -> None:
     a, b, c, d = ranked((7, 60.0), (7, 60.0), (3, 61.0), (4, 70.0))
-    assert best([a, b, c, d], 2, needed=a.setting) == [a, b, c]
-    assert best([a, b, c, d], 9, needed=d.setting) == [a, b, c, d]
+    assert select_best([a, b, c, d], 2, needed=a.setting) == [a, b, c]
+    assert select_best([a, b, c, d], 9, needed=d.setting) == [a, b, c, d]
 
 
 def test_the_default_is_among_the_best_in_addition_if_it_is_not_predicted_well() -> None:
     a, b, c, d = ranked((1, 60.0), (2, 61.0), (3, 62.0), (4, 99.0))
-    assert best([a, b, c, d], 2, needed=d.setting) == [a, b, d]
-    assert best([a, b, c, d], 1, needed=d.setting) == [a, d]
-    assert best([a, b, c, d], 1, needed=a.setting) == [a]
+    assert select_best([a, b, c, d], 2, needed=d.setting) == [a, b, d]
+    assert select_best([a, b, c, d], 1, needed=d.setting) == [a, d]
+    assert select_best([a, b, c, d], 1, needed=a.setting) == [a]
 
 
 def test_ranking_is_by_prediction_and_names_equal_plans() -> None:
     case = on_h200(64, SMALL).deployment
     steps: list[int] = []
-    settings = list(case.settings())
+    settings = list(case.iter_settings())
     found = rank(case, settings, steps.append)
     assert [r.predicted_us for r in found] == sorted(r.predicted_us for r in found)
     assert steps == list(range(1, len(settings) + 1))
     assert {r.setting for r in found} <= set(settings)
-    assert case.default in {r.setting for r in found}
+    assert case.default_setting in {r.setting for r in found}
     by_plan: dict[int, set[float]] = {}
     for r in found:
         by_plan.setdefault(r.plan, set()).add(r.predicted_us)
@@ -163,9 +166,9 @@ def test_ranking_predicts_each_plan_once_and_coarsely(m: int, monkeypatch: pytes
         looked_at.append((len(touched), len(plan.items)))
         return touched
 
-    monkeypatch.setattr(predicting, "touches", touches)
+    monkeypatch.setattr(predicting, "list_touches", touches)
     case = on_h200(m, RELU).deployment
-    found = rank(case, list(case.settings()))
+    found = rank(case, list(case.iter_settings()))
     assert len(looked_at) == len({r.plan for r in found})
     assert all(touched <= max(1 << 16, 64 * items) for touched, items in looked_at)
 
@@ -187,7 +190,7 @@ class Gpu:
         self.times = times
         self.asked: list[Setting] = []
 
-    def __call__(self, case: Case, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
+    def __call__(self, case: TuningCase, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
         self.asked = list(settings)
         times = [*self.times, *[100.0] * (len(settings) - len(self.times))]
         return {s: us for s, us in zip(settings, times, strict=True) if us is not None}
@@ -197,29 +200,29 @@ def test_only_the_predicted_best_are_measured_and_the_default_comes_first() -> N
     case, gpu = on_h200(64, SMALL), Gpu()
     found = search(case, 3, gpu, silent)
     launch = case.deployment
-    known = rank(launch, list(launch.settings()))
-    expected = best(known, 3, launch.default)
-    assert gpu.asked[0] == launch.default
+    known = rank(launch, list(launch.iter_settings()))
+    expected = select_best(known, 3, launch.default_setting)
+    assert gpu.asked[0] == launch.default_setting
     assert set(gpu.asked) == {r.setting for r in expected}
     three = list(dict.fromkeys(r.plan for r in known))[:3]
-    assert {r.plan for r in expected} == {*three, *(r.plan for r in known if r.setting == launch.default)}
-    assert found.predicted == len(list(launch.settings())) > 2 * len(gpu.asked)
+    assert {r.plan for r in expected} == {*three, *(r.plan for r in known if r.setting == launch.default_setting)}
+    assert found.predicted == len(list(launch.iter_settings())) > 2 * len(gpu.asked)
     assert {c.setting: c.predicted_us for c in found.candidates} == {r.setting: r.predicted_us for r in expected}
 
 
 def test_the_fastest_wins_and_what_failed_comes_last() -> None:
     gpu = Gpu(50.0, None, 40.0, 60.0)
     found = search(on_h200(64, SMALL), 4, gpu, silent)
-    assert (found.best, found.best_us, found.default_us) == (gpu.asked[2], 40.0, 50.0)
+    assert (found.best_setting, found.best_us, found.default_us) == (gpu.asked[2], 40.0, 50.0)
     assert [c.us for c in found.candidates][:3] == [40.0, 50.0, 60.0]
     assert found.candidates[-1] == replace(found.candidates[-1], setting=gpu.asked[1], us=None)
     first, last = found.candidates[0], found.candidates[-1]
-    assert first.off == pytest.approx(first.predicted_us / 40.0 - 1)
-    assert last.off is None
+    assert first.prediction_error == pytest.approx(first.predicted_us / 40.0 - 1)
+    assert last.prediction_error is None
     data = found.to_data()
     assert json.loads(json.dumps(data)) == data
     assert (data["tried"], data["failed"]) == (len(gpu.asked) - 1, 1)
-    assert data["best"] == {"setting": found.best.to_data(), "us": 40.0}
+    assert data["best"] == {"setting": found.best_setting.to_data(), "us": 40.0}
     assert data["candidates"][-1]["us"] is None
 
 
@@ -235,12 +238,12 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeProble
         return {name: Timing(10.0 * s.ops[-1][1].parts + 50, 0, 0) for name, s in functions.items()}
 
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(searching, "here", lambda: H200)
-    monkeypatch.setattr(Deployment, "make", lambda self, setting: setting)
-    monkeypatch.setattr(searching, "Problem", Wrong)
-    monkeypatch.setattr(searching, "median_us", times)
+    monkeypatch.setattr(searching, "current_device", lambda: H200)
+    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting: setting)
+    monkeypatch.setattr(searching, "BenchProblem", Wrong)
+    monkeypatch.setattr(searching, "time_medians", times)
     monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
-    monkeypatch.setattr(searching, "times_faster", lambda workload, launch, setting: 1.25)
+    monkeypatch.setattr(searching, "measure_speedup", lambda workload, launch, setting: 1.25)
     return Wrong
 
 
@@ -249,25 +252,25 @@ def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu:
     steps: list[tuple[str, int, int]] = []
     fake_gpu.wrong = frozenset(settings[1:2])
     case = on_h200(16, RELU)
-    assert measured(case, settings, lambda *step: steps.append(step)) == {settings[0]: 90.0, settings[2]: 80.0}
+    assert measure_settings(case, settings, lambda *step: steps.append(step)) == {settings[0]: 90.0, settings[2]: 80.0}
     assert steps[:3] == [("ffn, m 16: compiling", n, 3) for n in (1, 2, 3)]
     assert steps[-1] == ("ffn, m 16: done", 1, 1)
     fake_gpu.wrong = frozenset(settings[:1])
     with pytest.raises(ResultError):
-        measured(case, settings, silent)
+        measure_settings(case, settings, silent)
 
 
 def test_a_lack_of_memory_is_a_failed_candidate_or_one_line(fake_gpu: type[FakeProblem]) -> None:
     settings = [in_parts(n) for n in (4, 2)]
     case = on_h200(16, RELU)
     fake_gpu.too_large = frozenset(settings[1:])
-    assert measured(case, settings, silent) == {settings[0]: 90.0}
+    assert measure_settings(case, settings, silent) == {settings[0]: 90.0}
     fake_gpu.too_large = frozenset(settings[:1])
     with pytest.raises(DeviceError, match=r"^ffn of m 16 cannot be run on NVIDIA H200: RuntimeError: CUDA out of"):
-        measured(case, settings, silent)
+        measure_settings(case, settings, silent)
     fake_gpu.memory = False
     with pytest.raises(DeviceError, match=r"allocate 9 GiB\.; if memory is short, free some or use a smaller one$"):
-        measured(case, settings, silent)
+        measure_settings(case, settings, silent)
 
 
 def test_only_a_cache_that_cannot_be_written_is_said_to_be_one(
@@ -289,12 +292,12 @@ def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: t
     found = list(tune([ffn_of(m, SMALL) for m in (16, 64)], top=4))
     assert [row.workload for row in found] == [ffn_of(m, SMALL) for m in (16, 64)]
     for m, row in zip((16, 64), found, strict=True):
-        kept = on_h200(m, SMALL).deployment.kept
+        kept = on_h200(m, SMALL).deployment.cache_entry
         assert kept is not None
-        assert (kept.setting, kept.us, kept.library_us) == (row.best, row.best_us, 1.25 * row.best_us)
+        assert (kept.setting, kept.us, kept.library_us) == (row.best_setting, row.best_us, 1.25 * row.best_us)
         assert row.best_us <= row.default_us
         assert row.best_us == min(c.us for c in row.candidates if c.us is not None)
-    assert on_h200(128, SMALL).deployment.kept is None
+    assert on_h200(128, SMALL).deployment.cache_entry is None
 
 
 @pytest.mark.parametrize(("workload", "ratio"), [(ffn_of(16, SMALL), 0.8), (TwoMatmuls(256, 512), 1.2)], ids=str)
@@ -309,17 +312,17 @@ def test_the_library_counts_where_it_is_ahead_back_to_back_or_in_a_layer(
         samples = {name: [each] for name, each in us.items()}
         return Rounds(samples, samples)
 
-    monkeypatch.setattr(library, "Problem", fake_gpu)
-    monkeypatch.setattr(library, "rounds_us", rounds)
-    launch = Case.of(workload, H200).deployment
-    assert library.times_faster(workload, launch, launch.default) == ratio
-    assert len(contests) == (workload.carried is None)
+    monkeypatch.setattr(library, "BenchProblem", fake_gpu)
+    monkeypatch.setattr(library, "time_rounds", rounds)
+    launch = TuningCase.of(workload, H200).deployment
+    assert library.measure_speedup(workload, launch, launch.default_setting) == ratio
+    assert len(contests) == (workload.layer_ports is None)
 
 
 def test_the_command_shows_prediction_beside_measurement(
     fake_gpu: type[FakeProblem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cli_tune, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(cli_tune, "find_machine", lambda device: HostMachine(True, H200))
     path = tmp_path / "tuned.json"
     arguments = ["--hidden", "256", "--ffn", "512", "--no-gated", "--activation", "relu", "--m", "64", "--top", "3"]
     result = CliRunner().invoke(app, ["tune", "ffn", *arguments, "--json", str(path)])

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from interlace.core.errors import ArgumentError, BusyError, SlotError  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 from interlace.nn.decoder import step as plain  # noqa: E402
-from interlace.nn.decoder.turns import Turns  # noqa: E402
+from interlace.nn.decoder.turns import ExclusiveLock  # noqa: E402
 
 from .llama import ToyForCausalLM  # noqa: E402
 
@@ -31,7 +31,7 @@ def model() -> ToyForCausalLM:
 
 @pytest.fixture
 def decoder(model: ToyForCausalLM) -> Decoder:
-    return Decoder.from_model(model, batch=3, capacity=16)
+    return Decoder.from_model(model, batch=3, max_seq_len=16)
 
 
 def in_thread(act: Callable[[], object]) -> Any:
@@ -53,11 +53,11 @@ def in_thread(act: Callable[[], object]) -> Any:
 CALLS: dict[str, Callable[[Decoder], object]] = {
     "generate": lambda d: d.generate([1], 2),
     "stream": lambda d: next(d.stream([1], 2)),
-    "join": lambda d: d.join([1]),
-    "leave": lambda d: d.leave(0),
+    "join": lambda d: d.add([1]),
+    "leave": lambda d: d.abort(0),
     "step": lambda d: d.step(),
     "prefill": lambda d: d.prefill([1], 0),
-    "past": lambda d: d.past(),
+    "past": lambda d: d.kv_cache(),
 }
 
 
@@ -75,8 +75,8 @@ def test_a_stream_has_the_decoder_until_it_ends(decoder: Decoder, name: str, thr
     assert "Decoder.stream is under way; let it end (a stream is read to its end, or closed)" in str(found)
     pieces += stream
     assert [[p.token for p in pieces if p.sequence == n] for n in range(3)] == right
-    slot = decoder.join([1])
-    decoder.leave(slot)
+    slot = decoder.add([1])
+    decoder.abort(slot)
 
 
 @pytest.mark.parametrize("outer", ["generate", "step", "join", "prefill"])
@@ -98,16 +98,16 @@ def test_a_call_during_another_is_refused(
         return original(*arguments)
 
     if outer in ("step", "prefill"):
-        decoder.join([1])
+        decoder.add([1])
     monkeypatch.setattr(plain, name, meanwhile)
     text = CALLS[outer](decoder)
     assert isinstance(found[0], BusyError)
     assert outer != "generate" or text == right
-    assert decoder.taken == (() if outer == "generate" else (0,))
+    assert decoder.active_slots == (() if outer == "generate" else (0,))
 
 
 def test_threads_that_generate_at_once_get_their_own_text_or_an_error(model: ToyForCausalLM) -> None:
-    decoder = Decoder.from_model(model, batch=2, capacity=16)
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=16)
     right = [decoder.generate([prompt], 6) for prompt in PROMPTS]
     texts: list[list[Any]] = [[], [], []]
     ready = threading.Barrier(3)
@@ -129,17 +129,17 @@ def test_threads_that_generate_at_once_get_their_own_text_or_an_error(model: Toy
         assert len(found) == 12, "no thread ended with another error"
         assert all(text == right[number] for text in found if not isinstance(text, BusyError))
     assert any(not isinstance(text, BusyError) for found in texts for text in found)
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
 
 
 def test_threads_that_take_turns_by_a_lock_serve_sequences_together(model: ToyForCausalLM) -> None:
-    decoder = Decoder.from_model(model, batch=2, capacity=16)
-    slots = [in_thread(lambda prompt=prompt: decoder.join(prompt)) for prompt in PROMPTS[:2]]
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=16)
+    slots = [in_thread(lambda prompt=prompt: decoder.add(prompt)) for prompt in PROMPTS[:2]]
     for _ in range(3):
         in_thread(decoder.step)
     tokens = decoder.next.tolist()
     for slot in slots:
-        in_thread(lambda slot=slot: decoder.leave(slot))
+        in_thread(lambda slot=slot: decoder.abort(slot))
     assert tokens == [decoder.generate(prompt, 4)[-1] for prompt in PROMPTS[:2]]
 
 
@@ -178,10 +178,10 @@ def test_two_streams_of_one_thread_do_not_interleave(decoder: Decoder) -> None:
 def test_a_stream_that_finds_slots_taken_begins_when_they_are_free(decoder: Decoder) -> None:
     right = decoder.generate(PROMPTS[0], 3)
     stream = decoder.stream(PROMPTS[0], 3)
-    slot = decoder.join([1])
+    slot = decoder.add([1])
     with pytest.raises(SlotError, match=r"other sequences hold slots \[0\]; let them leave"):
         next(stream)
-    decoder.leave(slot)
+    decoder.abort(slot)
     assert [piece.token for piece in stream] == right
 
 
@@ -212,7 +212,7 @@ def test_a_stream_that_is_left_frees_the_decoder(
 
     in_thread(act) if thread else act()
     gc.collect()
-    assert decoder.taken == ()
+    assert decoder.active_slots == ()
     assert len(decoder.generate([1], 3)) == 3
 
 
@@ -227,27 +227,27 @@ def test_a_text_that_fails_frees_the_decoder(decoder: Decoder, monkeypatch: pyte
         for act in (lambda: decoder.generate(PROMPTS[0], 4), lambda: [*decoder.stream(PROMPTS[0], 4)]):
             with pytest.raises(type(error)):
                 act()
-        slot = decoder.join([1])
+        slot = decoder.add([1])
         with pytest.raises(type(error)):
             decoder.step()
-        decoder.leave(slot)
+        decoder.abort(slot)
     monkeypatch.setattr(plain, "decode", original)
     assert decoder.generate(PROMPTS[0], 4) == right
 
 
 def test_turns_of_one_decoder_are_its_own(model: ToyForCausalLM, decoder: Decoder) -> None:
-    other = Decoder.from_model(model, batch=1, capacity=16)
+    other = Decoder.from_model(model, batch=1, max_seq_len=16)
     first, second = decoder.stream(PROMPTS[0], 4), other.stream(PROMPTS[0], 4)
     assert [a.token for a, b in zip(first, second, strict=True) if a == b] == other.generate(PROMPTS[0], 4)
 
 
 def test_a_turn_ends_with_its_context() -> None:
-    turns = Turns()
-    with pytest.raises(ZeroDivisionError), turns.take("first"):
+    turns = ExclusiveLock()
+    with pytest.raises(ZeroDivisionError), turns.acquire("first"):
         raise ZeroDivisionError
-    with turns.take("second"), pytest.raises(BusyError, match="third: second is under way"), turns.take("third"):
+    with turns.acquire("second"), pytest.raises(BusyError, match="third: second is under way"), turns.acquire("third"):
         pass
-    with turns.take("fourth"):
+    with turns.acquire("fourth"):
         pass
 
 
@@ -280,8 +280,8 @@ def test_a_turn_ends_with_its_context() -> None:
 def test_stops_that_are_no_ids_are_refused(decoder: Decoder, stop: Any, message: str) -> None:
     for act in (decoder.generate, decoder.stream):
         with pytest.raises(ArgumentError, match=message):
-            act([1], 5, stop=stop)
-    assert decoder.taken == ()
+            act([1], 5, stop_token_ids=stop)
+    assert decoder.active_slots == ()
 
 
 def test_stops_may_come_in_any_collection(model: ToyForCausalLM, decoder: Decoder) -> None:
@@ -289,7 +289,7 @@ def test_stops_may_come_in_any_collection(model: ToyForCausalLM, decoder: Decode
     end = text[3]
     right = text[: text.index(end)]
     for stop in ([end], (end,), {end}, np.array([end]), torch.tensor([end]), iter([end]), range(end, end + 1)):
-        assert decoder.generate(PROMPTS[0], 6, stop=stop) == right
-    assert decoder.generate(PROMPTS[0], 6, stop=[]) == text
+        assert decoder.generate(PROMPTS[0], 6, stop_token_ids=stop) == right
+    assert decoder.generate(PROMPTS[0], 6, stop_token_ids=[]) == text
     with pytest.raises(ArgumentError, match=r"Decoder: stop is 3; give the ids that end a text, as \[3\]"):
-        Decoder.from_weights(decoder.shape, decoder._weights, decoder._rope, stop=np.array(3))
+        Decoder.from_weights(decoder.shape, decoder._weights, decoder._rope, stop_token_ids=np.array(3))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import GraphError, IntraOpRaceError, UnwrittenError
-from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes, constant_span
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
@@ -43,7 +43,7 @@ def refused(graph: Graph, message: str) -> None:
 
 
 def test_output_that_is_written_in_part_is_refused() -> None:
-    graph = program({"y": (8, 8)}, fill("half", "y", (I.block(2), fixed(0, 4)), (4,)))
+    graph = program({"y": (8, 8)}, fill("half", "y", (I.block(2), constant_span(0, 4)), (4,)))
     refused(
         graph,
         "graph 'test' has output 'y', of which no op writes y[0:8, 4:8]; let one write it, widen an access map, or "
@@ -57,12 +57,12 @@ def test_output_with_gaps_between_tiles_is_refused() -> None:
 
 
 def test_output_that_several_ops_write_together_is_whole() -> None:
-    halves = fill("left", "y", (I.block(2), fixed(0, 5)), (4,)), fill("right", "y", (ALL, fixed(3, 8)))
+    halves = fill("left", "y", (I.block(2), constant_span(0, 5)), (4,)), fill("right", "y", (ALL, constant_span(3, 8)))
     assert len(Dependencies(program({"y": (8, 8)}, *halves)).links) == 1
 
 
 def test_output_that_is_an_input_may_be_written_in_part_or_not_at_all() -> None:
-    for ops in ((fill("row", "cache", (fixed(3, 4), ALL)),), (total("sum", "cache", (ALL, ALL)),)):
+    for ops in ((fill("row", "cache", (constant_span(3, 4), ALL)),), (total("sum", "cache", (ALL, ALL)),)):
         tensors = (Tensor("cache", (8, 4), fp32), Tensor("sink", (1,), fp32))
         graph = Graph("decode", tensors, ops, ("cache",), ("cache",))
         assert Dependencies(graph).links == ()
@@ -71,7 +71,7 @@ def test_output_that_is_an_input_may_be_written_in_part_or_not_at_all() -> None:
 def test_tile_that_reads_beyond_what_is_written_is_named_with_the_missing_box() -> None:
     graph = program(
         {"h": (8, 8), "sink": (4,)},
-        fill("most", "h", (I.block(2), fixed(0, 6)), (4,)),
+        fill("most", "h", (I.block(2), constant_span(0, 6)), (4,)),
         total("rows", "h", (Span(I * 2, I * 2 + 2), Span(I * 2, I * 2 + 2)), (4,)),
     )
     refused(
@@ -91,7 +91,7 @@ def test_halo_that_reaches_beyond_what_is_written_is_found_and_one_cut_by_the_ed
 
 
 def test_write_that_comes_later_in_the_program_does_not_count() -> None:
-    first, second = fill("first", "h", (fixed(0, 4),)), fill("second", "h", (fixed(4, 8),))
+    first, second = fill("first", "h", (constant_span(0, 4),)), fill("second", "h", (constant_span(4, 8),))
     reader = total("reader", "h", (ALL,))
     shapes = {"h": (8,), "sink": (1,)}
     refused(program(shapes, first, reader, second), "op 'reader', tile (0) reads h[4:8], which no op before it writes")
@@ -101,20 +101,22 @@ def test_write_that_comes_later_in_the_program_does_not_count() -> None:
 def test_update_in_place_reads_before_it_writes() -> None:
     update = Op("update", "add", (2,), (Access("in", "h", (I.block(4),)),), (Access("out", "h", (I.block(4),)),))
     shapes = {"h": (8,)}
-    graph = program(shapes, fill("half", "h", (fixed(0, 4),)), update)
+    graph = program(shapes, fill("half", "h", (constant_span(0, 4),)), update)
     refused(graph, "op 'update', tile (1) reads h[4:8], which no op before it writes")
-    assert len(Dependencies(program(shapes, fill("half", "h", (fixed(0, 4),)), update, inputs=("h",))).links) == 2
+    assert (
+        len(Dependencies(program(shapes, fill("half", "h", (constant_span(0, 4),)), update, inputs=("h",))).links) == 2
+    )
 
 
 def test_reduction_that_reads_unwritten_columns_is_refused() -> None:
     reads = (Access("a", "h", (I.block(2), K)),)
     op = Op("mm", "matmul", (2,), reads, (Access("c", "y", (I.block(2), ALL)),), Reduction(8, 4))
-    graph = program({"h": (4, 8), "y": (4, 1)}, fill("left", "h", (ALL, fixed(0, 6))), op)
+    graph = program({"h": (4, 8), "y": (4, 1)}, fill("left", "h", (ALL, constant_span(0, 6))), op)
     refused(graph, "op 'mm', tile (0) reads h[0:2, 6:8], which no op before it writes")
 
 
 def test_cache_that_is_an_input_is_appended_to_and_read_whole() -> None:
-    row = Access("out", "cache", (fixed(5, 6), I.block(2)))
+    row = Access("out", "cache", (constant_span(5, 6), I.block(2)))
     append = Op("append", "copy", (2,), (Access("k", "k", (ALL, I.block(2))),), (row,))
     attend = total("attend", "cache", (ALL, I.block(2)), (2,))
     graph = program({"k": (1, 4), "cache": (16, 4), "sink": (2,)}, append, attend, inputs=("k", "cache"))
@@ -124,11 +126,11 @@ def test_cache_that_is_an_input_is_appended_to_and_read_whole() -> None:
 
 def test_cache_that_is_no_input_is_read_only_as_far_as_it_is_filled() -> None:
     def attend(n: int, rows: int) -> Op:
-        reads, writes = Access("in", "cache", (fixed(0, rows),)), Access("out", "y", (fixed(n, n + 1),))
+        reads, writes = Access("in", "cache", (constant_span(0, rows),)), Access("out", "y", (constant_span(n, n + 1),))
         return Op(f"attend{n}", "sum", (1,), (reads,), (writes,))
 
-    ops = [op for n in range(4) for op in (fill(f"append{n}", "cache", (fixed(n, n + 1),)), attend(n, n + 1))]
-    assert Dependencies(program({"cache": (9,), "y": (4,)}, *ops, inputs=("y",))).edge_count() == 1 + 2 + 3 + 4
+    ops = [op for n in range(4) for op in (fill(f"append{n}", "cache", (constant_span(n, n + 1),)), attend(n, n + 1))]
+    assert Dependencies(program({"cache": (9,), "y": (4,)}, *ops, inputs=("y",))).count_edges() == 1 + 2 + 3 + 4
     graph = program({"cache": (9,), "y": (5,)}, *ops, attend(4, 5), inputs=("y",))
     refused(graph, "op 'attend4', tile (0) reads cache[4:5], which no op before it writes")
 
@@ -153,7 +155,7 @@ def any_graphs(draw: st.DrawFn) -> Graph:
         return {
             "all": ALL,
             "block": t.block(draw(st.integers(1, 3))),
-            "fixed": fixed(draw(st.integers(0, extent)), draw(st.integers(0, extent + 1))),
+            "fixed": constant_span(draw(st.integers(0, extent)), draw(st.integers(0, extent + 1))),
             "slope": Span(lo, lo + draw(st.integers(1, 3))),
             "free": Span(lo, bound(extents)),
         }[kind]
@@ -201,7 +203,7 @@ def test_any_graph_is_judged_element_by_element(graph: Graph) -> None:
         if access < len(oracle.uses(graph)):
             use = oracle.uses(graph)[access]
             first = next(tile for tile, own in enumerate(use.tiles) if own & elements)
-            assert str(caught.value).startswith(graph.ops[use.op].tile_name(first) + " reads ")
+            assert str(caught.value).startswith(graph.ops[use.op].format_tile(first) + " reads ")
             assert named(str(caught.value)) <= use.tiles[first]
     else:
         event("sound")

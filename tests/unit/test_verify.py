@@ -21,8 +21,8 @@ from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import ExplicitInterleaving, Panels
-from interlace.policies.splits import Split, SplitK, Whole
+from interlace.policies.interleavings import ExplicitInterleaving, RowPanels
+from interlace.policies.splits import Split, SplitK, WholeTiles
 from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync, SyncPolicy, TileSync
 
 from . import oracle
@@ -63,7 +63,7 @@ def test_longest_chain_goes_from_op_to_op() -> None:
     ops = [pointwise(f"op{n}", f"t{n}", f"t{n + 1}", (3,), (1,)) for n in range(5)]
     graph = program(shapes, *ops)
     assert verify(build(graph, Choices(2))).longest_chain == 5
-    assert verify(build(graph, Choices(2, policy=KernelSync(), interleaving=Panels(1)))).longest_chain == 5
+    assert verify(build(graph, Choices(2, policy=KernelSync(), interleaving=RowPanels(1)))).longest_chain == 5
     assert verify(build(graph, Choices(1, policy=NoSync()))).longest_chain == 1
 
 
@@ -497,7 +497,7 @@ def test_a_queue_keeps_no_order_of_one_worker(dispatch: Dispatch) -> None:
     refused(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
 
 
-@pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.when_ready and d is not Dispatch.SPAWN])
+@pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.can_reorder and d is not Dispatch.SPAWN])
 def test_no_sync_is_fine_when_one_worker_runs_everything(dispatch: Dispatch) -> None:
     proof = verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
     assert (proof.edges, proof.edges_by_wait, proof.longest_chain) == (32, 0, 1)
@@ -709,7 +709,7 @@ GAPS = {
 
 
 @pytest.mark.parametrize("policy", [TileSync(), ScatteredSync(3, 0)], ids=str)
-@pytest.mark.parametrize("split", [Whole(), SplitK(2)], ids=str)
+@pytest.mark.parametrize("split", [WholeTiles(), SplitK(2)], ids=str)
 @pytest.mark.parametrize("name", GAPS)
 def test_plan_with_waits_before_chunks_is_safe_whatever_moves_with_k(
     name: str, split: Split, policy: SyncPolicy
@@ -719,7 +719,7 @@ def test_plan_with_waits_before_chunks_is_safe_whatever_moves_with_k(
     make = pointwise("make", "x", "h", (16,), (1,))
     use = Op("use", "sum", (2,), (Access("in", "h", (span,)),), (Access("out", "y", (i.block(1),)),), Reduction(8, 2))
     graph = program({"x": (16,), "h": (16,), "y": (2,)}, make, use)
-    chunks = [graph.region(use, use.reads[0], 0, k, k + 2) for k in range(0, 8, 2)]
+    chunks = [graph.compute_region(use, use.reads[0], 0, k, k + 2) for k in range(0, 8, 2)]
     assert " ".join(f"{r.lo[0]}:{r.hi[0]}" for r in chunks) == boxes
     for chunk_waits in (False, True):
         plan = build(graph, Choices(2, policy=policy, split={"use": split}, chunk_waits=chunk_waits))

@@ -28,7 +28,7 @@ from interlace.core.errors import (
 from interlace.graph import ragged
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.plan.latest import latest_awaited
+from interlace.plan.latest import find_latest_awaited
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Choices, build
@@ -79,7 +79,7 @@ def verdict(plan: Plan) -> Proof | PlanError:
 
 def check_location(plan: Plan, error: PlanError) -> None:
     """The items and producers that an error names are at fault."""
-    place, table = error.place, plan.items
+    place, table = error.location, plan.items
     if place is None:
         return
     assert all(0 <= item < len(table) for item in (*place.items, *place.producers))
@@ -312,7 +312,7 @@ def test_a_plan_with_several_numbers_changed_is_judged_as_by_the_oracle(name: st
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_verdicts_do_not_depend_on_how_much_is_looked_at_together(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged, "BATCH", batch)
+    monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
     for plan in PLANS.values():
         judge(plan)
         for row in range(len(plan.waits)):
@@ -323,7 +323,7 @@ def test_the_highest_number_of_any_range_of_semaphores_is_found() -> None:
     """Blocks that ranges share must cover each of them, wherever they begin."""
     numbers, random = 24, Random(0)
     for _ in range(3):
-        deepest = importlib.import_module("interlace.plan.verify")._Deepest(numbers)
+        deepest = importlib.import_module("interlace.plan.verify")._RangeMaximum(numbers)
         deepest.one[:] = [random.randint(1, 99) for _ in range(numbers)]
         for low, step in product(range(numbers), range(1, 5)):
             whole = deepest.one[low::step]
@@ -370,7 +370,7 @@ def test_a_semaphore_of_too_many_posts_is_refused(limit: int, accepted: bool, mo
 @pytest.mark.parametrize("name", PLANS)
 def test_the_latest_item_that_is_awaited_is_the_last_that_posts(name: str) -> None:
     plan = PLANS[name]
-    assert latest_awaited(plan).tolist() == [
+    assert find_latest_awaited(plan).tolist() == [
         max(
             (n for n, post in enumerate(plan.items.post.tolist()) for row in rows if post in awaited(plan, row)),
             default=-1,

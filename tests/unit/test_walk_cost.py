@@ -16,20 +16,26 @@ import interlace as il
 from interlace.core.errors import ShapeError
 from interlace.kernels.matmul import Activation as A
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.walk_cost import Extents, Way, norm_seconds, ring_stages, seconds
+from interlace.kernels.matmul.walk_cost import (
+    MatmulExtents,
+    TilingCandidate,
+    count_ring_stages,
+    estimate_norm_seconds,
+    estimate_seconds,
+)
 from interlace.policies.setting import Setting
-from interlace.workloads import LLAMAS, decode_graph
+from interlace.workloads import LLAMAS, build_decode_graph
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RELU = il.workloads.FFNShape(4096, 14336, A.RELU, False)
 GATED = il.workloads.FFNShape(4096, 14336, A.SILU, True)
 DEEP = il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False)
-UP = Extents(64, (14336,), 4096, 1)
-WIDE = Way(MatmulTile(64, 112, 128), 1, 1, 64)
+UP = MatmulExtents(64, (14336,), 4096, 1)
+WIDE = TilingCandidate(MatmulTile(64, 112, 128), 1, 1, 64)
 
 
-def way_us(extents: Extents, way: Way, device: il.DeviceSpec = il.H200) -> float:
-    return 1e6 * seconds(extents, way, ring_stages([way], device.smem_bytes), device)
+def way_us(extents: MatmulExtents, way: TilingCandidate, device: il.DeviceSpec = il.H200) -> float:
+    return 1e6 * estimate_seconds(extents, way, count_ring_stages([way], device.smem_bytes), device)
 
 
 def test_weights_take_as_long_as_memory_does_if_one_wave_of_items_streams_them() -> None:
@@ -43,34 +49,36 @@ def test_deeper_split_and_wider_tiles_cost_what_they_cost() -> None:
     split = replace(WIDE, parts=2)
     assert way_us(replace(UP, k=8192), WIDE) > 1.8 * way_us(UP, WIDE)
     assert way_us(UP, split) > way_us(UP, WIDE)  # a fix-up, and more items than SMs
-    many = Extents(4096, (14336,), 4096, 1)
-    tall = Way(MatmulTile(128, 256, 64, num_warps=8), 1, 1, 128)
+    many = MatmulExtents(4096, (14336,), 4096, 1)
+    tall = TilingCandidate(MatmulTile(128, 256, 64, num_warps=8), 1, 1, 128)
     assert way_us(many, tall) < way_us(many, replace(tall, tile=replace(tall.tile, n=64)))  # tokens load for 64 rows
 
 
-def longer_us(rows: Extents, way: Way) -> float:
+def longer_us(rows: MatmulExtents, way: TilingCandidate) -> float:
     """What scaling takes, in a ring of eight stages."""
-    return 1e6 * (seconds(rows, way, 8, il.H200) - seconds(rows, replace(way, gains=False), 8, il.H200))
+    return 1e6 * (
+        estimate_seconds(rows, way, 8, il.H200) - estimate_seconds(rows, replace(way, has_gains=False), 8, il.H200)
+    )
 
 
 @pytest.mark.parametrize("waves", [1, 2, 4])
 def test_one_warpgroup_scales_ahead_of_products_but_an_sms_only_item(waves: int) -> None:
     """120 ns a panel of each tile, by as much as memory does not hide."""
-    rows = Extents(64, (waves * 132 * 32,), 4096, 1, normalised=True)
+    rows = MatmulExtents(64, (waves * 132 * 32,), 4096, 1, has_own_norm=True)
     products = 2 * 64 * 32 * 4096 * 132 / 790e12 * 1e6
     stream = 132 * 32 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
     assert products + 64 * 0.12 > stream
     loads = (64 + 32) * 4096 * 2 / il.H200.sm_l2_bytes_per_s * 1e6
     scaled = waves * (products + 64 * 0.12 - max(stream, loads, 16 * 0.3))
-    way = Way(MatmulTile(64, 32, 256), 1, 1, 64, gains=True)
+    way = TilingCandidate(MatmulTile(64, 32, 256), 1, 1, 64, has_gains=True)
     assert longer_us(rows, way) == pytest.approx(scaled if waves > 1 else 0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("width", [64, 112, 160, 256])
 def test_more_warpgroups_scale_beside_products_and_loads(width: int) -> None:
     """45 ns a panel, and what 180 ns beside 7 tenths of its products take longer than whatever is longest."""
-    rows = Extents(256, (width * 66,), 4096, 1, normalised=True)  # an item for each SM, of 64 panels
-    way = Way(MatmulTile(128, width, 64, num_warps=8), 1, 1, 128, gains=True)
+    rows = MatmulExtents(256, (width * 66,), 4096, 1, has_own_norm=True)  # an item for each SM, of 64 panels
+    way = TilingCandidate(MatmulTile(128, width, 64, num_warps=8), 1, 1, 128, has_gains=True)
     products = 2 * 128 * width * 64 * 132 / 790e12 * 1e6
     longest = max(products, 0.3, (128 + width) * 64 * 2 / il.H200.sm_l2_bytes_per_s * 1e6)  # or stages, or loads
     beside = max(0.0, 0.18 + 0.7 * products - longest)
@@ -82,8 +90,8 @@ def test_more_warpgroups_scale_beside_products_and_loads(width: int) -> None:
 
 @pytest.mark.parametrize(("m", "besides"), [(384, 0.045), (385, 0.11)])
 def test_scaling_costs_more_beyond_two_tiles_of_rows_however_many_they_have(m: int, besides: float) -> None:
-    three = Way(MatmulTile(192, 96, 64, num_warps=12), 1, 1, 192, gains=True)
-    rows = Extents(m, (96 * 40,), 4096, 1, normalised=True)
+    three = TilingCandidate(MatmulTile(192, 96, 64, num_warps=12), 1, 1, 192, has_gains=True)
+    rows = MatmulExtents(m, (96 * 40,), 4096, 1, has_own_norm=True)
     products = 2 * 192 * 96 * 64 * 132 / 790e12 * 1e6
     beside = 3 * 0.09 + 0.7 * products - max(products, (192 + 96) * 64 * 2 / il.H200.sm_l2_bytes_per_s * 1e6)
     assert beside > 0.04
@@ -92,20 +100,20 @@ def test_scaling_costs_more_beyond_two_tiles_of_rows_however_many_they_have(m: i
 
 def test_memory_and_loads_are_in_each_others_way_where_deep_stages_have_more_tokens_than_weights() -> None:
     """To the sixth root of the sum of both times' sixth powers (docs/tried.md)."""
-    rows = Extents(96, (132 * 80,), 4096, 1)
-    deep = Way(MatmulTile(128, 80, 128, num_warps=8), 1, 1, 96)
+    rows = MatmulExtents(96, (132 * 80,), 4096, 1)
+    deep = TilingCandidate(MatmulTile(128, 80, 128, num_warps=8), 1, 1, 96)
     stream = 132 * 80 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
     loads = (96 + 80) * 4096 * 2 / il.H200.sm_l2_bytes_per_s * 1e6
 
-    apart = seconds(rows, replace(deep, loaded=80), 8, il.H200)
-    longer = 1e6 * (seconds(rows, deep, 8, il.H200) - apart)
+    apart = estimate_seconds(rows, replace(deep, loaded_rows=80), 8, il.H200)
+    longer = 1e6 * (estimate_seconds(rows, deep, 8, il.H200) - apart)
     assert longer == pytest.approx((stream**6 + loads**6) ** (1 / 6) - max(stream, 160 / 176 * loads), abs=1e-6)
 
 
 def test_others_wait_for_an_op_that_normalises_as_long_as_its_busiest_sm_reads_rows() -> None:
-    first = il.H200.latencies.hand_over_ns + il.H200.latencies.fill_ns
+    first = il.H200.latencies.hand_off_ns + il.H200.latencies.fill_ns
     for m, rows in ((1, 1), (132, 1), (133, 2), (1024, 8)):
-        assert norm_seconds(m, 8192, il.H200) == pytest.approx((first + rows * 8192 * 2 / 7) * 1e-9)
+        assert estimate_norm_seconds(m, 8192, il.H200) == pytest.approx((first + rows * 8192 * 2 / 7) * 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,7 @@ def test_tiles_whose_rows_are_normalised_are_wider_where_an_sm_has_several(
 ) -> None:
     shape = il.workloads.FFNShape(hidden, ffn, A.SILU if gated else A.RELU, gated)
     graphs = (il.workloads.ffn(m, replace(shape, norm=norm)) for norm in (None, 1e-5))
-    alone, layer = (il.OneLaunchExecutor.default(graph, il.H200).op("up") for graph in graphs)
+    alone, layer = (il.MegakernelExecutor.select_default(graph, il.H200).op("up") for graph in graphs)
     items = -(-ffn // dict(alone.params)["BN"]) * alone.parts
     assert items > 132
     assert dict(layer.params)["BN"] > dict(alone.params)["BN"]
@@ -125,9 +133,9 @@ def test_tiles_whose_rows_are_normalised_are_wider_where_an_sm_has_several(
 
 def test_ops_side_by_side_have_tiles_of_their_own() -> None:
     """Three ops of 512 rows are 9 tiles of 200, where 1536 rows were 8; 66 SMs of two are one wave."""
-    one, three = (Extents(64, widths, 2048, 1) for widths in ((1536,), (512, 512, 512)))
+    one, three = (MatmulExtents(64, widths, 2048, 1) for widths in ((1536,), (512, 512, 512)))
     two_sms = replace(il.H200, sms=8)
-    way = Way(MatmulTile(64, 200, 64), 1, 1, 64)
+    way = TilingCandidate(MatmulTile(64, 200, 64), 1, 1, 64)
     assert way_us(three, way, two_sms) > 1.5 * way_us(one, way, two_sms)
 
 
@@ -149,18 +157,18 @@ def test_ops_side_by_side_have_tiles_of_their_own() -> None:
     ],
 )
 def test_what_was_fastest_is_taken(shape: il.workloads.FFNShape, m: int, ways: list[tuple[int, int, int]]) -> None:
-    setting = il.OneLaunchExecutor.default(il.workloads.ffn(m, shape), il.H200)
+    setting = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
     assert found(setting) == ways
 
 
 def test_three_warpgroups_take_as_many_tokens_as_fill_them_beside_no_text_that_has_fewer_warps() -> None:
     def most(graph: il.Graph) -> int:
-        return max(dict(of.params)["num_warps"] for _, of in il.OneLaunchExecutor.default(graph, il.H200).ops)
+        return max(dict(of.params)["num_warps"] for _, of in il.MegakernelExecutor.select_default(graph, il.H200).ops)
 
     assert [most(il.workloads.ffn(m, DEEP)) for m in (64, 128, 150, 192, 256)] == [4, 8, 12, 12, 8]
     layer = replace(DEEP, norm=1e-5)
     assert most(il.workloads.ffn(192, layer, norm_rows=2)) == 12
-    step = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=1), 192, 1088, il.H200)
+    step = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=1), 192, 1088, il.H200)
     assert most(step) == 8
 
 
@@ -176,28 +184,28 @@ def test_what_cannot_have_three_warpgroups_says_so() -> None:
     ):
         graph = il.Graph("some", (x, v, u, y, z), (first, behind), ("x", "v", "u"), ("z",))
         with pytest.raises(ShapeError, match=refused):
-            il.OneLaunchExecutor(il.build(graph, il.Choices(4)), il.Options("meta"))
+            il.MegakernelExecutor(il.build(graph, il.Choices(4)), il.RunOptions("meta"))
     alone = il.Graph("one", (x, v, y), (first,), ("x", "v"), ("y",))
     with pytest.raises(ShapeError, match="tile for 12 warps: Triton's are powers of two"):
-        il.SerialExecutor(il.build(alone, il.Choices(4)), il.Options("meta"))
+        il.SerialExecutor(il.build(alone, il.Choices(4)), il.RunOptions("meta"))
 
 
 def test_three_warpgroups_leave_less_shared_memory_and_registers() -> None:
-    three = Way(MatmulTile(192, 128, 64, num_warps=12), 1, 1, 192)
+    three = TilingCandidate(MatmulTile(192, 128, 64, num_warps=12), 1, 1, 192)
     two = replace(three, tile=replace(three.tile, num_warps=8))
-    assert ring_stages([three], il.H200.smem_bytes) < ring_stages([two], il.H200.smem_bytes)
-    up = Extents(192, (14336,), 4096, 1)
-    assert seconds(up, three, 4, il.H200) == pytest.approx(1.035 * seconds(up, two, 4, il.H200))
+    assert count_ring_stages([three], il.H200.smem_bytes) < count_ring_stages([two], il.H200.smem_bytes)
+    up = MatmulExtents(192, (14336,), 4096, 1)
+    assert estimate_seconds(up, three, 4, il.H200) == pytest.approx(1.035 * estimate_seconds(up, two, 4, il.H200))
     tile = MatmulTile(192, 200, 64, num_warps=12)
     graph = il.workloads.ffn(192, DEEP, up=tile, down=tile)
     with pytest.raises(ShapeError, match="sums of 100 registers a thread, and at most 96 fit"):
-        il.OneLaunchExecutor(il.build(graph, il.Choices(4)), il.Options("meta"))
+        il.MegakernelExecutor(il.build(graph, il.Choices(4)), il.RunOptions("meta"))
 
 
 @pytest.mark.parametrize("m", [33, 65, 129, 150, 300, 777])
 @pytest.mark.parametrize("shape", [RELU, GATED], ids=["relu", "gated"])
 def test_no_tile_has_many_rows_of_tokens_that_are_not_there(shape: il.workloads.FFNShape, m: int) -> None:
-    setting = il.OneLaunchExecutor.default(il.workloads.ffn(m, shape), il.H200)
+    setting = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
     for tokens, _, _ in found(setting):
         assert -(-m // tokens) * tokens < 1.35 * m or tokens in (64, 128)
 
@@ -205,8 +213,8 @@ def test_no_tile_has_many_rows_of_tokens_that_are_not_there(shape: il.workloads.
 @pytest.mark.parametrize(("model", "batch"), [("qwen2.5-0.5b", 100), ("qwen3-0.6b", 100)])
 def test_steps_of_more_tokens_than_a_server_has_slots_are_tiled_op_by_op(model: str, batch: int) -> None:
     """Their products are of five kinds, of which few ways each are combined: some share a ring in any case."""
-    graph = decode_graph(replace(LLAMAS[model], layers=1), batch, 1088, il.H200)
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    graph = build_decode_graph(replace(LLAMAS[model], layers=1), batch, 1088, il.H200)
+    setting = il.MegakernelExecutor.select_default(graph, il.H200)
     tiles = {name: dict(of.params) for name, of in setting.ops}
     assert len({tile["BN"] for tile in tiles.values()}) > 2
     assert tiles["layers.0.q_heads"] != tiles["logits"]
@@ -214,8 +222,8 @@ def test_steps_of_more_tokens_than_a_server_has_slots_are_tiled_op_by_op(model: 
 
 def test_ways_of_a_search_begin_with_the_default_and_are_unlike() -> None:
     graph = il.workloads.ffn(256, GATED)
-    likely = list(il.OneLaunchExecutor.likely(graph, il.H200))
-    assert found(likely[0]) == found(il.OneLaunchExecutor.default(graph, il.H200))
+    likely = list(il.MegakernelExecutor.iter_likely(graph, il.H200))
+    assert found(likely[0]) == found(il.MegakernelExecutor.select_default(graph, il.H200))
     parts = [tuple(p for _, _, p in found(setting)) for setting in likely]
     assert len(set(parts)) == len(parts) > 3
 
@@ -265,7 +273,7 @@ def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit
     for row in rows[:2]:
         some = fit.settings(row, il.H200, 5)
         assert len(some) == 5
-        assert next(iter(some.values())) == il.OneLaunchExecutor.default(row.workload.graph(il.H200), il.H200)
+        assert next(iter(some.values())) == il.MegakernelExecutor.select_default(row.workload.graph(il.H200), il.H200)
         assert len(set(replace(row, ways_us=some).predicted_us(il.H200))) == 5
 
 
@@ -281,6 +289,6 @@ def test_tiles_of_few_tokens_are_narrow_where_they_load_little_more(narrow: bool
     for hidden, width, gated in light if narrow else ((2560, 10240, False), (4096, 2048, False), (1024, 4096, False)):
         activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
         graph = il.workloads.ffn(16, il.workloads.FFNShape(hidden, width, activation, gated))
-        setting = il.OneLaunchExecutor.default(graph, il.H200)
+        setting = il.MegakernelExecutor.select_default(graph, il.H200)
         assert [dict(own.params)["BN"] < 64 for _, own in setting.ops] == [narrow, narrow], (hidden, width)
         assert any(own.parts > 1 for _, own in setting.ops) != narrow

@@ -8,7 +8,7 @@ import pytest
 from interlace.core.devices import CPU
 from interlace.core.errors import HangError
 from interlace.megakernel.dispatch import EMPTY
-from interlace.megakernel.watchdog import hang_error
+from interlace.megakernel.watchdog import make_hang_error
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.splits import SplitK
@@ -22,7 +22,7 @@ def error_of(plan: Plan, waiting: int, done: np.ndarray, **more: object) -> Hang
     """Of the first wait of an item."""
     row = int(plan.waits.ptr[waiting])
     semaphore, expected = int(plan.waits.first[row]), int(plan.waits.threshold[row])
-    return hang_error(plan, waiting, semaphore, expected, expected - 1, done, **more)
+    return make_hang_error(plan, waiting, semaphore, expected, expected - 1, done, **more)
 
 
 @pytest.mark.parametrize("runs", [1, 7, 1 << 31, (1 << 31) + 1, (1 << 32) - 1])  # a device has int32 of them
@@ -75,31 +75,31 @@ def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:
     plan = build(two_matmuls(), Choices(4, split={"down": SplitK(2)}))
     done = np.where(plan.items.post >= 0, 1, 0)
     waiting = item_at(plan, "down", 0)
-    error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)
+    error = make_hang_error(plan, waiting, plan.semaphores, 1, 0, done)
     awaited = "waited for the sums of 1 other part of its tile and saw not all of them before the watchdog fired"
     assert f"{awaited}. The" in str(error)
-    assert error.producer == plan.tile_name(waiting)
+    assert error.producer == plan.format_tile(waiting)
     done[item_at(plan, "up", 3)] = 0  # which the other part of the tile waits for
-    error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)
+    error = make_hang_error(plan, waiting, plan.semaphores, 1, 0, done)
     assert "fired; behind what posts it, op 'up', tile (0, 3) never posted." in str(error)
     assert error.producer == "op 'up', tile (0, 3)"
 
 
 @pytest.mark.parametrize("dispatch", [Dispatch.STATIC, Dispatch.QUEUE])
 def test_a_tile_that_runs_when_data_want_it_is_named_where_it_posts_in_any_case(dispatch: Dispatch) -> None:
-    plan = build(Quadrature.of({}, gpu=False).graph(CPU), Choices(4, dispatch=dispatch))
+    plan = build(Quadrature.of({}, gpu=False).build_graph(CPU), Choices(4, dispatch=dispatch))
     lost, waiting, ready = item_at(plan, "level3", 0), item_at(plan, "level4", 0), item_at(plan, "level5", 31)
     done = np.where(plan.items.post >= 0, 1, 0)
     done[lost] = 0
     assert error_of(plan, waiting, done).producer == "op 'level3', tile (0)"
     came = np.ones(len(plan.items), np.bool_)
     came[[waiting, ready]] = False
-    assert hang_error(plan, 0, EMPTY, 2, 1, done, came).producer == "op 'level5', tile (31)"
+    assert make_hang_error(plan, 0, EMPTY, 2, 1, done, came).producer == "op 'level5', tile (31)"
 
 
 def test_where_every_item_came_none_is_called_missing() -> None:
     plan = build(chain(2, 2), Choices(2, Dispatch.DISPATCHER))
     done, came = np.where(plan.items.post >= 0, 1, 0), np.ones(len(plan.items), np.bool_)
-    error = hang_error(plan, 0, EMPTY, 4, 0, done, came)
+    error = make_hang_error(plan, 0, EMPTY, 4, 0, done, came)
     assert (error.producer, error.item, error.seen) == (None, -1, 4)
     assert "all of 4 items came, and was not told that none is left before the watchdog fired" in str(error)

@@ -15,16 +15,16 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError, PlanError  # noqa: E402
-from interlace.executors.megakernel import OneLaunchExecutor  # noqa: E402
+from interlace.executors.megakernel import MegakernelExecutor  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.bodies import Cluster  # noqa: E402
-from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
+from interlace.kernels.primitives.tagged_cuda import LL_WAIT  # noqa: E402
 from interlace.megakernel.compose import AGAIN  # noqa: E402
-from interlace.megakernel.ll_edges import handed_over  # noqa: E402
-from interlace.megakernel.parts import bodies_of  # noqa: E402
-from interlace.megakernel.watchdog import hang_error  # noqa: E402
+from interlace.megakernel.ll_edges import select_ll_tensors  # noqa: E402
+from interlace.megakernel.parts import build_bodies  # noqa: E402
+from interlace.megakernel.watchdog import make_hang_error  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402
-from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
+from interlace.workloads import Decode, LlamaShape, build_decode_graph  # noqa: E402
 
 from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -52,19 +52,19 @@ NO_STORE = _PART, f"  if (!tile.i && tile.l) return;\n{_PART}"
 def graph(splits: int = 2) -> il.Graph:
     """Of so many splits of each sequence, and two tiles of each row of embeddings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("interlace.models.llama.splits", lambda *_: splits)
+        patch.setattr("interlace.models.llama.select_splits", lambda *_: splits)
         patch.setattr("interlace.kernels.embedding._COLUMNS", 64)
-        return decode_graph(SHAPE, len(POSITIONS), CAPACITY, il.H200)
+        return build_decode_graph(SHAPE, len(POSITIONS), CAPACITY, il.H200)
 
 
 @cache
 def plan(splits: int = 2, workers: int = 4) -> Plan:
     """A step dealt to four workers."""
-    return il.plan_graph(graph(splits), il.H200, OneLaunchExecutor, workers=workers)
+    return il.autoplan(graph(splits), il.H200, MegakernelExecutor, workers=workers)
 
 
-def executor(words: tuple[str, ...] | None = None, of: Plan | None = None) -> OneLaunchExecutor:
-    return OneLaunchExecutor(of or plan(), il.Options("meta", words=words))
+def executor(words: tuple[str, ...] | None = None, of: Plan | None = None) -> MegakernelExecutor:
+    return MegakernelExecutor(of or plan(), il.RunOptions("meta", ll_tensors=words))
 
 
 def products(m: int, deep: int, deeper: int, rows: int = 8, n: int = 320, warps: int = 4) -> il.Graph:
@@ -87,13 +87,13 @@ def products(m: int, deep: int, deeper: int, rows: int = 8, n: int = 320, warps:
     return il.Graph("products", (*t.values(),), ops, ("x", "w", "scale", "gate", "up", "down"), ("out",))
 
 
-def waits_of(run: OneLaunchExecutor, op: str) -> int:
+def waits_of(run: MegakernelExecutor, op: str) -> int:
     """Rows of waits of the items of an op, together."""
     mine = run._table.items["op"] == run.plan.graph.op_index(op)
     return int((run._table.items["wait_hi"] - run._table.items["wait_lo"])[mine].sum())
 
 
-def posts_of(run: OneLaunchExecutor, op: str) -> int:
+def posts_of(run: MegakernelExecutor, op: str) -> int:
     """Items of an op that post."""
     mine = run._table.items["op"] == run.plan.graph.op_index(op)
     return int((run._table.items["post"][mine] >= 0).sum())
@@ -101,7 +101,7 @@ def posts_of(run: OneLaunchExecutor, op: str) -> int:
 
 def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> None:
     semaphores, parts, every = executor(()), executor(PARTS), executor(ATTENTION)
-    assert [{*run._handed_over.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*ATTENTION}]
+    assert [{*run._ll_edges.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*ATTENTION}]
     assert [waits_of(run, "layers.1.combine") > 0 for run in (semaphores, parts, every)] == [True, False, False]
     assert [waits_of(run, "layers.1.attend") > 0 for run in (semaphores, parts, every)] == [True, True, False]
     assert [posts_of(run, "layers.1.attend") for run in (semaphores, parts, every)] == [6, 0, 0]
@@ -112,9 +112,9 @@ def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> No
 
 
 def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_nothing() -> None:
-    of, step = OneLaunchExecutor.mode(graph(), il.H200).words, plan(workers=40)
+    of, step = MegakernelExecutor.build_mode(graph(), il.H200).ll_hand_offs, plan(workers=40)
     assert of is not None
-    found, left = of(step), executor(of=step)._handed_over.without(step.waits, step)
+    found, left = of(step), executor(of=step)._ll_edges.drop_polled_waits(step.waits, step)
     assert 0 < found.waits.sum() == len(step.waits) - len(left)
     names = np.array([op.name for op in graph().ops])[step.items.op]
     assert {"layers.0.combine", "layers.1.attend"} <= {*names[step.waits.item[found.waits]]}
@@ -126,11 +126,11 @@ def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_n
 
 def test_the_end_of_who_stores_tensors_too_is_seen_by_no_words() -> None:
     """Only what leaves nothing but words, such as attention, is over for who has polled those who polled it."""
-    found, bodies = executor(ALL)._handed_over, bodies_of(graph())
-    left = {o for o, op in enumerate(graph().ops) if {a.arg for a in op.writes} <= found.of(o).numbers.keys()}
-    assert any(bodies[o].keeps for o in left)
-    assert {graph().ops[o].name for o in found.ended_with} >= {"layers.0.attend", "layers.1.attend"}
-    assert not any(bodies[o].keeps for o in found.ended_with)
+    found, bodies = executor(ALL)._ll_edges, build_bodies(graph())
+    left = {o for o, op in enumerate(graph().ops) if {a.arg for a in op.writes} <= found.get_ll(o).epochs.keys()}
+    assert any(bodies[o].has_tensor_copy for o in left)
+    assert {graph().ops[o].name for o in found.end_pollers} >= {"layers.0.attend", "layers.1.attend"}
+    assert not any(bodies[o].has_tensor_copy for o in found.end_pollers)
 
 
 def test_of_tokens_that_are_words_waits_are_left_for_what_is_added_alone() -> None:
@@ -152,7 +152,7 @@ def test_by_default_they_are_of_ops_whose_tiles_all_run_at_once_or_that_load_ahe
     """And take few trips: ``inner`` has 24 tiles, and polls what it reads where a worker has four of them."""
     of_append, trips = {name for name in HEADS if name != "q_heads"}, {"x_attended_scaled", "x_attended_squares"}
     for workers, found in ((4, {*TOKENS, *of_append} - trips), (6, {*ALL}), (132, {*ALL})):
-        assert {*executor(of=plan(workers=workers))._handed_over.sizes} == found
+        assert {*executor(of=plan(workers=workers))._ll_edges.sizes} == found
 
 
 @pytest.mark.parametrize(("m", "rows", "deep"), [(16, 8, 64), (8, 8, 320)])
@@ -160,7 +160,7 @@ def test_tokens_of_several_tiles_or_of_too_deep_a_stage_are_no_words(m: int, row
     chain = il.build(products(m, deep, 64, rows), il.Choices(2, Dispatch.STATIC))
     with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
         executor(("scaled", "squares"), chain)
-    assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2)))._handed_over.sizes == {"inner": 8 * 96}
+    assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2)))._ll_edges.sizes == {"inner": 8 * 96}
 
 
 def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_nobody_awaits() -> None:
@@ -184,7 +184,7 @@ def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_no
         )
         graph = il.Graph("twice", (*t.values(),), ops, ("x", "w", "scale", "up", "down", "last"), ("out",))
         plan = il.build(graph, il.Choices(132, Dispatch.STATIC))
-        return {*executor(("scaled", "squares"), plan)._handed_over.sizes}
+        return {*executor(("scaled", "squares"), plan)._ll_edges.sizes}
 
     assert sizes(64) == {"scaled", "squares"}
     with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
@@ -220,11 +220,11 @@ def test_stores_beside_words_that_nobody_awaits_before_they_are_overwritten_leav
     dead: bool, left: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = overwritten(dead)
-    assert {*executor(of=of)._handed_over.sizes} == left
+    assert {*executor(of=of)._ll_edges.sizes} == left
     random = np.random.default_rng(0)
     given = {name: random.standard_normal(of.graph.tensor(name).shape) for name in of.graph.inputs}
     right = ReferenceExecutor(of).run(given)
-    write, item = ReferenceExecutor._write, ReferenceExecutor._item
+    write, item = ReferenceExecutor._write, ReferenceExecutor._run_item
 
     def late(self: ReferenceExecutor, op: int, *more: Any) -> Any:
         for step in write(self, op, *more):
@@ -240,25 +240,25 @@ def test_stores_beside_words_that_nobody_awaits_before_they_are_overwritten_leav
         yield from item(self, i)
 
     monkeypatch.setattr(ReferenceExecutor, "_write", late)
-    monkeypatch.setattr(ReferenceExecutor, "_item", last)
-    found = ReferenceExecutor(of, words=None).run(given)
+    monkeypatch.setattr(ReferenceExecutor, "_run_item", last)
+    found = ReferenceExecutor(of, ll_tensors=None).run(given)
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
 def test_layers_number_their_publications_apart() -> None:
-    of = executor(ALL)._handed_over
+    of = executor(ALL)._ll_edges
     first, second = (plan().graph.op_index(f"layers.{n}.combine") for n in range(2))
-    assert of.of(first).numbers["parts"] == plan().graph.op_index("layers.0.attend") + 1
-    assert of.of(second).numbers["parts"] == plan().graph.op_index("layers.1.attend") + 1
-    assert max(max(worded.numbers.values()) for worded in of.ops.values()) <= of.of(first).publications
+    assert of.get_ll(first).epochs["parts"] == plan().graph.op_index("layers.0.attend") + 1
+    assert of.get_ll(second).epochs["parts"] == plan().graph.op_index("layers.1.attend") + 1
+    assert max(max(worded.epochs.values()) for worded in of.ops.values()) <= of.get_ll(first).epochs_per_run
 
 
 def test_a_wait_for_more_than_is_polled_is_kept() -> None:
     """Under one semaphore for a row of tiles attention would await more of q than it reads."""
     shape = replace(SHAPE, layers=1, hidden=512, heads=8, kv_heads=4)
-    graph = il.plan_graph(decode_graph(shape, 1, 8192, il.H200), il.H200, OneLaunchExecutor).graph
+    graph = il.autoplan(build_decode_graph(shape, 1, 8192, il.H200), il.H200, MegakernelExecutor).graph
     found = [
-        executor(of=il.build(graph, il.Choices(132, Dispatch.STATIC, policy=policy)))._handed_over.sizes
+        executor(of=il.build(graph, il.Choices(132, Dispatch.STATIC, policy=policy)))._ll_edges.sizes
         for policy in (il.TileSync(), il.RowSync())
     ]
     assert [("q_heads" in sizes, "parts" in sizes) for sizes in found] == [(True, True), (False, False)]
@@ -266,7 +266,7 @@ def test_a_wait_for_more_than_is_polled_is_kept() -> None:
 
 def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> None:
     queued = il.build(plan().graph, il.Choices(4, Dispatch.QUEUE, policy=il.RowSync()))
-    assert executor(of=queued)._handed_over.sizes == {}
+    assert executor(of=queued)._ll_edges.sizes == {}
     with pytest.raises(PlanError, match=r"\['parts', 'peak', 'total'\] .* it has queue dispatch; plan for static"):
         executor(PARTS, queued)
 
@@ -283,7 +283,7 @@ def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> No
 )
 def test_what_cannot_be_words_is_told_with_its_reason(words: tuple[str, ...], options: Any, says: str) -> None:
     with pytest.raises(PlanError, match=f"^tensors {says}"):
-        handed_over(plan(), bodies_of(graph()), il.Options("meta", words=words, **options))
+        select_ll_tensors(plan(), build_bodies(graph()), il.RunOptions("meta", ll_tensors=words, **options))
 
 
 @cache
@@ -303,13 +303,13 @@ def steps(name: str, count: int = 3, seed: int = 0, splits: int = 2) -> list[tor
     """Logits and caches of steps, of one interleaving of blocks for each seed."""
     run, graph = launches(splits)[name], launches(splits)[name].plan.graph
     work = Decode(**{**vars(SHAPE), "batch": len(POSITIONS), "capacity": CAPACITY, "context": 0})
-    given = dict(work.inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
+    given = dict(work.make_inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
     t = {n: torch.from_numpy(value.copy()).to(TORCH[graph.tensor(n).dtype.name]) for n, value in given.items()}
-    t |= {n: run.empty(n) for n in graph.outputs}
+    t |= {n: run.allocate_tensor(n) for n in graph.outputs}
     out = []
     for step in range(count):
         for n in graph.intermediates:
-            value = run.intermediate(n)
+            value = run.get_intermediate(n)
             value.fill_(float("nan") if value.is_floating_point() else -1)
         run.seed = seed + step
         run.run(t)
@@ -383,7 +383,7 @@ def chain(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedL
     depths, rows, warps = {**DEPTHS, **TURNS}[m], 16 if m > 8 else 8, 8 if m in TURNS else 4
     graph = products(m, *depths, rows, COLUMNS.get(m, 320), warps)
     of = il.build(graph, il.Choices(workers, Dispatch.STATIC))
-    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
+    with mock.patch("interlace.kernels.matmul.walk_body.MAX_CONSUMER_POLLS", here):
         run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
         assert run.composition.stages == 3
     return run
@@ -435,7 +435,7 @@ def given(run: EmulatedLaunch, seed: int = 0) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("m", some([*DEPTHS, *TURNS], lambda m: m in (2, 3)))
 def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int, by: str) -> None:
     words, semaphores = sound(m)[by], sound(m)["semaphores"]
-    assert {*words._handed_over.sizes} == {"scaled", "squares", "inner"}
+    assert {*words._ll_edges.sizes} == {"scaled", "squares", "inner"}
     assert [waits_of(words, op) for op in ("first", "second", "third")] == [0, 0, 0]
     for seed in range(2):
         found = chained(words, seed)
@@ -521,7 +521,7 @@ def test_an_error_of_a_wait_for_words_names_their_tensors_and_who_did_not_leave_
     done = np.ones(len(items), np.int64)
     done[lost] = 0
     waits -= 1
-    error = hang_error(plan(), waits, AWAITED, attend + 1, 4, done)
+    error = make_hang_error(plan(), waits, LL_WAIT, attend + 1, 4, done)
     assert str(error).startswith(
         f"op 'layers.1.combine', tile (0, 0) (item {waits}) waited for words of 'parts' and 'peak' and 'total' before "
         "the watchdog fired; op 'layers.1.attend', tile (0, 0, 1) never posted."

@@ -11,15 +11,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
-from interlace.kernels.bodies import AS_TENSORS  # noqa: E402
-from interlace.megakernel.ll_edges import HandedOver, handed_over  # noqa: E402
-from interlace.megakernel.parts import bodies_of  # noqa: E402
+from interlace.kernels.bodies import NO_LL  # noqa: E402
+from interlace.megakernel.ll_edges import LLEdges, select_ll_tensors  # noqa: E402
+from interlace.megakernel.parts import build_bodies  # noqa: E402
 from interlace.plan.plan import Plan, Waits  # noqa: E402
 
 #: The first leaves words, the second polls them, the third and fourth do neither.
 NAMES = "left", "polls", "later", "last"
 LEFT, POLLS, LATER, LAST = range(4)
-FOUND = HandedOver({}, {LEFT: AS_TENSORS}, {POLLS: frozenset({LEFT})}, {LEFT: POLLS})
+FOUND = LLEdges({}, {LEFT: NO_LL}, {POLLS: frozenset({LEFT})}, {LEFT: POLLS})
 TILES = 4
 
 
@@ -45,7 +45,7 @@ def with_waits(plan: Plan, rows: dict[int, tuple[int, int, int, int]]) -> Plan:
 
 def left(plan: Plan) -> dict[int, tuple[int, int, int, int]]:
     """Of each item that waits still, its wait."""
-    found = FOUND.without(plan.waits, plan)
+    found = FOUND.drop_polled_waits(plan.waits, plan)
     columns = (found.item, found.first, found.count, found.stride, found.threshold)
     return {item: tuple(rest) for item, *rest in np.stack(columns, 1).tolist()}
 
@@ -116,25 +116,27 @@ def copied(of: str, *to: str, block: int = 16) -> il.Op:
     """As many tiles as results have rows in blocks of these, each of which is made of its own."""
     rows = (il.axes(1)[0].block(block), il.ALL)
     writes = {("out", "beside")[n]: (tensor(name), rows) for n, name in enumerate(to)}
-    return il.Kernel("copied").op(f"to_{to[0]}", (tensor(to[0]).shape[0] // block,), {"x": (tensor(of), rows)}, writes)
+    return il.Kernel("copied").make_op(
+        f"to_{to[0]}", (tensor(to[0]).shape[0] // block,), {"x": (tensor(of), rows)}, writes
+    )
 
 
-def words(
-    *ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, gathers: bool | None = None
-) -> HandedOver:
+def words(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, gathers: bool | None = None) -> LLEdges:
     """Of a graph in which any result may be words, beside which all is stored, or nothing."""
     names = dict.fromkeys(access.tensor for op in ops for access in op.accesses)
     graph = il.Graph("ends", (*map(tensor, names),), ops, ("x",), outputs)
-    body = bodies_of(chain().graph)[0]
-    body = replace(body, publishes=("out",), polls=("x",), keeps=keeps, by_words=None, trips=None)
-    body = replace(body, gathers=None if gathers is None else lambda op: gathers)
+    body = build_bodies(chain().graph)[0]
+    body = replace(
+        body, ll_outputs=("out",), ll_inputs=("x",), has_tensor_copy=keeps, can_use_ll=None, count_ll_trips=None
+    )
+    body = replace(body, reads_before_ll_stores=None if gathers is None else lambda op: gathers)
     bodies = [body] * len(ops)
-    return handed_over(il.build(graph, il.Choices(16)), bodies, il.Options("meta"))
+    return select_ll_tensors(il.build(graph, il.Choices(16)), bodies, il.RunOptions("meta"))
 
 
 def ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:
     """Who is seen to end by whose polls."""
-    found = words(*ops, outputs=outputs, keeps=keeps).ended_with
+    found = words(*ops, outputs=outputs, keeps=keeps).end_pollers
     return {ops[o].name: ops[by].name for o, by in found.items()}
 
 

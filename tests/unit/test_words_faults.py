@@ -13,7 +13,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import CoverageError, HangError  # noqa: E402
-from interlace.executors.megakernel import OneLaunchExecutor  # noqa: E402
+from interlace.executors.megakernel import MegakernelExecutor  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402
 
@@ -88,14 +88,14 @@ def overwrites(plan: Plan) -> list[int]:
 
 def test_who_overwrites_words_waits_for_all_who_poll_them_and_a_plan_without_that_wait_is_refused() -> None:
     plan = twice(2)
-    run = OneLaunchExecutor(plan, il.Options("meta", words=WORDS))
+    run = MegakernelExecutor(plan, il.RunOptions("meta", ll_tensors=WORDS))
     assert [waits_of(run, op) > 0 for op in ("second", "third", "fourth")] == [False, True, False]
     assert posts_of(run, "second") == 8
     early = drop_waits(plan, *overwrites(plan))
     says = "op 'third', tile (0, ", "overwrites scaled[", "which op 'second', tile (0, "
     refused(early, CoverageError, *says, "still reads (WAR through 'scaled'")
     with pytest.raises(CoverageError, match="WAR through 'scaled'"):
-        OneLaunchExecutor(early, il.Options("meta", words=WORDS))
+        MegakernelExecutor(early, il.RunOptions("meta", ll_tensors=WORDS))
 
 
 def moved_ahead(run: EmulatedLaunch, op: str, of: str) -> None:
@@ -104,7 +104,7 @@ def moved_ahead(run: EmulatedLaunch, op: str, of: str) -> None:
     mine, before = (np.flatnonzero(run._table.items["op"] == index(name)) for name in (op, of))
     assert before[-1] + 1 == mine[0]
     for name in ("wait_lo", "wait_mid"):
-        rows[mine, ITEM.column(name)] = rows[mine, ITEM.column("wait_hi")]
+        rows[mine, ITEM.get_column(name)] = rows[mine, ITEM.get_column("wait_hi")]
     rows[before[0] : mine[-1] + 1] = rows[[*mine, *before]]
 
 
@@ -117,7 +117,7 @@ def test_words_that_are_stored_over_before_they_are_polled_end_in_an_error_that_
     given = {name: torch.randn(graph.tensor(name).shape, generator=random).bfloat16() for name in graph.inputs}
 
     def results(of: EmulatedLaunch) -> list[torch.Tensor]:
-        made = {name: of.empty(name) for name in graph.outputs}
+        made = {name: of.allocate_tensor(name) for name in graph.outputs}
         of.run({**given, **made})
         return [*made.values()]
 

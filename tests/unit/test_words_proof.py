@@ -14,11 +14,11 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il
 from interlace.core.errors import CoverageError, GraphError, PlanError
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.dependencies import Dependencies
-from interlace.megakernel.ll_edges import HandedOver, _Search, handed_over
-from interlace.megakernel.ll_proof import _runs, in_parts, proved_words
-from interlace.megakernel.parts import bodies_of
+from interlace.megakernel.ll_edges import LLEdges, _Search, select_ll_tensors
+from interlace.megakernel.ll_proof import _merge_runs, build_ll_plan, prove_ll
+from interlace.megakernel.parts import build_bodies
 from interlace.plan.plan import Plan
 
 from .test_words import ALL, ATTENTION, HEADS, PARTS, TOKENS, overwritten, plan, products
@@ -27,8 +27,8 @@ STEPS = [(splits, workers) for splits in (1, 2) for workers in (2, 4, 40)]
 
 
 def parts(of: Plan, words: tuple[str, ...] | None = None) -> Plan:
-    bodies = bodies_of(of.graph)
-    return in_parts(of, bodies, handed_over(of, bodies, il.Options("meta", words=words)))
+    bodies = build_bodies(of.graph)
+    return build_ll_plan(of, bodies, select_ll_tensors(of, bodies, il.RunOptions("meta", ll_tensors=words)))
 
 
 @pytest.mark.parametrize(("splits", "workers"), STEPS)
@@ -77,7 +77,7 @@ def test_a_graph_may_have_any_names() -> None:
     inputs = tuple(names.get(name, name) for name in chain.inputs)
     strange = il.build(replace(chain, tensors=tensors, ops=tuple(ops), inputs=inputs), il.Choices(2))
     for words in (None, ("inner",)):
-        found = [proved_words(p, bodies_of(p.graph), il.Options("meta", words=words)) for p in (of, strange)]
+        found = [prove_ll(p, build_bodies(p.graph), il.RunOptions("meta", ll_tensors=words)) for p in (of, strange)]
         assert "inner" in found[0].sizes
         assert found[0] == found[1]
     assert {"inner as words''", "second has read'"} <= {t.name for t in parts(strange).graph.tensors}
@@ -85,10 +85,12 @@ def test_a_graph_may_have_any_names() -> None:
 
 
 def test_a_fault_of_the_proofs_builder_is_no_fault_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.megakernel.ll_proof.in_parts", lambda *given: products(8, 64, 64).tensor("none"))
+    monkeypatch.setattr(
+        "interlace.megakernel.ll_proof.build_ll_plan", lambda *given: products(8, 64, 64).tensor("none")
+    )
     of = il.build(products(8, 64, 64), il.Choices(2))
     with pytest.raises(GraphError, match="has no tensor 'none'"):
-        proved_words(of, bodies_of(of.graph), il.Options("meta"))
+        prove_ll(of, build_bodies(of.graph), il.RunOptions("meta"))
 
 
 def test_who_polls_waits_for_the_words_that_it_reads_and_who_waits_for_a_post_for_those_before_it() -> None:
@@ -111,8 +113,8 @@ def test_who_polls_waits_for_the_words_that_it_reads_and_who_waits_for_a_post_fo
 
 def test_semaphores_next_to_each_other_in_a_row_are_one_wait_if_their_thresholds_are_one() -> None:
     rows = np.array([[0, 0, 0, 0, 1, 1, 1], [3, 4, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 1, 2]])
-    assert _runs(*rows).T.tolist() == [[0, 3, 2, 1], [0, 6, 2, 1], [1, 8, 2, 1], [1, 10, 1, 2]]
-    assert _runs(*rows[:, :0]).shape == (4, 0)
+    assert _merge_runs(*rows).T.tolist() == [[0, 3, 2, 1], [0, 6, 2, 1], [1, 8, 2, 1], [1, 10, 1, 2]]
+    assert _merge_runs(*rows[:, :0]).shape == (4, 0)
 
 
 def test_dependencies_are_found_once_besides_those_of_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +127,7 @@ def test_dependencies_are_found_once_besides_those_of_the_proof(monkeypatch: pyt
 
     of = plan()
     monkeypatch.setattr(Dependencies, "__init__", count)
-    assert proved_words(of, bodies_of(of.graph), il.Options("meta")).sizes
+    assert prove_ll(of, build_bodies(of.graph), il.RunOptions("meta")).sizes
     assert [graph is of.graph for graph in graphs] in ([True], [True, False])  # a cached proof finds none anew
 
 
@@ -138,16 +140,16 @@ def test_stores_beside_words_that_come_late_are_refused(dead: bool, monkeypatch:
     """What once went wrong, where the search does not leave such words out."""
     of = overwritten(dead)
     il.verify(parts(of))
-    monkeypatch.setattr(_Search, "_without_order", always(False))
+    monkeypatch.setattr(_Search, "_drop_unordered", always(False))
     with pytest.raises(CoverageError, match=r"'third stores', tile \(0, 0\) overwrites .* which op 'first stores'"):
         il.verify(parts(of))
-    assert OneLaunchExecutor(of, il.Options("meta"))._handed_over.sizes == {}
+    assert MegakernelExecutor(of, il.RunOptions("meta"))._ll_edges.sizes == {}
     with pytest.raises(PlanError, match=r"with scaled, squares as words .* not safe: op 'third.*'first stores'"):
-        OneLaunchExecutor(of, il.Options("meta", words=("scaled", "squares")))
+        MegakernelExecutor(of, il.RunOptions("meta", ll_tensors=("scaled", "squares")))
 
 
-def polls_for_all(self: HandedOver, waits: Any, of: Plan, owner: Any) -> Any:
-    return np.isin(of.items.op[waits.item], [*self.polled])
+def polls_for_all(self: LLEdges, waits: Any, of: Plan, owner: Any) -> Any:
+    return np.isin(of.items.op[waits.item], [*self.poll_sources])
 
 
 def by_any(self: _Search, polled: Any) -> dict[int, int]:
@@ -157,7 +159,7 @@ def by_any(self: _Search, polled: Any) -> dict[int, int]:
 @pytest.mark.parametrize(("splits", "workers"), STEPS)
 @pytest.mark.parametrize(
     ("where", "name", "wrong"),
-    [(HandedOver, "_polled", polls_for_all), (_Search, "_ended_with", by_any)],
+    [(LLEdges, "_polled", polls_for_all), (_Search, "_ended_with", by_any)],
     ids=["who polls waits for nothing", "an end is seen by who polls some"],
 )
 def test_waits_that_words_do_not_stand_for_are_missed(
@@ -170,17 +172,17 @@ def test_waits_that_words_do_not_stand_for_are_missed(
 
 def test_what_rests_on_the_order_of_a_worker_is_refused() -> None:
     """Without the wait of who appends for who has what attention read, one worker's own order is left."""
-    of, bodies = plan(2, 1), bodies_of(plan(2, 1).graph)
-    found = handed_over(of, bodies, il.Options("meta", words=ATTENTION))
+    of, bodies = plan(2, 1), build_bodies(plan(2, 1).graph)
+    found = select_ll_tensors(of, bodies, il.RunOptions("meta", ll_tensors=ATTENTION))
     append = of.graph.op_index("layers.1.append")
     keep = of.items.op[of.waits.item] != append
     ptr = np.r_[0, np.cumsum(keep)][of.waits.ptr]
     columns = {name: getattr(of.waits, name)[keep] for name in ("first", "count", "stride", "threshold", "k")}
     without = replace(of, waits=replace(of.waits, ptr=ptr, **columns))
-    orderings = [o.value for o, _ in il.verify(in_parts(without, bodies, found)).rests_on]
+    orderings = [o.value for o, _ in il.verify(build_ll_plan(without, bodies, found)).rests_on]
     assert "worker" in orderings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("interlace.megakernel.ll_proof.handed_over", always(found))
-        assert proved_words(without, bodies, il.Options("meta")).sizes == {}
+        patch.setattr("interlace.megakernel.ll_proof.select_ll_tensors", always(found))
+        assert prove_ll(without, bodies, il.RunOptions("meta")).sizes == {}
         with pytest.raises(PlanError, match=r"words order no items of one worker; name fewer in Options\.words"):
-            proved_words(without, bodies, il.Options("meta", words=ATTENTION))
+            prove_ll(without, bodies, il.RunOptions("meta", ll_tensors=ATTENTION))

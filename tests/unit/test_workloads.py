@@ -16,19 +16,19 @@ from interlace.bench import profile as profiling
 from interlace.bench.timing import Timing
 from interlace.cli import profile as cli_profile
 from interlace.cli import tune as cli_tune
-from interlace.cli.machine import Machine
+from interlace.cli.machine import HostMachine
 from interlace.core.devices import CPU, H200
 from interlace.core.dtypes import fp16, fp32
 from interlace.core.errors import ArgumentError, ShapeError
-from interlace.deploy import Deployment, deployment
+from interlace.deploy import Deployment, deploy_graph
 from interlace.executors.reference import ReferenceExecutor
 from interlace.kernels.matmul import Activation
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.matmul.tile import TileShape
 from interlace.planner.build import Choices, build
 from interlace.policies.setting import Setting
 from interlace.tune import search as searching
-from interlace.workloads import FFN, WORKLOADS, OneMatmul, TwoCopies, Workload
-from interlace.workloads.base import options
+from interlace.workloads import WORKLOADS, FeedForward, OneMatmul, TwoCopies, Workload
+from interlace.workloads.base import list_options
 
 from . import profiler
 from .commands import fail, no_option, succeed
@@ -42,10 +42,10 @@ each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @each
 def test_the_graph_in_tiles_computes_what_is_dense(kind: type[Workload]) -> None:
     problem = kind.of({kind.size: 33}, gpu=False)
-    inputs = problem.inputs(0)
-    right = problem.dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})
-    for tile in (None, Tile(32, 32, 16)):
-        graph = problem.graph(CPU, tile)
+    inputs = problem.make_inputs(0)
+    right = problem.run_dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})
+    for tile in (None, TileShape(32, 32, 16)):
+        graph = problem.build_graph(CPU, tile)
         assert (set(inputs), set(right)) == (set(graph.inputs), set(graph.outputs))
         found = ReferenceExecutor(build(graph, Choices(3))).run(inputs)
         for name, value in right.items():
@@ -56,49 +56,67 @@ def test_the_graph_in_tiles_computes_what_is_dense(kind: type[Workload]) -> None
 def test_the_dense_meaning_is_the_same_in_torch_and_is_traced_whole(kind: type[Workload]) -> None:
     torch = pytest.importorskip("torch")
     problem = kind.of({}, gpu=False)
-    inputs = {name: value.astype(np.float64) for name, value in problem.inputs(0).items()}
-    right = problem.dense(np, inputs)
+    inputs = {name: value.astype(np.float64) for name, value in problem.make_inputs(0).items()}
+    right = problem.run_dense(np, inputs)
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
     torch.compiler.reset()  # one line is compiled for every workload, more often than torch does by itself
-    compiled = torch.compile(lambda t: problem.dense(torch, t), backend="eager", fullgraph=True)
-    for run in (lambda t: problem.dense(torch, t), compiled, *problem.others(torch).values()):
+    compiled = torch.compile(lambda t: problem.run_dense(torch, t), backend="eager", fullgraph=True)
+    for run in (lambda t: problem.run_dense(torch, t), compiled, *problem.list_alternatives(torch).values()):
         for name, value in run(tensors).items():
             assert np.linalg.norm(value.numpy() - right[name]) <= 1e-12 * np.linalg.norm(right[name])
 
 
 @each
 def test_every_field_is_an_option_and_every_preset_a_problem(kind: type[Workload]) -> None:
-    fields = options(kind)
+    fields = list_options(kind)
     assert kind.size in fields
-    assert {kind.on_cpu, kind.on_gpu} | set(kind.record) <= set(kind.presets)
+    assert {kind.cpu_preset, kind.gpu_preset} | set(kind.record) <= set(kind.presets)
     for gpu in (False, True):
         for name in kind.presets:
             problem = kind.of({}, gpu, name)
-            graph = problem.graph(H200)
+            graph = problem.build_graph(H200)
             assert set(problem.weights) & set(graph.inputs)
-            assert problem.facts().keys() == {"name", *fields}
-            json.dumps(problem.facts())
+            assert problem.to_data().keys() == {"name", *fields}
+            json.dumps(problem.to_data())
             assert kind.of({n: getattr(problem, n) for n in fields if getattr(problem, n) is not None}, gpu) == problem
 
 
 def test_fields_that_are_given_stand_before_the_preset_and_the_preset_before_the_default() -> None:
-    assert FFN.of({}, gpu=False) == FFN(384, 1536, 16)
-    assert FFN.of({}, gpu=True).shape == workloads.MODELS["llama3-8b"]
-    found = FFN.of({"ffn": 256, "dtype": fp16}, gpu=True, preset="minilm")
-    assert found == FFN(384, 256, 16, dtype=fp16)
-    gated = FFN.of({"gated": True}, gpu=False)
+    assert FeedForward.of({}, gpu=False) == FeedForward(384, 1536, 16)
+    assert FeedForward.of({}, gpu=True).shape == workloads.MODELS["llama3-8b"]
+    found = FeedForward.of({"ffn": 256, "dtype": fp16}, gpu=True, preset="minilm")
+    assert found == FeedForward(384, 256, 16, dtype=fp16)
+    gated = FeedForward.of({"gated": True}, gpu=False)
     assert (gated.gated, gated.activation) == (True, Activation.SILU)
-    plain = FFN.of({"gated": False}, gpu=True)
+    plain = FeedForward.of({"gated": False}, gpu=True)
     assert (plain.gated, plain.activation) == (False, Activation.SILU)
 
 
 @pytest.mark.parametrize(
     ("kind", "given", "preset", "error", "message"),
     [
-        (FFN, {}, "gpt", ArgumentError, "workload 'ffn' has no preset 'gpt'; use one of llama3-8b, llama3-70b-tp8"),
+        (
+            FeedForward,
+            {},
+            "gpt",
+            ArgumentError,
+            "workload 'ffn' has no preset 'gpt'; use one of llama3-8b, llama3-70b-tp8",
+        ),
         (OneMatmul, {"ffn": 3}, None, ArgumentError, "workload 'one-matmul' has no ffn; it has m, n, k, dtype"),
-        (FFN, {"gated": True, "activation": Activation.RELU}, None, ShapeError, "a gated FFN uses silu, not relu"),
-        (FFN, {"down": "w"}, None, ArgumentError, "down names a weight of a checkpoint; pass the checkpoint too"),
+        (
+            FeedForward,
+            {"gated": True, "activation": Activation.RELU},
+            None,
+            ShapeError,
+            "a gated FFN uses silu, not relu",
+        ),
+        (
+            FeedForward,
+            {"down": "w"},
+            None,
+            ArgumentError,
+            "down names a weight of a checkpoint; pass the checkpoint too",
+        ),
     ],
 )
 def test_what_is_no_problem_says_so(
@@ -114,27 +132,27 @@ def test_a_field_without_an_option_or_a_value_is_named() -> None:
         depth: int = 3
 
     with pytest.raises(ArgumentError, match="field 'depth' has no Option"):
-        options(Bare)
+        list_options(Bare)
     part = type("Part", (TwoCopies,), {"presets": {"small": {"m": 3}}})
     with pytest.raises(ArgumentError, match="preset 'small' of workload 'two-copies' has no n; give it"):
         part.of({}, False, "small")
 
 
 def test_a_cpu_of_any_name_has_the_tiles_of_a_cpu() -> None:
-    problem, here = FFN(64, 128, 256), replace(CPU, name="CPU (x86_64)")
-    assert [problem.graph(device).op("up").grid for device in (CPU, here, H200)] == [(16, 2), (16, 2), (2, 1)]
+    problem, here = FeedForward(64, 128, 256), replace(CPU, name="CPU (x86_64)")
+    assert [problem.build_graph(device).op("up").grid for device in (CPU, here, H200)] == [(16, 2), (16, 2), (2, 1)]
 
 
 def test_flops_are_those_of_the_problem_and_not_of_whole_tiles() -> None:
-    assert FFN(64, 128, 3, gated=True, activation=Activation.SILU).flops == 2 * 3 * 64 * 128 * 3
-    assert FFN(64, 128, 3).flops == 2 * 3 * 64 * 128 * 2
+    assert FeedForward(64, 128, 3, gated=True, activation=Activation.SILU).flops == 2 * 3 * 64 * 128 * 3
+    assert FeedForward(64, 128, 3).flops == 2 * 3 * 64 * 128 * 2
     assert OneMatmul(3, 5, 7).flops == 2 * 3 * 5 * 7
 
 
 def test_titles_name_what_is_set() -> None:
     ladder = Ladder(64, dtype=fp32)
     assert ladder.title == "ladder, width 64, rows 32, dtype fp32"
-    assert replace(ladder, residual=True).described("rows") == ["width 64", "residual", "dtype fp32"]
+    assert replace(ladder, residual=True).describe_fields("rows") == ["width 64", "residual", "dtype fp32"]
 
 
 # ---------------------------------------------------------------- every command on a workload of one's own
@@ -191,26 +209,26 @@ def test_tune_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: Timing(50.0 + int(name), 0, 0) for name in functions}
 
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(ladder / "cache"))
-    monkeypatch.setattr(cli_tune, "find", lambda device: Machine(True, H200))
-    monkeypatch.setattr(searching, "here", lambda: H200)
-    monkeypatch.setattr(Deployment, "make", lambda self, setting: setting)
-    monkeypatch.setattr(searching, "Problem", FakeProblem)
-    monkeypatch.setattr(searching, "median_us", times)
+    monkeypatch.setattr(cli_tune, "find_machine", lambda device: HostMachine(True, H200))
+    monkeypatch.setattr(searching, "current_device", lambda: H200)
+    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting: setting)
+    monkeypatch.setattr(searching, "BenchProblem", FakeProblem)
+    monkeypatch.setattr(searching, "time_medians", times)
     monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(()))
-    monkeypatch.setattr(searching, "times_faster", lambda workload, launch, setting: 1.5)
+    monkeypatch.setattr(searching, "measure_speedup", lambda workload, launch, setting: 1.5)
     path = ladder / "t.json"
     shown = succeed("tune", "ladder", "--width", 256, "--rows", 16, "--rows", 64, "--top", 2, "--json", path)
     assert "ladder, width 256, rows 64, dtype bf16, on NVIDIA H200, one_launch executor" in " ".join(shown.split())
     rows = json.loads(path.read_text())["rows"]
     assert [(row["size"], row["workload"]["width"]) for row in rows] == [(16, 256), (64, 256)]
-    kept = deployment(Ladder(256, 64).graph(H200), H200).kept
+    kept = deploy_graph(Ladder(256, 64).build_graph(H200), H200).cache_entry
     assert kept is not None
     assert (kept.setting, kept.us, kept.library_us) == (Setting.from_data(rows[1]["best"]["setting"]), 50.0, 75.0)
 
 
 def test_profile_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(ladder / "cache"))
-    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(cli_profile, "find_machine", lambda device: HostMachine(True, H200))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
     profiler.install(ladder, monkeypatch, profiler.csv([profiler.launch()] * 4))
     path = ladder / "p.json"

@@ -11,7 +11,7 @@ from interlace.core.dtypes import bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 
@@ -21,8 +21,8 @@ class Ladder(Workload):
 
     name: ClassVar[str] = "ladder"
     presets: ClassVar[Presets] = {"low": {"width": 64}, "high": {"width": 2048}}
-    on_cpu: ClassVar[str] = "low"
-    on_gpu: ClassVar[str] = "high"
+    cpu_preset: ClassVar[str] = "low"
+    gpu_preset: ClassVar[str] = "high"
     size: ClassVar[str] = "rows"
     sizes: ClassVar[tuple[int, ...]] = (16, 64)
     weights: ClassVar[tuple[str, ...]] = ("w0", "w1", "w2")
@@ -36,17 +36,17 @@ class Ladder(Workload):
     def flops(self) -> float:
         return 6.0 * self.rows * self.width**2
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
         rows = [Tensor(name, (self.rows, self.width), self.dtype) for name in ("x", "h0", "h1", "out")]
         weights = [Tensor(name, (self.width, self.width), self.dtype) for name in self.weights]
-        block = matmul_tile(self.rows, device, tile)
+        block = select_matmul_tile(self.rows, device, tile)
         steps = [
             matmul(f"step{i}", x, w, y, tile=block, residual=x if self.residual and i == 2 else None)
             for i, (x, w, y) in enumerate(zip(rows, weights, rows[1:], strict=False))
         ]
         return Graph("ladder", (*rows, *weights), tuple(steps), ("x", *self.weights), ("out",))
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = tensors["x"] @ tensors["w0"].T @ tensors["w1"].T
         out = inner @ tensors["w2"].T
         return {"out": out + inner if self.residual else out}

@@ -52,13 +52,13 @@ class Watch:
     _mhz: dict[str, list[int]] = field(default_factory=dict)
     _watts: list[float] = field(default_factory=list)
 
-    def clocks(self) -> Clocks | None:
+    def compute_medians(self) -> Clocks | None:
         """Return the medians of the readings, or None if there are none."""
         if not self._watts:
             return None
         return Clocks({name: float(median(values)) for name, values in self._mhz.items()}, median(self._watts))
 
-    def note(self, name: str | None, mhz: int, watts: float) -> None:
+    def record(self, name: str | None, mhz: int, watts: float) -> None:
         """Record a reading and the variant that was running when the reading began."""
         if name is not None:
             self._mhz.setdefault(name, []).append(mhz)
@@ -66,7 +66,7 @@ class Watch:
 
 
 @contextmanager
-def watching(meter: Meter | None) -> Iterator[Watch]:
+def watch_clocks(meter: Meter | None) -> Iterator[Watch]:
     """Read clock and power in a thread while the block runs; read nothing without a meter or after it fails."""
     watch, over = Watch(), Event()
     if meter is None:
@@ -77,7 +77,7 @@ def watching(meter: Meter | None) -> Iterator[Watch]:
         with suppress(OSError):
             while not over.wait(_PERIOD_S):
                 name = watch.running
-                watch.note(name, *meter.read())
+                watch.record(name, *meter.read())
 
     thread = Thread(target=read, daemon=True)
     thread.start()
@@ -119,7 +119,7 @@ class Nvml:
             raise OSError(f"{function} failed with error {status}")
 
 
-def meter_of(torch: Any, device: Any) -> Meter | None:
+def open_meter(torch: Any, device: Any) -> Meter | None:
     """Return the meter of a PyTorch CUDA device, or None if the driver does not report clock and power."""
     try:
         return Nvml(str(torch.cuda.get_device_properties(device).uuid))

@@ -17,18 +17,18 @@ def compile_launches(makers: Sequence[Callable[[], DeviceExecutor]], pool: Execu
 
     Args:
         makers: functions that make one executor each; they are pickled to other processes.
-        pool: pool from ``compilers``; None for a temporary one with up to one process per maker.
+        pool: pool from ``open_pool``; None for a temporary one with up to one process per maker.
     """
     if pool is None:
-        with compilers(len(makers)) as own:
+        with open_pool(len(makers)) as own:
             yield from compile_launches(makers, own)
         return
     for done, _ in enumerate(as_completed([pool.submit(_compile, make) for make in makers]), 1):
         yield len(makers) - done
 
 
-def compilers(most: int | None = None, share: int = 1) -> Executor:
-    """Return a pool of compiling processes, at most ``most``: two fewer than its share of the CPUs.
+def open_pool(max_processes: int | None = None, share: int = 1) -> Executor:
+    """Return a pool of compiling processes, at most ``max_processes``: two fewer than its share of the CPUs.
 
     Each process has a GPU context.
 
@@ -36,9 +36,11 @@ def compilers(most: int | None = None, share: int = 1) -> Executor:
         share: number of such pools on the machine at once.
     """
     count = max(1, (os.cpu_count() or 2) // share - 2)
-    return ProcessPoolExecutor(count if most is None else max(1, min(count, most)), mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(
+        count if max_processes is None else max(1, min(count, max_processes)), mp_context=get_context("spawn")
+    )
 
 
 def _compile(make: Callable[[], DeviceExecutor]) -> None:
-    for launch in make().launches():
+    for launch in make().build_launches():
         launch.compile()

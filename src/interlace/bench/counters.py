@@ -68,10 +68,10 @@ def parse_counters(text: str, metrics: Mapping[str, str]) -> list[dict[str, floa
         raise ProfilerError("ncu counted nothing; does the kernel run, and may this user read the counters?")
     table = takewhile(lambda line: line.startswith('"'), lines[head:])  # the command may print after the table
     rows = list(csv.DictReader(table))[1:]  # the row after the header holds the units
-    return [{name: _number(row, metric) for name, metric in metrics.items()} for row in rows]
+    return [{name: _parse_number(row, metric) for name, metric in metrics.items()} for row in rows]
 
 
-def _number(row: Mapping[str, str | None], metric: str) -> float:
+def _parse_number(row: Mapping[str, str | None], metric: str) -> float:
     text = row.get(metric) or ""
     try:
         return float(text.replace(",", ""))

@@ -35,14 +35,14 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import int32
 from interlace.core.errors import ArgumentError, ResultError
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.spin import spin
-from interlace.megakernel.options import Options
+from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
-from interlace.plan.stealing import ONE, Stealing, Victim
+from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 from interlace.planner.build import Choices, build
 
 Ints32 = NDArray[np.int32]
@@ -58,23 +58,23 @@ _RUNS = 8  # number of runs timed together
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Variant:
     """A dispatch to measure: its name in the rows, its executor, and the arguments of its plan."""
 
     name: str
     executor: type[DeviceExecutor]
     dispatch: Dispatch
-    stealing: Stealing = ONE
-    by_host: bool = False
+    stealing: Stealing = STEAL_ONE
+    is_by_host: bool = False
 
-    def plan(self, items: int, workers: int) -> Plan:
+    def build_plan(self, items: int, workers: int) -> Plan:
         """Build the plan of this number of items."""
-        return build(_graph(items), Choices(workers, self.dispatch, stealing=self.stealing))
+        return build(_build_graph(items), Choices(workers, self.dispatch, stealing=self.stealing))
 
-    def make(self, plan: Plan) -> DeviceExecutor:
+    def make_executor(self, plan: Plan) -> DeviceExecutor:
         """Return an executor of the plan; it has a ``close`` method if the host dispatches."""
-        options = Options(dependent_launch=self.dispatch in self.executor.overlapping)
-        if not self.by_host:
+        options = RunOptions(dependent_launch=self.dispatch in self.executor.overlapping_dispatches)
+        if not self.is_by_host:
             return self.executor(plan, options)
         from interlace.bench.host_dispatcher import HostDispatchedExecutor
 
@@ -82,20 +82,20 @@ class _Way:
 
 
 _RANDOM = Victim.RANDOM
-_WAYS = (
-    _Way("static", PersistentExecutor, Dispatch.STATIC),
-    _Way("ticket", PersistentExecutor, Dispatch.TICKET),
-    _Way("static", OneLaunchExecutor, Dispatch.STATIC),
-    _Way("ticket", OneLaunchExecutor, Dispatch.TICKET),
-    _Way("stealing", OneLaunchExecutor, Dispatch.STEALING),
-    _Way("stealing:4", OneLaunchExecutor, Dispatch.STEALING, Stealing(4)),
-    _Way("stealing-half", OneLaunchExecutor, Dispatch.STEALING, Stealing(None)),
-    _Way("stealing-random", OneLaunchExecutor, Dispatch.STEALING, Stealing(victim=_RANDOM)),
-    _Way("stealing-random-half", OneLaunchExecutor, Dispatch.STEALING, Stealing(None, _RANDOM)),
-    _Way("hybrid", OneLaunchExecutor, Dispatch.HYBRID),
-    _Way("queue", OneLaunchExecutor, Dispatch.QUEUE),
-    _Way("dispatcher", OneLaunchExecutor, Dispatch.DISPATCHER),
-    _Way("dispatcher, host", OneLaunchExecutor, Dispatch.DISPATCHER, by_host=True),
+_VARIANTS = (
+    _Variant("static", PersistentExecutor, Dispatch.STATIC),
+    _Variant("ticket", PersistentExecutor, Dispatch.TICKET),
+    _Variant("static", MegakernelExecutor, Dispatch.STATIC),
+    _Variant("ticket", MegakernelExecutor, Dispatch.TICKET),
+    _Variant("stealing", MegakernelExecutor, Dispatch.STEALING),
+    _Variant("stealing:4", MegakernelExecutor, Dispatch.STEALING, Stealing(4)),
+    _Variant("stealing-half", MegakernelExecutor, Dispatch.STEALING, Stealing(None)),
+    _Variant("stealing-random", MegakernelExecutor, Dispatch.STEALING, Stealing(victim=_RANDOM)),
+    _Variant("stealing-random-half", MegakernelExecutor, Dispatch.STEALING, Stealing(None, _RANDOM)),
+    _Variant("hybrid", MegakernelExecutor, Dispatch.HYBRID),
+    _Variant("queue", MegakernelExecutor, Dispatch.QUEUE),
+    _Variant("dispatcher", MegakernelExecutor, Dispatch.DISPATCHER),
+    _Variant("dispatcher, host", MegakernelExecutor, Dispatch.DISPATCHER, is_by_host=True),
 )
 
 
@@ -103,12 +103,12 @@ _WAYS = (
 class _Items:
     """Plans of the same number of items by dispatch, and costs of the items by name."""
 
-    plans: Mapping[_Way, Plan]
+    plans: Mapping[_Variant, Plan]
     costs: Mapping[str, Ints32]
 
 
 @dataclass(frozen=True)
-class Row:
+class DispatchRow:
     """Times of one cost distribution under one dispatch.
 
     Attributes:
@@ -176,7 +176,7 @@ COSTS: Mapping[str, Callable[[int, int], Floats]] = {
 }
 
 
-def costs_ns(kind: str, items: int, workers: int) -> Ints32:
+def generate_costs_ns(kind: str, items: int, workers: int) -> Ints32:
     """Return the cost of each item in integer nanoseconds, with a mean of 20 us.
 
     Raises:
@@ -189,8 +189,8 @@ def costs_ns(kind: str, items: int, workers: int) -> Ints32:
     return ns
 
 
-def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
-    """Return a row per dispatch and costs: predicted for a device and, if ``measured``, timed on the current one.
+def measure_rows(device: DeviceSpec, items: int, measure: bool) -> list[DispatchRow]:
+    """Return a row per dispatch and costs: predicted for a device and, if ``measure``, timed on the current one.
 
     Raises:
         ArgumentError: the number of items is below one.
@@ -199,38 +199,40 @@ def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
     """
     workers = device.sms
     ways = [
-        way for way in _WAYS if way.executor.obstacle(_graph(items), device) is None and (measured or not way.by_host)
+        way
+        for way in _VARIANTS
+        if way.executor.fallback_reason(_build_graph(items), device) is None and (measure or not way.is_by_host)
     ]
-    kinds = {kind: costs_ns(kind, items, workers) for kind in COSTS}
-    several = _Items({way: way.plan(items, workers) for way in ways}, kinds)
-    single = _Items({way: way.plan(workers, workers) for way in ways}, {_EVEN: kinds[_EVEN][:1].repeat(workers)})
-    times = _measured((several, single)) if measured else ({}, {})
+    kinds = {kind: generate_costs_ns(kind, items, workers) for kind in COSTS}
+    several = _Items({way: way.build_plan(items, workers) for way in ways}, kinds)
+    single = _Items({way: way.build_plan(workers, workers) for way in ways}, {_EVEN: kinds[_EVEN][:1].repeat(workers)})
+    times = _measure((several, single)) if measure else ({}, {})
     told = []
     for kind, ns in kinds.items():
         for way in ways:
             us = times[0].get((kind, way))
-            predicted_us = predicted_ns(several.plans[way], ns, way.executor, device) / 1e3
+            predicted_us = predict_ns(several.plans[way], ns, way.executor, device) / 1e3
             one_us = None
             if kind == _EVEN and items > workers:
-                one_us = predicted_ns(single.plans[way], single.costs[kind], way.executor, device) / 1e3
+                one_us = predict_ns(single.plans[way], single.costs[kind], way.executor, device) / 1e3
                 one_us = times[1].get((kind, way), one_us)
-            told.append(_row(kind, ns, way, several.plans[way].workers, predicted_us, us, one_us))
+            told.append(_build_row(kind, ns, way, several.plans[way].workers, predicted_us, us, one_us))
     return told
 
 
-def _graph(items: int) -> Graph:
+def _build_graph(items: int) -> Graph:
     ns, out = Tensor("ns", (items,), int32), Tensor("out", (items,), int32)
     return Graph("spin", (ns, out), (spin("spin", ns, out),), ("ns",), ("out",))
 
 
-def _row(
-    kind: str, ns: Ints32, way: _Way, workers: int, predicted_us: float, us: float | None, one_us: float | None
-) -> Row:
+def _build_row(
+    kind: str, ns: Ints32, way: _Variant, workers: int, predicted_us: float, us: float | None, one_us: float | None
+) -> DispatchRow:
     """Build a row; ``one_us`` is the time of a run with one item per worker, of uniform cost."""
     total_us = float(ns.sum()) / 1e3
     took_us = predicted_us if us is None else us
     ideal_us, busy = max(total_us / workers, float(ns.max()) / 1e3), total_us / (workers * took_us)
-    row = Row(kind, way.executor.name, way.name, ideal_us, predicted_us, us, busy, None, None)
+    row = DispatchRow(kind, way.executor.name, way.name, ideal_us, predicted_us, us, busy, None, None)
     if one_us is None:
         return row
     each, cost_us = -(-len(ns) // workers), float(ns[0]) / 1e3  # number of items of the busiest worker
@@ -238,48 +240,48 @@ def _row(
     return replace(row, overhead_ns=overhead_us * 1e3, launch_us=one_us - cost_us - overhead_us)
 
 
-def predicted_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device: DeviceSpec) -> int:
+def predict_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device: DeviceSpec) -> int:
     """Return the simulated time from the first to the last item, for tiles that load nothing and take ``ns`` each.
 
     Raises:
         SimulationError, PlanError: see ``simulate``.
     """
-    from interlace.sim.machine import Costs, op_rates, simulate
+    from interlace.sim.machine import Costs, compute_op_rates, simulate
 
     device = replace(device, latencies=replace(device.latencies, fill_ns=0.0))
-    mode = executor.mode(plan.graph, device)
-    flops = ns[plan.items.tile] * op_rates(plan.graph, device, mode)[0] / (device.sms * 1e9)
+    mode = executor.build_mode(plan.graph, device)
+    flops = ns[plan.items.tile] * compute_op_rates(plan.graph, device, mode)[0] / (device.sms * 1e9)
     nothing = np.zeros(len(ns))
     return simulate(plan, Costs(flops, nothing, nothing, nothing, nothing), device, mode).span_ns
 
 
-def _measured(sets: Sequence[_Items]) -> list[dict[tuple[str, _Way], float]]:
+def _measure(sets: Sequence[_Items]) -> list[dict[tuple[str, _Variant], float]]:
     """Return the microseconds of a run by costs and way; replays of all are interleaved."""
     import torch
 
-    from interlace.bench.timing import median_us
+    from interlace.bench.timing import time_medians
 
     keys = [(n, kind, way) for n, some in enumerate(sets) for kind in some.costs for way in some.plans]
-    made = {(n, way): way.make(plan) for n, some in enumerate(sets) for way, plan in some.plans.items()}
+    made = {(n, way): way.make_executor(plan) for n, some in enumerate(sets) for way, plan in some.plans.items()}
     costs = {(n, kind): ns for n, some in enumerate(sets) for kind, ns in some.costs.items()}
     given = {key: torch.tensor(ns, device="cuda") for key, ns in costs.items()}
     outs = {key: torch.zeros_like(given[key[:2]]) for key in keys}
 
-    def enqueue(n: int, kind: str, way: _Way) -> None:
+    def enqueue(n: int, kind: str, way: _Variant) -> None:
         for _ in range(_RUNS):
             made[n, way].run({"ns": given[n, kind], "out": outs[n, kind, way]})
 
     try:
-        times = median_us({str(at): partial(enqueue, *key) for at, key in enumerate(keys)}, _ROUNDS, _RUNS)
+        times = time_medians({str(at): partial(enqueue, *key) for at, key in enumerate(keys)}, _ROUNDS, _RUNS)
         for (n, kind, way), out in outs.items():
             made[n, way].synchronize()
             if not torch.equal(out, given[n, kind]):
                 raise ResultError(f"{way.executor.name}, {way.name} dispatch: items of {kind} costs were left out")
     finally:
         for (_, way), executor in made.items():
-            if way.by_host:
+            if way.is_by_host:
                 executor.close()  # type: ignore[attr-defined]
-    found: list[dict[tuple[str, _Way], float]] = [{} for _ in sets]
+    found: list[dict[tuple[str, _Variant], float]] = [{} for _ in sets]
     for at, (n, kind, way) in enumerate(keys):
         found[n][kind, way] = times[str(at)].median_us
     return found

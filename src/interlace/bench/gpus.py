@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from interlace.bench import turns
-from interlace.core.arguments import whole
+from interlace.core.arguments import check_int
 from interlace.core.errors import ArgumentError
 from interlace.executors.gpu import open_device
 
@@ -20,7 +20,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def on_gpus(
+def run_on_gpus(
     function: Callable[[Job], Result], jobs: Iterable[Job], gpus: int = 1, share: int = 1
 ) -> Iterator[tuple[Job, Result]]:
     """Apply a function to every job and yield each job with its result, in the order of completion.
@@ -40,7 +40,7 @@ def on_gpus(
         NoDeviceError: there is no GPU.
         Exception: whatever the function raised.
     """
-    whole(gpus, "on_gpus", "gpus")
+    check_int(gpus, "run_on_gpus", "gpus")
     torch, _ = open_device("cuda")
     if not 1 <= gpus <= torch.cuda.device_count():
         raise ArgumentError(f"{gpus} GPUs are asked for and {torch.cuda.device_count()} are here; use these at most")
@@ -51,46 +51,48 @@ def on_gpus(
     context = get_context("spawn")
     seats = context.SimpleQueue()
     for place in range(share):
-        for gpu, name in enumerate(_visible(gpus)):
+        for gpu, name in enumerate(_list_visible(gpus)):
             seats.put((name, gpu, place))
-    shared = [turns.Turns(context, share) for _ in range(gpus)] if share > 1 else []
+    shared = [turns.GpuLock(context, share) for _ in range(gpus)] if share > 1 else []
     left, count = iter(jobs), gpus * share
-    with ProcessPoolExecutor(count, context, _take, (seats, shared, _cpus(count))) as pool:
-        running: dict[Future[Result], Job] = {pool.submit(_freed, function, job): job for job in islice(left, count)}
+    with ProcessPoolExecutor(count, context, _start_process, (seats, shared, _count_cpus(count))) as pool:
+        running: dict[Future[Result], Job] = {
+            pool.submit(_run_and_free, function, job): job for job in islice(left, count)
+        }
         while running:
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
                 job, result = running.pop(future), future.result()
-                running |= {pool.submit(_freed, function, after): after for after in islice(left, 1)}
+                running |= {pool.submit(_run_and_free, function, after): after for after in islice(left, 1)}
                 yield job, result
 
 
-def shares(gpus: int, cpus: int) -> int:
+def count_processes(gpus: int, cpus: int) -> int:
     """Return how many processes that each use this number of CPUs fit on each of the GPUs."""
-    return max(1, _cpus(gpus) // cpus)
+    return max(1, _count_cpus(gpus) // cpus)
 
 
-def _cpus(count: int) -> int:
+def _count_cpus(count: int) -> int:
     """Return the number of CPUs for each of this number of processes."""
     return max(1, (os.cpu_count() or 1) // count)
 
 
-def _visible(gpus: int) -> list[str]:
+def _list_visible(gpus: int) -> list[str]:
     """Return the driver's names of the first GPUs that this process sees."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return named.split(",")[:gpus] if named else [str(n) for n in range(gpus)]
 
 
-def _take(seats: Any, shared: Sequence[turns.Turns], cpus: int) -> None:
+def _start_process(seats: Any, shared: Sequence[turns.GpuLock], cpus: int) -> None:
     """Initialise a new process: see one GPU, take turns if it is shared, and limit torch to this number of CPUs."""
     name, gpu, place = seats.get()
     os.environ["CUDA_VISIBLE_DEVICES"] = name
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(cpus)
     if shared:
-        turns.share(turns.Seat(shared[gpu], place))
+        turns.share_gpu(turns.GpuLockHandle(shared[gpu], place))
 
 
-def _freed(function: Callable[[Job], Result], job: Job) -> Result:
+def _run_and_free(function: Callable[[Job], Result], job: Job) -> Result:
     """Return the result of a function for a job, and free unused memory for other processes."""
     turns.begin_job()
     try:

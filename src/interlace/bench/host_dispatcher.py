@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from interlace.core.jit import cached_njit
-from interlace.executors.megakernel import OneLaunchExecutor
-from interlace.executors.run import Run
+from interlace.executors.megakernel import MegakernelExecutor
+from interlace.executors.run import RunHandle
 from interlace.graph.access import Ints
 from interlace.megakernel.compose import LAUNCH
-from interlace.megakernel.dispatch import HELD
-from interlace.megakernel.ready import Ready
+from interlace.megakernel.dispatch import MAX_HELD_ITEMS
+from interlace.megakernel.ready import ReadyGroups
 from interlace.plan.plan import Dispatch
 
 _EMPTIED, _TURN, _STOP = 0x80000000, 0x40000000, 0x3FFFFFFF
 
 
-class HostDispatchedExecutor(OneLaunchExecutor):
+class HostDispatchedExecutor(MegakernelExecutor):
     """Megakernel of a plan under DISPATCHER that a host thread feeds. Call ``close`` to end the thread."""
 
     dispatches = (Dispatch.DISPATCHER,)
@@ -36,16 +36,16 @@ class HostDispatchedExecutor(OneLaunchExecutor):
         if self._device.type == "cuda":  # pinned memory has the same address on the device
             self._heads = self._torch.zeros(self._heads.shape, dtype=self._heads.dtype, pin_memory=True)
 
-    def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
-        launch = LAUNCH.ctype.from_buffer_copy(super()._parameter_of(operands, items, count, workers))
+    def _pack_parameter_for(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
+        launch = LAUNCH.ctype.from_buffer_copy(super()._pack_parameter_for(operands, items, count, workers))
         launch.queue.ready = -1  # no block on the device dispatches
         return bytes(launch)
 
-    def run(self, tensors: Mapping[str, Any]) -> Run:
+    def run(self, tensors: Mapping[str, Any]) -> RunHandle:
         """Enqueue a run as every executor does; the first call starts the thread."""
         if self._thread is None:
             self._closed = np.zeros(2, np.int64)  # flags: end requested, thread is serving
-            ready = Ready.of(self._table)
+            ready = ReadyGroups.of(self._table)
             groups = ready.wakes.ptr, ready.wakes.values, ready.rows.ptr, ready.rows.values, ready.missing
             boxes = self._heads.numpy()
             given = boxes, self._table.workers, len(self.plan.items), ready.first, ready.posts, *groups, self._closed
@@ -76,7 +76,7 @@ def _serve(
     missing: Ints,
     closed: Ints,
 ) -> None:
-    """Serve one run after another until closed; the arrays are those of ``Ready``."""
+    """Serve one run after another until closed; the arrays are those of ``ReadyGroups``."""
     queue = np.empty(count, np.int64)
     run = 0
     closed[1] = 1
@@ -94,7 +94,7 @@ def _serve(
             for w in range(workers):
                 if back[w] == given[w]:
                     continue
-                word = boxes[(first_box + w) * HELD + back[w] % HELD]
+                word = boxes[(first_box + w) * MAX_HELD_ITEMS + back[w] % MAX_HELD_ITEMS]
                 if not word & _EMPTIED:
                     continue
                 back[w] += 1
@@ -113,7 +113,7 @@ def _serve(
                         for m in range(members[group], members[group + 1]):
                             queue[tail] = rows[m]
                             tail += 1
-            for held in range(HELD):
+            for held in range(MAX_HELD_ITEMS):
                 if held and 0 < count - head <= workers:
                     break
                 for w in range(workers):
@@ -124,7 +124,7 @@ def _serve(
                             head += 1
                         else:
                             serves[w] = False
-                        boxes[(first_box + w) * HELD + given[w] % HELD] = (
-                            run << 32 | (given[w] // HELD % 2) * _TURN | word
+                        boxes[(first_box + w) * MAX_HELD_ITEMS + given[w] % MAX_HELD_ITEMS] = (
+                            run << 32 | (given[w] // MAX_HELD_ITEMS % 2) * _TURN | word
                         )
                         given[w] += 1

@@ -2,8 +2,8 @@
 
     python -m interlace.bench.profile RUNS
 
-runs the child process whose launches the profiler counts: one launch per ``Run`` in a pickle file, in order. Caches are
-flushed before each launch, because in a model the weights of a layer are not in the cache either.
+runs the child process whose launches the profiler counts: one launch per ``ProfileRun`` in a pickle file, in order.
+Caches are flushed before each launch, because in a model the weights of a layer are not in the cache either.
 
 A launch is bound by the resource with the highest utilisation if that is at least 60 % of the device spec. Below that,
 it mostly waits for latencies. Example, an FFN on an H200, 4096 to 14336 to 4096 without a gate:
@@ -29,9 +29,9 @@ from interlace.bench.compile import compile_launches
 from interlace.bench.counters import count_launches, find_ncu
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ProfilerError
-from interlace.deploy import Deployment, deployment
+from interlace.deploy import Deployment, deploy_graph
 from interlace.executors.gpu import open_device
-from interlace.megakernel.options import Options
+from interlace.megakernel.options import RunOptions
 from interlace.policies.setting import Setting
 from interlace.workloads.base import Workload
 
@@ -43,10 +43,10 @@ METRICS = {
 }
 #: Minimum share of a rate at which it counts as the limit.
 BOUND = 0.6
-_ALONE = Options()  # no dependent launch: a counted launch does not start while another drains
+_ALONE = RunOptions()  # no dependent launch: a counted launch does not start while another drains
 
 
-class Verdict(Enum):
+class LaunchBottleneck(Enum):
     """Limit of a launch."""
 
     MEMORY = "memory bound"
@@ -74,15 +74,15 @@ class Figures:
     compute_share: float
 
     @property
-    def verdict(self) -> Verdict:
+    def bottleneck(self) -> LaunchBottleneck:
         """Limit of the launch."""
         if max(self.memory_share, self.compute_share) < BOUND:
-            return Verdict.NEITHER
-        return Verdict.MEMORY if self.memory_share >= self.compute_share else Verdict.COMPUTE
+            return LaunchBottleneck.NEITHER
+        return LaunchBottleneck.MEMORY if self.memory_share >= self.compute_share else LaunchBottleneck.COMPUTE
 
 
 @dataclass(frozen=True)
-class Run:
+class ProfileRun:
     """A graph as one launch, under a setting."""
 
     deployment: Deployment
@@ -116,11 +116,11 @@ class Profile:
                 "bytes_per_s": (f.dram_read_bytes + f.dram_write_bytes) / f.us * 1e6,
                 "flops_per_s": self.flops / f.us * 1e6,
             }
-            return {**vars(f), **rates, "verdict": f.verdict.value}
+            return {**vars(f), **rates, "verdict": f.bottleneck.value}
 
         return {
             "size": getattr(self.workload, self.workload.size),
-            "workload": self.workload.facts(),
+            "workload": self.workload.to_data(),
             "executor": self.executor,
             "setting": self.setting.to_data(),
             "flops": self.flops,
@@ -146,21 +146,21 @@ def profile(
         ProfilerError: ``ncu`` is missing or may not read counters, or the runs failed.
     """
     find_ncu()  # fail before any time is spent
-    launches = [deployment(workload.graph(device), device) for workload in workloads]
-    runs = [Run(launch, launch.setting()) for launch in launches]
-    for left in compile_launches([partial(run.deployment.make, run.setting, _ALONE) for run in runs]):
+    launches = [deploy_graph(workload.build_graph(device), device) for workload in workloads]
+    runs = [ProfileRun(launch, launch.select_setting()) for launch in launches]
+    for left in compile_launches([partial(run.deployment.make_executor, run.setting, _ALONE) for run in runs]):
         progress("compiling", len(runs) - left, len(runs))
     progress("counting", 0, 1)
-    counted = _counted(runs)
+    counted = _count_runs(runs)
     progress("counting", 1, 1)
     found = []
     for done, (workload, run, counts) in enumerate(zip(workloads, runs, counted, strict=True), 1):
-        found.append(_profile(workload, run, counts))
+        found.append(_build_profile(workload, run, counts))
         progress("predicting", done, len(runs))
     return found
 
 
-def _counted(runs: Sequence[Run]) -> list[Mapping[str, float]]:
+def _count_runs(runs: Sequence[ProfileRun]) -> list[Mapping[str, float]]:
     """Return the counters of each run; runs of the same kernel are counted in one process."""
     found: dict[int, Mapping[str, float]] = {}
     for kernel in dict.fromkeys(run.deployment.executor.kernel for run in runs):
@@ -177,11 +177,11 @@ def _counted(runs: Sequence[Run]) -> list[Mapping[str, float]]:
     return [found[i] for i in range(len(runs))]
 
 
-def _profile(workload: Workload, run: Run, counts: Mapping[str, float]) -> Profile:
+def _build_profile(workload: Workload, run: ProfileRun, counts: Mapping[str, float]) -> Profile:
     from interlace.planner.predict import FINE, predict  # slow import: numba
 
     launch, spec = run.deployment, run.deployment.device
-    plan, flops = launch.plan(run.setting), launch.flops
+    plan, flops = launch.build_plan(run.setting), launch.flops
     multiplied = max((launch.graph.tensor(name) for name in launch.graph.inputs), key=lambda t: t.nbytes).dtype
 
     def figures(read: float, written: float, hit_rate: float, us: float) -> Figures:
@@ -190,18 +190,18 @@ def _profile(workload: Workload, run: Run, counts: Mapping[str, float]) -> Profi
 
     read, written = counts["dram_read_bytes"], counts["dram_write_bytes"]
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)
-    p = predict(plan, spec, launch.mode(plan), limit=FINE)
-    predicted = figures(p.traffic.dram_read, p.traffic.written, p.traffic.hit_rate, p.us)
+    p = predict(plan, spec, launch.build_mode(plan), limit=FINE)
+    predicted = figures(p.traffic.dram_read, p.traffic.written_bytes, p.traffic.hit_rate, p.us)
     return Profile(workload, launch.executor.name, run.setting, flops, counted, predicted)
 
 
-def child(runs: Sequence[Run]) -> None:
+def run_child(runs: Sequence[ProfileRun]) -> None:
     """Launch each run once, in order, on random data."""
     torch, device = open_device("cuda")
     for run in runs:
-        executor = run.deployment.make(run.setting, _ALONE)
+        executor = run.deployment.make_executor(run.setting, _ALONE)
         graph = executor.plan.graph
-        tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}
+        tensors = {name: executor.allocate_tensor(name) for name in (*graph.inputs, *graph.outputs)}
         for name in graph.inputs:
             tensors[name].normal_(0, graph.tensor(name).shape[-1] ** -0.5)
         torch.cuda.synchronize(device)
@@ -210,4 +210,4 @@ def child(runs: Sequence[Run]) -> None:
 
 
 if __name__ == "__main__":
-    child(pickle.loads(Path(sys.argv[1]).read_bytes()))  # written by the process that started this one
+    run_child(pickle.loads(Path(sys.argv[1]).read_bytes()))  # written by the process that started this one

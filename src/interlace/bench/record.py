@@ -10,12 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from interlace.bench.sources import source_hashes
-from interlace.core.files import write_whole
+from interlace.bench.sources import hash_sources
+from interlace.core.files import write_atomic
 from interlace.executors.gpu import open_device
 
 
-def record(command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> str:
+def format_record(command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> str:
     """Return figures with GPU, versions, date, command and source hashes, as the text of one JSON file.
 
     Args:
@@ -24,17 +24,17 @@ def record(command: str, protocol: str, measures: Iterable[str], figures: dict[s
     Raises:
         NoDeviceError: there is no CUDA device to name.
     """
-    return _text(_origin(measures), command, protocol, figures)
+    return _format_text(_describe_origin(measures), command, protocol, figures)
 
 
 def write_record(path: Path, command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> None:
-    """Write a ``record`` atomically.
+    """Write a ``format_record`` atomically.
 
     Raises:
         NoDeviceError: there is no CUDA device to name.
         OSError: the file cannot be written.
     """
-    write_whole(path, record(command, protocol, measures, figures))
+    write_atomic(path, format_record(command, protocol, measures, figures))
 
 
 def write_cpu_record(
@@ -47,11 +47,11 @@ def write_cpu_record(
 ) -> None:
     """Write a record of CPU figures: with the CPU's name, and the versions of Python and of ``packages``."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
-    origin = {"cpu": cpu_name(), "versions": versions, "sources": source_hashes(measures)}
-    write_whole(path, _text(origin, command, protocol, figures))
+    origin = {"cpu": read_cpu_name(), "versions": versions, "sources": hash_sources(measures)}
+    write_atomic(path, _format_text(origin, command, protocol, figures))
 
 
-def cpu_name() -> str:
+def read_cpu_name() -> str:
     """Return the CPU's name from the kernel, or its architecture if the kernel does not name it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -61,7 +61,7 @@ def cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def _text(origin: dict[str, Any], command: str, protocol: str, figures: dict[str, Any]) -> str:
+def _format_text(origin: dict[str, Any], command: str, protocol: str, figures: dict[str, Any]) -> str:
     head = {
         **origin,
         "date": datetime.now(UTC).date().isoformat(),
@@ -71,7 +71,7 @@ def _text(origin: dict[str, Any], command: str, protocol: str, figures: dict[str
     return json.dumps({**head, **figures}, indent=1) + "\n"
 
 
-def kept_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str, Any]]:
+def read_matching_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str, Any]]:
     """Return the rows of a record with the same origin; an empty list if there is no such record.
 
     The origin is the GPU, the versions and the source hashes.
@@ -84,7 +84,7 @@ def kept_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str
     Raises:
         NoDeviceError: there is no CUDA device to compare with.
     """
-    origin = {**_origin(measures), **same}
+    origin = {**_describe_origin(measures), **same}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         rows = found["rows"] if {key: found[key] for key in origin} == origin else []
@@ -93,7 +93,7 @@ def kept_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str
     return list(rows)
 
 
-def _origin(measures: Iterable[str]) -> dict[str, Any]:
+def _describe_origin(measures: Iterable[str]) -> dict[str, Any]:
     """Return the origin of figures; figures can be compared only if their origins are equal."""
     torch, device = open_device("cuda")
     return {
@@ -104,5 +104,5 @@ def _origin(measures: Iterable[str]) -> dict[str, Any]:
             "triton": version("triton"),
             "cuda": torch.version.cuda,
         },
-        "sources": source_hashes(measures),
+        "sources": hash_sources(measures),
     }

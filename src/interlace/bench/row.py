@@ -26,9 +26,9 @@ class Variant:
     order: Order | None = None
     """Order of every op's tiles; None for the setting's own order."""
 
-    def make(self) -> DeviceExecutor:
-        """Return an executor that is ready to run. Raises what ``Deployment.make`` raises."""
-        return self.deployment.make(self.setting, policy=self.policy, order=self.order)
+    def make_executor(self) -> DeviceExecutor:
+        """Return an executor that is ready to run. Raises what ``Deployment.make_executor`` raises."""
+        return self.deployment.make_executor(self.setting, policy=self.policy, order=self.order)
 
     @property
     def label(self) -> str:
@@ -37,7 +37,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Timed:
+class VariantTimes:
     """Times of one variant or library.
 
     Attributes:
@@ -57,26 +57,26 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparison:
     """Libraries and executors by name, timed in the same rounds; each executor by its fastest variant.
 
     Attributes:
-        ways: name of each executor's fastest configuration, where there are several.
+        configurations: name of each executor's fastest configuration, where there are several.
     """
 
-    libraries: Mapping[str, Timed]
-    executors: Mapping[str, Timed]
-    ways: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, VariantTimes]
+    executors: Mapping[str, VariantTimes]
+    configurations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def library(self) -> str:
         """Name of the fastest library."""
-        return fastest(self.libraries)
+        return find_fastest(self.libraries)
 
     @property
     def executor(self) -> str:
         """Name of the fastest executor."""
-        return fastest(self.executors)
+        return find_fastest(self.executors)
 
     @property
     def ratio(self) -> float:
@@ -89,7 +89,7 @@ class Contest:
             "libraries": {name: timed.to_data() for name, timed in self.libraries.items()},
             "library": self.library,
             "executors": {
-                name: timed.to_data() | ({"way": self.ways[name]} if name in self.ways else {})
+                name: timed.to_data() | ({"way": self.configurations[name]} if name in self.configurations else {})
                 for name, timed in self.executors.items()
             },
             "executor": self.executor,
@@ -98,7 +98,7 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProblemResult:
     """Results of one problem.
 
     Attributes:
@@ -118,8 +118,8 @@ class Row:
 
     preset: str | None
     workload: Workload
-    alone: Contest
-    layer: Contest | None
+    alone: Comparison
+    layer: Comparison | None
     variants: Mapping[str, Variant]
     errors: Mapping[str, float]
     library_error: float
@@ -141,9 +141,9 @@ class Row:
         return {
             "preset": self.preset,
             "size": size,
-            "workload": self.workload.facts(),
+            "workload": self.workload.to_data(),
             **alone,
-            "target": recorded and recorded.target(size),
+            "target": recorded and recorded.find_target(size),
             "layer": self.layer and self.layer.to_data(),
             "stream": self.stream and asdict(self.stream),
             "floor_us": self.floor_us,
@@ -154,12 +154,14 @@ class Row:
         }
 
 
-def fastest(timed: Mapping[str, Timed]) -> str:
+def find_fastest(timed: Mapping[str, VariantTimes]) -> str:
     """Return the name of the fastest, by the rounds to pick by."""
     return min(timed, key=lambda name: timed[name].picked_us)
 
 
-def means(kind: type[Workload], ratios: Mapping[tuple[str | None, int], float]) -> Iterator[tuple[str, Target, float]]:
+def iter_means(
+    kind: type[Workload], ratios: Mapping[tuple[str | None, int], float]
+) -> Iterator[tuple[str, Target, float]]:
     """Yield (preset, target, geometric mean) for each mean target whose ratios, by (preset, size), all exist."""
     for preset, recorded in kind.record.items():
         for target in recorded.targets:

@@ -15,8 +15,8 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ResultError
-from interlace.executors.megakernel import OneLaunchExecutor
-from interlace.megakernel.options import Options
+from interlace.executors.megakernel import MegakernelExecutor
+from interlace.megakernel.options import RunOptions
 from interlace.megakernel.spawn import Termination
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
@@ -25,7 +25,7 @@ from interlace.workloads.quadrature import Quadrature
 _ROUNDS = 20
 _SEED = 0
 _OFF = 1e-4  # tolerance relative to the integral: float32 and float64 may want slightly different intervals
-_WAYS: tuple[tuple[Dispatch, Termination | None], ...] = (
+_CONFIGURATIONS: tuple[tuple[Dispatch, Termination | None], ...] = (
     (Dispatch.TICKET, None),
     (Dispatch.QUEUE, None),
     *((Dispatch.SPAWN, termination) for termination in Termination),
@@ -33,7 +33,7 @@ _WAYS: tuple[tuple[Dispatch, Termination | None], ...] = (
 
 
 @dataclass(frozen=True)
-class Row:
+class SpawnRow:
     """Results of one configuration of the workload.
 
     Attributes:
@@ -57,30 +57,30 @@ class Row:
         return asdict(self)
 
 
-def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) -> list[Row]:
-    """Return a row per configuration, predicted for a device and, if ``measured``, timed on the current one.
+def measure_rows(device: DeviceSpec, measure: bool, problem: Quadrature | None = None) -> list[SpawnRow]:
+    """Return a row per configuration, predicted for a device and, if ``measure``, timed on the current one.
 
     Raises:
         NoDeviceError, DeviceError: the measured executors cannot run on this device.
         ResultError: an integral is wrong.
     """
-    from interlace.sim.machine import Costs, item_flops, simulate
+    from interlace.sim.machine import Costs, compute_item_flops, simulate
 
     problem = Quadrature.of({}, gpu=True) if problem is None else problem
-    graph, wanted = problem.graph(device), problem.wanted(_SEED)
-    if OneLaunchExecutor.obstacle(graph, device) is not None:
+    graph, wanted = problem.build_graph(device), problem.find_wanted_intervals(_SEED)
+    if MegakernelExecutor.fallback_reason(graph, device) is not None:
         return []
-    plans = {dispatch: build(graph, Choices(device.sms, dispatch)) for dispatch, _ in _WAYS}
-    times = _measured(problem, plans) if measured else {}
+    plans = {dispatch: build(graph, Choices(device.sms, dispatch)) for dispatch, _ in _CONFIGURATIONS}
+    times = _measure(problem, plans) if measure else {}
     found = []
-    for dispatch, termination in _WAYS:
+    for dispatch, termination in _CONFIGURATIONS:
         plan = plans[dispatch]
         runs = np.append(wanted, True)[plan.tile_of_item]
         nothing = np.zeros(len(runs))
-        costs = Costs(item_flops(plan) * runs, nothing, nothing, nothing, nothing)
-        trace = simulate(plan, costs, device, OneLaunchExecutor.mode(graph, device), runs)
+        costs = Costs(compute_item_flops(plan) * runs, nothing, nothing, nothing, nothing)
+        trace = simulate(plan, costs, device, MegakernelExecutor.build_mode(graph, device), runs)
         found.append(
-            Row(
+            SpawnRow(
                 dispatch.value,
                 "" if termination is None else termination.value,
                 len(trace.op),
@@ -92,28 +92,28 @@ def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) 
     return found
 
 
-def _measured(problem: Quadrature, plans: Mapping[Dispatch, Plan]) -> dict[tuple[Dispatch, Termination | None], float]:
+def _measure(problem: Quadrature, plans: Mapping[Dispatch, Plan]) -> dict[tuple[Dispatch, Termination | None], float]:
     """Return the microseconds of each configuration; replays of all are interleaved."""
     import torch
 
-    from interlace.bench.timing import median_us
+    from interlace.bench.timing import time_medians
 
-    inputs = problem.inputs(_SEED)
+    inputs = problem.make_inputs(_SEED)
     given = {name: torch.from_numpy(value).cuda() for name, value in inputs.items()}
-    right = float(problem.dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})["out"][0])
+    right = float(problem.run_dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})["out"][0])
     made = {
-        way: OneLaunchExecutor(plans[way[0]], Options() if way[1] is None else Options(termination=way[1]))
-        for way in _WAYS
+        way: MegakernelExecutor(plans[way[0]], RunOptions() if way[1] is None else RunOptions(termination=way[1]))
+        for way in _CONFIGURATIONS
     }
-    outs = {way: torch.zeros(1, device="cuda") for way in _WAYS}
+    outs = {way: torch.zeros(1, device="cuda") for way in _CONFIGURATIONS}
 
     def enqueue(way: tuple[Dispatch, Termination | None]) -> None:
         made[way].run({**given, "out": outs[way]})
 
-    times = median_us({str(n): partial(enqueue, way) for n, way in enumerate(_WAYS)}, _ROUNDS)
+    times = time_medians({str(n): partial(enqueue, way) for n, way in enumerate(_CONFIGURATIONS)}, _ROUNDS)
     for way, out in outs.items():
         made[way].synchronize()
         if not abs(out.item() - right) <= _OFF * abs(right):
             name = way[0].value if way[1] is None else f"{way[0].value}, {way[1].value}"
             raise ResultError(f"under {name} dispatch the integral is {out.item()}, and should be {right}")
-    return {way: times[str(n)].median_us for n, way in enumerate(_WAYS)}
+    return {way: times[str(n)].median_us for n, way in enumerate(_CONFIGURATIONS)}

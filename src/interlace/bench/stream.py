@@ -9,7 +9,7 @@ from typing import Any
 from interlace.core.devices import DeviceSpec
 from interlace.csrc import read_header
 from interlace.executors.gpu import open_device
-from interlace.kernels.cuda.compiler import Binary, compile_text
+from interlace.kernels.cuda.compiler import CudaBinary, compile_source
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.megakernel.streamed import BULK_LOAD
@@ -18,10 +18,10 @@ _BULK = (9, 0)  # compute capability that the kernel requires
 _BOX_BYTES, _STAGES = 32 << 10, 6
 _THREADS, _BARRIER_BYTES = 32, 8
 _HEAD = f"constexpr int STAGES = {_STAGES}, BOX_BYTES = {_BOX_BYTES};\n"
-_TEXT = read_header("stream.cuh")
+_SOURCE = read_header("stream.cuh")
 
 
-def stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[], None] | None:
+def make_stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[], None] | None:
     """Return a function that enqueues streams over flat tensors in turn, one after another without gaps.
 
     Args:
@@ -36,7 +36,7 @@ def stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[]
     if device.capability != _BULK or not boxes:
         return None
     torch, _ = open_device("cuda")
-    kernel = LoadedKernel(binary(device.architecture), _STAGES * (_BOX_BYTES + _BARRIER_BYTES))
+    kernel = LoadedKernel(compile_stream(device.architecture), _STAGES * (_BOX_BYTES + _BARRIER_BYTES))
 
     def call() -> None:
         current = torch.cuda.current_stream().cuda_stream
@@ -47,6 +47,6 @@ def stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[]
 
 
 @cache
-def binary(architecture: str) -> Binary:
-    """Compile the stream; needs no GPU. Raises CompileError or NoDeviceError as ``compile_text`` does."""
-    return compile_text(_HEAD + _TEXT, "stream", architecture, preamble=PTX + BULK_LOAD)
+def compile_stream(architecture: str) -> CudaBinary:
+    """Compile the stream; needs no GPU. Raises CompileError or NoDeviceError as ``compile_source`` does."""
+    return compile_source(_HEAD + _SOURCE, "stream", architecture, preamble=PTX + BULK_LOAD)

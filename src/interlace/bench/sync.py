@@ -16,7 +16,7 @@ MEASURES = ("kernels/abi", "kernels/microbench.py", "kernels/primitives/semaphor
 _ROUNDS, _REPEATS = 1000, 11
 
 
-def costs() -> Mapping[str, float]:
+def measure_costs() -> Mapping[str, float]:
     """Measure costs in nanoseconds: the median over repeats of the mean over 1,000 rounds, as seen by one thread block.
 
     post
@@ -25,7 +25,7 @@ def costs() -> Mapping[str, float]:
         reading a row of waits, one poll of one semaphore, and a barrier.
     satisfied wait of 112
         the same, polling 112 semaphores at once.
-    one-way hand-over
+    one-way hand-off
         half of a ping-pong between two SMs: from before a post to after the wait that it ends.
     ticket
         claiming a ticket and broadcasting it to all threads.
@@ -37,7 +37,7 @@ def costs() -> Mapping[str, float]:
     torch, device = open_device("cuda")
     from triton.language import constexpr
 
-    from interlace.kernels.microbench import chain, ping_pong
+    from interlace.kernels.microbench import time_chain, time_ping_pong
     from interlace.kernels.primitives.semaphore import Sync
 
     def zeros(n: int, dtype: Any = torch.int32) -> Any:
@@ -71,9 +71,9 @@ def costs() -> Mapping[str, float]:
             TIMEOUT_NS=constexpr(2_000_000_000),
             INTERPRET=constexpr(False),
         )
-        chain[(1,)](sync, ns, _ROUNDS, num_warps=4)
+        time_chain[(1,)](sync, ns, _ROUNDS, num_warps=4)
         sync = sync._replace(semaphores=zeros(128))
-        ping_pong[(2,)](sync, ns[4:], _ROUNDS, num_warps=4, launch_cooperative_grid=True)
+        time_ping_pong[(2,)](sync, ns[4:], _ROUNDS, num_warps=4, launch_cooperative_grid=True)
         torch.cuda.synchronize()
         if int(sync.fault[0]):
             raise HangError(

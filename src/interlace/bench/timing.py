@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from interlace.bench.clocks import Clocks, meter_of, watching
-from interlace.bench.turns import alone
+from interlace.bench.clocks import Clocks, open_meter, watch_clocks
+from interlace.bench.turns import hold_gpu
 from interlace.executors.gpu import open_device
 
-_REPORTED_US, _MOST_REPEATS = 1e5, 25  # total time of the reported rounds, all variants; maximum number of rounds
+_REPORTED_US, _MAX_REPEATS = 1e5, 25  # total time of the reported rounds, all variants; maximum number of rounds
 
 
 @dataclass(frozen=True)
@@ -63,42 +63,42 @@ class Rounds:
         """Timing of the reported rounds, by variant."""
         return {name: Timing.of(samples) for name, samples in self.reported.items()}
 
-    def fastest(self, names: Iterable[str]) -> str:
+    def find_fastest(self, names: Iterable[str]) -> str:
         """Return the fastest of some variants, by the rounds to pick by."""
         picking_us = self.picking_us
         return min(names, key=lambda name: picking_us[name])
 
-    def ratio(self, one: str, other: str) -> float:
+    def compute_ratio(self, one: str, other: str) -> float:
         """Return the ratio of two variants' times: the median of the ratios of the reported rounds."""
         return float(np.median(np.divide(self.reported[one], self.reported[other])))
 
 
-def rounds_us(
-    functions: Mapping[str, Callable[[], None]], repeats: int, calls: int = 1, *, watched: bool = False
+def time_rounds(
+    functions: Mapping[str, Callable[[], None]], repeats: int, calls: int = 1, *, read_clocks: bool = False
 ) -> Rounds:
     """Time each function on the current CUDA device, per run, with rounds to pick by and rounds to report.
 
     Args:
-        functions: functions to time, as in ``median_us``.
+        functions: functions to time, as in ``time_medians``.
         repeats: minimum number of rounds to pick by, and to report. Rounds are added until the reported ones take
             0.1 s in total, up to 25 of each kind.
         calls: runs per function call.
-        watched: True to read clock and power meanwhile, which takes some of the host's time (``clocks``).
+        read_clocks: True to read clock and power meanwhile, which takes some of the host's time (``clocks``).
     """
-    samples, clocks = _samples_us(functions, 2 * repeats, 2 * max(repeats, _MOST_REPEATS), calls, watched)
+    samples, clocks = _collect_samples_us(functions, 2 * repeats, 2 * max(repeats, _MAX_REPEATS), calls, read_clocks)
     picking, reported = ({name: values[half::2] for name, values in samples.items()} for half in (0, 1))
     return Rounds(picking, reported, clocks)
 
 
-def protocol(repeats: int) -> str:
-    """Return the description of ``rounds_us`` for a record."""
+def describe_protocol(repeats: int) -> str:
+    """Return the description of ``time_rounds`` for a record."""
     return (
         f"replayed with variants interleaved in an order drawn for each round, median of {repeats} to "
-        f"{max(repeats, _MOST_REPEATS)} rounds ({_REPORTED_US / 1e6:g} s) after picking on as many others"
+        f"{max(repeats, _MAX_REPEATS)} rounds ({_REPORTED_US / 1e6:g} s) after picking on as many others"
     )
 
 
-def median_us(functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1) -> dict[str, Timing]:
+def time_medians(functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1) -> dict[str, Timing]:
     """Time each function on the current CUDA device; return its timing per run.
 
     Args:
@@ -106,26 +106,26 @@ def median_us(functions: Mapping[str, Callable[[], None]], repeats: int = 20, ca
         repeats: number of rounds over all functions.
         calls: runs per function call.
     """
-    samples, _ = _samples_us(functions, repeats, repeats, calls)
+    samples, _ = _collect_samples_us(functions, repeats, repeats, calls)
     return {name: Timing.of(values) for name, values in samples.items()}
 
 
-def _samples_us(
+def _collect_samples_us(
     functions: Mapping[str, Callable[[], None]], least: int, most: int, calls: int, watched: bool = False
 ) -> tuple[dict[str, list[float]], Clocks | None]:
     """Return the microseconds per run of each round, by name, and the clocks if they were watched.
 
     It runs ``least`` to ``most`` rounds in one turn at the GPU.
     """
-    with alone():
-        graphs = _captured(functions)
-        return _replayed(graphs, least, most, calls, watched)
+    with hold_gpu():
+        graphs = _capture(functions)
+        return _replay(graphs, least, most, calls, watched)
 
 
-def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
+def _capture(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
     """Capture each function in a CUDA graph and replay it once."""
     torch, _ = open_device("cuda")
-    from interlace.megakernel.capture import captured  # imports torch
+    from interlace.megakernel.capture import capture_graph  # imports torch
 
     graphs = {}
     for name, function in functions.items():
@@ -137,7 +137,7 @@ def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graphs[name] = torch.cuda.CUDAGraph()
-        with captured(graphs[name]):
+        with capture_graph(graphs[name]):
             function()
     for graph in graphs.values():
         graph.replay()
@@ -145,14 +145,14 @@ def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
     return graphs
 
 
-def _replayed(
+def _replay(
     graphs: Mapping[str, Any], least: int, most: int, calls: int, watched: bool = False
 ) -> tuple[dict[str, list[float]], Clocks | None]:
     torch, device = open_device("cuda")
     samples: dict[str, list[float]] = {name: [] for name in graphs}
     names, order = list(graphs), Random(0)
     rounds, spent_us = 0, 0.0
-    with watching(meter_of(torch, device) if watched else None) as watch:
+    with watch_clocks(open_meter(torch, device) if watched else None) as watch:
         while rounds < least or (rounds < most and (spent_us < 2 * _REPORTED_US or rounds % 2)):
             rounds += 1
             order.shuffle(names)
@@ -167,4 +167,4 @@ def _replayed(
                 us = begin.elapsed_time(end) * 1e3
                 samples[name].append(us / calls)
                 spent_us += us
-    return samples, watch.clocks()
+    return samples, watch.compute_medians()

@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnContext
 from typing import Any
 
 
-class Turns:
+class GpuLock:
     """Turns at one GPU for several processes, which receive it by pickle when they start.
 
     Args:
@@ -33,27 +33,27 @@ class Turns:
         self._waiting = context.RawArray("q", processes)
         self._jobs, self._taken = context.RawValue("q", 0), context.RawValue("b", 0)
 
-    def number(self) -> int:
+    def next_job(self) -> int:
         """Return the number of a job that begins."""
         with self._changed:
             self._jobs.value += 1
             return int(self._jobs.value)
 
-    def take(self, place: int, job: int) -> None:
+    def acquire(self, place: int, job: int) -> None:
         """Wait for a turn, as the process at this place."""
         with self._changed:
             self._waiting[place] = job
             self._changed.wait_for(lambda: not self._taken.value and all(not 0 < n < job for n in self._waiting))
             self._waiting[place], self._taken.value = 0, 1
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End a turn."""
         with self._changed:
             self._taken.value = 0
             self._changed.notify_all()
 
 
-class Seat:
+class GpuLockHandle:
     """Place of one process in the turns at its GPU.
 
     Args:
@@ -61,70 +61,70 @@ class Seat:
         place: index among its processes, from 0.
     """
 
-    def __init__(self, turns: Turns, place: int) -> None:
+    def __init__(self, turns: GpuLock, place: int) -> None:
         self._turns, self._place = turns, place
         self._job = self._depth = 0
 
-    def begin(self) -> None:
+    def begin_job(self) -> None:
         """Begin a new job."""
-        self._job = self._turns.number()
+        self._job = self._turns.next_job()
 
     def __enter__(self) -> None:
         if not self._depth:
-            self._turns.take(self._place, self._job)
+            self._turns.acquire(self._place, self._job)
         self._depth += 1
 
     def __exit__(self, *error: object) -> None:
         self._depth -= 1
         if not self._depth:
-            self._turns.give_back()
+            self._turns.release()
 
 
-_seat: Seat | None = None  # seat of this process; None if no other process measures on its GPU
+_handle: GpuLockHandle | None = None  # seat of this process; None if no other process measures on its GPU
 
 
-def share(seat: Seat) -> None:
+def share_gpu(seat: GpuLockHandle) -> None:
     """Share this process's GPU from now on, with turns."""
-    global _seat
-    _seat = seat
+    global _handle
+    _handle = seat
 
 
 def begin_job() -> None:
     """Begin a new job of this process, queued after all jobs that have begun."""
-    if _seat is not None:
-        _seat.begin()
+    if _handle is not None:
+        _handle.begin_job()
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def hold_gpu() -> Iterator[None]:
     """Hold a turn for the block; nested turns belong to the outer one."""
-    if _seat is None:
+    if _handle is None:
         yield
         return
-    with _seat:
+    with _handle:
         yield
 
 
-def autotune_alone() -> None:
+def lock_autotuning() -> None:
     """From now on, take a turn for each timing by torch.compile in this process."""
-    if _seat is not None:
-        _hook()
+    if _handle is not None:
+        _install_hook()
 
 
 @cache
-def _hook() -> None:
+def _install_hook() -> None:
     from torch._inductor.runtime import benchmarking
 
     hook = getattr(benchmarking, "set_gpu_benchmark_lock_context", None)
     if hook is not None:
-        hook(alone)
+        hook(hold_gpu)
         return
     # Before 2.13, torch has no such hook; it times all kernels with one method of this object.
     benchmarker: Any = benchmarking.benchmarker
     timed = benchmarker.benchmark_gpu
 
     def in_turn(*arguments: Any, **options: Any) -> Any:
-        with alone():
+        with hold_gpu():
             return timed(*arguments, **options)
 
     benchmarker.benchmark_gpu = in_turn

@@ -9,7 +9,7 @@ variants represents all of them, it is picked on other rounds than the reported 
 
 Two figures are measured. *Back to back*: a run follows itself. Under dependent launch, the next run loads its first
 weights while the previous one drains, which PyTorch's kernels do not do. *In a model*: each run is part of the model
-layer that the workload defines (``Workload.layer``). Each contestant's layers are captured in one graph, and
+layer that the workload defines (``Workload.apply_layer``). Each contestant's layers are captured in one graph, and
 torch.compile may fuse as it likes. It may also compile the ops around an executor, or the executor runs the whole layer
 as one plan.
 
@@ -26,11 +26,11 @@ from itertools import islice, product
 from typing import Any
 
 from interlace.bench.compile import compile_launches
-from interlace.bench.problem import Problem, Tensors, running
-from interlace.bench.row import Contest, Row, Timed, Variant
-from interlace.bench.stream import stream
-from interlace.bench.timing import Rounds, rounds_us
-from interlace.bench.turns import autotune_alone
+from interlace.bench.problem import BenchProblem, Tensors, translate_errors
+from interlace.bench.row import Comparison, ProblemResult, Variant, VariantTimes
+from interlace.bench.stream import make_stream
+from interlace.bench.timing import Rounds, time_rounds
+from interlace.bench.turns import lock_autotuning
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, OrderError, PlanError
 from interlace.deploy import Deployment
@@ -38,7 +38,7 @@ from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.executors.gpu import open_device
 from interlace.executors.serial import SerialExecutor
 from interlace.plan.orderings import Ordering
-from interlace.planner.settings import retiled
+from interlace.planner.settings import retile
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
 from interlace.policies.sync import RowSync, TileSync
@@ -55,7 +55,7 @@ REPEATS = 15
 _CANNOT = (DeviceError, GraphError, PlanError)
 
 
-def variants(
+def list_variants(
     workload: Workload,
     device: DeviceSpec,
     executors: Sequence[type[Executor]] = (),
@@ -71,42 +71,42 @@ def variants(
         executors: subset of ``CANDIDATES``; all of them if empty.
         order: order of every op's tiles, for settings whose grids it fits; None for each setting's own order.
     """
-    graph = workload.graph(device)
+    graph = workload.build_graph(device)
     found: list[Variant] = []
     left_out = {}
     for executor in CANDIDATES:
         if executors and executor not in executors:
             continue
-        obstacle = executor.obstacle(graph, device)
-        policies = (TileSync(),) if Ordering.LAUNCH in executor.keeps else (TileSync(), RowSync())
+        obstacle = executor.fallback_reason(graph, device)
+        policies = (TileSync(),) if Ordering.LAUNCH in executor.enforced_orderings else (TileSync(), RowSync())
         deployment = Deployment(graph, device, executor)
-        settings = [] if obstacle else list(executor.likely(graph, device))
+        settings = [] if obstacle else list(executor.iter_likely(graph, device))
         if not settings:
             left_out[executor.name] = obstacle or "no tiles that are known make a launch"
         elif order is not None:
-            settings, unfit = _fitting(deployment, settings, order)
+            settings, unfit = _find_fitting(deployment, settings, order)
             left_out.update({} if settings else {executor.name: unfit})
         found += [Variant(deployment, setting, policy, order) for setting, policy in product(settings, policies)]
     return found, left_out
 
 
-def _fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) -> tuple[list[Setting], str]:
+def _find_fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) -> tuple[list[Setting], str]:
     """Return settings whose grids fit an order, without their own orders, and the reason if there are none.
 
     The likely settings are preferred; if none of them fits, the first fitting one of all settings is returned.
     """
-    found = [setting for setting in likely if not _unfit(deployment, setting, order)]
+    found = [setting for setting in likely if not _explain_unfit(deployment, setting, order)]
     if not found:
-        fits = (setting for setting in deployment.settings() if not _unfit(deployment, setting, order))
+        fits = (setting for setting in deployment.iter_settings() if not _explain_unfit(deployment, setting, order))
         found = list(islice(fits, 1))
     plain = (replace(s, ops=tuple((name, replace(op, group=0)) for name, op in s.ops)) for s in found)
-    return list(dict.fromkeys(plain)), "" if found else _unfit(deployment, likely[0], order)
+    return list(dict.fromkeys(plain)), "" if found else _explain_unfit(deployment, likely[0], order)
 
 
-def _unfit(deployment: Deployment, setting: Setting, order: Order) -> str:
+def _explain_unfit(deployment: Deployment, setting: Setting, order: Order) -> str:
     """Return why an order does not fit all ops' grids under a setting, or an empty string if it does."""
     try:
-        for op in retiled(deployment.graph, setting).ops:
+        for op in retile(deployment.graph, setting).ops:
             order.permutation(op.grid)
     except OrderError as error:
         return f"op {op.name!r}: {error}"
@@ -119,11 +119,11 @@ def measure(
     device: DeviceSpec,
     executors: Sequence[type[Executor]] = (),
     *,
-    compiled: bool = True,
+    with_compile: bool = True,
     order: Order | None = None,
     pool: Pool | None = None,
     seed: int = 0,
-) -> Row:
+) -> ProblemResult:
     """Measure one problem on the current CUDA device.
 
     Args:
@@ -131,8 +131,8 @@ def measure(
         workload: problem.
         device: spec of the current CUDA device.
         executors: subset of ``CANDIDATES``; all that can run it if empty.
-        compiled: True to include torch.compile.
-        order: order of every op's tiles, as in ``variants``.
+        with_compile: True to include torch.compile.
+        order: order of every op's tiles, as in ``list_variants``.
         pool: pool of compiling processes, as in ``compile_launches``.
         seed: seed of the inputs.
 
@@ -141,8 +141,8 @@ def measure(
         PlanError: no executor runs it.
         ResultError: a result is wrong, before or after the timed runs.
     """
-    with running(workload, device):
-        return _measure(preset, workload, device, executors, compiled, order, pool, seed)
+    with translate_errors(workload, device):
+        return _measure(preset, workload, device, executors, with_compile, order, pool, seed)
 
 
 def _measure(
@@ -154,47 +154,49 @@ def _measure(
     order: Order | None,
     pool: Pool | None,
     seed: int,
-) -> Row:
-    found, left_out = variants(workload, device, executors, order)
+) -> ProblemResult:
+    found, left_out = list_variants(workload, device, executors, order)
     # Policies differ only in tables, not in code, so one policy per setting is compiled.
     unlike = {(v.deployment.executor, v.setting): v for v in reversed(found)}
-    for _ in compile_launches([variant.make for variant in unlike.values()], pool):
+    for _ in compile_launches([variant.make_executor for variant in unlike.values()], pool):
         pass
-    problem = Problem(workload, device, seed=seed)
-    ready, errors = _checked(problem, found, left_out)
+    problem = BenchProblem(workload, device, seed=seed)
+    ready, errors = _check_variants(problem, found, left_out)
     modes = MODES if compiled else {"eager": None}
-    functions = {"": problem.pytorch, **{f", {name}": other for name, other in problem.others.items()}}
-    libraries = _libraries(problem, modes, functions, problem.once, problem.every)
-    ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
-    floor = stream(problem.read, problem.runs, device)
+    functions = {"": problem.run_pytorch, **{f", {name}": other for name, other in problem.alternatives.items()}}
+    libraries = _build_libraries(problem, modes, functions, problem.run_once, problem.make_rotation)
+    ours = {label: problem.make_rotation(problem.make_run(made)) for label, (_, made) in ready.items()}
+    floor = make_stream(problem.read_buffers, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
     compute_bound = problem.flops_us > problem.bytes_us
-    rounds = rounds_us({**libraries, **ours, **streams}, REPEATS, problem.runs, watched=compute_bound)
+    rounds = time_rounds({**libraries, **ours, **streams}, REPEATS, problem.runs, read_clocks=compute_bound)
     labels: dict[str, list[str]] = {}
     for label, (variant, _) in ready.items():
         labels.setdefault(variant.deployment.executor.name, []).append(label)
-    best = {name: rounds.fastest(some) for name, some in labels.items()}
+    best = {name: rounds.find_fastest(some) for name, some in labels.items()}
     layer = None
-    if workload.carried is not None:
-        plain = {"": problem.layer(problem.pytorch)}
-        blocks = _libraries(problem, modes, plain, problem.once_layer, problem.every_layer)
+    if workload.layer_ports is not None:
+        plain = {"": problem.make_layer(problem.run_pytorch)}
+        blocks = _build_libraries(problem, modes, plain, problem.run_layer_once, problem.make_layer_rotation)
         mine = {}
         for name, label in best.items():
             variant, executor = ready[label]
-            mine[name] = _layers(problem, name, executor, compiled, _layered(workload, variant))
+            mine[name] = _build_layers(problem, name, executor, compiled, _make_layered(workload, variant))
         each = {way: call for ways in mine.values() for way, call in ways.items()}
-        layer_rounds = rounds_us({**blocks, **each}, REPEATS, problem.runs, watched=compute_bound)
-        timed = _timed(layer_rounds, each)
-        quickest = {name: layer_rounds.fastest(ways) for name, ways in mine.items()}
-        layer = Contest(_timed(layer_rounds, blocks), {name: timed[way] for name, way in quickest.items()}, quickest)
+        layer_rounds = time_rounds({**blocks, **each}, REPEATS, problem.runs, read_clocks=compute_bound)
+        timed = _collect_times(layer_rounds, each)
+        quickest = {name: layer_rounds.find_fastest(ways) for name, ways in mine.items()}
+        layer = Comparison(
+            _collect_times(layer_rounds, blocks), {name: timed[way] for name, way in quickest.items()}, quickest
+        )
     for label in best.values():
         errors[label] = max(errors[label], problem.check(ready[label][1]))
     streamed = rounds.times["stream"] if streams else None
-    alone = _timed(rounds, ours)
-    return Row(
+    alone = _collect_times(rounds, ours)
+    return ProblemResult(
         preset,
         workload,
-        Contest(_timed(rounds, libraries), {name: alone[label] for name, label in best.items()}),
+        Comparison(_collect_times(rounds, libraries), {name: alone[label] for name, label in best.items()}),
         layer,
         {name: ready[label][0] for name, label in best.items()},
         {name: errors[label] for name, label in best.items()},
@@ -207,8 +209,8 @@ def _measure(
     )
 
 
-def _checked(
-    problem: Problem, found: Sequence[Variant], left_out: dict[str, str]
+def _check_variants(
+    problem: BenchProblem, found: Sequence[Variant], left_out: dict[str, str]
 ) -> tuple[dict[str, tuple[Variant, DeviceExecutor]], dict[str, float]]:
     """Return by label the variants with correct results and their errors; leave out executors that have none."""
     ready: dict[str, tuple[Variant, DeviceExecutor]] = {}
@@ -216,8 +218,8 @@ def _checked(
     failed: dict[str, str] = {}
     for variant in found:
         try:
-            with running(problem.workload, variant.deployment.device):
-                executor = variant.make()
+            with translate_errors(problem.workload, variant.deployment.device):
+                executor = variant.make_executor()
                 errors[variant.label] = problem.check(executor)
             ready[variant.label] = variant, executor
         except _CANNOT as error:
@@ -230,8 +232,8 @@ def _checked(
     return ready, errors
 
 
-def _libraries(
-    problem: Problem,
+def _build_libraries(
+    problem: BenchProblem,
     modes: Mapping[str, str | None],
     functions: Mapping[str, Callable[..., Any]],
     once: Callable[[Any, Sequence[Tensors]], None],
@@ -239,8 +241,8 @@ def _libraries(
 ) -> dict[str, Callable[[], Any]]:
     """Return PyTorch's functions by label, in each mode, compiled if the mode is, with weights stored either way."""
     torch, _ = open_device("cuda")
-    autotune_alone()
-    stored: dict[str, Sequence[Tensors]] = {"": problem.weights, ", transposed weights": problem.transposed()}
+    lock_autotuning()
+    stored: dict[str, Sequence[Tensors]] = {"": problem.weights, ", transposed weights": problem.transpose_weights()}
     torch.compiler.reset()
     found = {}
     for (label, mode), (way, one), (suffix, weights) in product(modes.items(), functions.items(), stored.items()):
@@ -252,8 +254,8 @@ def _libraries(
     return found
 
 
-def _layers(
-    problem: Problem, name: str, executor: DeviceExecutor, compiled: bool, whole: DeviceExecutor | None = None
+def _build_layers(
+    problem: BenchProblem, name: str, executor: DeviceExecutor, compiled: bool, whole: DeviceExecutor | None = None
 ) -> dict[str, Callable[[], Any]]:
     """Return functions that run an executor in a model's layers, by name of the configuration.
 
@@ -264,38 +266,38 @@ def _layers(
         name: name of the executor.
         executor: executor of the problem alone.
         compiled: True to include the configuration with compiled ops around the executor.
-        whole: executor of ``Workload.layered``; None if there is none.
+        whole: executor of ``Workload.layer_workload``; None if there is none.
 
     Raises:
         ResultError: a result is wrong.
     """
     torch, _ = open_device("cuda")
-    run = problem.run(executor)
-    block = problem.layer(run)
+    run = problem.make_run(executor)
+    block = problem.make_layer(run)
     problem.check_layers(block, executor)
-    ways = {name: problem.every_layer(block)}
+    ways = {name: problem.make_layer_rotation(block)}
     if compiled:
-        around = torch.compile(problem.layer(torch.compiler.disable(run)), dynamic=False)
-        problem.once_layer(around)
-        ways[f"{name}, compiled around"] = problem.every_layer(around)
+        around = torch.compile(problem.make_layer(torch.compiler.disable(run)), dynamic=False)
+        problem.run_layer_once(around)
+        ways[f"{name}, compiled around"] = problem.make_layer_rotation(around)
     if whole is not None:
-        block = problem.whole_layer(whole)
+        block = problem.make_whole_layer(whole)
         problem.check_layers(block, whole)
-        ways[f"{name}, whole layer"] = problem.every_layer(block)
+        ways[f"{name}, whole layer"] = problem.make_layer_rotation(block)
     return ways
 
 
-def _layered(workload: Workload, variant: Variant) -> DeviceExecutor | None:
+def _make_layered(workload: Workload, variant: Variant) -> DeviceExecutor | None:
     """Return an executor of the whole layer like the problem's, in its default setting; None if there is none."""
     device, executor = variant.deployment.device, variant.deployment.executor
-    if workload.layered is None:
+    if workload.layer_workload is None:
         return None
-    whole = Deployment(workload.layered.graph(device), device, executor)
-    if executor.obstacle(whole.graph, device) is not None:
+    whole = Deployment(workload.layer_workload.build_graph(device), device, executor)
+    if executor.fallback_reason(whole.graph, device) is not None:
         return None
-    return Variant(whole, whole.default, variant.policy).make()
+    return Variant(whole, whole.default_setting, variant.policy).make_executor()
 
 
-def _timed(rounds: Rounds, names: Mapping[str, object]) -> dict[str, Timed]:
+def _collect_times(rounds: Rounds, names: Mapping[str, object]) -> dict[str, VariantTimes]:
     mhz = {} if rounds.clocks is None else rounds.clocks.sm_mhz
-    return {name: Timed(rounds.times[name], rounds.picking_us[name], mhz.get(name)) for name in names}
+    return {name: VariantTimes(rounds.times[name], rounds.picking_us[name], mhz.get(name)) for name in names}

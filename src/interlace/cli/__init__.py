@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 
 from interlace import __version__
 from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
-from interlace.cli.console import noted_warnings, reported
-from interlace.cli.streams import standard_streams
+from interlace.cli.console import note_warnings, report_errors
+from interlace.cli.streams import guard_standard_streams
 from interlace.core.devices import DEFAULT_GPU
 
 #: How ``interlace --help`` lists the commands: those that a newcomer needs come first.
@@ -22,15 +22,15 @@ _PANELS = {
 }
 
 
-class _Listed(TyperGroup):
+class _OrderedGroup(TyperGroup):
     """The commands in the order of the panels, whose parsing ends as they do: Ctrl-C is one line there too."""
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        with reported():
+        with report_errors():
             return super().make_context(*arguments, **named)
 
     def invoke(self, ctx: Any) -> Any:
-        with reported():
+        with report_errors():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -39,7 +39,7 @@ class _Listed(TyperGroup):
 
 app = typer.Typer(
     name="interlace",
-    cls=_Listed,
+    cls=_OrderedGroup,
     help=f"""Run a graph of dependent GPU kernels as if it were one kernel: synchronised tile by tile, proved before
 launch.
 
@@ -62,7 +62,7 @@ one.
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"interlace {__version__}")
         raise typer.Exit()
@@ -71,7 +71,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _app(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Options of the app itself."""
@@ -79,14 +79,14 @@ def _app(
 
 for _room in (run, generate, plan, explain, trace, traffic, bench, tune, profile, order, studio, pipeline):
     _room.register(app)
-_panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
+_panels_by_command = {name: panel for panel, names in _PANELS.items() for name in names}
 for _command in app.registered_commands:
-    _command.rich_help_panel = _panel_of[_command.name or ""]
+    _command.rich_help_panel = _panels_by_command[_command.name or ""]
 for _group in app.registered_groups:
-    _group.rich_help_panel = _panel_of[_group.name or ""]
+    _group.rich_help_panel = _panels_by_command[_group.name or ""]
 
 
 def main() -> None:
     """Entry point of the ``interlace`` script and of ``python -m interlace``."""
-    with standard_streams(), noted_warnings():
+    with guard_standard_streams(), note_warnings():
         app(prog_name="interlace")

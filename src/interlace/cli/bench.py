@@ -17,30 +17,30 @@ import typer
 from interlace.bench import dispatch as bench_dispatch
 from interlace.bench import spawn as bench_spawn
 from interlace.bench import sync as bench_sync
-from interlace.bench.compile import compilers
-from interlace.bench.gpus import on_gpus, shares
-from interlace.bench.record import kept_rows, record
-from interlace.bench.sources import launched
-from interlace.bench.timing import protocol
+from interlace.bench.compile import open_pool
+from interlace.bench.gpus import count_processes, run_on_gpus
+from interlace.bench.record import format_record, read_matching_rows
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import describe_protocol
 from interlace.bench.workload import CANDIDATES, REPEATS, measure
 from interlace.cli import names
-from interlace.cli.bench_cases import Budget, Case, cases_of, in_order, spread
-from interlace.cli.bench_tables import means_of, show_dispatch, show_rows, show_spawning
-from interlace.cli.console import BadInput, progress, show, working
-from interlace.cli.machine import find, target
+from interlace.cli.bench_cases import Budget, Case, interleave_cases, list_cases, sort_rows
+from interlace.cli.bench_tables import compute_means, show_dispatch, show_rows, show_spawning
+from interlace.cli.console import BadInput, print_table, show_progress, show_spinner
+from interlace.cli.machine import find_machine, find_target
 from interlace.cli.names import Device
-from interlace.cli.options import ExecutorOptions, command
-from interlace.cli.outputs import Output, output, output_file, save
-from interlace.cli.table import facts, number
-from interlace.cli.workloads import Selection, group, per_workload
+from interlace.cli.options import ExecutorOptions, register_command
+from interlace.cli.outputs import Output, parse_output, parse_output_file, save
+from interlace.cli.table import build_facts, format_number
+from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import InterlaceError, LaunchEndedError
 from interlace.executors import Executor
 from interlace.policies.orders import Order
 
 _PROTOCOL = (
-    f"CUDA graphs of many runs each, {protocol(REPEATS)}, weights rotated past twice the L2; rows are compiled beside "
-    "each other, and what is timed, by torch.compile too, has the GPU alone"
+    f"CUDA graphs of many runs each, {describe_protocol(REPEATS)}, weights rotated past twice the L2; rows are "
+    "compiled beside each other, and what is timed, by torch.compile too, has the GPU alone"
 )
 _DISPATCH_PROTOCOL = (
     "eight runs in a CUDA graph, one of items that spawn others, replayed with variants interleaved, "
@@ -50,21 +50,23 @@ _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repe
 _ROW_CPUS = 4  # kept busy by a row while it is compiled
 SyncOut = Annotated[
     Output | None,
-    typer.Option("--out", metavar="FILE", parser=output, help="Write the record to this JSON file; - for stdout."),
+    typer.Option(
+        "--out", metavar="FILE", parser=parse_output, help="Write the record to this JSON file; - for stdout."
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    commands = group(app, "bench", "Measure on a GPU, all variants in one run, interleaved.")
+    commands = add_workload_group(app, "bench", "Measure on a GPU, all variants in one run, interleaved.")
 
-    @per_workload(commands, several=True)
+    @add_per_workload(commands, several=True)
     def bench(
         work: Selection,
         executor: ExecutorOptions = None,
         out: Annotated[
             Output | None,
-            typer.Option("--out", metavar="FILE", parser=output_file, help="Write the record to this JSON file."),
+            typer.Option("--out", metavar="FILE", parser=parse_output_file, help="Write the record to this JSON file."),
         ] = None,
         update: Annotated[
             bool,
@@ -85,7 +87,7 @@ def register(app: typer.Typer) -> None:
         ] = True,
         order: Annotated[
             names.NamedOrder | None,
-            names.order_option(
+            names.build_order_option(
                 f"In which order every op's tiles run, for tiles of grids that it fits: {names.ORDERS.listing}."
             ),
         ] = None,
@@ -105,51 +107,56 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace bench one-matmul --m 512 --order explicit:order.json
         """
-        executors = _executors(executor or [])
+        executors = _deduplicate(executor or [])
         if update and out is None:
             raise BadInput("--update keeps rows of a record; name it with --out")
-        cases = cases_of(work)
-        machine = find(Device.CUDA)
+        cases = list_cases(work)
+        machine = find_machine(Device.CUDA)
         options: dict[str, Any] = {"executors": [e.name for e in executors], "compiled": compiled}
         # As JSON has it, with the tiles of a file, so that rows of another order are not kept.
         options |= {"order": json.loads(json.dumps({"name": order.name, **vars(order.order)}))} if order else {}
-        measures = launched(cases[0][1].graph(machine.spec))
-        rows = kept_rows(out.path, measures, options=options) if update and out is not None else []
+        measures = list_launch_sources(cases[0][1].build_graph(machine.spec))
+        rows = read_matching_rows(out.path, measures, options=options) if update and out is not None else []
         done = [row["workload"] for row in rows]
-        open_cases = [case for case in spread(cases) if case[1].facts() not in done]
+        open_cases = [case for case in interleave_cases(cases) if case[1].to_data() not in done]
         budget = Budget(seconds)
-        share = min(shares(gpus, _ROW_CPUS), max(1, len(open_cases) // gpus))
-        measuring = _Measure(machine.spec, tuple(executors), compiled, order.order if order else None, gpus * share)
-        measured = on_gpus(measuring, budget.while_it_fits(open_cases), gpus, share)
+        share = min(count_processes(gpus, _ROW_CPUS), max(1, len(open_cases) // gpus))
+        measuring = _Measurer(machine.spec, tuple(executors), compiled, order.order if order else None, gpus * share)
+        measured = run_on_gpus(measuring, budget.take_affordable(open_cases), gpus, share)
         failed = None
-        for _, (row, took) in progress(measured, "measuring", len(open_cases)):
-            budget.took.append(took)
+        for _, (row, took) in show_progress(measured, "measuring", len(open_cases)):
+            budget.durations_s.append(took)
             if isinstance(row, InterlaceError):
                 failed = failed or row
                 continue
-            rows = in_order([*rows, row], cases)
+            rows = sort_rows([*rows, row], cases)
             if out is not None:
-                figures = {"options": options, "rows": rows, "means": means_of(work.kind, rows)}
-                save(out, record(_command(work, executors, compiled, order, gpus), _PROTOCOL, measures, figures))
+                figures = {"options": options, "rows": rows, "means": compute_means(work.kind, rows)}
+                save(
+                    out,
+                    format_record(
+                        _format_command(work, executors, compiled, order, gpus), _PROTOCOL, measures, figures
+                    ),
+                )
         if rows:
             show_rows(work.kind, rows, machine.name)
         if failed is not None:
             raise failed
 
-    @command(commands, "sync")
+    @register_command(commands, "sync")
     def sync(out: SyncOut = None) -> None:
-        """What a post, a wait, a hand-over between SMs and a ticket cost, in nanoseconds on an idle GPU.
+        """What a post, a wait, a hand-off between SMs and a ticket cost, in nanoseconds on an idle GPU.
 
         Example: interlace bench sync
         """
-        with working("measuring"):
-            costs = bench_sync.costs()
+        with show_spinner("measuring"):
+            costs = bench_sync.measure_costs()
         if out is not None:
             figures = {"nanoseconds": dict(costs)}
-            save(out, record("interlace bench sync", _SYNC_PROTOCOL, bench_sync.MEASURES, figures))
-        show(facts("cost of the parts", [(name, f"{number(ns)} ns") for name, ns in costs.items()]))
+            save(out, format_record("interlace bench sync", _SYNC_PROTOCOL, bench_sync.MEASURES, figures))
+        print_table(build_facts("cost of the parts", [(name, f"{format_number(ns)} ns") for name, ns in costs.items()]))
 
-    @command(commands, "dispatch")
+    @register_command(commands, "dispatch")
     def dispatch(
         items: Annotated[int, typer.Option("--items", min=1, max=1 << 16, metavar="N", help="Items.")] = 4096,
         out: SyncOut = None,
@@ -162,18 +169,18 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace bench dispatch --items 4096
         """
-        machine = target(Device.CUDA)
+        machine = find_target(Device.CUDA)
         here = machine.torch is not None
         if out is not None and not here:
             raise BadInput("--out: a record is of what was measured, and there is no CUDA GPU here")
-        with working("measuring" if here else f"predicting for {machine.name}"):
-            rows = bench_dispatch.rows(machine.spec, items, measured=here)
-            spawning = bench_spawn.rows(machine.spec, measured=here)
+        with show_spinner("measuring" if here else f"predicting for {machine.name}"):
+            rows = bench_dispatch.measure_rows(machine.spec, items, measure=here)
+            spawning = bench_spawn.measure_rows(machine.spec, measure=here)
         if out is not None:
             figures = {"items": items, "rows": [row.to_data() for row in rows]}
             figures["spawning"] = [row.to_data() for row in spawning]
             line = f"interlace bench dispatch --items {items}"
-            save(out, record(line, _DISPATCH_PROTOCOL, bench_dispatch.MEASURES, figures))
+            save(out, format_record(line, _DISPATCH_PROTOCOL, bench_dispatch.MEASURES, figures))
         where = f"on {machine.name}{'' if here else ', predicted, nothing ran'}"
         show_dispatch(rows, f"{items:,} items {where}")
         if spawning:
@@ -181,7 +188,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class _Measure:
+class _Measurer:
     """Measures a case; other processes get it by pickle.
 
     Attributes:
@@ -200,11 +207,11 @@ class _Measure:
         """The row of a case as JSON data, or why there is none, and the seconds that it took."""
         begin = time.monotonic()
         preset, problem = case
-        pool = _compilers(self.processes)
+        pool = _get_compilers(self.processes)
         row: dict[str, Any] | InterlaceError
         try:
             picked, compiled = self.executors, self.compiled
-            found = measure(preset, problem, self.device, picked, compiled=compiled, order=self.order, pool=pool)
+            found = measure(preset, problem, self.device, picked, with_compile=compiled, order=self.order, pool=pool)
             row = found.to_data()
         except LaunchEndedError:  # no other row runs in this process any more
             raise
@@ -214,16 +221,16 @@ class _Measure:
 
 
 @cache
-def _compilers(processes: int) -> Pool:
+def _get_compilers(processes: int) -> Pool:
     """This process's own, for all its rows."""
-    pool = compilers(share=processes)
-    # A process that on_gpus started waits for its children before it ends, and they for work until the pool is shut
+    pool = open_pool(share=processes)
+    # A process that run_on_gpus started waits for its children before it ends, and they for work until the pool is shut
     # down; that needs the pool's queue, which is closed at priority 10.
     Finalize(None, pool.shutdown, kwargs={"cancel_futures": True}, exitpriority=100)
     return pool
 
 
-def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
+def _deduplicate(named: Sequence[type[Executor]]) -> list[type[Executor]]:
     """Those that were named, each once."""
     other = [e.name for e in named if e not in CANDIDATES]
     if other:
@@ -231,16 +238,18 @@ def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
     return list(dict.fromkeys(named))
 
 
-def _command(
+def _format_command(
     work: Selection, executors: Sequence[type[Executor]], compiled: bool, order: names.NamedOrder | None, gpus: int
 ) -> str:
     """What repeats the measurement."""
     words = ["interlace", "bench", work.kind.name]
     for preset in work.presets:
         words += ["--preset", preset]
-    for name, value in {**work.given}.items():
+    for name, value in {**work.given_fields}.items():
         flag = name.replace("_", "-")
-        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", _word(value)]
+        words += (
+            [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", _format_word(value)]
+        )
     for size in work.sizes:
         words += [f"--{work.kind.size.replace('_', '-')}", str(size)]
     for executor in executors:
@@ -250,5 +259,5 @@ def _command(
     return shlex.join(words + (["--gpus", str(gpus)] if gpus > 1 else []))
 
 
-def _word(value: Any) -> str:
+def _format_word(value: Any) -> str:
     return str(getattr(value, "value", value))

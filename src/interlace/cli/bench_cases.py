@@ -16,22 +16,22 @@ from interlace.workloads.base import Workload
 Case = tuple[str | None, Workload]
 
 
-def cases_of(work: Selection) -> list[Case]:
+def list_cases(work: Selection) -> list[Case]:
     """Every problem that the options ask for; without a preset or a shape, those that the project keeps records of."""
     kind = work.kind
     presets: Sequence[str | None] = work.presets
     if not presets:
-        presets = (None,) if work.given else tuple(kind.record) or (kind.on_gpu,)
+        presets = (None,) if work.given_fields else tuple(kind.record) or (kind.gpu_preset,)
     found = []
     for preset in dict.fromkeys(presets):
         kept = kind.record.get(preset) if preset else None
         sizes = work.sizes or (kept.sizes if kept else kind.sizes)
-        named = None if work.given else preset  # with fields of its own it is no longer as the preset has it
-        found += [(named, problem) for problem in work.under(preset, True, sizes)]
+        named = None if work.given_fields else preset  # with fields of its own it is no longer as the preset has it
+        found += [(named, problem) for problem in work.build_sizes(preset, True, sizes)]
     return found
 
 
-def spread(cases: Sequence[Case]) -> list[Case]:
+def interleave_cases(cases: Sequence[Case]) -> list[Case]:
     """Cases in an order in which any beginning has each preset, and of each the sizes spread out.
 
     Of eight sizes that is the first, fifth, third, seventh, second, sixth, fourth and last.
@@ -40,12 +40,12 @@ def spread(cases: Sequence[Case]) -> list[Case]:
     seen: Counter[str | None] = Counter()
     places = []
     for preset, _ in cases:
-        places.append((_halved(seen[preset]), presets.index(preset)))
+        places.append((_reverse_bits(seen[preset]), presets.index(preset)))
         seen[preset] += 1
     return [case for _, case in sorted(zip(places, cases, strict=True), key=lambda placed: placed[0])]
 
 
-def _halved(n: int) -> int:
+def _reverse_bits(n: int) -> int:
     """The place of the n-th of many in an order that halves the gaps again and again: n with its bits reversed."""
     return int(f"{n:016b}"[::-1], 2)
 
@@ -59,19 +59,19 @@ class Budget:
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self.took: list[float] = []
+        self.durations_s: list[float] = []
 
-    def while_it_fits(self, cases: Sequence[Case]) -> Iterator[Case]:
+    def take_affordable(self, cases: Sequence[Case]) -> Iterator[Case]:
         """The cases, until another that takes as long as those so far did in the mean would end too late."""
         for done, case in enumerate(cases):
-            expected = fmean(self.took) if self.took else 0.0
+            expected = fmean(self.durations_s) if self.durations_s else 0.0
             if self._end is not None and time.monotonic() + expected > self._end:
                 note(f"{len(cases) - done} of {len(cases)} rows are left; run it again with --update")
                 return
             yield case
 
 
-def in_order(rows: list[dict[str, Any]], cases: Sequence[Case]) -> list[dict[str, Any]]:
+def sort_rows(rows: list[dict[str, Any]], cases: Sequence[Case]) -> list[dict[str, Any]]:
     """Rows of these cases in their order, behind others that the record had."""
-    order = [problem.facts() for _, problem in cases]
+    order = [problem.to_data() for _, problem in cases]
     return sorted(rows, key=lambda row: order.index(row["workload"]) if row["workload"] in order else -1)

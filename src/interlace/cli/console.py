@@ -26,7 +26,7 @@ class BadInput(Exception):
 
 
 @contextmanager
-def bad_input() -> Iterator[None]:
+def convert_to_bad_input() -> Iterator[None]:
     """Count errors of the package as bad input: what was asked for cannot be built."""
     try:
         yield
@@ -35,7 +35,7 @@ def bad_input() -> Iterator[None]:
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turn errors into one line on stderr and an exit code: 2 for bad input, 130 for Ctrl-C, 1 for other failures."""
     try:
         yield
@@ -59,16 +59,16 @@ def fail(message: str, code: int) -> typer.Exit:
 
 def report(message: str) -> None:
     """Print an error."""
-    typer.echo(f"error: {printable(message)}", err=True)
+    typer.echo(f"error: {escape_text(message)}", err=True)
 
 
 def note(message: str) -> None:
     """Print on stderr what is worth knowing and no failure."""
-    typer.echo(f"note: {printable(message)}", err=True)
+    typer.echo(f"note: {escape_text(message)}", err=True)
 
 
 @contextmanager
-def noted_warnings() -> Iterator[None]:
+def note_warnings() -> Iterator[None]:
     """Print each warning as a note, in one line, instead of Python's two with a path and a line of source."""
     before = warnings.showwarning
     warnings.showwarning = lambda message, *_, **__: note(str(message))
@@ -78,7 +78,7 @@ def noted_warnings() -> Iterator[None]:
         warnings.showwarning = before
 
 
-def printable(text: str) -> str:
+def escape_text(text: str) -> str:
     """Text as one line of bounded length; what would act on the terminal is escaped, since files may hold anything."""
     words = " ".join(text[: 2 * _LONGEST].split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
@@ -86,7 +86,7 @@ def printable(text: str) -> str:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def show_spinner(what: str) -> Iterator[None]:
     """A spinner on stderr while something slow goes on, if a person is watching."""
     if not sys.stderr.isatty():
         yield
@@ -95,7 +95,7 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
+def show_progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
     """The items, with a bar on stderr that shows how many of ``total`` are done, if a person is watching."""
     console = Console(stderr=True)
     # Below rich 14.3 a bar that is disabled ends in an empty line all the same, so there is none.
@@ -103,7 +103,7 @@ def progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
 
 
 @contextmanager
-def stepping() -> Iterator[Callable[[str, int, int], None]]:
+def show_stages() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr for work in stages, if a person is watching: call with stage, steps done and steps in all."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -114,17 +114,17 @@ def stepping() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line on stdout."""
-    typer.echo(printable(text))
+    typer.echo(escape_text(text))
 
 
-def draw(lines: Iterable[str]) -> None:
-    """Print lines on stdout as they are, spaces and all; texts from elsewhere are made ``printable`` before."""
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout as they are, spaces and all; texts from elsewhere are made ``escape_text`` before."""
     for line in lines:
         typer.echo(line)
 
 
-def show(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Print a table on stdout."""
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)

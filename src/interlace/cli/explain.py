@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from interlace.cli import table
-from interlace.cli.console import bad_input, show, stepping
-from interlace.cli.machine import target
+from interlace.cli.console import convert_to_bad_input, print_table, show_stages
+from interlace.cli.machine import find_target
 from interlace.cli.options import DeviceOption, ExecutorOptions, JsonFile, TileOption
 from interlace.cli.outputs import save_json
-from interlace.cli.problem import problem
-from interlace.cli.workloads import Selection, group, per_workload
-from interlace.kernels.base import by_layers, of_layers, tiling
+from interlace.cli.problem import build_problem
+from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
+from interlace.kernels.base import format_tiling, mask_layer_index, sum_over_layers
 
 if TYPE_CHECKING:
-    from interlace.cli.predicted import Predicted
+    from interlace.cli.predicted import PredictedRun
     from interlace.planner.explain import Explanation
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @per_workload(group(app, "explain", "What the planner would do, and why. Nothing runs."))
+    @add_per_workload(add_workload_group(app, "explain", "What the planner would do, and why. Nothing runs."))
     def explain_workload(
         work: Selection,
         tile: TileOption = None,
@@ -42,101 +42,126 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace explain ffn --preset llama3-8b --m 2048 --device cuda
         """
-        from interlace.cli.predicted import Predicted, executor_ways
+        from interlace.cli.predicted import PredictedRun, list_candidates
         from interlace.planner.explain import explain
-        from interlace.planner.ways import compare, differences, rival
+        from interlace.planner.ways import compare, explain_differences, find_rival
 
-        machine = target(device)
-        with bad_input():
-            task = problem(work, machine, tile)
-            with stepping() as step:
+        machine = find_target(device)
+        with convert_to_bad_input():
+            task = build_problem(work, machine, tile)
+            with show_stages() as step:
                 step("tiles", 0, 1)
-                ways = executor_ways(task, machine.spec, executor)
+                ways = list_candidates(task, machine.spec, executor)
                 most = sum(20 + 8 * len(way.graphs) for way in ways)
                 entries = compare(ways, machine.spec, lambda tried: step("planning", tried, most))
                 best = entries[0]
                 step("proving", most, most)
-                told = explain(best.planned, machine.spec, best.way.mode, best.way.dispatches, task.flops)
-                other = rival(entries)
-                reasons = [] if other is None else [*differences(best, other, machine.spec)]
-                _ = told.planned.proof  # while the bar is there
+                told = explain(best.search_result, machine.spec, best.config.mode, best.config.dispatches, task.flops)
+                other = find_rival(entries)
+                reasons = [] if other is None else [*explain_differences(best, other, machine.spec)]
+                _ = told.search_result.proof  # while the bar is there
         told = replace(told, reasons=(*reasons, *told.reasons))
-        fastest = Predicted(best.way.names, best.planned.best.prediction, best.way.mode, machine.spec)
-        found = [fastest, *(Predicted.of(entry, machine.spec) for entry in entries[1:])]
+        fastest = PredictedRun(best.config.names, best.search_result.best.prediction, best.config.mode, machine.spec)
+        found = [fastest, *(PredictedRun.of(entry, machine.spec) for entry in entries[1:])]
         if json is not None:
-            save_json(json, _data(told, found))
+            save_json(json, _to_data(told, found))
         _show(f"{task.title}, planned for {machine.spec.name}", told, found)
 
 
-def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
-    from interlace.cli.handovers import waiting
-    from interlace.cli.predicted import comparison
+def _show(title: str, explanation: Explanation, found: Sequence[PredictedRun]) -> None:
+    from interlace.cli.handovers import build_waits_table
+    from interlace.cli.predicted import build_comparison
 
-    best, plain = told.planned.best.prediction, told.planned.plain
-    plain_us, plain_read = told.planned.us(plain), told.planned.dram_read(plain)
+    best, plain = explanation.search_result.best.prediction, explanation.search_result.baseline
+    plain_us, plain_read = (
+        explanation.search_result.compute_us(plain),
+        explanation.search_result.compute_dram_read(plain),
+    )
     traffic = best.traffic
-    spawned = sum(op.tiles for op in told.planned.best.graph.ops if op.when)
-    dispatches = ", ".join(f"{d.value} {table.number(us)} us" for d, us in told.dispatches_us.items())
-    exposed = sum(each.exposed_us for each in told.hand_overs)
+    spawned = sum(op.tiles for op in explanation.search_result.best.graph.ops if op.when)
+    dispatches = ", ".join(f"{d.value} {table.format_number(us)} us" for d, us in explanation.dispatches_us.items())
+    exposed = sum(each.exposed_us for each in explanation.hand_offs)
     rows = [
         ("fastest executor", ", ".join(found[0].names)),
-        ("tiles", tiling(told.planned.best.graph)),
-        ("plan", table.plan_line(told.planned.plan)),
-        ("proved", str(told.planned.proof)),
+        ("tiles", format_tiling(explanation.search_result.best.graph)),
+        ("plan", table.format_plan(explanation.search_result.plan)),
+        ("proved", str(explanation.search_result.proof)),
         *([("tiles that data decide on", f"{spawned:,}; predicted as if all ran")] if spawned else []),
-        ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain_us)} us"),
-        ("floor", f"{table.number(told.floor_us)} us; predicted is {best.us / told.floor_us:.2f} times that"),
-        *([("hand-overs", f"{table.number(exposed)} us exposed")] if told.hand_overs else []),
-        *([("by dispatch", dispatches)] if len(told.dispatches_us) > 1 else []),
-        ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain_read)}"),
-        *((f"  {name}", _mb(count)) for name, count in by_layers(traffic.read).items()),
-        ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_mb(traffic.touched)}"),
-        *((f"bound, {b.label.value}", f"{_mb(b.bytes)}, {b.counts.value}") for b in told.bounds),
-        ("  source of bounds", "; ".join(dict.fromkeys(b.source for b in told.bounds))),
-        ("energy", f"{told.energy.joules:.3g} J, {told.energy.label}"),
+        (
+            "predicted time",
+            f"{table.format_number(best.us)} us; row-major, op after op: {table.format_number(plain_us)} us",
+        ),
+        (
+            "floor",
+            f"{table.format_number(explanation.floor_us)} us; predicted is {best.us / explanation.floor_us:.2f} times "
+            "that",
+        ),
+        *([("hand-overs", f"{table.format_number(exposed)} us exposed")] if explanation.hand_offs else []),
+        *([("by dispatch", dispatches)] if len(explanation.dispatches_us) > 1 else []),
+        ("from memory", f"{_format_mb(traffic.dram_read)}; row-major, op after op: {_format_mb(plain_read)}"),
+        *((f"  {name}", _format_mb(count)) for name, count in sum_over_layers(traffic.read_bytes).items()),
+        ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_format_mb(traffic.touched_bytes)}"),
+        *((f"bound, {b.label.value}", f"{_format_mb(b.bytes)}, {b.counts.value}") for b in explanation.bounds),
+        ("  source of bounds", "; ".join(dict.fromkeys(b.source for b in explanation.bounds))),
+        ("energy", f"{explanation.energy.joules:.3g} J, {explanation.energy.label}"),
     ]
-    show(table.facts(title, rows))
-    show(comparison("every executor at its best", found))
+    print_table(table.build_facts(title, rows))
+    print_table(build_comparison("every executor at its best", found))
     headings = ("op", "tiles", "waves", "last wave idle", "limit", "compute us", "L2 us", "memory us")
     # Of layers that are alike, the first.
-    first = {of_layers(o.op): o for o in reversed(told.ops)}
+    first = {mask_layer_index(o.op): o for o in reversed(explanation.ops)}
     ops = (
-        (o.op, f"{o.tiles:,}", f"{o.waves:.2f}", f"{o.tail:.0%}", o.limit.value, *map(table.number, o.times_us))
+        (o.op, f"{o.tiles:,}", f"{o.waves:.2f}", f"{o.tail:.0%}", o.limit.value, *map(table.format_number, o.times_us))
         for o in reversed(first.values())
     )
-    show(table.columns("what limits each op", headings, ops))
-    if told.hand_overs:
-        show(waiting(told.hand_overs))
-    why = ((f"{r.decision}: {r.chosen}", table.number(r.without_us), _mb(r.without_bytes)) for r in told.reasons)
-    if told.reasons:
-        show(table.columns("what each decision is worth", ("decision", "us without it", "from memory without it"), why))
-    planned = told.planned
+    print_table(table.build_columns("what limits each op", headings, ops))
+    if explanation.hand_offs:
+        print_table(build_waits_table(explanation.hand_offs))
+    why = (
+        (f"{r.decision}: {r.chosen}", table.format_number(r.without_us), _format_mb(r.without_bytes))
+        for r in explanation.reasons
+    )
+    if explanation.reasons:
+        print_table(
+            table.build_columns(
+                "what each decision is worth", ("decision", "us without it", "from memory without it"), why
+            )
+        )
+    planned = explanation.search_result
     others = [
-        (tiling(c.graph), c.prediction.plan.order, c.prediction.plan.policy, table.number(planned.us(c)), _mb(read))
-        for c, read in ((c, planned.dram_read(c)) for c in planned.ranking)
+        (
+            format_tiling(c.graph),
+            c.prediction.plan.order,
+            c.prediction.plan.policy,
+            table.format_number(planned.compute_us(c)),
+            _format_mb(read),
+        )
+        for c, read in ((c, planned.compute_dram_read(c)) for c in planned.ranking)
     ]
-    heading = f"best of {told.planned.tried} candidates"
-    show(table.columns(heading, ("tiles", "order; splits; interleaving", "policy", "us", "from memory"), others))
+    heading = f"best of {explanation.search_result.tried_candidates} candidates"
+    print_table(
+        table.build_columns(heading, ("tiles", "order; splits; interleaving", "policy", "us", "from memory"), others)
+    )
 
 
-def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
-    best, plain = told.planned.best.prediction, told.planned.plain
+def _to_data(explanation: Explanation, found: Sequence[PredictedRun]) -> dict[str, Any]:
+    best, plain = explanation.search_result.best.prediction, explanation.search_result.baseline
     return {
         "executor": found[0].names[0],
-        "tiles": tiling(best.plan.graph),
+        "tiles": format_tiling(best.plan.graph),
         "order": best.plan.order,
         "policy": best.plan.policy,
         "predicted_us": best.us,
-        "plain_us": told.planned.us(plain),
+        "plain_us": explanation.search_result.compute_us(plain),
         "dram_read_bytes": best.traffic.dram_read,
-        "dram_read_bytes_by_tensor": dict(best.traffic.read),
-        "plain_dram_read_bytes": told.planned.dram_read(plain),
+        "dram_read_bytes_by_tensor": dict(best.traffic.read_bytes),
+        "plain_dram_read_bytes": explanation.search_result.compute_dram_read(plain),
         "hit_rate": best.traffic.hit_rate,
         "bounds": [
             {"name": b.name, "bytes": b.bytes, "label": b.label.value, "counts": b.counts.value, "source": b.source}
-            for b in told.bounds
+            for b in explanation.bounds
         ],
-        "joules_estimated": told.energy.joules,
+        "joules_estimated": explanation.energy.joules,
         "executors": [each.to_data() for each in found],
         "ops": [
             {
@@ -149,20 +174,21 @@ def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
                 "l2_us": o.l2_us,
                 "memory_us": o.memory_us,
             }
-            for o in told.ops
+            for o in explanation.ops
         ],
-        "floor_us": told.floor_us,
+        "floor_us": explanation.floor_us,
         "hand_overs": [
-            {"op": each.op, "waits_for": dict(each.awaited), "exposed_us": each.exposed_us} for each in told.hand_overs
+            {"op": each.op, "waits_for": dict(each.awaited), "exposed_us": each.exposed_us}
+            for each in explanation.hand_offs
         ],
-        "dispatches_us": {dispatch.value: us for dispatch, us in told.dispatches_us.items()},
+        "dispatches_us": {dispatch.value: us for dispatch, us in explanation.dispatches_us.items()},
         "reasons": [
             {"decision": r.decision, "chosen": r.chosen, "without_us": r.without_us, "without_bytes": r.without_bytes}
-            for r in told.reasons
+            for r in explanation.reasons
         ],
-        "tried": told.planned.tried,
+        "tried": explanation.search_result.tried_candidates,
     }
 
 
-def _mb(count: int) -> str:
+def _format_mb(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"

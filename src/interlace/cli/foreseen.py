@@ -5,74 +5,76 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from interlace.cli.console import draw, note, say, show, working
-from interlace.cli.machine import Machine, target
+from interlace.cli.console import note, print_line, print_lines, print_table, show_spinner
+from interlace.cli.machine import HostMachine, find_target
 from interlace.cli.names import Device
 from interlace.cli.options import ScheduleOptions
-from interlace.cli.problem import Problem, problem
-from interlace.cli.table import number
+from interlace.cli.problem import RunProblem, build_problem
+from interlace.cli.table import format_number
 from interlace.cli.workloads import Selection
-from interlace.core.text import plural
+from interlace.core.text import format_count
 
 if TYPE_CHECKING:
-    from interlace.cli.predicted import Predicted
+    from interlace.cli.predicted import PredictedRun
 
-_MOST_TILES = 1 << 15  # more take longer than a few seconds
+_MAX_TILES = 1 << 15  # more take longer than a few seconds
 
 
 @dataclass(frozen=True, eq=False)
-class Foreseen:
+class GpuForecast:
     """A workload on a GPU that is not here.
 
     Attributes:
         work: which.
         machine: where.
-        found: what each executor would do, the fastest first.
+        predictions: what each executor would do, the fastest first.
     """
 
-    work: Problem
-    machine: Machine
-    found: list[Predicted]
+    work: RunProblem
+    machine: HostMachine
+    predictions: list[PredictedRun]
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
-        executors = [each.to_data() for each in self.found]
+        executors = [each.to_data() for each in self.predictions]
         return {"workload": dict(self.work.facts), "device": self.machine.facts, "executors": executors}
 
     def show(self) -> None:
         """Print times of all executors, and where the time of the workers goes under the fastest and op by op."""
-        from interlace.cli.predicted import comparison, picture
+        from interlace.cli.predicted import build_comparison, draw_picture
 
         where = self.machine.name
-        show(comparison(f"predicted, nothing of this ran: {self.work.title}, on {where}", self.found))
-        best = self.found[0]
-        stops = next((each for each in self.found[1:] if "cuda_graph" in each.names), None)
+        print_table(
+            build_comparison(f"predicted, nothing of this ran: {self.work.title}, on {where}", self.predictions)
+        )
+        best = self.predictions[0]
+        stops = next((each for each in self.predictions[1:] if "cuda_graph" in each.names), None)
         shown = [best] if stops is None else [best, stops]
         until_ns = max(each.prediction.trace.span_ns for each in shown)
         for each in shown:
             workers = each.prediction.plan.workers
-            us = number(each.prediction.trace.span_ns * 1e-3)
-            say(f"{', '.join(each.names)}: {plural(workers, 'worker')}, {us} us")
-            draw(picture(each.prediction.trace, workers, until_ns))
-        until = number(until_ns * 1e-3)
-        say(f"from 0 to {until} us; the more workers, the darker; `interlace explain` tells more")
+            us = format_number(each.prediction.trace.span_ns * 1e-3)
+            print_line(f"{', '.join(each.names)}: {format_count(workers, 'worker')}, {us} us")
+            print_lines(draw_picture(each.prediction.trace, workers, until_ns))
+        until = format_number(until_ns * 1e-3)
+        print_line(f"from 0 to {until} us; the more workers, the darker; `interlace explain` tells more")
 
 
-def foreseen(work: Selection, schedule: ScheduleOptions) -> Foreseen | None:
+def predict_for_gpu(work: Selection, schedule: ScheduleOptions) -> GpuForecast | None:
     """What the executors of a GPU would do with a workload, in the size that is meant there; None if it is too large.
 
     Raises:
         BadInput: options that make no problem for a GPU.
     """
-    machine = target(Device.CUDA)
-    task = problem(work, machine, schedule.tile)
+    machine = find_target(Device.CUDA)
+    task = build_problem(work, machine, schedule.tile)
     tiles = sum(op.tiles for op in task.graph.ops)
-    if tiles > _MOST_TILES:
+    if tiles > _MAX_TILES:
         does = f"`interlace explain {work.kind.name} --device cuda` does it"
         note(f"{tiles:,} tiles take long to predict on {machine.name}; {does}")
         return None
-    with working(f"predicting for {machine.name} (the first time, the simulated machine is compiled)"):
-        from interlace.cli.predicted import by_rule
+    with show_spinner(f"predicting for {machine.name} (the first time, the simulated machine is compiled)"):
+        from interlace.cli.predicted import predict_by_rule
 
-        found = by_rule(task.plans(schedule, machine.spec), machine.spec)
-    return Foreseen(task, machine, found) if found else None
+        found = predict_by_rule(task.make_plans(schedule, machine.spec), machine.spec)
+    return GpuForecast(task, machine, found) if found else None

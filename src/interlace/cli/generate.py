@@ -12,19 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from interlace.cli.console import BadInput, bad_input, note, progress, working
-from interlace.cli.machine import Machine, find, versions
+from interlace.cli.console import BadInput, convert_to_bad_input, note, show_progress, show_spinner
+from interlace.cli.machine import HostMachine, find_machine, list_versions
 from interlace.cli.names import DEVICES, Device
-from interlace.cli.options import JsonFile, command, named
+from interlace.cli.options import JsonFile, make_option, register_command
 from interlace.cli.outputs import save_json
 from interlace.core.errors import NoDeviceError
-from interlace.models.chat import chat_prompt
+from interlace.models.chat import render_chat_prompt
 from interlace.models.tokenizer import TextTokenizer, open_tokenizer
-from interlace.models.trained import Trained, read_model
+from interlace.models.trained import PretrainedModel, load_model_quietly
 
 
 @dataclass(frozen=True)
-class _Written:
+class _GeneratedText:
     """What came out.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Written:
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @command(app, "generate")
+    @register_command(app, "generate")
     def generate(
         model: Annotated[
             Path,
@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
             float | None,
             typer.Option("--top-p", metavar="P", help="Draw of the fewest likeliest that have probability P."),
         ] = None,
-        device: Annotated[Device | None, named(DEVICES, "--device", "DEVICE", "Where to run")] = None,
+        device: Annotated[Device | None, make_option(DEVICES, "--device", "DEVICE", "Where to run")] = None,
         seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws: the same one draws the same text.")] = 0,
         json: JsonFile = None,
     ) -> None:
@@ -88,32 +88,32 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace generate --model SmolLM2-135M-Instruct.Q4_1.gguf --prompt "The capital of France is"
         """
-        nn = _modules()
+        nn = _import_nn()
         if json is not None and json.stream is None and _is_part(json.path, model):
             raise BadInput(f"{str(json.path)!r} is a file of the model's folder; give the record another name")
-        with bad_input():
+        with convert_to_bad_input():
             sampling = nn.Sampling(temperature, top_k, top_p, seed)
-            trained = read_model(model)
+            trained = load_model_quietly(model)
             for notice in trained.notices:
                 note(notice)
             tokenizer = open_tokenizer(trained.path, trained.gguf)
-            text = chat_prompt(trained.path, trained.gguf, prompt) if chat else prompt
+            text = render_chat_prompt(trained.path, trained.gguf, prompt) if chat else prompt
             ids = tokenizer.encode(text, whole=chat)
         if not ids or not prompt:  # of an empty one there may be what begins every text
             raise BadInput("the prompt has no tokens; write something, such as --prompt 'Once upon a time'")
         _check_length(trained, len(ids), max_new_tokens)
-        machine = find(device)
-        decoder = _loaded(nn, trained, machine, len(ids) + max_new_tokens - 1)
+        machine = find_machine(device)
+        decoder = _load_decoder(nn, trained, machine, len(ids) + max_new_tokens - 1)
         written = _write(decoder, tokenizer, ids, max_new_tokens, sampling)
-        floor_us = _floor_us(decoder, machine, len(ids) + len(written.ids) / 2)
+        floor_us = _compute_floor_us(decoder, machine, len(ids) + len(written.ids) / 2)
         if json is not None:
-            save_json(json, _record(model, machine, prompt, ids, written, decoder, floor_us))
-        _tell(written, len(ids), floor_us, machine)
+            save_json(json, _make_record(model, machine, prompt, ids, written, decoder, floor_us))
+        _report_speed(written, len(ids), floor_us, machine)
 
 
-def _check_length(trained: Trained, prompt: int, more: int) -> None:
+def _check_length(trained: PretrainedModel, prompt: int, more: int) -> None:
     """Refuse a text of more positions than the model was made for, or than its sliding window has."""
-    limits = [(trained.positions, "positions that the model was made for")]
+    limits = [(trained.max_positions, "positions that the model was made for")]
     if trained.window is not None:
         limits.append((trained.window, "positions of the model's sliding window, beyond which a decoder does not go"))
     most, what = min(limits)
@@ -129,7 +129,7 @@ def _is_part(path: Path, model: Path) -> bool:
     return os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(model))
 
 
-def _modules() -> Any:
+def _import_nn() -> Any:
     """``interlace.nn``, which needs PyTorch."""
     try:
         from interlace import nn
@@ -138,17 +138,17 @@ def _modules() -> Any:
     return nn
 
 
-def _loaded(nn: Any, trained: Trained, machine: Machine, capacity: int) -> Any:
-    with ExitStack() as after, bad_input():
+def _load_decoder(nn: Any, trained: PretrainedModel, machine: HostMachine, capacity: int) -> Any:
+    with ExitStack() as after, convert_to_bad_input():
 
         def shown(names: Iterable[str]) -> Iterator[str]:
-            yield from progress(names, f"reading {trained.path.name}", len(trained.names))
-            after.enter_context(working("making its steps ready"))
+            yield from show_progress(names, f"reading {trained.path.name}", len(trained.names))
+            after.enter_context(show_spinner("making its steps ready"))
 
         return nn.Decoder.from_file(trained, capacity=capacity, device=machine.device_name, progress=shown)
 
 
-def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sampling: Any) -> _Written:
+def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sampling: Any) -> _GeneratedText:
     """Stream the text to standard output."""
     made: list[int] = []
     times = [perf_counter()]
@@ -167,19 +167,19 @@ def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sa
             made.append(piece.token)
             yield piece.token
 
-    for piece in tokenizer.pieces(tokens()):
-        typer.echo(_shown(piece), nl=False)
+    for piece in tokenizer.decode_stream(tokens()):
+        typer.echo(_escape_text(piece), nl=False)
     typer.echo("")
     first = times[1] if made else perf_counter()
-    return _Written(made, tokenizer.decode(made), first - times[0], times[-1] - first if made else 0.0)
+    return _GeneratedText(made, tokenizer.decode(made), first - times[0], times[-1] - first if made else 0.0)
 
 
-def _shown(text: str) -> str:
+def _escape_text(text: str) -> str:
     """A text with its lines, in which nothing else acts on the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def _floor_us(decoder: Any, machine: Machine, length: float) -> float | None:
+def _compute_floor_us(decoder: Any, machine: HostMachine, length: float) -> float | None:
     """Microseconds in which a step could read its weights and the cache of a sequence of this length."""
     if not machine.cuda:
         return None
@@ -187,19 +187,19 @@ def _floor_us(decoder: Any, machine: Machine, length: float) -> float | None:
     return float(moved / machine.spec.dram_bytes_per_s * 1e6)
 
 
-def _record(
+def _make_record(
     model: Path,
-    machine: Machine,
+    machine: HostMachine,
     prompt: str,
     ids: list[int],
-    written: _Written,
+    written: _GeneratedText,
     decoder: Any,
     floor_us: float | None,
 ) -> dict[str, object]:
     return {
         "model": str(model),
         "device": {"name": machine.name, "kind": "cuda" if machine.cuda else "cpu"},
-        "versions": versions(),
+        "versions": list_versions(),
         "runs": decoder.explain().executor or "torch",
         "prompt": prompt,
         "prompt_ids": ids,
@@ -211,7 +211,7 @@ def _record(
     }
 
 
-def _tell(written: _Written, prompt: int, floor_us: float | None, machine: Machine) -> None:
+def _report_speed(written: _GeneratedText, prompt: int, floor_us: float | None, machine: HostMachine) -> None:
     rate = written.tokens_per_s
     speed = "" if rate is None else f", {rate:.4g} tokens/s"
     known = rate is not None and floor_us is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from interlace.cli.console import BadInput
 
 
-def text_of(path: Path, most_bytes: int, noun: str, maker: str) -> str:
+def read_text(path: Path, most_bytes: int, noun: str, maker: str) -> str:
     """The text of a file that should hold a ``noun``, such as a plan, which ``maker`` writes.
 
     Raises:

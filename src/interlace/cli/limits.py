@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from interlace.cli.console import BadInput
-from interlace.cli.machine import Machine
-from interlace.cli.table import volume
+from interlace.cli.machine import HostMachine
+from interlace.cli.table import format_volume
 from interlace.core.errors import TooManyItemsError
-from interlace.core.memory import available_bytes
+from interlace.core.memory import get_available_bytes
 from interlace.executors import DeviceExecutor, Executor
 from interlace.graph.graph import Graph
-from interlace.planner.build import Choices, check_size
+from interlace.planner.build import Choices, check_item_count
 
 _FP32, _FP64 = 4, 8
 _TEMPORARIES = 3  # arrays of an intermediate's size while it is computed without tiling
@@ -21,18 +21,20 @@ _TEMPORARIES = 3  # arrays of an intermediate's size while it is computed withou
 def check_plan(graph: Graph, choices: Choices) -> None:
     """Raise BadInput if a plan would have more items than one holds."""
     try:
-        check_size(graph, choices)
+        check_item_count(graph, choices)
     except TooManyItemsError as error:
         raise BadInput(f"{error} (--tile, --split, or the sizes)") from None
 
 
-def check_memory(graph: Graph, chosen: Sequence[type[Executor]], machine: Machine, *, compares: bool) -> None:
+def check_memory(graph: Graph, chosen: Sequence[type[Executor]], machine: HostMachine, *, compares: bool) -> None:
     """Raise BadInput if a run on these executors does not fit in memory.
 
     Inputs are drawn in float32 on the host. Each reference executor holds all tensors in float64, and what is
     right is computed in float64 where the other executors run, if the run ``compares``.
     """
-    inputs, inner, outputs = (_elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs))
+    inputs, inner, outputs = (
+        _count_elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs)
+    )
     everything = inputs + inner + outputs
     on_device = [issubclass(executor, DeviceExecutor) for executor in chosen]
     reference = on_device.count(False) * _FP64 * everything
@@ -42,18 +44,18 @@ def check_memory(graph: Graph, chosen: Sequence[type[Executor]], machine: Machin
     if machine.cuda:
         free, _ = machine.torch.cuda.mem_get_info(machine.device)
         _refuse_beyond(free, right + device, machine.name)
-        _refuse_beyond(available_bytes(), host + reference, "this machine")
+        _refuse_beyond(get_available_bytes(), host + reference, "this machine")
     else:
-        _refuse_beyond(available_bytes(), host + max(reference + device, right), "this machine")
+        _refuse_beyond(get_available_bytes(), host + max(reference + device, right), "this machine")
 
 
-def _elements(graph: Graph, names: Iterable[str]) -> int:
+def _count_elements(graph: Graph, names: Iterable[str]) -> int:
     return sum(prod(graph.tensor(name).shape) for name in names)
 
 
 def _refuse_beyond(available: int, needed: int, where: str) -> None:
     if needed > available:
         raise BadInput(
-            f"inputs, intermediates and results take {volume(needed)}, and {where} has {volume(available)} free; "
-            "use a smaller problem"
+            f"inputs, intermediates and results take {format_volume(needed)}, and {where} has "
+            f"{format_volume(available)} free; use a smaller problem"
         )

@@ -14,14 +14,14 @@ from interlace.cli.console import note
 from interlace.cli.names import Device
 from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import NoDeviceError
-from interlace.executors.gpu import EstimatedDeviceWarning, open_device, spec_of
+from interlace.executors.gpu import EstimatedDeviceWarning, detect_spec, open_device
 
 #: Of NumPy, where runs on a CPU are timed: how many there are by default depends on the machine and what else it does.
 BLAS_THREADS = 1
 
 
 @dataclass(frozen=True)
-class Machine:
+class HostMachine:
     """Where plans run.
 
     Attributes:
@@ -52,45 +52,45 @@ class Machine:
         return {"name": self.name, **kind, "sms": self.spec.sms}
 
     @property
-    def timed(self) -> str:
+    def timing_title(self) -> str:
         """The machine, as it stands above times."""
         return self.name if self.cuda else f"{self.name}, one BLAS thread"
 
 
-def find(device: Device | None) -> Machine:
+def find_machine(device: Device | None) -> HostMachine:
     """The machine to run on; a note tells of a GPU whose ceilings nobody measured, once.
 
     Raises:
         NoDeviceError: a GPU was asked for and there is none.
     """
     if device is Device.CPU or (device is not Device.CUDA and not _has_driver()):
-        return _cpu()
+        return _make_cpu()
     try:
         torch, handle = open_device("cuda")
     except NoDeviceError:
         if device is Device.CUDA:
             raise
-        return _cpu()
+        return _make_cpu()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", EstimatedDeviceWarning)
-        spec = spec_of(torch, handle)
+        spec = detect_spec(torch, handle)
     for warning in told:
         note(str(warning.message))
-    return Machine(True, spec, torch, handle)
+    return HostMachine(True, spec, torch, handle)
 
 
-def target(device: Device | None) -> Machine:
+def find_target(device: Device | None) -> HostMachine:
     """The machine to plan for: a GPU that is asked for need not be here."""
-    absent = Machine(True, DEFAULT_GPU)
+    absent = HostMachine(True, DEFAULT_GPU)
     if device is Device.CUDA and not _has_driver():
         return absent
     try:
-        return find(device)
+        return find_machine(device)
     except NoDeviceError:
         return absent
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Versions of what shapes a result; packages that are absent are left out."""
     found = {"interlace": __version__, "python": platform.python_version()}
     for package in ("numpy", "torch", "triton"):
@@ -101,8 +101,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _cpu() -> Machine:
-    return Machine(False, replace(CPU, name=f"CPU ({platform.machine()})"))
+def _make_cpu() -> HostMachine:
+    return HostMachine(False, replace(CPU, name=f"CPU ({platform.machine()})"))
 
 
 def _has_driver() -> bool:

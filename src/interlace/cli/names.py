@@ -13,21 +13,21 @@ import typer
 
 from interlace import executors
 from interlace.cli.console import BadInput
-from interlace.cli.inputs import text_of
-from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
+from interlace.cli.inputs import read_text
+from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, load_known_chips
 from interlace.core.errors import InterlaceError
 from interlace.executors import Executor
 from interlace.executors.persistent import PersistentTicketExecutor
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.matmul.tile import TileShape
 from interlace.orders import families
-from interlace.orders.panels import Cache
+from interlace.orders.panels import EvictionPolicy
 from interlace.orders.saved import read_order
 from interlace.plan.plan import Dispatch
-from interlace.plan.stealing import ONE, Stealing, Victim
+from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 from interlace.planner.build import Assignment
-from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import Order
-from interlace.policies.splits import Split, SplitK, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, StreamK, WholeTiles
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
@@ -46,7 +46,7 @@ _LARGEST = 64 << 20  # bytes of a file that is one value of an option
 
 
 @dataclass(frozen=True)
-class Names(Generic[T]):
+class NameTable(Generic[T]):
     """A kind of thing and the names of all its members.
 
     Attributes:
@@ -64,15 +64,15 @@ class Names(Generic[T]):
     @property
     def listing(self) -> str:
         """All names, as help texts and messages show them."""
-        return ", ".join([*self._shown, *(f"{name}:FILE" for name in self.filed)])
+        return ", ".join([*self._listed_names, *(f"{name}:FILE" for name in self.filed)])
 
     @property
-    def _shown(self) -> list[str]:
+    def _listed_names(self) -> list[str]:
         return [*self.plain, *(f"{name}:{example}" for name, (example, _) in self.counted.items())]
 
     def complete(self, incomplete: str) -> list[str]:
         """The names that begin so, for a shell that completes a value."""
-        return [name for name in self._shown if name.startswith(incomplete)]
+        return [name for name in self._listed_names if name.startswith(incomplete)]
 
     def parse(self, text: str) -> T:
         """The member that ``text`` names. Raises typer.BadParameter, which lists all names."""
@@ -80,7 +80,7 @@ class Names(Generic[T]):
             return self.plain[text]
         name, _, number = text.partition(":")
         if name in self.filed:
-            return self._of_file(name, number)
+            return self._read_file(name, number)
         if name not in self.counted:
             raise typer.BadParameter(f"unknown {self.what} {text!r}; use one of {self.listing}")
         example, make = self.counted[name]
@@ -91,9 +91,9 @@ class Names(Generic[T]):
         except InterlaceError as error:
             raise typer.BadParameter(str(error)) from None
 
-    def _of_file(self, name: str, path: str) -> T:
+    def _read_file(self, name: str, path: str) -> T:
         try:
-            text = text_of(Path(path), _LARGEST, f"an {self.what}", "`interlace studio`")
+            text = read_text(Path(path), _LARGEST, f"an {self.what}", "`interlace studio`")
             return self.filed[name](text)
         except BadInput as error:
             raise typer.BadParameter(str(error)) from None
@@ -115,7 +115,7 @@ class DispatchChoice:
 
     dispatch: Dispatch
     assignment: Assignment = Assignment.STRIPED
-    stealing: Stealing = ONE
+    stealing: Stealing = STEAL_ONE
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,11 @@ class NamedOrder:
     order: Order
 
 
-DEVICES = Names("device", {d.value: d for d in Device})
-EXECUTORS: Names[type[Executor]] = Names(
+DEVICES = NameTable("device", {d.value: d for d in Device})
+EXECUTORS: NameTable[type[Executor]] = NameTable(
     "executor", {e.name: e for e in executors.EXECUTORS} | {"persistent": PersistentTicketExecutor}
 )
-POLICIES: Names[SyncPolicy] = Names(
+POLICIES: NameTable[SyncPolicy] = NameTable(
     "policy",
     {
         "tile": TileSync(),
@@ -143,20 +143,20 @@ POLICIES: Names[SyncPolicy] = Names(
     },
     {"batched-row": (4, BatchedRowSync), "strided": (3, StridedSync)},
 )
-ORDERS: Names[Order] = Names(
+ORDERS: NameTable[Order] = NameTable(
     "order",
     families.PLAIN,
     {name: (8, make) for name, make in families.GROUPED.items()},
     {"explicit": read_order},
 )
-CACHES = Names("cache", {c.value: c for c in Cache})
-INTERLEAVINGS: Names[Interleaving] = Names(
-    "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRows()}, {"panels": (2, Panels)}
+CACHES = NameTable("cache", {c.value: c for c in EvictionPolicy})
+INTERLEAVINGS: NameTable[Interleaving] = NameTable(
+    "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRowPanels()}, {"panels": (2, RowPanels)}
 )
-SPLITS: Names[Split] = Names(
-    "split", {"whole": Whole()}, {"split-k": (4, SplitK), "stream-k": (DEFAULT_GPU.sms, StreamK)}
+SPLITS: NameTable[Split] = NameTable(
+    "split", {"whole": WholeTiles()}, {"split-k": (4, SplitK), "stream-k": (DEFAULT_GPU.sms, StreamK)}
 )
-DISPATCHES = Names(
+DISPATCHES = NameTable(
     "dispatch",
     {
         "ticket": DispatchChoice(Dispatch.TICKET),
@@ -175,7 +175,7 @@ DISPATCHES = Names(
 )
 
 
-def grid(text: str) -> tuple[int, int]:
+def parse_grid(text: str) -> tuple[int, int]:
     """``4x4``. Raises typer.BadParameter."""
     rows, _, columns = text.partition("x")
     if not all(e.isascii() and e.isdigit() and len(e) < 6 for e in (rows, columns)):
@@ -183,7 +183,7 @@ def grid(text: str) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def start(text: str) -> tuple[int, int] | None:
+def parse_start(text: str) -> tuple[int, int] | None:
     """``0,0``, or ``any`` for None. Raises typer.BadParameter."""
     if text == "any":
         return None
@@ -193,49 +193,49 @@ def start(text: str) -> tuple[int, int] | None:
     return int(row), int(column)
 
 
-def tile(text: str) -> Tile:
+def parse_tile(text: str) -> TileShape:
     """``16x64`` or ``16x64x64``. Raises typer.BadParameter."""
     extents = text.split("x")
     if len(extents) not in (2, 3) or not all(e.isascii() and e.isdigit() and len(e) < 6 for e in extents):
         example = "rows x columns x reduction, such as 16x64x64, each below 100,000"
         raise typer.BadParameter(f"{text!r} is no tile; write {example}")
-    return Tile(*map(int, extents))
+    return TileShape(*map(int, extents))
 
 
-def named_order(text: str) -> NamedOrder:
+def parse_order(text: str) -> NamedOrder:
     """One of ``ORDERS`` with its name. Raises typer.BadParameter."""
     return NamedOrder(text, ORDERS.parse(text))
 
 
-def order_option(help: str) -> Any:
+def build_order_option(help: str) -> Any:
     """``--order`` of a command that keeps the name."""
     complete = ORDERS.complete
-    return typer.Option("--order", parser=named_order, autocompletion=complete, metavar="ORDER", help=help)
+    return typer.Option("--order", parser=parse_order, autocompletion=complete, metavar="ORDER", help=help)
 
 
-def orders_of(grids: Sequence[tuple[int, ...]]) -> list[NamedOrder]:
+def list_orders(grids: Sequence[tuple[int, ...]]) -> list[NamedOrder]:
     """All named orders of some grids, those with a number at powers of two up to 64; of equal ones the first."""
     powers = [1 << i for i in range(7)]
     listed = [*ORDERS.plain, *(f"{name}:{number}" for name in ORDERS.counted for number in powers)]
     unlike: dict[bytes, NamedOrder] = {}
     for name in listed:
-        order = named_order(name)
+        order = parse_order(name)
         unlike.setdefault(b"".join(order.order.permutation(grid).tobytes() for grid in grids), order)
     return list(unlike.values())
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_MOST_GIB = 64
+_MAX_GIB = 64
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Bytes: ``50MiB``, ``60MB``, ``1.5GiB``, ``512KiB``, ``65536``. Raises typer.BadParameter."""
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text)
     if found is None or found[2].upper() not in _UNITS:
         raise typer.BadParameter(f"{text!r} is no size; write bytes or a unit, such as 50MiB, 60MB, 512KiB, 65536")
     nbytes = int(float(found[1]) * _UNITS[found[2].upper()])
-    if not 1 <= nbytes <= _MOST_GIB << 30:
-        raise typer.BadParameter(f"{text!r} is {nbytes} bytes; use 1 to {_MOST_GIB}GiB")
+    if not 1 <= nbytes <= _MAX_GIB << 30:
+        raise typer.BadParameter(f"{text!r} is {nbytes} bytes; use 1 to {_MAX_GIB}GiB")
     return nbytes
 
 
@@ -243,16 +243,18 @@ def size(text: str) -> int:
 ONE_CACHE = "one cache"
 
 
-def cache(text: str) -> DeviceSpec:
+def parse_cache(text: str) -> DeviceSpec:
     """A chip, such as ``h200``, or a size for one plain cache whose readers are equally fast.
 
     Raises:
         typer.BadParameter: neither.
     """
-    if text.lower() in known_chips():
-        return known_chips()[text.lower()]
+    if text.lower() in load_known_chips():
+        return load_known_chips()[text.lower()]
     try:
-        nbytes = size(text)
+        nbytes = parse_size(text)
     except typer.BadParameter as error:
-        raise typer.BadParameter(f"{error.message}, or {' or '.join(known_chips())} for the L2 of that chip") from None
+        raise typer.BadParameter(
+            f"{error.message}, or {' or '.join(load_known_chips())} for the L2 of that chip"
+        ) from None
     return replace(DEFAULT_GPU, name=ONE_CACHE, l2_bytes=nbytes, l2=L2(1, nbytes), speed_spread=0.0)

@@ -1,6 +1,6 @@
 """Options that several commands share, as frozen values, and how commands are added to the app.
 
-A command takes these values as parameters; ``command`` spreads their fields into options of the command
+A command takes these values as parameters; ``register_command`` spreads their fields into options of the command
 line, so that an option is declared once:
 
     @command(app, "plan")
@@ -18,10 +18,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from interlace.cli import names
-from interlace.cli.console import reported
-from interlace.cli.outputs import Output, kept_apart, output
+from interlace.cli.console import report_errors
+from interlace.cli.outputs import Output, parse_output, separate_outputs
 from interlace.executors import Executor
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.matmul.tile import TileShape
 from interlace.policies.interleavings import Interleaving
 from interlace.policies.orders import Order
 from interlace.policies.splits import Split
@@ -30,7 +30,7 @@ from interlace.policies.sync import SyncPolicy
 _PLAN = "Plan"
 
 
-def named(choices: names.Names[Any], flag: str, metavar: str, text: str, panel: str | None = None) -> Any:
+def make_option(choices: names.NameTable[Any], flag: str, metavar: str, text: str, panel: str | None = None) -> Any:
     """An option whose value is one of ``choices``."""
     help_text = f"{text}: {choices.listing}."
     return typer.Option(
@@ -44,13 +44,13 @@ def named(choices: names.Names[Any], flag: str, metavar: str, text: str, panel: 
 
 
 DeviceOption = Annotated[
-    names.Device | None, named(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
+    names.Device | None, make_option(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
 ]
 TileOption = Annotated[
-    Tile | None,
+    TileShape | None,
     typer.Option(
         "--tile",
-        parser=names.tile,
+        parser=names.parse_tile,
         metavar="MxNxK",
         help="Output tile and chunk of the reduction, of every op.",
         rich_help_panel=_PLAN,
@@ -65,18 +65,18 @@ class ScheduleOptions:
     tile: TileOption = None
     policy: Annotated[
         SyncPolicy | None,
-        named(names.POLICIES, "--policy", "POLICY", "Which tiles share a semaphore", _PLAN),
+        make_option(names.POLICIES, "--policy", "POLICY", "Which tiles share a semaphore", _PLAN),
     ] = None
     order: Annotated[
-        Order | None, named(names.ORDERS, "--order", "ORDER", "In which order an op's tiles run", _PLAN)
+        Order | None, make_option(names.ORDERS, "--order", "ORDER", "In which order an op's tiles run", _PLAN)
     ] = None
     interleave: Annotated[
         Interleaving | None,
-        named(names.INTERLEAVINGS, "--interleave", "HOW", "How the orders of several ops merge", _PLAN),
+        make_option(names.INTERLEAVINGS, "--interleave", "HOW", "How the orders of several ops merge", _PLAN),
     ] = None
     dispatch: Annotated[
         names.DispatchChoice | None,
-        named(
+        make_option(
             names.DISPATCHES,
             "--dispatch",
             "DISPATCH",
@@ -95,7 +95,7 @@ class ScheduleOptions:
         ),
     ] = None
     split: Annotated[
-        Split | None, named(names.SPLITS, "--split", "SPLIT", "How reductions are cut into items", _PLAN)
+        Split | None, make_option(names.SPLITS, "--split", "SPLIT", "How reductions are cut into items", _PLAN)
     ] = None
     chunk_waits: Annotated[
         bool,
@@ -110,27 +110,29 @@ class ScheduleOptions:
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs and of random interleavings.")]
 ExecutorOption = Annotated[
     type[Executor] | None,
-    named(names.EXECUTORS, "--executor", "NAME", "One way to run it"),
+    make_option(names.EXECUTORS, "--executor", "NAME", "One way to run it"),
 ]
 ExecutorOptions = Annotated[
     list[type[Executor]] | None,
-    named(names.EXECUTORS, "--executor", "NAME", "Run only this one; may be repeated. One of"),
+    make_option(names.EXECUTORS, "--executor", "NAME", "Run only this one; may be repeated. One of"),
 ]
 JsonFile = Annotated[
     Output | None,
-    typer.Option("--json", metavar="FILE", parser=output, help="Write the results to this file too; - for stdout."),
+    typer.Option(
+        "--json", metavar="FILE", parser=parse_output, help="Write the results to this file too; - for stdout."
+    ),
 ]
 TraceFile = Annotated[
     Output | None,
     typer.Option(
         "--trace",
         metavar="FILE",
-        parser=output,
+        parser=parse_output,
         help="Write a trace of the last executor that can trace, for ui.perfetto.dev; - for stdout.",
     ),
 ]
 OutFile = Annotated[
-    Output, typer.Option("--out", metavar="FILE", parser=output, help="The file to write; - for stdout.")
+    Output, typer.Option("--out", metavar="FILE", parser=parse_output, help="The file to write; - for stdout.")
 ]
 
 
@@ -140,7 +142,7 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan that
 Spreads = Mapping[type, tuple[Sequence[inspect.Parameter], Callable[[dict[str, Any]], Any]]]
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command whose dataclass parameters are spread into options; errors become exit codes."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -165,13 +167,13 @@ def add_command(
         if hint in spreads:
             options, made[parameter.name] = spreads[hint]
         elif isinstance(hint, type) and is_dataclass(hint):
-            options, made[parameter.name] = _spread(hint)
+            options, made[parameter.name] = _spread_fields(hint)
         else:
             options = (parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint),)
-        flat += [option.replace(annotation=_as_typer_sees_it(option.annotation)) for option in options]
+        flat += [option.replace(annotation=_convert_hint(option.annotation)) for option in options]
 
     def run(**given: Any) -> None:
-        with reported(), kept_apart(given.values()):
+        with report_errors(), separate_outputs(given.values()):
             for group, make in made.items():
                 given[group] = make(given)
             function(**given)
@@ -182,7 +184,7 @@ def add_command(
     app.command(name, short_help=summary)(run)
 
 
-def _spread(kind: type) -> tuple[list[inspect.Parameter], Callable[[dict[str, Any]], Any]]:
+def _spread_fields(kind: type) -> tuple[list[inspect.Parameter], Callable[[dict[str, Any]], Any]]:
     """A dataclass's fields as options, and what makes it of their values."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
@@ -198,7 +200,7 @@ def _spread(kind: type) -> tuple[list[inspect.Parameter], Callable[[dict[str, An
     return options, lambda given: kind(**{name: given.pop(name) for name in names})
 
 
-def _as_typer_sees_it(hint: Any) -> Any:
+def _convert_hint(hint: Any) -> Any:
     """An annotation with a parser, as text: typer before 0.29 turns a parsed enum into None."""
     base, *metadata = get_args(hint) or (hint,)
     if not metadata or getattr(metadata[0], "parser", None) is None:

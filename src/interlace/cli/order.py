@@ -9,16 +9,16 @@ import typer
 from rich.table import Table
 
 from interlace.cli import names, table
-from interlace.cli.console import bad_input, note, show, stepping
-from interlace.cli.options import JsonFile, command, named
+from interlace.cli.console import convert_to_bad_input, note, print_table, show_stages
+from interlace.cli.options import JsonFile, make_option, register_command
 from interlace.cli.outputs import save_json
-from interlace.core.text import plural
-from interlace.orders.families import families
-from interlace.orders.panels import Cache, PanelGrid, Visit
-from interlace.orders.replay import loads
+from interlace.core.text import format_count
+from interlace.orders.families import list_families
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
+from interlace.orders.replay import count_loads
 
 if TYPE_CHECKING:
-    from interlace.orders.exact import Minimum
+    from interlace.orders.exact import ExactResult
 
 _WIDEST = 16  # columns of a picture that fits the terminal
 
@@ -26,24 +26,24 @@ _WIDEST = 16  # columns of a picture that fits the terminal
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @command(app, "order")
+    @register_command(app, "order")
     def order(
         grid: Annotated[
             tuple[int, int],
-            typer.Option("--grid", parser=names.grid, metavar="RxC", help="Output tiles: rows x columns."),
+            typer.Option("--grid", parser=names.parse_grid, metavar="RxC", help="Output tiles: rows x columns."),
         ],
         capacity: Annotated[
             int, typer.Option("--capacity", metavar="N", help="Units that the cache holds, 2 at the least.")
         ],
         cache: Annotated[
-            Cache | None,
-            named(names.CACHES, "--cache", "CACHE", "What a full cache evicts, lru by default"),
+            EvictionPolicy | None,
+            make_option(names.CACHES, "--cache", "CACHE", "What a full cache evicts, lru by default"),
         ] = None,
         start: Annotated[
             tuple[int, int] | None,
             typer.Option(
                 "--start",
-                parser=names.start,
+                parser=names.parse_start,
                 metavar="R,C",
                 help="The first tile, or any. Rows are alike, and so are columns: the minimum is the same.",
             ),
@@ -75,14 +75,14 @@ def register(app: typer.Typer) -> None:
         Example: interlace order --grid 3x3 --chunks 2 --capacity 7 --cache opt --json best.json
         """
         # Importing it takes half a second (numba), which no other command should wait for.
-        from interlace.orders.exact import best_order
+        from interlace.orders.exact import find_best_order
 
-        policy = cache or Cache.LRU
-        with bad_input():
+        policy = cache or EvictionPolicy.LRU
+        with convert_to_bad_input():
             panels = PanelGrid(*grid, chunks)
-            with stepping() as progress:
+            with show_stages() as progress:
                 progress("searching (the first use compiles the search)", 0, 1)
-                found = best_order(
+                found = find_best_order(
                     panels,
                     capacity,
                     policy,
@@ -92,47 +92,48 @@ def register(app: typer.Typer) -> None:
                     progress=lambda seen, low, high: progress(f"{seen:,} states, {low} to {high} loads", low, high),
                 )
         familiar = {
-            member.name: loads(panels, member.walk(panels), capacity, policy) for member in families(panels, capacity)
+            member.name: count_loads(panels, member.make_walk(panels), capacity, policy)
+            for member in list_families(panels, capacity)
         }
         unit = "panel" if chunks == 1 else "chunk"
         facts = [
             ("tiles", f"{panels.rows} x {panels.columns}" + (f", in {chunks} chunks" if chunks > 1 else "")),
-            ("cache", f"{policy.value.upper()}, {plural(capacity, unit)}"),
-            ("minimum" if found.proved else "best found", plural(found.loads, "load")),
-            ("proved", "yes" if found.proved else "no"),
-            ("lower bound", plural(found.lower_bound, "load")),
+            ("cache", f"{policy.value.upper()}, {format_count(capacity, unit)}"),
+            ("minimum" if found.is_proved else "best found", format_count(found.loads, "load")),
+            ("proved", "yes" if found.is_proved else "no"),
+            ("lower bound", format_count(found.lower_bound, "load")),
             ("states kept", f"{found.states:,}"),
         ]
         if json is not None:
             asked = {"grid": list(grid), "chunks": chunks, "capacity": capacity, "cache": policy.value}
-            save_json(json, asked | _data(found) | {"families": familiar})
-        show(table.facts("the order that loads least", facts))
+            save_json(json, asked | _to_data(found) | {"families": familiar})
+        print_table(table.build_facts("the order that loads least", facts))
         if panels.columns <= _WIDEST:
-            show(_picture(panels, found.walk))
+            print_table(_draw_picture(panels, found.walk))
         rows = [
             (name, f"{cost:,}", f"{cost / found.loads:.2f}x")
             for name, cost in sorted(familiar.items(), key=lambda item: item[1])
         ]
-        show(table.columns("named orders", ("order", "loads", "of the best"), rows))
-        if found.stopped:
-            note(f"no proof: {found.stopped}; {found.loads} is the best found, {found.lower_bound} a lower bound")
+        print_table(table.build_columns("named orders", ("order", "loads", "of the best"), rows))
+        if found.stop_reason:
+            note(f"no proof: {found.stop_reason}; {found.loads} is the best found, {found.lower_bound} a lower bound")
 
 
-def _picture(grid: PanelGrid, walk: Sequence[Visit]) -> Table:
+def _draw_picture(grid: PanelGrid, walk: Sequence[Visit]) -> Table:
     """When each tile runs; < where it runs K backwards."""
     when = {(visit.row, visit.column): f"{i}{'<' if visit.backwards else ''}" for i, visit in enumerate(walk)}
     headings = ("", *(f"col {column}" for column in range(grid.columns)))
     rows = ((f"row {row}", *(when[row, column] for column in range(grid.columns))) for row in range(grid.rows))
     backwards = ", < for K backwards" if any(visit.backwards for visit in walk) else ""
-    return table.columns(f"when each tile runs{backwards}", headings, rows)
+    return table.build_columns(f"when each tile runs{backwards}", headings, rows)
 
 
-def _data(found: Minimum) -> dict[str, object]:
+def _to_data(found: ExactResult) -> dict[str, object]:
     return {
         "minimum": found.loads,
-        "proved": found.proved,
+        "proved": found.is_proved,
         "lower_bound": found.lower_bound,
-        "stopped": found.stopped,
+        "stopped": found.stop_reason,
         "states": found.states,
         "path": [list(tile) for tile in found.path],
         "column_first": [visit.column_first for visit in found.walk],

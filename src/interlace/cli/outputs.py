@@ -19,8 +19,8 @@ from typing import Any, TextIO
 
 import typer
 
-from interlace.cli.console import BadInput, say
-from interlace.core.files import write_whole
+from interlace.cli.console import BadInput, print_line
+from interlace.core.files import write_atomic
 
 STDOUT = "-"
 
@@ -41,14 +41,14 @@ class Output:
         return str(self.path) if self.stream is None else "standard output"
 
 
-def output(text: str) -> Output:
+def parse_output(text: str) -> Output:
     """``FILE``, or ``-`` for standard output. Raises typer.BadParameter where no file can be written."""
-    return Output(Path(text), sys.stdout) if text == STDOUT else output_file(text)
+    return Output(Path(text), sys.stdout) if text == STDOUT else parse_output_file(text)
 
 
-def output_file(text: str) -> Output:
+def parse_output_file(text: str) -> Output:
     """``FILE``. Raises typer.BadParameter where it cannot be written, before any time is spent."""
-    obstacle = _obstacle(Path(text))
+    obstacle = _find_obstacle(Path(text))
     if text == STDOUT:
         obstacle = "this cannot go to standard output; name a file"
     elif text.endswith(os.sep):
@@ -66,7 +66,7 @@ def save(out: Output, content: str | bytes) -> None:
     """
     if out.stream is None:
         try:
-            write_whole(out.path, content)
+            write_atomic(out.path, content)
         except OSError as error:
             raise BadInput(f"cannot write {str(out.path)!r}: {error.strerror}") from None
     else:
@@ -79,7 +79,7 @@ def save_json(out: Output, data: Mapping[str, Any]) -> None:
     save(out, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
-def wrote(out: Output, what: str = "", then: str = "") -> None:
+def report_written(out: Output, what: str = "", then: str = "") -> None:
     """Say that a file was written; of standard output, where the reader has it, nothing.
 
     Args:
@@ -87,11 +87,11 @@ def wrote(out: Output, what: str = "", then: str = "") -> None:
         then: what to do with it, as "; open it in a browser".
     """
     if out.stream is None:
-        say(f"wrote {what}{out}{then}")
+        print_line(f"wrote {what}{out}{then}")
 
 
 @contextmanager
-def kept_apart(values: Iterable[object]) -> Iterator[None]:
+def separate_outputs(values: Iterable[object]) -> Iterator[None]:
     """Around a command that is given these values: no output is an input or another output.
 
     While an output goes to standard output, what is for people goes to stderr.
@@ -100,12 +100,12 @@ def kept_apart(values: Iterable[object]) -> Iterator[None]:
         BadInput: two names of one file, be it through a link, of which one is written.
     """
     given = list(values)
-    seen: dict[object, str] = {_place(value): repr(str(value)) for value in given if isinstance(value, Path)}
-    if redirected := _redirected():
+    seen: dict[object, str] = {_identify_file(value): repr(str(value)) for value in given if isinstance(value, Path)}
+    if redirected := _identify_stdout():
         seen[redirected] = "what standard output goes to"
     outputs = [value for value in given if isinstance(value, Output)]
     for out in outputs:
-        place, name = (STDOUT, str(out)) if out.stream is not None else (_place(out.path), repr(str(out)))
+        place, name = (STDOUT, str(out)) if out.stream is not None else (_identify_file(out.path), repr(str(out)))
         if place in seen:
             clash = f"{name} is named twice" if seen[place] == name else f"{seen[place]} and {name} are one file"
             raise BadInput(f"{clash}; give each output a file of its own, so that none is lost")
@@ -117,7 +117,7 @@ def kept_apart(values: Iterable[object]) -> Iterator[None]:
         yield
 
 
-def _place(path: Path) -> object:
+def _identify_file(path: Path) -> object:
     """Equal for names of one file; of a file that does not exist yet, its folder and name."""
     real = os.path.realpath(path)
     try:
@@ -132,7 +132,7 @@ def _place(path: Path) -> object:
         return real
 
 
-def _redirected() -> object:
+def _identify_stdout() -> object:
     """The place of the file that standard output goes to, None if it goes elsewhere."""
     try:
         found = os.fstat(sys.stdout.fileno())
@@ -141,7 +141,7 @@ def _redirected() -> object:
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
-def _obstacle(path: Path) -> str:
+def _find_obstacle(path: Path) -> str:
     """Why a path cannot be written, "" if it can; of a link, what it names."""
     try:
         target = Path(os.path.realpath(path)) if path.is_symlink() else path

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlace.cli.console import BadInput, bad_input
-from interlace.cli.options import command
+from interlace.cli.console import BadInput, convert_to_bad_input
+from interlace.cli.options import register_command
 from interlace.core.devices import DEFAULT_GPU
 
 if TYPE_CHECKING:
     from interlace.loops import LoopKernel
 
 
-class Printed(Enum):
+class Artifact(Enum):
     """What to print."""
 
     IR = "ir"
@@ -30,7 +30,7 @@ class Printed(Enum):
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @command(app, "pipeline")
+    @register_command(app, "pipeline")
     def pipeline(
         file: Annotated[
             Path,
@@ -44,9 +44,9 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--warp-specialised", help="A loader warp and consumer warpgroups.")
         ] = False,
         printed: Annotated[
-            Printed,
+            Artifact,
             typer.Option("--print", help="ir: loops before and after. cuda: the text for NVRTC. smem: shared memory."),
-        ] = Printed.IR,
+        ] = Artifact.IR,
     ) -> None:
         """Rewrite a kernel of plain loops into a TMA and mbarrier pipeline, and print what comes of it.
 
@@ -57,14 +57,14 @@ def register(app: typer.Typer) -> None:
         from interlace import loops  # takes a tenth of a second, which other commands need not wait
 
         plain, buffered = _read(file)
-        with bad_input():
+        with convert_to_bad_input():
             marked = plain
             for tile in buffered:
                 marked = loops.circular_buffer(marked, tile, stages, prefetch)
             rewritten = loops.lower(marked, warp_specialised=warp_specialised)
-            if printed is Printed.CUDA:
-                text = loops.emit_kernel(rewritten, DEFAULT_GPU).text
-            elif printed is Printed.SMEM:
+            if printed is Artifact.CUDA:
+                text = loops.emit_kernel(rewritten, DEFAULT_GPU).cuda_source
+            elif printed is Artifact.SMEM:
                 text = f"{loops.lay_out(rewritten, DEFAULT_GPU)}\n"
             else:
                 text = f"// loops\n{loops.print_kernel(plain)}\n// pipeline\n{loops.print_kernel(rewritten)}"
@@ -86,7 +86,9 @@ def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  (whatever a user's file raises, and SystemExit too: it is not done)
-        raise BadInput(f"{str(file)!r} cannot be run: {_line_of(error, file)}{type(error).__name__}: {error}") from None
+        raise BadInput(
+            f"{str(file)!r} cannot be run: {_find_line(error, file)}{type(error).__name__}: {error}"
+        ) from None
     kernel, buffered = found.get("KERNEL"), found.get("BUFFERED")
     names = isinstance(buffered, tuple) and all(isinstance(name, str) for name in buffered)
     if not isinstance(kernel, LoopKernel) or not isinstance(buffered, tuple) or not names:
@@ -94,7 +96,7 @@ def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
     return kernel, buffered
 
 
-def _line_of(error: BaseException, file: Path) -> str:
+def _find_line(error: BaseException, file: Path) -> str:
     """Where in a user's file an error arose, "" if not in one of its lines."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(file)]
     if isinstance(error, SyntaxError) and error.filename == str(file):

@@ -7,15 +7,15 @@ from pathlib import Path
 import typer
 
 from interlace.cli import limits, plan_file, table
-from interlace.cli.console import FAILED, fail, show, working
-from interlace.cli.machine import target
-from interlace.cli.options import DeviceOption, JsonFile, OutFile, PlanFile, ScheduleOptions, command
-from interlace.cli.outputs import save, save_json, wrote
-from interlace.cli.problem import problem
-from interlace.cli.workloads import Selection, group, per_workload
+from interlace.cli.console import FAILED, fail, print_table, show_spinner
+from interlace.cli.machine import find_target
+from interlace.cli.options import DeviceOption, JsonFile, OutFile, PlanFile, ScheduleOptions, register_command
+from interlace.cli.outputs import report_written, save, save_json
+from interlace.cli.problem import build_problem
+from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
 from interlace.core.errors import InterlaceError
-from interlace.core.text import plural
-from interlace.kernels.base import listed, tiling
+from interlace.core.text import format_count
+from interlace.kernels.base import format_ops, format_tiling
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import build
@@ -24,7 +24,7 @@ from interlace.planner.build import build
 def register(app: typer.Typer) -> None:
     """Add the commands."""
 
-    @per_workload(group(app, "plan", "Plan a workload, prove the plan safe, and write it as JSON."))
+    @add_per_workload(add_workload_group(app, "plan", "Plan a workload, prove the plan safe, and write it as JSON."))
     def plan(
         work: Selection,
         schedule: ScheduleOptions,
@@ -38,19 +38,19 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace plan ffn --m 256 --policy batched-row:2 --interleave panels:2 --out plan.json
         """
-        machine = target(device)
-        task = problem(work, machine, schedule.tile)
-        choices = task.choices(schedule, machine.spec)
+        machine = find_target(device)
+        task = build_problem(work, machine, schedule.tile)
+        choices = task.derive_choices(schedule, machine.spec)
         limits.check_plan(task.graph, choices)
-        with working("planning and verifying"):
+        with show_spinner("planning and verifying"):
             proof = verify(build(task.graph, choices))
         save(out, proof.plan.to_json())
         if json is not None:
-            save_json(json, {"workload": task.facts, "device": machine.facts, **_summary(proof)})
-        show(table.facts(f"{task.title}, for {machine.name}", _rows(proof)))
-        wrote(out)
+            save_json(json, {"workload": task.facts, "device": machine.facts, **_build_summary(proof)})
+        print_table(table.build_facts(f"{task.title}, for {machine.name}", _build_rows(proof)))
+        report_written(out)
 
-    @command(app, "verify")
+    @register_command(app, "verify")
     def verify_file(plan: PlanFile, json: JsonFile = None) -> None:
         """Prove that a plan can neither deadlock nor race, from its graph alone.
 
@@ -58,12 +58,14 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace verify plan.json
         """
-        with working("verifying"):
+        with show_spinner("verifying"):
             verdict = _verify(plan)
         if isinstance(verdict, Proof):
             if json is not None:
-                save_json(json, _proved(verdict))
-            show(table.facts(f"{plan}: safe, no deadlock and no race{verdict.provided}", _rows(verdict)))
+                save_json(json, _build_proof_data(verdict))
+            print_table(
+                table.build_facts(f"{plan}: safe, no deadlock and no race{verdict.assumptions}", _build_rows(verdict))
+            )
             return
         if json is not None:
             wrong = {"type": type(verdict).__name__, "message": str(verdict)}
@@ -73,17 +75,17 @@ def register(app: typer.Typer) -> None:
 
 def _verify(path: Path) -> Proof | InterlaceError:
     """The proof, or what is wrong with the plan. Raises BadInput if the file is none."""
-    plan = plan_file.read(path)
+    plan = plan_file.load_plan(path)
     try:
         return verify(plan)
     except InterlaceError as error:
         return error
 
 
-def plan_data(plan: Plan) -> dict[str, object]:
+def build_plan_data(plan: Plan) -> dict[str, object]:
     """A verified plan as JSON, in numbers."""
     return {
-        "tiles": tiling(plan.graph),
+        "tiles": format_tiling(plan.graph),
         "items": len(plan.items),
         "semaphores": plan.semaphores,
         "workers": plan.workers,
@@ -94,20 +96,20 @@ def plan_data(plan: Plan) -> dict[str, object]:
     }
 
 
-def _summary(proof: Proof) -> dict[str, object]:
-    """All that ``_rows`` says, as JSON."""
+def _build_summary(proof: Proof) -> dict[str, object]:
+    """All that ``_build_rows`` says, as JSON."""
     plan = proof.plan
     ops = [{"name": op.name, "kernel": op.kernel, "grid": list(op.grid), "tiles": op.tiles} for op in plan.graph.ops]
     return {
         "graph": {"name": plan.graph.name, "ops": ops},
-        "plan": {**plan_data(plan), "waits": len(plan.waits)},
-        "proof": _proved(proof),
+        "plan": {**build_plan_data(plan), "waits": len(plan.waits)},
+        "proof": _build_proof_data(proof),
     }
 
 
-def _rows(proof: Proof) -> list[tuple[str, str]]:
+def _build_rows(proof: Proof) -> list[tuple[str, str]]:
     plan = proof.plan
-    ops = listed(f"{op.name} {' x '.join(map(str, op.grid))}" for op in plan.graph.ops)
+    ops = format_ops(f"{op.name} {' x '.join(map(str, op.grid))}" for op in plan.graph.ops)
     return [
         ("graph", f"{plan.graph.name}: {ops} tiles"),
         ("items", f"{len(plan.items):,}"),
@@ -119,13 +121,13 @@ def _rows(proof: Proof) -> list[tuple[str, str]]:
         ("dependencies enforced", f"{proof.edges:,}"),
         ("  by waits", f"{proof.edges_by_wait:,}"),
         ("  by a worker's own order", f"{proof.edges - proof.edges_by_wait:,}"),
-        ("longest chain of waits", plural(proof.longest_chain, "item")),
+        ("longest chain of waits", format_count(proof.longest_chain, "item")),
         ("workers that must be resident", f"{proof.workers_needed:,}"),
         ("waits only for earlier items", "yes" if proof.in_sequence else "no"),
     ]
 
 
-def _proved(proof: Proof) -> dict[str, object]:
+def _build_proof_data(proof: Proof) -> dict[str, object]:
     return {
         "verified": True,
         "edges": proof.edges,
@@ -134,5 +136,5 @@ def _proved(proof: Proof) -> dict[str, object]:
         "longest_chain": proof.longest_chain,
         "workers_needed": proof.workers_needed,
         "in_sequence": proof.in_sequence,
-        "unproved": list(proof.unproved),
+        "unproved": list(proof.unproved_ops),
     }

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from interlace.cli import table
-from interlace.cli.console import note, printable
-from interlace.cli.problem import Plans, Problem
+from interlace.cli.console import escape_text, note
+from interlace.cli.problem import Plans, RunProblem
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
-from interlace.kernels.base import listed, tiling
+from interlace.kernels.base import format_ops, format_tiling
 from interlace.planner.excerpt import Excerpt
-from interlace.planner.explain import OpReport, op_reports
+from interlace.planner.explain import OpReport, report_ops
 from interlace.planner.predict import FINE, Prediction, predict
-from interlace.planner.ways import Entry, Way, merged
+from interlace.planner.ways import ExecutorConfig, RankedConfig, merge_configs
 from interlace.sim.modes import Mode
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
@@ -32,7 +32,7 @@ _SHADES = " ░▒▓█"
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class PredictedRun:
     """A plan under some executors that are predicted alike.
 
     Attributes:
@@ -50,41 +50,43 @@ class Predicted:
     excerpt: Excerpt | None = None
 
     @staticmethod
-    def of(entry: Entry, device: DeviceSpec) -> Predicted:
+    def of(entry: RankedConfig, device: DeviceSpec) -> PredictedRun:
         """What a planner found."""
-        return Predicted(entry.way.names, entry.best.prediction, entry.way.mode, device, entry.best.sketch.excerpt)
+        return PredictedRun(
+            entry.config.names, entry.best.prediction, entry.config.mode, device, entry.best.planner.excerpt
+        )
 
     @property
     def us(self) -> float:
         """Microseconds of one run."""
-        return self._of.us(self.prediction)
+        return self._excerpt.scale_us(self.prediction)
 
     @property
     def dram_read(self) -> int:
         """Bytes from memory."""
-        return self._of.dram_read(self.prediction)
+        return self._excerpt.scale_dram_read(self.prediction)
 
     @cached_property
     def summary(self) -> Summary:
         """Where the workers' time goes."""
-        return self._of.summary(self.prediction)
+        return self._excerpt.scale_summary(self.prediction)
 
     @property
-    def _of(self) -> Excerpt:
+    def _excerpt(self) -> Excerpt:
         graph = self.prediction.plan.graph
         return self.excerpt or Excerpt(graph, graph)
 
     @cached_property
     def ops(self) -> tuple[OpReport, ...]:
         """What limits each op."""
-        return op_reports(self.prediction, self.device, self.mode)
+        return report_ops(self.prediction, self.device, self.mode)
 
     @property
     def limits(self) -> str:
         """The same in a few words."""
         each = {op.op: op.limit.value for op in self.ops}
         alike = set(each.values())
-        return alike.pop() if len(alike) == 1 else listed(f"{op} {limit}" for op, limit in each.items())
+        return alike.pop() if len(alike) == 1 else format_ops(f"{op} {limit}" for op, limit in each.items())
 
     def to_data(self) -> dict[str, Any]:
         """As JSON, one entry for all its executors."""
@@ -97,7 +99,7 @@ class Predicted:
             "waiting": summary.waiting,
             "idle": summary.idle,
             "dram_read_bytes": self.dram_read,
-            "tiles": tiling(plan.graph),
+            "tiles": format_tiling(plan.graph),
             "order": plan.order,
             "policy": plan.policy,
             "ops": [
@@ -112,22 +114,26 @@ class Predicted:
         }
 
 
-def executor_ways(work: Problem, device: DeviceSpec, chosen: Sequence[type[Executor]] | None) -> list[Way]:
+def list_candidates(
+    work: RunProblem, device: DeviceSpec, chosen: Sequence[type[Executor]] | None
+) -> list[ExecutorConfig]:
     """What a planner chooses from: the tilings, the mode and the dispatches of each device executor that can run it.
 
     Raises:
         GraphError, PlanError, DeviceError: one that was chosen, or every one, cannot.
     """
     ways, reasons = [], []
-    for executor in chosen or _on_device():
+    for executor in chosen or _list_device_executors():
         try:
             executor.check(work.graph, device)
-            graphs = (work.graph,) if work.tiled else executor.tilings(work.graph, device)
-            if work.tiled and device.architecture:
+            graphs = (work.graph,) if work.is_tiled else executor.iter_tilings(work.graph, device)
+            if work.is_tiled and device.architecture:
                 executor.check_tiles(work.graph, device)
             elif not graphs:
-                executor.default(work.graph, device)  # says why
-            ways.append(Way((executor.name,), graphs, executor.mode(graphs[0], device), executor.dispatches))
+                executor.select_default(work.graph, device)  # says why
+            ways.append(
+                ExecutorConfig((executor.name,), graphs, executor.build_mode(graphs[0], device), executor.dispatches)
+            )
         except _CANNOT as error:
             if chosen:
                 raise
@@ -136,47 +142,47 @@ def executor_ways(work: Problem, device: DeviceSpec, chosen: Sequence[type[Execu
         raise PlanError("; ".join(reasons))
     for reason in reasons:
         note(reason)
-    return merged(ways)
+    return merge_configs(ways)
 
 
-def by_rule(plans: Plans, device: DeviceSpec) -> list[Predicted]:
+def predict_by_rule(plans: Plans, device: DeviceSpec) -> list[PredictedRun]:
     """What each device executor would do with the plan that it has without a search, the fastest first."""
-    alike: dict[object, Predicted] = {}
-    for executor in _on_device():
+    alike: dict[object, PredictedRun] = {}
+    for executor in _list_device_executors():
         try:
             proof = plans(executor).proof
             executor.prove(proof)
         except _CANNOT as error:
             note(f"{executor.name} is left out: {error}")
             continue
-        mode = executor.mode(proof.plan.graph, device)
+        mode = executor.build_mode(proof.plan.graph, device)
         known = alike.get((id(proof), mode))
         if known is None:
             prediction = predict(proof.plan, device, mode, limit=FINE)
-            alike[id(proof), mode] = Predicted((executor.name,), prediction, mode, device)
+            alike[id(proof), mode] = PredictedRun((executor.name,), prediction, mode, device)
         else:
             alike[id(proof), mode] = replace(known, names=(*known.names, executor.name))
     return sorted(alike.values(), key=lambda each: each.us)
 
 
-def comparison(title: str, found: Iterable[Predicted]) -> Table:
+def build_comparison(title: str, found: Iterable[PredictedRun]) -> Table:
     """A table of executors."""
     headings = ("executor", "us", "working", "waiting", "idle", "from memory", "limit", "tiles")
     rows = (
         (
             ", ".join(each.names),
-            table.number(each.us),
+            table.format_number(each.us),
             *(f"{share:.0%}" for share in (each.summary.busy, each.summary.waiting, each.summary.idle)),
-            table.volume(each.dram_read),
+            table.format_volume(each.dram_read),
             each.limits,
-            tiling(each.prediction.plan.graph),
+            format_tiling(each.prediction.plan.graph),
         )
         for each in found
     )
-    return table.columns(title, headings, rows)
+    return table.build_columns(title, headings, rows)
 
 
-def picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLUMNS) -> list[str]:
+def draw_picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLUMNS) -> list[str]:
     """Lines that show when the workers are at each op, and when they wait; darker where more of them are.
 
     Args:
@@ -188,15 +194,17 @@ def picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLUMNS) 
     first = int(trace.wait_ns.min())
     edges = np.linspace(0, max(until_ns, 1), columns + 1)
     lanes = {
-        printable(name): _share(trace.start_ns[trace.op == o] - first, trace.end_ns[trace.op == o] - first, edges)
+        escape_text(name): _compute_share(
+            trace.start_ns[trace.op == o] - first, trace.end_ns[trace.op == o] - first, edges
+        )
         for o, name in enumerate(trace.ops)
     }
-    lanes["waiting"] = _share(trace.wait_ns - first, trace.start_ns - first, edges)
+    lanes["waiting"] = _compute_share(trace.wait_ns - first, trace.start_ns - first, edges)
     wide = max(map(len, lanes))
-    return [f"  {name:{wide}}  |{_shaded(share / workers)}|" for name, share in lanes.items()]
+    return [f"  {name:{wide}}  |{_shade(share / workers)}|" for name, share in lanes.items()]
 
 
-def _share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """How many of these intervals hold at a time, on average between two edges."""
 
     def passed(times: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -208,12 +216,12 @@ def _share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.f
     return np.asarray(np.diff(passed(begin) - passed(end)) / np.diff(edges), np.float64)
 
 
-def _shaded(share: NDArray[np.float64]) -> str:
+def _shade(share: NDArray[np.float64]) -> str:
     """One character for each share of all workers: blank for none, else a shade from light to full."""
     steps = len(_SHADES) - 1
     shades = np.where(share < 0.01, 0, np.clip(np.ceil(share * steps - 0.2), 1, steps)).astype(int)
     return "".join(_SHADES[shade] for shade in shades)
 
 
-def _on_device() -> list[type[Executor]]:
+def _list_device_executors() -> list[type[Executor]]:
     return [executor for executor in EXECUTORS if issubclass(executor, DeviceExecutor)]

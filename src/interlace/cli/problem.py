@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from interlace.cli.console import bad_input
-from interlace.cli.machine import Machine
+from interlace.cli.console import convert_to_bad_input
+from interlace.cli.machine import HostMachine
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.workloads import Selection
 from interlace.core.devices import DeviceSpec
 from interlace.deploy import prove_graph
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.matmul.tile import TileShape
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
-from interlace.planner.kept import proved
+from interlace.planner.kept import prove_choices
 from interlace.policies.setting import Setting
 from interlace.workloads.base import Inputs
 
@@ -26,7 +26,7 @@ Dense = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class ExecutorPlan:
     """How an executor runs a problem.
 
     Attributes:
@@ -39,11 +39,11 @@ class Planned:
 
 
 #: What an executor runs.
-Plans = Callable[[type[Executor]], Planned]
+Plans = Callable[[type[Executor]], ExecutorPlan]
 
 
 @dataclass(frozen=True)
-class Problem:
+class RunProblem:
     """One graph with its data.
 
     Attributes:
@@ -53,7 +53,7 @@ class Problem:
         inputs: of a seed.
         dense: the outputs without any tiling, as an independent check; None where only the kernels' references tell.
         blocks: workers per SM that suit it on a GPU.
-        tiled: whether executors run it in the tiles that it has, rather than in those that suit each.
+        is_tiled: whether executors run it in the tiles that it has, rather than in those that suit each.
         flops: without those on rows and columns that only fill a tile, if the workload tells.
     """
 
@@ -63,44 +63,44 @@ class Problem:
     inputs: Callable[[int], Inputs]
     dense: Dense | None
     blocks: int = 1
-    tiled: bool = True
+    is_tiled: bool = True
     flops: float | None = None
 
-    def choices(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Choices:
+    def derive_choices(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Choices:
         """The plan of the graph as it is tiled, with defaults filled in."""
         workers = spec.sms * (self.blocks if spec.architecture else 1)
-        return replace(Choices(workers), **_given(schedule))
+        return replace(Choices(workers), **_collect_choices(schedule))
 
-    def plans(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Plans:
+    def make_plans(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Plans:
         """The plan of each executor on a device, proved: what is given stands in all, and the rest is by rule.
 
-        Executors whose plans are equal share one. Asking for one raises what ``plan_graph`` does.
+        Executors whose plans are equal share one. Asking for one raises what ``autoplan`` does.
         """
-        whole, given = self.choices(schedule, spec), _given(schedule)
+        whole, given = self.derive_choices(schedule, spec), _collect_choices(schedule)
         given |= {"workers": whole.workers}
-        made: dict[object, Planned] = {}
+        made: dict[object, ExecutorPlan] = {}
 
-        def of(executor: type[Executor]) -> Planned:
+        def of(executor: type[Executor]) -> ExecutorPlan:
             dispatch = whole.dispatch if whole.dispatch in executor.dispatches else executor.dispatches[0]
             executor.check(self.graph, spec)
             setting = Setting()
-            if not self.tiled:
-                setting = executor.default(self.graph, spec)
+            if not self.is_tiled:
+                setting = executor.select_default(self.graph, spec)
             elif spec.architecture:
                 executor.check_tiles(self.graph, spec)
             if (setting, dispatch) not in made:
                 chosen = {**given, "dispatch": dispatch}
-                if self.tiled:
-                    proof = proved(self.graph, replace(whole, **chosen))
+                if self.is_tiled:
+                    proof = prove_choices(self.graph, replace(whole, **chosen))
                 else:
                     proof = prove_graph(self.graph, spec, executor, **chosen)
-                made[setting, dispatch] = Planned(proof, setting)
+                made[setting, dispatch] = ExecutorPlan(proof, setting)
             return made[setting, dispatch]
 
         return of
 
 
-def _given(schedule: ScheduleOptions) -> dict[str, Any]:
+def _collect_choices(schedule: ScheduleOptions) -> dict[str, Any]:
     """The attributes of ``Choices`` that the options name."""
     given: dict[str, Any] = {
         "policy": schedule.policy,
@@ -116,7 +116,7 @@ def _given(schedule: ScheduleOptions) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def problem(work: Selection, machine: Machine, tile: Tile | None = None) -> Problem:
+def build_problem(work: Selection, machine: HostMachine, tile: TileShape | None = None) -> RunProblem:
     """The problem that the options describe; small on a CPU unless they say otherwise.
 
     On a GPU each executor has tiles of its own, unless one is given.
@@ -124,19 +124,19 @@ def problem(work: Selection, machine: Machine, tile: Tile | None = None) -> Prob
     Raises:
         BadInput: options that do not go together, a checkpoint without the weights, impossible shapes.
     """
-    workload = work.on(machine.cuda)
+    workload = work.build_workload(machine.cuda)
 
     def inputs(seed: int) -> Inputs:
-        with bad_input():
-            return workload.inputs(seed)
+        with convert_to_bad_input():
+            return workload.make_inputs(seed)
 
-    with bad_input():
-        graph = workload.graph(machine.spec, tile)
+    with convert_to_bad_input():
+        graph = workload.build_graph(machine.spec, tile)
     tiled = tile is not None or not machine.cuda
-    title, facts = workload.title, workload.facts()
-    return Problem(graph, title, facts, inputs, workload.dense, workload.blocks, tiled, workload.flops)
+    title, facts = workload.title, workload.to_data()
+    return RunProblem(graph, title, facts, inputs, workload.run_dense, workload.blocks, tiled, workload.flops)
 
 
-def input_bytes(graph: Graph) -> int:
+def count_input_bytes(graph: Graph) -> int:
     """Bytes of all inputs together."""
     return sum(graph.tensor(name).nbytes for name in graph.inputs)

@@ -12,23 +12,23 @@ import typer
 from interlace import workloads
 from interlace.bench.profile import BOUND, Figures, Profile
 from interlace.bench.profile import profile as count
-from interlace.cli.console import BadInput, say, show, stepping
-from interlace.cli.machine import find, versions
+from interlace.cli.console import BadInput, print_line, print_table, show_stages
+from interlace.cli.machine import find_machine, list_versions
 from interlace.cli.names import Device
 from interlace.cli.options import JsonFile
 from interlace.cli.outputs import save_json
-from interlace.cli.table import columns, number
-from interlace.cli.workloads import Selection, group, per_workload
-from interlace.workloads.base import Workload, options
+from interlace.cli.table import build_columns, format_number
+from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
+from interlace.workloads.base import Workload, list_options
 
 _PARTS = (0.5, 1, 2, 4)  # of a field that is no size
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    commands = group(app, "profile", "Memory bound or compute bound? Counted on this GPU with ncu.")
+    commands = add_workload_group(app, "profile", "Memory bound or compute bound? Counted on this GPU with ncu.")
 
-    @per_workload(commands, several=True)
+    @add_per_workload(commands, several=True)
     def profile(
         work: Selection,
         sweep: Annotated[
@@ -56,41 +56,43 @@ def register(app: typer.Typer) -> None:
         Example: interlace profile ffn --preset gpt3-145b-tp8 --m 16 --m 512 --json profile.json
         """
         field = work.kind.size if sweep is None else sweep
-        cases = _cases(work, field)
-        machine = find(Device.CUDA)
-        with stepping() as progress:
+        cases = _list_cases(work, field)
+        machine = find_machine(Device.CUDA)
+        with show_stages() as progress:
             found = count(cases, machine.spec, progress)
         if json is not None:
-            head = {"gpu": machine.name, "date": date.today().isoformat(), "versions": versions(), "sweep": field}
+            head = {"gpu": machine.name, "date": date.today().isoformat(), "versions": list_versions(), "sweep": field}
             save_json(json, {**head, "rows": [row.to_data() for row in found]})
         _show(work.kind, field, machine.name, found)
 
 
-def _numbers(kind: type[Workload]) -> list[str]:
+def _list_numeric_fields(kind: type[Workload]) -> list[str]:
     """The fields that may vary, the size first."""
-    names = [name for name, (_, field_type, option) in options(kind).items() if field_type is int and not option.names]
+    names = [
+        name for name, (_, field_type, option) in list_options(kind).items() if field_type is int and not option.names
+    ]
     return sorted(names, key=lambda name: name != kind.size)
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     kind = next((kind for kind in workloads.WORKLOADS if kind.name == ctx.info_name), None)
-    return [] if kind is None else [name for name in _numbers(kind) if name.startswith(incomplete)]
+    return [] if kind is None else [name for name in _list_numeric_fields(kind) if name.startswith(incomplete)]
 
 
-def _cases(work: Selection, field: str) -> list[Workload]:
+def _list_cases(work: Selection, field: str) -> list[Workload]:
     """The workload with a field that varies."""
     kind = work.kind
-    if field not in _numbers(kind):
-        raise BadInput(f"unknown sweep {field!r}; use one of {', '.join(_numbers(kind))}")
+    if field not in _list_numeric_fields(kind):
+        raise BadInput(f"unknown sweep {field!r}; use one of {', '.join(_list_numeric_fields(kind))}")
     if field == kind.size:
-        return work.each(gpu=True)
+        return work.build_all(gpu=True)
     found = []
     for preset in dict.fromkeys(work.presets or (None,)):
         one = replace(work, preset=preset)
-        base = getattr(one.on(gpu=True), field)
-        for size in dict.fromkeys(work.sizes or (getattr(one.on(gpu=True), kind.size),)):
+        base = getattr(one.build_workload(gpu=True), field)
+        for size in dict.fromkeys(work.sizes or (getattr(one.build_workload(gpu=True), kind.size),)):
             values = dict.fromkeys(max(1, int(part * base)) for part in _PARTS)
-            found += [one.on(True, **{kind.size: size, field: value}) for value in values]
+            found += [one.build_workload(True, **{kind.size: size, field: value}) for value in values]
     return found
 
 
@@ -100,12 +102,12 @@ def _show(kind: type[Workload], field: str, machine: str, found: Sequence[Profil
     def cells(heads: Sequence[Any], what: str, f: Figures) -> list[str]:
         shares = (f"{share:.0%}" for share in (f.l2_hit_rate, f.memory_share, f.compute_share))
         hits, memory, compute = shares
-        read = number(f.dram_read_bytes / 1e6)
-        return [*map(str, heads), what, read, hits, number(f.us), memory, compute, f.verdict.value]
+        read = format_number(f.dram_read_bytes / 1e6)
+        return [*map(str, heads), what, read, hits, format_number(f.us), memory, compute, f.bottleneck.value]
 
     titles: dict[str, list[list[str]]] = {}
     for row in found:
-        title = ", ".join([kind.name, *row.workload.described(*named)])
+        title = ", ".join([kind.name, *row.workload.describe_fields(*named)])
         rows = titles.setdefault(f"{title}, on {machine}, {row.executor} executor", [])
         rows += [
             cells([getattr(row.workload, name) for name in named], "counted", row.counted),
@@ -113,5 +115,5 @@ def _show(kind: type[Workload], field: str, machine: str, found: Sequence[Profil
         ]
     headings = (*named, "", "read, MB", "L2 hits", "us", "of memory's rate", "of the FLOP rate", "verdict")
     for title, lines in titles.items():
-        show(columns(title, headings, lines))
-    say(f"bound by what it uses at least {BOUND:.0%} of; the setting of each is in the JSON (--json)")
+        print_table(build_columns(title, headings, lines))
+    print_line(f"bound by what it uses at least {BOUND:.0%} of; the setting of each is in the JSON (--json)")

@@ -10,9 +10,9 @@ from typing import Any
 import typer
 
 from interlace.cli import limits, table, trace
-from interlace.cli.console import FAILED, BadInput, fail, note, show, working
-from interlace.cli.foreseen import Foreseen, foreseen
-from interlace.cli.machine import Machine, find, versions
+from interlace.cli.console import FAILED, BadInput, fail, note, print_table, show_spinner
+from interlace.cli.foreseen import GpuForecast, predict_for_gpu
+from interlace.cli.machine import HostMachine, find_machine, list_versions
 from interlace.cli.names import Device
 from interlace.cli.options import (
     DeviceOption,
@@ -23,13 +23,13 @@ from interlace.cli.options import (
     Seed,
     TraceFile,
 )
-from interlace.cli.outputs import Output, save_json, wrote
-from interlace.cli.plan import plan_data
-from interlace.cli.plan_file import planned
-from interlace.cli.problem import Planned, Plans, Problem, problem
-from interlace.cli.runners import Runner, Runners, expected, relative_error, time_all
-from interlace.cli.table import Row
-from interlace.cli.workloads import Selection, group, per_workload, plan_file
+from interlace.cli.outputs import Output, report_written, save_json
+from interlace.cli.plan import build_plan_data
+from interlace.cli.plan_file import load_problem
+from interlace.cli.problem import ExecutorPlan, Plans, RunProblem, build_problem
+from interlace.cli.runners import Runner, RunnerFactory, compute_expected, compute_relative_error, time_all
+from interlace.cli.table import ResultRow
+from interlace.cli.workloads import Selection, add_per_workload, add_plan_file, add_workload_group
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
@@ -42,9 +42,11 @@ _CANNOT = (DeviceError, GraphError, PlanError)
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    commands = group(app, "run", "Run a workload or a plan file on every executor; compare with float64 and time it.")
+    commands = add_workload_group(
+        app, "run", "Run a workload or a plan file on every executor; compare with float64 and time it."
+    )
 
-    @per_workload(commands)
+    @add_per_workload(commands)
     def run(
         work: Selection,
         schedule: ScheduleOptions,
@@ -65,16 +67,16 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace run ffn --checkpoint model.safetensors --up mlp.up.weight --down mlp.down.weight
         """
-        machine = find(device)
-        with working("planning and verifying"):
-            task = problem(work, machine, schedule.tile)
-            limits.check_plan(task.graph, task.choices(schedule, machine.spec))
+        machine = find_machine(device)
+        with show_spinner("planning and verifying"):
+            task = build_problem(work, machine, schedule.tile)
+            limits.check_plan(task.graph, task.derive_choices(schedule, machine.spec))
         foresee = None
         if not machine.cuda and device is not Device.CPU and executor is None:
-            foresee = partial(foreseen, work, schedule)
-        _run(task, task.plans(schedule, machine.spec), machine, executor, seed, json, trace, foresee)
+            foresee = partial(predict_for_gpu, work, schedule)
+        _run(task, task.make_plans(schedule, machine.spec), machine, executor, seed, json, trace, foresee)
 
-    @plan_file(commands)
+    @add_plan_file(commands)
     def run_plan(
         plan: PlanFile,
         executor: ExecutorOptions = None,
@@ -89,52 +91,52 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace run plan.json --executor reference
         """
-        machine = find(device)
-        with working("verifying"):
-            task, plans = planned(plan, machine.spec)
+        machine = find_machine(device)
+        with show_spinner("verifying"):
+            task, plans = load_problem(plan, machine.spec)
         _run(task, plans, machine, executor, seed, json, trace)
 
 
 def _run(
-    work: Problem,
+    work: RunProblem,
     plans: Plans,
-    machine: Machine,
+    machine: HostMachine,
     executor: Sequence[type[Executor]] | None,
     seed: int,
     json: Output | None,
     trace: Output | None,
-    foresee: Callable[[], Foreseen | None] | None = None,
+    foresee: Callable[[], GpuForecast | None] | None = None,
 ) -> None:
-    chosen = list(dict.fromkeys(executor or _default(work, machine)))
-    traced = _traced(chosen, machine) if trace is not None else None
+    chosen = list(dict.fromkeys(executor or _select_default(work, machine)))
+    traced = _select_traced(chosen, machine) if trace is not None else None
     limits.check_memory(work.graph, chosen, machine, compares=True)
-    with working("drawing inputs"):
+    with show_spinner("drawing inputs"):
         inputs = work.inputs(seed)
-    with working("planning and verifying"):
-        planned = _planned(chosen, plans, named=bool(executor))
-    with working("computing in float64"):
-        right = expected(work, inputs, machine)
-    made = Runners(inputs, machine, seed)
+    with show_spinner("planning and verifying"):
+        planned = _plan_executors(chosen, plans, named=bool(executor))
+    with show_spinner("computing in float64"):
+        right = compute_expected(work, inputs, machine)
+    made = RunnerFactory(inputs, machine, seed)
     errors: dict[Runner, float] = {}
     for kind, way in planned.items():
         try:
-            with working(f"running {kind.name}"):
+            with show_spinner(f"running {kind.name}"):
                 runner = made.make(kind, way)
-                errors[runner] = relative_error(runner.outputs(), right)
+                errors[runner] = compute_relative_error(runner.compute_outputs(), right)
         except _CANNOT as error:
             if executor:  # who named it wants to know; the others still have a result
                 raise
             note(f"{kind.name} is left out: {error}")
     if not errors:
         raise NoDeviceError("no executor of this machine takes the plan; see the notes above")
-    with working("timing"):
+    with show_spinner("timing"):
         times = time_all(list(errors), machine)
-    rows = [Row(r.executor, r.plan, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
+    rows = [ResultRow(r.executor, r.plan, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
     ahead = None if foresee is None else foresee()
     if json is not None:
         told = {} if ahead is None else {"predicted": ahead.to_data()}
-        save_json(json, {**_record(work, machine, rows, seed), **told})
-    show(table.results(f"{work.title}, on {machine.timed}", rows))
+        save_json(json, {**_make_record(work, machine, rows, seed), **told})
+    print_table(table.build_results(f"{work.title}, on {machine.timing_title}", rows))
     if ahead is not None:
         ahead.show()
     if trace is not None:
@@ -145,7 +147,7 @@ def _run(
     _judge(rows, work)
 
 
-def _default(work: Problem, machine: Machine) -> list[type[Executor]]:
+def _select_default(work: RunProblem, machine: HostMachine) -> list[type[Executor]]:
     """What runs if nobody chose."""
     if not machine.cuda:
         return [ReferenceExecutor, RandomReferenceExecutor]
@@ -155,7 +157,7 @@ def _default(work: Problem, machine: Machine) -> list[type[Executor]]:
     return [ReferenceExecutor, *on_device] if small else [*on_device]
 
 
-def _planned(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dict[type[Executor], Planned]:
+def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dict[type[Executor], ExecutorPlan]:
     """How each executor runs it, without those that cannot.
 
     Raises:
@@ -176,26 +178,26 @@ def _planned(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dic
     return found
 
 
-def _traced(chosen: Sequence[type[Executor]], machine: Machine) -> type[Executor]:
+def _select_traced(chosen: Sequence[type[Executor]], machine: HostMachine) -> type[Executor]:
     """The last executor whose trace means something; under the Triton interpreter there is no clock."""
-    able = [e for e in chosen if e.traces and (machine.cuda or not issubclass(e, DeviceExecutor))]
+    able = [e for e in chosen if e.has_trace_times and (machine.cuda or not issubclass(e, DeviceExecutor))]
     if not able:
         raise BadInput(f"--trace: none of {', '.join(e.name for e in chosen)} can trace; add --executor reference")
     return able[-1]
 
 
-def _write_trace(out: Output, runner: Runner, machine: Machine) -> None:
-    with working(f"tracing {runner.executor.name}"):
+def _write_trace(out: Output, runner: Runner, machine: HostMachine) -> None:
+    with show_spinner(f"tracing {runner.executor.name}"):
         events = runner.trace()
-    trace.write(out, events, runner.plan, machine.name)
-    wrote(out, f"a trace of {runner.executor.name} to ", f"; {trace.HOW_TO_OPEN}")
+    trace.write_trace(out, events, runner.plan, machine.name)
+    report_written(out, f"a trace of {runner.executor.name} to ", f"; {trace.HOW_TO_OPEN}")
 
 
-def _record(work: Problem, machine: Machine, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
+def _make_record(work: RunProblem, machine: HostMachine, rows: Sequence[ResultRow], seed: int) -> Mapping[str, Any]:
     return {
         "workload": {**work.facts, "seed": seed},
         "device": machine.facts,
-        "versions": versions(),
+        "versions": list_versions(),
         "executors": [
             {
                 "name": row.executor.name,
@@ -203,14 +205,14 @@ def _record(work: Problem, machine: Machine, rows: Sequence[Row], seed: int) -> 
                 "median_us": row.times.median_us,
                 "p20_us": row.times.p20_us,
                 "p80_us": row.times.p80_us,
-                "plan": plan_data(row.plan),
+                "plan": build_plan_data(row.plan),
             }
             for row in rows
         ],
     }
 
 
-def _judge(rows: Sequence[Row], work: Problem) -> None:
+def _judge(rows: Sequence[ResultRow], work: RunProblem) -> None:
     """Exit with 1 if an executor is further from float64 than rounding explains."""
     coarsest = max((t.dtype for t in work.graph.tensors), key=lambda dtype: dtype.epsilon)
     # The inputs and what each op writes round once each. In float32 the order of the sum matters more.
@@ -219,7 +221,7 @@ def _judge(rows: Sequence[Row], work: Problem) -> None:
         limit = rounding if issubclass(row.executor, DeviceExecutor) else 1e-9
         if not row.relative_error <= limit:
             raise fail(
-                f"{row.executor.name!r} differs from float64 by {table.error(row.relative_error)}, "
+                f"{row.executor.name!r} differs from float64 by {table.format_error(row.relative_error)}, "
                 f"more than rounding explains ({limit:.0e}); please report this with your command",
                 FAILED,
             )

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from interlace.bench.timing import Timing, median_us
-from interlace.cli.machine import BLAS_THREADS, Machine
-from interlace.cli.problem import Planned, Problem, input_bytes
-from interlace.deploy import overlaps
+from interlace.bench.timing import Timing, time_medians
+from interlace.cli.machine import BLAS_THREADS, HostMachine
+from interlace.cli.problem import ExecutorPlan, RunProblem, count_input_bytes
+from interlace.deploy import can_overlap
 from interlace.executors import DeviceExecutor, Executor
-from interlace.executors.gpu import open_device, torch_dtype
+from interlace.executors.gpu import get_torch_dtype, open_device
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.serial import SerialExecutor
 from interlace.graph.graph import Graph
-from interlace.megakernel.options import Options
+from interlace.megakernel.options import RunOptions
 from interlace.planner.build import Choices, build
 from interlace.policies.sync import NoSync
 from interlace.trace.events import Trace
@@ -29,7 +29,7 @@ from interlace.workloads.base import Inputs
 
 _ROUNDS = 20
 _CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
-_MOST_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
+_MAX_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
 
 
 class Runner(ABC):
@@ -40,15 +40,15 @@ class Runner(ABC):
         plan: what it runs.
     """
 
-    def __init__(self, executor: type[Executor], planned: Planned) -> None:
+    def __init__(self, executor: type[Executor], planned: ExecutorPlan) -> None:
         self.executor, self.plan = executor, planned.proof.plan
 
     @abstractmethod
-    def outputs(self) -> dict[str, NDArray[np.float64]]:
+    def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
         """Outputs of one run over poisoned memory."""
 
     @abstractmethod
-    def once(self) -> None:
+    def run_once(self) -> None:
         """One run, to its end."""
 
     @abstractmethod
@@ -59,44 +59,44 @@ class Runner(ABC):
 class ReferenceRunner(Runner):
     """The reference executor, which poisons its memory itself."""
 
-    def __init__(self, executor: type[Executor], planned: Planned, inputs: Inputs, seed: int) -> None:
+    def __init__(self, executor: type[Executor], planned: ExecutorPlan, inputs: Inputs, seed: int) -> None:
         super().__init__(executor, planned)
         drawn = executor is RandomReferenceExecutor
-        self._made = ReferenceExecutor(planned.proof, seed=seed if drawn else None)
+        self._executor = ReferenceExecutor(planned.proof, seed=seed if drawn else None)
         self._inputs = inputs
 
-    def outputs(self) -> dict[str, NDArray[np.float64]]:
-        return self._made.run(self._inputs)
+    def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
+        return self._executor.run(self._inputs)
 
-    def once(self) -> None:
-        self._made.run(self._inputs)
+    def run_once(self) -> None:
+        self._executor.run(self._inputs)
 
     def trace(self) -> Trace:
-        self._made.run(self._inputs)
-        assert self._made.trace is not None
-        return self._made.trace
+        self._executor.run(self._inputs)
+        assert self._executor.trace is not None
+        return self._executor.trace
 
 
 class DeviceTensors:
     """The inputs on a device, in as many copies as the timing rotates over, and the outputs."""
 
-    def __init__(self, machine: Machine, graph: Graph, inputs: Inputs) -> None:
+    def __init__(self, machine: HostMachine, graph: Graph, inputs: Inputs) -> None:
         torch, device = (machine.torch, machine.device) if machine.cuda else open_device("cpu")
         # A cache that still holds the weights of the run before would flatter every executor.
-        copies = -(-2 * machine.spec.l2_bytes // input_bytes(graph)) if machine.cuda else 1
+        copies = -(-2 * machine.spec.l2_bytes // count_input_bytes(graph)) if machine.cuda else 1
 
         def upload(name: str) -> Any:
             values = torch.from_numpy(np.ascontiguousarray(inputs[name]))
-            return values.to(device=device, dtype=torch_dtype(torch, graph.tensor(name).dtype.name))
+            return values.to(device=device, dtype=get_torch_dtype(torch, graph.tensor(name).dtype.name))
 
         def empty(name: str) -> Any:
             tensor = graph.tensor(name)
-            return torch.empty(tensor.shape, dtype=torch_dtype(torch, tensor.dtype.name), device=device)
+            return torch.empty(tensor.shape, dtype=get_torch_dtype(torch, tensor.dtype.name), device=device)
 
         first = {name: upload(name) for name in graph.inputs}
         self.results = {name: empty(name) for name in graph.outputs}
         self.sets: list[dict[str, Any]] = [first | self.results]
-        for _ in range(min(copies, _MOST_COPIES) - 1):
+        for _ in range(min(copies, _MAX_COPIES) - 1):
             self.sets.append({name: value.clone() for name, value in first.items()} | self.results)
 
 
@@ -107,31 +107,31 @@ class DeviceRunner(Runner):
     """
 
     def __init__(
-        self, executor: type[DeviceExecutor], planned: Planned, machine: Machine, tensors: DeviceTensors
+        self, executor: type[DeviceExecutor], planned: ExecutorPlan, machine: HostMachine, tensors: DeviceTensors
     ) -> None:
         super().__init__(executor, planned)
         self._machine, self._tensors = machine, tensors
         self._make = partial(executor, planned.proof)
-        dependent = overlaps(executor, planned.proof.plan, machine.spec)
-        self._executor = self._make(Options(device=machine.device_name, dependent_launch=dependent))
+        dependent = can_overlap(executor, planned.proof.plan, machine.spec)
+        self._executor = self._make(RunOptions(device=machine.device_name, dependent_launch=dependent))
 
-    def outputs(self) -> dict[str, NDArray[np.float64]]:
-        owned = map(self._executor.intermediate, self.plan.graph.intermediates)
+    def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
+        owned = map(self._executor.get_intermediate, self.plan.graph.intermediates)
         for value in (*self._tensors.results.values(), *owned):
             value.fill_(float("nan") if value.is_floating_point() else 0)
-        self.once()
+        self.run_once()
         return {name: value.double().cpu().numpy() for name, value in self._tensors.results.items()}
 
-    def once(self) -> None:
+    def run_once(self) -> None:
         self._executor.run(self._tensors.sets[0])
         self._executor.synchronize()
 
     @property
-    def calls(self) -> int:
-        """Runs of one ``each_set``."""
+    def runs_per_round(self) -> int:
+        """Runs of one ``run_each_set``."""
         return len(self._tensors.sets)
 
-    def each_set(self) -> None:
+    def run_each_set(self) -> None:
         """Enqueue one run on every set of tensors."""
         for tensors in self._tensors.sets:
             self._executor.run(tensors)
@@ -140,7 +140,7 @@ class DeviceRunner(Runner):
         """Wait for all runs, and raise what the watchdog found."""
         self._executor.synchronize()
 
-    def eager(self) -> Timing:
+    def time_eager(self) -> Timing:
         """Times of runs that Python enqueues one by one, between two events on the GPU."""
         cuda = self._machine.torch.cuda
         samples: list[float] = []
@@ -154,20 +154,20 @@ class DeviceRunner(Runner):
         return Timing.of(samples)
 
     def trace(self) -> Trace:
-        executor = self._make(Options(device=self._machine.device_name, trace=True))
+        executor = self._make(RunOptions(device=self._machine.device_name, trace=True))
         for _ in range(3 if self._machine.cuda else 1):  # the first run compiles, the second finds cold caches
             executor.run(self._tensors.sets[0])
-        return executor.trace()
+        return executor.read_trace()
 
 
-class Runners:
+class RunnerFactory:
     """Makes runners on the same inputs."""
 
-    def __init__(self, inputs: Inputs, machine: Machine, seed: int) -> None:
+    def __init__(self, inputs: Inputs, machine: HostMachine, seed: int) -> None:
         self._inputs, self._machine, self._seed = inputs, machine, seed
         self._tensors: DeviceTensors | None = None
 
-    def make(self, executor: type[Executor], planned: Planned) -> Runner:
+    def make(self, executor: type[Executor], planned: ExecutorPlan) -> Runner:
         """A runner of a plan.
 
         Raises:
@@ -180,14 +180,16 @@ class Runners:
         return DeviceRunner(executor, planned, self._machine, self._tensors)
 
 
-def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, NDArray[Any]]:
+def compute_expected(problem: RunProblem, inputs: Inputs, machine: HostMachine) -> dict[str, NDArray[Any]]:
     """The outputs in float64, ids as whole numbers: without any tiling, on the GPU if there is one; else tile by tile
     and op after op.
     """
     graph = problem.graph
     if problem.dense is None:
         found = ReferenceExecutor(build(graph, Choices(1, policy=NoSync()))).run(inputs)
-        return {name: v if graph.tensor(name).dtype.floating else v.astype(np.int64) for name, v in found.items()}
+        return {
+            name: v if graph.tensor(name).dtype.is_floating_point else v.astype(np.int64) for name, v in found.items()
+        }
     if not machine.cuda:
         return dict(problem.dense(np, {n: v.astype(np.float64) for n, v in inputs.items()}))
     torch = machine.torch
@@ -195,7 +197,7 @@ def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, ND
     return {name: value.cpu().numpy() for name, value in problem.dense(torch, values).items()}
 
 
-def relative_error(found: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[Any]]) -> float:
+def compute_relative_error(found: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[Any]]) -> float:
     """Largest ||found - right|| / ||right|| over the outputs of real numbers, in the Frobenius norm.
 
     Whole numbers are left out: a token that was the second best by less than rounding is no more wrong than any other.
@@ -208,36 +210,36 @@ def relative_error(found: Mapping[str, NDArray[np.float64]], right: Mapping[str,
     return float(np.max(errors))  # a NaN counts as the largest
 
 
-def time_all(made: Sequence[Runner], machine: Machine) -> list[Timing]:
+def time_all(runners: Sequence[Runner], machine: HostMachine) -> list[Timing]:
     """Times of each runner: on a GPU by the benchmark's protocol, else by the wall clock.
 
     On the GPU all but ``serial`` are captured in CUDA graphs, which is what ``serial`` is compared against.
     """
     captured: dict[int, Callable[[], None]] = {}
-    for i, runner in enumerate(made):
+    for i, runner in enumerate(runners):
         if machine.cuda and isinstance(runner, DeviceRunner) and runner.executor is not SerialExecutor:
-            captured[i] = runner.each_set
+            captured[i] = runner.run_each_set
     by_graph: dict[int, Timing] = {}
     if captured:
-        calls = next(r.calls for r in made if isinstance(r, DeviceRunner))
-        timings = median_us({str(i): f for i, f in captured.items()}, _ROUNDS, calls)
+        calls = next(r.runs_per_round for r in runners if isinstance(r, DeviceRunner))
+        timings = time_medians({str(i): f for i, f in captured.items()}, _ROUNDS, calls)
         for i in captured:
             by_graph[i] = timings[str(i)]
     out: list[Timing] = []
-    for i, runner in enumerate(made):
+    for i, runner in enumerate(runners):
         if i in by_graph:
             out.append(by_graph[i])
         elif machine.cuda and isinstance(runner, DeviceRunner):
-            out.append(runner.eager())
+            out.append(runner.time_eager())
         else:
-            out.append(_wall_clock(runner.once))
-    for runner in made:
+            out.append(_time_wall_clock(runner.run_once))
+    for runner in runners:
         if isinstance(runner, DeviceRunner):
             runner.synchronize()
     return out
 
 
-def _wall_clock(run: Callable[[], None]) -> Timing:
+def _time_wall_clock(run: Callable[[], None]) -> Timing:
     samples: list[float] = []
     with threadpool_limits(BLAS_THREADS, "blas"):
         while len(samples) < _CPU_ROUNDS and sum(samples) < _CPU_BUDGET_S * 1e6:

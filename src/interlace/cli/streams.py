@@ -19,7 +19,7 @@ from interlace.cli.console import FAILED, report
 READER_STOPPED = 141
 
 
-class _Guarded(io.RawIOBase):
+class _GuardedStream(io.RawIOBase):
     """A binary stream that calls ``lost`` when a write fails, and takes what comes after that for nothing."""
 
     def __init__(self, stream: TextIO, lost: Callable[[OSError], None]) -> None:
@@ -50,7 +50,7 @@ class _Guarded(io.RawIOBase):
 
 
 @contextmanager
-def standard_streams() -> Iterator[None]:
+def guard_standard_streams() -> Iterator[None]:
     """Standard output and stderr as above while a command runs."""
     for number in range(3):
         try:
@@ -60,8 +60,8 @@ def standard_streams() -> Iterator[None]:
             # only open for reading still fails where it is written.
             os.open(os.devnull, os.O_RDONLY)
     before = sys.stdout, sys.stderr
-    sys.stdout = out = _guarded(sys.stdout, 1, _stop)
-    sys.stderr = _guarded(sys.stderr, 2, lambda error: None)
+    sys.stdout = out = _guard_stream(sys.stdout, 1, _stop)
+    sys.stderr = _guard_stream(sys.stderr, 2, lambda error: None)
     try:
         yield
     finally:
@@ -72,10 +72,10 @@ def standard_streams() -> Iterator[None]:
             sys.stdout, sys.stderr = before
 
 
-def _guarded(stream: TextIO | None, number: int, lost: Callable[[OSError], None]) -> TextIO:
+def _guard_stream(stream: TextIO | None, number: int, lost: Callable[[OSError], None]) -> TextIO:
     stream = stream or open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (stays open to the end)
     return io.TextIOWrapper(
-        _Guarded(stream, lost),  # type: ignore[type-var]
+        _GuardedStream(stream, lost),  # type: ignore[type-var]
         encoding=stream.encoding,
         errors="replace",  # a letter that the terminal does not have is no reason to fail
         line_buffering=stream.isatty() or number == 2,

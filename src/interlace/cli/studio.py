@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from interlace.cli.console import BadInput, fail, say
-from interlace.cli.options import command
+from interlace.cli.console import BadInput, fail, print_line
+from interlace.cli.options import register_command
 
 _PORT = 8787
 
@@ -16,7 +16,7 @@ _PORT = 8787
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @command(app, "studio")
+    @register_command(app, "studio")
     def studio(
         files: Annotated[
             list[Path] | None,
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         """Play with tile orders on a page in the browser: click tiles, and see what they load through a small cache.
 
         With a file the page begins with that. Of a plan: its items on the simulated H200, what each waits for, and its
-        proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker, hand-overs, tails, and
+        proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker, hand-offs, tails, and
         where the time went; a second trace is shown on the same axis, and of a plan behind it the predicted one. Of a
         record that `interlace bench WORKLOAD` wrote, or of several of other GPUs or dates: speedups by size, and the
         most there can be; of what `interlace profile --json` wrote: bytes from memory, and hits of the L2.
@@ -45,17 +45,19 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace studio trace.json plan.json
         """
-        server = _server()
-        from interlace.cli.studio_files import opened  # needs the extra
+        server = _import_server()
+        from interlace.cli.studio_files import open_view  # needs the extra
 
-        view = opened(files or [])
+        view = open_view(files or [])
         try:
-            server.serve(port, view, browser=not no_browser, tell=lambda address: say(f"{address} (Ctrl-C ends it)"))
+            server.serve(
+                port, view, browser=not no_browser, tell=lambda address: print_line(f"{address} (Ctrl-C ends it)")
+            )
         except OSError as error:
             raise BadInput(f"cannot listen on port {port}: {error.strerror}; choose another one with --port") from None
 
 
-def _server() -> Any:
+def _import_server() -> Any:
     """``interlace.studio.server``, which needs the extra."""
     try:
         from interlace.studio import server

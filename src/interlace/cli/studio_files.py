@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from interlace.cli.console import BadInput, bad_input, working
-from interlace.cli.inputs import text_of
-from interlace.cli.plan_file import read
-from interlace.cli.trace import arrows
+from interlace.cli.console import BadInput, convert_to_bad_input, show_spinner
+from interlace.cli.inputs import read_text
+from interlace.cli.plan_file import load_plan
+from interlace.cli.trace import find_arrows
 from interlace.core.errors import StudioError
-from interlace.studio.answers import View
+from interlace.studio.answers import StudioView
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import Record, RecordView
 from interlace.studio.timeline import Timeline, TimelineView
@@ -22,7 +22,7 @@ _Read = TypeVar("_Read")
 _LARGEST = 256 << 20  # bytes; a trace takes some 400 for each item
 
 
-def opened(paths: Sequence[Path]) -> View | None:
+def open_view(paths: Sequence[Path]) -> StudioView | None:
     """What the page begins with; None without a file.
 
     Raises:
@@ -30,26 +30,28 @@ def opened(paths: Sequence[Path]) -> View | None:
     """
     if not paths:
         return None
-    texts = [text_of(path, _LARGEST, "a file of the studio", "`interlace plan`, `trace` or `bench`") for path in paths]
-    kinds = [_kind(text) for text in texts]
+    texts = [
+        read_text(path, _LARGEST, "a file of the studio", "`interlace plan`, `trace` or `bench`") for path in paths
+    ]
+    kinds = [_detect_kind(text) for text in texts]
     if set(kinds) == {"record"}:
         return RecordView(tuple(_read(path, text, Record.read) for path, text in zip(paths, texts, strict=True)))
     if len(paths) == 1 and kinds[0] == "plan":
-        plan = read(paths[0])
-        with bad_input(), working("verifying and simulating (the first use compiles the simulation)"):
+        plan = load_plan(paths[0])
+        with convert_to_bad_input(), show_spinner("verifying and simulating (the first use compiles the simulation)"):
             return PlanView.of(plan)
     if len(paths) > 2 or kinds[0] != "trace" or "record" in kinds:
         names = ", ".join(f"{str(path)!r} ({kind})" for path, kind in zip(paths, kinds, strict=True))
         raise BadInput(f"{names} do not go together; open one file, records, two traces, or a trace and a plan")
     timelines = [
-        _read(path, text, Timeline.read) if kind == "trace" else _predicted(path)
+        _read(path, text, Timeline.read) if kind == "trace" else _simulate_plan(path)
         for path, text, kind in zip(paths, texts, kinds, strict=True)
     ]
-    with bad_input():
+    with convert_to_bad_input():
         return TimelineView(tuple(timelines))
 
 
-def _kind(text: str) -> str:
+def _detect_kind(text: str) -> str:
     """``trace``, ``record``, or ``plan`` for all else, whose reader tells what is wrong with it."""
     try:
         data = json.loads(text)
@@ -69,13 +71,15 @@ def _read(path: Path, text: str, reader: Callable[[str], _Read]) -> _Read:
         raise BadInput(f"{str(path)!r}: {error}") from None
 
 
-def _predicted(path: Path) -> Timeline:
+def _simulate_plan(path: Path) -> Timeline:
     """A plan as the simulated machine runs it."""
-    plan = read(path)
-    with bad_input(), working("simulating (the first use compiles the simulation)"):
+    plan = load_plan(path)
+    with convert_to_bad_input(), show_spinner("simulating (the first use compiles the simulation)"):
         view = PlanView.of(plan)
     if view.trace is None:
         raise BadInput(f"{str(path)!r}: no times can be predicted: {view.why}")
     grids = [op.grid for op in plan.graph.ops]
-    data = to_perfetto(view.trace, grids=grids, arrows=arrows(plan, view.trace), name=f"predicted, {view.device.name}")
+    data = to_perfetto(
+        view.trace, grids=grids, arrows=find_arrows(plan, view.trace), name=f"predicted, {view.device.name}"
+    )
     return Timeline.read(json.dumps(data))

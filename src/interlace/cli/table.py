@@ -10,16 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from interlace.bench.timing import Timing
-from interlace.cli.console import printable
-from interlace.core.text import plural
+from interlace.cli.console import escape_text
+from interlace.core.text import format_count
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.kernels.base import tiling
+from interlace.kernels.base import format_tiling
 from interlace.plan.plan import Plan
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """What one executor did."""
 
     executor: type[Executor]
@@ -28,14 +28,14 @@ class Row:
     times: Timing
 
 
-def results(title: str, rows: Sequence[Row]) -> Table:
+def build_results(title: str, rows: Sequence[ResultRow]) -> Table:
     """The table of ``interlace run``; speeds are against ``cuda_graph`` if it ran, and below stand the plans."""
     plans: dict[str, list[str]] = {}
     for row in rows:
-        plans.setdefault(f"{tiling(row.plan.graph)}: {plan_line(row.plan)}", []).append(row.executor.name)
+        plans.setdefault(f"{format_tiling(row.plan.graph)}: {format_plan(row.plan)}", []).append(row.executor.name)
     told = [f"verified plan of {', '.join(names)}: {line}" for line, names in plans.items()]
-    caption = Text("\n".join(map(printable, told)))
-    table = Table(title=_text(title), caption=caption, caption_justify="left", title_justify="left")
+    caption = Text("\n".join(map(escape_text, told)))
+    table = Table(title=_make_text(title), caption=caption, caption_justify="left", title_justify="left")
     table.add_column("executor", overflow="fold")
     table.add_column("what it is", overflow="fold")
     for heading in ("rel. error", "median us", "p20", "p80"):
@@ -47,44 +47,50 @@ def results(title: str, rows: Sequence[Row]) -> Table:
         times = (row.times.median_us, row.times.p20_us, row.times.p80_us)
         compared = base is not None and issubclass(row.executor, DeviceExecutor)
         speed = [] if base is None else [f"{base / row.times.median_us:.2f}x" if compared else ""]
-        table.add_row(row.executor.title, row.executor.what, error(row.relative_error), *map(number, times), *speed)
+        table.add_row(
+            row.executor.title,
+            row.executor.description,
+            format_error(row.relative_error),
+            *map(format_number, times),
+            *speed,
+        )
     return table
 
 
-def facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+def build_facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
     """A table of two columns without headings."""
-    table = Table(title=_text(title), title_justify="left", show_header=False)
+    table = Table(title=_make_text(title), title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
-        table.add_row(row[0], _text(row[1]))
+        table.add_row(row[0], _make_text(row[1]))
     return table
 
 
-def columns(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def build_columns(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of text; all columns but the first are right-aligned."""
-    table = Table(title=_text(title), title_justify="left")
+    table = Table(title=_make_text(title), title_justify="left")
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(_text, row))
+        table.add_row(*map(_make_text, row))
     return table
 
 
-def plan_line(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """A plan in one line."""
     return (
-        f"{plural(len(plan.items), 'item')}, {plural(plan.semaphores, 'semaphore')}, "
-        f"{plural(plan.workers, 'worker')}, {plan.dispatch.value} dispatch, {plan.policy}, {plan.order}"
+        f"{format_count(len(plan.items), 'item')}, {format_count(plan.semaphores, 'semaphore')}, "
+        f"{format_count(plan.workers, 'worker')}, {plan.dispatch.value} dispatch, {plan.policy}, {plan.order}"
     )
 
 
-def _text(value: str) -> Text:
+def _make_text(value: str) -> Text:
     """Text that is shown as it is, whatever looks like markup in it."""
-    return Text(printable(value))
+    return Text(escape_text(value))
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three digits that mean something, or whole numbers: 0.120, 12.0, 1,234."""
     if not math.isfinite(value):
         return str(value)
@@ -93,15 +99,15 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
-def volume(nbytes: float) -> str:
+def format_volume(nbytes: float) -> str:
     """An amount of data: 512 B, 1.23 MB, 17.2 GB."""
     for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
         if nbytes >= 10**power:
-            return f"{number(nbytes / 10**power)} {unit}"
+            return f"{format_number(nbytes / 10**power)} {unit}"
     return f"{nbytes:.0f} B"
 
 
-def size(nbytes: int) -> str:
+def format_size(nbytes: int) -> str:
     """A capacity, exactly: 50 MiB, 48 KiB, 1,000 B."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if nbytes and nbytes % (1 << shift) == 0:
@@ -109,6 +115,6 @@ def size(nbytes: int) -> str:
     return f"{nbytes:,} B"
 
 
-def error(value: float) -> str:
+def format_error(value: float) -> str:
     """A relative error: 2.1e-16, 0 if exact."""
     return "0" if value == 0 else f"{value:.1e}"

@@ -12,28 +12,28 @@ import typer
 from rich.table import Table
 
 from interlace.cli import names, table, traffic_plot
-from interlace.cli.console import BadInput, bad_input, progress, show, working
+from interlace.cli.console import BadInput, convert_to_bad_input, print_table, show_progress, show_spinner
 from interlace.cli.options import JsonFile, TileOption
-from interlace.cli.outputs import Output, output_file, save, save_json, wrote
-from interlace.cli.workloads import Selection, group, per_workload
-from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
+from interlace.cli.outputs import Output, parse_output_file, report_written, save, save_json
+from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec, load_known_chips
 from interlace.graph.access import ALL, Access
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import by_layers, tiling
+from interlace.kernels.base import format_tiling, sum_over_layers
 from interlace.plan.plan import Plan
-from interlace.planner.bounds import Bound, Counts
+from interlace.planner.bounds import BoundedQuantity, TrafficBound
 from interlace.planner.build import Choices, build
-from interlace.policies.orders import GroupedPanels
+from interlace.policies.orders import GroupedColumnMajor
 from interlace.sim.modes import SERIAL
 from interlace.workloads.base import Workload
 
 if TYPE_CHECKING:
     from interlace.planner.predict import Prediction, Traffic
 
-_DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedPanels(8))
-_MOST_TILES = 1 << 22
-_MOST_PIECES = 1 << 25  # sim.traffic.LIMIT, from which on chunks would be taken together
+_DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedColumnMajor(8))
+_MAX_TILES = 1 << 22
+_MAX_PIECES = 1 << 25  # sim.traffic.LIMIT, from which on chunks would be taken together
 _SUM_BYTES = 4
 # Sizes that are drawn, as parts of the size of the cache, or more where a tile needs it.
 _SIZES = np.geomspace(1 / 8, 8, 49)
@@ -48,11 +48,11 @@ class CacheOptions:
         DeviceSpec | None,
         typer.Option(
             "--cache",
-            parser=names.cache,
+            parser=names.parse_cache,
             metavar="SIZE",
             help="One LRU cache of this size (50MiB, 60MB, bytes) read at equal speed, or a chip "
-            f"({', '.join(known_chips())}; the {DEFAULT_GPU.name} by default): its L2 in sides, its SMs of slightly "
-            "unequal speed.",
+            f"({', '.join(load_known_chips())}; the {DEFAULT_GPU.name} by default): its L2 in sides, its SMs of "
+            "slightly unequal speed.",
         ),
     ] = None
     workers: Annotated[
@@ -80,8 +80,8 @@ class Study:
         Raises:
             BadInput: a tile fits no SM, the cache no tile, or the simulation not all tiles.
         """
-        with bad_input():
-            study = Study(workload, workload.graph(DEFAULT_GPU, options.tile), options)
+        with convert_to_bad_input():
+            study = Study(workload, workload.build_graph(DEFAULT_GPU, options.tile), options)
         study.check()
         return study
 
@@ -98,79 +98,88 @@ class Study:
     @property
     def loads(self) -> int:
         """Pieces of tensors that the tiles load, chunk by chunk."""
-        return sum(op.tiles * sum(_chunks(op, access) for access in op.usually(op.reads)) for op in self.graph.ops)
+        return sum(
+            op.tiles * sum(_count_chunks(op, access) for access in op.substitute_expected(op.reads))
+            for op in self.graph.ops
+        )
 
     @property
     def working_set(self) -> int:
         """Bytes of one chunk of all that a tile reads and of what it writes, of the op that takes most."""
-        return max(sum(_bytes(self.graph, op, a) for a in op.usually(op.accesses)) for op in self.graph.ops)
+        return max(
+            sum(_count_tile_bytes(self.graph, op, a) for a in op.substitute_expected(op.accesses))
+            for op in self.graph.ops
+        )
 
     def check(self) -> None:
         """Raise BadInput if a tile fits no SM, the cache no tile, or the simulation not all tiles."""
         device = self.device
         most = device.l1_bytes + device.register_bytes
         for op in self.graph.ops:
-            sums = sum(_sums(self.graph, op, a) for a in op.writes) if op.reduction else 0
+            sums = sum(_count_sum_bytes(self.graph, op, a) for a in op.writes) if op.reduction else 0
             if sums > most:
                 raise BadInput(
-                    f"a tile of op {op.name!r} sums up in {table.size(sums)} of fp32, but an SM holds "
-                    f"{table.size(most)}; use a smaller one, such as 128x128x64"
+                    f"a tile of op {op.name!r} sums up in {table.format_size(sums)} of fp32, but an SM holds "
+                    f"{table.format_size(most)}; use a smaller one, such as 128x128x64"
                 )
         if self.working_set > device.l2.side_bytes:
             raise BadInput(
-                f"a cache of {table.size(device.l2.side_bytes)} is below one working set: a chunk of all operands "
-                f"and an output tile take {table.size(self.working_set)}; use a larger --cache or a smaller --tile"
+                f"a cache of {table.format_size(device.l2.side_bytes)} is below one working set: a chunk of all "
+                f"operands and an output tile take {table.format_size(self.working_set)}; use a larger --cache or a "
+                "smaller --tile"
             )
-        if self.tiles > _MOST_TILES:
+        if self.tiles > _MAX_TILES:
             raise BadInput(
-                f"{self.tiles:,} tiles, but a simulation takes {_MOST_TILES:,}; use larger tiles, "
+                f"{self.tiles:,} tiles, but a simulation takes {_MAX_TILES:,}; use larger tiles, "
                 "or a smaller problem of the same kind"
             )
         # Loads, outputs, steps, and the pieces themselves, as the simulation counts them.
         pieces = self.loads
         for op in self.graph.ops:
-            pieces += op.tiles * (max(_chunks(op, a) for a in op.reads) + 2 * len(op.writes))
-            pieces += sum(_distinct(op, access) * _chunks(op, access) for access in op.usually(op.reads))
-        if pieces > _MOST_PIECES:
+            pieces += op.tiles * (max(_count_chunks(op, a) for a in op.reads) + 2 * len(op.writes))
+            pieces += sum(
+                _count_distinct(op, access) * _count_chunks(op, access) for access in op.substitute_expected(op.reads)
+            )
+        if pieces > _MAX_PIECES:
             raise BadInput(
                 f"{self.tiles:,} tiles touch {pieces:,} pieces of tensors, but a simulation takes "
-                f"{_MOST_PIECES:,}; use larger chunks, or a smaller problem of the same kind"
+                f"{_MAX_PIECES:,}; use larger chunks, or a smaller problem of the same kind"
             )
 
-    def plan(self, named: names.NamedOrder) -> Plan:
+    def build_plan(self, named: names.NamedOrder) -> Plan:
         """The workload in an order."""
         return build(self.graph, Choices(self.options.workers, order=named.order))
 
-    def bounds(self, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
+    def find_bounds(self, prediction: Prediction, device: DeviceSpec) -> tuple[TrafficBound, ...]:
         """What no order avoids: of loads, safe and where it is known leading order, and of loads and stores."""
-        from interlace.planner.explain import graph_bounds
+        from interlace.planner.explain import compute_graph_bounds
 
-        return graph_bounds(self.graph, prediction, device)
+        return compute_graph_bounds(self.graph, prediction, device)
 
     def run(self, named: names.NamedOrder) -> Prediction:
         """What the workload moves in an order."""
         from interlace.planner.predict import predict
 
-        return predict(self.plan(named), self.device, SERIAL)
+        return predict(self.build_plan(named), self.device, SERIAL)
 
     @property
     def tiling(self) -> str:
         """The tiles of every op."""
-        return tiling(self.graph)
+        return format_tiling(self.graph)
 
     def __str__(self) -> str:
         return f"{self.workload.title}; {self.tiling}"
 
 
-def _chunks(op: Op, access: Access) -> int:
+def _count_chunks(op: Op, access: Access) -> int:
     """Pieces into which the reduction cuts what a tile reads."""
     return op.reduction.chunks if op.reduction and access.uses_k else 1
 
 
-def _sums(graph: Graph, op: Op, access: Access) -> int:
+def _count_sum_bytes(graph: Graph, op: Op, access: Access) -> int:
     """Bytes in which a whole tile sums up what it writes, also beyond the edge of the tensor."""
     zero = np.zeros(1, np.int64)
-    at, extents = op.coords(zero), graph.tensor(access.tensor).shape
+    at, extents = op.compute_coords(zero), graph.tensor(access.tensor).shape
     sides = (
         extent if span == ALL else int((span.hi.evaluate(at, zero, zero) - span.lo.evaluate(at, zero, zero))[0])
         for span, extent in zip(access.spans, extents, strict=True)
@@ -178,15 +187,15 @@ def _sums(graph: Graph, op: Op, access: Access) -> int:
     return _SUM_BYTES * prod(sides)
 
 
-def _bytes(graph: Graph, op: Op, access: Access) -> int:
+def _count_tile_bytes(graph: Graph, op: Op, access: Access) -> int:
     """Bytes of what the first tile touches, of its first chunk."""
     tensor, zero = graph.tensor(access.tensor), np.zeros(1, np.int64)
     chunk = zero + (op.reduction.block if op.reduction else 1)
-    lo, hi = access.bounds(tensor.shape, op.coords(zero), zero, chunk)
+    lo, hi = access.compute_bounds(tensor.shape, op.compute_coords(zero), zero, chunk)
     return int(np.prod(hi - lo)) * tensor.dtype.itemsize
 
 
-def _distinct(op: Op, access: Access) -> int:
+def _count_distinct(op: Op, access: Access) -> int:
     """How many regions of a tensor the tiles read."""
     bounds = [bound for span in access.spans for bound in (span.lo, span.hi)]
     return prod(n for d, n in enumerate(op.grid) if any(any(bound.tile[d : d + 1]) for bound in bounds))
@@ -195,13 +204,15 @@ def _distinct(op: Op, access: Access) -> int:
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @per_workload(group(app, "traffic", "What a workload reads from memory under an order of its tiles."))
+    @add_per_workload(
+        add_workload_group(app, "traffic", "What a workload reads from memory under an order of its tiles.")
+    )
     def traffic(
         work: Selection,
         options: CacheOptions,
         order: Annotated[
             names.NamedOrder | None,
-            names.order_option(f"In which order the tiles run: {names.ORDERS.listing}; grouped:8 by default."),
+            names.build_order_option(f"In which order the tiles run: {names.ORDERS.listing}; grouped:8 by default."),
         ] = None,
         sweep: Annotated[bool, typer.Option("--sweep", help="Compare all named orders.")] = False,
         plot: Annotated[
@@ -209,7 +220,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 "--plot",
                 metavar="FILE.png",
-                parser=_png,
+                parser=_parse_png,
                 help="With --sweep: draw bytes read against the size of the cache, a line per order.",
             ),
         ] = None,
@@ -231,128 +242,140 @@ def register(app: typer.Typer) -> None:
             raise BadInput("--plot draws the orders of --sweep; pass --sweep too")
         if plot is not None:
             traffic_plot.check_installed()
-        study = Study.of(work.on(gpu=True), options)
-        with bad_input():
+        study = Study.of(work.build_workload(gpu=True), options)
+        with convert_to_bad_input():
             if sweep:
                 found = _sweep(study)
             else:
                 chosen = order or _DEFAULT_ORDER
-                with working("simulating (the first use compiles the simulation)"):
+                with show_spinner("simulating (the first use compiles the simulation)"):
                     found = [(chosen, study.run(chosen))]
-            bounds = study.bounds(found[0][1], study.device)
+            bounds = study.find_bounds(found[0][1], study.device)
             if json is not None:
-                save_json(json, _data(study, bounds, found))
+                save_json(json, _to_data(study, bounds, found))
             if plot is not None:
-                save(plot, _picture(study, found))
-        show(_family(study, bounds, found) if sweep else _facts(study, bounds, *found[0]))
+                save(plot, _draw_picture(study, found))
+        print_table(_build_family(study, bounds, found) if sweep else _build_facts(study, bounds, *found[0]))
         if plot is not None:
-            wrote(plot)
+            report_written(plot)
 
 
-def _picture(study: Study, found: Sequence[Found]) -> bytes:
+def _draw_picture(study: Study, found: Sequence[OrderResult]) -> bytes:
     """Of what each order reads at several sizes of the cache.
 
     Raises:
         SimulationError: the simulation cannot take the problem.
     """
-    from interlace.planner.curve import dram_read_bytes
+    from interlace.planner.curve import predict_dram_reads
 
     device = study.device
     whole = device.l2.sides * device.l2.side_bytes
     sizes = [size for size in (int(whole * part) for part in _SIZES) if size >= device.l2.sides * study.working_set]
     curves = {
-        named.name: dram_read_bytes(prediction.plan, device, sizes, SERIAL)
-        for named, prediction in progress(found, "drawing", len(found))
+        named.name: predict_dram_reads(prediction.plan, device, sizes, SERIAL)
+        for named, prediction in show_progress(found, "drawing", len(found))
     }
     # Of the bounds on loads the last is the tightest: the leading order, where it is known.
-    bounds = [_on_loads(study.bounds(found[0][1], replace(device, l2_bytes=size)))[-1] for size in sizes]
+    bounds = [_select_load_bounds(study.find_bounds(found[0][1], replace(device, l2_bytes=size)))[-1] for size in sizes]
     title = f"{study}; {study.options.workers:,} workers"
     return traffic_plot.draw(title, device.l2, sizes, curves, bounds)
 
 
-def _png(text: str) -> Output:
+def _parse_png(text: str) -> Output:
     if not text.lower().endswith(".png"):
         raise typer.BadParameter(f"{text!r} is no name of a picture; use one that ends in .png")
-    return output_file(text)
+    return parse_output_file(text)
 
 
-Found = tuple[names.NamedOrder, "Prediction"]
+OrderResult = tuple[names.NamedOrder, "Prediction"]
 
 
-def _sweep(study: Study) -> list[Found]:
+def _sweep(study: Study) -> list[OrderResult]:
     """All named orders, the least traffic first."""
-    orders = names.orders_of([op.grid for op in study.graph.ops])
-    found = [(named, study.run(named)) for named in progress(orders, "simulating", len(orders))]
+    orders = names.list_orders([op.grid for op in study.graph.ops])
+    found = [(named, study.run(named)) for named in show_progress(orders, "simulating", len(orders))]
     return sorted(found, key=lambda pair: pair[1].traffic.dram_read)
 
 
-def _loaded(traffic: Traffic) -> int:
+def _count_loaded(traffic: Traffic) -> int:
     """Bytes that the tiles load; each byte that is written is written once."""
-    return traffic.touched - traffic.written
+    return traffic.touched_bytes - traffic.written_bytes
 
 
-def _hit_rate(traffic: Traffic) -> float:
+def _compute_hit_rate(traffic: Traffic) -> float:
     """Share of these that the cache held."""
-    return 1 - traffic.dram_read / _loaded(traffic)
+    return 1 - traffic.dram_read / _count_loaded(traffic)
 
 
-def _on_loads(bounds: Sequence[Bound]) -> list[Bound]:
+def _select_load_bounds(bounds: Sequence[TrafficBound]) -> list[TrafficBound]:
     """The bounds on loads alone: the safe one, and the leading order where it is known."""
-    return [bound for bound in bounds if bound.counts is Counts.LOADS]
+    return [bound for bound in bounds if bound.counts is BoundedQuantity.LOADS]
 
 
-def _facts(study: Study, bounds: Sequence[Bound], named: names.NamedOrder, prediction: Prediction) -> Table:
+def _build_facts(
+    study: Study, bounds: Sequence[TrafficBound], named: names.NamedOrder, prediction: Prediction
+) -> Table:
     traffic = prediction.traffic
     read = traffic.dram_read
     rows = [
-        ("cache", _cache(study)),
+        ("cache", _describe_cache(study)),
         ("workers", f"{study.options.workers:,}, in lockstep"),
         ("model", "exact LRU over pieces of tensors"),
-        ("loads", f"{study.loads:,} pieces, {table.volume(_loaded(traffic))}"),
-        ("hits", f"{table.volume(_loaded(traffic) - read)}, {100 * _hit_rate(traffic):.2f} % of the loads"),
-        ("read from memory", table.volume(read)),
-        *((f"  {name}", table.volume(count)) for name, count in by_layers(traffic.read).items()),
-        ("written to memory", table.volume(traffic.written)),
-        ("compulsory reads", f"{table.volume(traffic.compulsory)}; {read / traffic.compulsory:.2f}x is read"),
+        ("loads", f"{study.loads:,} pieces, {table.format_volume(_count_loaded(traffic))}"),
+        (
+            "hits",
+            f"{table.format_volume(_count_loaded(traffic) - read)}, {100 * _compute_hit_rate(traffic):.2f} % of the "
+            "loads",
+        ),
+        ("read from memory", table.format_volume(read)),
+        *((f"  {name}", table.format_volume(count)) for name, count in sum_over_layers(traffic.read_bytes).items()),
+        ("written to memory", table.format_volume(traffic.written_bytes)),
+        (
+            "compulsory reads",
+            f"{table.format_volume(traffic.compulsory_bytes)}; {read / traffic.compulsory_bytes:.2f}x is read",
+        ),
         *(
-            (f"bound on reads, {bound.label.value}", f"{table.volume(bound.bytes)}; {read / bound.bytes:.2f}x is read")
-            for bound in _on_loads(bounds)
+            (
+                f"bound on reads, {bound.label.value}",
+                f"{table.format_volume(bound.bytes)}; {read / bound.bytes:.2f}x is read",
+            )
+            for bound in _select_load_bounds(bounds)
         ),
         ("source of the bounds", bounds[0].source),
     ]
-    return table.facts(f"{named.name}: {study}", rows)
+    return table.build_facts(f"{named.name}: {study}", rows)
 
 
-def _family(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> Table:
-    on_loads = _on_loads(bounds)
+def _build_family(study: Study, bounds: Sequence[TrafficBound], found: Sequence[OrderResult]) -> Table:
+    on_loads = _select_load_bounds(bounds)
     headings = ("order", "read from memory", "hit rate", *(f"of {bound.label.value}" for bound in on_loads))
     rows = (
         (
             named.name,
-            table.volume(prediction.traffic.dram_read),
-            f"{100 * _hit_rate(prediction.traffic):.2f} %",
+            table.format_volume(prediction.traffic.dram_read),
+            f"{100 * _compute_hit_rate(prediction.traffic):.2f} %",
             *(f"{prediction.traffic.dram_read / bound.bytes:.2f}x" for bound in on_loads),
         )
         for named, prediction in found
     )
-    shown = table.columns(f"{study}; {_cache(study)}; {study.options.workers:,} workers", headings, rows)
-    listed = ", ".join(f"{bound.label.value} {table.volume(bound.bytes)}" for bound in on_loads)
+    shown = table.build_columns(f"{study}; {_describe_cache(study)}; {study.options.workers:,} workers", headings, rows)
+    listed = ", ".join(f"{bound.label.value} {table.format_volume(bound.bytes)}" for bound in on_loads)
     shown.caption = f"bounds on reads: {listed} ({bounds[0].source})"
     shown.caption_justify = "left"
     return shown
 
 
-def _cache(study: Study) -> str:
+def _describe_cache(study: Study) -> str:
     l2 = study.device.l2
     if study.device.name == names.ONE_CACHE:
-        return f"{names.ONE_CACHE} of {table.size(l2.side_bytes)}"
-    return f"L2 of the {study.device.name}, {l2.sides} sides of {table.size(l2.side_bytes)}"
+        return f"{names.ONE_CACHE} of {table.format_size(l2.side_bytes)}"
+    return f"L2 of the {study.device.name}, {l2.sides} sides of {table.format_size(l2.side_bytes)}"
 
 
-def _data(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> dict[str, Any]:
-    l2, on_loads = study.device.l2, _on_loads(bounds)
+def _to_data(study: Study, bounds: Sequence[TrafficBound], found: Sequence[OrderResult]) -> dict[str, Any]:
+    l2, on_loads = study.device.l2, _select_load_bounds(bounds)
     return {
-        "workload": study.workload.facts(),
+        "workload": study.workload.to_data(),
         "tiles": study.tiling,
         "workers": study.options.workers,
         "cache": {"name": study.device.name, "sides": l2.sides, "side_bytes": l2.side_bytes},
@@ -363,13 +386,13 @@ def _data(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> dict
         "orders": [
             {
                 "order": named.name,
-                "loaded_bytes": _loaded(prediction.traffic),
-                "hit_bytes": _loaded(prediction.traffic) - prediction.traffic.dram_read,
-                "hit_rate": _hit_rate(prediction.traffic),
+                "loaded_bytes": _count_loaded(prediction.traffic),
+                "hit_bytes": _count_loaded(prediction.traffic) - prediction.traffic.dram_read,
+                "hit_rate": _compute_hit_rate(prediction.traffic),
                 "dram_read_bytes": prediction.traffic.dram_read,
-                "dram_read_bytes_by_tensor": dict(prediction.traffic.read),
-                "dram_written_bytes": prediction.traffic.written,
-                "compulsory_bytes": prediction.traffic.compulsory,
+                "dram_read_bytes_by_tensor": dict(prediction.traffic.read_bytes),
+                "dram_written_bytes": prediction.traffic.written_bytes,
+                "compulsory_bytes": prediction.traffic.compulsory_bytes,
                 **{
                     f"over_{bound.label.value.replace(' ', '_')}": prediction.traffic.dram_read / bound.bytes
                     for bound in on_loads

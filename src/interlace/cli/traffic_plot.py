@@ -14,7 +14,7 @@ import numpy as np
 from interlace.cli import table
 from interlace.cli.console import FAILED, fail
 from interlace.core.devices import L2
-from interlace.planner.bounds import Bound
+from interlace.planner.bounds import TrafficBound
 
 _LABEL_STEP = 0.042  # height of a label, of the picture's
 
@@ -30,7 +30,7 @@ def check_installed() -> None:
 
 
 def draw(
-    title: str, l2: L2, sizes: Sequence[int], curves: Mapping[str, Sequence[int]], bounds: Sequence[Bound]
+    title: str, l2: L2, sizes: Sequence[int], curves: Mapping[str, Sequence[int]], bounds: Sequence[TrafficBound]
 ) -> bytes:
     """The picture as a PNG: a labelled line per order, and a bound; of matmuls it falls with the root of the size.
 
@@ -48,7 +48,7 @@ def draw(
     figure = Figure(figsize=(9, 5.5), dpi=150)
     FigureCanvasAgg(figure)
     axis = figure.add_axes((0.2, 0.11, 0.7, 0.79))
-    colours = _colours(list(curves))
+    colours = _assign_colours(list(curves))
     for name, read in curves.items():
         axis.plot(sizes, read, color=colours[name], linewidth=1.4)
     axis.plot(sizes, [bound.bytes for bound in bounds], color="black", linewidth=1.2, linestyle="--")
@@ -59,7 +59,7 @@ def draw(
     # Orders differ most where the cache is small: labels stand there, and the numbers on the other side.
     axis.yaxis.tick_right()
     axis.yaxis.set_label_position("right")
-    _plain_numbers(axis)
+    _format_axis(axis)
     sides = f", all {l2.sides} sides together" if l2.sides > 1 else ""
     axis.set_xlabel(f"size of the cache{sides}")
     axis.set_ylabel("read from memory")
@@ -68,7 +68,7 @@ def draw(
     lowest, highest = np.log(axis.get_ylim())
     starts = {name: read[0] for name, read in curves.items()} | {label: bounds[0].bytes}
     ends = {name: float((np.log(start) - lowest) / (highest - lowest)) for name, start in starts.items()}
-    for name, at in _apart(ends).items():
+    for name, at in _separate_labels(ends).items():
         colour = colours.get(name, "black")
         axis.annotate(
             name,
@@ -83,14 +83,14 @@ def draw(
             arrowprops=leader | {"color": colour},
         )
     above = axis.get_xaxis_transform()
-    axis.text(marked, 1.0, f" {table.size(marked)}", transform=above, fontsize=8, color="0.4", va="top")
+    axis.text(marked, 1.0, f" {table.format_size(marked)}", transform=above, fontsize=8, color="0.4", va="top")
     figure.suptitle(title, fontsize=10)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()
 
 
-def _colours(listed: Sequence[str]) -> dict[str, Any]:
+def _assign_colours(listed: Sequence[str]) -> dict[str, Any]:
     """Orders without a number in colours of their own; those of a kind that differ in a number in shades of one."""
     from matplotlib import colormaps
 
@@ -105,7 +105,7 @@ def _colours(listed: Sequence[str]) -> dict[str, Any]:
     return colours
 
 
-def _apart(wanted: dict[str, float]) -> dict[str, float]:
+def _separate_labels(wanted: dict[str, float]) -> dict[str, float]:
     """Heights near those wanted, a label's height apart: 0.5, 0.5 and 0.51 become 0.46, 0.5 and 0.55."""
     ranked = sorted(wanted, key=lambda name: wanted[name])
     steps = _LABEL_STEP * np.arange(len(ranked))
@@ -122,11 +122,11 @@ def _apart(wanted: dict[str, float]) -> dict[str, float]:
     return dict(zip(ranked, placed.tolist(), strict=True))
 
 
-def _plain_numbers(axis: Any) -> None:
+def _format_axis(axis: Any) -> None:
     """Sizes as 8 MiB and volumes as 500 MB, not as powers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.size(round(value))))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.format_size(round(value))))
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.volume(value)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.format_volume(value)))
     axis.yaxis.set_minor_formatter(NullFormatter())

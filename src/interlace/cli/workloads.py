@@ -1,6 +1,6 @@
 """Commands that take a workload: one subcommand per workload, whose fields are its options.
 
-    @per_workload(app, "plan")
+    @add_per_workload(app, "plan")
     def plan(work: Selection, schedule: ScheduleOptions, out: OutFile) -> None: ...
 
 makes ``interlace plan ffn --hidden 4096`` and ``interlace plan two-matmuls``, and for every other workload too. An
@@ -21,10 +21,10 @@ import typer
 from typer.core import TyperGroup
 
 from interlace import workloads
-from interlace.cli.console import bad_input
-from interlace.cli.names import Names
+from interlace.cli.console import convert_to_bad_input
+from interlace.cli.names import NameTable
 from interlace.cli.options import Spreads, add_command
-from interlace.workloads.base import Option, Workload, options
+from interlace.workloads.base import Option, Workload, list_options
 
 #: As the list of subcommands shows a plan file.
 PLAN_FILE = "PLAN.json"
@@ -36,41 +36,41 @@ class Selection:
 
     Attributes:
         kind: its class.
-        given: values of those fields that were given; of the size where several are taken, see ``sizes``.
+        given_fields: values of those fields that were given; of the size where several are taken, see ``sizes``.
         preset: the name of one, if that was given.
         presets, sizes: names of presets and values of the field that is the workload's size, where several are taken;
             none for the default.
     """
 
     kind: type[Workload]
-    given: Mapping[str, Any]
+    given_fields: Mapping[str, Any]
     preset: str | None = None
     presets: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
 
-    def on(self, gpu: bool, **fields: Any) -> Workload:
+    def build_workload(self, gpu: bool, **fields: Any) -> Workload:
         """The workload, with defaults for a GPU or for a CPU.
 
         Raises:
             BadInput: there is no such workload.
         """
-        with bad_input():
-            return self.kind.of({**self.given, **fields}, gpu, self.preset)
+        with convert_to_bad_input():
+            return self.kind.of({**self.given_fields, **fields}, gpu, self.preset)
 
-    def under(self, preset: str | None, gpu: bool, sizes: Sequence[int]) -> list[Workload]:
+    def build_sizes(self, preset: str | None, gpu: bool, sizes: Sequence[int]) -> list[Workload]:
         """The workload as a preset has it in several sizes, each once.
 
         Raises:
             BadInput: there is no such workload.
         """
         one = replace(self, preset=preset)
-        return [one.on(gpu, **{self.kind.size: size}) for size in dict.fromkeys(sizes)]
+        return [one.build_workload(gpu, **{self.kind.size: size}) for size in dict.fromkeys(sizes)]
 
-    def each(self, gpu: bool) -> list[Workload]:
+    def build_all(self, gpu: bool) -> list[Workload]:
         """The workload as every preset has it in every size, each once."""
         sizes = self.sizes or self.kind.sizes
         presets = dict.fromkeys(self.presets or (None,))
-        return [workload for preset in presets for workload in self.under(preset, gpu, sizes)]
+        return [workload for preset in presets for workload in self.build_sizes(preset, gpu, sizes)]
 
 
 class WorkloadGroup(TyperGroup):
@@ -79,21 +79,23 @@ class WorkloadGroup(TyperGroup):
     per_workload: ClassVar[Callable[..., None] | None] = None
     several: ClassVar[bool] = False
     per_plan: ClassVar[Callable[..., None] | None] = None
-    _completed: tuple[str, ...] = ()  # plan files that a shell is shown
+    _completion_names: tuple[str, ...] = ()  # plan files that a shell is shown
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in self._kinds():
-            kind = self._kinds()[cmd_name]
-            self.commands[cmd_name] = _made(kind.name, self.per_workload, kind.summary(), _options(kind, self.several))
+        if cmd_name not in self.commands and cmd_name in self._list_kinds():
+            kind = self._list_kinds()[cmd_name]
+            self.commands[cmd_name] = _make_command(
+                kind.name, self.per_workload, kind.summarise(), _build_options(kind, self.several)
+            )
         if cmd_name not in self.commands and self.per_plan is not None and _is_plan(cmd_name):
-            return _made(PLAN_FILE, self.per_plan, "A plan that `interlace plan` wrote.")
+            return _make_command(PLAN_FILE, self.per_plan, "A plan that `interlace plan` wrote.")
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        names = list(dict.fromkeys([*self._kinds(), *super().list_commands(ctx)]))
+        names = list(dict.fromkeys([*self._list_kinds(), *super().list_commands(ctx)]))
         if self.per_plan is None:
             return names
-        return [*names, *(self._completed if ctx.resilient_parsing else (PLAN_FILE,))]
+        return [*names, *(self._completion_names if ctx.resilient_parsing else (PLAN_FILE,))]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
@@ -105,13 +107,13 @@ class WorkloadGroup(TyperGroup):
         if _is_plan(name):
             ctx.fail(f"{name!r} is a plan already; `interlace verify` proves it, `interlace run` runs it")
         other = ", or a plan file" if self.per_plan is not None else ""
-        ctx.fail(f"unknown workload {name!r}; use one of {', '.join(self._kinds())}{other}")
+        ctx.fail(f"unknown workload {name!r}; use one of {', '.join(self._list_kinds())}{other}")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        self._completed = tuple(sorted(glob.glob(f"{glob.escape(incomplete)}*.json")))
+        self._completion_names = tuple(sorted(glob.glob(f"{glob.escape(incomplete)}*.json")))
         return super().shell_complete(ctx, incomplete)
 
-    def _kinds(self) -> dict[str, type[Workload]]:
+    def _list_kinds(self) -> dict[str, type[Workload]]:
         return {kind.name: kind for kind in workloads.WORKLOADS} if self.per_workload is not None else {}
 
 
@@ -120,7 +122,7 @@ def _is_plan(text: str) -> bool:
     return text.endswith(".json") or os.path.exists(text)
 
 
-def group(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
+def add_workload_group(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
     """A command that takes a workload, as a group of subcommands."""
     commands = typer.Typer(
         cls=type("WorkloadGroup", (WorkloadGroup,), {}),
@@ -133,7 +135,7 @@ def group(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
     return commands
 
 
-def per_workload(
+def add_per_workload(
     commands: typer.Typer, *, several: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a subcommand for every workload; the function's parameter of type ``Selection`` becomes the options of each.
@@ -151,7 +153,7 @@ def per_workload(
     return add
 
 
-def plan_file(commands: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def add_plan_file(commands: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the subcommand that takes a plan file in place of a workload."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -162,16 +164,16 @@ def plan_file(commands: typer.Typer) -> Callable[[Callable[..., None]], Callable
     return add
 
 
-def _made(name: str, function: Any, summary: str, spreads: Spreads | None = None) -> Any:
+def _make_command(name: str, function: Any, summary: str, spreads: Spreads | None = None) -> Any:
     """One subcommand."""
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     add_command(alone, name, function, spreads or {}, summary)
     return typer.main.get_command(alone)
 
 
-def _options(kind: type[Workload], several: bool) -> Spreads:
+def _build_options(kind: type[Workload], several: bool) -> Spreads:
     """The options that stand for a ``Selection`` of a workload."""
-    parameters = _parameters(kind, several)
+    parameters = _build_parameters(kind, several)
 
     def select(given: dict[str, Any]) -> Selection:
         values = {p.name: given.pop(p.name) for p in parameters}
@@ -184,14 +186,16 @@ def _options(kind: type[Workload], several: bool) -> Spreads:
     return {Selection: (parameters, select)}
 
 
-def _parameters(kind: type[Workload], several: bool) -> list[inspect.Parameter]:
+def _build_parameters(kind: type[Workload], several: bool) -> list[inspect.Parameter]:
     """The options of a workload; None where the default is meant."""
-    usual = f"{kind.on_gpu} on a GPU, else {kind.on_cpu}" if kind.on_gpu != kind.on_cpu else kind.on_gpu
-    preset = Names("preset", {name: name for name in kind.presets})
+    usual = (
+        f"{kind.gpu_preset} on a GPU, else {kind.cpu_preset}" if kind.gpu_preset != kind.cpu_preset else kind.gpu_preset
+    )
+    preset = NameTable("preset", {name: name for name in kind.presets})
     told = "Values of the options below" + ("; may be repeated" if several else "")
     option = Option(f"{told} ({usual})", metavar="NAME", names=preset.plain)
-    found = [_parameter("preset", object, option, several, "preset")]
-    for name, (field, field_type, option) in options(kind).items():
+    found = [_build_parameter("preset", object, option, several, "preset")]
+    for name, (field, field_type, option) in list_options(kind).items():
         many = several and name == kind.size
         if many:
             listed = ", ".join(map(str, kind.sizes))
@@ -202,17 +206,17 @@ def _parameters(kind: type[Workload], several: bool) -> list[inspect.Parameter]:
                 option = replace(option, help=f"{option.help}, {default} by default")
         elif isinstance(field.default, int) and not isinstance(field.default, bool):
             option = replace(option, help=f"{option.help.rstrip('.')}; {field.default} by default.")
-        found.append(_parameter(name, field_type, option, many, name))
+        found.append(_build_parameter(name, field_type, option, many, name))
     return found
 
 
-def _parameter(name: str, kind: type, option: Option, many: bool, what: str) -> inspect.Parameter:
+def _build_parameter(name: str, kind: type, option: Option, many: bool, what: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     flags = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     given: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "rich_help_panel": option.group}
     base: Any = kind if kind in (int, float, bool, str, Path) else str
     if option.names is not None:
-        choices: Names[Any] = Names(what, option.names)
+        choices: NameTable[Any] = NameTable(what, option.names)
         given |= {"parser": choices.parse, "autocompletion": choices.complete}
         given["help"] = f"{option.help}: {choices.listing}."
     elif kind is int:

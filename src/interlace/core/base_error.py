@@ -8,9 +8,9 @@ class InterlaceError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default implementation makes pickle call the class with only the message.
-        return _bare, (type(self), *self.args), vars(self)
+        return _make_bare_error, (type(self), *self.args), vars(self)
 
 
-def _bare(kind: type[InterlaceError], *arguments: object) -> InterlaceError:
+def _make_bare_error(kind: type[InterlaceError], *arguments: object) -> InterlaceError:
     """Create an error without attributes; pickle adds them afterwards."""
     return kind.__new__(kind, *arguments)

@@ -40,7 +40,7 @@ class DType:
     aliases: tuple[str, ...] = ()
 
     @property
-    def floating(self) -> bool:
+    def is_floating_point(self) -> bool:
         """True if values are rounded; False for whole numbers such as ids and positions."""
         return self.epsilon > 0
 
@@ -60,7 +60,7 @@ int32 = DType("int32", 4, 0.0, 0x80000000, 33.5 / 989, "int32", "int32", "I32", 
 #: All dtypes.
 DTYPES = (bf16, fp16, fp32, int32)
 #: Names of the dtypes that arithmetic rounds to.
-FLOATS = tuple(known.name for known in DTYPES if known.floating)
+FLOATS = tuple(known.name for known in DTYPES if known.is_floating_point)
 
 
 def dtype(name: str | DType) -> DType:
@@ -71,17 +71,17 @@ def dtype(name: str | DType) -> DType:
     """
     if isinstance(name, DType):
         return name
-    found = _named(name)
+    found = _find_dtype(name)
     if found is None:
         raise DTypeError(f"unknown dtype {name!r}; use one of {', '.join(d.name for d in DTYPES)}")
     return found
 
 
-def meant(value: object) -> str:
+def suggest_dtype(value: object) -> str:
     """Return what to write for the name of a dtype, or for PyTorch's or NumPy's dtype; ``il.fp32`` if it is unknown."""
     name = value.__name__ if isinstance(value, type) else str(value).removeprefix("torch.")
-    return f"il.{_named(name) or fp32}"
+    return f"il.{_find_dtype(name) or fp32}"
 
 
-def _named(name: object) -> DType | None:
+def _find_dtype(name: object) -> DType | None:
     return next((d for d in DTYPES if name in (d.name, d.torch, *d.aliases)), None)

@@ -104,7 +104,7 @@ from interlace.core.loop_errors import UnknownHazard as UnknownHazard
 
 
 @dataclass(frozen=True)
-class Place:
+class FaultLocation:
     """Where in a plan a fault is.
 
     Attributes:
@@ -183,9 +183,9 @@ class PlanError(InterlaceError):
         place: where in the plan, as far as it is in one place.
     """
 
-    def __init__(self, message: str = "", place: Place | None = None) -> None:
+    def __init__(self, message: str = "", location: FaultLocation | None = None) -> None:
         super().__init__(message)
-        self.place = place
+        self.location = location
 
 
 class PlanFormatError(PlanError):
@@ -337,11 +337,11 @@ class ChunkError(InterlaceError):
         delivered: how many chunks ``download`` was done with, the first ones.
     """
 
-    def __init__(self, message: str, *, chunk: int, part: str, delivered: int) -> None:
+    def __init__(self, message: str, *, chunk: int, part: str, delivered_chunks: int) -> None:
         super().__init__(message)
         self.chunk = chunk
         self.part = part
-        self.delivered = delivered
+        self.delivered_chunks = delivered_chunks
 
 
 class ConcurrentRunError(InterlaceError):

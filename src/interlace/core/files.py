@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 #: Suffix of files that are being written; one that remains after a crash may be deleted.
-UNFINISHED = ".tmp"
+UNFINISHED_SUFFIX = ".tmp"
 
 
 def cache_dir() -> Path:
@@ -32,7 +32,7 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is no regular file")
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def write_atomic(path: str | Path, content: str | bytes) -> None:
     """Write a temporary file next to ``path``, then rename it: readers see the old file or the new one, never a part.
 
     If ``path`` is a link, its target is written and the link remains. A file that is replaced keeps its
@@ -50,7 +50,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     data = content.encode() if isinstance(content, str) else content
     # A short unique name, so that a name of full length can be written and concurrent writers do not collide.
-    beside = path.with_name(f".interlace-{secrets.token_hex(8)}{UNFINISHED}")
+    beside = path.with_name(f".interlace-{secrets.token_hex(8)}{UNFINISHED_SUFFIX}")
     try:
         with open(beside, "xb") as file:
             if replaced is not None:

@@ -29,7 +29,7 @@ from typing import Any, TypeVar, overload
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from interlace.core.store import UnsafeCacheError, open_file, open_folder, read_open, warn_unsafe, write_new
+from interlace.core.store import UnsafeCacheError, open_file, open_folder, read_descriptor, warn_unsafe, write_new
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
@@ -127,7 +127,7 @@ class _CheckedFile(IndexDataCacheFile):
         self._write(self._data_path(name), data)
 
     @contextmanager
-    def _opened(self) -> Iterator[int | None]:
+    def _open_folder(self) -> Iterator[int | None]:
         """Open the folder for the duration of a block, unless it is shared. Raises UnsafeCacheError, with a warning."""
         if self._shared:
             yield None
@@ -141,8 +141,8 @@ class _CheckedFile(IndexDataCacheFile):
 
     def _read(self, path: str) -> Any:
         """Verify and unpickle a file. Raises OSError or ValueError if it is unreadable or damaged."""
-        with self._opened() as folder, open_file(Path(path), folder, own=not self._shared) as number:
-            content = read_open(number)
+        with self._open_folder() as folder, open_file(Path(path), folder, own=not self._shared) as number:
+            content = read_descriptor(number)
         data, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
         if hashlib.sha256(data).digest() != checksum:
             raise ValueError(f"{path!r} is damaged")
@@ -150,6 +150,6 @@ class _CheckedFile(IndexDataCacheFile):
 
     def _write(self, path: str, content: Any) -> None:
         data = self._dump(content)
-        with self._opened() as folder:
+        with self._open_folder() as folder:
             mode = 0o666 if self._shared else 0o600
             write_new(Path(path), data + hashlib.sha256(data).digest(), folder, mode=mode)

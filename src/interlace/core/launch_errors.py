@@ -53,6 +53,6 @@ class StageCountError(LaunchEndedError):
         more: stages that a role took in addition to those that the loads ahead of waits took; negative if fewer.
     """
 
-    def __init__(self, message: str, *, item: int, more: int) -> None:
+    def __init__(self, message: str, *, item: int, extra_stages: int) -> None:
         super().__init__(message, item=item)
-        self.more = more
+        self.extra_stages = extra_stages

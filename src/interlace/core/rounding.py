@@ -25,11 +25,11 @@ def round_to(values: NDArray[np.floating[Any]], dtype: DType) -> NDArray[np.floa
     flat, out = single.reshape(-1), rounded.reshape(-1)
     for start in range(0, flat.size, _BLOCK):
         block = slice(start, start + _BLOCK)
-        _to_bf16(flat[block], out[block])
+        _round_to_bf16(flat[block], out[block])
     return rounded
 
 
-def _to_bf16(single: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+def _round_to_bf16(single: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """Round to bf16, which is the upper half of a float32.
 
     Adding just under half a step, or half a step if the last kept bit is odd, carries into the upper half exactly when

@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from interlace.core.files import UNFINISHED, cache_dir
+from interlace.core.files import UNFINISHED_SUFFIX, cache_dir
 
 #: Maximum bytes of a file; a larger one was not stored by this module.
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # do not block on a pipe without a writer
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TEMPORARY = re.compile(rf"\.interlace-[0-9a-f]{{16}}{re.escape(UNFINISHED)}")
+_TEMPORARY = re.compile(rf"\.interlace-[0-9a-f]{{16}}{re.escape(UNFINISHED_SUFFIX)}")
 _ABANDONED_S = 24 * 3600  # a temporary file this old belongs to a process that has died
 
 
@@ -40,7 +40,7 @@ class UnsafeCacheError(OSError):
 
 
 @dataclass(frozen=True)
-class Store:
+class CacheFolder:
     """One folder of the user's cache.
 
     Attributes:
@@ -51,7 +51,7 @@ class Store:
     folder: str
     names: re.Pattern[str]
 
-    def path(self, name: str) -> Path:
+    def entry_path(self, name: str) -> Path:
         """Return the path of an entry. Raises OSError if there is no cache folder."""
         return cache_dir() / self.folder / name
 
@@ -62,8 +62,8 @@ class Store:
             OSError: the entry cannot be read, is too large, or is not a regular file.
         """
         try:
-            with self._opened(make=False) as folder, open_file(self.path(name), folder) as number:
-                content = read_open(number)
+            with self._open(make=False) as folder, open_file(self.entry_path(name), folder) as number:
+                content = read_descriptor(number)
                 with suppress(OSError):  # a read-only cache is acceptable
                     os.utime(number)
                 return content
@@ -79,10 +79,10 @@ class Store:
         Raises:
             OSError: the entry cannot be written, or the cache is refused (``UnsafeCacheError``).
         """
-        path = self.path(name)
-        if len(content) > MOST_BYTES:
+        path = self.entry_path(name)
+        if len(content) > MAX_BYTES:
             raise OSError(errno.EFBIG, f"it has {len(content)} bytes", str(path))
-        with self._opened(make=True) as folder:
+        with self._open(make=True) as folder:
             with suppress(FileNotFoundError):
                 mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -90,23 +90,23 @@ class Store:
             write_new(path, content, folder)
         return path
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Create the folder and try to write to it. Raises OSError as ``write``."""
-        with self._opened(make=True) as folder:
-            name = _temporary()
+        with self._open(make=True) as folder:
+            name = _make_temporary_name()
             try:
                 os.close(os.open(name, _WRITE_FLAGS, 0o600, dir_fd=folder))
             finally:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=folder)
 
-    def prune(self, most: int) -> None:
-        """Delete all entries except the ``most`` most recently used, and the unfinished files of dead processes.
+    def prune(self, max_entries: int) -> None:
+        """Delete all entries except the ``max_entries`` most recently used, and the unfinished files of dead processes.
 
         Other files, and those of other users, are not touched; another process may prune at the same time.
         Raises OSError.
         """
-        with self._opened(make=False) as folder:
+        with self._open(make=False) as folder:
             used: list[tuple[int, str]] = []
             for name in os.listdir(folder):
                 temporary = _TEMPORARY.fullmatch(name)
@@ -120,12 +120,12 @@ class Store:
                         used.append((found.st_mtime_ns, name))
                     elif time.time() - found.st_mtime > _ABANDONED_S:
                         os.unlink(name, dir_fd=folder)
-            for _, name in sorted(used, reverse=True)[most:]:
+            for _, name in sorted(used, reverse=True)[max_entries:]:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
 
     @contextmanager
-    def _opened(self, *, make: bool) -> Iterator[int]:
+    def _open(self, *, make: bool) -> Iterator[int]:
         """Open the folder for the duration of a block; ``make`` creates it if it is absent.
 
         Raises:
@@ -156,10 +156,10 @@ def open_folder(path: Path, parent: int | None = None) -> Iterator[int]:
         folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     except OSError:
         if path.is_symlink():
-            raise _refuse(path, "it is a link", "set INTERLACE_CACHE_DIR to the folder that it names") from None
+            raise _build_refusal(path, "it is a link", "set INTERLACE_CACHE_DIR to the folder that it names") from None
         raise
     try:
-        check_own(os.fstat(folder), path)
+        check_owner(os.fstat(folder), path)
         yield folder
     finally:
         os.close(folder)
@@ -182,25 +182,25 @@ def open_file(path: Path, folder: int | None = None, *, own: bool = True) -> Ite
         number = os.open(path if folder is None else path.name, _READ_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _refuse(path, "it is a link", "delete it") from None
+            raise _build_refusal(path, "it is a link", "delete it") from None
         raise
     try:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
         if own:
-            check_own(found, path)
-        if found.st_size > MOST_BYTES:
+            check_owner(found, path)
+        if found.st_size > MAX_BYTES:
             raise OSError(errno.EFBIG, f"it has {found.st_size} bytes")
         yield number
     finally:
         os.close(number)
 
 
-def read_open(number: int) -> bytes:
-    """Return the content of an open file, at most ``MOST_BYTES`` of it."""
+def read_descriptor(number: int) -> bytes:
+    """Return the content of an open file, at most ``MAX_BYTES`` of it."""
     with open(number, "rb", closefd=False) as file:
-        return file.read(MOST_BYTES)
+        return file.read(MAX_BYTES)
 
 
 def write_new(path: Path, content: bytes, folder: int | None = None, *, mode: int = 0o600) -> None:
@@ -208,7 +208,7 @@ def write_new(path: Path, content: bytes, folder: int | None = None, *, mode: in
 
     A link of that name is replaced and not followed. Raises OSError.
     """
-    name = _temporary()
+    name = _make_temporary_name()
     temporary = path.with_name(name) if folder is None else name
     number = os.open(temporary, _WRITE_FLAGS, mode, dir_fd=folder)
     try:
@@ -221,13 +221,13 @@ def write_new(path: Path, content: bytes, folder: int | None = None, *, mode: in
         raise
 
 
-def check_own(found: os.stat_result, path: Path) -> None:
+def check_owner(found: os.stat_result, path: Path) -> None:
     """Raise UnsafeCacheError for a file or folder that belongs to another user or that others may write."""
     if found.st_uid != os.geteuid():
         why = f"it belongs to user {found.st_uid}, and this is user {os.geteuid()}"
-        raise _refuse(path, why, "set INTERLACE_CACHE_DIR to a folder of your own")
+        raise _build_refusal(path, why, "set INTERLACE_CACHE_DIR to a folder of your own")
     if found.st_mode & _OTHERS:
-        raise _refuse(path, f"others may write it (mode {stat.S_IMODE(found.st_mode):04o})", "chmod go-w it")
+        raise _build_refusal(path, f"others may write it (mode {stat.S_IMODE(found.st_mode):04o})", "chmod go-w it")
 
 
 def warn_unsafe(error: UnsafeCacheError) -> None:
@@ -240,7 +240,7 @@ def _warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
-def _refuse(path: Path, why: str, fix: str) -> UnsafeCacheError:
+def _build_refusal(path: Path, why: str, fix: str) -> UnsafeCacheError:
     return UnsafeCacheError(errno.EPERM, f"not used as a cache, since {why}; {fix}", str(path))
 
 
@@ -249,6 +249,6 @@ def _make_folder(path: str | Path, parent: int | None = None) -> None:
         os.mkdir(path, 0o700, dir_fd=parent)
 
 
-def _temporary() -> str:
+def _make_temporary_name() -> str:
     """Return a name that no other writer uses."""
-    return f".interlace-{secrets.token_hex(8)}{UNFINISHED}"
+    return f".interlace-{secrets.token_hex(8)}{UNFINISHED_SUFFIX}"

@@ -36,13 +36,15 @@ def read_header(name: str) -> str:
         FileNotFoundError: no such header or fragment.
         ValueError: a header without ``#pragma once``.
     """
-    text = _read(name)
+    text = _read_file(name)
     prelude = _PRELUDE.match(text)
     if prelude is None:
         raise ValueError(f"header {name} has no '#pragma once' after its first comment; add it")
     folder = name.rpartition("/")[0]
-    return _FRAGMENT.sub(lambda found: _COMMENT.sub("", _read(f"{folder}/{found[1]}"), count=1), text[prelude.end() :])
+    return _FRAGMENT.sub(
+        lambda found: _COMMENT.sub("", _read_file(f"{folder}/{found[1]}"), count=1), text[prelude.end() :]
+    )
 
 
-def _read(name: str) -> str:
+def _read_file(name: str) -> str:
     return files(__name__).joinpath(*name.split("/")).read_text(encoding="utf-8")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from interlace.deploy.choose import Choice, choose
-from interlace.deploy.deployment import Deployment, deployment, here, overlaps
-from interlace.deploy.library import library_us
-from interlace.deploy.planning import plan_graph, prove_graph, runner
-from interlace.deploy.rows import launched_rows
+from interlace.deploy.deployment import Deployment, can_overlap, current_device, deploy_graph
+from interlace.deploy.library import predict_library_us
+from interlace.deploy.planning import autoplan, prove_graph, select_executor
+from interlace.deploy.rows import choose_launch_rows
 
 __all__ = [
     "Choice",
     "Deployment",
+    "autoplan",
+    "can_overlap",
     "choose",
-    "deployment",
-    "here",
-    "launched_rows",
-    "library_us",
-    "overlaps",
-    "plan_graph",
+    "choose_launch_rows",
+    "current_device",
+    "deploy_graph",
+    "predict_library_us",
     "prove_graph",
-    "runner",
+    "select_executor",
 ]

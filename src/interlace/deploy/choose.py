@@ -1,10 +1,10 @@
 """Choose between a megakernel and PyTorch's own ops for a graph on a GPU.
 
-Measurements decide: a row of the table that ships with the package (``table.py``), or the cached result of ``interlace
-tune``. Between rows, the choice uses the ratio of the two predicted times. The ratio is corrected by the prediction
-errors of nearby rows, weighted by a Gaussian over the features of a launch (``table.place``). It must exceed a margin
-from the table that depends on the rows of the launch. Each margin is the smallest for which leave-one-out slows down
-none of the table's FFNs (``benchmarks/choose.py``).
+Measurements decide: a row of the table that ships with the package (``load_table.py``), or the cached result of
+``interlace tune``. Between rows, the choice uses the ratio of the two predicted times. The ratio is corrected by the
+prediction errors of nearby rows, weighted by a Gaussian over the features of a launch (``load_table.place``). It must
+exceed a margin from the table that depends on the rows of the launch. Each margin is the smallest for which
+leave-one-out slows down none of the table's FFNs (``benchmarks/choose.py``).
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
-from interlace.deploy.deployment import Deployment, deployment
-from interlace.deploy.library import library_us
-from interlace.deploy.store import Kept
-from interlace.deploy.table import Row, Table, place, rows_of, table, timed
+from interlace.deploy.deployment import Deployment, deploy_graph
+from interlace.deploy.library import predict_library_us
+from interlace.deploy.store import CacheEntry
+from interlace.deploy.table import (
+    FFNTimes,
+    MeasurementTable,
+    compute_features,
+    count_rows,
+    describe_timed_problem,
+    load_table,
+)
 from interlace.executors import DeviceExecutor
 from interlace.graph.graph import Graph
-from interlace.planner.settings import retiled
+from interlace.planner.settings import retile
 from interlace.policies.setting import Setting
 
 #: Minimum ratio of the library's time to the launch's for which the launch runs. If both were measured, the ratio only
 #: has to exceed noise; if one is scaled, also the error of scaling. If both are predicted, the minimum is the table's
-#: margin for the launch's rows, and ``UNLIKE`` if that is more and the graph is far from all measured rows.
-MEASURED, SCALED, UNLIKE = 1.01, 1.04, 1.25
-#: Length scale of the Gaussian along each feature of ``table.place``.
+#: margin for the launch's rows, and ``EXTRAPOLATED_RATIO`` if that is more and the graph is far from all measured rows.
+MEASURED_RATIO, SCALED_RATIO, EXTRAPOLATED_RATIO = 1.01, 1.04, 1.25
+#: Length scale of the Gaussian along each feature of ``load_table.place``.
 REACH = (0.3, 0.4, 0.3, 0.6, 0.6)
-_NEAR = 0.05  # minimum weight of a nearby row, reached at 2.4 length scales
-_MOST_ITEMS = 1 << 14  # maximum number of items that are planned and predicted only to choose
+_MIN_WEIGHT = 0.05  # minimum weight of a nearby row, reached at 2.4 length scales
+_MAX_ITEMS = 1 << 14  # maximum number of items that are planned and predicted only to choose
 
 
 @dataclass(frozen=True)
@@ -70,57 +77,57 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
         launched: graph that the launch is built for, if it has more rows.
     """
     launched = graph if launched is None else launched
-    library = library_us(graph, device)
+    library = predict_library_us(graph, device)
     try:
-        chosen = deployment(launched, device)
-        kept = chosen.kept
-        setting = chosen.default if kept is None else kept.setting
+        chosen = deploy_graph(launched, device)
+        kept = chosen.cache_entry
+        setting = chosen.default_setting if kept is None else kept.setting
     except (PlanError, GraphError) as error:
         return Choice(None, None, None, library, str(error))
     if kept is not None:
-        return _by_tuning(chosen, kept, library)
-    measured = table(device)
-    reason = _unknown(measured, chosen, setting, rows_of(graph))
+        return _choose_by_tuning(chosen, kept, library)
+    measured = load_table(device)
+    reason = _explain_unknown(measured, chosen, setting, count_rows(graph))
     if reason:
         return Choice(None, None, None, library, reason)
-    found = judge(measured, graph, launched, device, lambda: predicted_us(chosen))
+    found = judge(measured, graph, launched, device, lambda: predict_us(chosen))
     faster = found.ratio >= found.least
     return Choice(
         chosen.executor if faster else None, setting if faster else None, found.launch_us, found.library_us, found.why
     )
 
 
-def _by_tuning(chosen: Deployment, kept: Kept, library: float) -> Choice:
+def _choose_by_tuning(chosen: Deployment, kept: CacheEntry, library: float) -> Choice:
     timed = kept.library_us is not None
-    least = MEASURED if timed else SCALED
+    least = MEASURED_RATIO if timed else SCALED_RATIO
     us = kept.library_us if kept.library_us is not None else library
     why = "both timed by `interlace tune`" if timed else "the launch timed by `interlace tune`, PyTorch's ops predicted"
     faster = us / kept.us >= least
     return Choice(chosen.executor if faster else None, kept.setting if faster else None, kept.us, us, why)
 
 
-def _unknown(measured: Table, chosen: Deployment, setting: Setting, rows: int) -> str:
+def _explain_unknown(measured: MeasurementTable, chosen: Deployment, setting: Setting, rows: int) -> str:
     """Return why neither table nor prediction covers a launch, or an empty string if they do."""
     if chosen.executor.name != measured.executor:
         return f"nobody measured the {chosen.executor.name} executor against a library here; `interlace tune` does"
-    if rows > measured.most_tokens:
+    if rows > measured.max_tokens:
         return (
-            f"{rows} rows are more than the {measured.most_tokens} up to which launches were measured "
+            f"{rows} rows are more than the {measured.max_tokens} up to which launches were measured "
             f"({measured.origin}); `interlace tune` measures this one"
         )
-    items = sum(op.tiles * setting.op(op.name).parts for op in retiled(chosen.graph, setting).ops)
-    if items > _MOST_ITEMS:
+    items = sum(op.tiles * setting.op(op.name).parts for op in retile(chosen.graph, setting).ops)
+    if items > _MAX_ITEMS:
         return f"a launch would have {items} items, too many to predict; `interlace tune` measures it"
     return ""
 
 
 @lru_cache(256)
-def predicted_us(launch: Deployment) -> float:
+def predict_us(launch: Deployment) -> float:
     """Return the predicted microseconds of a launch at its default setting."""
     from interlace.planner.predict import predict  # slow import: compiled code
 
-    plan = launch.plan(launch.default, alone=False)  # as torch modules run it
-    return predict(plan, launch.device, launch.mode(plan)).us
+    plan = launch.build_plan(launch.default_setting, alone=False)  # as torch modules run it
+    return predict(plan, launch.device, launch.build_mode(plan)).us
 
 
 @dataclass(frozen=True)
@@ -145,54 +152,63 @@ class Judgement:
 
 
 def judge(
-    measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, predicted: Callable[[], float]
+    measurements: MeasurementTable, graph: Graph, launched: Graph, device: DeviceSpec, predict: Callable[[], float]
 ) -> Judgement:
     """Judge a graph by the table and by predictions; predict the launch only if no measured row matches it."""
-    rows = rows_of(graph)
-    if (measured.device.name, measured.device.sms) == (device.name, device.sms):
-        same = _same(measured, launched)
+    rows = count_rows(graph)
+    if (measurements.device.name, measurements.device.sms) == (device.name, device.sms):
+        same = _find_same_launch(measurements, launched)
         below = max((row for row in same if row.tokens <= rows), key=lambda row: row.tokens, default=None)
         above = min((row for row in same if row.tokens >= rows), key=lambda row: row.tokens, default=None)
         ends = [row for row in (below, above) if row is not None]
         if ends:
-            return _between(measured, min(ends, key=lambda row: row.ratio), graph, device, exact=len(ends) == 2)
-    library = library_us(graph, device)
-    missed, near = _missed(measured, graph, rows_of(launched))
+            return _judge_by_row(
+                measurements, min(ends, key=lambda row: row.ratio), graph, device, exact=len(ends) == 2
+            )
+    library = predict_library_us(graph, device)
+    missed, near = _estimate_log_error(measurements, graph, count_rows(launched))
     like = "alike" if near else "that are all unlike it"
-    why = f"predicted, corrected by what was measured of FFNs {like} ({measured.origin})"
-    margin = measured.margin(rows_of(launched))
-    least = margin if near else max(margin, UNLIKE)
-    return Judgement(predicted(), library * exp(missed), least, why)
+    why = f"predicted, corrected by what was measured of FFNs {like} ({measurements.origin})"
+    margin = measurements.find_margin(count_rows(launched))
+    least = margin if near else max(margin, EXTRAPOLATED_RATIO)
+    return Judgement(predict(), library * exp(missed), least, why)
 
 
-def _same(measured: Table, launched: Graph) -> list[Row]:
+def _find_same_launch(measured: MeasurementTable, launched: Graph) -> list[FFNTimes]:
     """Return the table rows of the same launch."""
-    at, rows = timed(launched), rows_of(launched)
+    at, rows = describe_timed_problem(launched), count_rows(launched)
     return [row for row in measured.rows if row.launched == rows and row.launch_problem == at]
 
 
-def _between(measured: Table, row: Row, graph: Graph, device: DeviceSpec, exact: bool) -> Judgement:
+def _judge_by_row(
+    measured: MeasurementTable, row: FFNTimes, graph: Graph, device: DeviceSpec, exact: bool
+) -> Judgement:
     """Judge by a row of the same launch; unless ``exact``, reduce the library's time if the graph has fewer tokens."""
-    launch, library = row.launch_us[row.worse], row.library_us[row.worse]
+    launch, library = row.launch_us[row.worst_context], row.library_us[row.worst_context]
     if exact:
-        return Judgement(launch, library, MEASURED, f"measured {_WHERE[row.worse]} ({measured.origin})")
-    library *= min(1.0, library_us(graph, device) / library_us(row.problem, device))
+        return Judgement(
+            launch, library, MEASURED_RATIO, f"measured {_CONTEXT_TEXT[row.worst_context]} ({measured.origin})"
+        )
+    library *= min(1.0, predict_library_us(graph, device) / predict_library_us(row.problem, device))
     return Judgement(
-        launch, library, SCALED, f"measured over {row.tokens} rows {_WHERE[row.worse]} ({measured.origin}), scaled"
+        launch,
+        library,
+        SCALED_RATIO,
+        f"measured over {row.tokens} rows {_CONTEXT_TEXT[row.worst_context]} ({measured.origin}), scaled",
     )
 
 
-_WHERE = {"alone": "back to back", "layer": "in a layer", "compiled": "in a compiled layer"}
+_CONTEXT_TEXT = {"alone": "back to back", "layer": "in a layer", "compiled": "in a compiled layer"}
 
 
-def _missed(measured: Table, graph: Graph, launched: int) -> tuple[float, bool]:
+def _estimate_log_error(measured: MeasurementTable, graph: Graph, launched: int) -> tuple[float, bool]:
     """Return the log error of the predicted ratio, estimated from rows near a graph, and whether any row is near."""
     places, residuals = measured.residuals
     if not len(residuals):
         return 0.0, False
-    distances = ((places - np.array(place(graph, launched))) / REACH) ** 2
+    distances = ((places - np.array(compute_features(graph, launched))) / REACH) ** 2
     weights = np.exp(-distances.sum(1) / 2)
-    near = bool(weights.max() > _NEAR)
+    near = bool(weights.max() > _MIN_WEIGHT)
     # Far from all rows, each has about equal weight.
     weights = weights + 1e-9
     return float(weights @ residuals / weights.sum()), near

@@ -12,42 +12,44 @@ from dataclasses import replace
 from functools import lru_cache
 
 from interlace.core.devices import DeviceSpec
-from interlace.kernels.base import power_of_two
-from interlace.kernels.matmul.walk_ways import least_seconds
+from interlace.kernels.base import next_power_of_2
+from interlace.kernels.matmul.walk_ways import estimate_least_seconds
 from interlace.workloads.ffn import FFNShape, ffn
 
-_LEAST = 8
+_MIN_ROWS = 8
 _STEP, _STEPS = 8, 16  # minimum step in rows; number of steps per power of two
-_SPARED = 1.02  # minimum ratio of times to add a launch; the cost model ranks tilings of an FFN to about this accuracy
+_MIN_GAIN = (
+    1.02  # minimum ratio of times to add a launch; the cost model ranks tilings of an FFN to about this accuracy
+)
 
 
-def launched_rows(rows: int, shape: FFNShape, device: DeviceSpec) -> int:
+def choose_launch_rows(rows: int, shape: FFNShape, device: DeviceSpec) -> int:
     """Return the number of rows that an FFN's launch is built for: a power of two, or fewer rows if that pays.
 
     Between two powers of two, up to 15 candidates lie a sixteenth of the lower power apart, or 8 rows if that is more.
     Candidates that cost within 2 % of the next larger launch are skipped. So a launch is predicted to take at most 2 %
     longer than one for its rows rounded up to such a step.
     """
-    top, shape = max(_LEAST, power_of_two(rows)), replace(shape, norm=None)  # a norm adds the same cost to each
-    return min(built for built in _built(top, shape, device) if built >= rows)
+    top, shape = max(_MIN_ROWS, next_power_of_2(rows)), replace(shape, norm=None)  # a norm adds the same cost to each
+    return min(built for built in _list_row_counts(top, shape, device) if built >= rows)
 
 
 @lru_cache(1 << 12)
-def _built(top: int, shape: FFNShape, device: DeviceSpec) -> tuple[int, ...]:
+def _list_row_counts(top: int, shape: FFNShape, device: DeviceSpec) -> tuple[int, ...]:
     """Return the row counts to build for, from a power of two down to the next lower one, which is excluded."""
-    if top == _LEAST:
+    if top == _MIN_ROWS:
         return (top,)
-    found, least = [top], _seconds(top, shape, device)
+    found, least = [top], _estimate_seconds(top, shape, device)
     step = max(_STEP, top // 2 // _STEPS)
     for rows in range(top - step, top // 2, -step):
-        seconds = _seconds(rows, shape, device)
-        if seconds * _SPARED < least:
+        seconds = _estimate_seconds(rows, shape, device)
+        if seconds * _MIN_GAIN < least:
             found.append(rows)
             least = seconds
     return tuple(found)
 
 
-def _seconds(rows: int, shape: FFNShape, device: DeviceSpec) -> float:
+def _estimate_seconds(rows: int, shape: FFNShape, device: DeviceSpec) -> float:
     """Return the seconds from one launch to the next, with one first load and one hand-off per matmul."""
     ops, each = ffn(rows, shape).ops, device.latencies
-    return (each.launch_ns + len(ops) * (each.fill_ns + each.hand_over_ns)) * 1e-9 + least_seconds(ops, device)
+    return (each.launch_ns + len(ops) * (each.fill_ns + each.hand_off_ns)) * 1e-9 + estimate_least_seconds(ops, device)

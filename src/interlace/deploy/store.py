@@ -20,21 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.store import Store
+from interlace.core.store import CacheFolder
 from interlace.core.version import VERSION
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import kernel_of
+from interlace.kernels.base import get_kernel
 from interlace.policies.setting import Setting
 
 _SCHEMA = 2
-_SHORTEST_US, _LONGEST_US = 1e-3, 1e12  # of a launch: a nanosecond, eleven days
-_STORE = Store("tune", re.compile(r"[0-9a-f]{32}\.json"))
+_MIN_US, _MAX_US = 1e-3, 1e12  # of a launch: a nanosecond, eleven days
+_FOLDER = CacheFolder("tune", re.compile(r"[0-9a-f]{32}\.json"))
 
 
 @dataclass(frozen=True)
-class Kept:
+class CacheEntry:
     """What is kept of a search.
 
     Attributes:
@@ -49,40 +49,42 @@ class Kept:
     library_us: float | None = None
 
 
-def make_store() -> None:
+def create_cache_folder() -> None:
     """Make the folder of settings, if it is not there.
 
     Raises:
         OSError: nothing can be kept there.
     """
-    _STORE.make()
+    _FOLDER.create()
 
 
-def store(graph: Graph, device: DeviceSpec, executor: type[Executor], kept: Kept) -> Path:
+def store_cached(graph: Graph, device: DeviceSpec, executor: type[Executor], kept: CacheEntry) -> Path:
     """Keep what was found for a graph, in any tiling, by an executor on a device; returns the file.
 
     Raises:
         OSError: the cache cannot be written.
     """
-    key = _key(graph, device, executor)
+    key = _make_key(graph, device, executor)
     entry = {"schema_version": _SCHEMA, "key": key, **vars(kept), "setting": kept.setting.to_data()}
-    return _STORE.write(_name(key), (json.dumps(entry, indent=1) + "\n").encode())
+    return _FOLDER.write(_make_name(key), (json.dumps(entry, indent=1) + "\n").encode())
 
 
-def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept | None:
+def load_cached(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> CacheEntry | None:
     """What was kept for exactly this, by these versions; None, with a warning if the file is damaged."""
-    key = _key(graph, device, executor)
+    key = _make_key(graph, device, executor)
     where = "the cache of tuned settings"
     try:
-        name = _name(key)
-        where = str(_STORE.path(name))
-        content = _STORE.read(name)
+        name = _make_name(key)
+        where = str(_FOLDER.entry_path(name))
+        content = _FOLDER.read(name)
         if content is None:
             return None
         entry = json.loads(content.decode())
         if entry["schema_version"] != _SCHEMA or entry["key"] != key:
             raise ValueError("it is of another schema, or for something else")
-        kept = Kept(Setting.from_data(entry["setting"]), _us(entry["us"]), _us(entry["library_us"], or_none=True))
+        kept = CacheEntry(
+            Setting.from_data(entry["setting"]), _check_us(entry["us"]), _check_us(entry["library_us"], or_none=True)
+        )
         executor.check_setting(graph, kept.setting, device)
         return kept
     except FileNotFoundError:  # there is no home folder
@@ -93,19 +95,19 @@ def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept |
         return None
 
 
-def _us(value: Any, or_none: bool = False) -> Any:
-    if not (or_none and value is None) and not (type(value) in (int, float) and _SHORTEST_US <= value <= _LONGEST_US):
+def _check_us(value: Any, or_none: bool = False) -> Any:
+    if not (or_none and value is None) and not (type(value) in (int, float) and _MIN_US <= value <= _MAX_US):
         raise ValueError(f"a time of {value!r:.40}")
     return value
 
 
-def problem(graph: Graph) -> list[dict[str, Any]]:
+def describe_problem(graph: Graph) -> list[dict[str, Any]]:
     """The ops of a graph with their tensors, as JSON data that is the same however they are tiled."""
-    return [_op(graph, op) for op in graph.ops]
+    return [_describe_op(graph, op) for op in graph.ops]
 
 
-def _op(graph: Graph, op: Op) -> dict[str, Any]:
-    kernel = kernel_of(op)
+def _describe_op(graph: Graph, op: Op) -> dict[str, Any]:
+    kernel = get_kernel(op)
     tensors = {access.arg: graph.tensor(access.tensor) for access in op.accesses}
     told = {
         "op": op.name,
@@ -116,23 +118,23 @@ def _op(graph: Graph, op: Op) -> dict[str, Any]:
     return told if kernel.tiling else {**told, "grid": list(op.grid)}
 
 
-def _name(key: dict[str, Any]) -> str:
+def _make_name(key: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return f"{digest[:32]}.json"
 
 
-def _key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str, Any]:
+def _make_key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str, Any]:
     """Everything that a setting may depend on."""
     return {
         "executor": executor.name,
         "gpu": device.name,
-        "versions": dict(_versions()),
-        "problem": problem(graph),
+        "versions": dict(_list_versions()),
+        "problem": describe_problem(graph),
     }
 
 
 @cache
-def _versions() -> tuple[tuple[str, str], ...]:
+def _list_versions() -> tuple[tuple[str, str], ...]:
     found = [("interlace", VERSION)]
     for package in ("torch", "triton"):
         try:

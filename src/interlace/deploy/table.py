@@ -22,31 +22,31 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
-from interlace.deploy.library import library_us
-from interlace.deploy.store import problem
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec, load_known_chips
+from interlace.deploy.library import predict_library_us
+from interlace.deploy.store import describe_problem
 from interlace.graph.graph import Graph
-from interlace.kernels.base import power_of_two
+from interlace.kernels.base import next_power_of_2
 from interlace.kernels.matmul import Activation
-from interlace.kernels.matmul.tilings import matmuls, normalises, sums
+from interlace.kernels.matmul.tilings import count_weights, normalises, select_matmuls
 from interlace.workloads.ffn import FFNShape, ffn
 
 #: Folder of the tables, one file per chip.
 FOLDER = Path(__file__).parent / "measured"
 _SCHEMA = 3
 #: Contexts in which launch and library were timed.
-WHERE = ("alone", "layer", "compiled")
+CONTEXTS = ("alone", "layer", "compiled")
 _SHAPE = ("model", "hidden", "ffn", "activation", "gated", "norm")
 _COLUMNS = (
     "tokens",
     "launched",
     "predicted_us",
-    *(f"{who} {where}" for who in ("launch", "library") for where in WHERE),
+    *(f"{who} {where}" for who in ("launch", "library") for where in CONTEXTS),
 )
 
 
 @dataclass(frozen=True)
-class Row:
+class FFNTimes:
     """Times of one FFN over some tokens.
 
     Attributes:
@@ -54,7 +54,7 @@ class Row:
         hidden, ffn, activation, gated, norm: shape of the FFN.
         tokens: number of rows of x.
         launched: number of rows that the launch is built for.
-        launch_us, library_us: microseconds of one run, by context (``WHERE``).
+        launch_us, library_us: microseconds of one run, by context (``CONTEXTS``).
         predicted_us: planner's prediction for the launch at its default setting, in microseconds.
     """
 
@@ -70,7 +70,7 @@ class Row:
     library_us: Mapping[str, float]
     predicted_us: float
 
-    def graph(self, rows: int) -> Graph:
+    def build_graph(self, rows: int) -> Graph:
         """Return the FFN over this number of rows, in the dtype that was measured."""
         return ffn(rows, self.shape)
 
@@ -82,31 +82,31 @@ class Row:
     @cached_property
     def problem(self) -> Graph:
         """FFN over the row's tokens."""
-        return self.graph(self.tokens)
+        return self.build_graph(self.tokens)
 
     @cached_property
-    def place(self) -> tuple[float, ...]:
-        """Features of the launch (function ``place``)."""
-        return place(self.problem, self.launched)
+    def features(self) -> tuple[float, ...]:
+        """Features of the launch (function ``features``)."""
+        return compute_features(self.problem, self.launched)
 
     @property
     def launch_problem(self) -> list[dict[str, Any]]:
-        """Problem that the launch computes (``timed``)."""
-        return _launch_problem(self.shape, self.launched)
+        """Problem that the launch computes (``describe_timed_problem``)."""
+        return _describe_launch(self.shape, self.launched)
 
     @property
-    def worse(self) -> str:
-        """Context, one of ``WHERE``, with the lowest speedup of the launch."""
+    def worst_context(self) -> str:
+        """Context, one of ``CONTEXTS``, with the lowest speedup of the launch."""
         return min(self.launch_us, key=lambda where: self.library_us[where] / self.launch_us[where])
 
     @property
     def ratio(self) -> float:
         """Ratio of the library's time to the launch's in that context."""
-        return self.library_us[self.worse] / self.launch_us[self.worse]
+        return self.library_us[self.worst_context] / self.launch_us[self.worst_context]
 
 
 @dataclass(frozen=True)
-class Table:
+class MeasurementTable:
     """Measurements on one GPU.
 
     Attributes:
@@ -124,16 +124,16 @@ class Table:
     date: str
     protocol: str
     margins: Mapping[int, float]
-    rows: tuple[Row, ...]
+    rows: tuple[FFNTimes, ...]
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """Maximum number of tokens that was measured."""
         return max((row.tokens for row in self.rows), default=0)
 
-    def margin(self, launched: int) -> float:
+    def find_margin(self, launched: int) -> float:
         """Return the margin for launches built for this many rows, or for the nearest power of two in the table."""
-        upto = power_of_two(launched)
+        upto = next_power_of_2(launched)
         return self.margins[min(self.margins, key=lambda rows: abs(np.log2(rows / upto)))]
 
     @property
@@ -141,83 +141,83 @@ class Table:
         """Device, torch version and date of the measurements."""
         return f"{self.device.name}, torch {self.versions['torch']}, {self.date}"
 
-    def without(self, rows: Iterable[Row]) -> Table:
+    def exclude_rows(self, rows: Iterable[FFNTimes]) -> MeasurementTable:
         """Return the table as if these rows had not been measured."""
         left_out = set(map(id, rows))
         return replace(self, rows=tuple(row for row in self.rows if id(row) not in left_out))
 
     @cached_property
     def residuals(self) -> tuple[Any, Any]:
-        """Features (``place``) of each row, and the logarithm of its measured ratio over its predicted ratio."""
-        places = np.array([row.place for row in self.rows])
-        predicted = [library_us(row.problem, self.device) / row.predicted_us for row in self.rows]
+        """Features of each row (``compute_features``), and the log of its measured over its predicted ratio."""
+        places = np.array([row.features for row in self.rows])
+        predicted = [predict_library_us(row.problem, self.device) / row.predicted_us for row in self.rows]
         return places, np.log([row.ratio for row in self.rows]) - np.log(predicted)
 
 
 @cache
-def _launch_problem(shape: FFNShape, rows: int) -> list[dict[str, Any]]:
-    return timed(ffn(rows, shape))
+def _describe_launch(shape: FFNShape, rows: int) -> list[dict[str, Any]]:
+    return describe_timed_problem(ffn(rows, shape))
 
 
-def timed(graph: Graph) -> list[dict[str, Any]]:
-    """Return a graph's ops as in ``store.problem`` without the epsilon of norms, which does not affect time."""
+def describe_timed_problem(graph: Graph) -> list[dict[str, Any]]:
+    """Return a graph's ops as ``store.describe_problem`` does, without epsilons of norms: they do not affect time."""
     return [
         {**op, "params": {name: value for name, value in op["params"].items() if name != "EPS"}}
-        for op in problem(graph)
+        for op in describe_problem(graph)
     ]
 
 
-def place(graph: Graph, launched: int) -> tuple[float, ...]:
+def compute_features(graph: Graph, launched: int) -> tuple[float, ...]:
     """Return the features of a graph whose launch is built for this number of rows.
 
     They are the natural logarithm of the bytes of its inputs, the binary logarithm of the launch's rows, the share of
     these rows that the graph has, and two flags: whether it has a gate, and whether it has a norm.
     """
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
-    products = matmuls(graph)
-    gated = any(sums(op) == 2 for op in products)
+    products = select_matmuls(graph)
+    gated = any(count_weights(op) == 2 for op in products)
     normed = len(products) < len(graph.ops) or any(map(normalises, products))
-    return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated), float(normed)
+    return float(np.log(nbytes)), float(np.log2(launched)), count_rows(graph) / launched, float(gated), float(normed)
 
 
-def rows_of(graph: Graph) -> int:
+def count_rows(graph: Graph) -> int:
     """Return the rows (tokens) of a graph's first output."""
     return int(graph.tensor(graph.outputs[0]).shape[0])
 
 
 @cache
-def table(device: DeviceSpec) -> Table:
+def load_table(device: DeviceSpec) -> MeasurementTable:
     """Return the table of a device, else of the first chip along ``DeviceSpec.like``, else of ``DEFAULT_GPU``."""
-    known = {known_chips()[path.stem].name: path for path in FOLDER.glob("*.json")}
-    names = {spec.name: spec for spec in known_chips().values()}
+    known = {load_known_chips()[path.stem].name: path for path in FOLDER.glob("*.json")}
+    names = {spec.name: spec for spec in load_known_chips().values()}
     nearest = device
     while nearest.name not in known and nearest.like in names:
         nearest = names[nearest.like]
-    return read(known.get(nearest.name, known[DEFAULT_GPU.name]))
+    return read_table(known.get(nearest.name, known[DEFAULT_GPU.name]))
 
 
-def read(path: Path) -> Table:
+def read_table(path: Path) -> MeasurementTable:
     """Read a table from a file."""
     data = json.loads(path.read_text(encoding="utf-8"))
     if data["schema_version"] != _SCHEMA:
         raise ValueError(f"{path.name} has schema {data['schema_version']}, this version reads {_SCHEMA}")
     rows = tuple(
-        _row(model, dict(zip(_COLUMNS, row, strict=True))) for model in data["models"] for row in model["rows"]
+        _parse_row(model, dict(zip(_COLUMNS, row, strict=True))) for model in data["models"] for row in model["rows"]
     )
-    chip, margins = known_chips()[path.stem], {int(launched): least for launched, least in data["margins"].items()}
-    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], margins, rows)
+    chip, margins = load_known_chips()[path.stem], {int(launched): least for launched, least in data["margins"].items()}
+    return MeasurementTable(chip, data["executor"], data["versions"], data["date"], data["protocol"], margins, rows)
 
 
-def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
+def _parse_row(model: Mapping[str, Any], row: Mapping[str, Any]) -> FFNTimes:
     """Build a row from a model entry of a file and one of its rows by column."""
     launch, library = (
-        {where: us for where in WHERE if (us := row[f"{who} {where}"]) is not None} for who in ("launch", "library")
+        {where: us for where in CONTEXTS if (us := row[f"{who} {where}"]) is not None} for who in ("launch", "library")
     )
     shape = {name: model[name] for name in _SHAPE}
-    return Row(**shape, **{name: row[name] for name in _COLUMNS[:3]}, launch_us=launch, library_us=library)
+    return FFNTimes(**shape, **{name: row[name] for name in _COLUMNS[:3]}, launch_us=launch, library_us=library)
 
 
-def text(found: Table) -> str:
+def format_table(found: MeasurementTable) -> str:
     """Format a table as its file content, one row per line."""
     head = {
         "schema_version": _SCHEMA,
@@ -232,7 +232,7 @@ def text(found: Table) -> str:
     models: dict[str, list[str]] = {}
     for row in found.rows:
         shape = json.dumps({name: getattr(row, name) for name in _SHAPE})[:-1]
-        us = [times.get(where) for times in (row.launch_us, row.library_us) for where in WHERE]
+        us = [times.get(where) for times in (row.launch_us, row.library_us) for where in CONTEXTS]
         told = [row.tokens, row.launched, row.predicted_us, *us]
         models.setdefault(shape, []).append("   " + json.dumps(told))
     each = ",\n".join(f'  {shape}, "rows": [\n' + ",\n".join(rows) + "\n  ]}" for shape, rows in models.items())

@@ -8,14 +8,14 @@ from __future__ import annotations
 from interlace.executors.base import Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor, SerialExecutor
 from interlace.executors.streams import StreamsExecutor
 
-__all__ = ["EXECUTORS", "ONE_LAUNCH", "DeviceExecutor", "Executor"]
+__all__ = ["EXECUTORS", "SINGLE_LAUNCH_EXECUTORS", "DeviceExecutor", "Executor"]
 
 #: All executors, in the order in which tables show them.
 EXECUTORS: tuple[type[Executor], ...] = (
@@ -28,7 +28,7 @@ EXECUTORS: tuple[type[Executor], ...] = (
     SemaphoreStreamsExecutor,
     PersistentStaticExecutor,
     PersistentTicketExecutor,
-    OneLaunchExecutor,
+    MegakernelExecutor,
 )
 #: Executors that run a whole graph in one launch, fastest first. The default is chosen from these.
-ONE_LAUNCH: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PersistentTicketExecutor)
+SINGLE_LAUNCH_EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PersistentTicketExecutor)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.executors.base import check_arguments
 from interlace.graph.graph import Graph
@@ -27,7 +27,7 @@ def check_arrays(graph: Graph, tensors: Mapping[str, Any]) -> None:
     for name, value in tensors.items():
         if not isinstance(value, np.ndarray):
             raise GraphError(
-                f"tensor {name!r} is {shown(value)}; the reference executor takes NumPy arrays, such as "
+                f"tensor {name!r} is {format_value(value)}; the reference executor takes NumPy arrays, such as "
                 "np.array(values), or tensor.double().cpu().numpy() of a tensor of PyTorch"
             )
         if not np.can_cast(value.dtype, np.float64, "same_kind"):
@@ -41,7 +41,7 @@ def check_arrays(graph: Graph, tensors: Mapping[str, Any]) -> None:
         )
 
 
-def written(op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> Mapping[str, Array]:
+def check_results(op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> Mapping[str, Array]:
     """Return what the reference of an op returned for a tile, after checking that these are the regions it writes.
 
     Raises:
@@ -49,16 +49,16 @@ def written(op: Op, tile: int, wanted: Mapping[str, Region], values: object) -> 
         ShapeError: a region has another shape.
     """
     if not isinstance(values, Mapping) or values.keys() != wanted.keys():
-        found = f"regions of {list(values)}" if isinstance(values, Mapping) else shown(values)
+        found = f"regions of {list(values)}" if isinstance(values, Mapping) else format_value(values)
         raise GraphError(
-            f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {found}; return a dict with the "
+            f"{op.format_tile(tile)}: the reference of kernel {op.kernel!r} returns {found}; return a dict with the "
             f"region of each argument that the op writes, {list(wanted)}"
         )
     for arg, region in wanted.items():
         shape = tuple(max(hi - lo, 0) for lo, hi in zip(region.lo, region.hi, strict=True))
         if np.shape(values[arg]) != shape:
             raise ShapeError(
-                f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
+                f"{op.format_tile(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
                 f"{np.shape(values[arg])}, but writes {region}; return {shape}"
             )
     return values

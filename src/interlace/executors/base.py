@@ -9,23 +9,23 @@ from functools import wraps
 from itertools import chain, zip_longest
 from typing import Any, ClassVar, TypeVar, cast
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ConcurrentRunError, CoverageError, GraphError, InterlaceError, PlanError, ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import kernel_of, no_body
+from interlace.kernels.base import get_kernel, make_no_body_error
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.tuning import Tuning
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Choices
-from interlace.planner.settings import retiled
+from interlace.planner.settings import retile
 from interlace.policies.setting import Setting
 from interlace.sim.modes import Mode
 
-Run = TypeVar("Run", bound=Callable[..., Any])
+RunMethod = TypeVar("RunMethod", bound=Callable[..., Any])
 
 
 class Executor(ABC):
@@ -34,33 +34,34 @@ class Executor(ABC):
     Attributes:
         name: name on the command line and in JSON.
         title: name in tables.
-        what: description in a few words.
-        keeps: orderings that the executor enforces; a proof that rests on any other is refused.
+        description: description in a few words.
+        enforced_orderings: orderings that the executor enforces; a proof that rests on any other is refused.
         dispatches: dispatches that the executor runs, the default first; a plan with another is refused.
-        overlapping: dispatches under which a run may start while the one before drains, where the GPU supports that.
-        kinds: kinds of bodies that the executor runs, in order of preference for ops with several.
-        interpreted: True if the executor also runs on a CPU, in NumPy or under the Triton interpreter.
-        traces: True if its times are meaningful in a trace.
+        overlapping_dispatches: dispatches under which a run may start while the one before drains, where the GPU
+            supports that.
+        body_kinds: kinds of bodies that the executor runs, in order of preference for ops with several.
+        is_interpretable: True if the executor also runs on a CPU, in NumPy or under the Triton interpreter.
+        has_trace_times: True if its times are meaningful in a trace.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    what: ClassVar[str]
-    keeps: ClassVar[frozenset[Ordering]] = frozenset()
+    description: ClassVar[str]
+    enforced_orderings: ClassVar[frozenset[Ordering]] = frozenset()
     dispatches: ClassVar[tuple[Dispatch, ...]] = (Dispatch.TICKET, Dispatch.STATIC)
-    overlapping: ClassVar[frozenset[Dispatch]] = frozenset({Dispatch.TICKET})
-    kinds: ClassVar[tuple[BodyKind, ...]]
-    interpreted: ClassVar[bool] = False
-    traces: ClassVar[bool] = False
+    overlapping_dispatches: ClassVar[frozenset[Dispatch]] = frozenset({Dispatch.TICKET})
+    body_kinds: ClassVar[tuple[BodyKind, ...]]
+    is_interpretable: ClassVar[bool] = False
+    has_trace_times: ClassVar[bool] = False
 
     @classmethod
-    def kind_of(cls, op: Op) -> BodyKind | None:
+    def find_body_kind(cls, op: Op) -> BodyKind | None:
         """Return the kind of body that the executor runs for an op, or None if the op has no such body."""
-        bodies = kernel_of(op).bodies
-        return next((kind for kind in cls.kinds if kind in bodies), None)
+        bodies = get_kernel(op).bodies
+        return next((kind for kind in cls.body_kinds if kind in bodies), None)
 
     @classmethod
-    def dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+    def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
         """Return the default dispatch for a graph on a device; ``chosen`` are the choices that cut its tiles."""
         return cls.dispatches[0]
 
@@ -74,11 +75,11 @@ class Executor(ABC):
             NoDeviceError: the executor does not run on such a device.
         """
         for op in graph.ops:
-            if cls.kind_of(op) is None:
-                raise no_body(op, *cls.kinds)
+            if cls.find_body_kind(op) is None:
+                raise make_no_body_error(op, *cls.body_kinds)
 
     @classmethod
-    def obstacle(cls, graph: Graph, device: DeviceSpec) -> str | None:
+    def fallback_reason(cls, graph: Graph, device: DeviceSpec) -> str | None:
         """Return why the executor cannot run a graph on a device in any tiling, or None if it can."""
         try:
             cls.check(graph, device)
@@ -94,81 +95,84 @@ class Executor(ABC):
             GraphError, PlanError: tiles that exceed the registers or the shared memory, or that do not fit together.
         """
         for op in graph.ops:
-            kind = cls.kind_of(op)
-            if kind is not None and kind in kernel_of(op).tunings:
-                kernel_of(op).tunings[kind].check(graph, op, device)
+            kind = cls.find_body_kind(op)
+            if kind is not None and kind in get_kernel(op).tunings:
+                get_kernel(op).tunings[kind].check(graph, op, device)
 
     @classmethod
     def check_setting(cls, graph: Graph, setting: Setting, device: DeviceSpec) -> Graph:
         """Return the graph in the tiles of a setting, after checking that they can be launched on a device.
 
         Raises:
-            GraphError, PlanError: the tiles cannot be launched; see ``check_tiles`` and ``planner.settings.retiled``.
+            GraphError, PlanError: the tiles cannot be launched; see ``check_tiles`` and
+            ``planner.iter_settings.retiled``.
         """
-        tiled = retiled(graph, setting)
+        tiled = retile(graph, setting)
         cls.check_tiles(tiled, device)
         return tiled
 
     @classmethod
-    def settings(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    def iter_settings(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
         """Yield distinct settings that can be launched: first the rule's default, then all that a search may try.
 
         Ops whose kernels have no rule for their bodies keep their tiles.
         """
-        rules = cls._tunings(graph)
-        default = Setting.merged(rule.default(graph, device) for rule in rules)
-        more = _merged([rule.settings(graph, device) for rule in rules], default)
-        for setting, _ in cls._launchable(graph, _each_once(chain([default], more)), device):
+        rules = cls._select_tunings(graph)
+        default = Setting.merge(rule.select_default(graph, device) for rule in rules)
+        more = _combine_settings([rule.iter_settings(graph, device) for rule in rules], default)
+        for setting, _ in cls._iter_launchable(graph, _yield_distinct(chain([default], more)), device):
             yield setting
 
     @classmethod
-    def default(cls, graph: Graph, device: DeviceSpec) -> Setting:
-        """Return the setting that is used without a search: the first of ``settings``.
+    def select_default(cls, graph: Graph, device: DeviceSpec) -> Setting:
+        """Return the setting that is used without a search: the first of ``iter_settings``.
 
         Raises:
             GraphError, PlanError: no setting that the rules know can be launched; the error says why the first cannot.
         """
-        for setting in cls.settings(graph, device):
+        for setting in cls.iter_settings(graph, device):
             return setting
-        cls.check_setting(graph, Setting.merged(rule.default(graph, device) for rule in cls._tunings(graph)), device)
+        cls.check_setting(
+            graph, Setting.merge(rule.select_default(graph, device) for rule in cls._select_tunings(graph)), device
+        )
         raise AssertionError("a setting that fits is among the settings")
 
     @classmethod
-    def tilings(cls, graph: Graph, device: DeviceSpec) -> tuple[Graph, ...]:
+    def iter_tilings(cls, graph: Graph, device: DeviceSpec) -> tuple[Graph, ...]:
         """Return the graph in each tiling that can be launched, the rule's default first; a planner chooses from these.
 
         Of tilings that differ only in how a tile is computed, the first is returned.
         """
         unlike: dict[object, Graph] = {}
-        for _, tiled in cls._likely(graph, device):
+        for _, tiled in cls._iter_likely(graph, device):
             unlike.setdefault(tuple((op.grid, op.reads, op.writes, op.reduction) for op in tiled.ops), tiled)
         return tuple(unlike.values())
 
     @classmethod
-    def likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    def iter_likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
         """Yield a few distinct settings that can be launched: the rule's default, then those that often do well."""
-        for setting, _ in cls._likely(graph, device):
+        for setting, _ in cls._iter_likely(graph, device):
             yield setting
 
     @classmethod
-    def _likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[tuple[Setting, Graph]]:
-        rules = cls._tunings(graph)
-        default = Setting.merged(rule.default(graph, device) for rule in rules)
-        more = _merged([rule.likely(graph, device) for rule in rules], default)
-        return cls._launchable(graph, _each_once(chain([default], more)), device)
+    def _iter_likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[tuple[Setting, Graph]]:
+        rules = cls._select_tunings(graph)
+        default = Setting.merge(rule.select_default(graph, device) for rule in rules)
+        more = _combine_settings([rule.iter_likely(graph, device) for rule in rules], default)
+        return cls._iter_launchable(graph, _yield_distinct(chain([default], more)), device)
 
     @classmethod
-    def _tunings(cls, graph: Graph) -> list[Tuning]:
+    def _select_tunings(cls, graph: Graph) -> list[Tuning]:
         """Return the rules of the graph's kernels for the bodies that this executor runs."""
         found: dict[str, Tuning] = {}
         for op in graph.ops:
-            kind = cls.kind_of(op)
-            if kind is not None and kind in kernel_of(op).tunings:
-                found[op.kernel] = kernel_of(op).tunings[kind]
+            kind = cls.find_body_kind(op)
+            if kind is not None and kind in get_kernel(op).tunings:
+                found[op.kernel] = get_kernel(op).tunings[kind]
         return [*found.values()]
 
     @classmethod
-    def _launchable(
+    def _iter_launchable(
         cls, graph: Graph, settings: Iterable[Setting], device: DeviceSpec
     ) -> Iterator[tuple[Setting, Graph]]:
         for setting in settings:
@@ -179,7 +183,7 @@ class Executor(ABC):
 
     @classmethod
     @abstractmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model by which the simulated machine runs any plan of this graph on this executor."""
 
     @classmethod
@@ -192,7 +196,7 @@ class Executor(ABC):
         """
         proof = plan if isinstance(plan, Proof) else verify(plan)
         for ordering, edge in proof.rests_on:
-            if ordering not in cls.keeps and Ordering.LAUNCH not in cls.keeps:
+            if ordering not in cls.enforced_orderings and Ordering.LAUNCH not in cls.enforced_orderings:
                 raise CoverageError(f"{edge}, but {_BROKEN[ordering].format(executor=cls.name, op=edge.op)}")
         if proof.plan.dispatch not in cls.dispatches:
             names = " or ".join(dispatch.value for dispatch in cls.dispatches)
@@ -200,14 +204,14 @@ class Executor(ABC):
         return proof
 
 
-def _merged(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Setting]:
+def _combine_settings(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Setting]:
     """Combine settings per kernel into settings of all ops; a kernel without further settings uses its default."""
     for each in zip_longest(*rules):
-        given = Setting.merged(setting for setting in each if setting is not None)
+        given = Setting.merge(setting for setting in each if setting is not None)
         yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()))
 
 
-def _each_once(settings: Iterable[Setting]) -> Iterator[Setting]:
+def _yield_distinct(settings: Iterable[Setting]) -> Iterator[Setting]:
     """Yield distinct settings lazily: a graph with many ops has more settings than any search tries."""
     seen: set[Setting] = set()
     for setting in settings:
@@ -223,15 +227,17 @@ _BROKEN = {
 }
 
 
-def by_name(tensors: object) -> dict[str, Any]:
+def check_named_tensors(tensors: object) -> dict[str, Any]:
     """Return a new dict of a run's tensors; raise GraphError unless they are passed by name."""
     try:
         return dict(tensors)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
-        raise GraphError(f"tensors come by name, as {{'x': x, ...}}, not as {shown(tensors)}; pass a dict") from None
+        raise GraphError(
+            f"tensors come by name, as {{'x': x, ...}}, not as {format_value(tensors)}; pass a dict"
+        ) from None
 
 
-def one_at_a_time(run: Run) -> Run:
+def reject_concurrent_calls(run: RunMethod) -> RunMethod:
     """Refuse a call of a method while another thread is in the same method of the same object.
 
     The method then raises ConcurrentRunError.
@@ -251,11 +257,12 @@ def one_at_a_time(run: Run) -> Run:
         finally:
             owners.append(None)
 
-    return cast(Run, guarded)
+    return cast(RunMethod, guarded)
 
 
-def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short: Sequence[str] = ()) -> None:
-    """Raise unless all inputs are passed and all shapes match; tensors in ``short`` may have fewer rows, but not none.
+def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short_inputs: Sequence[str] = ()) -> None:
+    """Raise unless all inputs are passed and all shapes match; tensors in ``short_inputs`` may have fewer rows, but not
+    none.
 
     Raises:
         GraphError: an input is missing or a name is unknown.
@@ -266,9 +273,9 @@ def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short: 
         raise GraphError(f"graph {graph.name!r} needs inputs {missing}; pass them by name")
     for name, shape in shapes.items():
         expected = graph.tensor(name).shape
-        may_be_short = name in short and len(shape) == len(expected) and 0 < shape[0] <= expected[0]
+        may_be_short = name in short_inputs and len(shape) == len(expected) and 0 < shape[0] <= expected[0]
         if tuple(shape) != expected and not (may_be_short and tuple(shape[1:]) == expected[1:]):
-            fewer = " or fewer rows" if name in short else ""
+            fewer = " or fewer rows" if name in short_inputs else ""
             raise ShapeError(
                 f"tensor {name!r} has shape {tuple(shape)}; graph {graph.name!r} was built for {expected}{fewer}"
             )

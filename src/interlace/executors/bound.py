@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundLaunches:
     """Launches on checked tensors, with the locations of these.
 
     Attributes:
@@ -29,11 +29,11 @@ class Bound:
     launches: list[AnyLaunch]
 
     @classmethod
-    def on(cls, tensors: Mapping[str, torch.Tensor], launches: list[AnyLaunch]) -> Bound:
+    def bind(cls, tensors: Mapping[str, torch.Tensor], launches: list[AnyLaunch]) -> BoundLaunches:
         """Return launches bound to these tensors."""
-        return cls(tuple(tensors.values()), _addresses(tensors), _layouts(tensors), launches)
+        return cls(tuple(tensors.values()), _list_addresses(tensors), _list_layouts(tensors), launches)
 
-    def holds(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+    def is_bound_to(self, tensors: Mapping[str, torch.Tensor]) -> bool:
         """Return whether these are the checked tensors, unchanged since then.
 
         Addresses alone do not suffice: another view of the same memory, such as a transposed one, has the address of a
@@ -42,20 +42,20 @@ class Bound:
         return (
             len(tensors) == len(self.tensors)
             and all(map(is_, tensors.values(), self.tensors))
-            and _addresses(tensors) == self.addresses
-            and _layouts(tensors) == self.layouts
+            and _list_addresses(tensors) == self.addresses
+            and _list_layouts(tensors) == self.layouts
         )
 
-    def serves(self, tensors: Mapping[str, torch.Tensor], any_layout: bool) -> bool:
+    def is_valid_for(self, tensors: Mapping[str, torch.Tensor], any_layout: bool) -> bool:
         """Return whether the launches are valid for these tensors, too, which have been checked.
 
         Args:
             any_layout: True if shapes and strides follow from the graph, so that launches depend on addresses alone.
         """
-        return _addresses(tensors) == self.addresses and (any_layout or _layouts(tensors) == self.layouts)
+        return _list_addresses(tensors) == self.addresses and (any_layout or _list_layouts(tensors) == self.layouts)
 
 
-def places_of(torch: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+def make_tensor_key(torch: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
     """Return all that a launch or a check depends on in tensors; equal results mean equal launches.
 
     A tensor without an address, such as a sparse one, is represented by its identity; no launch exists for it.
@@ -69,9 +69,9 @@ def places_of(torch: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...
     )
 
 
-def _addresses(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def _list_addresses(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}
 
 
-def _layouts(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[Any, ...]]:
+def _list_layouts(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[Any, ...]]:
     return {name: (tensor.shape, tensor.stride()) for name, tensor in tensors.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec, Properties, spec_for
+from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec, Properties, resolve_spec
 from interlace.core.dtypes import dtype
 from interlace.core.errors import NoDeviceError
 
@@ -74,7 +74,7 @@ def check_interpreter(triton: str, numpy: str) -> None:
         )
 
 
-def spec_by_name(name: str) -> DeviceSpec:
+def find_spec(name: str) -> DeviceSpec:
     """Return the spec of a torch device; for "meta", which only compiles, the default GPU's.
 
     Raises:
@@ -82,17 +82,17 @@ def spec_by_name(name: str) -> DeviceSpec:
     """
     torch, device = open_device(name)
     if device.type == "cuda":
-        return spec_of(torch, device)
+        return detect_spec(torch, device)
     return DEFAULT_GPU if device.type == "meta" else CPU
 
 
-def spec_of(torch: Any, device: Any) -> DeviceSpec:
+def detect_spec(torch: Any, device: Any) -> DeviceSpec:
     """Return the spec of a present CUDA device, with an ``EstimatedDeviceWarning`` if its ceilings are estimates.
 
     The warning is given once for each kind of GPU.
     """
     p = torch.cuda.get_device_properties(device)
-    return _spec_of(
+    return _build_spec(
         Properties(
             name=p.name,
             capability=(p.major, p.minor),
@@ -106,10 +106,10 @@ def spec_of(torch: Any, device: Any) -> DeviceSpec:
 
 
 @cache
-def _spec_of(properties: Properties) -> DeviceSpec:
-    spec = spec_for(properties)
-    if spec.estimated:
-        warnings.warn(spec.estimated, EstimatedDeviceWarning, stacklevel=3)
+def _build_spec(properties: Properties) -> DeviceSpec:
+    spec = resolve_spec(properties)
+    if spec.estimate_note:
+        warnings.warn(spec.estimate_note, EstimatedDeviceWarning, stacklevel=3)
     return spec
 
 
@@ -123,12 +123,12 @@ def check_generation(name: str, capability: tuple[int, int], needed: int) -> Non
 
 
 @cache
-def torch_dtype(torch: Any, name: str) -> Any:
+def get_torch_dtype(torch: Any, name: str) -> Any:
     """Return the torch dtype that corresponds to one of Interlace's dtypes, by name."""
     return getattr(torch, dtype(name).torch)
 
 
-def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
+def count_resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
     """Return the number of thread blocks of a compiled kernel that the device keeps resident (occupancy)."""
     compiled._init_handles()
     blocks = ctypes.c_int()

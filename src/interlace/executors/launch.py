@@ -27,8 +27,8 @@ class AnyLaunch(Protocol):
         """Compile and load for the current device, so that ``run`` only launches, as a capture requires."""
 
 
-def not_interpreted(op: Op) -> GraphError:
-    """Return the error for an op whose only device body is a ``TextLaunch``, where CUDA C++ cannot run."""
+def make_not_interpreted_error(op: Op) -> GraphError:
+    """Return the error for an op whose only device body is a ``CudaSourceLaunch``, where CUDA C++ cannot run."""
     return GraphError(
         f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
         "use the reference executor"
@@ -36,7 +36,7 @@ def not_interpreted(op: Op) -> GraphError:
 
 
 @dataclass(frozen=True)
-class TextLaunch:
+class CudaSourceLaunch:
     """A launch of CUDA source."""
 
     launch: CudaLaunch
@@ -58,7 +58,7 @@ class TextLaunch:
 
 
 @dataclass(frozen=True)
-class Launch:
+class TritonLaunch:
     """A Triton kernel with its grid, positional arguments and launch options; ``ops`` are those that it computes.
 
     Arguments, and the addresses of tensors among them, stay the same. So the first run inspects them and compiles the
@@ -70,7 +70,7 @@ class Launch:
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     ops: tuple[str, ...] = ()
-    _ready: list[Callable[..., None]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _launchers: list[Callable[..., None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def run(self) -> None:
         """Enqueue on the current stream; under the interpreter, run.
@@ -78,8 +78,8 @@ class Launch:
         Raises:
             ResourceError: the device has too little for one block.
         """
-        if self._ready:
-            self._ready[0](*self.arguments)
+        if self._launchers:
+            self._launchers[0](*self.arguments)
             return
         # The interpreter computes in NumPy, which would warn about padding that is masked later and about exponentials
         # that saturate; a GPU does not.
@@ -90,7 +90,7 @@ class Launch:
             self._check_resources(error)
             raise
         if compiled is not None:  # None under the interpreter
-            self._ready.append(compiled[(*self.grid, 1, 1)[:3]])
+            self._launchers.append(compiled[(*self.grid, 1, 1)[:3]])
 
     def compile(self) -> Any:
         """Compile for the current device without launching."""

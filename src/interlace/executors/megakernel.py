@@ -27,55 +27,55 @@ from interlace.core.errors import (
     PlanError,
     TooManyWorkersError,
 )
-from interlace.executors.base import by_name
-from interlace.executors.bound import places_of
+from interlace.executors.base import check_named_tensors
+from interlace.executors.bound import make_tensor_key
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.gpu import check_generation, spec_by_name
-from interlace.executors.launch import AnyLaunch, TextLaunch
+from interlace.executors.gpu import check_generation, find_spec
+from interlace.executors.launch import AnyLaunch, CudaSourceLaunch
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import ALONE, GENERATION, ROW_FLOATS, BodyKind
-from interlace.kernels.cuda.compiler import Binary
-from interlace.kernels.cuda.launcher import LoadedKernel, loaded
+from interlace.kernels.bodies import COMPUTE_CAPABILITY_MAJOR, NO_CLUSTER, ROW_FLOATS, BodyKind
+from interlace.kernels.cuda.compiler import CudaBinary
+from interlace.kernels.cuda.launcher import LoadedKernel, load_kernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, WORDS
-from interlace.megakernel.clusters import are_pairs, check_clusters, check_resident, in_clusters
-from interlace.megakernel.compose import AGAIN, KEEPS, LAST, Composition, codes, compose, stages
-from interlace.megakernel.dispatch import HELD
-from interlace.megakernel.launch import OperandsInMemory, WithOperands
-from interlace.megakernel.ll_edges import handed_over
-from interlace.megakernel.ll_proof import proved_words
-from interlace.megakernel.options import Options, given
-from interlace.megakernel.pace import dispatch_of, in_flight_bytes
+from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, SENTINEL_WORDS
+from interlace.megakernel.clusters import check_clusters, check_resident_blocks, cluster_ops, has_weight_pairs
+from interlace.megakernel.compose import AGAIN, KEEPS, LAST, MegakernelSource, compose, count_stages, number_codes
+from interlace.megakernel.dispatch import MAX_HELD_ITEMS
+from interlace.megakernel.launch import MemoryLaunch, ParameterLaunch
+from interlace.megakernel.ll_edges import select_ll_tensors
+from interlace.megakernel.ll_proof import prove_ll
+from interlace.megakernel.options import RunOptions, check_options
+from interlace.megakernel.pace import select_bytes_in_flight, select_dispatch
 from interlace.megakernel.parts import (
-    able_to_share,
-    bodies_of,
+    build_bodies,
     check_operands,
     check_order,
-    parts_of,
-    warpgroups_of,
+    count_warpgroups,
+    find_cooperative_ops,
+    lower_ops,
 )
 from interlace.megakernel.queues import QueueMemory, check_capacity
-from interlace.megakernel.registers import compiled
-from interlace.megakernel.shares import Shares, parts_of_tiles
+from interlace.megakernel.registers import compile_launch
+from interlace.megakernel.shares import CooperativeFixup, count_parts
 from interlace.megakernel.spawn import Termination
-from interlace.megakernel.spawning import Spawning
+from interlace.megakernel.spawning import SpawnTables
 from interlace.megakernel.stealing import ROW_BITS
-from interlace.megakernel.sums import with_sums
-from interlace.megakernel.table import Table, for_workers
+from interlace.megakernel.sums import place_partials
+from interlace.megakernel.table import DeviceTables, build_worker_tables
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
-from interlace.sim.modes import ByWords, Mode, ring_launch
+from interlace.sim.modes import LLHandOffs, Mode, make_megakernel_mode
 from interlace.trace.events import Trace
 
-_LEAST_STAGES = 3  # stages of a ring that lets loads run ahead
-_KNOWN = 256  # cached launches, one per combination of tensor locations and layouts: two kilobytes each
+_MIN_STAGES = 3  # stages of a ring that lets loads run ahead
+_MAX_CACHED_LAUNCHES = 256  # cached launches, one per combination of tensor locations and layouts: two kilobytes each
 
 
-class OneLaunchExecutor(DeviceExecutor):
+class MegakernelExecutor(DeviceExecutor):
     """Megakernel executor: resident workers execute the plan's items, and weights stream ahead of the activations.
 
     All ops share one ring of shared memory, and each op divides its stages as it needs. Ops whose body is the CUDA
@@ -97,32 +97,32 @@ class OneLaunchExecutor(DeviceExecutor):
         TooManyWorkersError: more workers than the device keeps resident, under dispatch with per-worker queues or
             termination by votes.
         DeviceError: dependent launch under spawn dispatch.
-        QueueOverflowError: the queue may need to hold more items than ``Options.capacity``.
+        QueueOverflowError: the queue may need to hold more items than ``RunOptions.queue_capacity``.
     """
 
     name = title = "one_launch"
-    what = "one launch of CUDA C++, tiles of any width"
+    description = "one launch of CUDA C++, tiles of any width"
     #: Loads of a worker's next items run ahead of this item's stores, so only waits order items.
-    keeps = frozenset({Ordering.WAIT})
+    enforced_orderings = frozenset({Ordering.WAIT})
     dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     #: Blocks of a launch start once all blocks of the launch before have started, so none of those waits for a block
     #: that has no SM.
-    overlapping = frozenset(d for d in Dispatch if d is not Dispatch.SPAWN)
-    kinds = (BodyKind.WALK,)
-    traces = True
+    overlapping_dispatches = frozenset(d for d in Dispatch if d is not Dispatch.SPAWN)
+    body_kinds = (BodyKind.MEGAKERNEL,)
+    has_trace_times = True
     kernel = "one_launch"
-    generation = GENERATION
+    generation = COMPUTE_CAPABILITY_MAJOR
 
-    def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
+    def __init__(self, plan: Plan | Proof, options: RunOptions | None = None) -> None:
         proof = self.prove(plan)
         check_operands(proof.plan.graph)
-        self._spec = spec_by_name(given(options).device)
-        self._warpgroups = warpgroups_of(proof.plan.graph)
+        self._spec = find_spec(check_options(options).device)
+        self._warpgroups = count_warpgroups(proof.plan.graph)
         super().__init__(proof, options)
 
     @classmethod
-    def dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
-        return dispatch_of(graph, device, chosen)
+    def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+        return select_dispatch(graph, device, chosen)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -138,52 +138,54 @@ class OneLaunchExecutor(DeviceExecutor):
         Raises:
             PlanError, ShapeError: the ring is too short, or the tiles do not fit.
         """
-        tiles = [part.tile for part in parts_of(graph)]
-        count = stages(tiles, warpgroups_of(graph), device.smem_bytes)
-        if count < _LEAST_STAGES:
+        tiles = [part.tile for part in lower_ops(graph)]
+        count = count_stages(tiles, count_warpgroups(graph), device.smem_bytes)
+        if count < _MIN_STAGES:
             raise PlanError(
                 f"{device.smem_bytes} bytes of shared memory hold {count} stages of these tiles, too few for loads to "
                 "run ahead; give the ops smaller tiles"
             )
 
     @classmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of one launch whose loads run ahead through its ring, with LL hand-offs where allowed."""
-        tiles = [part.tile for part in parts_of(graph)]
-        stage = max(t.independent_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
-        return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage, _by_words)
+        tiles = [part.tile for part in lower_ops(graph)]
+        stage = max(t.prefetchable_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
+        return make_megakernel_mode(
+            count_stages(tiles, count_warpgroups(graph), device.smem_bytes) * stage, _find_ll_hand_offs
+        )
 
-    def _lower(self) -> Table:
-        graph, bodies = self.plan.graph, bodies_of(self.plan.graph)
-        shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
-        self._shared, self._handed_over = shares.ops, proved_words(self.plan, bodies, self.options)
-        chunked, words = [body.chunked for body in bodies], self._handed_over
-        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=words)
+    def _lower(self) -> DeviceTables:
+        graph, bodies = self.plan.graph, build_bodies(self.plan.graph)
+        shares = CooperativeFixup.of(self.proof, find_cooperative_ops(graph, count_parts(self.plan)))
+        self._cooperative_ops, self._ll_edges = shares.ops, prove_ll(self.plan, bodies, self.options)
+        chunked, words = [body.is_chunked for body in bodies], self._ll_edges
+        table = build_worker_tables(self.plan, chunked, parts_wait=True, cooperative=shares, ll_edges=words)
         check_order(self.proof, table.parts.tolist())
-        self._parts = parts_of(graph, table.parts.tolist(), shares.ops, words, table.least.tolist())
-        if self.options.cluster != ALONE:
+        self._parts = lower_ops(graph, table.parts.tolist(), shares.ops, words, table.min_extents.tolist())
+        if self.options.cluster != NO_CLUSTER:
             check_clusters(self.plan, table, self.options.cluster)
-            self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
-        table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
-        self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
-        check_capacity(self.plan, table, self._spawning, self.options.capacity)
+            self._parts = cluster_ops(self._parts, self.plan.graph, self.options.cluster)
+        table.items["code"] = np.array(number_codes(self._parts))[table.items["op"]]
+        self._spawning = SpawnTables.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
+        check_capacity(self.plan, table, self._spawning, self.options.queue_capacity)
         if self._spawning is not None:
             return self._spawning.table
-        sums = [self._accumulator_size(op) for op in graph.ops]
-        left = words.without(self.plan.waits, self.plan)  # LL words order only themselves
-        launched = replace(self.plan.items, post=words.posts(left, self.plan))
-        one_adds = [part.tile.share for part in self._parts]
-        table = with_sums(table, sums, one_adds, replace(self.plan, items=launched, waits=left))
+        sums = [self._count_partial_elements(op) for op in graph.ops]
+        left = words.drop_polled_waits(self.plan.waits, self.plan)  # LL words order only themselves
+        launched = replace(self.plan.items, post=words.compute_posts(left, self.plan))
+        one_adds = [part.tile.shared_elements for part in self._parts]
+        table = place_partials(table, sums, one_adds, replace(self.plan, items=launched, waits=left))
         if self.plan.dispatch in (Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID):
-            last = table.last_of_ops if self.plan.dispatch is Dispatch.STATIC else table.last_wave_of_ops
+            last = table.last_of_op_mask if self.plan.dispatch is Dispatch.STATIC else table.last_wave_mask
             table.items["code"] |= np.where(last, KEEPS, 0)
-        late = table.last_that_wait & (self.plan.dispatch is Dispatch.TICKET)
+        late = table.last_waiting_mask & (self.plan.dispatch is Dispatch.TICKET)
         table.items["code"] |= np.where(late, LAST, 0)
-        again = table.same_op_before & (self.plan.dispatch is Dispatch.STATIC)
+        again = table.same_op_mask & (self.plan.dispatch is Dispatch.STATIC)
         table.items["code"] |= np.where(again, AGAIN, 0)
         return table
 
-    def _slot_floats(self) -> int:
+    def _compute_slot_floats(self) -> int:
         return ROW_FLOATS
 
     def _prepare(self) -> None:
@@ -192,7 +194,7 @@ class OneLaunchExecutor(DeviceExecutor):
         if self._spawning is not None and self.options.dependent_launch:
             raise DeviceError("spawn dispatch clears memory ahead of a launch; leave out dependent_launch")
         votes = self.plan.dispatch is Dispatch.SPAWN and self.options.termination is Termination.VOTES
-        self._resident = self.plan.dispatch.resident or votes
+        self._resident = self.plan.dispatch.has_resident_workers or votes
         if self._device.type == "cuda":
             capability = self._torch.cuda.get_device_capability(self._device)
             check_generation(str(self._device), capability, self.generation)
@@ -210,7 +212,7 @@ class OneLaunchExecutor(DeviceExecutor):
         #: Operands in memory that captured runs read, kept alive because such runs may be replayed.
         self._captured: list[Any] = []
         #: Functions that enqueue a launch, by locations and layouts of its tensors, the most recently used last.
-        self._known: dict[Any, Callable[[int], None]] = {}
+        self._cached_launches: dict[Any, Callable[[int], None]] = {}
         self.composition  # noqa: B018 - raises for what does not fit before anything runs
 
     def _allocate(self) -> None:
@@ -219,11 +221,11 @@ class OneLaunchExecutor(DeviceExecutor):
         #: First row of each block's queue; ``_heads``: items claimed from it in all runs, or (stealing) the rows left.
         self._lists = torch.tensor(rows, device=self._device)
         #: Under a dispatcher, ``_heads`` holds the mailboxes of two runs.
-        dispatch, boxes = self.plan.dispatch, 2 * HELD * self._table.workers
+        dispatch, boxes = self.plan.dispatch, 2 * MAX_HELD_ITEMS * self._table.workers
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
-        self._words = self._handed_over.memory(torch, self._device)
+        self._words = self._ll_edges.allocate_words(torch, self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
         self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # every run restores this, unless a wait fails
 
@@ -234,39 +236,39 @@ class OneLaunchExecutor(DeviceExecutor):
         self._memory.reset()
         super()._reset()
 
-    def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
-        if self._spawning is not None and self._bound is not None:
-            given = dict(zip(self._bound.addresses, self._bound.tensors, strict=True))
+    def _make_fault_error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
+        if self._spawning is not None and self._bound_launches is not None:
+            given = dict(zip(self._bound_launches.addresses, self._bound_launches.tensors, strict=True))
             run = int(self._counters[0]) // self._table.workers % (1 << 32)
             done = self._done.cpu().numpy().view(np.uint32) == run
-            done |= self._memory.waiting(len(done))
-            error = self._spawning.error(item, semaphore, expected, seen, done, given)
+            done |= self._memory.find_waiting(len(done))
+            error = self._spawning.make_fault_error(item, semaphore, expected, seen, done, given)
             if error is not None:
                 return error
-        return super()._error(item, semaphore, expected, seen)
+        return super()._make_fault_error(item, semaphore, expected, seen)
 
-    def _came(self) -> NDArray[np.bool_] | None:
-        return self._memory.came(self._table) if self.plan.dispatch.when_ready else None
+    def _find_enqueued(self) -> NDArray[np.bool_] | None:
+        return self._memory.find_enqueued(self._table) if self.plan.dispatch.can_reorder else None
 
-    def trace(self) -> Trace:
-        """Return the times of the last run; see ``DeviceExecutor.trace``. Blocks are numbered as their workers."""
-        trace = super().trace()
+    def read_trace(self) -> Trace:
+        """Return the times of the last run; see ``DeviceExecutor.read_trace``. Blocks are numbered as their workers."""
+        trace = super().read_trace()
         if self._spawning is not None:
-            return trace.of(np.flatnonzero(trace.end_ns))
-        if not self.plan.dispatch.lists:
+            return trace.select(np.flatnonzero(trace.end_ns))
+        if not self.plan.dispatch.has_queues:
             return trace
         owners = np.unique(self.plan.items.worker)
         return replace(trace, worker=owners[owners >= 0][trace.worker])
 
     @cached_property
-    def composition(self) -> Composition:
+    def composition(self) -> MegakernelSource:
         """The CUDA source of the launch, and its shared memory."""
         spec = self._spec
         return compose(
             self._parts,
             self._warpgroups,
             spec.smem_bytes,
-            in_flight_bytes(self.plan.graph, spec),
+            select_bytes_in_flight(self.plan.graph, spec),
             dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
             stealing=self.plan.stealing,
@@ -276,37 +278,37 @@ class OneLaunchExecutor(DeviceExecutor):
         )
 
     @cached_property
-    def binary(self) -> Binary:
+    def binary(self) -> CudaBinary:
         """The compiled launch; needs no device.
 
         Raises:
             CompileError: the CUDA source does not compile, or needs more registers than a thread has.
         """
-        return compiled(
-            self.composition.text,
+        return compile_launch(
+            self.composition.source,
             self.kernel,
             self._spec.architecture,
-            preamble=PTX + SEMAPHORES + WORDS,
-            holds=any(part.tile.holds for part in self._parts),
+            preamble=PTX + SEMAPHORES + SENTINEL_WORDS,
+            holds_operands=any(part.tile.has_register_operands for part in self._parts),
             kernels=(op.kernel for op in self.plan.graph.ops),
         )
 
     @cached_property
-    def loaded(self) -> LoadedKernel:
+    def loaded_kernel(self) -> LoadedKernel:
         """The kernel, loaded on the current device."""
-        kernel = loaded(self.binary, self.composition.shared_bytes)
+        kernel = load_kernel(self.binary, self.composition.shared_bytes)
         blocks = self.options.cluster.blocks
         if blocks > 1:
             needed = self._table.workers if self._resident else blocks
-            check_resident(kernel.resident_clusters(self._threads, blocks), blocks, needed)
+            check_resident_blocks(kernel.count_resident_clusters(self._threads, blocks), blocks, needed)
         return kernel
 
     @cached_property
-    def placed_together(self) -> int:
+    def placement_size(self) -> int:
         """Number of blocks to place on neighbouring SMs: those of a cluster, or pairs that load the same weights."""
         blocks = self.options.cluster.blocks
-        pairs = blocks == 1 and are_pairs(self.plan, self._table, self._parts)
-        fit = pairs and 2 * self.loaded.resident_clusters(self._threads, 2) >= self._table.workers
+        pairs = blocks == 1 and has_weight_pairs(self.plan, self._table, self._parts)
+        fit = pairs and 2 * self.loaded_kernel.count_resident_clusters(self._threads, 2) >= self._table.workers
         return 2 if fit else blocks
 
     @property
@@ -314,57 +316,57 @@ class OneLaunchExecutor(DeviceExecutor):
         """Threads per block."""
         return (self._warpgroups + 1) * 128
 
-    def _filled(self, op: Op) -> Sequence[str]:
-        return bodies_of(self.plan.graph)[self.plan.graph.op_index(op.name)].filled
+    def _find_short_arguments(self, op: Op) -> Sequence[str]:
+        return build_bodies(self.plan.graph)[self.plan.graph.op_index(op.name)].short_inputs
 
-    def _partial(self, op: Op) -> Any:
-        return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.sums
+    def _get_partial_size(self, op: Op) -> Any:
+        return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.partial_elements
 
-    def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
+    def _build_arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
         given = {access.arg: tensors[access.tensor] for access in op.accesses}
         number = self.plan.graph.op_index(op.name)
-        return op, given | self._handed_over.arguments(number, op, self._parts[number].body, self._words)
+        return op, given | self._ll_edges.bind_arguments(number, op, self._parts[number].body, self._words)
 
-    def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
-        if self.composition.held:
-            return [TextLaunch(WithOperands(self, arguments))]
-        return [TextLaunch(OperandsInMemory(self, arguments))]
+    def _build_launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
+        if self.composition.has_inline_operands:
+            return [CudaSourceLaunch(ParameterLaunch(self, arguments))]
+        return [CudaSourceLaunch(MemoryLaunch(self, arguments))]
 
     def _bind(self, tensors: Mapping[str, Any]) -> list[AnyLaunch]:
         """Bind tensors as every executor does, but skip checks and encoding for known locations and layouts."""
-        if not self.composition.held or self._device.type != "cuda":
+        if not self.composition.has_inline_operands or self._device.type != "cuda":
             return super()._bind(tensors)
-        places = places_of(self._torch, by_name(tensors))
-        enqueue = self._known.pop(places, None)
+        places = make_tensor_key(self._torch, check_named_tensors(tensors))
+        enqueue = self._cached_launches.pop(places, None)
         if enqueue is None:
             (launch,) = super()._bind(tensors)
-            assert isinstance(launch, TextLaunch)
-            assert isinstance(launch.launch, WithOperands)
+            assert isinstance(launch, CudaSourceLaunch)
+            assert isinstance(launch.launch, ParameterLaunch)
             enqueue = launch.launch.enqueue
-            if len(self._known) == _KNOWN:
-                del self._known[next(iter(self._known))]
-        self._known[places] = enqueue
-        return [TextLaunch(WithOperands(self, (), enqueue))]
+            if len(self._cached_launches) == _MAX_CACHED_LAUNCHES:
+                del self._cached_launches[next(iter(self._cached_launches))]
+        self._cached_launches[places] = enqueue
+        return [CudaSourceLaunch(ParameterLaunch(self, (), enqueue))]
 
-    def _operands(self, arguments: tuple[Any, ...]) -> bytes:
+    def _pack_operands(self, arguments: tuple[Any, ...]) -> bytes:
         """Return the operands of the launch as bytes, given each op with its tensors by argument."""
         both = zip(self._parts, arguments, strict=True)
         rows = [part.body.pack(op, tensors, part.dtype) for part, (op, tensors) in both]
         packed = b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
-        return packed if self._spawning is None else packed + self._spawning.addresses(arguments)
+        return packed if self._spawning is None else packed + self._spawning.pack_addresses(arguments)
 
-    def _clear(self, arguments: tuple[Any, ...]) -> None:
+    def _clear_outputs(self, arguments: tuple[Any, ...]) -> None:
         """Zero what items that may not run would write, ahead of the launch."""
         if self._spawning is not None:
-            self._spawning.clear(arguments)
+            self._spawning.clear_outputs(arguments)
             if self.options.trace:
                 self._trace.zero_()
 
-    def _parameter(self, operands: Any) -> bytes:
+    def _pack_parameter(self, operands: Any) -> bytes:
         """Return the parameter of the launch, given its operands in memory."""
-        return self._parameter_of(operands, self._items, len(self.plan.items), self._table.workers)
+        return self._pack_parameter_for(operands, self._items, len(self.plan.items), self._table.workers)
 
-    def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
+    def _pack_parameter_for(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """Return the parameter for ``count`` items in consecutive rows and a number of blocks."""
         options = self.options
         if self.plan.dispatch is Dispatch.TICKET:  # a cluster claims one ticket for all of its blocks
@@ -382,7 +384,7 @@ class OneLaunchExecutor(DeviceExecutor):
             starts=self._counters,
             lists=self._lists,
             heads=self._heads,
-            queue=self._memory.packed(),
+            queue=self._memory.pack(),
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
@@ -391,6 +393,6 @@ class OneLaunchExecutor(DeviceExecutor):
         )
 
 
-def _by_words(plan: Plan) -> ByWords:
+def _find_ll_hand_offs(plan: Plan) -> LLHandOffs:
     """Return the hand-offs of a plan's launch that use the LL protocol under default options."""
-    return handed_over(plan, bodies_of(plan.graph), Options("meta")).by_words(plan)
+    return select_ll_tensors(plan, build_bodies(plan.graph), RunOptions("meta")).build_hand_offs(plan)

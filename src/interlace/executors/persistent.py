@@ -14,18 +14,18 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, TooManyWorkersError
-from interlace.executors.gpu import resident_blocks
-from interlace.executors.launch import AnyLaunch, Launch
+from interlace.executors.gpu import count_resident_blocks
+from interlace.executors.launch import AnyLaunch, TritonLaunch
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import BodyKind
-from interlace.megakernel.table import Table, for_workers
+from interlace.megakernel.table import DeviceTables, build_worker_tables
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
-from interlace.sim.modes import PERSISTENT, Mode, plain_bodies
+from interlace.sim.modes import PERSISTENT, Mode, slow_to_plain_bodies
 
 #: Most ops of one launch on a GPU. The kernel has the code of each, and more take minutes to compile.
-MOST_OPS = 16
+MAX_OPS = 16
 
 
 class PersistentExecutor(TritonExecutor):
@@ -39,30 +39,30 @@ class PersistentExecutor(TritonExecutor):
     """
 
     name = title = "persistent"
-    what = "one launch, workers walk the whole graph"
+    description = "one launch, workers walk the whole graph"
     #: The block meets at a barrier between two items, so an item sees what the one before wrote.
-    keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
-    kinds = (BodyKind.TRITON,)
-    interpreted = True
-    traces = True
+    enforced_orderings = frozenset({Ordering.WORKER, Ordering.WAIT})
+    body_kinds = (BodyKind.TRITON,)
+    is_interpretable = True
+    has_trace_times = True
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
         """Raise if the executor cannot run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
-        if device.capability != (0, 0) and len(graph.ops) > MOST_OPS:
+        if device.capability != (0, 0) and len(graph.ops) > MAX_OPS:
             raise PlanError(
                 f"graph {graph.name!r} has {len(graph.ops)} ops, and the {cls.name} executor compiles at most "
-                f"{MOST_OPS} into its one kernel; use pdl, or make several graphs of them"
+                f"{MAX_OPS} into its one kernel; use pdl, or make several graphs of them"
             )
 
     @classmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of one launch that runs the whole sequence."""
-        return plain_bodies(PERSISTENT)
+        return slow_to_plain_bodies(PERSISTENT)
 
-    def _lower(self) -> Table:
-        return for_workers(self.plan, self._chunked())
+    def _lower(self) -> DeviceTables:
+        return build_worker_tables(self.plan, self._find_chunked_ops())
 
     def _prepare(self) -> None:
         self._static = self.plan.dispatch is Dispatch.STATIC
@@ -71,43 +71,43 @@ class PersistentExecutor(TritonExecutor):
                 "dependent launch and static dispatch exclude each other: a cooperative launch cannot start early; "
                 "use ticket dispatch"
             )
-        if self._interpret and self._static and self._table.workers > 1:
+        if self._is_interpreted and self._static and self._table.workers > 1:
             raise TooManyWorkersError(
                 f"the interpreter runs programs one after another, so {self._table.workers} static workers cannot be "
                 "resident at once; use one worker or ticket dispatch"
             )
         self._lists = self._torch.tensor(self._table.worker_rows.astype(np.int32), device=self._device)
-        self._checked = self._interpret or not self._static
+        self._checked = self._is_interpreted or not self._static
 
-    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+    def _build_launches(self, arguments: tuple[Any, ...]) -> list[TritonLaunch]:
         from interlace.kernels.templates import persistent_static_kernel, persistent_ticket_kernel
 
-        options = {"num_warps": max(self._num_warps(op) for op in self.plan.graph.ops)}
+        options = {"num_warps": max(self._get_num_warps(op) for op in self.plan.graph.ops)}
         ops = tuple(op.name for op in self.plan.graph.ops)
         n, workers = len(self.plan.items), self._table.workers
-        sync = self._sync(0, 0, workers if self._static else n + workers)
+        sync = self._build_sync(0, 0, workers if self._static else n + workers)
         if self._static:
             return [
-                Launch(
+                TritonLaunch(
                     persistent_static_kernel,
                     (workers,),
-                    (sync, self._lists, self._constants(), arguments),
+                    (sync, self._lists, self._build_constants(), arguments),
                     {**options, "launch_cooperative_grid": True},
                     ops,
                 )
             ]
-        dependent = self.options.dependent_launch and not self._interpret
+        dependent = self.options.dependent_launch and not self._is_interpreted
         return [
-            Launch(
+            TritonLaunch(
                 persistent_ticket_kernel,
                 (workers,),
-                (sync, n, self._free_items(), self._constants(), arguments, dependent),
+                (sync, n, self._count_free_items(), self._build_constants(), arguments, dependent),
                 {**options, "launch_pdl": dependent},
                 ops,
             )
         ]
 
-    def _free_items(self) -> int:
+    def _count_free_items(self) -> int:
         """Return the number of leading items of the sequence that wait for nothing."""
         waiting = np.flatnonzero(np.diff(self.plan.waits.ptr))
         return int(waiting[0]) if len(waiting) else len(self.plan.items)
@@ -115,7 +115,7 @@ class PersistentExecutor(TritonExecutor):
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         if not self._checked:
             launches[0].load()
-            resident = resident_blocks(launches[0].compile(), self._torch, self._device)
+            resident = count_resident_blocks(launches[0].compile(), self._torch, self._device)
             if self._table.workers > resident:
                 raise TooManyWorkersError(
                     f"plan has {self._table.workers} workers, but {self._device} keeps {resident} thread blocks of "
@@ -130,7 +130,7 @@ class PersistentStaticExecutor(PersistentExecutor):
     """Persistent executor with static dispatch only: the plan assigns each item to a worker."""
 
     name = title = "persistent-static"
-    what = "one launch, a list of tiles per worker"
+    description = "one launch, a list of tiles per worker"
     dispatches = (Dispatch.STATIC,)
 
 
@@ -138,6 +138,6 @@ class PersistentTicketExecutor(PersistentExecutor):
     """Persistent executor with ticket dispatch only: workers claim items through a counter."""
 
     name = title = "persistent-ticket"
-    what = "one launch, workers draw tiles from a counter"
+    description = "one launch, workers draw tiles from a counter"
     dispatches = (Dispatch.TICKET,)
     kernel = "persistent_ticket_kernel"

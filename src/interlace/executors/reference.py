@@ -16,18 +16,18 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, DeviceError, GraphError
-from interlace.executors.arrays import check_arrays, written
-from interlace.executors.base import Executor, by_name, one_at_a_time
+from interlace.executors.arrays import check_arrays, check_results
+from interlace.executors.base import Executor, check_named_tensors, reject_concurrent_calls
 from interlace.graph.access import Access, Ints
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
-from interlace.kernels.base import kernel_of
+from interlace.kernels.base import get_kernel
 from interlace.kernels.bodies import Array, BodyKind, Reference
-from interlace.megakernel.ll_memory import Numbered
+from interlace.megakernel.ll_memory import LLMemory
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan, Waits
-from interlace.plan.spawns import Spawns, cleared, when_tensor
+from interlace.plan.spawns import Spawns, find_cleared_tensors, find_when_tensor
 from interlace.plan.stealing import Victim
 from interlace.plan.verify import Proof
 from interlace.sim.modes import PERSISTENT, Mode
@@ -43,8 +43,8 @@ class ReferenceExecutor(Executor):
         plan: a plan, which is verified here, or its proof.
         seed: seed of a random interleaving of the plan's workers; None to let workers step in turn.
         first_run: number of the first run, to start counters near their wrap-around.
-        words: tensors to hand off by the LL protocol as the megakernel does (``Options.words``), with the waits and
-            posts that then remain. By default there are none; None selects those of the megakernel.
+        words: tensors to hand off by the LL protocol as the megakernel does (``Options.ll_tensors``), with the waits
+            and posts that then remain. By default there are none; None selects those of the megakernel.
 
     Raises:
         PlanError: the plan is not safe, or a tensor cannot use the LL protocol.
@@ -53,12 +53,12 @@ class ReferenceExecutor(Executor):
     """
 
     name = title = "reference"
-    what = "NumPy in float64, workers in turn"
-    keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
+    description = "NumPy in float64, workers in turn"
+    enforced_orderings = frozenset({Ordering.WORKER, Ordering.WAIT})
     dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
-    kinds = (BodyKind.REFERENCE,)
-    interpreted = True
-    traces = True
+    body_kinds = (BodyKind.REFERENCE,)
+    is_interpretable = True
+    has_trace_times = True
 
     def __init__(
         self,
@@ -66,40 +66,40 @@ class ReferenceExecutor(Executor):
         *,
         seed: int | None = None,
         first_run: int = 0,
-        words: tuple[str, ...] | None = (),
+        ll_tensors: tuple[str, ...] | None = (),
     ) -> None:
         self.proof = self.prove(plan)
         self.plan = self.proof.plan
-        self._numbered = None if type(words) is tuple and not words else Numbered(self.proof, words)
+        self._numbered = None if type(ll_tensors) is tuple and not ll_tensors else LLMemory(self.proof, ll_tensors)
         for what, number in (("seed", seed), ("first_run", first_run)):
             if type(number) is not int and (what, number) != ("seed", None):
                 raise DeviceError(f"{what} is {number!r}; give an int")
-        self._references = [_reference(op) for op in self.plan.graph.ops]
+        self._references = [_get_reference(op) for op in self.plan.graph.ops]
         self._random = None if seed is None else random.Random(seed)
         self._run = first_run
-        self._begin_afresh()
+        self._reset_state()
         #: Trace of the last run; its clock counts steps.
         self.trace: Trace | None = None
 
-    def _begin_afresh(self) -> None:
+    def _reset_state(self) -> None:
         """Set semaphores and LL words to the state that the runs before this one produce."""
         posts = np.bincount(self._posts[(self.plan.items.k_lo == 0) & (self._posts >= 0)])
         self._semaphores = [int(p) * self._run % _WRAP for p in np.pad(posts, (0, self.plan.semaphores - len(posts)))]
         if self._numbered:
-            self._numbered.empty(self._run)
+            self._numbered.reset_epochs(self._run)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
         """Raise GraphError if an op has no reference, or a reference that does not match its reduction."""
         for op in graph.ops:
-            _reference(op)
+            _get_reference(op)
 
     @classmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of the persistent executor: workers execute the whole sequence."""
         return PERSISTENT
 
-    @one_at_a_time
+    @reject_concurrent_calls
     def run(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Array]:
         """Run once on the inputs and return every output in float64, as an array of its own.
 
@@ -113,7 +113,7 @@ class ReferenceExecutor(Executor):
             ConcurrentRunError: another thread runs this executor.
         """
         graph = self.plan.graph
-        arrays = by_name(tensors)
+        arrays = check_named_tensors(tensors)
         check_arrays(graph, arrays)
         self._memory = {t.name: np.full(t.shape, np.nan) for t in graph.tensors}
         for name in graph.inputs:
@@ -122,16 +122,16 @@ class ReferenceExecutor(Executor):
         self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
         self._ticket = 0
         self._untaken = list(range(len(self.plan.items)))
-        self._begin_spawns()
+        self._reset_spawns()
         owner = self.plan.items.worker
         self._lists = {w: deque(np.flatnonzero(owner == w).tolist()) for w in np.unique(owner).tolist()}
         self._clock = 0
         n = len(self.plan.items)
         self._times = np.zeros((n, 4), np.int64)  # worker, wait, start, end
         try:
-            self._schedule()
+            self._run_workers()
         except BaseException:
-            self._begin_afresh()
+            self._reset_state()
             raise
         self._run += 1
         items = self.plan.items
@@ -146,16 +146,16 @@ class ReferenceExecutor(Executor):
             end,
             tuple(op.name for op in graph.ops),
             "steps",
-        ).of(np.flatnonzero(end))
+        ).select(np.flatnonzero(end))
         return {name: self._memory[name] for name in graph.outputs}
 
-    def _schedule(self) -> None:
+    def _run_workers(self) -> None:
         """Let workers step until all are done; blocked workers retry after each post."""
         # More workers than items would find nothing to run.
-        lists = self.plan.dispatch.lists
+        lists = self.plan.dispatch.has_queues
         anybody = range(min(self.plan.workers, len(self.plan.items)))
         busy = sorted(w for w in self._lists if w >= 0) if lists else anybody
-        workers = [self._worker(int(w)) for w in busy]
+        workers = [self._run_worker(int(w)) for w in busy]
         running = list(range(len(workers)))
         blocked: list[int] = []
         while running or blocked:
@@ -176,44 +176,44 @@ class ReferenceExecutor(Executor):
                 running = sorted(running + blocked)
                 blocked = []
 
-    def _worker(self, worker: int) -> Iterator[str]:
+    def _run_worker(self, worker: int) -> Iterator[str]:
         """Run the steps of one worker and yield the outcome of each."""
-        for item in self._items_of(worker):
+        for item in self._iter_items(worker):
             if item < 0:
                 yield "blocked"
                 continue
             self._times[item, :2] = worker, self._clock
-            yield from self._item(item)
+            yield from self._run_item(item)
             self._times[item, 3] = self._clock
 
-    def _items_of(self, worker: int) -> Iterator[int]:
+    def _iter_items(self, worker: int) -> Iterator[int]:
         """Yield the items that a worker takes in turn, and -1 while it can take none."""
-        if self.plan.dispatch.lists:
-            yield from self._of_lists(worker)
+        if self.plan.dispatch.has_queues:
+            yield from self._iter_queued_items(worker)
             return
-        if self.plan.dispatch.when_ready:
-            yield from self._of_queue()
+        if self.plan.dispatch.can_reorder:
+            yield from self._iter_ready_items()
             return
         if self._spawns is not None:
-            yield from self._of_spawns(self._spawns)
+            yield from self._iter_spawned_items(self._spawns)
             return
         while self._ticket < len(self.plan.items):
             self._ticket += 1
             yield self._ticket - 1
 
-    def _of_lists(self, worker: int) -> Iterator[int]:
+    def _iter_queued_items(self, worker: int) -> Iterator[int]:
         """Yield a worker's own items; then items of other workers (stealing) or items in no worker's queue (hybrid)."""
         mine = self._lists[worker]
         while mine or self.plan.dispatch is Dispatch.STEALING:
             if not mine:
-                mine.extend(self._stolen(worker))
+                mine.extend(self._steal_items(worker))
             if not mine:
                 break
             yield mine.popleft()
         while self.plan.dispatch is Dispatch.HYBRID and self._lists.get(-1):
             yield self._lists[-1].popleft()
 
-    def _stolen(self, worker: int) -> list[int]:
+    def _steal_items(self, worker: int) -> list[int]:
         """Return the items that a worker steals from another worker's queue, or none if all queues are empty."""
         victims = sorted((w for w in self._lists if self._lists[w]), key=lambda w: (w < worker, w))
         if not victims:
@@ -224,7 +224,7 @@ class ReferenceExecutor(Executor):
         half = (len(rest) + 1) // 2
         return [rest.popleft() for _ in range(half if stealing.most is None else min(half, stealing.most))]
 
-    def _of_queue(self) -> Iterator[int]:
+    def _iter_ready_items(self) -> Iterator[int]:
         """Yield the first unclaimed item whose waits are met, or -1 while there is none."""
         while self._untaken:
             ready = next((item for item in self._untaken if self._is_ready(item)), -1)
@@ -232,32 +232,32 @@ class ReferenceExecutor(Executor):
                 self._untaken.remove(ready)
             yield ready
 
-    def _begin_spawns(self) -> None:
+    def _reset_spawns(self) -> None:
         """Set up the spawn queue and clear what items that never run would write."""
         self._spawns = Spawns.of(self.plan) if self.plan.dispatch is Dispatch.SPAWN else None
         if self._spawns is None:
             return
         self._queued = deque(self._spawns.before.tolist())
-        self._behind = deque(self._spawns.behind.tolist())
+        self._behind = deque(self._spawns.after.tolist())
         self._outstanding = len(self._queued)
         self._unspawned = {*np.flatnonzero(self._spawns.spawner >= 0).tolist()}
-        for name in cleared(self.plan.graph):
+        for name in find_cleared_tensors(self.plan.graph):
             self._memory[name][...] = 0.0
 
-    def _of_spawns(self, spawns: Spawns) -> Iterator[int]:
+    def _iter_spawned_items(self, spawns: Spawns) -> Iterator[int]:
         """Yield items of the spawn queue until none is outstanding and the unspawned have posted, then later items."""
         while self._outstanding:
             yield self._queued.popleft() if self._queued else -1
         while self._behind:
             yield self._behind.popleft()
 
-    def _spawn(self, item: int) -> None:
+    def _queue_children(self, item: int) -> None:
         """Queue the requested children of a finished item; after the last outstanding item, post for the unspawned."""
         if self._spawns is None or self._outstanding == 0:
             return  # items that run after the queue spawn none (``plan/spawns``, rule 2)
         items, ops = self.plan.items, self.plan.graph.ops
         for child in self._spawns.children[item].tolist():
-            wanted = self._memory[when_tensor(ops[int(items.op[child])])].reshape(-1)
+            wanted = self._memory[find_when_tensor(ops[int(items.op[child])])].reshape(-1)
             if wanted[self._spawns.element[child]]:
                 self._queued.append(child)
                 self._unspawned.remove(child)
@@ -271,7 +271,7 @@ class ReferenceExecutor(Executor):
         rows = range(int(self._waits.ptr[item]), int(self._waits.ptr[item + 1]))
         return all(next(self._wait(row), None) is None for row in rows)
 
-    def _item(self, item: int) -> Iterator[str]:
+    def _run_item(self, item: int) -> Iterator[str]:
         items, waits = self.plan.items, self._waits
         number = int(items.op[item])
         op, reference = self.plan.graph.ops[number], self._references[number]
@@ -286,7 +286,7 @@ class ReferenceExecutor(Executor):
         while reference.accumulate and lo < k_hi:
             hi = int(waits.k[row]) if row < end else k_hi
             if lo < hi:
-                regions = self._regions(op, [a for a in op.reads if a.uses_k], tile, lo, hi)
+                regions = self._compute_regions(op, [a for a in op.reads if a.uses_k], tile, lo, hi)
                 yield from self._poll(number, regions)
                 moving = self._read(number, regions)
                 yield "read"
@@ -307,18 +307,18 @@ class ReferenceExecutor(Executor):
                 yield "partial"
                 return
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
-        regions = self._regions(op, [a for a in op.reads if not a.uses_k], tile, 0, op.k_extent)
+        regions = self._compute_regions(op, [a for a in op.reads if not a.uses_k], tile, 0, op.k_extent)
         yield from self._poll(number, regions)
         fixed = self._read(number, regions)
         yield "read"
-        regions = self._regions(op, op.writes, tile, 0, op.k_extent)
+        regions = self._compute_regions(op, op.writes, tile, 0, op.k_extent)
         if op.when and not fixed[op.when].any():
             values: object = {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()}
         else:
-            values = reference.complete(op, tile, acc, fixed)
-        yield from self._write(number, regions, written(op, tile, regions, values))
+            values = reference.compute_tile(op, tile, acc, fixed)
+        yield from self._write(number, regions, check_results(op, tile, regions, values))
         self._post(item)
-        self._spawn(item)
+        self._queue_children(item)
         yield "posted"
 
     @property
@@ -344,7 +344,7 @@ class ReferenceExecutor(Executor):
 
     def _poll(self, op: int, regions: Mapping[str, Region]) -> Iterator[str]:
         """Wait until the LL words of these regions have the expected epochs."""
-        while self._numbered and not self._numbered.have_come(op, self._run, regions):
+        while self._numbered and not self._numbered.has_arrived(op, self._run, regions):
             yield "blocked"
 
     def _read(self, op: int, regions: Mapping[str, Region]) -> dict[str, Array]:
@@ -352,19 +352,21 @@ class ReferenceExecutor(Executor):
         found = {arg: self._memory[region.tensor][region.slices].copy() for arg, region in regions.items()}
         return found | (self._numbered.read(op, regions) if self._numbered else {})
 
-    def _regions(self, op: Op, accesses: Iterable[Access], tile: int, k_lo: int, k_hi: int) -> dict[str, Region]:
-        return {a.arg: self.plan.graph.region(op, a, tile, k_lo, k_hi) for a in accesses}
+    def _compute_regions(
+        self, op: Op, accesses: Iterable[Access], tile: int, k_lo: int, k_hi: int
+    ) -> dict[str, Region]:
+        return {a.arg: self.plan.graph.compute_region(op, a, tile, k_lo, k_hi) for a in accesses}
 
     def _write(self, op: int, regions: Mapping[str, Region], values: Mapping[str, Array]) -> Iterator[str]:
         """Store what a tile computed: LL words first, after which their readers may proceed, then tensors."""
         numbered = self._numbered
-        words = numbered.of(op, regions) if numbered else []
+        words = numbered.filter_ll_arguments(op, regions) if numbered else []
         for arg in words:
             assert numbered
             numbered.store(op, self._run, arg, regions[arg], values[arg])
             yield "posted"
         for arg, region in regions.items():
-            if numbered is None or arg not in words or numbered.keeps(op):
+            if numbered is None or arg not in words or numbered.has_tensor_copy(op):
                 self._memory[region.tensor][region.slices] = values[arg]
         yield "wrote"
 
@@ -374,8 +376,8 @@ class RandomReferenceExecutor(ReferenceExecutor):
 
     name = "reference-random"
     title = "reference (random interleaving)"
-    what = "NumPy in float64, steps drawn at random"
-    traces = False
+    description = "NumPy in float64, steps drawn at random"
+    has_trace_times = False
 
     def __init__(
         self,
@@ -383,13 +385,13 @@ class RandomReferenceExecutor(ReferenceExecutor):
         *,
         seed: int | None = 0,
         first_run: int = 0,
-        words: tuple[str, ...] | None = (),
+        ll_tensors: tuple[str, ...] | None = (),
     ) -> None:
-        super().__init__(plan, seed=seed, first_run=first_run, words=words)
+        super().__init__(plan, seed=seed, first_run=first_run, ll_tensors=ll_tensors)
 
 
-def _reference(op: Op) -> Reference:
-    reference = kernel_of(op).reference
+def _get_reference(op: Op) -> Reference:
+    reference = get_kernel(op).reference
     if reference is None:
         raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here")
     if (reference.accumulate is None) != (op.reduction is None):

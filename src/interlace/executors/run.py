@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunHandle:
     """One run of a device executor, as ``run`` returns it. No method blocks the host unless stated.
 
     Attributes:
         event: event recorded after the run on its stream, for other streams to wait for
             (``stream.wait_event(run.event)``); None if the run ended before ``run`` returned, as under the interpreter.
-        captured: True if the run was captured into a CUDA graph rather than executed.
+        is_captured: True if the run was captured into a CUDA graph rather than executed.
         check: function that raises what the watchdog found, or why a launch ended itself.
 
     An asyncio program can await a run while the event loop continues:
@@ -29,10 +29,10 @@ class Run:
     """
 
     event: torch.cuda.Event | None
-    captured: bool
+    is_captured: bool
     check: Callable[[], None]
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Return whether the run has ended, without waiting.
 
         Raises:
@@ -64,7 +64,7 @@ class Run:
         self.check()
 
     def _refuse_captured(self) -> None:
-        if self.captured:
+        if self.is_captured:
             raise DeviceError(
                 "this run was captured into a CUDA graph, whose replays it knows nothing of; record an event behind "
                 "a replay and ask that"

@@ -17,17 +17,17 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, GraphError
-from interlace.executors.launch import AnyLaunch, Launch
+from interlace.executors.launch import AnyLaunch, TritonLaunch
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
-from interlace.graph.ragged import grouped, held
+from interlace.graph.ragged import group_by, mark_covered
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
-from interlace.sim.modes import SEMAPHORE_STREAMS, Mode, plain_bodies
+from interlace.sim.modes import SEMAPHORE_STREAMS, Mode, slow_to_plain_bodies
 
 
 @dataclass(frozen=True)
-class Stage:
+class LaunchStage:
     """Where one op of one run is launched; as a context manager, the op's stream after its gates.
 
     Attributes:
@@ -38,9 +38,9 @@ class Stage:
     grid: tuple[int]
     sync: Any
     context: AbstractContextManager[Any]
-    gates: list[Launch]
+    gates: list[TritonLaunch]
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> LaunchStage:
         self.context.__enter__()
         for gate in self.gates:
             gate.run()
@@ -50,10 +50,10 @@ class Stage:
         self.context.__exit__(*error)
 
 
-class _Stages(dict[str, Stage]):
+class _LaunchStages(dict[str, LaunchStage]):
     """Stages by the op's name."""
 
-    def __missing__(self, op: str) -> Stage:
+    def __missing__(self, op: str) -> LaunchStage:
         raise GraphError(f"there is no op {op!r} to launch; the graph has {list(self)}")
 
 
@@ -66,36 +66,38 @@ class SemaphoreStreamsExecutor(TritonExecutor):
     """
 
     name = title = "semaphore_streams"
-    what = "a stream per op, tiles wait for tiles"
+    description = "a stream per op, tiles wait for tiles"
     #: Blocks of a launch start in any order, and blocks of several launches run concurrently.
-    keeps = frozenset({Ordering.WAIT})
-    interpreted = True
-    traces = True
+    enforced_orderings = frozenset({Ordering.WAIT})
+    is_interpretable = True
+    has_trace_times = True
 
     @classmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of one launch and one stream per op."""
-        return plain_bodies(SEMAPHORE_STREAMS)
+        return slow_to_plain_bodies(SEMAPHORE_STREAMS)
 
     def _prepare(self) -> None:
-        self._awaited = _awaited_ops(self.plan)
+        self._awaited_ops = _find_awaited_ops(self.plan)
         if self._device.type == "cuda":
             with self._torch.cuda.device(self._device):
                 self._streams = [self._torch.cuda.Stream() for _ in self.plan.graph.ops]
 
-    def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
+    def _build_launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
         # Keep launches per op, so that each op's launches go to its stream.
-        self._per_op = [[*self.gates(o), self._grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))]
+        self._per_op = [
+            [*self.build_gates(o), self._build_grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))
+        ]
         return [launch for launches in self._per_op for launch in launches]
 
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
-        with self.stages() as stages:
+        with self.open_stages() as stages:
             for stage, (*_, body) in zip(stages.values(), self._per_op, strict=True):
                 with stage:
                     body.run()
 
     @contextmanager
-    def stages(self) -> Iterator[Mapping[str, Stage]]:
+    def open_stages(self) -> Iterator[Mapping[str, LaunchStage]]:
         """Open one run, op by op, for kernels that place their own waits and posts.
 
         Inside, enter each op's stage and launch its kernel there with ``stage.sync``, in program order:
@@ -108,13 +110,15 @@ class SemaphoreStreamsExecutor(TritonExecutor):
             GraphError: a stage is requested by a name that no op has.
         """
         cuda = self._torch.cuda
-        main = None if self._interpret else cuda.current_stream()
-        stages = _Stages()
+        main = None if self._is_interpreted else cuda.current_stream()
+        stages = _LaunchStages()
         for o, op in enumerate(self.plan.graph.ops):
             if main is not None:
                 self._streams[o].wait_stream(main)
             context = nullcontext() if main is None else cuda.stream(self._streams[o])
-            stages[op.name] = Stage((self._programs(o),), self._op_sync(o), context, self.gates(o))
+            stages[op.name] = LaunchStage(
+                (self._count_programs(o),), self._build_op_sync(o), context, self.build_gates(o)
+            )
         try:
             yield stages
         finally:
@@ -122,32 +126,32 @@ class SemaphoreStreamsExecutor(TritonExecutor):
                 for stream in self._streams:
                     main.wait_stream(stream)
 
-    def gates(self, o: int) -> list[Launch]:
+    def build_gates(self, o: int) -> list[TritonLaunch]:
         """Return launches that block their stream until all blocks of the ops that op ``o`` awaits have started."""
         from interlace.kernels.templates import gate_kernel
 
         count = len(self.plan.graph.ops)
         return [
-            Launch(
+            TritonLaunch(
                 gate_kernel,
                 (1,),
-                (self._op_sync(p), self._counters[count + o * count + p :], p),
+                (self._build_op_sync(p), self._counters[count + o * count + p :], p),
                 {"num_warps": 1},
             )
-            for p in self._awaited[o]
+            for p in self._awaited_ops[o]
         ]
 
 
-def _awaited_ops(plan: Plan) -> list[list[int]]:
+def _find_awaited_ops(plan: Plan) -> list[list[int]]:
     """Return, for each op, the ops whose posts its items await."""
     items, waits = plan.items, plan.waits
     posters: dict[int, set[int]] = {}
     for op, post in {*zip(items.op.tolist(), items.post.tolist(), strict=True)}:
         posters.setdefault(post, set()).add(op)
-    of_op = grouped(items.op[waits.item], len(plan.graph.ops))
+    of_op = group_by(items.op[waits.item], len(plan.graph.ops))
     gates: list[set[int]] = []
     for rows in (of_op[o] for o in range(len(plan.graph.ops))):
-        awaited = held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores)
+        awaited = mark_covered(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores)
         gates.append(set().union(*(posters[s] for s in np.flatnonzero(awaited).tolist())))
     for o, producers in enumerate(gates):
         if any(p >= o for p in producers):

@@ -9,26 +9,29 @@ from interlace.executors.launch import AnyLaunch
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
-from interlace.sim.modes import SERIAL, Mode, plain_bodies
+from interlace.sim.modes import SERIAL, Mode, slow_to_plain_bodies
 
 
 class SerialExecutor(TritonExecutor):
     """Executor that runs ops one after another on the current stream."""
 
     name = title = "serial"
-    what = "a launch per op, from Python"
-    keeps = frozenset({Ordering.LAUNCH})
-    interpreted = True
-    traces = True
-    _dependent = False
+    description = "a launch per op, from Python"
+    enforced_orderings = frozenset({Ordering.LAUNCH})
+    is_interpretable = True
+    has_trace_times = True
+    _has_dependent_launch = False
 
     @classmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of a launch per op, one after another."""
-        return plain_bodies(SERIAL)
+        return slow_to_plain_bodies(SERIAL)
 
-    def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
-        return [self._grid_launch(o, arguments[o], self._dependent) for o in range(len(self.plan.graph.ops))]
+    def _build_launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
+        return [
+            self._build_grid_launch(o, arguments[o], self._has_dependent_launch)
+            for o in range(len(self.plan.graph.ops))
+        ]
 
 
 class PdlExecutor(SerialExecutor):
@@ -39,7 +42,7 @@ class PdlExecutor(SerialExecutor):
     """
 
     name = title = "pdl"
-    what = "as cuda_graph, launched while the last op drains"
-    interpreted = False
-    traces = False
-    _dependent = True
+    description = "as cuda_graph, launched while the last op drains"
+    is_interpretable = False
+    has_trace_times = False
+    _has_dependent_launch = True

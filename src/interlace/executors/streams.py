@@ -12,25 +12,25 @@ from typing import Any
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import CoverageError
-from interlace.executors.gpu import spec_by_name
+from interlace.executors.gpu import find_spec
 from interlace.executors.launch import AnyLaunch
 from interlace.executors.serial import SerialExecutor
 from interlace.graph.graph import Graph
-from interlace.graph.uses import ops_before
+from interlace.graph.uses import find_predecessors
 from interlace.policies.streams import Streams
-from interlace.sim.modes import Mode, plain_bodies
-from interlace.sim.modes import streams as streams_mode
+from interlace.sim.modes import Mode, slow_to_plain_bodies
+from interlace.sim.modes import make_streams_mode as streams_mode
 
 #: Most streams of a run. A process has this many queues to a device unless CUDA_DEVICE_MAX_CONNECTIONS is set (CUDA C++
 #: Programming Guide), and streams that share a queue may wait for each other.
-MOST_STREAMS = 8
+MAX_STREAMS = 8
 
 
 class StreamsExecutor(SerialExecutor):
     """Executor that runs ops on several streams, each op after events of the ops that it depends on.
 
     Ops are arranged in as few chains of dependent ops as possible. A stream runs one chain, or several if there are
-    more than ``MOST_STREAMS``. Events that others imply are omitted. Streams with the critical path have the highest
+    more than ``MAX_STREAMS``. Events that others imply are omitted. Streams with the critical path have the highest
     priority of the device.
 
     Attributes:
@@ -38,29 +38,29 @@ class StreamsExecutor(SerialExecutor):
     """
 
     name = title = "streams"
-    what = "a launch per op, events between streams"
-    traces = True
+    description = "a launch per op, events between streams"
+    has_trace_times = True
 
     @classmethod
-    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+    def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of a launch per op, after the ops that it depends on."""
-        return plain_bodies(streams_mode(streams_of(graph, device).after))
+        return slow_to_plain_bodies(streams_mode(assign_streams(graph, device).after))
 
     def _prepare(self) -> None:
-        self.streams = streams_of(self.plan.graph, spec_by_name(self.options.device))
+        self.streams = assign_streams(self.plan.graph, find_spec(self.options.device))
         check_streams(self.plan.graph, self.streams)
         if self._device.type == "cuda":
             with self._torch.cuda.device(self._device):
-                self._fork = Fork(self._torch.cuda, self.streams)
+                self._fork = StreamFork(self._torch.cuda, self.streams)
 
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
-        if self._interpret:
+        if self._is_interpreted:
             super()._enqueue(launches)
         else:
             self._fork.run(launches)
 
 
-class Fork:
+class StreamFork:
     """Streams and events on the current device, for one run after another.
 
     Args:
@@ -71,10 +71,10 @@ class Fork:
     def __init__(self, cuda: Any, streams: Streams) -> None:
         self._cuda, self._plan = cuda, streams
         # PyTorch's streams do not wait for the legacy default stream. Streams with the longest paths get SMs first.
-        self._streams = [cuda.Stream(priority=p) for p in streams.priorities(*cuda.Stream.priority_range())]
-        self._first, self._awaited = {*streams.first}, streams.awaited
+        self._streams = [cuda.Stream(priority=p) for p in streams.compute_priorities(*cuda.Stream.priority_range())]
+        self._first, self._awaited = {*streams.root_ops}, streams.awaited_ops
         ahead = {u for earlier in self._awaited for u in earlier}
-        self._events = {o: cuda.Event() for o in sorted(ahead | {*streams.last})}
+        self._events = {o: cuda.Event() for o in sorted(ahead | {*streams.final_ops})}
         self._begin = cuda.Event()
 
     def run(self, launches: Sequence[AnyLaunch]) -> None:
@@ -94,21 +94,21 @@ class Fork:
                     stream.record_event(self._events[o])
         finally:
             self._cuda.set_stream(main)
-        for o in plan.last:
+        for o in plan.final_ops:
             main.wait_event(self._events[o])
 
 
-def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
+def assign_streams(graph: Graph, device: DeviceSpec) -> Streams:
     """Assign the ops of a graph to streams of a device, with the ops that each waits for."""
 
     def seconds(o: int) -> float:
         """Return a lower bound of an op's time: its FLOPs or its tensors' bytes, at the device's rates."""
         op = graph.ops[o]
         touched = [graph.tensor(name) for name in dict.fromkeys(access.tensor for access in op.accesses)]
-        computing = op.flops * op.tiles / device.flops_per_s(graph.dtype_of(op)) if touched else 0.0
+        computing = op.flops * op.tiles / device.flops_per_s(graph.find_compute_dtype(op)) if touched else 0.0
         return max(computing, sum(tensor.nbytes for tensor in touched) / device.dram_bytes_per_s)
 
-    return Streams.of(ops_before(graph), [seconds(o) for o in range(len(graph.ops))], MOST_STREAMS)
+    return Streams.of(find_predecessors(graph), [seconds(o) for o in range(len(graph.ops))], MAX_STREAMS)
 
 
 def check_streams(graph: Graph, streams: Streams) -> None:
@@ -119,9 +119,9 @@ def check_streams(graph: Graph, streams: Streams) -> None:
     """
     behind: list[int] = []  # for each op, the ops that have ended when it begins, as bits
     on_stream: dict[int, int] = {}  # for each stream, the ops that have ended when its newest op has
-    for o, earlier in enumerate(ops_before(graph)):
+    for o, earlier in enumerate(find_predecessors(graph)):
         ended = on_stream.get(streams.stream[o], 0)
-        for u in streams.awaited[o]:
+        for u in streams.awaited_ops[o]:
             ended |= behind[u] | 1 << u
         for u in sorted(earlier):
             if not ended >> u & 1:

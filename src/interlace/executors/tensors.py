@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.errors import DTypeError, GraphError, PlanError
-from interlace.core.overlap import Piece, clash
+from interlace.core.overlap import MemoryRange, find_overlap
 from interlace.executors.base import check_arguments
-from interlace.executors.gpu import torch_dtype
+from interlace.executors.gpu import get_torch_dtype
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 
@@ -22,12 +22,12 @@ def check_tensors(
     device: torch.device,
     graph: Graph,
     tensors: Mapping[str, torch.Tensor],
-    short: Sequence[str] = (),
+    short_inputs: Sequence[str] = (),
 ) -> None:
     """Raise unless all inputs and outputs are passed, and all tensors match the graph and are on the device.
 
     Args:
-        short: names of the tensors that may have fewer rows.
+        short_inputs: names of the tensors that may have fewer rows.
 
     Raises:
         GraphError: a tensor is missing, is not a tensor, is elsewhere, is not dense and contiguous, or shares bytes
@@ -40,12 +40,12 @@ def check_tensors(
     for name, value in tensors.items():
         if not isinstance(value, torch.Tensor):
             raise GraphError(
-                f"tensor {name!r} is {shown(value)}; pass a tensor of PyTorch on {device}, such as "
+                f"tensor {name!r} is {format_value(value)}; pass a tensor of PyTorch on {device}, such as "
                 f"torch.from_numpy(array).to({str(device)!r})"
             )
-    check_arguments(graph, {name: tuple(value.shape) for name, value in tensors.items()}, short)
+    check_arguments(graph, {name: tuple(value.shape) for name, value in tensors.items()}, short_inputs)
     for name, value in tensors.items():
-        expected = torch_dtype(torch, graph.tensor(name).dtype.name)
+        expected = get_torch_dtype(torch, graph.tensor(name).dtype.name)
         if value.dtype != expected:
             raise DTypeError(f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}")
         if value.device != device:
@@ -54,10 +54,12 @@ def check_tensors(
             raise GraphError(f"tensor {name!r} has layout {value.layout}; pass tensor.to_dense()")
         if not value.is_contiguous():
             raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
-    _check_apart(graph, tensors)
+    _check_no_overlap(graph, tensors)
 
 
-def check_short(graph: Graph, short: Sequence[str], filled: Callable[[Op], Sequence[str]], executor: str) -> None:
+def check_short_inputs(
+    graph: Graph, short: Sequence[str], filled: Callable[[Op], Sequence[str]], executor: str
+) -> None:
     """Raise unless all tensors that may have fewer rows are inputs whose loads fill the missing rows in.
 
     Args:
@@ -87,10 +89,12 @@ def check_short(graph: Graph, short: Sequence[str], filled: Callable[[Op], Seque
                     )
 
 
-def _check_apart(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
+def _check_no_overlap(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise if a written tensor shares memory with another, because dependencies are found by tensor names."""
     writers = {a.tensor: op.name for op in graph.ops for a in op.writes}
-    found = clash(Piece(value.data_ptr(), value.nbytes, name in writers, name) for name, value in tensors.items())
+    found = find_overlap(
+        MemoryRange(value.data_ptr(), value.nbytes, name in writers, name) for name, value in tensors.items()
+    )
     if found is not None:
         names = [piece.name for piece in found]
         written = next(name for name in names if name in writers)

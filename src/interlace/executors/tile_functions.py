@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlace.graph.op import Op
-from interlace.kernels.bodies import PROVIDED, TritonBody
+from interlace.kernels.bodies import PROVIDED_PARAMETERS, TritonBody
 
 
-def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
+def build_arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
     """Return each function's arguments other than ``tile``, ``sync`` and ``acc``: tensors, by argument, and params.
 
     An argument that the op lacks is None or the function's default.
@@ -24,7 +24,7 @@ def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tup
             return ()
         out: list[Any] = []
         for name, parameter in inspect.signature(function.fn).parameters.items():
-            if name in PROVIDED:
+            if name in PROVIDED_PARAMETERS:
                 continue
             default = None if parameter.default is inspect.Parameter.empty else parameter.default
             value = tensors.get(name, params.get(name, default))
@@ -35,7 +35,7 @@ def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tup
     return values(body.prefetch), values(body.accumulate), values(body.finish)
 
 
-def constants(body: TritonBody) -> tuple[Any, ...]:
+def build_constants(body: TritonBody) -> tuple[Any, ...]:
     """Return the functions as one compile-time argument.
 
     Triton's cache identifies a function passed as a compile-time argument only by its name. So a digest of the sources
@@ -43,9 +43,9 @@ def constants(body: TritonBody) -> tuple[Any, ...]:
     """
     from triton.language import constexpr
 
-    from interlace.kernels.templates import nothing
+    from interlace.kernels.templates import do_nothing
 
-    functions = body.prefetch or nothing, body.accumulate or nothing, body.finish
+    functions = body.prefetch or do_nothing, body.accumulate or do_nothing, body.finish
     digest = "-".join(getattr(f, "cache_key", "") for f in functions)
     takes_sync = "sync" in inspect.signature(body.finish.fn).parameters
     return (*functions, constexpr(body.accumulate is not None), constexpr(digest), constexpr(takes_sync))

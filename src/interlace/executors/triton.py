@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from interlace.core.devices import DeviceSpec
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.launch import AnyLaunch, Launch, TextLaunch, not_interpreted
-from interlace.executors.tile_functions import arguments, constants
+from interlace.executors.launch import AnyLaunch, CudaSourceLaunch, TritonLaunch, make_not_interpreted_error
+from interlace.executors.tile_functions import build_arguments, build_constants
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import kernel_of, triton_body
+from interlace.kernels.base import build_triton_body, get_kernel
 from interlace.kernels.bodies import BodyKind, TritonBody
-from interlace.megakernel.table import Table, by_op
+from interlace.megakernel.table import DeviceTables, build_op_tables
 from interlace.plan.orderings import Ordering
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TritonExecutor(DeviceExecutor):
         GraphError: an op has no body for this executor.
     """
 
-    kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
+    body_kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -40,66 +40,68 @@ class TritonExecutor(DeviceExecutor):
         if device.capability != (0, 0):
             return
         for op in graph.ops:
-            if cls.kind_of(op) is BodyKind.CUDA:
-                raise not_interpreted(op)
+            if cls.find_body_kind(op) is BodyKind.CUDA:
+                raise make_not_interpreted_error(op)
 
-    def _lower(self) -> Table:
-        return by_op(self.plan, self._chunked())
+    def _lower(self) -> DeviceTables:
+        return build_op_tables(self.plan, self._find_chunked_ops())
 
-    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
+    def _build_arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
         """Return the arguments of a Triton body's functions; for a body in CUDA C++, the tensors by argument."""
         given = {a.arg: tensors[a.tensor] for a in op.accesses}
-        return given if self.kind_of(op) is BodyKind.CUDA else arguments(op, self._body(op), given)
+        return given if self.find_body_kind(op) is BodyKind.CUDA else build_arguments(op, self._get_body(op), given)
 
-    def _body(self, op: Op) -> TritonBody:
-        body = triton_body(op)
-        return replace(body, prefetch=None) if self._interpret else body
+    def _get_body(self, op: Op) -> TritonBody:
+        body = build_triton_body(op)
+        return replace(body, prefetch=None) if self._is_interpreted else body
 
-    def _constants(self) -> tuple[tuple[Any, ...], ...]:
+    def _build_constants(self) -> tuple[tuple[Any, ...], ...]:
         """Return the bodies in the form that the launch templates take."""
-        return tuple(constants(self._body(op)) for op in self.plan.graph.ops)
+        return tuple(build_constants(self._get_body(op)) for op in self.plan.graph.ops)
 
-    def _num_warps(self, op: Op) -> int:
+    def _get_num_warps(self, op: Op) -> int:
         return int(op.parameters.get("num_warps", 4))
 
-    def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> AnyLaunch:
+    def _build_grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> AnyLaunch:
         """Return a launch of one program per item of op ``o``, for executors whose table is grouped by op."""
-        return self._items_launch(o, arguments, self._op_sync(o), self._programs(o), dependent)
+        return self._build_items_launch(o, arguments, self._build_op_sync(o), self._count_programs(o), dependent)
 
-    def _items_launch(self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False) -> AnyLaunch:
+    def _build_items_launch(
+        self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False
+    ) -> AnyLaunch:
         """Return a launch of one program for each of some items of op ``o``."""
         from interlace.kernels.templates import grid_kernel
 
         op = self.plan.graph.ops[o]
-        cuda = kernel_of(op).cuda
-        if cuda is not None and self.kind_of(op) is BodyKind.CUDA:
-            if self._interpret:
-                raise not_interpreted(op)
-            return TextLaunch(cuda(op, arguments, sync, programs))
-        dependent = dependent and not self._interpret
-        return Launch(
+        cuda = get_kernel(op).cuda
+        if cuda is not None and self.find_body_kind(op) is BodyKind.CUDA:
+            if self._is_interpreted:
+                raise make_not_interpreted_error(op)
+            return CudaSourceLaunch(cuda(op, arguments, sync, programs))
+        dependent = dependent and not self._is_interpreted
+        return TritonLaunch(
             grid_kernel,
             (programs,),
-            (sync, constants(self._body(op)), arguments, dependent),
-            {"num_warps": self._num_warps(op), "launch_pdl": dependent},
+            (sync, build_constants(self._get_body(op)), arguments, dependent),
+            {"num_warps": self._get_num_warps(op), "launch_pdl": dependent},
             (op.name,),
         )
 
-    def _programs(self, o: int) -> int:
+    def _count_programs(self, o: int) -> int:
         return int(self._table.op_rows[o + 1] - self._table.op_rows[o])
 
-    def _op_sync(self, o: int) -> Any:
-        return self._sync(o, int(self._table.op_rows[o]), self._programs(o))
+    def _build_op_sync(self, o: int) -> Any:
+        return self._build_sync(o, int(self._table.op_rows[o]), self._count_programs(o))
 
-    def _chunked(self) -> list[bool]:
+    def _find_chunked_ops(self) -> list[bool]:
         """Return which ops wait inside their reductions; a kernel without a body places its own waits."""
-        kinds = [(op, self.kind_of(op)) for op in self.plan.graph.ops]
-        return [kind is None or (kind is BodyKind.TRITON and triton_body(op).chunked) for op, kind in kinds]
+        kinds = [(op, self.find_body_kind(op)) for op in self.plan.graph.ops]
+        return [kind is None or (kind is BodyKind.TRITON and build_triton_body(op).is_chunked) for op, kind in kinds]
 
-    def _partial(self, op: Op) -> Callable[[Op], int] | None:
-        return triton_body(op).partial
+    def _get_partial_size(self, op: Op) -> Callable[[Op], int] | None:
+        return build_triton_body(op).partial_elements
 
-    def _sync(self, starts: int, first: int, programs: int) -> Any:
+    def _build_sync(self, starts: int, first: int, programs: int) -> Any:
         """Return the Sync argument of a launch: its counter of starts, its first row, its programs per run."""
         from triton.language import constexpr
 
@@ -118,12 +120,12 @@ class TritonExecutor(DeviceExecutor):
             starts=self._counters[starts:],
             first=first,
             programs=programs,
-            WAITS=constexpr(Ordering.WAIT in self.keeps),
-            CHUNKED=constexpr(self._table.chunked),
+            WAITS=constexpr(Ordering.WAIT in self.enforced_orderings),
+            CHUNKED=constexpr(self._table.is_chunked),
             SPLIT=constexpr(int(self._table.parts.max())),
             SLOT=constexpr(self._slot_size),
             TRACE=constexpr(self.options.trace),
             JITTER_NS=constexpr(int(self.options.jitter_s * 1e9)),
             TIMEOUT_NS=constexpr(int(self.options.timeout_s * 1e9)),
-            INTERPRET=constexpr(self._interpret),
+            INTERPRET=constexpr(self._is_interpreted),
         )

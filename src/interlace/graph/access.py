@@ -22,7 +22,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import check_type, series, whole
+from interlace.core.arguments import check_int, check_sequence, check_type
 from interlace.core.errors import ShapeError
 
 Ints = NDArray[np.int64]
@@ -82,7 +82,7 @@ class Affine:
 
     def block(self, size: int, halo: int = 0) -> Span:
         """Return ``[size * self - halo, size * self + size + halo)``: the usual block of a tile, with a halo."""
-        size, halo = whole(size, "block", "size"), whole(halo, "block", "halo")
+        size, halo = check_int(size, "block", "size"), check_int(halo, "block", "halo")
         return Span(self * size - halo, self * size + (size + halo))
 
     def evaluate(self, coords: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
@@ -97,7 +97,7 @@ class Affine:
             value += self.k_hi * k_hi
         return value
 
-    def reach(self, grid: Sequence[int], k_extent: int) -> int:
+    def bound_magnitude(self, grid: Sequence[int], k_extent: int) -> int:
         """Return an upper bound on the magnitude of all values in ``evaluate``, for ``grid`` and k in 0..``k_extent``.
 
         A factor counts even if its coordinate is always 0.
@@ -131,7 +131,7 @@ class Span:
     def __post_init__(self) -> None:
         for name, bound in (("lo", self.lo), ("hi", self.hi)):
             if not isinstance(bound, Affine):
-                object.__setattr__(self, name, Affine(whole(bound, "Span", name)))
+                object.__setattr__(self, name, Affine(check_int(bound, "Span", name)))
 
     @property
     def uses_k(self) -> bool:
@@ -139,7 +139,7 @@ class Span:
         return any((b.k_lo, b.k_hi) != (0, 0) for b in (self.lo, self.hi))
 
     @property
-    def shrinks(self) -> bool:
+    def is_monotonic_in_k(self) -> bool:
         """True if the span for part of a k-range lies inside the span for the whole range (always so without k)."""
         return self.lo.k_lo >= 0 >= self.lo.k_hi and self.hi.k_lo <= 0 <= self.hi.k_hi
 
@@ -155,12 +155,12 @@ K = Span(Affine(k_lo=1), Affine(k_hi=1))
 
 def axes(n: int) -> tuple[Affine, ...]:
     """Return the n tile coordinates, from which access maps are built."""
-    return tuple(Affine(0, (0,) * d + (1,)) for d in range(whole(n, "axes", "n")))
+    return tuple(Affine(0, (0,) * d + (1,)) for d in range(check_int(n, "axes", "n")))
 
 
-def fixed(lo: int, hi: int) -> Span:
+def constant_span(lo: int, hi: int) -> Span:
     """Return a constant range, the same for every tile (broadcast)."""
-    return Span(Affine(whole(lo, "fixed", "lo")), Affine(whole(hi, "fixed", "hi")))
+    return Span(Affine(check_int(lo, "fixed", "lo")), Affine(check_int(hi, "fixed", "hi")))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Access:
     def __post_init__(self) -> None:
         check_type(self.arg, str, "Access", "arg")
         check_type(self.tensor, str, f"access {self.arg!r}", "tensor")
-        object.__setattr__(self, "spans", series(self.spans, Span, f"access {self.arg!r}", "spans"))
+        object.__setattr__(self, "spans", check_sequence(self.spans, Span, f"access {self.arg!r}", "spans"))
 
     @property
     def uses_k(self) -> bool:
@@ -208,7 +208,7 @@ class Access:
                 f"but tensor {self.tensor!r} has shape {tuple(shape)}; give one span per dimension"
             )
 
-    def bounds(self, shape: Sequence[int], coords: Ints, k_lo: Ints, k_hi: Ints) -> tuple[Ints, Ints]:
+    def compute_bounds(self, shape: Sequence[int], coords: Ints, k_lo: Ints, k_hi: Ints) -> tuple[Ints, Ints]:
         """Return lower and upper bounds, each of shape (n, rank), clipped to ``shape``.
 
         Raises:

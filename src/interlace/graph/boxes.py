@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import Groups, distinct, offsets, slices
+from interlace.graph.ragged import Groups, compute_offsets, find_distinct, iter_slices
 
 
 class BoxIndex:
@@ -23,12 +23,12 @@ class BoxIndex:
     """
 
     def __init__(self, lo: Ints, hi: Ints) -> None:
-        self.looked_at = 0
+        self.examined_boxes = 0
         n, rank = lo.shape
         depth = max(n - 1, 0).bit_length()
         self._order = np.arange(n, dtype=np.int64)
         for level in range(depth):
-            self._order = self._order[_halved(lo[self._order], hi[self._order], 1 << (depth - level))]
+            self._order = self._order[_sort_by_spread(lo[self._order], hi[self._order], 1 << (depth - level))]
         # The padding boxes at the end intersect nothing.
         low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
         lows, highs = np.full((1 << depth, rank), high), np.full((1 << depth, rank), low)
@@ -38,24 +38,24 @@ class BoxIndex:
             lows, highs = np.minimum(lows[::2], lows[1::2]), np.maximum(highs[::2], highs[1::2])
             self._levels.append((lows, highs))
 
-    def batches(self, lo: Ints, hi: Ints) -> Iterator[tuple[int, Groups]]:
+    def iter_intersections(self, lo: Ints, hi: Ints) -> Iterator[tuple[int, Groups]]:
         """Yield the boxes that each query box intersects, ascending, in slices of bounded memory.
 
         Each slice is (its first query box, its answers).
         """
-        for a, b in slices(len(lo), len(self._order)):
+        for a, b in iter_slices(len(lo), len(self._order)):
             query, node = np.arange(a, b, dtype=np.int64), np.zeros(b - a, np.int64)
             for level, (lows, highs) in enumerate(reversed(self._levels)):
                 if level:
                     query, node = np.repeat(query, 2), (2 * node[:, None] + (0, 1)).reshape(-1)
-                self.looked_at += len(query)
+                self.examined_boxes += len(query)
                 met = intersects(lows[node], highs[node], lo[query], hi[query])
                 query, node = query[met], node[met]
             box = self._order[node]
-            yield a, Groups(offsets(np.bincount(query - a, minlength=b - a)), box[np.lexsort((box, query))])
+            yield a, Groups(compute_offsets(np.bincount(query - a, minlength=b - a)), box[np.lexsort((box, query))])
 
 
-def _halved(lo: Ints, hi: Ints, width: int) -> Ints:
+def _sort_by_spread(lo: Ints, hi: Ints, width: int) -> Ints:
     """Return an order that sorts each group of ``width`` boxes along the dimension in which it is spread most."""
     middle = lo // 2 + hi // 2
     part = np.arange(len(lo), dtype=np.int64) // width
@@ -73,7 +73,7 @@ def intersects(lo: Ints, hi: Ints, other_lo: Ints, other_hi: Ints) -> NDArray[np
     return met
 
 
-def merged(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
+def merge_boxes(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
     """Merge boxes that differ in one dimension and touch or overlap there; the result covers the same elements.
 
     The tiles of a grid become one box; boxes with gaps between them become one box per contiguous part.
@@ -85,7 +85,7 @@ def merged(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
         before = len(lo)
         for d in reversed(range(rank)):
             others = [column[:, e] for e in range(rank) if e != d for column in (lo, hi)]
-            _, cls = distinct(*others) if others else (None, np.zeros(len(lo), np.int64))
+            _, cls = find_distinct(*others) if others else (None, np.zeros(len(lo), np.int64))
             order = np.lexsort((lo[:, d], cls))
             lo, hi, cls = lo[order], hi[order], cls[order]
             # Rank-compressed bounds, shifted apart by class, so that one running maximum serves all classes.

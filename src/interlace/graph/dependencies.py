@@ -26,15 +26,15 @@ from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import Access, Ints
 from interlace.graph.boxes import BoxIndex, intersects
 from interlace.graph.graph import Graph
-from interlace.graph.inverse import LAYOUTS, Inverse, Runs
+from interlace.graph.inverse import LAYOUTS, InverseAccess, TileRuns
 from interlace.graph.op import Op
-from interlace.graph.ragged import Groups, distinct, fold, grouped, offsets, slices
+from interlace.graph.ragged import Groups, compute_offsets, find_distinct, fold, group_by, iter_slices
 from interlace.graph.tensor import Region
-from interlace.graph.uses import boxes, covered, dependent, uses_of, where
-from interlace.graph.visible import Seen
+from interlace.graph.uses import compute_boxes, cover_accesses, find_dependencies, list_uses, make_region_key
+from interlace.graph.visible import SweepResult
 
 _WIDTH = 8  # integers of memory per (box, access) pair, to size slices
-_KEPT = 1 << 21  # maximum number of integers cached in ``Dependencies._found``
+_MAX_CACHED = 1 << 21  # maximum number of integers cached in ``Dependencies._found``
 
 
 class Hazard(Enum):
@@ -54,7 +54,7 @@ class Link:
         consumer: position of the op in the graph.
         target: access of that op (its read for RAW, its write for WAR and WAW).
         sources: (position of an earlier op, access of that op): writes for RAW and WAW, reads for WAR.
-        uses: positions of the sources in ``uses_of(graph)``.
+        uses: positions of the sources in ``list_uses(graph)``.
     """
 
     hazard: Hazard
@@ -91,85 +91,85 @@ class Dependencies:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.base = offsets(np.array([op.tiles for op in graph.ops], np.int64))
-        self._uses = uses_of(graph)
-        self._inverses, self._row = self._read_backwards()
+        self.base = compute_offsets(np.array([op.tiles for op in graph.ops], np.int64))
+        self._uses = list_uses(graph)
+        self._inverses, self._row = self._invert_accesses()
         self._check_races()
-        self._covers = covered(graph, self._uses)
-        seen = dependent(graph, self._uses, self._covers)
-        self._looked_at = seen.looked_at
-        self.links: tuple[Link, ...] = tuple(self._links_of(seen))
+        self._covers = cover_accesses(graph, self._uses)
+        seen = find_dependencies(graph, self._uses, self._covers)
+        self._looked_at = seen.examined_boxes
+        self.links: tuple[Link, ...] = tuple(self._iter_links(seen))
         self._into: dict[int, list[Link]] = {}
         for link in self.links:
             self._into.setdefault(link.consumer, []).append(link)
         self._indices: dict[Link, BoxIndex] = {}
         kinds: dict[Hashable, int] = {}
-        of_use = [kinds.setdefault(where(graph, use), len(kinds)) for use in self._uses]
+        of_use = [kinds.setdefault(make_region_key(graph, use), len(kinds)) for use in self._uses]
         #: Class of each access; equal for accesses whose tiles touch the same elements.
         self._kinds = np.array(of_use, np.int64)
-        self._alike = Counter(map(self._kind, self.links))
-        self._found: dict[Hashable, list[tuple[int, int, Runs]]] = {}
+        self._alike = Counter(map(self._make_link_key, self.links))
+        self._found: dict[Hashable, list[tuple[int, int, TileRuns]]] = {}
         self._kept = 0
         self._order: dict[int, Ints] = {}
 
     @property
-    def looked_at(self) -> int:
+    def examined_boxes(self) -> int:
         """Number of boxes examined so far, of ops, tiles and tile coordinates: a deterministic measure of work."""
-        in_tiles = sum(inverse.looked_at for inverse in self._inverses.values())
-        return self._looked_at + in_tiles + sum(index.looked_at for index in self._indices.values())
+        in_tiles = sum(inverse.examined_boxes for inverse in self._inverses.values())
+        return self._looked_at + in_tiles + sum(index.examined_boxes for index in self._indices.values())
 
-    def into(self, consumer: int) -> list[Link]:
+    def find_links(self, consumer: int) -> list[Link]:
         """Return the links whose consumer is the op at this position."""
         return self._into.get(consumer, [])
 
-    def op_of(self, tile: int) -> int:
+    def find_op(self, tile: int) -> int:
         """Return the position of the op that a tile belongs to."""
         return int(np.searchsorted(self.base, tile, side="right")) - 1
 
-    def runs(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, Runs]]:
+    def iter_runs(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, TileRuns]]:
         """Yield the tiles that each box of the consumer's access depends on, in slices ``a:b`` of bounded memory.
 
         Each slice is (a, b, the producers' tiles for these boxes, with rows counted from a).
         """
-        kind, rows = self._kind(link), self._row[link.uses]
+        kind, rows = self._make_link_key(link), self._row[link.uses]
         if self._alike[kind] == 1:
-            yield from self._reached(link, lo, hi)
+            yield from self._compute_runs(link, lo, hi)
             return
         # Cached as offsets from the first tile of each source, the only values in which equal links differ.
         key, base = (kind, lo.tobytes(), hi.tobytes()), self._inverses[link.tensor].base[rows]
         if key in self._found:
             for a, b, runs in self._found[key]:
                 first = base[runs.source] + runs.first
-                yield a, b, Runs(runs.row, rows[runs.source], runs.layout, first, runs.count)
+                yield a, b, TileRuns(runs.row, rows[runs.source], runs.layout, first, runs.count)
             return
-        found: list[tuple[int, int, Runs]] = []
+        found: list[tuple[int, int, TileRuns]] = []
         numbers = self._kept + lo.size + hi.size
-        for a, b, runs in self._reached(link, lo, hi):
+        for a, b, runs in self._compute_runs(link, lo, hi):
             numbers += 5 * len(runs)
-            if numbers <= _KEPT:
+            if numbers <= _MAX_CACHED:
                 source = np.searchsorted(rows, runs.source)
-                found.append((a, b, Runs(runs.row, source, runs.layout, runs.first - base[source], runs.count)))
+                found.append((a, b, TileRuns(runs.row, source, runs.layout, runs.first - base[source], runs.count)))
             yield a, b, runs
-        if numbers <= _KEPT:
+        if numbers <= _MAX_CACHED:
             self._kept, self._found[key] = numbers, found
 
-    def _kind(self, link: Link) -> bytes:
+    def _make_link_key(self, link: Link) -> bytes:
         """Return a key that is equal for links whose sources touch the same elements, tile by tile."""
         return self._kinds[link.uses].tobytes()
 
-    def _reached(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, Runs]]:
+    def _compute_runs(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, TileRuns]]:
         """Compute the result of ``runs`` without the cache."""
         rows = self._row[link.uses]
-        for start, stop in slices(len(lo), _WIDTH * len(rows)):
-            found = list(self._index(link).batches(lo[start:stop], hi[start:stop]))
+        for start, stop in iter_slices(len(lo), _WIDTH * len(rows)):
+            found = list(self._build_index(link).iter_intersections(lo[start:stop], hi[start:stop]))
             box = np.concatenate([groups.rows + a for a, groups in found])
             source = rows[np.concatenate([groups.values for _, groups in found])]
             inverse = self._inverses[link.tensor]
-            pair, begin, end = inverse.coordinates(source, lo[start + box], hi[start + box])
-            for a, b, runs in inverse.runs(source[pair], box[pair], stop - start, begin, end):
+            pair, begin, end = inverse.find_coordinates(source, lo[start + box], hi[start + box])
+            for a, b, runs in inverse.iter_runs(source[pair], box[pair], stop - start, begin, end):
                 yield start + a, start + b, runs
 
-    def order(self, layout: int) -> Ints:
+    def compute_layout(self, layout: int) -> Ints:
         """Return the tile at each position of a layout of all ops."""
         if layout not in self._order:
             grids = [op.grid + (1,) * (len(LAYOUTS[0]) - len(op.grid)) for op in self.graph.ops]
@@ -177,61 +177,61 @@ class Dependencies:
             self._order[layout] = np.concatenate([t.transpose(LAYOUTS[layout]).reshape(-1) for t in tiles])
         return self._order[layout]
 
-    def tiles(self, runs: Runs) -> Ints:
+    def find_first_tiles(self, runs: TileRuns) -> Ints:
         """Return the first tile of each run."""
         out = np.empty(len(runs), np.int64)
-        for layout, some in runs.by_layout():
-            out[some] = self.order(layout)[runs.first[some]]
+        for layout, some in runs.iter_layouts():
+            out[some] = self.compute_layout(layout)[runs.first[some]]
         return out
 
-    def fold(self, ufunc: np.ufunc, of_tile: Ints, runs: Runs) -> Ints:
+    def fold(self, ufunc: np.ufunc, of_tile: Ints, runs: TileRuns) -> Ints:
         """Reduce ``of_tile``, one number per tile, over the tiles of each run with ``ufunc`` (minimum or maximum)."""
         out = np.empty(len(runs), np.int64)
-        for layout, some in runs.by_layout():
+        for layout, some in runs.iter_layouts():
             first, count = runs.first[some], runs.count[some]
             begin = int(first.min())
-            tiles = self.order(layout)[begin : int((first + count).max())]
+            tiles = self.compute_layout(layout)[begin : int((first + count).max())]
             out[some] = fold(ufunc, of_tile[tiles], first - begin, count, 1)
         return out
 
-    def producers(self, link: Link, lo: Ints, hi: Ints) -> Groups:
+    def find_producers(self, link: Link, lo: Ints, hi: Ints) -> Groups:
         """Return, for each box of the consumer's access, the tiles that it depends on, ascending."""
         none = np.zeros(0, np.int64)
         rows, tiles = [none], [none]
-        for a, _, runs in self.runs(link, lo, hi):
-            single = runs.singles()
+        for a, _, runs in self.iter_runs(link, lo, hi):
+            single = runs.split_into_singles()
             rows.append(single.row + a)
-            tiles.append(self.tiles(single))
+            tiles.append(self.find_first_tiles(single))
         row, tile = np.concatenate(rows), np.concatenate(tiles)
-        which, _ = distinct(row, tile)
-        return Groups(offsets(np.bincount(row[which], minlength=len(lo))), tile[which])
+        which, _ = find_distinct(row, tile)
+        return Groups(compute_offsets(np.bincount(row[which], minlength=len(lo))), tile[which])
 
-    def of_tiles(self, link: Link) -> Groups:
+    def find_tile_producers(self, link: Link) -> Groups:
         """Return, for each whole tile of the consumer, the tiles that it depends on, ascending."""
-        lo, hi, cls = self._by_box(link)
-        return self.producers(link, lo, hi).take(cls)
+        lo, hi, cls = self._group_by_box(link)
+        return self.find_producers(link, lo, hi).take(cls)
 
-    def intersects(self, link: Link, runs: Runs, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
+    def intersects(self, link: Link, runs: TileRuns, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
         """Return True where the tile of run ``i``, a run of one tile, touches box ``i``."""
-        return self._inverses[link.tensor].intersects(runs.source, self.tiles(runs), lo, hi)
+        return self._inverses[link.tensor].intersects(runs.source, self.find_first_tiles(runs), lo, hi)
 
-    def edge_count(self) -> int:
+    def count_edges(self) -> int:
         """Count the triples (producer tile, consumer tile, pair of accesses) with a dependency."""
         total = 0
         for link in self.links:
-            lo, hi, cls = self._by_box(link)
+            lo, hi, cls = self._group_by_box(link)
             tiles = np.bincount(cls)
-            for a, _, runs in self.runs(link, lo, hi):
+            for a, _, runs in self.iter_runs(link, lo, hi):
                 total += int((runs.count * tiles[runs.row + a]).sum())
         return total
 
-    def _by_box(self, link: Link) -> tuple[Ints, Ints, Ints]:
+    def _group_by_box(self, link: Link) -> tuple[Ints, Ints, Ints]:
         """Return the bounds of the distinct boxes that the consumer's tiles touch, and the box of each tile."""
-        lo, hi = boxes(self.graph, self.graph.ops[link.consumer], link.target)
-        first, cls = distinct(*lo.T, *hi.T)
+        lo, hi = compute_boxes(self.graph, self.graph.ops[link.consumer], link.target)
+        first, cls = find_distinct(*lo.T, *hi.T)
         return lo[first], hi[first], cls
 
-    def _read_backwards(self) -> tuple[dict[str, Inverse], Ints]:
+    def _invert_accesses(self) -> tuple[dict[str, InverseAccess], Ints]:
         """Invert the accesses of each tensor; also return the position of each access among those of its tensor."""
         of: dict[str, list[tuple[Op, int, Access]]] = {}
         row = np.empty(len(self._uses), np.int64)
@@ -239,9 +239,9 @@ class Dependencies:
             accesses = of.setdefault(use.access.tensor, [])
             row[n] = len(accesses)
             accesses.append((self.graph.ops[use.op], int(self.base[use.op]), use.access))
-        return {name: Inverse(self.graph.tensor(name).shape, accesses) for name, accesses in of.items()}, row
+        return {name: InverseAccess(self.graph.tensor(name).shape, accesses) for name, accesses in of.items()}, row
 
-    def _index(self, link: Link) -> BoxIndex:
+    def _build_index(self, link: Link) -> BoxIndex:
         """Return an index of one bounding box per source of the link."""
         if link not in self._indices:
             around = [self._covers[use] for use in link.uses.tolist()]
@@ -250,10 +250,10 @@ class Dependencies:
             self._indices[link] = BoxIndex(lo, hi)
         return self._indices[link]
 
-    def _links_of(self, seen: Seen) -> Iterator[Link]:
+    def _iter_links(self, seen: SweepResult) -> Iterator[Link]:
         wrote = np.array([use.writes for use in self._uses], bool)[seen.source]
-        first, cls = distinct(seen.target, ~wrote)
-        sources = grouped(cls, len(first))
+        first, cls = find_distinct(seen.target, ~wrote)
+        sources = group_by(cls, len(first))
         for n, at in enumerate(first.tolist()):
             target = self._uses[int(seen.target[at])]
             mine = np.sort(seen.source[sources[n]])
@@ -263,12 +263,12 @@ class Dependencies:
 
     def _check_races(self) -> None:
         """Check that no tile writes an element that another tile of the same op writes or reads."""
-        of_op = grouped(np.array([use.op for use in self._uses], np.int64), len(self.graph.ops))
+        of_op = group_by(np.array([use.op for use in self._uses], np.int64), len(self.graph.ops))
         seen = set()
         for o in range(len(of_op)):
             for source, target in product(of_op[o].tolist(), repeat=2):
                 first, second = self._uses[source], self._uses[target]
-                key = (where(self.graph, first), second.access.spans)
+                key = (make_region_key(self.graph, first), second.access.spans)
                 if first.writes and first.access.tensor == second.access.tensor and key not in seen:
                     seen.add(key)
                     self._check_race(source, target)
@@ -276,23 +276,23 @@ class Dependencies:
     def _check_race(self, source: int, target: int) -> None:
         use = self._uses[target]
         op, inverse = self.graph.ops[use.op], self._inverses[use.access.tensor]
-        for start, stop in slices(op.tiles, _WIDTH):
+        for start, stop in iter_slices(op.tiles, _WIDTH):
             tiles = np.arange(start, stop, dtype=np.int64)
-            lo, hi = boxes(self.graph, op, use.access, tiles)
+            lo, hi = compute_boxes(self.graph, op, use.access, tiles)
             written = np.full(len(tiles), self._row[source])
-            query, begin, end = inverse.coordinates(written, lo, hi)
+            query, begin, end = inverse.find_coordinates(written, lo, hi)
             grid = inverse.grid[self._row[source]]
             tile = (begin[:, 0] * grid[1] + begin[:, 1]) * grid[2] + begin[:, 2]
             clash = (tile != tiles[query]) | (end - begin > 1).any(axis=1)
             if clash.any():
-                raise self._race(source, target, int(tiles[query[clash][0]]))
+                raise self._build_race_error(source, target, int(tiles[query[clash][0]]))
 
-    def _race(self, source: int, target: int, tile: int) -> IntraOpRaceError:
+    def _build_race_error(self, source: int, target: int, tile: int) -> IntraOpRaceError:
         """Return the error that names the first other tile that writes an element of this tile's region."""
         use = self._uses[target]
         op = self.graph.ops[use.op]
-        lo, hi = boxes(self.graph, op, use.access, np.array([tile]))
-        written_lo, written_hi = boxes(self.graph, op, self._uses[source].access)
+        lo, hi = compute_boxes(self.graph, op, use.access, np.array([tile]))
+        written_lo, written_hi = compute_boxes(self.graph, op, self._uses[source].access)
         met = intersects(written_lo, written_hi, lo, hi)
         met[tile] = False
         other = int(np.flatnonzero(met)[0])
@@ -302,8 +302,9 @@ class Dependencies:
             tuple(map(int, np.minimum(hi[0], written_hi[other]))),
         )
         return IntraOpRaceError(
-            f"{op.tile_name(other)} writes {region}, which {op.tile_name(tile)} {'writes' if use.writes else 'reads'} "
-            "too; tiles of one op run in any order, so shrink the access map or write to another tensor",
+            f"{op.format_tile(other)} writes {region}, which {op.format_tile(tile)} "
+            f"{'writes' if use.writes else 'reads'} too; tiles of one op run in any order, so shrink the access map "
+            "or write to another tensor",
             use.op,
             (other, tile),
         )

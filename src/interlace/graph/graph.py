@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import check_sequence, check_type
 from interlace.core.dtypes import DType, dtype
 from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
 from interlace.graph.access import Access, Affine, Span
@@ -51,12 +51,12 @@ class Graph:
     def __post_init__(self) -> None:
         check_type(self.name, str, "Graph", "name")
         for name, kind in (("tensors", Tensor), ("ops", Op), ("inputs", str), ("outputs", str)):
-            object.__setattr__(self, name, series(getattr(self, name), kind, f"graph {self.name!r}", name))
+            object.__setattr__(self, name, check_sequence(getattr(self, name), kind, f"graph {self.name!r}", name))
         _check_names(self)
         # Equal ops, such as those of a model's layers, are checked once.
         unlike: dict[object, Op] = {}
         for op in self.ops:
-            unlike.setdefault(op.alike({a.arg: self.tensor(a.tensor) for a in op.accesses}), op)
+            unlike.setdefault(op.make_structure_key({a.arg: self.tensor(a.tensor) for a in op.accesses}), op)
         _check_bounds(self, unlike.values())
         _check_order(self)
         for op in unlike.values():
@@ -69,7 +69,7 @@ class Graph:
             raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[*self._tensors]}")
         return self._tensors[name]
 
-    def dtype_of(self, op: Op) -> DType:
+    def find_compute_dtype(self, op: Op) -> DType:
         """Return the dtype that an op computes in: that of its first tensor, an operand of the product in a matmul."""
         return self.tensor(op.accesses[0].tensor).dtype
 
@@ -91,11 +91,11 @@ class Graph:
     def _positions(self) -> dict[str, int]:
         return {op.name: i for i, op in enumerate(self.ops)}
 
-    def region(self, op: Op, access: Access, tile: int, k_lo: int, k_hi: int) -> Region:
+    def compute_region(self, op: Op, access: Access, tile: int, k_lo: int, k_hi: int) -> Region:
         """Return the region that one item touches through one access."""
         shape = self.tensor(access.tensor).shape
         k = np.array([k_lo, k_hi], np.int64)
-        lo, hi = access.bounds(shape, op.coords(np.array([tile])), k[:1], k[1:])
+        lo, hi = access.compute_bounds(shape, op.compute_coords(np.array([tile])), k[:1], k[1:])
         return Region(access.tensor, tuple(map(int, lo[0])), tuple(map(int, hi[0])))
 
     @property
@@ -119,13 +119,13 @@ class Graph:
 
 def _check_names(graph: Graph) -> None:
     for what, names in (("tensor", [t.name for t in graph.tensors]), ("op", [op.name for op in graph.ops])):
-        repeated = _repeated(names)
+        repeated = _find_repeated(names)
         if repeated:
             raise GraphError(f"graph {graph.name!r} has several {what}s called {repeated}; rename them")
     if not graph.ops:
         raise GraphError(f"graph {graph.name!r} has no ops; give it at least one, there is nothing to run")
     for what, names in (("input", list(graph.inputs)), ("output", list(graph.outputs))):
-        repeated = _repeated(names)
+        repeated = _find_repeated(names)
         if repeated:
             raise GraphError(f"graph {graph.name!r} lists {what}s {repeated} several times; list each once")
         for name in names:
@@ -146,7 +146,7 @@ def _check_bounds(graph: Graph, ops: Iterable[Op]) -> None:
                 )
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
+def _find_repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
@@ -165,7 +165,7 @@ def _check_order(graph: Graph) -> None:
                 raise GraphError(
                     f"op {op.name!r} reads {a.tensor!r}, which no op writes; list it among the graph's inputs"
                 )
-            path = _path(graph, i, set(writers[a.tensor]))
+            path = _find_path(graph, i, set(writers[a.tensor]))
             if path is not None:
                 circle = " -> ".join(repr(graph.ops[p].name) for p in (*path, i))
                 raise CyclicGraphError(
@@ -181,7 +181,7 @@ def _check_order(graph: Graph) -> None:
             )
 
 
-def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
+def _find_path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
     """Return a path of ops from ``start``, along tensors written and then read, to one of ``goals``; None if none."""
     stack = [[start]]
     seen = {start}
@@ -251,52 +251,54 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None)
 
     def access(a: Mapping[str, Any]) -> Access:
         spans = tuple(Span(bound(lo), bound(hi)) for lo, hi in a["spans"])
-        return Access(_text(a["arg"]), _text(a["tensor"]), spans)
+        return Access(_parse_text(a["arg"]), _parse_text(a["tensor"]), spans)
 
     bodies = bodies or {}
     return Graph(
-        _text(data["name"]),
-        tuple(Tensor(_text(t["name"]), tuple(t["shape"]), dtype(_text(t["dtype"]))) for t in data["tensors"]),
+        _parse_text(data["name"]),
+        tuple(
+            Tensor(_parse_text(t["name"]), tuple(t["shape"]), dtype(_parse_text(t["dtype"]))) for t in data["tensors"]
+        ),
         tuple(
             Op(
-                _text(o["name"]),
-                _text(o["kernel"]),
+                _parse_text(o["name"]),
+                _parse_text(o["kernel"]),
                 tuple(o["grid"]),
                 tuple(access(a) for a in o["reads"]),
                 tuple(access(a) for a in o["writes"]),
                 None if o["reduction"] is None else Reduction(*o["reduction"]),
-                _params(o["params"]),
-                _flops(o["flops"]),
-                _text(o.get("when", "")),
+                _parse_params(o["params"]),
+                _parse_flops(o["flops"]),
+                _parse_text(o.get("when", "")),
                 body := bodies.get(o["kernel"]),
-                body is None or not body.makes_ops,
+                body is None or not body.has_op_factory,
             )
             for o in data["ops"]
         ),
-        _names(data["inputs"]),
-        _names(data["outputs"]),
+        _parse_names(data["inputs"]),
+        _parse_names(data["outputs"]),
     )
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a name is expected")
     return value
 
 
-def _names(values: Any) -> tuple[str, ...]:
+def _parse_names(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise TypeError(f"{values!r} stands where a list of names is expected")
-    return tuple(map(_text, values))
+    return tuple(map(_parse_text, values))
 
 
-def _params(values: Any) -> tuple[tuple[str, Param], ...]:
+def _parse_params(values: Any) -> tuple[tuple[str, Param], ...]:
     if not isinstance(values, dict) or not all(isinstance(v, Param) for v in values.values()):
         raise TypeError(f"params {values!r} are no object of numbers, texts and booleans")
     return tuple(values.items())
 
 
-def _flops(value: Any) -> float:
+def _parse_flops(value: Any) -> float:
     # An int is not converted to float, so that equal plans serialise to equal text.
     if type(value) not in (int, float) or value < 0 or not isfinite(value):
         raise ValueError(f"flops {value!r} is no finite number of at least 0")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from interlace.graph.access import Access, Affine, Ints
 from interlace.graph.op import Op
-from interlace.graph.ragged import batches, offsets, ranges
+from interlace.graph.ragged import compute_offsets, expand_ranges, iter_batches
 
 _AXES = 3
 #: Orders of the tiles of a grid, outermost coordinate first; the first one is row-major.
@@ -31,7 +31,7 @@ LAYOUTS = tuple(permutations(range(_AXES)))
 
 
 @dataclass(frozen=True)
-class Runs:
+class TileRuns:
     """Sets of tiles, as ranges of consecutive positions in layouts of their ops' grids.
 
     Attributes:
@@ -56,12 +56,12 @@ class Runs:
         """Position of the last tile of each run."""
         return self.first + self.count - 1
 
-    def take(self, which: Ints | NDArray[np.bool_], row: Ints | None = None) -> Runs:
+    def take(self, which: Ints | NDArray[np.bool_], row: Ints | None = None) -> TileRuns:
         """Select some of the runs, with their own rows or with those in ``row``."""
         own = self.row[which] if row is None else row
-        return Runs(own, self.source[which], self.layout[which], self.first[which], self.count[which])
+        return TileRuns(own, self.source[which], self.layout[which], self.first[which], self.count[which])
 
-    def by_layout(self) -> Iterator[tuple[int, Ints]]:
+    def iter_layouts(self) -> Iterator[tuple[int, Ints]]:
         """Yield each layout that occurs, and the indices of its runs."""
         if len(self) and (self.layout == self.layout[0]).all():
             yield int(self.layout[0]), np.arange(len(self), dtype=np.int64)
@@ -69,13 +69,13 @@ class Runs:
         for layout in np.unique(self.layout).tolist():
             yield layout, np.flatnonzero(self.layout == layout).astype(np.int64)
 
-    def singles(self) -> Runs:
+    def split_into_singles(self) -> TileRuns:
         """Return the same sets with one tile per run."""
         row, source, layout = (np.repeat(column, self.count) for column in (self.row, self.source, self.layout))
-        return Runs(row, source, layout, ranges(self.first, self.count), np.ones_like(row))
+        return TileRuns(row, source, layout, expand_ranges(self.first, self.count), np.ones_like(row))
 
 
-class Inverse:
+class InverseAccess:
     """Accesses of several ops to one tensor, inverted to find the whole tiles that touch a box.
 
     Attributes:
@@ -84,17 +84,17 @@ class Inverse:
 
     def __init__(self, shape: Sequence[int], accesses: Sequence[tuple[Op, int, Access]]) -> None:
         """Invert ``accesses``, each given as (op, number of the op's first tile in the graph, access)."""
-        self.looked_at = 0
+        self.examined_boxes = 0
         n, rank = len(accesses), len(shape)
         self.base = np.array([base for _, base, _ in accesses], np.int64)
-        self.grid = np.array([_padded(op.grid, 1) for op, _, _ in accesses], np.int64).reshape(n, _AXES)
+        self.grid = np.array([_pad(op.grid, 1) for op, _, _ in accesses], np.int64).reshape(n, _AXES)
         # Three inequalities per dimension hold for a tile t that intersects the box [a, b): hi > a, lo < b and lo < hi.
         # Each is a row in the form factor @ t >= const + moved, where moved is a, -b or 0.
         self._factor = np.zeros((n, rank, 3, _AXES), np.int64)
         self._const = np.zeros((n, rank, 3), np.int64)
         for s, (op, _, access) in enumerate(accesses):
             for d, (span, extent) in enumerate(zip(access.spans, shape, strict=True)):
-                (lo, lo_at), (hi, hi_at) = (_clipped(b, op, extent) for b in (span.lo, span.hi))
+                (lo, lo_at), (hi, hi_at) = (_clip_bound(b, op, extent) for b in (span.lo, span.hi))
                 self._factor[s, d] = hi, [-x for x in lo], [y - x for x, y in zip(lo, hi, strict=True)]
                 self._const[s, d] = 1 - hi_at, 1 + lo_at, 1 + lo_at - hi_at
         self._constant = (self._factor == 0).all(axis=3)
@@ -106,32 +106,34 @@ class Inverse:
         #: Coordinates that occur in a row together with other coordinates.
         self._mixed = (mixing[..., None] & (self._factor != 0)).any(axis=(1, 2))
 
-    def runs(self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints) -> Iterator[tuple[int, int, Runs]]:
+    def iter_runs(
+        self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints
+    ) -> Iterator[tuple[int, int, TileRuns]]:
         """Yield boxes of coordinates as runs, in slices ``a:b`` of rows with bounded memory: (a, b, runs of these).
 
         Box ``i`` belongs to access ``source[i]`` and to row ``row[i]``, ascending, of ``rows``. Each access uses the
         layout in which its tiles form the fewest runs.
         """
         grid, width = self.grid[source], end - begin
-        outer, count = _outer(width, grid)
+        outer, count = _split_outer(width, grid)
         layout = np.zeros_like(source)
         if (outer > 1).any():
-            number = [_outer(width[:, order], grid[:, order])[0].prod(axis=1) for order in LAYOUTS]
+            number = [_split_outer(width[:, order], grid[:, order])[0].prod(axis=1) for order in LAYOUTS]
             total = [np.bincount(source, weights=n, minlength=len(self.base)) for n in number]
             layout = np.stack(total).argmin(axis=0)[source]
             order = np.array(LAYOUTS, np.int64)[layout]
             begin, width, grid = (np.take_along_axis(x, order, axis=1) for x in (begin, width, grid))
-            outer, count = _outer(width, grid)
+            outer, count = _split_outer(width, grid)
         number = outer.prod(axis=1)
-        ptr = offsets(np.bincount(row, minlength=rows))
-        for a, b in batches(np.diff(offsets(number)[ptr])):
+        ptr = compute_offsets(np.bincount(row, minlength=rows))
+        for a, b in iter_batches(np.diff(compute_offsets(number)[ptr])):
             which = np.arange(ptr[a], ptr[b], dtype=np.int64)
             of = np.repeat(which, number[which])
-            i, j = np.divmod(ranges(np.zeros_like(which), number[which]), outer[of, 1])
+            i, j = np.divmod(expand_ranges(np.zeros_like(which), number[which]), outer[of, 1])
             first = ((begin[of, 0] + i) * grid[of, 1] + begin[of, 1] + j) * grid[of, 2] + begin[of, 2]
-            yield a, b, Runs(row[of] - a, source[of], layout[of], self.base[source[of]] + first, count[of])
+            yield a, b, TileRuns(row[of] - a, source[of], layout[of], self.base[source[of]] + first, count[of])
 
-    def coordinates(self, access: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
+    def find_coordinates(self, access: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the coordinates of the tiles that touch box ``i`` through ``access[i]``.
 
         The result is a set of disjoint, non-empty boxes of coordinates: (i of each, ascending; begin; end), where begin
@@ -141,22 +143,22 @@ class Inverse:
         begin, end = np.zeros((len(pair), _AXES), np.int64), self.grid[access[pair]]
         done = [(np.zeros(0, np.int64), begin[:0], end[:0])]
         while len(pair):
-            self.looked_at += len(pair)
+            self.examined_boxes += len(pair)
             # A row is exact for a coordinate if the row's other coordinates were fixed when it was evaluated.
-            exact = _wide(self._mixed[access[pair]], begin, end).sum(axis=1) <= 1
-            begin, end = self._tightened(access[pair], lo[pair], hi[pair], begin, end)
+            exact = _find_wide(self._mixed[access[pair]], begin, end).sum(axis=1) <= 1
+            begin, end = self._propagate_bounds(access[pair], lo[pair], hi[pair], begin, end)
             some = (begin < end).all(axis=1)
             done.append((pair[some & exact], begin[some & exact], end[some & exact]))
             some &= ~exact
             pair, begin, end = pair[some], begin[some], end[some]
             if not len(pair):
                 break
-            wide = _wide(self._mixed[access[pair]], begin, end)
+            wide = _find_wide(self._mixed[access[pair]], begin, end)
             axis = np.where(wide, end - begin, np.iinfo(np.int64).max).argmin(axis=1)
             tried = wide.sum(axis=1) > 1
             each = np.arange(len(pair))
             number = np.where(tried, (end - begin)[each, axis], 1)
-            value = ranges(begin[each, axis], number)
+            value = expand_ranges(begin[each, axis], number)
             pair, begin, end, axis, tried = (np.repeat(x, number, axis=0) for x in (pair, begin, end, axis, tried))
             each = np.flatnonzero(tried)
             begin[each, axis[each]], end[each, axis[each]] = value[each], value[each] + 1
@@ -172,7 +174,7 @@ class Inverse:
         met: NDArray[np.bool_] = (reached >= self._const[access] + moved).all(axis=(1, 2)) & (lo < hi).all(axis=1)
         return met
 
-    def _tightened(self, access: Ints, lo: Ints, hi: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+    def _propagate_bounds(self, access: Ints, lo: Ints, hi: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
         """Narrow the range of each coordinate by every row, given the ranges of the others (bounds propagation)."""
         moved = np.stack([lo, -hi, np.zeros_like(lo)], axis=2)
         if len(access) and (access == access[0]).all():
@@ -197,13 +199,13 @@ def _unravel(tile: Ints, grid: Ints) -> tuple[Ints, Ints, Ints]:
     return (*np.divmod(rest, grid[:, 1]), last)
 
 
-def _wide(mixed: NDArray[np.bool_], begin: Ints, end: Ints) -> NDArray[np.bool_]:
+def _find_wide(mixed: NDArray[np.bool_], begin: Ints, end: Ints) -> NDArray[np.bool_]:
     """Return the coordinates that rows mix with others and whose ranges still hold more than one value."""
     wide: NDArray[np.bool_] = mixed & (end - begin > 1)
     return wide
 
 
-def _outer(width: Ints, grid: Ints) -> tuple[Ints, Ints]:
+def _split_outer(width: Ints, grid: Ints) -> tuple[Ints, Ints]:
     """Return the number of runs along the two outer coordinates, shape (n, 2), and the length of each run.
 
     Args:
@@ -216,11 +218,11 @@ def _outer(width: Ints, grid: Ints) -> tuple[Ints, Ints]:
     return outer, width[:, 2] * np.where(whole, width[:, 1], 1) * np.where(both, width[:, 0], 1)
 
 
-def _padded(values: Sequence[int], filler: int) -> list[int]:
+def _pad(values: Sequence[int], filler: int) -> list[int]:
     return [*values, *[filler] * (_AXES - len(values))]
 
 
-def _clipped(bound: Affine, op: Op, extent: int) -> tuple[list[int], int]:
+def _clip_bound(bound: Affine, op: Op, extent: int) -> tuple[list[int], int]:
     """Return (factors, constant) of a whole tile's bound; a bound outside the tensor for every tile has no factors."""
     const = bound.const + bound.k_hi * op.k_extent
     reach = [factor * (n - 1) for factor, n in zip(bound.tile, op.grid, strict=False)]
@@ -228,4 +230,4 @@ def _clipped(bound: Affine, op: Op, extent: int) -> tuple[list[int], int]:
         return [0] * _AXES, 0
     if const + sum(x for x in reach if x < 0) >= extent:
         return [0] * _AXES, extent
-    return [f if n > 1 else 0 for f, n in zip(_padded(bound.tile, 0), _padded(op.grid, 1), strict=True)], const
+    return [f if n > 1 else 0 for f, n in zip(_pad(bound.tile, 0), _pad(op.grid, 1), strict=True)], const

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from interlace.core.arguments import PRINTED_BITS, check_type, series, shown
+from interlace.core.arguments import MAX_PRINTED_BITS, check_sequence, check_type, format_value
 from interlace.core.errors import ArgumentError, ParamError, ShapeError
 from interlace.graph.access import Access, Ints, Span
 from interlace.graph.tensor import Tensor
@@ -51,15 +51,15 @@ class Body(Protocol):
     """Interface of a kernel for a graph: checks that an op is one of the kernel's own and does what it declares."""
 
     @property
-    def proved(self) -> bool:
+    def is_proved(self) -> bool:
         """False if a body is CUDA source that is not checked against the access maps of its ops."""
 
     @property
-    def makes_ops(self) -> bool:
+    def has_op_factory(self) -> bool:
         """True if ``check`` makes the op anew, so that its access maps are the kernel's own."""
 
     @property
-    def usual(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
+    def expected_accesses(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
         """Function that returns the expected accesses of an op's tiles, by argument, where the op declares more.
 
         The mapping is empty if the declared accesses are the expected ones.
@@ -73,18 +73,20 @@ class Body(Protocol):
         """
 
 
-def _number(where: str, name: object, value: object) -> Param:
+def _check_param(where: str, name: object, value: object) -> Param:
     """Validate a param; NumPy scalars become Python numbers."""
     check_type(name, str, where, "the name of a param")
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, str)):
         raise ParamError(f"{where}: param {name} is {value!r}; give a number, a bool or a text")
-    if isinstance(value, int) and value.bit_length() > PRINTED_BITS:
-        raise ParamError(f"{where}: param {name} is {shown(value)}; give one of {PRINTED_BITS:,} bits at most")
+    if isinstance(value, int) and value.bit_length() > MAX_PRINTED_BITS:
+        raise ParamError(
+            f"{where}: param {name} is {format_value(value)}; give one of {MAX_PRINTED_BITS:,} bits at most"
+        )
     return value
 
 
-def placed(tensors: Mapping[str, Tensor]) -> object:
+def make_placement_key(tensors: Mapping[str, Tensor]) -> object:
     """Return a key that is equal for tensors by argument that differ only in their names.
 
     Arguments that share a tensor must share one in both.
@@ -108,7 +110,7 @@ class Op:
         when: name of an int32 argument of which each tile reads one element, or "". A tile whose element is 0 does not
             compute: all that it writes becomes 0. The item that writes the element decides whether to *spawn* the tile.
         body: the kernel itself; excluded from equality, and None if it was not available when a plan was read.
-        unproved: True if nothing checks the kernel's accesses against the access maps: its body is unchecked CUDA
+        is_unproved: True if nothing checks the kernel's accesses against the access maps: its body is unchecked CUDA
             source, or the maps come from a file and the kernel cannot make them anew. Excluded from equality, too.
 
     Raises:
@@ -128,7 +130,7 @@ class Op:
     flops: float = 0.0
     when: str = ""
     body: Body | None = field(default=None, compare=False, repr=False)
-    unproved: bool = field(default=False, compare=False, repr=False)
+    is_unproved: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_type(self.name, str, "Op", "name")
@@ -136,18 +138,18 @@ class Op:
         check_type(self.kernel, str, where, "kernel")
         check_type(self.reduction, (Reduction, type(None)), where, "reduction", "il.Reduction(extent, block)")
         check_type(self.flops, (int, float), where, "flops", "2.0 * m * n * k")
-        check_type(self.unproved, bool, where, "unproved")
+        check_type(self.is_unproved, bool, where, "unproved")
         if self.body is not None and not isinstance(self.body, Body):
-            raise ArgumentError(f"{where}: body is {shown(self.body)}; pass the kernel, such as body=kernel")
-        if self.body is not None and not self.body.proved:
+            raise ArgumentError(f"{where}: body is {format_value(self.body)}; pass the kernel, such as body=kernel")
+        if self.body is not None and not self.body.is_proved:
             object.__setattr__(self, "unproved", True)
-        object.__setattr__(self, "grid", series(self.grid, object, where, "grid"))
-        object.__setattr__(self, "reads", series(self.reads, Access, where, "reads"))
-        object.__setattr__(self, "writes", series(self.writes, Access, where, "writes"))
-        params = series(self.params, tuple, where, "params")
+        object.__setattr__(self, "grid", check_sequence(self.grid, object, where, "grid"))
+        object.__setattr__(self, "reads", check_sequence(self.reads, Access, where, "reads"))
+        object.__setattr__(self, "writes", check_sequence(self.writes, Access, where, "writes"))
+        params = check_sequence(self.params, tuple, where, "params")
         if any(len(pair) != 2 for pair in params):
-            raise ParamError(f"{where}: params is {shown(self.params)}; give pairs, such as (('N', 64),)")
-        object.__setattr__(self, "params", tuple((name, _number(where, name, value)) for name, value in params))
+            raise ParamError(f"{where}: params is {format_value(self.params)}; give pairs, such as (('N', 64),)")
+        object.__setattr__(self, "params", tuple((name, _check_param(where, name, value)) for name, value in params))
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
             raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
         if self.tiles >= _INT32:
@@ -171,7 +173,7 @@ class Op:
             self._check_spans(access)
 
     def _check_spans(self, access: Access) -> None:
-        if not all(span.shrinks for span in access.spans):
+        if not all(span.is_monotonic_in_k for span in access.spans):
             raise ShapeError(
                 f"op {self.name!r}: with a part of the reduction, {access} may leave what the whole tile "
                 "reads, from which dependencies follow; use k.lo (or -k.hi) in the lower bound and k.hi "
@@ -184,7 +186,7 @@ class Op:
             )
         for bound in (b for span in access.spans for b in (span.lo, span.hi)):
             moves = any((*bound.tile, bound.k_lo, bound.k_hi))
-            if bound.reach(self.grid, self.k_extent) >= (_INT62 if moves else _INT64):
+            if bound.bound_magnitude(self.grid, self.k_extent) >= (_INT62 if moves else _INT64):
                 raise ShapeError(
                     f"op {self.name!r}: {access} has a bound beyond 64 bits on grid {self.grid} "
                     f"with a reduction of {self.k_extent}; use smaller factors"
@@ -200,11 +202,11 @@ class Op:
         """The reads, followed by the writes."""
         return self.reads + self.writes
 
-    def usually(self, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+    def substitute_expected(self, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
         """Replace reads or writes by the expected accesses, for predictions; dependencies use the declared ones."""
-        if self.body is None or self.body.usual is None:
+        if self.body is None or self.body.expected_accesses is None:
             return accesses
-        spans = self.body.usual(self)
+        spans = self.body.expected_accesses(self)
         if not spans:
             return accesses
         return tuple(Access(a.arg, a.tensor, spans.get(a.arg, a.spans)) for a in accesses)
@@ -223,7 +225,7 @@ class Op:
         """The kernel's parameters by name."""
         return dict(self.params)
 
-    def alike(self, tensors: Mapping[str, Tensor]) -> object:
+    def make_structure_key(self, tensors: Mapping[str, Tensor]) -> object:
         """Return a key that is equal for ops that differ only in their names and in the names of their tensors.
 
         Params are compared as text, which distinguishes types (1 == 1.0 == True).
@@ -233,14 +235,23 @@ class Op:
         """
         spans = tuple((a.arg, a.spans) for a in self.reads), tuple((a.arg, a.spans) for a in self.writes)
         params = repr(self.params), repr(self.flops)
-        return id(self.body), self.kernel, self.grid, self.reduction, self.when, params, spans, placed(tensors)
+        return (
+            id(self.body),
+            self.kernel,
+            self.grid,
+            self.reduction,
+            self.when,
+            params,
+            spans,
+            make_placement_key(tensors),
+        )
 
-    def coords(self, tiles: Ints | None = None) -> Ints:
+    def compute_coords(self, tiles: Ints | None = None) -> Ints:
         """Return the coordinates, shape (n, len(grid)), of linear (row-major) tile numbers; by default of all tiles."""
         tiles = np.arange(self.tiles, dtype=np.int64) if tiles is None else np.asarray(tiles, np.int64)
         return np.stack(np.unravel_index(tiles, self.grid), axis=1).astype(np.int64)
 
-    def tile_name(self, tile: int) -> str:
+    def format_tile(self, tile: int) -> str:
         """Format a tile for messages: ``op 'down', tile (3, 0)``; ``..., tile number 99`` if it is outside the grid."""
         if not 0 <= tile < self.tiles:
             return f"op {self.name!r}, tile number {tile}"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
 
-BATCH = 1 << 20  # maximum number of entries processed at once, which bounds memory
+BATCH_ENTRIES = 1 << 20  # maximum number of entries processed at once, which bounds memory
 
 
 @dataclass(frozen=True)
@@ -44,29 +44,29 @@ class Groups:
     def take(self, rows: Ints) -> Groups:
         """Return the given rows, in the given order, possibly repeated."""
         sizes = self.sizes[rows]
-        return Groups(offsets(sizes), self.values[ranges(self.ptr[rows], sizes)])
+        return Groups(compute_offsets(sizes), self.values[expand_ranges(self.ptr[rows], sizes)])
 
 
-def grouped(row: Ints, rows: int) -> Groups:
+def group_by(row: Ints, rows: int) -> Groups:
     """Group the positions in ``row`` by their entry, one of 0 .. ``rows``; positions ascend in each group."""
-    return Groups(offsets(np.bincount(row, minlength=rows)), np.argsort(row, kind="stable").astype(np.int64))
+    return Groups(compute_offsets(np.bincount(row, minlength=rows)), np.argsort(row, kind="stable").astype(np.int64))
 
 
-def offsets(sizes: Ints) -> Ints:
+def compute_offsets(sizes: Ints) -> Ints:
     """Return the exclusive prefix sum ``[0, s0, s0 + s1, ...]``: the start of each ragged row, and the end."""
     out = np.zeros(len(sizes) + 1, np.int64)
     sizes.cumsum(out=out[1:])
     return out
 
 
-def ranges(first: Ints, sizes: Ints, stride: Ints | int = 1) -> Ints:
+def expand_ranges(first: Ints, sizes: Ints, stride: Ints | int = 1) -> Ints:
     """Return the concatenation of ``first[i] + stride[i] * (0 .. sizes[i])``."""
-    ptr = offsets(sizes)
+    ptr = compute_offsets(sizes)
     step = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], sizes)
     return np.repeat(first, sizes) + step * (stride if isinstance(stride, int) else np.repeat(stride, sizes))
 
 
-def distinct(*columns: Ints) -> tuple[Ints, Ints]:
+def find_distinct(*columns: Ints) -> tuple[Ints, Ints]:
     """Find the distinct rows of parallel integer columns: (index of a first occurrence, class of each row).
 
     Classes are numbered in sorted order of the rows. The columns are packed into one key while it stays below 2^62.
@@ -91,19 +91,19 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
     return order[opens].astype(np.int64, copy=False), cls
 
 
-def batches(size: Ints) -> Iterator[tuple[int, int]]:
-    """Yield slices ``a:b`` of rows of these sizes, each with at most ``BATCH`` entries or of a single row."""
-    total = offsets(size)
+def iter_batches(size: Ints) -> Iterator[tuple[int, int]]:
+    """Yield slices ``a:b`` of rows of these sizes, each with at most ``BATCH_ENTRIES`` entries or of a single row."""
+    total = compute_offsets(size)
     a = 0
     while a < len(size):
-        b = max(a + 1, int(np.searchsorted(total, total[a] + BATCH, side="right")) - 1)
+        b = max(a + 1, int(np.searchsorted(total, total[a] + BATCH_ENTRIES, side="right")) - 1)
         yield a, b
         a = b
 
 
-def slices(rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """Return slices ``a:b`` of rows of ``width`` entries, each with at most ``BATCH`` entries or of a single row."""
-    some = max(1, BATCH // width)
+def iter_slices(rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """Return slices ``a:b`` of rows of ``width`` entries: at most ``BATCH_ENTRIES`` entries each, or one row."""
+    some = max(1, BATCH_ENTRIES // width)
     return ((a, min(a + some, rows)) for a in range(0, rows, some))
 
 
@@ -119,16 +119,16 @@ def fold(ufunc: np.ufunc, values: Ints, first: Ints, count: Ints, stride: Ints |
         return out
     stride = np.where(count > 1, stride, 1)
     steps, cls = np.unique(stride, return_inverse=True)
-    by_step = grouped(cls, len(steps))
+    by_step = group_by(cls, len(steps))
     last = first + (count - 1) * stride
     begin = np.minimum.reduceat(first[by_step.values], by_step.ptr[:-1])
     end = np.maximum.reduceat(last[by_step.values], by_step.ptr[:-1]) + 1
     overlap = np.add.reduceat(count[by_step.values], by_step.ptr[:-1]) > 2 * (end - begin)
     listed = np.flatnonzero(~overlap[cls])
-    for a, b in batches(count[listed]):
+    for a, b in iter_batches(count[listed]):
         some = listed[a:b]
-        found = values[ranges(first[some], count[some], stride[some])]
-        out[some] = ufunc.reduceat(found, offsets(count[some])[:-1])
+        found = values[expand_ranges(first[some], count[some], stride[some])]
+        out[some] = ufunc.reduceat(found, compute_offsets(count[some])[:-1])
     for group in np.flatnonzero(overlap).tolist():
         some, step, origin = by_step[group], int(steps[group]), int(begin[group])
         level = np.frexp(count[some].astype(np.float64))[1] - 1  # log2 of the largest power of two up to the count
@@ -140,13 +140,13 @@ def fold(ufunc: np.ufunc, values: Ints, first: Ints, count: Ints, stride: Ints |
     return out
 
 
-def held(first: Ints, count: Ints, stride: Ints, numbers: int) -> NDArray[np.bool_]:
+def mark_covered(first: Ints, count: Ints, stride: Ints, numbers: int) -> NDArray[np.bool_]:
     """Return a mask of ``0 .. numbers`` that the ranges (strides above 0) hold; overlapping ranges are merged first."""
     out = np.zeros(numbers, bool)
     if len(first):
         stride = np.where(count > 1, stride, 1)
         rest = first % stride
-        _, cls = distinct(stride, rest)
+        _, cls = find_distinct(stride, rest)
         # Ranges as intervals within their residue class; classes are shifted far apart.
         begin = first // stride + cls * (numbers + 1)
         order = np.argsort(begin, kind="stable")
@@ -155,6 +155,6 @@ def held(first: Ints, count: Ints, stride: Ints, numbers: int) -> NDArray[np.boo
         stride, rest, cls = stride[order][opens], rest[order][opens], cls[order][opens]
         size = np.maximum.reduceat(end, opens) - begin[opens]
         first = (begin[opens] - cls * (numbers + 1)) * stride + rest
-        for a, b in batches(size):
-            out[ranges(first[a:b], size[a:b], stride[a:b])] = True
+        for a, b in iter_batches(size):
+            out[expand_ranges(first[a:b], size[a:b], stride[a:b])] = True
     return out

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from interlace.core.arguments import check_type, series
-from interlace.core.dtypes import DType, meant
+from interlace.core.arguments import check_sequence, check_type
+from interlace.core.dtypes import DType, suggest_dtype
 from interlace.core.errors import ShapeError
 
 
@@ -26,8 +26,8 @@ class Tensor:
     def __post_init__(self) -> None:
         check_type(self.name, str, "Tensor", "name", "'x'")
         where = f"tensor {self.name!r}"
-        check_type(self.dtype, DType, where, "dtype", meant(self.dtype))
-        object.__setattr__(self, "shape", series(self.shape, object, where, "shape"))
+        check_type(self.dtype, DType, where, "dtype", suggest_dtype(self.dtype))
+        object.__setattr__(self, "shape", check_sequence(self.shape, object, where, "shape"))
         if not self.shape or any(type(n) is not int or n < 1 for n in self.shape):
             raise ShapeError(f"tensor {self.name!r} has shape {self.shape}; every extent must be a positive int")
         if prod(self.shape) >= 1 << 62:
@@ -51,7 +51,7 @@ class Region:
     hi: tuple[int, ...]
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """True if the box holds no element."""
         return any(a >= b for a, b in zip(self.lo, self.hi, strict=True))
 

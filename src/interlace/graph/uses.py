@@ -15,11 +15,11 @@ import numpy as np
 
 from interlace.core.errors import UnwrittenError
 from interlace.graph.access import Access, Ints
-from interlace.graph.boxes import intersects, merged
+from interlace.graph.boxes import intersects, merge_boxes
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
-from interlace.graph.visible import Seen, Touched, sweep
+from interlace.graph.visible import AccessBoxes, SweepResult, sweep
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Use:
     writes: bool
 
 
-def uses_of(graph: Graph) -> tuple[Use, ...]:
+def list_uses(graph: Graph) -> tuple[Use, ...]:
     """Return the accesses to tensors that ops write, in program order: op by op, an op's reads before its writes.
 
     Reads of a tensor that is never written cause no dependency; ``Graph`` checks that such a tensor is an input.
@@ -52,7 +52,7 @@ def uses_of(graph: Graph) -> tuple[Use, ...]:
     )
 
 
-def ops_before(graph: Graph) -> tuple[frozenset[int], ...]:
+def find_predecessors(graph: Graph) -> tuple[frozenset[int], ...]:
     """Return, for each op, positions of the earlier ops on which it may depend: a superset, with few false positives.
 
     Two ops depend on each other if they touch the same elements and one of them writes. Each access is represented by
@@ -60,8 +60,8 @@ def ops_before(graph: Graph) -> tuple[frozenset[int], ...]:
     """
     before: list[set[int]] = [set() for _ in graph.ops]
     earlier: dict[str, list[tuple[Use, Ints, Ints]]] = {}
-    for use in uses_of(graph):
-        lo, hi = _around(graph, graph.ops[use.op], use.access)
+    for use in list_uses(graph):
+        lo, hi = _compute_bounding_box(graph, graph.ops[use.op], use.access)
         others = earlier.setdefault(use.access.tensor, [])
         for other, other_lo, other_hi in others:
             meet = (np.maximum(lo, other_lo) < np.minimum(hi, other_hi)).all()
@@ -71,41 +71,41 @@ def ops_before(graph: Graph) -> tuple[frozenset[int], ...]:
     return tuple(map(frozenset, before))
 
 
-def _around(graph: Graph, op: Op, access: Access) -> tuple[Ints, Ints]:
+def _compute_bounding_box(graph: Graph, op: Op, access: Access) -> tuple[Ints, Ints]:
     """Return the bounding box of all tiles' regions; bounds are affine, so the corners of the grid suffice."""
     corners = np.array([*product(*((0, extent - 1) for extent in op.grid))], np.int64)
-    lo, hi = _whole(graph, op, access, corners)
+    lo, hi = _bound_whole_tiles(graph, op, access, corners)
     return lo.min(0), hi.max(0)
 
 
-def boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:
+def compute_boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:
     """Return bounds, each (n, rank), of the regions that whole tiles touch through ``access``; by default all tiles."""
-    return _whole(graph, op, access, op.coords(tiles))
+    return _bound_whole_tiles(graph, op, access, op.compute_coords(tiles))
 
 
-def where(graph: Graph, use: Use) -> Hashable:
+def make_region_key(graph: Graph, use: Use) -> Hashable:
     """Return a key of all that decides which elements each tile touches; many accesses of a graph share one."""
     op = graph.ops[use.op]
     return op.grid, op.k_extent, graph.tensor(use.access.tensor).shape, use.access.spans
 
 
-def covered(graph: Graph, uses: Sequence[Use]) -> list[tuple[Ints, Ints]]:
+def cover_accesses(graph: Graph, uses: Sequence[Use]) -> list[tuple[Ints, Ints]]:
     """Return, for each access, non-empty boxes that cover exactly the elements that all tiles of its op touch."""
     found: dict[Hashable, tuple[Ints, Ints]] = {}
     for use in uses:
-        if where(graph, use) not in found:
-            found[where(graph, use)] = _covered(graph, use)
-    return [found[where(graph, use)] for use in uses]
+        if make_region_key(graph, use) not in found:
+            found[make_region_key(graph, use)] = _cover_access(graph, use)
+    return [found[make_region_key(graph, use)] for use in uses]
 
 
-def _covered(graph: Graph, use: Use) -> tuple[Ints, Ints]:
+def _cover_access(graph: Graph, use: Use) -> tuple[Ints, Ints]:
     op, access = graph.ops[use.op], use.access
     lo, hi = np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64)
     dims: list[int] = []
-    for own, axes in _independent(op, access):
+    for own, axes in _group_dimensions(op, access):
         grid = [n if axis in axes else 1 for axis, n in enumerate(op.grid)]
         coords = np.indices(grid, np.int64).reshape(len(grid), -1).T
-        part_lo, part_hi = merged(*(side[:, own] for side in _whole(graph, op, access, coords)))
+        part_lo, part_hi = merge_boxes(*(side[:, own] for side in _bound_whole_tiles(graph, op, access, coords)))
         a, b = np.divmod(np.arange(len(lo) * len(part_lo)), max(len(part_lo), 1))
         lo, hi = np.concatenate([lo[a], part_lo[b]], axis=1), np.concatenate([hi[a], part_hi[b]], axis=1)
         dims += own
@@ -113,7 +113,7 @@ def _covered(graph: Graph, use: Use) -> tuple[Ints, Ints]:
     return lo[:, back], hi[:, back]
 
 
-def dependent(graph: Graph, uses: Sequence[Use], covers: Sequence[tuple[Ints, Ints]]) -> Seen:
+def find_dependencies(graph: Graph, uses: Sequence[Use], covers: Sequence[tuple[Ints, Ints]]) -> SweepResult:
     """Return the direct dependencies between accesses of different ops, as pairs of positions in ``uses``.
 
     The second access of each pair depends on the first.
@@ -137,27 +137,27 @@ def dependent(graph: Graph, uses: Sequence[Use], covers: Sequence[tuple[Ints, In
     events = [(n, use.access.tensor, use.writes) for n, use in enumerate(uses)] + ends
     rank = max(len(t.shape) for t in graph.tensors)
     none = np.zeros((0, rank), np.int64)
-    lo = np.concatenate([none, *(_widened(lo, rank, 0) for lo, _ in (*covers, *whole))])
-    hi = np.concatenate([none, *(_widened(hi, rank, 1) for _, hi in (*covers, *whole))])
+    lo = np.concatenate([none, *(_pad_rank(lo, rank, 0) for lo, _ in (*covers, *whole))])
+    hi = np.concatenate([none, *(_pad_rank(hi, rank, 1) for _, hi in (*covers, *whole))])
     number = [len(lo) for lo, _ in (*covers, *whole)]
     event = np.repeat(np.array([e for e, _, _ in events], np.int64), number)
     space = np.repeat(np.array([spaces[name] for _, name, _ in events], np.int64), number)
     writes = np.repeat(np.array([w for _, _, w in events], bool), number)
-    seen = sweep(Touched(space, event, writes, lo, hi))
+    seen = sweep(AccessBoxes(space, event, writes, lo, hi))
     _check_written(graph, uses, seen)
     op = np.array([use.op for use in uses], np.int64)
     inner = (seen.source >= 0) & (seen.target < len(uses))
     source, target = seen.source[inner], seen.target[inner]
     apart = op[source] != op[target]
-    return Seen(source[apart], target[apart], seen.unwritten, seen.looked_at)
+    return SweepResult(source[apart], target[apart], seen.unwritten, seen.examined_boxes)
 
 
-def _whole(graph: Graph, op: Op, access: Access, coords: Ints) -> tuple[Ints, Ints]:
+def _bound_whole_tiles(graph: Graph, op: Op, access: Access, coords: Ints) -> tuple[Ints, Ints]:
     k = np.zeros(len(coords), np.int64)
-    return access.bounds(graph.tensor(access.tensor).shape, coords, k, k + op.k_extent)
+    return access.compute_bounds(graph.tensor(access.tensor).shape, coords, k, k + op.k_extent)
 
 
-def _independent(op: Op, access: Access) -> list[tuple[list[int], set[int]]]:
+def _group_dimensions(op: Op, access: Access) -> list[tuple[list[int], set[int]]]:
     """Group the dimensions of a tensor so that no tile coordinate moves two groups: (dimensions, coordinates)."""
     groups: list[tuple[list[int], set[int]]] = []
     for d, span in enumerate(access.spans):
@@ -170,13 +170,13 @@ def _independent(op: Op, access: Access) -> list[tuple[list[int], set[int]]]:
     return groups
 
 
-def _widened(bounds: Ints, rank: int, filler: int) -> Ints:
+def _pad_rank(bounds: Ints, rank: int, filler: int) -> Ints:
     """Pad bounds with dimensions in which all boxes share one extent."""
     more = np.full((len(bounds), rank - bounds.shape[1]), filler, np.int64)
     return np.concatenate([bounds, more], axis=1)
 
 
-def _check_written(graph: Graph, uses: Sequence[Use], seen: Seen) -> None:
+def _check_written(graph: Graph, uses: Sequence[Use], seen: SweepResult) -> None:
     """Check that every element that is read, by an op or as an output, is written before."""
     event, space, lo, hi = seen.unwritten
     if not len(event):
@@ -184,24 +184,24 @@ def _check_written(graph: Graph, uses: Sequence[Use], seen: Seen) -> None:
     first = np.lexsort((space, event))[0]
     tensor = graph.tensors[int(space[first])]
     some = (event == event[first]) & (space == space[first])
-    lo, hi = merged(lo[some, : len(tensor.shape)], hi[some, : len(tensor.shape)])
+    lo, hi = merge_boxes(lo[some, : len(tensor.shape)], hi[some, : len(tensor.shape)])
     if event[first] == len(uses):
-        missing = _region(tensor.name, lo[0], hi[0])
+        missing = _make_region(tensor.name, lo[0], hi[0])
         raise UnwrittenError(
             f"graph {graph.name!r} has output {tensor.name!r}, of which no op writes {missing}; let one write it, "
             f"widen an access map, or list {tensor.name!r} among the inputs if its old values are meant"
         )
     use = uses[int(event[first])]
     op = graph.ops[use.op]
-    tile_lo, tile_hi = boxes(graph, op, use.access)
+    tile_lo, tile_hi = compute_boxes(graph, op, use.access)
     tiles = [np.flatnonzero(intersects(tile_lo, tile_hi, a[None], b[None])) for a, b in zip(lo, hi, strict=True)]
     tile, box = min((int(found[0]), n) for n, found in enumerate(tiles) if len(found))
-    missing = _region(tensor.name, np.maximum(lo[box], tile_lo[tile]), np.minimum(hi[box], tile_hi[tile]))
+    missing = _make_region(tensor.name, np.maximum(lo[box], tile_lo[tile]), np.minimum(hi[box], tile_hi[tile]))
     raise UnwrittenError(
-        f"{op.tile_name(tile)} reads {missing}, which no op before it writes; let one write it, narrow the access map "
-        f"of argument {use.access.arg!r}, or list {tensor.name!r} among the inputs if its old values are meant"
+        f"{op.format_tile(tile)} reads {missing}, which no op before it writes; let one write it, narrow the access "
+        f"map of argument {use.access.arg!r}, or list {tensor.name!r} among the inputs if its old values are meant"
     )
 
 
-def _region(tensor: str, lo: Ints, hi: Ints) -> Region:
+def _make_region(tensor: str, lo: Ints, hi: Ints) -> Region:
     return Region(tensor, tuple(map(int, lo)), tuple(map(int, hi)))

@@ -26,13 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import distinct
+from interlace.graph.ragged import find_distinct
 
 Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Touched:
+class AccessBoxes:
     """Boxes that accesses touch, ordered by ``event``.
 
     Attributes:
@@ -50,19 +50,19 @@ class Touched:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SweepResult:
     """Result of a sweep.
 
     Attributes:
         source, target: distinct pairs of accesses; the target depends on the source.
         unwritten: reads of elements that nothing wrote before, as boxes: (event, space, lo, hi).
-        looked_at: number of boxes examined, in all parts.
+        examined_boxes: number of boxes examined, in all parts.
     """
 
     source: Ints
     target: Ints
     unwritten: tuple[Ints, Ints, Ints, Ints]
-    looked_at: int
+    examined_boxes: int
 
 
 @dataclass(frozen=True)
@@ -85,32 +85,32 @@ class _Entries:
         return _Entries(part, head, tail, self.writes[which], self.lo[which], self.hi[which])
 
 
-def sweep(touched: Touched) -> Seen:
+def sweep(touched: AccessBoxes) -> SweepResult:
     """Find all direct dependencies between accesses, and all reads of elements that nothing wrote."""
     none = np.zeros(0, np.int64)
     pairs, unwritten = [np.zeros((0, 2), np.int64)], [(none, none, touched.lo[:0], touched.hi[:0])]
     looked_at = 0
     order = np.lexsort((touched.event, touched.space))
-    first, part = distinct(touched.space[order])
+    first, part = find_distinct(touched.space[order])
     space, event = touched.space[order][first], touched.event[order]
     entries = _Entries(part, event, event, touched.writes[order], touched.lo[order], touched.hi[order])
     lo, hi = np.minimum.reduceat(entries.lo, first, axis=0), np.maximum.reduceat(entries.hi, first, axis=0)
     while len(entries.part):
         looked_at += len(entries.part)
         whole = np.logical_and.reduce((entries.lo <= lo[entries.part]) & (entries.hi >= hi[entries.part]), axis=1)
-        found, missing, rest = _settle(entries, whole)
+        found, missing, rest = _resolve(entries, whole)
         pairs.append(found)
         at = entries.part[missing]
         unwritten.append((entries.head[missing], space[at], lo[at], hi[at]))
         entries, cut, lo, hi = _halve(rest, lo, hi)
         space = np.repeat(space[cut], 2)
     pair = np.concatenate(pairs)
-    which, _ = distinct(pair[:, 0], pair[:, 1])
+    which, _ = find_distinct(pair[:, 0], pair[:, 1])
     head, of, low, high = (np.concatenate(columns) for columns in zip(*unwritten, strict=True))
-    return Seen(pair[which, 0], pair[which, 1], (head, of, low, high), looked_at)
+    return SweepResult(pair[which, 0], pair[which, 1], (head, of, low, high), looked_at)
 
 
-def _settle(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
+def _resolve(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
     """Resolve parts: (pairs of accesses found, reads of unwritten elements, entries left for smaller parts).
 
     Entries that are neighbours in time and touch all of a part form a *stretch*. Within a stretch, each access has the
@@ -118,8 +118,8 @@ def _settle(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
     """
     opens = np.r_[True, entries.part[1:] != entries.part[:-1]]
     breaks = opens | ~whole | ~np.r_[False, whole[:-1]]
-    before, after = _neighbours(entries.writes, opens)  # within the part
-    close_before, close_after = _neighbours(entries.writes & whole, breaks)  # within the stretch
+    before, after = _find_neighbours(entries.writes, opens)  # within the part
+    close_before, close_after = _find_neighbours(entries.writes & whole, breaks)  # within the stretch
     after_write = np.flatnonzero(whole & (close_before >= 0))
     overwritten = np.flatnonzero(whole & ~entries.writes & (close_after >= 0))
     pairs = np.concatenate(
@@ -147,7 +147,7 @@ def _settle(entries: _Entries, whole: Bools) -> tuple[Ints, Ints, _Entries]:
     return pairs, missing, left
 
 
-def _neighbours(marked: Bools, opens: Bools) -> tuple[Ints, Ints]:
+def _find_neighbours(marked: Bools, opens: Bools) -> tuple[Ints, Ints]:
     """Return the marked positions before and after each position (-1: none), in groups that begin at ``opens``."""
     n = len(marked)
     at = np.arange(n, dtype=np.int64)
@@ -170,7 +170,7 @@ def _halve(entries: _Entries, lo: Ints, hi: Ints) -> tuple[_Entries, Ints, Ints,
     part = np.concatenate([entries.part[at] for (at, _), _ in faces])
     axis = np.concatenate([d for (_, d), _ in faces])
     place = np.concatenate([bound[at, d] for (at, d), bound in faces])
-    each, _ = distinct(part, axis, place)
+    each, _ = find_distinct(part, axis, place)
     part, axis, place = part[each], axis[each], place[each]
     opens = np.flatnonzero(np.r_[True, (part[1:] != part[:-1]) | (axis[1:] != axis[:-1])][: len(part)])
     number = np.diff(np.r_[opens, len(part)])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from interlace.core.arguments import check_type, series, shown
+from interlace.core.arguments import check_sequence, check_type, format_value
 from interlace.core.dtypes import DType
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
@@ -22,21 +22,21 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Param, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels.bodies import (
-    PROVIDED,
+    PROVIDED_PARAMETERS,
     BodyKind,
-    CudaBody,
+    CudaLauncher,
+    MegakernelBody,
+    MegakernelBodyFactory,
     Params,
     Reference,
     TritonBody,
-    WalkBody,
-    WalkMaker,
 )
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 12, 16, 32)
-_BLOCK = 1 << 20
-_FLOAT32 = 2.0**127  # float32 has all below this
+_MAX_BLOCK = 1 << 20
+_FLOAT32_LIMIT = 2.0**127  # float32 has all below this
 _LAYER = re.compile(r"\.(\d+)\.")  # of a name such as layers.7.q_heads
 
 
@@ -49,43 +49,44 @@ class Kernel:
         reference: its meaning, or None if it can only run on a device.
         triton: returns its Triton body; called only when a device executor needs it.
         cuda: a body in CUDA C++, a launch of its own with a thread block per item.
-        walk: its part in the one launch of CUDA C++, or plain text of a tile.
+        megakernel: its part in the one launch of CUDA C++, or plain text of a tile.
         dtypes: names of the dtypes that it takes; empty for any.
         make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Whatever op of
             this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
         tiling: names of the params that tell how an op is tiled; ``make`` takes others in their place.
         tunings: by the kind of body, how its ops may be tiled.
-        usual: op -> spans by argument that a tile usually touches, where the op declares more; for predictions alone.
+        expected_accesses: op -> spans by argument that a tile usually touches, where the op declares more; for
+            predictions alone.
     """
 
     name: str
     reference: Reference | None = None
     triton: Callable[[], TritonBody] | None = None
-    cuda: CudaBody | None = None
-    walk: WalkBody | WalkMaker | None = None
+    cuda: CudaLauncher | None = None
+    megakernel: MegakernelBody | MegakernelBodyFactory | None = None
     dtypes: tuple[str, ...] = ()
     make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
     tiling: tuple[str, ...] = ()
     tunings: Mapping[BodyKind, Tuning] = field(default_factory=dict)
-    usual: Callable[[Op], Mapping[str, tuple[Span, ...]]] | None = None
+    expected_accesses: Callable[[Op], Mapping[str, tuple[Span, ...]]] | None = None
 
     @property
     def bodies(self) -> Mapping[BodyKind, object]:
         """Those that it has, by kind."""
-        bodies = (self.reference, self.triton, self.cuda, self.walk)
+        bodies = (self.reference, self.triton, self.cuda, self.megakernel)
         return {kind: body for kind, body in zip(BodyKind, bodies, strict=True) if body is not None}
 
     @property
-    def proved(self) -> bool:
+    def is_proved(self) -> bool:
         """False if it has a text that nothing holds to the access maps of its ops."""
-        return not isinstance(self.walk, TextBody) or self.walk.proved
+        return not isinstance(self.megakernel, CudaBody) or self.megakernel.is_proved
 
     @property
-    def makes_ops(self) -> bool:
+    def has_op_factory(self) -> bool:
         """True if ``check`` makes an op anew and compares; else its access maps are taken as they are."""
         return self.make is not None
 
-    def op(
+    def make_op(
         self,
         name: str,
         grid: Sequence[int],
@@ -112,14 +113,14 @@ class Kernel:
 
         def accesses(of: Mapping[str, tuple[Tensor, Sequence[Span]]]) -> tuple[Access, ...]:
             return tuple(
-                Access(arg, tensor.name, series(spans, Span, f"op {name!r}", f"spans of {arg!r}"))
+                Access(arg, tensor.name, check_sequence(spans, Span, f"op {name!r}", f"spans of {arg!r}"))
                 for arg, (tensor, spans) in of.items()
             )
 
         op = Op(
             name,
             self.name,
-            series(grid, object, f"op {name!r}", "grid"),
+            check_sequence(grid, object, f"op {name!r}", "grid"),
             accesses(reads),
             accesses(writes),
             reduction,
@@ -143,7 +144,7 @@ class Kernel:
         self._check_launch(op, tensors)
         if self.make is None:
             return
-        found, expected = _told(op), _told(self.applied(op, tensors, op.parameters))
+        found, expected = _describe_op(op), _describe_op(self.remake_op(op, tensors, op.parameters))
         for what in found | expected:
             if found.get(what, "none") != expected.get(what, "none"):
                 raise ParamError(
@@ -152,7 +153,7 @@ class Kernel:
                     "make it with the kernel's own function"
                 )
 
-    def applied(self, op: Op, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    def remake_op(self, op: Op, tensors: Mapping[str, Tensor], params: Params) -> Op:
         """``op`` made anew by ``make``, with these params on these tensors by argument.
 
         Raises:
@@ -178,10 +179,12 @@ class Kernel:
                 )
         warps = op.parameters.get("num_warps", _WARPS[0])
         if type(warps) is not int or warps not in _WARPS:
-            raise ParamError(f"op {op.name!r} has num_warps {shown(warps)}; use one of {', '.join(map(str, _WARPS))}")
+            raise ParamError(
+                f"op {op.name!r} has num_warps {format_value(warps)}; use one of {', '.join(map(str, _WARPS))}"
+            )
 
 
-def _told(op: Op) -> dict[str, Any]:
+def _describe_op(op: Op) -> dict[str, Any]:
     """All that an op says beside its name. Params as text, which tells their type too: 1 == 1.0 == True."""
     return {
         "kernel": op.kernel,
@@ -195,7 +198,7 @@ def _told(op: Op) -> dict[str, Any]:
     }
 
 
-def kernel_of(op: Op) -> Kernel:
+def get_kernel(op: Op) -> Kernel:
     """The kernel of an op. Raises GraphError if it has none, as after reading a plan without it."""
     if not isinstance(op.body, Kernel):
         raise GraphError(
@@ -205,7 +208,7 @@ def kernel_of(op: Op) -> Kernel:
     return op.body
 
 
-def triton_body(op: Op) -> TritonBody:
+def build_triton_body(op: Op) -> TritonBody:
     """The Triton body of an op.
 
     Raises:
@@ -213,15 +216,15 @@ def triton_body(op: Op) -> TritonBody:
         ParamError: the op lacks a param that is fixed at compile time, or has warps that Triton does not take.
         ShapeError: a tile that the body does not take.
     """
-    kernel = kernel_of(op)
+    kernel = get_kernel(op)
     if kernel.triton is None:
-        raise no_body(op, BodyKind.TRITON)
+        raise make_no_body_error(op, BodyKind.TRITON)
     body = kernel.triton()
     functions = [f for f in (body.prefetch, body.accumulate, body.finish) if f is not None]
     taken = [p for f in functions for p in inspect.signature(f.fn).parameters.values()]
     given = {a.arg for a in op.accesses} | op.parameters.keys()
     needed = {p.name for p in taken if "constexpr" in str(p.annotation) and p.default is inspect.Parameter.empty}
-    missing = sorted(needed - given - {*PROVIDED})
+    missing = sorted(needed - given - {*PROVIDED_PARAMETERS})
     if missing:
         raise ParamError(
             f"op {op.name!r} lacks params {missing}, which the body of kernel {op.kernel!r} takes at compile time; "
@@ -230,12 +233,12 @@ def triton_body(op: Op) -> TritonBody:
     if body.check is not None:
         body.check(op)
     warps = int(op.parameters.get("num_warps", 1))
-    if warps != power_of_two(warps):
+    if warps != next_power_of_2(warps):
         raise ParamError(f"op {op.name!r} has num_warps {warps}, and Triton takes powers of two; give it fewer")
     return body
 
 
-def walk_body(op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
+def build_megakernel_body(op: Op, tensors: Mapping[str, Tensor], read_only: frozenset[str]) -> MegakernelBody:
     """The part of an op in the one launch, given the graph's tensors by argument, and which no op before it writes.
 
     Raises:
@@ -243,15 +246,15 @@ def walk_body(op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) ->
         ParamError: names or params that are none of CUDA C++.
         PlanError: it cannot stand in a launch with others.
     """
-    body = kernel_of(op).walk
+    body = get_kernel(op).megakernel
     if body is None:
-        raise no_body(op, BodyKind.WALK)
-    return body if isinstance(body, WalkBody) else body.walk(op, tensors, settled)
+        raise make_no_body_error(op, BodyKind.MEGAKERNEL)
+    return body if isinstance(body, MegakernelBody) else body.build_megakernel_body(op, tensors, read_only)
 
 
-def no_body(op: Op, *kinds: BodyKind) -> GraphError:
+def make_no_body_error(op: Op, *kinds: BodyKind) -> GraphError:
     """The error for a kernel without a body of some kinds, which says what runs it."""
-    bodies = kernel_of(op).bodies
+    bodies = get_kernel(op).bodies
     advice = "give it one to run on a device"
     if BodyKind.TRITON in bodies:
         advice = "use the persistent executor"
@@ -272,14 +275,14 @@ def require(condition: bool, message: str) -> None:
 def check_eps(name: str, eps: object) -> None:
     """Raise ArgumentError unless ``eps``, added to a mean of squares, is a float in float32's range, not negative."""
     check_type(eps, float, f"op {name!r}", "eps", "1e-5")
-    if not 0 <= float(eps) < _FLOAT32:  # type: ignore[arg-type]
+    if not 0 <= float(eps) < _FLOAT32_LIMIT:  # type: ignore[arg-type]
         raise ArgumentError(f"op {name!r}: eps is {eps!r}; use a small number that is not negative, such as 1e-5")
 
 
 def check_block(what: str, *extents: int) -> None:
     """Raise ShapeError unless a block of these extents is some elements, and no more than Triton takes."""
     require(
-        all(type(n) is int and n > 0 for n in extents) and prod(extents) <= _BLOCK,
+        all(type(n) is int and n > 0 for n in extents) and prod(extents) <= _MAX_BLOCK,
         f"{what} has blocks of {' x '.join(map(str, extents))}; use positive ints, and at most 2^20 elements",
     )
 
@@ -306,12 +309,12 @@ def check_argument(op: str, arg: str, tensor: object, shape: Sequence[int], dtyp
         raise DTypeError(f"op {op!r}: {arg} {tensor} must be {dtype}; convert it")
 
 
-def power_of_two(n: int) -> int:
+def next_power_of_2(n: int) -> int:
     """The smallest power of two of at least n."""
     return 1 << (n - 1).bit_length()
 
 
-def same_dtype(name: str, *tensors: Tensor) -> DType:
+def check_same_dtype(name: str, *tensors: Tensor) -> DType:
     """The common dtype of tensors, for kernels that do not convert."""
     dtypes = {t.dtype.name for t in tensors}
     if len(dtypes) > 1:
@@ -319,7 +322,7 @@ def same_dtype(name: str, *tensors: Tensor) -> DType:
     return tensors[0].dtype
 
 
-def tiling(graph: Graph) -> str:
+def format_tiling(graph: Graph) -> str:
     """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents.
 
     Layers that are tiled alike are told once, as ``layers.*.q_heads 16x64x128``.
@@ -329,28 +332,28 @@ def tiling(graph: Graph) -> str:
         extents = [op.parameters.get(name) for name in ("BM", "BN", "BK")]
         return "x".join(map(str, extents if None not in extents else op.grid))
 
-    return listed(f"{op.name} {one(op)}" for op in graph.ops)
+    return format_ops(f"{op.name} {one(op)}" for op in graph.ops)
 
 
-def of_layers(name: str) -> str:
+def mask_layer_index(name: str) -> str:
     """The name of an op or a tensor, the same for all layers: ``layers.*.q`` of ``layers.7.q``."""
     return _LAYER.sub(".*.", name)
 
 
-def layer_of(name: str) -> int | None:
+def parse_layer_index(name: str) -> int | None:
     """The number of the layer of an op or a tensor: 7 of ``layers.7.q``; None if it is of no layer."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 
 
-def by_layers(counts: Mapping[str, int]) -> dict[str, int]:
+def sum_over_layers(counts: Mapping[str, int]) -> dict[str, int]:
     """Sums over all layers, of counts by the name of an op or a tensor."""
     found: dict[str, int] = {}
     for name, count in counts.items():
-        found[of_layers(name)] = found.get(of_layers(name), 0) + count
+        found[mask_layer_index(name)] = found.get(mask_layer_index(name), 0) + count
     return found
 
 
-def listed(ops: Iterable[str]) -> str:
+def format_ops(ops: Iterable[str]) -> str:
     """What is said of ops, each behind its name, with commas; what is said of several layers alike once."""
-    return ", ".join(dict.fromkeys(map(of_layers, ops)))
+    return ", ".join(dict.fromkeys(map(mask_layer_index, ops)))

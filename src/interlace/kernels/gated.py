@@ -13,7 +13,7 @@ _BLOCK = 1024
 
 
 @triton.jit(do_not_specialize=["pieces"])
-def _silu_times(gate, up, pieces, MULTIPLE: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_and_mul(gate, up, pieces, MULTIPLE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     # The compiler sees that the end is a multiple, and loads whole vectors, whatever the number of tokens.
     inside = at < pieces.to(tl.int64) * MULTIPLE
@@ -22,7 +22,7 @@ def _silu_times(gate, up, pieces, MULTIPLE: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(up + at, (g / (1.0 + tl.exp(-g)) * u).to(up.dtype.element_ty), mask=inside)
 
 
-def silu_times(gate: Any, up: Any) -> Any:
+def silu_and_mul(gate: Any, up: Any) -> Any:
     """``silu(gate) * up`` in the memory of ``up``, on the current stream of the current device.
 
     Args:
@@ -32,5 +32,5 @@ def silu_times(gate: Any, up: Any) -> Any:
         up.
     """
     pieces = up.numel() // MULTIPLE
-    _silu_times[(triton.cdiv(up.numel(), _BLOCK),)](gate, up, pieces, MULTIPLE, _BLOCK, num_warps=4)
+    _silu_and_mul[(triton.cdiv(up.numel(), _BLOCK),)](gate, up, pieces, MULTIPLE, _BLOCK, num_warps=4)
     return up

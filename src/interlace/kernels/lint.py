@@ -7,7 +7,7 @@ release     between a store to global memory and the next gpu-scope release ther
             arrive on it, the emulator of the tests checks)
 acquire     after a gpu-scope acquire poll, a barrier of all who rely on it comes before the next load: of the
             CTA, or of the warp that polls for itself in a warp-specialised kernel
-hand-over   after an acquire poll, the warp that polls meets before one of it arrives on an mbarrier, for others to read
+hand-off   after an acquire poll, the warp that polls meets before one of it arrives on an mbarrier, for others to read
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables, and no word is
@@ -35,20 +35,20 @@ from dataclasses import dataclass
 
 _RELEASE = re.compile(r"\b(?:red|atom|st)\.\S*(?:release|acq_rel)\S*")
 _ACQUIRE = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*")
-_ACQUIRED = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*\s+\{?\s*(%r\d+)")
-_MOVED = re.compile(r"\bmov\.[bsu]32\s+(%r\d+)\s*,\s*(%r\d+)\s*;")
-_ORDERED = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
-_WHOLE = re.compile(r"\b(?:ld|st)\.relaxed\.gpu\.global\.(?:v2\.)?b64\b")
-_SUMS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # of ``primitives/words_cuda``
+_ACQUIRED_COUNTER = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*\s+\{?\s*(%r\d+)")
+_MOVE = re.compile(r"\bmov\.[bsu]32\s+(%r\d+)\s*,\s*(%r\d+)\s*;")
+_ORDERED_COMPARE = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
+_LL_ACCESS = re.compile(r"\b(?:ld|st)\.relaxed\.gpu\.global\.(?:v2\.)?b64\b")
+_PARTIALS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # of ``primitives/words_cuda``
 _HALF_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
 _HALF_LOAD = re.compile(r"\bld\.(?:relaxed\.gpu\.global|volatile\S*)\.(?:v2\.)?[bsu]32\b")
-_ELSEWHERE = re.compile(r"\b(?:ld|st)\.(?:shared|local|param|const)")
+_OTHER_SPACE = re.compile(r"\b(?:ld|st)\.(?:shared|local|param|const)")
 _FUNCTION = re.compile(r"\.(?:entry|func)\b")
 _BARRIER = re.compile(r"\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _WARP_BARRIER = re.compile(r"\bbar\.warp\.sync|\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _STORE = re.compile(r"\bst\.(?:relaxed\.gpu\.)?global\S*")
 _DATA_LOAD = re.compile(r"\b(?:ld\.global|ld\.relaxed\.gpu\.global\.v|cp\.async\.c[ag])\S*")
-_WORDS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
+_LL_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
 _BULK_LOAD = re.compile(r"\bcp\.async\.bulk\.\S*shared::(?:cluster|cta)\S*global")
 _BULK_STORE = re.compile(r"\bcp\.async\.bulk\.\S*global\.shared::cta")
 _BULK_DONE = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0\b")
@@ -65,19 +65,19 @@ _BRANCH_TABLE = re.compile(r"([$\w]+):\s*\.branchtargets\s+([^;]*);")
 _SWITCH = re.compile(r"brx\.idx(?:\.uni)?\s+%r\d+\s*,\s*([$\w]+)\s*;")
 _REGISTER = re.compile(r"%r[ds]?\d+")
 #: An instruction, what it makes, and of what.
-_MADE = re.compile(r"(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(\{[^}]*\}|%\w+)\s*,\s*([^;]*)")
+_INSTRUCTION = re.compile(r"(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(\{[^}]*\}|%\w+)\s*,\s*([^;]*)")
 _ACCESS = re.compile(r"\bld\.\S+\s+(?P<load>[^\[]*),\s*\[|\bst\.\S+\s+\[[^\]]*\]\s*,\s*(?P<store>[^;]*)")
-_EXACT = re.compile(r"setp\.(?:eq|ne)(?:\.(?:and|or))?\.[bsu]32\b")
+_EQUALITY = re.compile(r"setp\.(?:eq|ne)(?:\.(?:and|or))?\.[bsu]32\b")
 _COPY = re.compile(r"(?:mov|selp)\.[bsu]\d+$")
-_WIDENED = re.compile(rf"{_COPY.pattern}|cvt\.u64\.u32$")
-_JOINED = re.compile(rf"{_COPY.pattern}|(?:or|bfi)\.b64$")
-_JOINS = re.compile(r"(?:shl|bfi)\.b64$")
-_UPPER = re.compile(r"shr\.[bu]64$")
-Match = Callable[[str], object]
+_WIDENING = re.compile(rf"{_COPY.pattern}|cvt\.u64\.u32$")
+_JOINING = re.compile(rf"{_COPY.pattern}|(?:or|bfi)\.b64$")
+_UPPER_INSERT = re.compile(r"(?:shl|bfi)\.b64$")
+_UPPER_EXTRACT = re.compile(r"shr\.[bu]64$")
+LineTest = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """One broken rule and where."""
 
     rule: str
@@ -88,57 +88,65 @@ class Finding:
         return f"{self.rule}: line {self.line}: {self.text}"
 
 
-def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, words: bool = False) -> list[Finding]:
+def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, has_ll: bool = False) -> list[LintFinding]:
     """Broken rules of memory order in a PTX module; empty if it follows them all.
 
     Args:
         posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
             them would hold of nothing.
         posting_warp: a warp of its own releases what others stored, as in ``megakernel/walk``.
-        words: whether it hands tensors over word by word (``megakernel/ll_edges``).
+        has_ll: whether it hands tensors over word by word (``megakernel/ll_edges``).
     """
-    code = _Code(ptx)
+    code = _ControlFlow(ptx)
     met = _BARRIER_OR_BLOCK_WAIT if posting_warp else _BARRIER
     return [
-        *([Finding("absent", 0, "no release, though the launch posts")] if posts and not _RELEASE.search(ptx) else []),
-        *([Finding("absent", 0, "no acquire, though the launch waits")] if waits and not _ACQUIRE.search(ptx) else []),
-        *code.between("release", _STORE.search, _RELEASE.search, met.search),
-        *code.between("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
-        *code.between("hand-over", _ACQUIRE.search, _ARRIVE.search, _WARP_BARRIER.search),
-        *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
-        *code.between("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
-        *code.dependent(),
-        *_compared(ptx),
-        *(_of_words(ptx) if words else ()),
+        *(
+            [LintFinding("absent", 0, "no release, though the launch posts")]
+            if posts and not _RELEASE.search(ptx)
+            else []
+        ),
+        *(
+            [LintFinding("absent", 0, "no acquire, though the launch waits")]
+            if waits and not _ACQUIRE.search(ptx)
+            else []
+        ),
+        *code.find_unguarded("release", _STORE.search, _RELEASE.search, met.search),
+        *code.find_unguarded("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
+        *code.find_unguarded("hand-over", _ACQUIRE.search, _ARRIVE.search, _WARP_BARRIER.search),
+        *code.find_unguarded("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
+        *code.find_unguarded("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
+        *code.find_before_dependent_wait(),
+        *_check_counter_compares(ptx),
+        *(_check_ll(ptx) if has_ll else ()),
     ]
 
 
-def _compared(ptx: str) -> Iterator[Finding]:
+def _check_counter_compares(ptx: str) -> Iterator[LintFinding]:
     """Where counters are ordered as they are. Compilers make that of differences of signed integers in C++."""
     counters: set[str] = set()
     for number, line in enumerate(ptx.splitlines(), 1):
         if _FUNCTION.search(line):
             counters = set()
-        counters |= {m[1] for m in _ACQUIRED.finditer(line)}
-        counters |= {m[1] for m in _MOVED.finditer(line) if m[2] in counters}
-        if _ORDERED.search(line) and counters & set(re.findall(r"%r\d+", line)):
-            yield Finding("wrap", number, line.strip())
+        counters |= {m[1] for m in _ACQUIRED_COUNTER.finditer(line)}
+        counters |= {m[1] for m in _MOVE.finditer(line) if m[2] in counters}
+        if _ORDERED_COMPARE.search(line) and counters & set(re.findall(r"%r\d+", line)):
+            yield LintFinding("wrap", number, line.strip())
 
 
-def _of_words(ptx: str) -> Iterator[Finding]:
-    """Where tagged words are not stored, loaded or looked at as such."""
+def _check_ll(ptx: str) -> Iterator[LintFinding]:
+    """Where LL words are not stored, loaded or looked at as such."""
     for kind in ("st", "ld"):
-        if not any(_WHOLE.search(line) and line.strip().startswith(kind) for line in ptx.splitlines()):
+        if not any(_LL_ACCESS.search(line) and line.strip().startswith(kind) for line in ptx.splitlines()):
             what = "store" if kind == "st" else "load"
-            yield Finding("absent", 0, f"no {what} of a word, though the launch hands over by words")
+            yield LintFinding("absent", 0, f"no {what} of a word, though the launch hands over by words")
     lines = [*enumerate((line.split("//")[0].strip() for line in ptx.splitlines()), 1)]
     starts = [n for n, (_, text) in enumerate(lines) if _FUNCTION.search(text)]
     for first, end in zip([0, *starts], [*starts, len(lines)], strict=True):
-        yield from _Halves(lines[first:end]).findings()
+        yield from _RegisterHalves(lines[first:end]).iter_findings()
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Instruction:
     """An instruction that makes registers of others."""
 
     name: str
@@ -149,65 +157,67 @@ class _Made:
     @property
     def upper_of(self) -> tuple[str, ...]:
         """The register whose upper half it takes, if it does."""
-        return self.operands if _UPPER.match(self.name) and self.text.endswith(", 32") else ()
+        return self.operands if _UPPER_EXTRACT.match(self.name) and self.text.endswith(", 32") else ()
 
     @property
     def upper(self) -> tuple[str, ...]:
         """The register that it puts into an upper half, if it does."""
         pair = self.name == "mov.b64" and len(self.operands) == 2
-        joined = _JOINS.match(self.name) and self.text.endswith((", 32", ", 32, 32"))
+        joined = _UPPER_INSERT.match(self.name) and self.text.endswith((", 32", ", 32, 32"))
         return self.operands[-1:] if pair else self.operands[:1] if joined else ()
 
 
-class _Halves:
+class _RegisterHalves:
     """What the registers of a function have in halves of 64 bits, whichever way the code goes."""
 
     def __init__(self, lines: list[tuple[int, str]]) -> None:
         self._lines = lines
-        self._made: dict[str, list[_Made]] = {}
+        self._instructions: dict[str, list[_Instruction]] = {}
         compared: set[str] = set()
         for _, text in lines:
-            found = _MADE.match(text)
+            found = _INSTRUCTION.match(text)
             if found is None:
                 continue
             results, operands = (tuple(_REGISTER.findall(found[n])) for n in (2, 3))
-            made = _Made(found[1], results, operands, found[3].strip())
-            if _EXACT.match(made.name) and len(operands) == 2:
+            made = _Instruction(found[1], results, operands, found[3].strip())
+            if _EQUALITY.match(made.name) and len(operands) == 2:
                 compared |= {*operands}
             for register in results:
-                self._made.setdefault(register, []).append(made)
+                self._instructions.setdefault(register, []).append(made)
         #: What is compared with another register for equality, and of what 64 bits it is the upper half.
-        self._compared = self._behind(compared)
-        self._polled = self._behind(word for register in self._compared for word in self._halved(register))
+        self._compared = self._trace_sources(compared)
+        self._polled = self._trace_sources(
+            word for register in self._compared for word in self._find_wide_registers(register)
+        )
 
-    def findings(self) -> Iterator[Finding]:
+    def iter_findings(self) -> Iterator[LintFinding]:
         for number, text in self._lines:
             access = _ACCESS.search(text)
-            if access is None or _ELSEWHERE.search(text):
+            if access is None or _OTHER_SPACE.search(text):
                 continue
-            whole, given = bool(_WHOLE.search(text)), _REGISTER.findall(access["load"] or access["store"])
+            whole, given = bool(_LL_ACCESS.search(text)), _REGISTER.findall(access["load"] or access["store"])
             if access["load"]:
-                rule = self._loaded(text, {*given}, whole)
+                rule = self._check_load(text, {*given}, whole)
             else:
-                rule = self._stored(text, [self._numbers(register) for register in given], whole)
+                rule = self._check_store(text, [self._find_upper_halves(register) for register in given], whole)
             if rule:
-                yield Finding(rule, number, text)
+                yield LintFinding(rule, number, text)
 
-    def _loaded(self, text: str, given: set[str], whole: bool) -> str:
+    def _check_load(self, text: str, given: set[str], whole: bool) -> str:
         """The rule that a load breaks, or none."""
         if whole:
             return "" if given <= self._polled else "polled"
         half = bool(_HALF_LOAD.search(text)) and not self._compared.isdisjoint(given)
         return "word" if half or not self._polled.isdisjoint(given) else ""
 
-    def _stored(self, text: str, numbers: list[set[str]], whole: bool) -> str:
+    def _check_store(self, text: str, numbers: list[set[str]], whole: bool) -> str:
         """The rule that a store breaks, given what is in the upper half of each register."""
         if whole:
             return "" if all(numbers) else "word"
-        half = bool(_HALF_STORE.search(text)) and not _SUMS_STORE.search(text)
-        return "word" if half or any(self._is_number(upper) for of in numbers for upper in of) else ""
+        half = bool(_HALF_STORE.search(text)) and not _PARTIALS_STORE.search(text)
+        return "word" if half or any(self._is_epoch(upper) for of in numbers for upper in of) else ""
 
-    def _behind(self, registers: Iterable[str], same: re.Pattern[str] | None = None) -> set[str]:
+    def _trace_sources(self, registers: Iterable[str], same: re.Pattern[str] | None = None) -> set[str]:
         """These registers and those that they have their values of: by copies, or by instructions of some kind."""
         found: set[str] = set()
         stack = [*registers]
@@ -215,44 +225,44 @@ class _Halves:
             register = stack.pop()
             if register not in found:
                 found.add(register)
-                for made in self._made.get(register, ()):
+                for made in self._instructions.get(register, ()):
                     stack += made.operands if (same or _COPY).match(made.name) else ()
         return found
 
-    def _halved(self, register: str) -> set[str]:
+    def _find_wide_registers(self, register: str) -> set[str]:
         """What a register of 32 bits is the upper half of."""
-        narrowed = (made for made in self._made.get(register, ()) if made.name == "cvt.u32.u64")
-        shifted = {upper for made in narrowed for upper in self._behind(made.operands)}
-        found = {word for upper in shifted for made in self._made.get(upper, ()) for word in made.upper_of}
-        pairs = (made for made in self._made.get(register, ()) if made.name == "mov.b64")
+        narrowed = (made for made in self._instructions.get(register, ()) if made.name == "cvt.u32.u64")
+        shifted = {upper for made in narrowed for upper in self._trace_sources(made.operands)}
+        found = {word for upper in shifted for made in self._instructions.get(upper, ()) for word in made.upper_of}
+        pairs = (made for made in self._instructions.get(register, ()) if made.name == "mov.b64")
         return found | {made.operands[0] for made in pairs if made.results[1:] == (register,)}
 
-    def _numbers(self, word: str) -> set[str]:
+    def _find_upper_halves(self, word: str) -> set[str]:
         """What has been put into the upper half of a register of 64 bits."""
-        parts = self._behind([word], _JOINED)
-        return {upper for part in parts for made in self._made.get(part, ()) for upper in made.upper}
+        parts = self._trace_sources([word], _JOINING)
+        return {upper for part in parts for made in self._instructions.get(part, ()) for upper in made.upper}
 
-    def _is_number(self, register: str) -> bool:
+    def _is_epoch(self, register: str) -> bool:
         """Whether it may be that of a publication, which is made of the number of the run."""
-        made = (made for of in self._behind([register], _WIDENED) for made in self._made.get(of, ()))
+        made = (made for of in self._trace_sources([register], _WIDENING) for made in self._instructions.get(of, ()))
         return any(each.name == "mad.lo.s32" for each in made)
 
 
 @dataclass(frozen=True)
-class Resources:
+class PtxasReport:
     """What ptxas says of a kernel.
 
     Attributes:
         registers, spill_bytes: per thread.
-        serialised: it gave up overlapping wgmma with anything (its warnings C7510 to C7519).
+        is_serialised: it gave up overlapping wgmma with anything (its warnings C7510 to C7519).
     """
 
     registers: int
     spill_bytes: int
-    serialised: bool
+    is_serialised: bool
 
 
-def resources(ptx: str) -> Resources:
+def run_ptxas(ptx: str) -> PtxasReport:
     """Registers and spilled bytes per thread on the module's target, from the ptxas that Triton would take.
 
     Raises:
@@ -284,10 +294,10 @@ def resources(ptx: str) -> Resources:
         raise RuntimeError(f"ptxas rejected the kernel: {ran.stderr.strip()}")
     registers = max(int(n) for n in re.findall(r"Used (\d+) registers", ran.stderr))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", ran.stderr))
-    return Resources(registers, spills, "wgmma.mma_async instructions are serialized" in ran.stderr)
+    return PtxasReport(registers, spills, "wgmma.mma_async instructions are serialized" in ran.stderr)
 
 
-def count(ptx: str, pattern: str) -> int:
+def count_instructions(ptx: str, pattern: str) -> int:
     """Instructions that match a regular expression, for expectations such as the number of wgmma."""
     return len(re.findall(pattern, ptx))
 
@@ -296,7 +306,7 @@ def _is_data_load(text: str) -> bool:
     return bool(_DATA_LOAD.search(text)) and not _ACQUIRE.search(text)
 
 
-class _Code:
+class _ControlFlow:
     """Instructions of a module and what may follow each."""
 
     def __init__(self, ptx: str) -> None:
@@ -320,12 +330,12 @@ class _Code:
                 follow += [label[name] for name in tables[switch.group(1)]]
             self._next.append(follow)
 
-    def between(self, rule: str, first: Match, second: Match, needed: Match) -> Iterator[Finding]:
+    def find_unguarded(self, rule: str, first: LineTest, second: LineTest, needed: LineTest) -> Iterator[LintFinding]:
         """Places where ``second`` can follow ``first`` with no ``needed`` on the way."""
         starts = [j for i, (_, text) in enumerate(self._lines) if first(text) for j in self._next[i]]
-        yield from self._reached(rule, starts, second, needed)
+        yield from self._iter_reached(rule, starts, second, needed)
 
-    def dependent(self) -> Iterator[Finding]:
+    def find_before_dependent_wait(self) -> Iterator[LintFinding]:
         """Wide loads and stores of words that a path from the entry reaches with no dependent-launch wait on the way.
 
         In a warp-specialised kernel the other partitions follow the waiting one through mbarriers.
@@ -336,12 +346,12 @@ class _Code:
 
         def loads(text: str) -> bool:
             data = _is_data_load(text) and not _SCALAR_LOAD.search(text)
-            return data or bool(_WORDS_STORE.search(text))
+            return data or bool(_LL_STORE.search(text))
 
         if any(_DEPENDENT_WAIT.search(text) for _, text in self._lines):
-            yield from self._reached("dependent", [0], loads, waits)
+            yield from self._iter_reached("dependent", [0], loads, waits)
 
-    def _reached(self, rule: str, starts: list[int], bad: Match, enough: Match) -> Iterator[Finding]:
+    def _iter_reached(self, rule: str, starts: list[int], bad: LineTest, enough: LineTest) -> Iterator[LintFinding]:
         """Instructions that match ``bad`` on a path from the starts that has not passed ``enough``."""
         found: set[int] = set()
         seen: set[int] = set()
@@ -358,4 +368,4 @@ class _Code:
                 found.add(i)
             stack += self._next[i]
         for i in sorted(found):
-            yield Finding(rule, *self._lines[i])
+            yield LintFinding(rule, *self._lines[i])

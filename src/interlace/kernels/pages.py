@@ -30,7 +30,7 @@ from interlace.kernels.bodies import Array
 
 
 @dataclass(frozen=True)
-class Layout:
+class CacheLayout:
     """Where positions of sequences lie in a cache.
 
     Attributes:
@@ -51,7 +51,7 @@ class Layout:
         return {"CAPACITY": self.capacity, "PAGE": self.page, "PAGES": self.pages}
 
 
-def layout_of(name: str, cache: Tensor, rope: Tensor, table: Tensor | None) -> Layout:
+def build_layout(name: str, cache: Tensor, rope: Tensor, table: Tensor | None) -> CacheLayout:
     """The layout of an op's cache, which has four dimensions.
 
     Raises:
@@ -59,13 +59,13 @@ def layout_of(name: str, cache: Tensor, rope: Tensor, table: Tensor | None) -> L
     """
     first, _, rows, _ = cache.shape
     if table is None:
-        return Layout(first, rows)
+        return CacheLayout(first, rows)
     for arg, tensor in (("table", table), ("rope", rope)):
         check_type(tensor, Tensor, f"op {name!r}", arg)
         require(len(tensor.shape) == 2, f"op {name!r}: {arg} {tensor} must have two dimensions")
     batch, capacity = table.shape[0], rope.shape[0]
     check_argument(name, "table", table, (batch, -(-capacity // rows)), int32)
-    return Layout(batch, capacity, rows, first)
+    return CacheLayout(batch, capacity, rows, first)
 
 
 def check_page(name: str, page: int, block: int) -> None:
@@ -74,7 +74,7 @@ def check_page(name: str, page: int, block: int) -> None:
         raise ShapeError(f"op {name!r} has pages of {page} positions and takes {block} at a time; use a multiple")
 
 
-def rows_of(cache: Array, table: Array | None, low: int, high: int) -> Array:
+def gather_rows(cache: Array, table: Array | None, low: int, high: int) -> Array:
     """Rows (high - low, D) of a head: those of its positions from low to high, of a cache as a tile reads it."""
     if table is None:
         return cache[0, 0, low:high]
@@ -83,11 +83,11 @@ def rows_of(cache: Array, table: Array | None, low: int, high: int) -> Array:
     return cache[pages, 0, at % cache.shape[2]]
 
 
-def row_of(table: Array, sequence: int, at: int, pages: int, page: int) -> tuple[int, int] | None:
+def find_row(table: Array, sequence: int, at: int, pages: int, page: int) -> tuple[int, int] | None:
     """Page and row of a position, None where there is no page."""
     of = min(int(table[sequence, at // page]), pages - 1)
     return None if of < 0 else (of, at % page)
 
 
-#: Behind what defines ``HEADS``, ``PAGE``, and ``table``, ``CAPACITY`` and ``PAGES`` of the arguments.
+#: Behind what defines ``HEADS``, ``PAGE_TOKENS``, and ``table``, ``CAPACITY`` and ``PAGES`` of the arguments.
 PAGES = read_header("ops/pages.cuh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from interlace.kernels.append import APPEND
-from interlace.kernels.argmax import FIRST_OF_MOST, MOST
+from interlace.kernels.argmax import BLOCK_ARGMAX, REDUCE_ARGMAX
 from interlace.kernels.assign import ASSIGN
 from interlace.kernels.attend import ATTEND
 from interlace.kernels.base import Kernel
@@ -22,15 +22,28 @@ from interlace.kernels.merge import MERGE
 from interlace.kernels.quadrature import REFINE, TOTAL
 from interlace.kernels.rms_norm import RMS_NORM
 from interlace.kernels.routing import FILL, PLACE, ROUTE
-from interlace.kernels.sample import CUTOFF, NOISY, OUTLINE
+from interlace.kernels.sample import CUTOFF, GUMBEL_ARGMAX, SEGMENT_STATS
 from interlace.kernels.softmax import SOFTMAX
 from interlace.plan.parse import parse_plan
 from interlace.plan.plan import Plan
 
 #: Kernels that need not be passed.
-BUILT_IN = (
+BUILT_IN_KERNELS = (
     *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
-    *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ASSIGN, ROUTE, PLACE, FILL, GATHER, EXPERT_MATMUL, MERGE),
+    *(
+        BLOCK_ARGMAX,
+        REDUCE_ARGMAX,
+        SEGMENT_STATS,
+        CUTOFF,
+        GUMBEL_ARGMAX,
+        ASSIGN,
+        ROUTE,
+        PLACE,
+        FILL,
+        GATHER,
+        EXPERT_MATMUL,
+        MERGE,
+    ),
     *(REFINE, TOTAL),
     *(LAYER_NORM, SOFTMAX, ELEMENTWISE),
 )
@@ -44,9 +57,9 @@ def read_plan(text: str, kernels: Iterable[Kernel] = ()) -> Plan:
     Args:
         text: JSON.
         kernels: those of the plan that are not built in (or that stand for built-in ones of the same name). An op
-            whose kernel is not here can be verified but not run, and is named in ``Proof.unproved``.
+            whose kernel is not here can be verified but not run, and is named in ``Proof.unproved_ops``.
 
     Raises:
         PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
     """
-    return parse_plan(text, {kernel.name: kernel for kernel in (*BUILT_IN, *kernels)})
+    return parse_plan(text, {kernel.name: kernel for kernel in (*BUILT_IN_KERNELS, *kernels)})

@@ -12,18 +12,18 @@ from __future__ import annotations
 import numpy as np
 
 from interlace.kernels.bodies import Array
-from interlace.kernels.rms_norm import normalised
+from interlace.kernels.rms_norm import compute_rms_norm
 
 
-def placed(x: Array, angles: Array, norm: Array | None, eps: float) -> Array:
+def apply_rope(x: Array, angles: Array, norm: Array | None, eps: float) -> Array:
     """Heads x (..., D) normalised by ``norm`` (D,) if there is one, and rotated by ``angles`` (D,)."""
     if norm is not None:
-        x = normalised(x, norm, eps)
+        x = compute_rms_norm(x, norm, eps)
     low, high = np.split(x, 2, axis=-1)
     cos, sin = np.split(angles, 2)
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-def position_of(positions: Array, capacity: int) -> int:
+def clamp_position(positions: Array, capacity: int) -> int:
     """The only position of a tile, clamped to the cache: one beyond it must touch nothing outside."""
     return int(np.clip(positions[0], 0, capacity - 1))

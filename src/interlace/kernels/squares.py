@@ -25,37 +25,37 @@ from interlace.kernels.bodies import Array
 COLUMNS, FINE = 64, 16
 
 
-def blocks(columns: int, squared: int = COLUMNS) -> int:
+def count_blocks(columns: int, squared: int = COLUMNS) -> int:
     """Sums of a row of so many columns, of ``squared`` each."""
     return -(-columns // squared)
 
 
-def squared_of(op: str, argument: str, squares: Tensor, rows: int, columns: int) -> int:
+def find_squared_columns(op: str, argument: str, squares: Tensor, rows: int, columns: int) -> int:
     """Of how many columns the sums in a tensor are, given the rows and columns whose sums it has.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: it can have none of them.
     """
     check_type(squares, Tensor, f"op {op!r}", argument)
-    if squares.shape == (rows, blocks(columns, FINE)) != (rows, blocks(columns)):
-        check_argument(op, argument, squares, (rows, blocks(columns, FINE)), fp32)
+    if squares.shape == (rows, count_blocks(columns, FINE)) != (rows, count_blocks(columns)):
+        check_argument(op, argument, squares, (rows, count_blocks(columns, FINE)), fp32)
         return FINE
-    check_argument(op, argument, squares, (rows, blocks(columns)), fp32)
+    check_argument(op, argument, squares, (rows, count_blocks(columns)), fp32)
     return COLUMNS
 
 
-def sums_of_squares(x: Array, squared: int) -> Array:
+def sum_squares(x: Array, squared: int) -> Array:
     """Of each ``squared`` columns of x (M, N): (M, ceil(N / squared))."""
     padded = np.pad(x, ((0, 0), (0, -x.shape[1] % squared)))
     return np.asarray((padded**2).reshape(len(x), -1, squared).sum(axis=2))
 
 
-def factors(squares: Array, columns: int, eps: float) -> Array:
+def compute_rms_factors(squares: Array, columns: int, eps: float) -> Array:
     """Of each row of so many columns, given its sums of squares, what its products are multiplied by: (M, 1)."""
     return np.asarray(1 / np.sqrt(squares.sum(axis=1, keepdims=True) / columns + eps))
 
 
-def left(
+def check_folded_outputs(
     op: str, out: Tensor, scale: Tensor | None, scaled: Tensor | None, squares: Tensor | None, width: int
 ) -> tuple[Tensor, Tensor, Tensor, int] | None:
     """The scale that an op reads, the scaled output (M, N) and sums of squares that it leaves, and of how many columns.
@@ -76,7 +76,7 @@ def left(
     m, n = out.shape
     check_argument(op, "scale", scale, (n,), out.dtype)
     check_argument(op, "scaled", scaled, (m, n), out.dtype)
-    squared = squared_of(op, "squares", squares, m, n)
+    squared = find_squared_columns(op, "squares", squares, m, n)
     require(
         width % squared == 0,
         f"op {op!r}: tiles of {width} columns cut sums of squares, which are of {squared} columns; use a multiple of "

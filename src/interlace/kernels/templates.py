@@ -1,7 +1,7 @@
 """The launches that wrap tile bodies: a grid of items, a persistent walk over items, a gate.
 
 ``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish, whether it accumulates,
-digest of their source, whether finish takes ``sync``), with ``nothing`` where a kernel has no such function.
+digest of their source, whether finish takes ``sync``), with ``do_nothing`` where a kernel has no such function.
 ``arguments`` has an entry per op too: a tuple of arguments for each of the three functions.
 """
 
@@ -18,26 +18,26 @@ from interlace.kernels.primitives.columns import (
     TRACE_PLACE,
     TRACE_START_NS,
 )
-from interlace.kernels.primitives.partial_sums import sum_of_parts
+from interlace.kernels.primitives.partial_sums import sum_partials
 from interlace.kernels.primitives.semaphore import (
     back_off,
-    begin,
-    blocked,
-    draw,
-    drawn,
+    claim_ticket,
     fix_up,
-    now_ns,
-    op_of,
+    is_blocked,
+    load_op,
+    load_tile,
+    load_tile_at,
     post,
-    tile,
-    tile_at,
+    read_clock_ns,
+    read_ticket,
+    start_run,
     wait,
-    wait_begun,
+    wait_started,
 )
 
 
 @triton.jit
-def nothing(tile):
+def do_nothing(tile):
     """Stands where a kernel has no prefetch or no accumulate."""
 
 
@@ -48,25 +48,25 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
     Returns the next ticket: under DRAW one drawn while the tile is finished, else ``ticket``.
     """
     if sync.TRACE:
-        arrived_ns = now_ns(sync.INTERPRET)
-    if blocked(tile, sync):
+        arrived_ns = read_clock_ns(sync.INTERPRET)
+    if is_blocked(tile, sync):
         body[0](tile, *arguments[0])  # while it waits, memory would sit idle
         wait(tile, sync)
     if sync.TRACE:
-        start_ns = now_ns(sync.INTERPRET)
+        start_ns = read_clock_ns(sync.INTERPRET)
     if body[3]:
         acc = body[1](tile, sync, *arguments[1])
         tl.static_assert(len(acc) <= 2, "accumulate returns one block or two")
     if DRAW:
-        ticket = draw(sync)
+        ticket = claim_ticket(sync)
     if body[3]:
         if sync.SPLIT > 1:
             if fix_up(tile, sync, acc, sync.SPLIT):
                 if len(acc) == 1:
-                    body[2](tile, (sum_of_parts(tile, sync, acc, 0, sync.SPLIT),), *arguments[2])
+                    body[2](tile, (sum_partials(tile, sync, acc, 0, sync.SPLIT),), *arguments[2])
                 else:
-                    first = sum_of_parts(tile, sync, acc, 0, sync.SPLIT)
-                    sums = (first, sum_of_parts(tile, sync, acc, 1, sync.SPLIT))
+                    first = sum_partials(tile, sync, acc, 0, sync.SPLIT)
+                    sums = (first, sum_partials(tile, sync, acc, 1, sync.SPLIT))
                     body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:
@@ -86,7 +86,7 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
         entry = sync.trace + tile.item.to(tl.int64) * TRACE_COLUMNS
         tl.store(entry + TRACE_ARRIVED_NS, arrived_ns)
         tl.store(entry + TRACE_START_NS, start_ns)
-        tl.store(entry + TRACE_END_NS, now_ns(sync.INTERPRET))
+        tl.store(entry + TRACE_END_NS, read_clock_ns(sync.INTERPRET))
         if sync.INTERPRET:
             sm = worker
         else:
@@ -101,7 +101,7 @@ def grid_kernel(sync, body: tl.constexpr, arguments, PDL: tl.constexpr):
     if PDL:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    _run_item(tile(sync), sync, tl.program_id(0), body, arguments, 0, False)
+    _run_item(load_tile(sync), sync, tl.program_id(0), body, arguments, 0, False)
 
 
 @triton.jit
@@ -113,15 +113,15 @@ def gate_kernel(sync, runs, producer):
     ``runs`` counts the gate's own.
     """
     run = tl.load(runs)
-    wait_begun(sync, run, producer)
+    wait_started(sync, run, producer)
     tl.store(runs, run + 1)
 
 
 @triton.jit
 def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
     """Ask the L2 for what an item reads that depends on nothing."""
-    op = op_of(sync, position)
-    tile = tile_at(sync, position, 0)
+    op = load_op(sync, position)
+    tile = load_tile_at(sync, position, 0)
     for o in tl.static_range(len(bodies)):
         if op == o:
             bodies[o][0](tile, *arguments[o][0])
@@ -129,8 +129,8 @@ def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
 
 @triton.jit
 def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments, ticket, DRAW: tl.constexpr):
-    op = op_of(sync, position)
-    own = tile_at(sync, position, run)
+    op = load_op(sync, position)
+    own = load_tile_at(sync, position, run)
     for o in tl.static_range(len(bodies)):
         if op == o:
             ticket = _run_item(own, sync, tl.program_id(0), bodies[o], arguments[o], ticket, DRAW)
@@ -142,7 +142,7 @@ def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments, ticket,
 def persistent_static_kernel(sync, lists, bodies: tl.constexpr, arguments):
     """Each worker walks its own list: rows ``lists[w]`` to ``lists[w + 1]`` of the item table."""
     worker = tl.program_id(0)
-    run = begin(sync)
+    run = start_run(sync)
     for position in range(tl.load(lists + worker), tl.load(lists + worker + 1)):
         _dispatch_item(sync, position, run, bodies, arguments, run, False)
 
@@ -167,8 +167,8 @@ def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL
         cuda.gdc_wait()
     if tl.program_id(0) >= free:
         back_off(sync, 1000)
-    ticket = draw(sync)
-    number = drawn(ticket)
+    ticket = claim_ticket(sync)
+    number = read_ticket(ticket)
     run = number // sync.programs
     position = (number - run * sync.programs).to(tl.int32)
     while position < n:
@@ -176,4 +176,4 @@ def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL
             if position >= n - tl.num_programs(0):  # the last wave; earlier, prefetches would be evicted again
                 cuda.gdc_launch_dependents()
         ticket = _dispatch_item(sync, position, run, bodies, arguments, ticket, True)
-        position = (drawn(ticket) - run * sync.programs).to(tl.int32)
+        position = (read_ticket(ticket) - run * sync.programs).to(tl.int32)

@@ -14,14 +14,14 @@ _FEW_OPS = 8
 
 
 def is_chain(graph: Graph) -> bool:
-    """Whether hand-overs weigh more than anything else in one launch of a graph: many ops stand one behind the other.
+    """Whether hand-offs weigh more than anything else in one launch of a graph: many ops stand one behind the other.
 
     What is best then is not what is best for two long products; measured on whole decode steps (docs/tried.md).
     """
-    return longest_chain(graph) > _FEW_OPS
+    return count_longest_chain(graph) > _FEW_OPS
 
 
-def longest_chain(graph: Graph) -> int:
+def count_longest_chain(graph: Graph) -> int:
     """Ops of the longest chain of them in which each reads what the one before leaves."""
     behind: dict[str, int] = {}  # of the longest that ends in a tensor
     for op in graph.ops:
@@ -30,7 +30,7 @@ def longest_chain(graph: Graph) -> int:
     return max(behind.values(), default=0)
 
 
-def anything(graph: Graph, op: Op, device: DeviceSpec) -> None:
+def accept_any(graph: Graph, op: Op, device: DeviceSpec) -> None:
     """A check that every tile passes."""
 
 
@@ -39,13 +39,13 @@ class Tuning:
     """Rules over extents and a device. They see a whole graph, and speak of the kernel's own ops in it.
 
     Attributes:
-        default: graph, device -> the setting that is taken without a search.
-        likely: graph, device -> few settings, in unlike tiles, among which a planner chooses by prediction.
-        settings: graph, device -> many, of which a search predicts all and measures some.
+        select_default: graph, device -> the setting that is taken without a search.
+        iter_likely: graph, device -> few settings, in unlike tiles, among which a planner chooses by prediction.
+        iter_settings: graph, device -> many, of which a search predicts all and measures some.
         check: graph, op, device -> raises ShapeError unless the op's tile fits the device, where the body does not.
     """
 
-    default: Callable[[Graph, DeviceSpec], Setting]
-    likely: Callable[[Graph, DeviceSpec], Iterator[Setting]]
-    settings: Callable[[Graph, DeviceSpec], Iterator[Setting]]
-    check: Callable[[Graph, Op, DeviceSpec], None] = anything
+    select_default: Callable[[Graph, DeviceSpec], Setting]
+    iter_likely: Callable[[Graph, DeviceSpec], Iterator[Setting]]
+    iter_settings: Callable[[Graph, DeviceSpec], Iterator[Setting]]
+    check: Callable[[Graph, Op, DeviceSpec], None] = accept_any

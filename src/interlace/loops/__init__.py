@@ -8,35 +8,47 @@ API.
 
 from __future__ import annotations
 
-from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel
+from interlace.loops.cuda.compiled import CompiledKernel, KernelLaunch, compile_kernel
 from interlace.loops.cuda.emit import emit_kernel
 from interlace.loops.frontend import library
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Index, Var, ceil_div, maximum, minimum
 from interlace.loops.ir.smem import lay_out
-from interlace.loops.ir.statements import Copy, LoopKernel, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, MemorySpace, ReduceOp
 from interlace.loops.ir.text import print_kernel
-from interlace.loops.ir.values import Box, Coord, Value, exp, larger, less, rsqrt, smaller, sqrt, tanh, where
+from interlace.loops.ir.values import (
+    Box,
+    Coord,
+    Value,
+    compare_less,
+    exp,
+    rsqrt,
+    select_larger,
+    select_smaller,
+    sqrt,
+    tanh,
+    where,
+)
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.ops.op import as_op
-from interlace.loops.proof.hazards import Checked, check_hazards
-from interlace.loops.proof.prove import Proved, prove
+from interlace.loops.proof.hazards import HazardReport, check_hazards
+from interlace.loops.proof.prove import ProofCoverage, prove
 from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rewrite.shared import share_ring
 
 __all__ = [
     "Box",
     "Builder",
-    "Checked",
-    "Compiled",
+    "CompiledKernel",
     "Coord",
     "Copy",
     "Handle",
+    "HazardReport",
     "Index",
-    "Launch",
+    "KernelLaunch",
     "LoopKernel",
-    "Memory",
-    "Proved",
+    "MemorySpace",
+    "ProofCoverage",
     "ReduceOp",
     "Value",
     "Var",
@@ -44,13 +56,12 @@ __all__ = [
     "ceil_div",
     "check_hazards",
     "circular_buffer",
+    "compare_less",
     "compile_kernel",
     "emit_kernel",
     "exp",
     "interpret",
-    "larger",
     "lay_out",
-    "less",
     "library",
     "lower",
     "maximum",
@@ -58,8 +69,9 @@ __all__ = [
     "print_kernel",
     "prove",
     "rsqrt",
+    "select_larger",
+    "select_smaller",
     "share_ring",
-    "smaller",
     "sqrt",
     "tanh",
     "where",

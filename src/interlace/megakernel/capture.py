@@ -16,10 +16,10 @@ from interlace.core.errors import DeviceError
 
 T = TypeVar("T")
 
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_CAPTURE_MODE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
-def capture_id() -> int:
+def get_capture_id() -> int:
     """Return the id of the capture that the current stream takes part in, unique in this process; 0 without one.
 
     Raises:
@@ -32,12 +32,14 @@ def capture_id() -> int:
     # returns CUDA_ERROR_LOSSY_QUERY.
     status, number = ctypes.c_int(), ctypes.c_uint64()
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    _check("cuStreamGetCaptureInfo_v2", stream, ctypes.byref(status), ctypes.byref(number), *[ctypes.c_void_p()] * 3)
+    _call_driver(
+        "cuStreamGetCaptureInfo_v2", stream, ctypes.byref(status), ctypes.byref(number), *[ctypes.c_void_p()] * 3
+    )
     return number.value
 
 
 @contextmanager
-def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Capture what the current thread enqueues, while no other thread captures in this way.
 
     Garbage collection is off meanwhile: if the garbage includes a CUDA graph, its destruction would end the capture,
@@ -53,7 +55,7 @@ def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             gc.enable()
 
 
-def beside_captures(device: torch.device, work: Callable[[], T]) -> T:
+def run_outside_capture(device: torch.device, work: Callable[[], T]) -> T:
     """Return the result of ``work``, which may allocate, copy and load kernels even while the caller captures a graph.
 
     It runs in a thread and on a stream of its own, and is complete on the device when this returns. So none of it is
@@ -61,21 +63,21 @@ def beside_captures(device: torch.device, work: Callable[[], T]) -> T:
     or, while ``torch.compile`` warms up a graph, by the thread.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_relaxed, device, work).result()
+        return thread.submit(_run_relaxed, device, work).result()
 
 
-def _relaxed(device: torch.device, work: Callable[[], T]) -> T:
+def _run_relaxed(device: torch.device, work: Callable[[], T]) -> T:
     if device.type != "cuda":
         return work()
     # Allocations invalidate captures, even those of other threads, unless this thread's mode is relaxed.
-    _check("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(_RELAXED)))
-    with torch.cuda.device(device), torch.cuda.stream(_stream()):
+    _call_driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(_CAPTURE_MODE_RELAXED)))
+    with torch.cuda.device(device), torch.cuda.stream(_find_free_stream()):
         result = work()
         torch.cuda.current_stream().synchronize()
     return result
 
 
-def _stream() -> torch.cuda.Stream:
+def _find_free_stream() -> torch.cuda.Stream:
     """Return a stream of PyTorch's that no capture uses; PyTorch hands out the same few in turn to all callers."""
     while True:
         stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -85,11 +87,11 @@ def _stream() -> torch.cuda.Stream:
 
 
 @cache
-def _driver() -> Any:
+def _load_driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _check(function: str, *arguments: Any) -> None:
-    status = getattr(_driver(), function)(*arguments)
+def _call_driver(function: str, *arguments: Any) -> None:
+    status = getattr(_load_driver(), function)(*arguments)
     if status:
         raise DeviceError(f"{function} failed with error {status}; is the driver older than CUDA 11.3?")

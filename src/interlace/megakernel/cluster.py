@@ -22,13 +22,13 @@ Tickets are drawn by the first block, one for each group: it tells the others th
 memory to shared memory. It takes the next item when it has opened a stage of each before, and then the others have
 heard of all items but those of the last STAGES stages: so STAGES + 1 words are enough, and nobody hands them back.
 
-Hand-overs of slots tell that reads are over, and of nothing that was written: they need no order beyond the block's.
+Hand-offs of slots tell that reads are over, and of nothing that was written: they need no order beyond the block's.
 """
 
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.bodies import ALONE, Cluster
+from interlace.kernels.bodies import NO_CLUSTER, Cluster
 
 #: Of the walk.
 _BARRIERS = read_header("cluster/barriers.cuh")
@@ -38,13 +38,13 @@ _ALONE = read_header("cluster/alone.cuh")
 _CLUSTERED = read_header("cluster/cluster.cuh")
 
 
-def text(cluster: Cluster) -> str:
+def generate_source(cluster: Cluster) -> str:
     """What stands before the walk."""
-    if cluster == ALONE:
+    if cluster == NO_CLUSTER:
         return _BARRIERS + _ALONE
     head = f"enum {{ CLUSTER_ROWS = {cluster.rows}, CLUSTER_COLUMNS = {cluster.columns}, CLUSTER = {cluster.blocks} }};"
     return f"{_BARRIERS}{head}{_CLUSTERED}"
 
 
 #: In place of tickets of each block (``megakernel/dispatch``): behind the counter, and behind the walk.
-TICKETS = read_header("dispatch/cluster_ticket.cuh")
+CLUSTER_TICKETS = read_header("dispatch/cluster_ticket.cuh")

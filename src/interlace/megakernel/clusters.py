@@ -17,13 +17,13 @@ from interlace.core.errors import PlanError, TooManyWorkersError
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import Cluster
-from interlace.megakernel.compose import Part
-from interlace.megakernel.table import Table
-from interlace.plan.latest import latest_awaited
+from interlace.megakernel.compose import LoweredOp
+from interlace.megakernel.table import DeviceTables
+from interlace.plan.latest import find_latest_awaited
 from interlace.plan.plan import Dispatch, Plan
 
 
-def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
+def check_clusters(plan: Plan, table: DeviceTables, cluster: Cluster) -> None:
     """Raise PlanError unless the blocks of each cluster open the same stages, group of items by group of items.
 
     A group is what the blocks of a cluster take together. Under ticket dispatch it is consecutive items of the
@@ -41,17 +41,17 @@ def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
         )
     if len(split := np.flatnonzero(table.items["parts"] > 1)):
         raise PlanError(
-            f"item {plan.item_name(int(table.items['number'][split[0]]))} is a part of a tile, and in a cluster tiles "
-            "are whole; plan with Whole(), or no cluster"
+            f"item {plan.format_item(int(table.items['number'][split[0]]))} is a part of a tile, and in a cluster "
+            "tiles are whole; plan with WholeTiles(), or no cluster"
         )
-    groups = _groups(plan, table, cluster.blocks)
+    groups = _form_groups(plan, table, cluster.blocks)
     rows = table.items[groups]
     same = np.all([rows[name] == rows[name][:, :1] for name in ("op", "l", "k_lo", "k_hi")], axis=(0, 2))
     for name, axis in (("i", 2), ("j", 1)):
         shared = rows[name].reshape(-1, cluster.rows, cluster.columns)
         same &= (shared == np.take(shared, [0], axis)).all(axis=(1, 2))
     if not same.all():
-        names = [plan.item_name(int(n)) for n in rows["number"][np.argmin(same)]]
+        names = [plan.format_item(int(n)) for n in rows["number"][np.argmin(same)]]
         raise PlanError(
             f"blocks of a cluster of {cluster} would take {' and '.join(names)}, which do not share tokens or weights "
             "so; order tiles so that those that do follow each other, or use no cluster"
@@ -59,7 +59,7 @@ def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
     _check_progress(plan, table, groups)
 
 
-def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
+def _form_groups(plan: Plan, table: DeviceTables, blocks: int) -> Ints:
     """Return the groups as (n, blocks) rows of the table."""
     if plan.dispatch is Dispatch.TICKET:
         if len(plan.items) % blocks:
@@ -74,28 +74,28 @@ def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
             f"lists of workers that are a cluster of {blocks} blocks are of unlike lengths; give each group of tiles "
             "to neighbours, or use no cluster"
         )
-    return _beside(table, blocks)
+    return _align_neighbours(table, blocks)
 
 
-def _beside(table: Table, blocks: int) -> Ints:
+def _align_neighbours(table: DeviceTables, blocks: int) -> Ints:
     """Return (n, blocks) rows at one position in the queues of neighbouring workers, where all of them have one."""
     first, length = table.worker_rows[:-1].reshape(-1, blocks), np.diff(table.worker_rows).reshape(-1, blocks)
     return np.concatenate([f + np.arange(n)[:, None] for f, n in zip(first, length.min(axis=1), strict=True)])
 
 
-def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
+def _check_progress(plan: Plan, table: DeviceTables, groups: Ints) -> None:
     """Raise PlanError if an item waits for one that does not precede all of its group, which runs as one."""
     numbers = table.items["number"][groups]
-    late = np.flatnonzero(latest_awaited(plan)[numbers].max(axis=1) >= numbers.min(axis=1))
+    late = np.flatnonzero(find_latest_awaited(plan)[numbers].max(axis=1) >= numbers.min(axis=1))
     if len(late):
-        names = [plan.item_name(int(n)) for n in numbers[late[0]]]
+        names = [plan.format_item(int(n)) for n in numbers[late[0]]]
         raise PlanError(
             f"blocks of a cluster would take {' and '.join(names)} together, and one waits for what comes behind "
             "another; order tiles so that they follow each other, or use no cluster"
         )
 
 
-def in_clusters(parts: Sequence[Part], graph: Graph, cluster: Cluster) -> list[Part]:
+def cluster_ops(parts: Sequence[LoweredOp], graph: Graph, cluster: Cluster) -> list[LoweredOp]:
     """Return the parts of a launch in clusters.
 
     Raises:
@@ -104,26 +104,26 @@ def in_clusters(parts: Sequence[Part], graph: Graph, cluster: Cluster) -> list[P
     """
     found = []
     for op, part in zip(graph.ops, parts, strict=True):
-        if part.body.clustered is None:
+        if part.body.build_clustered_body is None:
             raise PlanError(
                 f"op {op.name!r}: kernel {op.kernel!r} loads nothing for a cluster of {cluster}; use no cluster"
             )
-        found.append(replace(part, body=part.body.clustered(op, cluster)))
+        found.append(replace(part, body=part.body.build_clustered_body(op, cluster)))
     return found
 
 
-def are_pairs(plan: Plan, table: Table, parts: Sequence[Part]) -> bool:
+def has_weight_pairs(plan: Plan, table: DeviceTables, parts: Sequence[LoweredOp]) -> bool:
     """Return whether most items of workers 0 and 1, 2 and 3, ... use the same weights as the neighbour's item."""
     if plan.dispatch is not Dispatch.STATIC or table.workers % 2:
         return False
-    rows = table.items[_beside(table, 2)]
-    same = np.array([part.body.clustered is not None for part in parts])[rows["op"][:, 0]]
+    rows = table.items[_align_neighbours(table, 2)]
+    same = np.array([part.body.build_clustered_body is not None for part in parts])[rows["op"][:, 0]]
     for name in ("op", "j", "l", "k_lo"):
         same &= rows[name][:, 0] == rows[name][:, 1]
     return bool(2 * 2 * np.count_nonzero(same) > len(table.items))
 
 
-def check_resident(clusters: int, cluster: int, blocks: int) -> None:
+def check_resident_blocks(clusters: int, cluster: int, blocks: int) -> None:
     """Raise TooManyWorkersError if more blocks must be resident than the clusters that the device places hold."""
     if clusters * cluster < blocks:
         raise TooManyWorkersError(

@@ -22,21 +22,21 @@ from dataclasses import dataclass
 from interlace.core.dtypes import DType
 from interlace.core.errors import PlanError
 from interlace.kernels.abi import ITEM, STATE, Struct
-from interlace.kernels.bodies import ALONE, Cluster, WalkBody, WalkTile
+from interlace.kernels.bodies import NO_CLUSTER, Cluster, MegakernelBody, MegakernelTile
 from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.cuda.ptx import registers_at_entry
-from interlace.kernels.primitives.tagged_cuda import TAGGED
-from interlace.kernels.text import LINES_GO_ON
-from interlace.megakernel.cluster import text as cluster_text
-from interlace.megakernel.dispatch import QUEUE, draws_ahead, queue_of
-from interlace.megakernel.dispatch import constants as of_dispatch
-from interlace.megakernel.dispatch import text as dispatch_text
-from interlace.megakernel.fetched import FETCHED
+from interlace.kernels.cuda.ptx import count_entry_registers
+from interlace.kernels.primitives.tagged_cuda import LL_PROTOCOL
+from interlace.kernels.text import LINE_DIRECTIVE
+from interlace.megakernel.cluster import generate_source as cluster_text
+from interlace.megakernel.dispatch import QUEUE, claims_ahead, select_queue_struct
+from interlace.megakernel.dispatch import generate_constants as of_dispatch
+from interlace.megakernel.dispatch import generate_source as dispatch_text
+from interlace.megakernel.fetched import POST_WAIT_LOADS
 from interlace.megakernel.plain import PLAIN, TILE
 from interlace.megakernel.roles import ROLES
 from interlace.megakernel.spawn import Termination
-from interlace.megakernel.streamed import BULK_LOAD, PASSAGE, STREAMED
-from interlace.megakernel.walk import ENDED, MISCOUNTED, UNFINISHED, WALK
+from interlace.megakernel.streamed import BULK_LOAD, PASSAGE, PRE_WAIT_LOADS
+from interlace.megakernel.walk import ENDED, MISCOUNTED, RING, UNFINISHED
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
 
@@ -51,15 +51,15 @@ LAST = 1 << 19
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
-_WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
+_CLUSTER_WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
 _STAGE_BARRIERS = 4  # full and empty, of either slot
 _MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, the slots that are kept, places in the ring
 #: Registers of a thread of the warpgroup that loads; consumers share the rest.
-_OF_LOADER = 56
+_LOADER_REGISTERS = 56
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
 
 #: Dispatches under which a launch may hold its operands; spawn has addresses behind them.
-_HELD = (Dispatch.STATIC, Dispatch.TICKET)
+_INLINE_OPERAND_DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
 #: That every driver takes of a kernel's parameters (CUDA C++ Programming Guide, function parameters).
 _PARAMETER_BYTES = 4096
 
@@ -78,17 +78,17 @@ LAUNCH = Struct(
 )
 
 
-def launch_struct(dispatch: Dispatch, held_bytes: int = 0) -> Struct:
+def build_launch_struct(dispatch: Dispatch, inline_bytes: int = 0) -> Struct:
     """What the kernel takes under a dispatch, whose queue it has; it may hold the bytes of all operands itself."""
-    kinds = dict(LAUNCH.fields) | {"queue": queue_of(dispatch)}
-    if not held_bytes:
+    kinds = dict(LAUNCH.fields) | {"queue": select_queue_struct(dispatch)}
+    if not inline_bytes:
         return Struct(LAUNCH.name, tuple(kinds.items()))
     del kinds["operands"]  # tensor maps among them are aligned by standing first
-    return Struct(LAUNCH.name, (("operands", ("unsigned char", held_bytes)), *kinds.items()), align=_ROW_STEP)
+    return Struct(LAUNCH.name, (("operands", ("unsigned char", inline_bytes)), *kinds.items()), align=_ROW_STEP)
 
 
 @dataclass(frozen=True)
-class Part:
+class LoweredOp:
     """What a launch has of an op.
 
     Attributes:
@@ -98,15 +98,15 @@ class Part:
         name: of the op, for messages.
     """
 
-    body: WalkBody
-    tile: WalkTile
+    body: MegakernelBody
+    tile: MegakernelTile
     dtype: DType
     name: str
 
     @property
     def namespace(self) -> tuple[str, Struct, DType]:
         """Parts for which this is equal share one."""
-        return self.body.text, self.body.operands, self.dtype
+        return self.body.source, self.body.operands, self.dtype
 
     @property
     def code(self) -> tuple[object, str]:
@@ -115,48 +115,53 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Composition:
+class MegakernelSource:
     """A launch as text.
 
     Attributes:
-        text: CUDA C++, behind ``kernels/cuda/ptx`` and the semaphores.
+        source: CUDA C++, behind ``kernels/cuda/ptx`` and the semaphores.
         launch: what the kernel takes.
-        held: whether that has the operands of every op itself, rather than their address.
+        has_inline_operands: whether that has the operands of every op itself, rather than their address.
         operand_bytes: from the operands of one op to those of the next.
         stages: of the ring.
         shared_bytes: of a block.
     """
 
-    text: str
+    source: str
     launch: Struct
-    held: bool
+    has_inline_operands: bool
     operand_bytes: int
     stages: int
     shared_bytes: int
 
 
-def codes(parts: Sequence[Part]) -> list[int]:
+def number_codes(parts: Sequence[LoweredOp]) -> list[int]:
     """Which code computes each op: what ``code`` says in its items' rows."""
     unlike = list(dict.fromkeys(part.code for part in parts))
     return [unlike.index(part.code) for part in parts]
 
 
-def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster: Cluster = ALONE) -> int:
+def count_stages(
+    tiles: Sequence[MegakernelTile], warpgroups: int, smem_bytes: int, cluster: Cluster = NO_CLUSTER
+) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
-    slots, words = _independent(tiles) + _dependent(tiles), _words(1, cluster) * _WORD_BYTES
-    stage_bytes = slots + _header(tiles) + _STAGE_BARRIERS * _BARRIER_BYTES + words // 2
-    count = (smem_bytes - _fixed(tiles, warpgroups) - words) // stage_bytes
+    slots, words = (
+        _max_prefetchable_bytes(tiles) + _max_dependent_bytes(tiles),
+        _count_cluster_words(1, cluster) * _CLUSTER_WORD_BYTES,
+    )
+    stage_bytes = slots + _max_header_bytes(tiles) + _STAGE_BARRIERS * _BARRIER_BYTES + words // 2
+    count = (smem_bytes - _compute_fixed_bytes(tiles, warpgroups) - words) // stage_bytes
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
-def _of_consumer(warpgroups: int) -> int:
+def _compute_consumer_registers(warpgroups: int) -> int:
     """Registers of a thread of as many consumer warpgroups, in steps of 8: with two 224, with three 152."""
-    every = (warpgroups + 1) * registers_at_entry((warpgroups + 1) * 128)
-    return (every - _OF_LOADER) // warpgroups // 8 * 8
+    every = (warpgroups + 1) * count_entry_registers((warpgroups + 1) * 128)
+    return (every - _LOADER_REGISTERS) // warpgroups // 8 * 8
 
 
 def compose(
-    parts: Sequence[Part],
+    parts: Sequence[LoweredOp],
     warpgroups: int,
     smem_bytes: int,
     in_flight_bytes: int,
@@ -166,8 +171,8 @@ def compose(
     stealing: Stealing,
     blocks: int,
     termination: Termination = Termination.COUNT,
-    cluster: Cluster = ALONE,
-) -> Composition:
+    cluster: Cluster = NO_CLUSTER,
+) -> MegakernelSource:
     """The launch of ops, in program order.
 
     Args:
@@ -186,10 +191,14 @@ def compose(
         PlanError: shared memory does not hold two stages beside the scratch.
     """
     tiles = [part.tile for part in parts]
-    count = stages(tiles, warpgroups, smem_bytes, cluster)
-    independent, dependent, header = _independent(tiles), _dependent(tiles), _header(tiles)
+    count = count_stages(tiles, warpgroups, smem_bytes, cluster)
+    independent, dependent, header = (
+        _max_prefetchable_bytes(tiles),
+        _max_dependent_bytes(tiles),
+        _max_header_bytes(tiles),
+    )
     if count < 2:
-        raise _too_large(parts, warpgroups, smem_bytes)
+        raise _make_too_large_error(parts, warpgroups, smem_bytes)
     operand_bytes = -(-max(part.body.operands.size for part in parts) // _ROW_STEP) * _ROW_STEP
     constants = {
         "STAGES": count,
@@ -199,12 +208,12 @@ def compose(
         "LOAD_BYTES": dependent,
         "HEADER_BYTES": header,
         "RING_BYTES": count * (independent + dependent + header),
-        "SCRATCH_BYTES": _scratch(tiles, warpgroups),
-        "RESIDENT_BYTES": _resident(tiles),
+        "SCRATCH_BYTES": _compute_scratch_bytes(tiles, warpgroups),
+        "RESIDENT_BYTES": _max_resident_bytes(tiles),
         "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
-        "CONSUMER_REGISTERS": _of_consumer(warpgroups),
-        "LOADER_REGISTERS": _OF_LOADER,
+        "CONSUMER_REGISTERS": _compute_consumer_registers(warpgroups),
+        "LOADER_REGISTERS": _LOADER_REGISTERS,
         "KEEPS": KEEPS,
         "LEAVES_SUMS": LEAVES_SUMS,
         "AGAIN": AGAIN,
@@ -214,32 +223,38 @@ def compose(
         "UNFINISHED": UNFINISHED,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
-        "CLAIMS_AHEAD": int(draws_ahead(dispatch, independent > 0)),
+        "CLAIMS_AHEAD": int(claims_ahead(dispatch, independent > 0)),
         **of_dispatch(dispatch, stealing, blocks),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    early, late = any(part.body.early for part in parts), any(part.body.late for part in parts)
-    rings = (BULK_LOAD + PASSAGE if early or late else "", STREAMED if early else "", FETCHED if late else "")
+    early, late = any(part.body.pre_wait_inputs for part in parts), any(part.body.post_wait_inputs for part in parts)
+    rings = (
+        BULK_LOAD + PASSAGE if early or late else "",
+        PRE_WAIT_LOADS if early else "",
+        POST_WAIT_LOADS if late else "",
+    )
     # Operands that a launch holds need no copy to the device, and come with it.
-    launch = launch_struct(dispatch, operand_bytes * len(parts))
-    held = dispatch in _HELD and launch.size <= _PARAMETER_BYTES
-    launch = launch if held else launch_struct(dispatch)
-    structs = queue_of(dispatch).text, launch.text
+    launch = build_launch_struct(dispatch, operand_bytes * len(parts))
+    held = dispatch in _INLINE_OPERAND_DISPATCHES and launch.size <= _PARAMETER_BYTES
+    launch = launch if held else build_launch_struct(dispatch)
+    structs = select_queue_struct(dispatch).source, launch.source
     drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
-    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, TILE, PLAIN, TAGGED, *rings
-    text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
-    shared = count * (independent + dependent + header + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
-    shared += _words(count, cluster) * _WORD_BYTES
-    return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
+    walk = *structs, cluster_text(cluster), RING, drawing, ELEMENTS, TILE, PLAIN, LL_PROTOCOL, *rings
+    text = "".join((head, *walk, *_render_bodies(parts), _render_switches(parts), ROLES))
+    shared = count * (independent + dependent + header + _STAGE_BARRIERS * _BARRIER_BYTES) + _compute_fixed_bytes(
+        tiles, warpgroups
+    )
+    shared += _count_cluster_words(count, cluster) * _CLUSTER_WORD_BYTES
+    return MegakernelSource(_number_lines(text), launch, held, operand_bytes, count, shared)
 
 
-def _too_large(parts: Sequence[Part], warpgroups: int, smem_bytes: int) -> PlanError:
+def _make_too_large_error(parts: Sequence[LoweredOp], warpgroups: int, smem_bytes: int) -> PlanError:
     """The error for ops that have no ring of two stages together: which of them takes most, for what."""
     tiles = [part.tile for part in parts]
-    stage = _independent(tiles) + _dependent(tiles) + _header(tiles)
-    slots = [(2 * (part.tile.independent_bytes + part.tile.dependent_bytes), part.name) for part in parts]
+    stage = _max_prefetchable_bytes(tiles) + _max_dependent_bytes(tiles) + _max_header_bytes(tiles)
+    slots = [(2 * (part.tile.prefetchable_bytes + part.tile.dependent_bytes), part.name) for part in parts]
     headers = [(2 * part.tile.header_bytes, part.name) for part in parts]
     scratch = [(warpgroups * part.tile.scratch_bytes, part.name) for part in parts]
     (most, name), what, less = max(
@@ -248,42 +263,43 @@ def _too_large(parts: Sequence[Part], warpgroups: int, smem_bytes: int) -> PlanE
         (max(scratch), "its scratch", "smaller tiles, or its text less scratch"),
     )
     return PlanError(
-        f"a stage takes {stage} bytes of shared memory, what tiles keep beside the stages {_fixed(tiles, warpgroups)}, "
-        f"and {smem_bytes} do not hold two of them; op {name!r} takes {most} bytes for {what}, so give it {less}"
+        f"a stage takes {stage} bytes of shared memory, what tiles keep beside the stages "
+        f"{_compute_fixed_bytes(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; op {name!r} takes "
+        f"{most} bytes for {what}, so give it {less}"
     )
 
 
-def _namespaces(parts: Sequence[Part]) -> dict[object, str]:
+def _name_namespaces(parts: Sequence[LoweredOp]) -> dict[object, str]:
     """What the namespace of each text is called."""
     return {key: f"body{n}" for n, key in enumerate(dict.fromkeys(part.namespace for part in parts))}
 
 
-def _bodies(parts: Sequence[Part]) -> list[str]:
+def _render_bodies(parts: Sequence[LoweredOp]) -> list[str]:
     """Each text in its namespace, with the functions that its tiles need."""
     texts = []
-    for key, name in _namespaces(parts).items():
+    for key, name in _name_namespaces(parts).items():
         mine = [part for part in parts if part.namespace == key]
         functions = "".join(dict.fromkeys(text for part in mine for text in part.tile.functions))
         body, dtype = mine[0].body, mine[0].dtype
         texts.append(
             f'namespace {name} {{\n#define ELEMENT unsigned short\n#define ELEMENT_PTX "{dtype.ptx}"\n'
-            f"{body.operands.text}{body.text}{functions}#undef ELEMENT\n#undef ELEMENT_PTX\n}}\n"
+            f"{body.operands.source}{body.source}{functions}#undef ELEMENT\n#undef ELEMENT_PTX\n}}\n"
         )
     return texts
 
 
-def _numbered(text: str) -> str:
+def _number_lines(text: str) -> str:
     """Behind a text whose lines count by themselves, those of the launch go on."""
-    if LINES_GO_ON not in text:
+    if LINE_DIRECTIVE not in text:
         return text
     lines = text.split("\n")  # at what a compiler takes for an end, and no other
-    go_on = LINES_GO_ON.rstrip("\n")
+    go_on = LINE_DIRECTIVE.rstrip("\n")
     return "\n".join(f'#line {n + 2} "one_launch.cu"' if line == go_on else line for n, line in enumerate(lines))
 
 
-def _switches(parts: Sequence[Part]) -> str:
+def _render_switches(parts: Sequence[LoweredOp]) -> str:
     """For each role a function of an item that branches to the code of its op."""
-    names = _namespaces(parts)
+    names = _name_namespaces(parts)
     types = list(dict.fromkeys(f"{names[part.namespace]}::{part.tile.type}" for part in parts))
 
     def branching(head: str, calls: Sequence[str]) -> str:
@@ -303,34 +319,34 @@ def _switches(parts: Sequence[Part]) -> str:
     )
 
 
-def _independent(tiles: Sequence[WalkTile]) -> int:
-    return max(tile.independent_bytes for tile in tiles)
+def _max_prefetchable_bytes(tiles: Sequence[MegakernelTile]) -> int:
+    return max(tile.prefetchable_bytes for tile in tiles)
 
 
-def _dependent(tiles: Sequence[WalkTile]) -> int:
+def _max_dependent_bytes(tiles: Sequence[MegakernelTile]) -> int:
     return max(tile.dependent_bytes for tile in tiles)
 
 
-def _header(tiles: Sequence[WalkTile]) -> int:
+def _max_header_bytes(tiles: Sequence[MegakernelTile]) -> int:
     return max(tile.header_bytes for tile in tiles)
 
 
-def _resident(tiles: Sequence[WalkTile]) -> int:
+def _max_resident_bytes(tiles: Sequence[MegakernelTile]) -> int:
     return max(tile.resident_bytes for tile in tiles)
 
 
-def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:
+def _compute_scratch_bytes(tiles: Sequence[MegakernelTile], warpgroups: int) -> int:
     """Of a warpgroup; all together they are also what may be read behind the last stage."""
-    beyond = max(tile.beyond_bytes for tile in tiles)
+    beyond = max(tile.overread_bytes for tile in tiles)
     return max(*(tile.scratch_bytes for tile in tiles), -(-beyond // warpgroups // 16) * 16)
 
 
-def _words(stages: int, cluster: Cluster) -> int:
+def _count_cluster_words(stages: int, cluster: Cluster) -> int:
     """Between blocks of a cluster (``megakernel/cluster``)."""
-    return 0 if cluster == ALONE else stages + 1
+    return 0 if cluster == NO_CLUSTER else stages + 1
 
 
-def _fixed(tiles: Sequence[WalkTile], warpgroups: int) -> int:
+def _compute_fixed_bytes(tiles: Sequence[MegakernelTile], warpgroups: int) -> int:
     """Shared memory beside the stages."""
     messages = TICKETS * (3 * _BARRIER_BYTES + _MESSAGE_BYTES)
-    return warpgroups * _scratch(tiles, warpgroups) + _resident(tiles) + messages
+    return warpgroups * _compute_scratch_bytes(tiles, warpgroups) + _max_resident_bytes(tiles) + messages

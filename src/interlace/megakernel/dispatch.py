@@ -54,9 +54,9 @@ from collections.abc import Mapping
 
 from interlace.csrc import read_header
 from interlace.kernels.abi import Struct
-from interlace.kernels.bodies import ALONE, Cluster
-from interlace.megakernel.cluster import TICKETS
-from interlace.megakernel.dispatcher import DISPATCHER, NOBODY
+from interlace.kernels.bodies import NO_CLUSTER, Cluster
+from interlace.megakernel.cluster import CLUSTER_TICKETS
+from interlace.megakernel.dispatcher import DISPATCHER, NO_DISPATCHER
 from interlace.megakernel.spawn import SPAWN, SPAWNING, Termination
 from interlace.megakernel.stealing import ROW_BITS, STEALING
 from interlace.plan.plan import Dispatch
@@ -79,9 +79,9 @@ QUEUE = Struct(
 #: What a worker that finds nothing in the queue records in place of a semaphore.
 EMPTY = -2
 #: Items that a block holds at most where it takes them late.
-HELD = 2
+MAX_HELD_ITEMS = 2
 
-_DRAW = read_header("dispatch/claim.cuh")
+_CLAIM = read_header("dispatch/claim.cuh")
 
 _PUBLISH = read_header("dispatch/publish.cuh")
 
@@ -96,45 +96,48 @@ _STATIC = read_header("dispatch/static.cuh")
 _HYBRID = read_header("dispatch/hybrid.cuh")
 
 _EMPTY = f"\nenum {{ EMPTY = {EMPTY} }};"
-_FINISHED = f"\nconstexpr int HELD = {HELD};\nconstexpr bool LAST_ALONE = PREFETCH_BYTES == 0;\n"
+_HELD_ITEMS = f"\nconstexpr int HELD = {MAX_HELD_ITEMS};\nconstexpr bool LAST_ALONE = PREFETCH_BYTES == 0;\n"
 
 _WAITS = read_header("dispatch/waits.cuh")
 
 _QUEUE = read_header("dispatch/queue.cuh")
 
-_TEXTS: Mapping[Dispatch, str] = {
-    Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,
-    Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
-    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _HYBRID,
-    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + STEALING,
-    Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _EMPTY + _QUEUE,
-    Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + _EMPTY + DISPATCHER,
-    Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED,
+_SOURCES: Mapping[Dispatch, str] = {
+    Dispatch.TICKET: _CLAIM + _PUBLISH + NO_DISPATCHER + _COUNTER + _TICKET,
+    Dispatch.STATIC: _CLAIM + _PUBLISH + NO_DISPATCHER + _STATIC,
+    Dispatch.HYBRID: _CLAIM + _PUBLISH + NO_DISPATCHER + _HELD_ITEMS + _WAITS + _HYBRID,
+    Dispatch.STEALING: _CLAIM + _PUBLISH + NO_DISPATCHER + _HELD_ITEMS + _WAITS + STEALING,
+    Dispatch.QUEUE: _CLAIM + NO_DISPATCHER + _COUNTER + _HELD_ITEMS + _EMPTY + _QUEUE,
+    Dispatch.DISPATCHER: _CLAIM + _PUBLISH + _HELD_ITEMS + _EMPTY + DISPATCHER,
+    Dispatch.SPAWN: _CLAIM + NO_DISPATCHER + _HELD_ITEMS,
 }
 
 
-def text(
-    dispatch: Dispatch, termination: Termination = Termination.COUNT, loads_ahead: bool = True, cluster: Cluster = ALONE
+def generate_source(
+    dispatch: Dispatch,
+    termination: Termination = Termination.COUNT,
+    loads_ahead: bool = True,
+    cluster: Cluster = NO_CLUSTER,
 ) -> str:
     """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
-    if dispatch is Dispatch.TICKET and cluster != ALONE:
-        return _DRAW + _PUBLISH + NOBODY + _COUNTER + TICKETS
+    if dispatch is Dispatch.TICKET and cluster != NO_CLUSTER:
+        return _CLAIM + _PUBLISH + NO_DISPATCHER + _COUNTER + CLUSTER_TICKETS
     if dispatch is Dispatch.TICKET and not loads_ahead:
-        return _DRAW + _PUBLISH + NOBODY + _COUNTER + _FINISHED + _WAITS + _LATE_TICKET
-    return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
+        return _CLAIM + _PUBLISH + NO_DISPATCHER + _COUNTER + _HELD_ITEMS + _WAITS + _LATE_TICKET
+    return _SOURCES[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
 
 
-def draws_ahead(dispatch: Dispatch, loads_ahead: bool) -> bool:
+def claims_ahead(dispatch: Dispatch, loads_ahead: bool) -> bool:
     """Whether blocks draw items as early as the ring has room, which others might begin sooner."""
     return dispatch is Dispatch.TICKET and loads_ahead
 
 
-def queue_of(dispatch: Dispatch) -> Struct:
+def select_queue_struct(dispatch: Dispatch) -> Struct:
     """The struct of the queue that a launch has."""
     return SPAWN if dispatch is Dispatch.SPAWN else QUEUE
 
 
-def constants(dispatch: Dispatch, stealing: Stealing, blocks: int) -> dict[str, int]:
+def generate_constants(dispatch: Dispatch, stealing: Stealing, blocks: int) -> dict[str, int]:
     """What a text is compiled with, for at most so many blocks."""
     if dispatch is Dispatch.DISPATCHER:
         return {"LOOKS": -(-blocks // 32)}

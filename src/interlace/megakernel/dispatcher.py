@@ -26,6 +26,6 @@ from __future__ import annotations
 from interlace.csrc import read_header
 
 #: Of a launch without a dispatcher, the same hooks: behind the post of an item, and of the warp that has no other role.
-NOBODY = read_header("dispatch/no_dispatcher.cuh")
+NO_DISPATCHER = read_header("dispatch/no_dispatcher.cuh")
 
 DISPATCHER = read_header("dispatch/dispatcher.cuh")

@@ -19,4 +19,4 @@ from __future__ import annotations
 
 from interlace.csrc import read_header
 
-FETCHED = read_header("ring/fetched.cuh")
+POST_WAIT_LOADS = read_header("ring/fetched.cuh")

@@ -1,6 +1,6 @@
 """Launches of the megakernel on some tensors: operands go in the kernel's parameter or, if too large, in memory.
 
-Executors enqueue both (``executors/launch.TextLaunch``); the composition decides which one is used.
+Executors enqueue both (``executors/launch.CudaSourceLaunch``); the composition decides which one is used.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
-from interlace.kernels.cuda.compiler import Binary
-from interlace.megakernel.turns import turn
+from interlace.kernels.cuda.compiler import CudaBinary
+from interlace.megakernel.turns import serialize_launch
 
 
-class _OnTensors:
+class _TensorLaunch:
     """Base of both launches.
 
     Args:
@@ -29,12 +29,12 @@ class _OnTensors:
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, which must be the current one."""
         executor, enqueue = self._executor, self.enqueue
-        with turn(executor._torch.cuda, executor._device) if executor._resident else nullcontext():
+        with serialize_launch(executor._torch.cuda, executor._device) if executor._resident else nullcontext():
             enqueue(stream)
 
-    def compile(self) -> Binary:
+    def compile(self) -> CudaBinary:
         """Compile; needs no device."""
-        binary: Binary = self._executor.binary
+        binary: CudaBinary = self._executor.binary
         return binary
 
     def load(self) -> None:
@@ -45,22 +45,22 @@ class _OnTensors:
     def enqueue(self) -> Callable[[int], None]:
         """Function that enqueues the launch on a stream; it keeps neither tensors nor the executor alive."""
         executor = self._executor
-        enqueue: Callable[[int], None] = executor.loaded.prepared(
+        enqueue: Callable[[int], None] = executor.loaded.prepare(
             (executor._table.workers, 1, 1),
             executor._threads,
-            [executor._parameter(self._operands)],
+            [executor._parameter(self._packed_operands)],
             dependent=executor.options.dependent_launch,
-            cluster=executor.placed_together,
+            cluster=executor.placement_size,
         )
         return enqueue
 
     @property
-    def _operands(self) -> Any:
+    def _packed_operands(self) -> Any:
         """The operands as bytes, as the launch's parameter takes them."""
         return self._executor._operands(self._arguments)
 
 
-class WithOperands(_OnTensors):
+class ParameterLaunch(_TensorLaunch):
     """A launch whose parameter contains its operands, so that none are in device memory.
 
     Args:
@@ -74,23 +74,23 @@ class WithOperands(_OnTensors):
             self.enqueue = enqueue
 
 
-class OperandsInMemory(_OnTensors):
+class MemoryLaunch(_TensorLaunch):
     """A launch whose operands are in device memory."""
 
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, which must be the current one."""
         executor, cuda = self._executor, self._executor._torch.cuda
-        self._operands.record_stream(cuda.current_stream())
+        self._packed_operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
-            executor._captured.append(self._operands)
-        executor._clear(self._arguments)
+            executor._captured.append(self._packed_operands)
+        executor._clear_outputs(self._arguments)
         super().__call__(stream)
 
     @cached_property
-    def _operands(self) -> Any:
+    def _packed_operands(self) -> Any:
         """The operands as a tensor in device memory. It may be built during a capture of a run on new tensors."""
-        from interlace.megakernel.capture import beside_captures  # imports torch
+        from interlace.megakernel.capture import run_outside_capture  # imports torch
 
         executor, torch = self._executor, self._executor._torch
         packed = torch.frombuffer(bytearray(executor._operands(self._arguments)), dtype=torch.uint8)
-        return beside_captures(executor._device, lambda: packed.to(executor._device))
+        return run_outside_capture(executor._device, lambda: packed.to(executor._device))

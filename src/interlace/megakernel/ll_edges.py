@@ -21,8 +21,9 @@ LL words, which order nothing else. A poll guarantees what the wait that it repl
 - *Words of the run before* have other epochs, although epochs wrap: they count on from run to run modulo 2^32, readers
   compare for equality, and every polled word is stored in every run, whatever the tensors hold. The set of polled words
   follows from access maps and shapes alone: ops with a ``when`` all run under these dispatches, and missing rows of
-  ``Options.short`` are computed as zeros. So a reader finds a word of at most one run ago, whose epoch is less than
-  twice the number of ops back; or the 0 of the allocation, but only in the first run, whose epochs start at 1.
+  ``RunOptions.short_inputs`` are computed as zeros. So a reader finds a word of at most one run ago, whose epoch is
+  less than twice the number of ops back; or the 0 of the allocation, but only in the first run, whose epochs start at
+  1.
 - *Tensor stores of an op that also writes words* are for ops that read the tensor as such, and these wait for them.
   Words do not order such stores. So before they are overwritten, another op has waited for all of them and read them,
   and any op that overwrites what that op reads comes after it; or no op reads the tensor later.
@@ -46,101 +47,103 @@ from interlace.graph.access import Access, Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.graph.ragged import Groups, distinct, fold, grouped, held
-from interlace.graph.uses import boxes
-from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
-from interlace.megakernel.ll_epochs import find_unpolled, shows_reads
-from interlace.megakernel.ll_refusal import DISPATCHES, words_refused
-from interlace.megakernel.options import Options
+from interlace.graph.ragged import Groups, find_distinct, fold, group_by, mark_covered
+from interlace.graph.uses import compute_boxes
+from interlace.kernels.bodies import NO_CLUSTER, NO_LL, LLTensors, MegakernelBody
+from interlace.megakernel.ll_epochs import find_unpolled, proves_reads_done
+from interlace.megakernel.ll_refusal import LL_DISPATCHES, make_ll_refusal
+from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Plan, Waits
-from interlace.sim.modes import ByWords
+from interlace.sim.modes import LLHandOffs
 
 #: Most round trips to the L2 for LL words, of all items of an op on a worker. Each moves twice the bytes of a tensor
 #: load, and a semaphore followed by a bulk load takes about four trips (docs/tried.md).
-_TRIPS = 4
+_MAX_TRIPS = 4
 
 
 @dataclass(frozen=True)
-class HandedOver:
+class LLEdges:
     """The tensors of a plan that use the LL protocol.
 
     Attributes:
         sizes: number of words of each tensor.
-        ops: LL arguments of each op; ops without any (``Worded({})``) are absent.
-        polled: for each op that polls, the ops whose words it polls.
-        ended_with: for each op whose end shows only in its words, the one op that polls all of them.
+        ops: LL arguments of each op; ops without any (``LLTensors({})``) are absent.
+        poll_sources: for each op that polls, the ops whose words it polls.
+        end_pollers: for each op whose end shows only in its words, the one op that polls all of them.
     """
 
     sizes: Mapping[str, int]
-    ops: Mapping[int, Worded]
-    polled: Mapping[int, frozenset[int]]
-    ended_with: Mapping[int, int]
+    ops: Mapping[int, LLTensors]
+    poll_sources: Mapping[int, frozenset[int]]
+    end_pollers: Mapping[int, int]
 
-    def of(self, op: int) -> Worded:
+    def get_ll(self, op: int) -> LLTensors:
         """Return the LL arguments of an op."""
-        return self.ops.get(op, AS_TENSORS)
+        return self.ops.get(op, NO_LL)
 
-    def memory(self, torch: Any, device: Any) -> dict[str, Any]:
+    def allocate_words(self, torch: Any, device: Any) -> dict[str, Any]:
         """Allocate the words of each tensor with epoch 0, which no publication has."""
         return {name: torch.zeros(size, dtype=torch.int64, device=device) for name, size in self.sizes.items()}
 
-    def arguments(self, number: int, op: Op, body: WalkBody, memory: Mapping[str, Any]) -> dict[str, Any]:
+    def bind_arguments(self, number: int, op: Op, body: MegakernelBody, memory: Mapping[str, Any]) -> dict[str, Any]:
         """Return the words of an op's LL arguments, by the names that its body uses; ``number`` is the op's index."""
         tensors = {access.arg: access.tensor for access in op.accesses}
-        beside = "_words" if body.keeps else ""
-        return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.of(number).numbers}
+        beside = "_words" if body.has_tensor_copy else ""
+        return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.get_ll(number).epochs}
 
-    def without(self, waits: Waits, plan: Plan) -> Waits:
-        """Return the waits that remain: polls replace some; waits for an op in ``ended_with`` move to its poller."""
+    def drop_polled_waits(self, waits: Waits, plan: Plan) -> Waits:
+        """Return the waits that remain: polls replace some; waits for an op in ``end_pollers`` move to its poller."""
         if not self.ops:
             return waits
-        owner = _owners(plan)
-        keep = ~self._polled(waits, plan, owner)
+        owner = _find_owners(plan)
+        keep = ~self._mask_polled_waits(waits, plan, owner)
         first, count, stride, threshold = (
             column.copy() for column in (waits.first, waits.count, waits.stride, waits.threshold)
         )
-        for op, last in self.ended_with.items():
+        for op, last in self.end_pollers.items():
             mine = np.flatnonzero(plan.items.op == last)
             post, posts = np.unique(plan.items.post[mine], return_counts=True)
             dense = post[0] >= 0 and post[-1] - post[0] + 1 == len(post) and (posts == posts[0]).all()
             if dense and (owner[post] == last).all():
-                later = _for_some(waits, np.flatnonzero(keep & (waits.item > mine.max())), owner, (op,))
+                later = _select_waits(waits, np.flatnonzero(keep & (waits.item > mine.max())), owner, (op,))
                 first[later], count[later], stride[later], threshold[later] = post[0], len(post), 1, posts[0]
         ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
         return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
 
-    def _polled(self, waits: Waits, plan: Plan, owner: Ints) -> NDArray[np.bool_]:
+    def _mask_polled_waits(self, waits: Waits, plan: Plan, owner: Ints) -> NDArray[np.bool_]:
         """Return a mask of the waits that are only for tiles whose words the waiting op polls."""
         op_of_wait, found = plan.items.op[waits.item], np.zeros(len(waits), np.bool_)
-        for op, sources in self.polled.items():
-            found[_for_some(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = True
+        for op, sources in self.poll_sources.items():
+            found[_select_waits(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = True
         return found
 
-    def by_words(self, plan: Plan) -> ByWords:
-        """Return the LL hand-offs for the simulated machine, where waits for ops in ``ended_with`` do not move."""
+    def build_hand_offs(self, plan: Plan) -> LLHandOffs:
+        """Return the LL hand-offs for the simulated machine, where waits for ops in ``end_pollers`` do not move."""
         if not self.ops:
-            return ByWords.nothing(plan)
-        posts = self.posts(self.without(plan.waits, plan), plan)
-        return ByWords(self._polled(plan.waits, plan, _owners(plan)), (plan.items.post >= 0) & (posts < 0))
+            return LLHandOffs.empty(plan)
+        posts = self.compute_posts(self.drop_polled_waits(plan.waits, plan), plan)
+        return LLHandOffs(
+            self._mask_polled_waits(plan.waits, plan, _find_owners(plan)), (plan.items.post >= 0) & (posts < 0)
+        )
 
-    def posts(self, waits: Waits, plan: Plan) -> Ints:
+    def compute_posts(self, waits: Waits, plan: Plan) -> Ints:
         """Return what each item posts, given the remaining waits: -1 for items of LL ops that no item waits for."""
         post = plan.items.post
         if not self.ops:
             return post
-        awaited = held(waits.first, waits.count, waits.stride, plan.semaphores + 1)  # the last entry is for -1
+        awaited = mark_covered(waits.first, waits.count, waits.stride, plan.semaphores + 1)  # the last entry is for -1
         silent = np.isin(plan.items.op, [*self.ops]) & ~awaited[post]
         posts: Ints = np.where(silent, -1, post)
         return posts
 
 
 #: No tensor uses the LL protocol.
-NONE = HandedOver({}, {}, {}, {})
+NO_LL_EDGES = LLEdges({}, {}, {}, {})
 
 
-def handed_over(
-    plan: Plan, bodies: Sequence[WalkBody], options: Options, dependencies: Dependencies | None = None
-) -> HandedOver:
+def select_ll_tensors(
+    plan: Plan, bodies: Sequence[MegakernelBody], options: RunOptions, dependencies: Dependencies | None = None
+) -> LLEdges:
     """Select the tensors to hand off by the LL protocol, for a plan that is proved where it is run.
 
     The options name the tensors; by default all that qualify are selected. An op then qualifies if all of its tiles run
@@ -154,15 +157,15 @@ def handed_over(
     Raises:
         PlanError: a named tensor cannot use the LL protocol.
     """
-    wanted = options.words
-    able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
-    able &= plan.dispatch in DISPATCHES and options.cluster == ALONE
-    found = NONE
+    wanted = options.ll_tensors
+    able = any(body.ll_outputs for body in bodies) and any(body.ll_inputs for body in bodies)
+    able &= plan.dispatch in LL_DISPATCHES and options.cluster == NO_CLUSTER
+    found = NO_LL_EDGES
     if able and wanted != ():
-        found = _Search(plan, bodies, wanted, dependencies or Dependencies(plan.graph)).found()
+        found = _Search(plan, bodies, wanted, dependencies or Dependencies(plan.graph)).search()
     missing = {*(wanted or ())} - found.sizes.keys()
     if missing:
-        raise words_refused(plan, options, missing)
+        raise make_ll_refusal(plan, options, missing)
     return found
 
 
@@ -170,97 +173,99 @@ class _Search:
     """Fixed-point search that drops what cannot use the LL protocol until nothing more follows."""
 
     def __init__(
-        self, plan: Plan, bodies: Sequence[WalkBody], wanted: tuple[str, ...] | None, dependencies: Dependencies
+        self, plan: Plan, bodies: Sequence[MegakernelBody], wanted: tuple[str, ...] | None, dependencies: Dependencies
     ) -> None:
         self.plan, self.graph, self.bodies, self.dependencies = plan, plan.graph, bodies, dependencies
-        self._suited: dict[tuple[int, frozenset[str]], bool] = {}  # cached results, by op and arguments
+        self._poll_cache: dict[tuple[int, frozenset[str]], bool] = {}  # cached results, by op and arguments
         items, ops = plan.items, plan.graph.ops
         extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
         cut = {*items.op[items.k_hi - items.k_lo < extent].tolist()}
-        inner, self._outside = {*plan.graph.intermediates}, {*plan.graph.inputs, *plan.graph.outputs}
+        inner, self._graph_io = {*plan.graph.intermediates}, {*plan.graph.inputs, *plan.graph.outputs}
         #: LL candidates of each op: argument -> tensor.
         self.writes: dict[int, dict[str, str]] = {}
         self.reads: dict[int, dict[str, str]] = {}
         for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
             waves = 1 if wanted is not None else -(-op.tiles // plan.workers)
-            if o in cut or (waves > 1 and not body.independent):
+            if o in cut or (waves > 1 and not body.prefetchable_inputs):
                 continue
-            trips = 1 if wanted is not None or body.trips is None else body.trips(op)
-            polls = body.polls if waves * trips <= _TRIPS else ()
-            for names, accesses, of in ((body.publishes, op.writes, self.writes), (polls, op.reads, self.reads)):
-                able = [name for name in names if body.by_words is None or body.by_words(op, name)]
+            trips = 1 if wanted is not None or body.count_ll_trips is None else body.count_ll_trips(op)
+            polls = body.ll_inputs if waves * trips <= _MAX_TRIPS else ()
+            for names, accesses, of in ((body.ll_outputs, op.writes, self.writes), (polls, op.reads, self.reads)):
+                able = [name for name in names if body.can_use_ll is None or body.can_use_ll(op, name)]
                 some = {a.arg: a.tensor for a in accesses if a.arg in able}
                 if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= {*wanted}):
                     of[o] = some
 
-    def found(self) -> HandedOver:
+    def search(self) -> LLEdges:
         """Run the search and return what remains."""
         steps = (
-            *(self._without_readers, self._without_writers, self._without_words),
-            *(self._without_order, self._without_unpolled),
+            *(self._drop_unread, self._drop_mixed_writers, self._drop_wide_waits),
+            *(self._drop_unordered, self._drop_unpolled),
         )
         while sum(step() for step in steps):
             pass
         names = {name for args in self.writes.values() for name in args.values()}
-        sizes = {name: _words_of(self.graph, name) for name in sorted(names)}
+        sizes = {name: _count_ll_words(self.graph, name) for name in sorted(names)}
         numbers: dict[int, dict[str, int]] = {}
         for o, args in self.writes.items():
             numbers.setdefault(o, {}).update(dict.fromkeys(args, o + 1))
         for o, args in self.reads.items():
-            numbers.setdefault(o, {}).update({arg: self._source(o, arg) + 1 for arg in args})
-        ops = {o: Worded(args, len(self.graph.ops)) for o, args in sorted(numbers.items())}
-        polled = {o: frozenset(self._source(o, arg) for arg in args) for o, args in self.reads.items()}
-        return HandedOver(sizes, ops, polled, self._ended_with(polled))
+            numbers.setdefault(o, {}).update({arg: self._find_source(o, arg) + 1 for arg in args})
+        ops = {o: LLTensors(args, len(self.graph.ops)) for o, args in sorted(numbers.items())}
+        polled = {o: frozenset(self._find_source(o, arg) for arg in args) for o, args in self.reads.items()}
+        return LLEdges(sizes, ops, polled, self._find_end_pollers(polled))
 
-    def _source(self, op: int, arg: str) -> int:
+    def _find_source(self, op: int, arg: str) -> int:
         """Return the op that writes all that an op reads through an argument; -1 if there are several."""
-        links = [link for link in self._links(op) if link.target.arg == arg and link.hazard is Hazard.RAW]
+        links = [link for link in self._get_links(op) if link.target.arg == arg and link.hazard is Hazard.RAW]
         found = {producer for link in links for producer in link.producers}
         return found.pop() if len(found) == 1 else -1
 
-    def _links(self, op: int) -> list[Link]:
-        return self.dependencies.into(op)
+    def _get_links(self, op: int) -> list[Link]:
+        return self.dependencies.find_links(op)
 
-    def _without_readers(self) -> bool:
+    def _drop_unread(self) -> bool:
         """Drop an op's words if no op polls them, or if some op reads them as a tensor that the body does not store."""
         polled = {name for args in self.reads.values() for name in args.values()}
         wrong = set()
         for o, args in self.writes.items():
             readers = [(r, a) for r, op in enumerate(self.graph.ops) for a in op.reads if a.tensor in args.values()]
             plain = any(a.arg not in self.reads.get(r, {}) for r, a in readers)
-            if not {*args.values()} <= polled or (plain and not self.bodies[o].keeps):
+            if not {*args.values()} <= polled or (plain and not self.bodies[o].has_tensor_copy):
                 wrong.add(o)
-        return self._leave_out(self.writes, wrong)
+        return self._remove_ops(self.writes, wrong)
 
-    def _without_writers(self) -> bool:
+    def _drop_mixed_writers(self) -> bool:
         """Drop readers of tensors that some op writes without words, and other writers' words of such tensors."""
         names = [
             a.tensor for o, op in enumerate(self.graph.ops) for a in op.writes if a.arg not in self.writes.get(o, {})
         ]
         wrong = {o for o, args in self.reads.items() if {*args.values()} & {*names}}
         beside = {o for o, args in self.writes.items() if {*args.values()} & {*names}}
-        return self._leave_out(self.reads, wrong) | self._leave_out(self.writes, beside)
+        return self._remove_ops(self.reads, wrong) | self._remove_ops(self.writes, beside)
 
-    def _without_words(self) -> bool:
+    def _drop_wide_waits(self) -> bool:
         """Drop readers whose waits cover more tiles than those whose words they poll."""
-        return self._leave_out(self.reads, {o for o, args in self.reads.items() if not self._suits(o, frozenset(args))})
+        return self._remove_ops(
+            self.reads, {o for o, args in self.reads.items() if not self._can_poll(o, frozenset(args))}
+        )
 
-    def _without_order(self) -> bool:
+    def _drop_unordered(self) -> bool:
         """Drop words of ops whose tensor stores could come after those of another op that overwrites them."""
-        wrong = {o for o in self.writes if any(self._may_come_late(o, name) for name in self._stored(o))}
-        return self._leave_out(self.writes, wrong)
+        wrong = {o for o in self.writes if any(self._may_store_late(o, name) for name in self._find_stored(o))}
+        return self._remove_ops(self.writes, wrong)
 
-    def _without_unpolled(self) -> bool:
+    def _drop_unpolled(self) -> bool:
         """Drop words of an op that are published again before any op polls them."""
         found = find_unpolled(self.graph, self.writes, self.reads)
-        return self._leave_out(self.writes, set() if found is None else {found.op})
+        return self._remove_ops(self.writes, set() if found is None else {found.op})
 
-    def _stored(self, op: int) -> set[str]:
+    def _find_stored(self, op: int) -> set[str]:
         """Return the tensors that an op with LL outputs stores: its other outputs, and copies of its words if any."""
         accesses, words = self.graph.ops[op].writes, self.writes[op]
-        return {a.tensor for a in accesses if self.bodies[op].keeps or a.arg not in words}
+        return {a.tensor for a in accesses if self.bodies[op].has_tensor_copy or a.arg not in words}
 
-    def _may_come_late(self, op: int, tensor: str) -> bool:
+    def _may_store_late(self, op: int, tensor: str) -> bool:
         """Return whether an op's stores to a tensor may come after those of the next writer; words order neither.
 
         They may not if no op reads the tensor later. Nor if an op in between has waited for all of them in order to
@@ -269,13 +274,15 @@ class _Search:
         these tensors alike, and before all its stores if these begin after all of the op that waited has ended.
         """
         ops = self.graph.ops
-        later = [o for o in range(op + 1, len(ops)) if _writes(ops[o], tensor)]
-        if not later or not (self._plain(op + 1, len(ops), tensor) or tensor in self._outside):
+        later = [o for o in range(op + 1, len(ops)) if _writes_tensor(ops[o], tensor)]
+        if not later or not (self._find_plain_readers(op + 1, len(ops), tensor) or tensor in self._graph_io):
             return False
-        alike = {name for name in self._stored(op) if _cut(ops[op], name) == _cut(ops[later[0]], name)}
-        for name in {tensor, *self._stored(op)}:
-            next_written = next((o for o in range(op + 1, later[0]) if _writes(ops[o], name)), later[0])
-            readers = [o for o, a in self._plain(op + 1, next_written, name) if self._reads_all(ops[o], a)]
+        alike = {
+            name for name in self._find_stored(op) if _describe_cut(ops[op], name) == _describe_cut(ops[later[0]], name)
+        }
+        for name in {tensor, *self._find_stored(op)}:
+            next_written = next((o for o in range(op + 1, later[0]) if _writes_tensor(ops[o], name)), later[0])
+            readers = [o for o, a in self._find_plain_readers(op + 1, next_written, name) if self._reads_all(ops[o], a)]
             behind = name == tensor or {name, tensor} <= alike
             if any(behind or self._ends_before(o, later[0]) for o in readers):
                 return False
@@ -283,16 +290,16 @@ class _Search:
 
     def _ends_before(self, op: int, other: int) -> bool:
         """Return whether ``other``, or an op that it reads from, needs all tiles of ``op``."""
-        needed = {p for link in self._links(other) if link.hazard is Hazard.RAW for p in link.producers}
+        needed = {p for link in self._get_links(other) if link.hazard is Hazard.RAW for p in link.producers}
         return any(self._needs_all(between, op) for between in {other, *needed} if between > op)
 
     def _needs_all(self, op: int, of: int) -> bool:
         tiles = self.graph.ops[of].tiles
-        links = [k for k in self._links(op) if k.hazard is Hazard.RAW and k.producers == (of,)]
-        needed = (self.dependencies.of_tiles(link).rows for link in links)
+        links = [k for k in self._get_links(op) if k.hazard is Hazard.RAW and k.producers == (of,)]
+        needed = (self.dependencies.find_tile_producers(link).rows for link in links)
         return any(bool((np.bincount(rows, minlength=self.graph.ops[op].tiles) == tiles).all()) for rows in needed)
 
-    def _plain(self, first: int, end: int, tensor: str) -> list[tuple[int, Access]]:
+    def _find_plain_readers(self, first: int, end: int, tensor: str) -> list[tuple[int, Access]]:
         """Return the ops in a range that read a tensor as such and not as words, each with its access."""
         return [
             (o, access)
@@ -303,78 +310,78 @@ class _Search:
 
     def _reads_all(self, op: Op, access: Access) -> bool:
         """Return whether tiles of an op read every element of a tensor, in boxes that are equal or disjoint."""
-        lo, hi = np.split(np.unique(np.hstack(boxes(self.graph, op, access)), axis=0), 2, axis=1)
+        lo, hi = np.split(np.unique(np.hstack(compute_boxes(self.graph, op, access)), axis=0), 2, axis=1)
         elements = int(np.prod(hi - lo, axis=1, dtype=np.int64).sum())
         return elements == int(np.prod(self.graph.tensor(access.tensor).shape, dtype=np.int64))
 
-    def _suits(self, op: int, args: frozenset[str]) -> bool:
+    def _can_poll(self, op: int, args: frozenset[str]) -> bool:
         """Return whether an op that polls these arguments waits only for the tiles that write them."""
-        if (op, args) not in self._suited:
-            self._suited[op, args] = self._waits_for_those_alone(op, args)
-        return self._suited[op, args]
+        if (op, args) not in self._poll_cache:
+            self._poll_cache[op, args] = self._waits_only_for_sources(op, args)
+        return self._poll_cache[op, args]
 
-    def _waits_for_those_alone(self, op: int, args: frozenset[str]) -> bool:
+    def _waits_only_for_sources(self, op: int, args: frozenset[str]) -> bool:
         plan = self.plan
-        sources = {self._source(op, arg) for arg in args}
-        polling = [k for k in self._links(op) if k.target.arg in args and k.hazard is Hazard.RAW]
+        sources = {self._find_source(op, arg) for arg in args}
+        polling = [k for k in self._get_links(op) if k.target.arg in args and k.hazard is Hazard.RAW]
         for source in sources - {-1}:
             links = [link for link in polling if link.producers[0] == source]
             words = self.writes.get(source, {})
-            if not shows_reads(self.graph, self.bodies[source], source, op, links, self.dependencies, words):
+            if not proves_reads_done(self.graph, self.bodies[source], source, op, links, self.dependencies, words):
                 return False
-        others = {p for link in self._links(op) if link not in polling for p in link.producers}
+        others = {p for link in self._get_links(op) if link not in polling for p in link.producers}
         if -1 in sources or sources & others:
             return False
-        needed = [self.dependencies.of_tiles(link) for link in polling]
+        needed = [self.dependencies.find_tile_producers(link) for link in polling]
         row, tile = (np.concatenate([getattr(groups, name) for groups in needed]) for name in ("rows", "values"))
-        tiles = np.bincount(row[distinct(row, tile)[0]], minlength=self.graph.ops[op].tiles)
+        tiles = np.bincount(row[find_distinct(row, tile)[0]], minlength=self.graph.ops[op].tiles)
         mine, waits = self._items_of_op[op], plan.waits
-        of = _for_some(waits, self._waits_of_op[op], self._owners, sources)
+        of = _select_waits(waits, self._waits_of_op[op], self._owners, sources)
         awaited = np.bincount(waits.item[of], (waits.count * waits.threshold)[of], minlength=len(plan.items))
         return bool((awaited[mine] == tiles[plan.items.tile[mine]]).all())
 
     @cached_property
     def _items_of_op(self) -> Groups:
-        return grouped(self.plan.items.op, len(self.graph.ops))
+        return group_by(self.plan.items.op, len(self.graph.ops))
 
     @cached_property
     def _waits_of_op(self) -> Groups:
-        return grouped(self.plan.items.op[self.plan.waits.item], len(self.graph.ops))
+        return group_by(self.plan.items.op[self.plan.waits.item], len(self.graph.ops))
 
     @cached_property
     def _owners(self) -> Ints:
-        return _owners(self.plan)
+        return _find_owners(self.plan)
 
-    def _ended_with(self, polled: Mapping[int, frozenset[int]]) -> dict[int, int]:
+    def _find_end_pollers(self, polled: Mapping[int, frozenset[int]]) -> dict[int, int]:
         """Return the ops that write only words, all of which one op polls, with that op."""
         found = {}
         for o, args in self.writes.items():
             pollers = [c for c, sources in polled.items() if o in sources]
-            if self.bodies[o].keeps or len(pollers) != 1 or len(args) < len(self.graph.ops[o].writes):
+            if self.bodies[o].has_tensor_copy or len(pollers) != 1 or len(args) < len(self.graph.ops[o].writes):
                 continue
-            links = [k for k in self._links(pollers[0]) if o in k.producers and k.hazard is Hazard.RAW]
-            seen = {int(t) for link in links for t in self.dependencies.of_tiles(link).values}
+            links = [k for k in self._get_links(pollers[0]) if o in k.producers and k.hazard is Hazard.RAW]
+            seen = {int(t) for link in links for t in self.dependencies.find_tile_producers(link).values}
             if len(seen) == self.graph.ops[o].tiles:
                 found[o] = pollers[0]
         return found
 
     @staticmethod
-    def _leave_out(of: dict[int, dict[str, str]], wrong: set[int]) -> bool:
+    def _remove_ops(of: dict[int, dict[str, str]], wrong: set[int]) -> bool:
         for op in wrong:
             del of[op]
         return bool(wrong)
 
 
-def _writes(op: Op, tensor: str) -> bool:
+def _writes_tensor(op: Op, tensor: str) -> bool:
     return any(access.tensor == tensor for access in op.writes)
 
 
-def _cut(op: Op, tensor: str) -> tuple[object, ...]:
+def _describe_cut(op: Op, tensor: str) -> tuple[object, ...]:
     """Return what each tile of an op writes of a tensor: equal for ops that cut it alike; the grid alone if none."""
     return op.grid, *(access.spans for access in op.writes if access.tensor == tensor)
 
 
-def _owners(plan: Plan) -> Ints:
+def _find_owners(plan: Plan) -> Ints:
     """Return the op whose tiles post each semaphore; -1 where none or several ops do."""
     ops = len(plan.graph.ops)
     least, most = np.full(plan.semaphores, ops, np.int64), np.full(plan.semaphores, -1, np.int64)
@@ -385,7 +392,7 @@ def _owners(plan: Plan) -> Ints:
     return owners
 
 
-def _for_some(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> Ints:
+def _select_waits(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> Ints:
     """Return those of some waits that are only for tiles of these ops."""
     among = np.isin(owner, [*ops]).astype(np.int64)
     all_among = fold(np.minimum, among, waits.first[rows], waits.count[rows], waits.stride[rows])
@@ -393,7 +400,7 @@ def _for_some(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> In
     return found
 
 
-def _words_of(graph: Graph, name: str) -> int:
+def _count_ll_words(graph: Graph, name: str) -> int:
     tensor = graph.tensor(name)
     count = int(np.prod(tensor.shape, dtype=np.int64))
     return -(-count * tensor.dtype.itemsize // 4)

@@ -12,8 +12,8 @@ A *publication* is the part of a tensor that one op writes as LL words in one ru
 
 - *An op that polls knows which reads are over.* If a tile stores no word before all of its inputs have arrived, any
   word shows that its reads are over. Otherwise only all of its words together do, because each read goes into one of
-  them. If the tile also stores other outputs, they do only where its body declares it (``WalkBody.words_need_reads``),
-  because a read may serve the other outputs alone.
+  them. If the tile also stores other outputs, they do only where its body declares it
+  (``MegakernelBody.ll_needs_reads``), because a read may serve the other outputs alone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from interlace.graph.access import Access
 from interlace.graph.dependencies import Dependencies, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.graph.uses import boxes
-from interlace.kernels.bodies import WalkBody
+from interlace.graph.uses import compute_boxes
+from interlace.kernels.bodies import MegakernelBody
 
 #: Names of the arguments that are LL words, by op index.
 Arguments = Mapping[int, Collection[str]]
 
 
 @dataclass(frozen=True)
-class Unpolled:
+class UnpolledLL:
     """LL words that are overwritten although no op polled them.
 
     Attributes:
@@ -57,38 +57,38 @@ class Unpolled:
         )
 
 
-def find_unpolled(graph: Graph, writes: Arguments, reads: Arguments) -> Unpolled | None:
+def find_unpolled(graph: Graph, writes: Arguments, reads: Arguments) -> UnpolledLL | None:
     """Return the first words that are published again before any op polls them, or None.
 
     An array per tensor holds, for each element, the op whose publication of it no op has polled yet.
     """
     publishers: dict[str, set[int]] = {}
     for o in writes:
-        for access in _accesses(graph.ops[o].writes, writes[o]):
+        for access in _select_accesses(graph.ops[o].writes, writes[o]):
             publishers.setdefault(access.tensor, set()).add(o)
     several = [name for name, ops in publishers.items() if len(ops) > 1]
     unpolled = {name: np.full(graph.tensor(name).shape, -1, np.int64) for name in several}
     for o, op in enumerate(graph.ops):
-        for access in _accesses(op.reads, reads.get(o, ())):
+        for access in _select_accesses(op.reads, reads.get(o, ())):
             if access.tensor in unpolled:
-                for box in _distinct_boxes(graph, op, access):
+                for box in _list_distinct_boxes(graph, op, access):
                     unpolled[access.tensor][box] = -1
-        for access in _accesses(op.writes, writes.get(o, ())):
+        for access in _select_accesses(op.writes, writes.get(o, ())):
             if access.tensor not in unpolled:
                 continue
-            left, mine = unpolled[access.tensor], _distinct_boxes(graph, op, access)
+            left, mine = unpolled[access.tensor], _list_distinct_boxes(graph, op, access)
             for box in mine:
                 before = int(left[box].max(initial=-1))
                 if before >= 0:
-                    return Unpolled(access.tensor, before, o)
+                    return UnpolledLL(access.tensor, before, o)
             for box in mine:
                 left[box] = o
     return None
 
 
-def shows_reads(
+def proves_reads_done(
     graph: Graph,
-    body: WalkBody,
+    body: MegakernelBody,
     source: int,
     op: int,
     links: Sequence[Link],
@@ -104,9 +104,9 @@ def shows_reads(
         words: arguments of the source that are LL words.
     """
     publisher = graph.ops[source]
-    if body.gathers is not None and body.gathers(publisher):
+    if body.reads_before_ll_stores is not None and body.reads_before_ll_stores(publisher):
         return True
-    wanted = publisher.writes if not body.words_need_reads else _accesses(publisher.writes, words)
+    wanted = publisher.writes if not body.ll_needs_reads else _select_accesses(publisher.writes, words)
     polled = {link.target.tensor for link in links}
     return {a.tensor for a in wanted} <= polled and all(
         _polls_whole_tiles(graph, publisher, source, graph.ops[op], link, dependencies) for link in links
@@ -117,20 +117,20 @@ def _polls_whole_tiles(
     graph: Graph, publisher: Op, source: int, op: Op, link: Link, dependencies: Dependencies
 ) -> bool:
     """Return whether tiles of an op poll everything that the producer tiles of a link write to its tensor."""
-    lo, hi = boxes(graph, op, link.target)
+    lo, hi = compute_boxes(graph, op, link.target)
     if (lo == 0).all() and (hi >= graph.tensor(link.target.tensor).shape).all():
         return True
     written = next(a for a in publisher.writes if a.tensor == link.target.tensor)
-    begin, end = boxes(graph, publisher, written)
-    needed = dependencies.of_tiles(link)
+    begin, end = compute_boxes(graph, publisher, written)
+    needed = dependencies.find_tile_producers(link)
     tile = needed.values - dependencies.base[source]
     return bool(((lo[needed.rows] <= begin[tile]) & (hi[needed.rows] >= end[tile])).all())
 
 
-def _accesses(accesses: Iterable[Access], names: Collection[str]) -> list[Access]:
+def _select_accesses(accesses: Iterable[Access], names: Collection[str]) -> list[Access]:
     return [access for access in accesses if access.arg in names]
 
 
-def _distinct_boxes(graph: Graph, op: Op, access: Access) -> list[tuple[slice, ...]]:
-    lo, hi = np.split(np.unique(np.hstack(boxes(graph, op, access)), axis=0), 2, axis=1)
+def _list_distinct_boxes(graph: Graph, op: Op, access: Access) -> list[tuple[slice, ...]]:
+    lo, hi = np.split(np.unique(np.hstack(compute_boxes(graph, op, access)), axis=0), 2, axis=1)
     return [tuple(map(slice, a, b)) for a, b in zip(lo.tolist(), hi.tolist(), strict=True)]

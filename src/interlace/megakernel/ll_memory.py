@@ -14,20 +14,20 @@ import numpy as np
 
 from interlace.graph.tensor import Region
 from interlace.kernels.bodies import Array
-from interlace.megakernel.ll_proof import proved_words
-from interlace.megakernel.options import Options
-from interlace.megakernel.parts import bodies_of
+from interlace.megakernel.ll_proof import prove_ll
+from interlace.megakernel.options import RunOptions
+from interlace.megakernel.parts import build_bodies
 from interlace.plan.verify import Proof
 
 _WRAP = 1 << 32
 
 
-class Numbered:
+class LLMemory:
     """The LL words of a plan.
 
     Args:
         proof: proof of the plan.
-        words: names of the tensors that are LL words; see ``Options.words``.
+        words: names of the tensors that are LL words; see ``RunOptions.ll_tensors``.
 
     Attributes:
         waits: waits of the plan that remain.
@@ -39,47 +39,50 @@ class Numbered:
         PlanError: one of the tensors cannot use the LL protocol.
     """
 
-    def __init__(self, proof: Proof, words: tuple[str, ...] | None) -> None:
-        plan, bodies = proof.plan, bodies_of(proof.plan.graph)
-        self._handed_over = proved_words(plan, bodies, Options("meta", words=words))
-        self._keeps = [body.keeps for body in bodies]
-        self.waits = self._handed_over.without(plan.waits, plan)
-        self.posts = self._handed_over.posts(self.waits, plan)
-        shapes = {name: plan.graph.tensor(name).shape for name in self._handed_over.sizes}
+    def __init__(self, proof: Proof, ll_tensors: tuple[str, ...] | None) -> None:
+        plan, bodies = proof.plan, build_bodies(proof.plan.graph)
+        self._ll_edges = prove_ll(plan, bodies, RunOptions("meta", ll_tensors=ll_tensors))
+        self._has_tensor_copy = [body.has_tensor_copy for body in bodies]
+        self.waits = self._ll_edges.drop_polled_waits(plan.waits, plan)
+        self.posts = self._ll_edges.compute_posts(self.waits, plan)
+        shapes = {name: plan.graph.tensor(name).shape for name in self._ll_edges.sizes}
         self._values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
-        self._numbers = {name: np.zeros(shape, np.uint32) for name, shape in shapes.items()}
+        self._epochs = {name: np.zeros(shape, np.uint32) for name, shape in shapes.items()}
 
-    def empty(self, run: int) -> None:
+    def reset_epochs(self, run: int) -> None:
         """Set the epochs of all words to the last one before a run, whose epochs start one above it."""
-        publications = max((worded.publications for worded in self._handed_over.ops.values()), default=0)
-        for numbers in self._numbers.values():
+        publications = max((worded.epochs_per_run for worded in self._ll_edges.ops.values()), default=0)
+        for numbers in self._epochs.values():
             numbers[...] = run * publications % _WRAP
 
-    def of(self, op: int, arguments: Iterable[str]) -> list[str]:
+    def filter_ll_arguments(self, op: int, arguments: Iterable[str]) -> list[str]:
         """Return those of an op's arguments that are LL words."""
-        numbers = self._handed_over.of(op).numbers
+        numbers = self._ll_edges.get_ll(op).epochs
         return [name for name in arguments if name in numbers]
 
-    def keeps(self, op: int) -> bool:
+    def has_tensor_copy(self, op: int) -> bool:
         """Return whether an op also stores its LL outputs as tensors."""
-        return self._keeps[op]
+        return self._has_tensor_copy[op]
 
     def store(self, op: int, run: int, argument: str, region: Region, value: Array) -> None:
         """Store an output of an op as LL words, with the epoch of the op in a run."""
         self._values[region.tensor][region.slices] = value
-        self._numbers[region.tensor][region.slices] = self._number(op, run, argument)
+        self._epochs[region.tensor][region.slices] = self._compute_epoch(op, run, argument)
 
-    def have_come(self, op: int, run: int, regions: Mapping[str, Region]) -> bool:
+    def has_arrived(self, op: int, run: int, regions: Mapping[str, Region]) -> bool:
         """Return whether all words that an op reads have the epoch that it expects in a run."""
         return all(
-            (self._numbers[regions[name].tensor][regions[name].slices] == self._number(op, run, name)).all()
-            for name in self.of(op, regions)
+            (self._epochs[regions[name].tensor][regions[name].slices] == self._compute_epoch(op, run, name)).all()
+            for name in self.filter_ll_arguments(op, regions)
         )
 
     def read(self, op: int, regions: Mapping[str, Region]) -> dict[str, Array]:
         """Return copies of the LL words that an op reads, by argument."""
-        return {name: self._values[regions[name].tensor][regions[name].slices].copy() for name in self.of(op, regions)}
+        return {
+            name: self._values[regions[name].tensor][regions[name].slices].copy()
+            for name in self.filter_ll_arguments(op, regions)
+        }
 
-    def _number(self, op: int, run: int, argument: str) -> np.uint32:
-        worded = self._handed_over.of(op)
-        return np.uint32((run * worded.publications + worded.numbers[argument]) % _WRAP)
+    def _compute_epoch(self, op: int, run: int, argument: str) -> np.uint32:
+        worded = self._ll_edges.get_ll(op)
+        return np.uint32((run * worded.epochs_per_run + worded.epochs[argument]) % _WRAP)

@@ -1,19 +1,19 @@
-"""The error for tensors that ``Options.words`` names although they cannot use the LL protocol."""
+"""The error for tensors that ``RunOptions.ll_tensors`` names although they cannot use the LL protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from interlace.core.errors import PlanError
-from interlace.kernels.bodies import ALONE
-from interlace.megakernel.options import Options
+from interlace.kernels.bodies import NO_CLUSTER
+from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
 
 #: Dispatches that allow LL hand-off: items are taken in the plan's order, whether or not they wait.
-DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
+LL_DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
 
 
-def words_refused(plan: Plan, options: Options, missing: Collection[str]) -> PlanError:
+def make_ll_refusal(plan: Plan, options: RunOptions, missing: Collection[str]) -> PlanError:
     """Return the error for named tensors that cannot be LL words: the first reason, and the tensors it applies to."""
     graph, names = plan.graph, sorted(missing)
     unknown = [name for name in names if name not in {tensor.name for tensor in graph.tensors}]
@@ -22,9 +22,9 @@ def words_refused(plan: Plan, options: Options, missing: Collection[str]) -> Pla
         names, why = unknown, f"graph {graph.name!r} has none of these names; leave them out of Options.words"
     elif outside:
         names, why = outside, "inputs and outputs are seen from outside, as tensors; leave them out of Options.words"
-    elif plan.dispatch not in DISPATCHES:
+    elif plan.dispatch not in LL_DISPATCHES:
         why = f"it has {plan.dispatch.value} dispatch; plan for static or ticket dispatch, or leave out Options.words"
-    elif options.cluster != ALONE:
+    elif options.cluster != NO_CLUSTER:
         why = "blocks that load for one another take no words; leave out Options.cluster or Options.words"
     else:
         why = (

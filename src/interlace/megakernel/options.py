@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 
-from interlace.core.arguments import printed, shown
+from interlace.core.arguments import format_value, safe_repr
 from interlace.core.errors import DeviceError
-from interlace.kernels.bodies import ALONE, Cluster
+from interlace.kernels.bodies import NO_CLUSTER, Cluster
 from interlace.megakernel.spawn import Termination
 
 _TIMEOUT_S = (1e-9, 9e9)  # a positive number of nanoseconds on a signed 64-bit clock
@@ -15,7 +15,7 @@ _JITTER_S = (0.0, 2.0)  # a delay is a random number of 31 bits, in nanoseconds
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """Run options of a device executor.
 
     Attributes:
@@ -27,15 +27,15 @@ class Options:
         jitter_s: upper bound in seconds of random delays injected around waits and posts, for tests; at most 2.
         dependent_launch: True to let a run's launches start while the launch before drains (programmatic dependent
             launch), so that prefetches overlap with it. For ``pdl`` and ticket dispatch.
-        short: inputs that may have fewer rows than the graph declares, but at least one; results computed from missing
-            rows are meaningless. No op may write such an input, and the executor's loads must skip missing rows; both
-            are checked.
+        short_inputs: inputs that may have fewer rows than the graph declares, but at least one; results computed from
+            missing rows are meaningless. No op may write such an input, and the executor's loads must skip missing
+            rows; both are checked.
         termination: how workers detect that no item is left, under spawn dispatch.
-        capacity: most items that the queue of a launch may hold, not counting those that are ready from the start. An
-            executor refuses a plan that may need more. None: as many as the plan needs.
+        queue_capacity: most items that the queue of a launch may hold, not counting those that are ready from the
+            start. An executor refuses a plan that may need more. None: as many as the plan needs.
         cluster: blocks of the megakernel that load for each other, so that fewer bytes pass through the L2; the plan
             must place their tiles next to each other.
-        words: tensors between ops of the megakernel to hand off by the LL protocol (``megakernel/ll_edges``); the
+        ll_tensors: tensors between ops of the megakernel to hand off by the LL protocol (``megakernel/ll_edges``); the
         contents
             of the tensors themselves are then meaningless. None selects tensors of ops whose tiles all run at once, or
             that take few trips for LL words.
@@ -49,49 +49,53 @@ class Options:
     trace: bool = False
     jitter_s: float = 0.0
     dependent_launch: bool = False
-    short: tuple[str, ...] = ()
+    short_inputs: tuple[str, ...] = ()
     termination: Termination = Termination.COUNT
-    capacity: int | None = None
-    cluster: Cluster = ALONE
-    words: tuple[str, ...] | None = None
+    queue_capacity: int | None = None
+    cluster: Cluster = NO_CLUSTER
+    ll_tensors: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
-            told = printed(self.device)
+            told = safe_repr(self.device)
             raise DeviceError(f"Options.device is {told}; name a torch device in a text, such as 'cuda:0'")
         _check_seconds("timeout_s", self.timeout_s, *_TIMEOUT_S)
         _check_seconds("jitter_s", self.jitter_s, *_JITTER_S)
         for name in ("trace", "dependent_launch"):
             if type(getattr(self, name)) is not bool:
-                raise DeviceError(f"Options.{name} is {printed(getattr(self, name))}; it is True or False")
+                raise DeviceError(f"Options.{name} is {safe_repr(getattr(self, name))}; it is True or False")
         if not isinstance(self.termination, Termination):
-            told = printed(self.termination)
+            told = safe_repr(self.termination)
             raise DeviceError(f"Options.termination is {told}; give one of {[*map(str, Termination)]}")
-        if self.capacity is not None and (type(self.capacity) is not int or self.capacity < 0):
-            told = printed(self.capacity)
+        if self.queue_capacity is not None and (type(self.queue_capacity) is not int or self.queue_capacity < 0):
+            told = safe_repr(self.queue_capacity)
             raise DeviceError(f"Options.capacity is {told}; give a number of items, 0 or more, or None")
         if not isinstance(self.cluster, Cluster):
-            told = printed(self.cluster)
+            told = safe_repr(self.cluster)
             raise DeviceError(f"Options.cluster is {told}; give how blocks share, such as Cluster(2, 1)")
-        if self.words is not None and not (
-            type(self.words) is tuple and all(isinstance(name, str) for name in self.words)
+        if self.ll_tensors is not None and not (
+            type(self.ll_tensors) is tuple and all(isinstance(name, str) for name in self.ll_tensors)
         ):
-            raise DeviceError(f"Options.words is {printed(self.words)}; give names of tensors as a tuple, or None")
-        if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
-            told = printed(self.short)
+            raise DeviceError(
+                f"Options.words is {safe_repr(self.ll_tensors)}; give names of tensors as a tuple, or None"
+            )
+        if type(self.short_inputs) is not tuple or not all(isinstance(name, str) for name in self.short_inputs):
+            told = safe_repr(self.short_inputs)
             raise DeviceError(f"Options.short is {told}; give names of inputs as a tuple, such as ('x',)")
 
 
-def given(options: Options | None) -> Options:
+def check_options(options: RunOptions | None) -> RunOptions:
     """Return the options that an executor was given, or the defaults; raise DeviceError for anything else."""
     if options is None:
-        return Options()
-    if not isinstance(options, Options):
-        raise DeviceError(f"options is {shown(options)}; pass an object, such as interlace.Options(device='cuda:0')")
+        return RunOptions()
+    if not isinstance(options, RunOptions):
+        raise DeviceError(
+            f"options is {format_value(options)}; pass an object, such as interlace.RunOptions(device='cuda:0')"
+        )
     return options
 
 
 def _check_seconds(name: str, value: object, least: float, most: float) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not least <= value <= most:  # type: ignore[operator]
-        raise DeviceError(f"Options.{name} is {printed(value)}; give seconds as a number from {least:g} to {most:g}")
+        raise DeviceError(f"Options.{name} is {safe_repr(value)}; give seconds as a number from {least:g} to {most:g}")

@@ -15,20 +15,22 @@ from collections.abc import Sequence
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import WalkBody
-from interlace.kernels.tuning import is_chain, longest_chain
-from interlace.megakernel.parts import all_share, bodies_of
+from interlace.kernels.bodies import MegakernelBody
+from interlace.kernels.tuning import count_longest_chain, is_chain
+from interlace.megakernel.parts import build_bodies, has_only_cooperative_fixups
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Choices
 
 #: Weights in flight per block: the bytes that saturate memory; for short ops, the bytes that an SM's share of memory
 #: bandwidth delivers in this time.
 _IN_FLIGHT_BYTES, _IN_FLIGHT_S = 96 << 10, 1.75e-6
-_FEW_OPS = 3  # longest chain that begins with a norm in which tickets were at least as fast as per-worker queues
-_SHORT_S = 20e-6  # in which an op's weights arrive, on average over the ops that have weights
+_SHORT_CHAIN_OPS = (
+    3  # longest chain that begins with a norm in which tickets were at least as fast as per-worker queues
+)
+_SHORT_OP_S = 20e-6  # in which an op's weights arrive, on average over the ops that have weights
 
 
-def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
     """Choose a static schedule (per-worker queues) or tickets.
 
     A static schedule is chosen
@@ -39,33 +41,36 @@ def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None)
       each of them before they claim what follows. A norm before two products is excepted, because it waits for nothing;
     - where it allows cooperative fix-up of all tiles that are split.
     """
-    bodies = bodies_of(graph)
+    bodies = build_bodies(graph)
     written = {access.tensor for op in graph.ops for access in op.writes}
-    few = longest_chain(graph) <= _FEW_OPS
+    few = count_longest_chain(graph) <= _SHORT_CHAIN_OPS
     idle = (
-        not (body.independent or body.early) and not (few and written.isdisjoint(a.tensor for a in op.reads))
+        not (body.prefetchable_inputs or body.pre_wait_inputs)
+        and not (few and written.isdisjoint(a.tensor for a in op.reads))
         for op, body in zip(graph.ops, bodies, strict=True)
     )
-    mixed = any(idle) and any(body.independent for body in bodies)
-    held = 0 < sum(nbytes for _, nbytes in _weighty(graph, bodies)) <= device.sms * device.smem_bytes
-    shared = chosen is not None and all_share(graph, chosen)
+    mixed = any(idle) and any(body.prefetchable_inputs for body in bodies)
+    held = 0 < sum(nbytes for _, nbytes in _select_weighted_ops(graph, bodies)) <= device.sms * device.smem_bytes
+    shared = chosen is not None and has_only_cooperative_fixups(graph, chosen)
     return Dispatch.STATIC if is_chain(graph) or held or mixed or shared else Dispatch.TICKET
 
 
-def in_flight_bytes(graph: Graph, device: DeviceSpec) -> int:
+def select_bytes_in_flight(graph: Graph, device: DeviceSpec) -> int:
     """Return the bytes of weights in flight per block; the whole ring if products take longer than their weights."""
-    weighty = _weighty(graph, bodies_of(graph))
+    weighty = _select_weighted_ops(graph, build_bodies(graph))
     memory_s = sum(nbytes for _, nbytes in weighty) / device.dram_bytes_per_s
-    products_s = sum(op.flops * op.tiles / device.flops_per_s(graph.dtype_of(op)) for op, _ in weighty)
-    if is_chain(graph) or (weighty and products_s <= memory_s <= len(weighty) * _SHORT_S):
+    products_s = sum(op.flops * op.tiles / device.flops_per_s(graph.find_compute_dtype(op)) for op, _ in weighty)
+    if is_chain(graph) or (weighty and products_s <= memory_s <= len(weighty) * _SHORT_OP_S):
         return int(_IN_FLIGHT_S * device.dram_bytes_per_s / device.sms)
     return device.smem_bytes if products_s > memory_s else _IN_FLIGHT_BYTES
 
 
-def _weighty(graph: Graph, bodies: Sequence[WalkBody]) -> list[tuple[Op, int]]:
+def _select_weighted_ops(graph: Graph, bodies: Sequence[MegakernelBody]) -> list[tuple[Op, int]]:
     """Return the ops that load weights ahead of their waits, with the bytes of these weights."""
     found = []
     for op, body in zip(graph.ops, bodies, strict=True):
-        nbytes = sum(graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.independent)
+        nbytes = sum(
+            graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.prefetchable_inputs
+        )
         found += [(op, nbytes)] if nbytes else []
     return found

@@ -9,76 +9,81 @@ from interlace.core.errors import PlanError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import require, walk_body
-from interlace.kernels.bodies import WalkBody
-from interlace.megakernel.compose import Part
-from interlace.megakernel.ll_edges import NONE, HandedOver
+from interlace.kernels.base import build_megakernel_body, require
+from interlace.kernels.bodies import MegakernelBody
+from interlace.megakernel.compose import LoweredOp
+from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
-from interlace.policies.splits import SplitK, Whole
+from interlace.policies.splits import SplitK, WholeTiles
 
 
-def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
+def _get_tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
     """Return the tensors of an op by argument."""
     return {access.arg: graph.tensor(access.tensor) for access in op.accesses}
 
 
-def bodies_of(graph: Graph) -> list[WalkBody]:
+def build_bodies(graph: Graph) -> list[MegakernelBody]:
     """Return the megakernel body of each op."""
     bodies = []
     written: set[str] = set()
     for op in graph.ops:
         settled = frozenset(access.arg for access in op.reads if access.tensor not in written)
-        bodies.append(walk_body(op, _tensors(graph, op), settled))
+        bodies.append(build_megakernel_body(op, _get_tensors(graph, op), settled))
         written |= {access.tensor for access in op.writes}
     return bodies
 
 
-def parts_of(
+def lower_ops(
     graph: Graph,
     split: Sequence[int] | None = None,
-    shares: Collection[int] = (),
-    words: HandedOver = NONE,
-    least: Sequence[int] | None = None,
-) -> list[Part]:
+    cooperative: Collection[int] = (),
+    ll_edges: LLEdges = NO_LL_EDGES,
+    min_extents: Sequence[int] | None = None,
+) -> list[LoweredOp]:
     """Return the part of each op in the megakernel.
 
     Args:
         split: most parts of a tile of each op.
-        shares: ops with cooperative fix-up.
-        words: tensors that use the LL protocol.
-        least: extent along k of each op's shortest item, which decides whether bodies load weights ahead of waits; None
-            if unknown.
+        cooperative: ops with cooperative fix-up.
+        ll_edges: tensors that use the LL protocol.
+        min_extents: extent along k of each op's shortest item, which decides whether bodies load weights ahead of
+            waits; None if unknown.
     """
-    warpgroups = warpgroups_of(graph)
+    warpgroups = count_warpgroups(graph)
     split = [1] * len(graph.ops) if split is None else split
-    parts: list[Part] = []
-    for o, (op, body, count) in enumerate(zip(graph.ops, bodies_of(graph), split, strict=True)):
-        if o in words.ops:
-            assert body.worded is not None
-            body = body.worded(words.of(o))
-        shared = body.shared(op, count, warpgroups) if o in shares and body.shared is not None else None
+    parts: list[LoweredOp] = []
+    for o, (op, body, count) in enumerate(zip(graph.ops, build_bodies(graph), split, strict=True)):
+        if o in ll_edges.ops:
+            assert body.build_ll_body is not None
+            body = body.build_ll_body(ll_edges.get_ll(o))
+        shared = (
+            body.build_cooperative_tile(op, count, warpgroups)
+            if o in cooperative and body.build_cooperative_tile is not None
+            else None
+        )
         tile = body.tile(op, count, warpgroups) if shared is None else shared
-        parts.append(Part(body, tile, graph.dtype_of(op), op.name))
-    parts = _resident(graph, parts)
-    return parts if least is None else _ahead(graph, parts, least)
+        parts.append(LoweredOp(body, tile, graph.find_compute_dtype(op), op.name))
+    parts = _cache_resident_vectors(graph, parts)
+    return parts if min_extents is None else _prefetch_weights(graph, parts, min_extents)
 
 
-def _resident(graph: Graph, parts: Sequence[Part]) -> list[Part]:
+def _cache_resident_vectors(graph: Graph, parts: Sequence[LoweredOp]) -> list[LoweredOp]:
     """Let loaders cache a vector in shared memory if all ops that could do so have one code, tensor and params."""
     kept = {
-        (part.code, _tensors(graph, op)[part.body.resident.arg], op.params)
+        (part.code, _get_tensors(graph, op)[part.body.resident.arg], op.params)
         for op, part in zip(graph.ops, parts, strict=True)
         if part.body.resident is not None
     }
     if len(kept) != 1:
         return [*parts]
     return [
-        part if part.body.resident is None else replace(part, tile=part.body.resident.of(part.tile)) for part in parts
+        part if part.body.resident is None else replace(part, tile=part.body.resident.apply_to(part.tile))
+        for part in parts
     ]
 
 
-def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Part]:
+def _prefetch_weights(graph: Graph, parts: Sequence[LoweredOp], least: Sequence[int]) -> list[LoweredOp]:
     """Use tiles that load weights ahead of waits where bodies have them; ops with shared code still share it.
 
     Ops that multiply the same tokens are excluded: these are queries, keys and values, and the attention after them
@@ -91,32 +96,36 @@ def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Pa
     made = []
     for o, (op, part) in enumerate(zip(graph.ops, parts, strict=True)):
         alone = read[o + 1] not in (read[o], read[o + 2])
-        if part.body.ahead is not None and alone:
-            part = replace(part, tile=part.body.ahead(op, part.tile, alike[part.code]))
+        if part.body.build_prefetching_tile is not None and alone:
+            part = replace(part, tile=part.body.build_prefetching_tile(op, part.tile, alike[part.code]))
         made.append(part)
     return made
 
 
-def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:
+def find_cooperative_ops(graph: Graph, split: Sequence[int]) -> list[bool]:
     """Return for each op whether its body supports cooperative fix-up, given the parts of each of its tiles."""
-    warpgroups = warpgroups_of(graph)
+    warpgroups = count_warpgroups(graph)
     return [
-        body.shared is not None and count > 1 and body.shared(op, count, warpgroups) is not None
-        for op, body, count in zip(graph.ops, bodies_of(graph), split, strict=True)
+        body.build_cooperative_tile is not None
+        and count > 1
+        and body.build_cooperative_tile(op, count, warpgroups) is not None
+        for op, body, count in zip(graph.ops, build_bodies(graph), split, strict=True)
     ]
 
 
-def all_share(graph: Graph, chosen: Choices) -> bool:
+def has_only_cooperative_fixups(graph: Graph, chosen: Choices) -> bool:
     """Return whether tiles are split and, under per-worker queues, all would use cooperative fix-up.
 
     Each part must have a worker of its own.
     """
     splits = [chosen.split.get(op.name) if isinstance(chosen.split, Mapping) else chosen.split for op in graph.ops]
-    cut = [split is not None and split != Whole() for split in splits]
+    cut = [split is not None and split != WholeTiles() for split in splits]
     parts = [split.parts if isinstance(split, SplitK) else 1 for split in splits]
-    if not any(cut) or any(some and body.shared is None for some, body in zip(cut, bodies_of(graph), strict=True)):
+    if not any(cut) or any(
+        some and body.build_cooperative_tile is None for some, body in zip(cut, build_bodies(graph), strict=True)
+    ):
         return False
-    able = able_to_share(graph, parts)
+    able = find_cooperative_ops(graph, parts)
     fit = (op.tiles * count <= chosen.workers for op, count in zip(graph.ops, parts, strict=True))
     return all(not some or (can and fits) for some, can, fits in zip(cut, able, fit, strict=True))
 
@@ -143,19 +152,19 @@ def check_order(proof: Proof, parts: Sequence[int]) -> None:
         )
 
 
-def warpgroups_of(graph: Graph) -> int:
+def count_warpgroups(graph: Graph) -> int:
     """Return the consumer warpgroups per block: those that a tiling is for; else one, or two if a body needs them.
 
     Raises:
         ShapeError: a tiling is for more warpgroups than some op supports.
     """
-    bodies = bodies_of(graph)
+    bodies = build_bodies(graph)
     wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies, strict=True) if body.warpgroups]
-    found = max(wanted, default=1 + any(body.wide for body in bodies))
+    found = max(wanted, default=1 + any(body.prefers_two_warpgroups for body in bodies))
     for op, body in zip(graph.ops, bodies, strict=True):
         require(
-            found <= body.most_warpgroups,
-            f"op {op.name!r} runs in {4 * body.most_warpgroups} warps at most, and an op of its launch is tiled for "
+            found <= body.max_warpgroups,
+            f"op {op.name!r} runs in {4 * body.max_warpgroups} warps at most, and an op of its launch is tiled for "
             f"{4 * found}; give that fewer",
         )
     return found
@@ -167,11 +176,11 @@ def check_operands(graph: Graph) -> None:
     for op in graph.ops:
         written = {access.tensor: op.name for access in op.writes} | written
     before: dict[str, str] = {}
-    for op, body in zip(graph.ops, bodies_of(graph), strict=True):
-        body.check(op, _tensors(graph, op))
+    for op, body in zip(graph.ops, build_bodies(graph), strict=True):
+        body.check(op, _get_tensors(graph, op))
         for access in op.reads:
-            writer = (written if access.arg in body.independent else before).get(access.tensor)
-            if writer is not None and access.arg in (*body.independent, *body.early):
+            writer = (written if access.arg in body.prefetchable_inputs else before).get(access.tensor)
+            if writer is not None and access.arg in (*body.prefetchable_inputs, *body.pre_wait_inputs):
                 raise PlanError(
                     f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writer!r} "
                     "writes it; use the persistent executor, which loads it after its waits"

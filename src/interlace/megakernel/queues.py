@@ -13,10 +13,10 @@ from interlace.core.errors import QueueOverflowError
 from interlace.graph.access import Ints
 from interlace.kernels.abi import Struct
 from interlace.megakernel.dispatch import QUEUE
-from interlace.megakernel.ready import Ready, came
+from interlace.megakernel.ready import ReadyGroups, find_ready_rows
 from interlace.megakernel.spawn import COUNTERS, SPAWN, SPREAD
-from interlace.megakernel.spawning import Spawning
-from interlace.megakernel.table import Table
+from interlace.megakernel.spawning import SpawnTables
+from interlace.megakernel.table import DeviceTables
 from interlace.plan.plan import Plan
 
 
@@ -28,60 +28,60 @@ class QueueMemory:
         struct: struct that the launch takes the queue as.
         values: tensors by field.
         counts: numbers by field.
-        changing: fields that a run changes, which are 0 before the first run.
+        mutable_fields: fields that a run changes, which are 0 before the first run.
     """
 
     struct: Struct
     values: dict[str, Any]
     counts: Mapping[str, int]
-    changing: tuple[str, ...]
+    mutable_fields: tuple[str, ...]
 
     @staticmethod
-    def of(plan: Plan, table: Table, spawning: Spawning | None, torch: Any, device: Any) -> QueueMemory:
+    def of(plan: Plan, table: DeviceTables, spawning: SpawnTables | None, torch: Any, device: Any) -> QueueMemory:
         """Allocate the queue of a plan on a device of PyTorch."""
         if spawning is not None:
             counts = spawning.counts
             words = {"slots": counts["capacity"] + table.workers, "votes": 2 * table.workers}
-            made = _made(torch, spawning.tables, {"counters": 2 * COUNTERS * SPREAD}, words)
+            made = _allocate_tensors(torch, spawning.tables, {"counters": 2 * COUNTERS * SPREAD}, words)
             changing: tuple[str, ...] = ("counters", *words)
-        elif plan.dispatch.when_ready:
-            ready = Ready.of(table)
-            made = {name: torch.from_numpy(values) for name, values in ready.memory(plan.dispatch).items()}
+        elif plan.dispatch.can_reorder:
+            ready = ReadyGroups.of(table)
+            made = {name: torch.from_numpy(values) for name, values in ready.build_fields(plan.dispatch).items()}
             counts, changing = {"ready": len(ready.first)}, ("met", "tail", "slots")
         else:
             return QueueMemory(QUEUE, {}, {}, ())
         struct = QUEUE if spawning is None else SPAWN
         return QueueMemory(struct, {name: value.to(device) for name, value in made.items()}, counts, changing)
 
-    def packed(self) -> Any:
+    def pack(self) -> Any:
         """Return the queue as the launch takes it."""
         packed = self.struct.pack(**self.values, **self.counts) if self.values else bytes(self.struct.size)
         return self.struct.ctype.from_buffer_copy(packed)
 
     def reset(self) -> None:
         """Restore the state before the first run."""
-        for name in self.changing:
+        for name in self.mutable_fields:
             self.values[name].zero_()
 
-    def came(self, table: Table) -> NDArray[np.bool_]:
+    def find_enqueued(self, table: DeviceTables) -> NDArray[np.bool_]:
         """Return a mask of the items that entered the ready queue in the last run."""
         first, slots = (self.values[name].cpu().numpy() for name in ("first", "slots"))
         items = np.zeros(len(table.items), bool)
-        items[table.items["number"][came(first[: self.counts["ready"]], slots)]] = True
+        items[table.items["number"][find_ready_rows(first[: self.counts["ready"]], slots)]] = True
         return items
 
-    def waiting(self, items: int) -> NDArray[np.bool_]:
+    def find_waiting(self, items: int) -> NDArray[np.bool_]:
         """Return a mask, over this many items, of those that wait unclaimed in the spawn queue."""
-        rows = np.asarray(self._slots() & 0xFFFFFFFF, np.int64) - 1
+        rows = np.asarray(self._read_slots() & 0xFFFFFFFF, np.int64) - 1
         found = np.zeros(items, np.bool_)
         found[rows[(rows >= 0) & (rows < items)]] = True
         return found
 
-    def _slots(self) -> NDArray[np.uint64]:
+    def _read_slots(self) -> NDArray[np.uint64]:
         return np.asarray(self.values["slots"].cpu().numpy().view(np.uint64))
 
 
-def check_capacity(plan: Plan, table: Table, spawning: Spawning | None, capacity: int | None) -> None:
+def check_capacity(plan: Plan, table: DeviceTables, spawning: SpawnTables | None, capacity: int | None) -> None:
     """Raise unless the queue of a launch never holds more items than ``capacity``; None for any number.
 
     Items that are ready from the start take no slot of it. A dispatcher's list of ready items is such a queue, too.
@@ -89,9 +89,9 @@ def check_capacity(plan: Plan, table: Table, spawning: Spawning | None, capacity
     Raises:
         QueueOverflowError: the queue may hold more.
     """
-    if capacity is None or not (spawning or plan.dispatch.when_ready):
+    if capacity is None or not (spawning or plan.dispatch.can_reorder):
         return
-    bound = spawning.counts["capacity"] if spawning else len(Ready.of(table).rows.values)
+    bound = spawning.counts["capacity"] if spawning else len(ReadyGroups.of(table).rows.values)
     if bound > capacity:
         raise QueueOverflowError(
             f"up to {bound:,} items come to the queue of a launch under {plan.dispatch.value} dispatch, and "
@@ -99,7 +99,7 @@ def check_capacity(plan: Plan, table: Table, spawning: Spawning | None, capacity
         )
 
 
-def _made(
+def _allocate_tensors(
     torch: Any, tables: Mapping[str, Ints], counters: Mapping[str, int], words: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return tensors on the host: tables, and zeros of 32 and of 64 bits; each has at least one element."""

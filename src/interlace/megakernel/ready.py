@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import Groups, grouped, offsets
-from interlace.megakernel.table import Table
+from interlace.graph.ragged import Groups, compute_offsets, group_by
+from interlace.megakernel.table import DeviceTables
 from interlace.plan.plan import Dispatch
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReadyGroups:
     """Rows of a table by what they wait for: all waits of an item, and of the parts of its tile, together.
 
     Attributes:
@@ -41,7 +41,7 @@ class Ready:
     missing: Ints
 
     @staticmethod
-    def of(table: Table) -> Ready:
+    def of(table: DeviceTables) -> ReadyGroups:
         """Build the tables from a table whose parts wait for each other."""
         items, waits = table.items, table.waits
         leaves = (items["parts"] > 1) & (items["split"] >= 0)
@@ -68,16 +68,16 @@ class Ready:
         owner = np.repeat(np.arange(len(some)), size[size > 0])
         order = np.argsort(flat, kind="stable")
         waiting = np.flatnonzero(number >= 0)
-        by_group = grouped(number[waiting], len(some))
-        return Ready(
+        by_group = group_by(number[waiting], len(some))
+        return ReadyGroups(
             np.flatnonzero(number < 0),
             posts,
-            Groups(offsets(np.bincount(flat, minlength=table.semaphores)), owner[order]),
+            Groups(compute_offsets(np.bincount(flat, minlength=table.semaphores)), owner[order]),
             Groups(by_group.ptr, waiting[by_group.values]),
             size[size > 0],
         )
 
-    def memory(self, dispatch: Dispatch) -> dict[str, NDArray[np.int32] | NDArray[np.int64]]:
+    def build_fields(self, dispatch: Dispatch) -> dict[str, NDArray[np.int32] | NDArray[np.int64]]:
         """Return the fields of ``launch.dispatch.QUEUE`` as they are before the first run; no array is empty."""
         tables = {
             "first": self.first,
@@ -97,7 +97,7 @@ class Ready:
         }
 
 
-def came(first: NDArray[np.int32], slots: NDArray[np.int64]) -> Ints:
+def find_ready_rows(first: NDArray[np.int32], slots: NDArray[np.int64]) -> Ints:
     """Return the rows that were ready in the last run: those ready from the start, and those in current slots."""
     words = slots.view(np.uint64)
     latest = words[(words >> 32 == (words >> 32).max()) & (words > 0)]

@@ -26,14 +26,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import fold, ranges
-from interlace.plan.latest import latest_awaited
+from interlace.graph.ragged import expand_ranges, fold
+from interlace.plan.latest import find_latest_awaited
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import Proof
 
 
 @dataclass(frozen=True)
-class Shares:
+class CooperativeFixup:
     """Ops with cooperative fix-up, and the waits that follow from it.
 
     Attributes:
@@ -46,28 +46,28 @@ class Shares:
     waits: Waits
 
     @staticmethod
-    def of(proof: Proof, able: Sequence[bool]) -> Shares:
+    def of(proof: Proof, able: Sequence[bool]) -> CooperativeFixup:
         """Select the ops with cooperative fix-up in a plan, given which ops of its launch support it."""
         plan, found = proof.plan, set()
         if plan.dispatch is Dispatch.STATIC and proof.in_sequence and any(able):
-            items, awaited = plan.items, latest_awaited(plan)
+            items, awaited = plan.items, find_latest_awaited(plan)
             for op in np.flatnonzero(able).tolist():
                 at = np.flatnonzero(items.op == op)
                 follow = int(at[-1]) - int(at[0]) + 1 == len(at) == len(np.unique(items.worker[at]))
                 if follow and awaited[at].max() < at[0]:
                     found.add(op)
-        waits = _waits(plan.waits, _posts(plan, found)) if found and len(plan.waits) else plan.waits
-        return Shares(frozenset(found), waits)
+        waits = _split_waits(plan.waits, _count_posts(plan, found)) if found and len(plan.waits) else plan.waits
+        return CooperativeFixup(frozenset(found), waits)
 
 
-def parts_of_tiles(plan: Plan) -> list[int]:
+def count_parts(plan: Plan) -> list[int]:
     """Return the parts per tile of each op, or 0 if its tiles differ in that number."""
     counts = np.bincount(plan.tile_of_item)
-    of_op = np.split(counts, plan.tile_base()[1:-1])
+    of_op = np.split(counts, plan.compute_tile_base()[1:-1])
     return [int(some[0]) if (some == some[0]).all() else 0 for some in of_op]
 
 
-def _posts(plan: Plan, shared: Collection[int]) -> Ints:
+def _count_posts(plan: Plan, shared: Collection[int]) -> Ints:
     """Return the posts of each semaphore in a run: one per tile, or one per part with cooperative fix-up."""
     items = plan.items
     counts = np.isin(items.op, [*shared])
@@ -76,13 +76,13 @@ def _posts(plan: Plan, shared: Collection[int]) -> Ints:
     return np.bincount(items.post[counts & (items.post >= 0)], minlength=plan.semaphores)
 
 
-def _waits(waits: Waits, posts: Ints) -> Waits:
+def _split_waits(waits: Waits, posts: Ints) -> Waits:
     """Return the waits for these posts of each semaphore; since a wait has one threshold, some are divided."""
     columns = waits.first, waits.count, waits.stride
     unlike = fold(np.minimum, posts, *columns) < fold(np.maximum, posts, *columns)
     each = np.where(unlike, waits.count, 1)  # most waits that one may become: one per semaphore
     row = np.repeat(np.arange(len(waits)), each)
-    first = waits.first[row] + ranges(np.zeros_like(each), each) * waits.stride[row]
+    first = waits.first[row] + expand_ranges(np.zeros_like(each), each) * waits.stride[row]
     opens = np.r_[True, (row[1:] != row[:-1]) | (posts[first[1:]] != posts[first[:-1]])]
     starts = np.flatnonzero(opens)
     row, cut = row[starts], np.diff(np.r_[starts, len(opens)])

@@ -46,7 +46,7 @@ SPAWN = Struct(
 COUNTERS, SPREAD = 4, 32
 #: What is recorded in place of a semaphore: a place of the queue that nobody fills; an item that found no place; an
 #: item that ran, or came, when workers had taken all to be done.
-LOST, OVERFLOW, EARLY = -3, -4, -5
+LOST, OVERFLOW, EARLY_END = -3, -4, -5
 
 
 class Termination(Enum):
@@ -62,7 +62,7 @@ class Termination(Enum):
 
 _QUEUE = read_header("dispatch/spawn/queue.cuh")
 
-_COUNTED = read_header("dispatch/spawn/counted.cuh")
+_SPAWN_COUNT = read_header("dispatch/spawn/counted.cuh")
 
 _COUNT = read_header("dispatch/spawn/count.cuh")
 
@@ -75,12 +75,12 @@ _TICKETS = read_header("dispatch/spawn/tickets.cuh")
 _PUBLISH = read_header("dispatch/spawn/publish.cuh")
 
 _ENDS = {
-    Termination.COUNT: _COUNTED + _COUNT,
-    Termination.DONE_ITEMS: _COUNTED + _DONE_ITEMS,
+    Termination.COUNT: _SPAWN_COUNT + _COUNT,
+    Termination.DONE_ITEMS: _SPAWN_COUNT + _DONE_ITEMS,
     Termination.VOTES: _VOTES,
 }
 _CONSTANTS = f"""
-constexpr int COUNTERS = {COUNTERS}, SPREAD = {SPREAD}, LOST = {LOST}, OVERFLOW = {OVERFLOW}, EARLY = {EARLY};
+constexpr int COUNTERS = {COUNTERS}, SPREAD = {SPREAD}, LOST = {LOST}, OVERFLOW = {OVERFLOW}, EARLY = {EARLY_END};
 constexpr unsigned DONE = 0xffffffffu;  // in place of an item's row and 1
 """
 

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from interlace.core.errors import EarlyEndError, HangError, InterlaceError, QueueOverflowError
 from interlace.graph.access import Ints
 from interlace.kernels.abi import WAIT
-from interlace.megakernel.spawn import EARLY, LOST, OVERFLOW
-from interlace.megakernel.table import Table
-from interlace.megakernel.watchdog import UNDEFINED
+from interlace.megakernel.spawn import EARLY_END, LOST, OVERFLOW
+from interlace.megakernel.table import DeviceTables
+from interlace.megakernel.watchdog import OUTPUTS_UNDEFINED
 from interlace.plan.plan import Plan
-from interlace.plan.spawns import Spawns, cleared, posted_by, when_tensor
+from interlace.plan.spawns import Spawns, find_cleared_tensors, find_when_tensor, mark_posted
 
 
 @dataclass(frozen=True)
-class Spawning:
+class SpawnTables:
     """Tables of a launch's spawn queue that are fixed before a run; rows of the table are items in sequence.
 
     Attributes:
@@ -44,21 +44,21 @@ class Spawning:
     spawns: Spawns
     tensors: tuple[str, ...]
     tensor: Ints
-    table: Table
+    table: DeviceTables
 
     @staticmethod
-    def of(plan: Plan, table: Table) -> Spawning:
+    def of(plan: Plan, table: DeviceTables) -> SpawnTables:
         """Build the tables from a table whose rows are in sequence; no tile of it may be split."""
         spawns, ops = Spawns.of(plan), plan.graph.ops
-        of_op = [when_tensor(op) if op.when else "" for op in ops]
+        of_op = [find_when_tensor(op) if op.when else "" for op in ops]
         tensors = tuple(dict.fromkeys(name for name in of_op if name))
         number = np.array([tensors.index(name) if name else -1 for name in of_op])
         own = table.items["post"].astype(np.int64)
         post = np.where((spawns.spawner < 0) & (own >= 0), plan.semaphores + 1 + own, plan.semaphores)
-        post[spawns.behind] = own[spawns.behind]
-        lowered = _without(plan, table, posted_by(plan, spawns.spawner >= 0))
+        post[spawns.after] = own[spawns.after]
+        lowered = _drop_waits(plan, table, mark_posted(plan, spawns.spawner >= 0))
         lowered.items["post"] = post
-        return Spawning(plan, spawns, tensors, number[plan.items.op[spawns.children.values]], lowered)
+        return SpawnTables(plan, spawns, tensors, number[plan.items.op[spawns.children.values]], lowered)
 
     @property
     def tables(self) -> dict[str, Ints]:
@@ -66,7 +66,7 @@ class Spawning:
         spawns = self.spawns
         return {
             "first": spawns.before,
-            "behind": spawns.behind,
+            "behind": spawns.after,
             "children": spawns.children.ptr,
             "rows": spawns.children.values,
             "elements": spawns.element[spawns.children.values],
@@ -78,24 +78,24 @@ class Spawning:
         """The numbers in ``launch.spawn.SPAWN``, by field."""
         return {
             "ready": len(self.spawns.before),
-            "later": len(self.spawns.behind),
+            "later": len(self.spawns.after),
             "capacity": len(self.spawns.children.values),
             "ops": len(self.plan.graph.ops),
             "semaphores": self.plan.semaphores,
         }
 
-    def addresses(self, arguments: Any) -> bytes:
+    def pack_addresses(self, arguments: Any) -> bytes:
         """Return the addresses of ``tensors`` as bytes, given each op with its tensors by argument."""
-        given = {when_tensor(op): tensors[op.when] for op, tensors in arguments if op.when}
+        given = {find_when_tensor(op): tensors[op.when] for op, tensors in arguments if op.when}
         return np.array([given[name].data_ptr() for name in self.tensors], np.uint64).tobytes()
 
-    def clear(self, arguments: Any) -> None:
+    def clear_outputs(self, arguments: Any) -> None:
         """Zero what items that may not run would write, given each op with its tensors by argument."""
         written = {access.tensor: given[access.arg] for op, given in arguments for access in op.writes}
-        for name in cleared(self.plan.graph):
+        for name in find_cleared_tensors(self.plan.graph):
             written[name].zero_()
 
-    def error(
+    def make_fault_error(
         self, item: int, semaphore: int, expected: int, seen: int, done: NDArray[np.bool_], given: Mapping[str, Any]
     ) -> InterlaceError | None:
         """Return the error for what a launch recorded, or None if the fault is not the queue's.
@@ -107,40 +107,40 @@ class Spawning:
         """
         if semaphore == OVERFLOW:
             return QueueOverflowError(
-                f"{self.plan.item_name(item)} (item {item}) spawned an item for which the queue has no place: it has "
+                f"{self.plan.format_item(item)} (item {item}) spawned an item for which the queue has no place: it has "
                 f"{expected}, one for each that the plan may spawn, and this was number {seen}; nothing was written "
-                f"beyond. {UNDEFINED}"
+                f"beyond. {OUTPUTS_UNDEFINED}"
             )
-        if semaphore == EARLY:
+        if semaphore == EARLY_END:
             return EarlyEndError(
-                f"{self.plan.item_name(item)} (item {item}) was not done when workers took all items to be done. "
-                f"{UNDEFINED}"
+                f"{self.plan.format_item(item)} (item {item}) was not done when workers took all items to be done. "
+                f"{OUTPUTS_UNDEFINED}"
             )
         if semaphore != LOST:
             return None
-        lost = self._lost(done, given)
-        name = "none of them" if lost is None else f"{self.plan.item_name(lost)} (item {lost})"
+        lost = self._find_lost_item(done, given)
+        name = "none of them" if lost is None else f"{self.plan.format_item(lost)} (item {lost})"
         return HangError(
             f"a worker waited for place {item} of the queue, to which {seen} items came that others spawned, and saw "
-            f"no end before the watchdog fired; {name} never came, though it is wanted. {UNDEFINED}",
+            f"no end before the watchdog fired; {name} never came, though it is wanted. {OUTPUTS_UNDEFINED}",
             item=-1 if lost is None else lost,
             semaphore=-1,
             expected=seen,
             seen=int(done.sum()),
-            producer=None if lost is None else self.plan.item_name(int(self.spawns.spawner[lost])),
+            producer=None if lost is None else self.plan.format_item(int(self.spawns.spawner[lost])),
         )
 
-    def _lost(self, came: NDArray[np.bool_], given: Mapping[str, Any]) -> int | None:
+    def _find_lost_item(self, came: NDArray[np.bool_], given: Mapping[str, Any]) -> int | None:
         """Return the first requested item that never came although its spawner did, or None."""
         wanted = {name: given[name].cpu().numpy().reshape(-1) for name in self.tensors}
         for item in self.spawns.children.values[np.argsort(self.spawns.children.values)].tolist():
-            name = when_tensor(self.plan.graph.ops[int(self.plan.items.op[item])])
+            name = find_when_tensor(self.plan.graph.ops[int(self.plan.items.op[item])])
             if came[self.spawns.spawner[item]] and not came[item] and wanted[name][self.spawns.element[item]]:
                 return int(item)
         return None
 
 
-def _without(plan: Plan, table: Table, left_out: NDArray[np.bool_]) -> Table:
+def _drop_waits(plan: Plan, table: DeviceTables, left_out: NDArray[np.bool_]) -> DeviceTables:
     """Return the table without the waits for some semaphores."""
     items, waits = table.items.copy(), table.waits
     rows: list[tuple[int, ...]] = []

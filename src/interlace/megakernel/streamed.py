@@ -44,4 +44,4 @@ from interlace.csrc import read_header
 BULK_LOAD = read_header("ring/bulk_load.cuh")
 #: The stages of an item, as its consumers see them, whichever side of them has bytes.
 PASSAGE = read_header("ring/passage.cuh").removeprefix("\n")
-STREAMED = read_header("ring/streamed.cuh")
+PRE_WAIT_LOADS = read_header("ring/streamed.cuh")

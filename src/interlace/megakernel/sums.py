@@ -31,15 +31,17 @@ from numpy.typing import NDArray
 from interlace.graph.access import Ints
 from interlace.kernels.bodies import ROW_FLOATS
 from interlace.megakernel.compose import LEAVES_SUMS
-from interlace.megakernel.table import Table
-from interlace.plan.implied import Implied
+from interlace.megakernel.table import DeviceTables
+from interlace.plan.implied import ImpliedOrder
 from interlace.plan.plan import Dispatch, Plan
 
 #: Dispatches under which only the part that reduces asks whether partials have arrived.
-_SILENT = (Dispatch.STATIC, Dispatch.TICKET)
+_POLLED_DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
 
 
-def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Plan) -> Table:
+def place_partials(
+    table: DeviceTables, partial_elements: Sequence[int], shared_elements: Sequence[int], plan: Plan
+) -> DeviceTables:
     """Return the table with rows as slots: column ``slot`` holds the first row of each item's partials.
 
     For a part that stores partials, these are its own; for the last part in the plan's sequence, those of all others in
@@ -49,8 +51,8 @@ def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Pl
 
     Args:
         table: table whose parts wait for each other, with codes.
-        sums: float32 elements of one partial of each op; 0 where none is split.
-        shares: float32 elements of them that one part reduces, with cooperative fix-up; else 0.
+        partial_elements: float32 elements of one partial of each op; 0 where none is split.
+        shared_elements: float32 elements of them that one part reduces, with cooperative fix-up; else 0.
         plan: plan of the table, with the waits and posts that are launched.
     """
     items = table.items
@@ -62,13 +64,13 @@ def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Pl
     by_tile = np.lexsort((items["part"][rows], closes, tile))
     rows, closes = rows[by_tile], closes[by_tile]
     op, parts = items["op"][rows], items["parts"][rows]
-    size = (np.array(sums, np.int64) // ROW_FLOATS)[op]
+    size = (np.array(partial_elements, np.int64) // ROW_FLOATS)[op]
     # The partials that a part stores under cooperative fix-up count as its own: one share for each other part.
-    share = (np.array(shares, np.int64) // ROW_FLOATS)[op] * (parts - 1)
+    share = (np.array(shared_elements, np.int64) // ROW_FLOATS)[op] * (parts - 1)
     taken = np.where(share > 0, share, np.where(closes, 0, size))
     ends = np.cumsum(taken)
-    of_op = np.bincount(op, taken, minlength=len(sums)).astype(np.int64)
-    starts = _starts(of_op, _ended(plan))
+    of_op = np.bincount(op, taken, minlength=len(partial_elements)).astype(np.int64)
+    starts = _place_rows(of_op, _build_order_test(plan))
     # Tiles are numbered op by op, so rows of an op are consecutive.
     moved = starts - (np.cumsum(of_op) - of_op)
     before = np.where(share > 0, (items["part"][rows] + 1) * share, np.where(closes, parts - 1, 1) * size)
@@ -76,21 +78,21 @@ def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Pl
     leave = rows[~closes]
     items["code"][leave] |= LEAVES_SUMS
     table = replace(table, slots=int((starts + of_op).max()))
-    if plan.dispatch not in _SILENT:
+    if plan.dispatch not in _POLLED_DISPATCHES:
         return table
     items["post"][leave], items["split"][leave] = -1, ~items["split"][leave]
     return replace(table, semaphores=plan.semaphores)
 
 
-def _ended(plan: Plan) -> Callable[[Ints, int], NDArray[np.bool_]]:
+def _build_order_test(plan: Plan) -> Callable[[Ints, int], NDArray[np.bool_]]:
     """Return a function (ops, later op) -> mask of the ops that have ended before any item of the later one begins."""
-    base = plan.tile_base()
+    base = plan.compute_tile_base()
     posts = np.full(base[-1], -1, np.int64)
     posts[plan.tile_of_item] = plan.items.post
-    return Implied(plan.items, plan.waits, posts, base).before
+    return ImpliedOrder(plan.items, plan.waits, posts, base).is_before
 
 
-def _starts(sizes: Ints, ended: Callable[[Ints, int], NDArray[np.bool_]]) -> Ints:
+def _place_rows(sizes: Ints, ended: Callable[[Ints, int], NDArray[np.bool_]]) -> Ints:
     """Return the first row of each op: the lowest that shares no rows with an earlier op that may still run."""
     starts = np.zeros_like(sizes)
     split = np.flatnonzero(sizes)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 _lock = threading.Lock()
-_last: dict[Any, Any] = {}  # device -> stream of the last such launch
+_last_streams: dict[Any, Any] = {}  # device -> stream of the last such launch
 
 
 @contextmanager
-def turn(cuda: Any, device: Any) -> Iterator[None]:
+def serialize_launch(cuda: Any, device: Any) -> Iterator[None]:
     """Enqueue such a launch on the current stream within this context, after all others of this process.
 
     The next turn begins only once the launch is on its stream, because a stream that waits for another waits for what
@@ -32,8 +32,8 @@ def turn(cuda: Any, device: Any) -> Iterator[None]:
         return
     current = cuda.current_stream()
     with _lock:
-        last = _last.get(device)
+        last = _last_streams.get(device)
         if last is not None and last != current:
             current.wait_stream(last)
         yield
-        _last[device] = current
+        _last_streams[device] = current

@@ -8,7 +8,7 @@
     then one                 posts: releases what consumers have finished, which takes a trip to the L2 and back
     then one                 none, but a dispatcher's in the first block: registers are dealt to warpgroups
 
-``WALK`` has the ring, the messages and the helpers that bodies call; then come the bodies, a function for each of the
+``RING`` has the ring, the messages and the helpers that bodies call; then come the bodies, a function for each of the
 first three roles that branches to the code of an item (``compose``), and a loop over items for each role (``roles``).
 
 **The ring.** Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent
@@ -65,4 +65,4 @@ from interlace.csrc import read_header
 #: more (``seen``); an item that does not end (``expected`` is 1), or behind which no other is sent (0).
 ENDED, MISCOUNTED, UNFINISHED = 2, -8, -9
 
-WALK = read_header("ring/ring.cuh")
+RING = read_header("ring/ring.cuh")

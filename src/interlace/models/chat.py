@@ -14,14 +14,14 @@ from pathlib import Path
 
 from interlace.core.errors import ModelFileError
 from interlace.core.files import check_regular
-from interlace.models.folder import json_object
+from interlace.models.folder import read_json
 from interlace.models.folder_tokens import CONFIG, read_special_tokens
 from interlace.models.gguf import GGUF
 from interlace.models.templates import TemplateError, render
 
 _FILE = "chat_template.jinja"
 #: Parts of the names of ids in a GGUF file; the third is misspelt in the format.
-_OF_GGUF = {
+_GGUF_TOKEN_NAMES = {
     "bos_token": "bos",
     "eos_token": "eos",
     "unk_token": "unknown",
@@ -32,19 +32,19 @@ _OF_GGUF = {
 }
 
 
-def chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
+def render_chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
     """The text of a chat in which a user has said one message and the model is to answer.
 
     Special tokens stand in it as text, the one before every text too if the template has it.
 
     Args:
-        path, file: of a model, see ``Trained``.
+        path, file: of a model, see ``PretrainedModel``.
 
     Raises:
         ModelFileError: the model has no chat template, or one that is damaged, reaches for what is not its own, or
             takes more time, memory or characters than ``Limits``; or the package ``jinja2`` is missing.
     """
-    template, tokens = _of_folder(path) if file is None else _of_gguf(file)
+    template, tokens = _read_folder_template(path) if file is None else _read_gguf_template(file)
     if template is None:
         where = f"tokenizer.chat_template in {str(path)!r}" if file is not None else f"chat_template in {CONFIG}"
         raise ModelFileError(f"there is no {where}: this model was not made for chats; leave out --chat")
@@ -59,28 +59,28 @@ def chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
         ) from None
 
 
-def _of_gguf(file: GGUF) -> tuple[str | None, dict[str, str]]:
+def _read_gguf_template(file: GGUF) -> tuple[str | None, dict[str, str]]:
     """The template, if there is one, and the special tokens."""
     data = file.metadata
     template, tokens = data.get("tokenizer.chat_template"), data.get("tokenizer.ggml.tokens")
     known = {}
-    for name, of in _OF_GGUF.items():
+    for name, of in _GGUF_TOKEN_NAMES.items():
         id = data.get(f"tokenizer.ggml.{of}_token_id")
         if isinstance(tokens, list) and type(id) is int and 0 <= id < len(tokens):
             known[name] = str(tokens[id])
     return template if isinstance(template, str) else None, known
 
 
-def _of_folder(path: Path) -> tuple[str | None, dict[str, str]]:
+def _read_folder_template(path: Path) -> tuple[str | None, dict[str, str]]:
     """Return the template, if there is one, and the special tokens."""
-    tokens = read_special_tokens(path).texts()
+    tokens = read_special_tokens(path).list_texts()
     several = path / "additional_chat_templates"
     files = {file.stem: file for file in sorted(several.glob("*.jinja"))} if several.is_dir() else {}
     if (path / _FILE).is_file():
         files["default"] = path / _FILE
     if files:
         return _read_text(files["default"]) if "default" in files else None, tokens
-    template = json_object(path / CONFIG).get("chat_template") if (path / CONFIG).is_file() else None
+    template = read_json(path / CONFIG).get("chat_template") if (path / CONFIG).is_file() else None
     if isinstance(template, list):
         template = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
     if isinstance(template, dict):

@@ -26,8 +26,8 @@ from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.core.files import check_regular
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the format's own reader
-_DTYPES = {d.safetensors: d for d in DTYPES if d.floating}
-_SHOWN = 12  # names in a message
+_DTYPES = {d.safetensors: d for d in DTYPES if d.is_floating_point}
+_MAX_LISTED = 12  # names in a message
 
 
 @dataclass(frozen=True)
@@ -75,26 +75,26 @@ class Checkpoint:
                 start = file.read(8)
                 length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
                 if not 2 <= length <= min(size - 8, _HEADER_LIMIT):
-                    raise _damaged(path, f"a header of {length} bytes does not fit its {size}")
+                    raise _build_error(path, f"a header of {length} bytes does not fit its {size}")
                 text = file.read(length)
         except OSError as error:
             raise GraphError(f"cannot read checkpoint {str(path)!r}: {error.strerror}") from None
         try:
             header = json.loads(text.decode("utf-8"))
         except (ValueError, RecursionError):
-            raise _damaged(path, "its header is not JSON") from None
+            raise _build_error(path, "its header is not JSON") from None
         if not isinstance(header, dict):
-            raise _damaged(path, "its header is not a JSON object")
+            raise _build_error(path, "its header is not a JSON object")
         header.pop("__metadata__", None)
         available = size - 8 - length
-        tensors = {name: _entry(path, name, e, available) for name, e in header.items()}
+        tensors = {name: _parse_entry(path, name, e, available) for name, e in header.items()}
         placed = sorted(((t.begin, t.end, name) for name, t in tensors.items() if t.begin < t.end))
         for (_, end, before), (begin, _, name) in pairwise(placed):
             if begin < end:
-                raise _damaged(path, f"tensors {before!r} and {name!r} lie in the same bytes")
+                raise _build_error(path, f"tensors {before!r} and {name!r} lie in the same bytes")
         return Checkpoint(path, 8 + length, tensors)
 
-    def matrix(self, name: str) -> tuple[tuple[int, int], DType]:
+    def describe_matrix(self, name: str) -> tuple[tuple[int, int], DType]:
         """Shape (outputs, inputs) and dtype of a weight, without reading it.
 
         Raises:
@@ -102,7 +102,7 @@ class Checkpoint:
             ShapeError: it is not a matrix.
             DTypeError: it has no dtype that tensors may have.
         """
-        dtype = self._dtype(name)
+        dtype = self._find_dtype(name)
         stored = self.tensors[name]
         if len(stored.shape) != 2 or 0 in stored.shape:
             raise ShapeError(
@@ -116,19 +116,19 @@ class Checkpoint:
 
         Raises:
             GraphError: no such tensor, the file cannot be read, or the weight holds infinities or NaNs.
-            ShapeError, DTypeError: as ``matrix``.
+            ShapeError, DTypeError: as ``describe_matrix``.
         """
-        self.matrix(name)
-        return self.tensor(name)
+        self.describe_matrix(name)
+        return self.read_tensor(name)
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
+    def read_tensor(self, name: str) -> NDArray[np.float32]:
         """A tensor of any shape, widened to float32 without loss.
 
         Raises:
             GraphError: no such tensor, it is empty, the file cannot be read, or it holds infinities or NaNs.
             DTypeError: it has no dtype that tensors may have.
         """
-        dtype = self._dtype(name)
+        dtype = self._find_dtype(name)
         stored = self.tensors[name]
         if not prod(stored.shape):
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} has no elements")
@@ -142,11 +142,11 @@ class Checkpoint:
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} holds infinities or NaNs")
         return values
 
-    def _dtype(self, name: str) -> DType:
+    def _find_dtype(self, name: str) -> DType:
         if name not in self.tensors:
             names = sorted(self.tensors)
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            shown = ", ".join(names[:_SHOWN]) or "none"
+            more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+            shown = ", ".join(names[:_MAX_LISTED]) or "none"
             raise GraphError(f"checkpoint {str(self.path)!r} has no tensor {name!r}; it has {shown}{more}")
         stored = self.tensors[name]
         if stored.dtype not in _DTYPES:
@@ -157,31 +157,31 @@ class Checkpoint:
         return _DTYPES[stored.dtype]
 
 
-def _entry(path: Path, name: str, entry: object, available: int) -> StoredTensor:
+def _parse_entry(path: Path, name: str, entry: object, available: int) -> StoredTensor:
     """One entry of the header, checked against the size of the data section."""
     if not isinstance(entry, dict):
-        raise _damaged(path, f"the entry of tensor {name!r} is not an object")
+        raise _build_error(path, f"the entry of tensor {name!r} is not an object")
     dtype, shape, offsets = (
         entry.get("dtype"),
-        _counts(entry.get("shape")),
-        _counts(entry.get("data_offsets")),
+        _parse_counts(entry.get("shape")),
+        _parse_counts(entry.get("data_offsets")),
     )
     if not isinstance(dtype, str) or shape is None or offsets is None or len(offsets) != 2:
-        raise _damaged(path, f"the entry of tensor {name!r} lacks a proper dtype, shape or data_offsets")
+        raise _build_error(path, f"the entry of tensor {name!r} lacks a proper dtype, shape or data_offsets")
     begin, end = offsets
     if not begin <= end <= available:
-        raise _damaged(path, f"tensor {name!r} lies at bytes {begin}:{end} of {available}")
+        raise _build_error(path, f"tensor {name!r} lies at bytes {begin}:{end} of {available}")
     if dtype in _DTYPES and end - begin != prod(shape) * _DTYPES[dtype].itemsize:
-        raise _damaged(path, f"tensor {name!r} of shape {shape} and dtype {dtype} has {end - begin} bytes")
+        raise _build_error(path, f"tensor {name!r} of shape {shape} and dtype {dtype} has {end - begin} bytes")
     return StoredTensor(dtype, shape, begin, end)
 
 
-def _counts(value: object) -> tuple[int, ...] | None:
+def _parse_counts(value: object) -> tuple[int, ...] | None:
     """A JSON list of non-negative integers, or None if it is anything else."""
     if not isinstance(value, list) or any(type(v) is not int or v < 0 for v in value):
         return None
     return tuple(value)
 
 
-def _damaged(path: Path, what: str) -> GraphError:
+def _build_error(path: Path, what: str) -> GraphError:
     return GraphError(f"checkpoint {str(path)!r} is damaged or no safetensors file: {what}")

@@ -83,7 +83,7 @@ _HARMLESS = frozenset(
 )
 _HARMLESS_ENDS = ("_token_id",)
 _HARMLESS_BEGINNINGS = ("_", "unsloth_")
-#: Parameters of RoPE that ``rope.frequencies`` reads.
+#: Parameters of RoPE that ``rope.compute_frequencies`` reads.
 _ROPE = frozenset(
     (
         *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),

@@ -11,10 +11,10 @@ from interlace.core.errors import GraphError, ModelFileError
 from interlace.core.files import check_regular
 from interlace.models.checkpoint import Checkpoint
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-def json_object(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """What a JSON file of a model says.
 
     Raises:
@@ -35,7 +35,7 @@ def json_object(path: Path) -> dict[str, Any]:
     return data
 
 
-def checkpoints(path: Path) -> dict[str, Checkpoint]:
+def open_checkpoints(path: Path) -> dict[str, Checkpoint]:
     """The file that holds each tensor of a model, by the tensor's name.
 
     Which files those are follows ``transformers``: ``model.safetensors`` where that is, else those that the index
@@ -46,7 +46,7 @@ def checkpoints(path: Path) -> dict[str, Checkpoint]:
         ModelFileError: there are none, one is missing or damaged, or a tensor is in two.
     """
     holders: dict[str, Checkpoint] = {}
-    for file in _files(path):
+    for file in _find_files(path):
         try:
             checkpoint = Checkpoint.open(file)
         except GraphError as error:
@@ -58,11 +58,11 @@ def checkpoints(path: Path) -> dict[str, Checkpoint]:
     return holders
 
 
-def _files(path: Path) -> Sequence[Path]:
-    if (path / _WHOLE).is_file():
-        return [path / _WHOLE]
+def _find_files(path: Path) -> Sequence[Path]:
+    if (path / _SINGLE_FILE).is_file():
+        return [path / _SINGLE_FILE]
     if (path / _INDEX).is_file():
-        return _indexed(path)
+        return _read_index(path)
     files = sorted(path.glob("*.safetensors"))
     if not files:
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern))
@@ -79,8 +79,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _indexed(path: Path) -> Sequence[Path]:
-    named = json_object(path / _INDEX).get("weight_map")
+def _read_index(path: Path) -> Sequence[Path]:
+    named = read_json(path / _INDEX).get("weight_map")
     names = [*named.values()] if isinstance(named, dict) else []
     # A name alone: an index may come from anywhere, and reaches no other folder.
     if not names or not all(isinstance(name, str) and name and Path(name).name == name for name in names):

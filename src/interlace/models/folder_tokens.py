@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.errors import ModelFileError
-from interlace.models.folder import json_object
+from interlace.models.folder import read_json
 
 CONFIG = "tokenizer_config.json"
 _TOKENIZER, _MAP, _ADDED = "tokenizer.json", "special_tokens_map.json", "added_tokens.json"
@@ -56,22 +56,22 @@ class SpecialTokens:
     """Tokens that the files of a folder name, apart from tokenizer.json.
 
     Attributes:
-        named: by the names that chat templates use.
-        extra: those without a name.
-        added: by the id that the file states.
+        named_tokens: by the names that chat templates use.
+        extra_tokens: those without a name.
+        added_tokens: by the id that the file states.
         is_legacy: whether added tokens of tokenizer.json override those of the same id.
         splits_special: whether special tokens in a text are read as text.
     """
 
-    named: Mapping[str, Token]
-    extra: tuple[Token, ...]
-    added: Mapping[int, Token]
+    named_tokens: Mapping[str, Token]
+    extra_tokens: tuple[Token, ...]
+    added_tokens: Mapping[int, Token]
     is_legacy: bool
     splits_special: bool
 
-    def texts(self) -> dict[str, str]:
+    def list_texts(self) -> dict[str, str]:
         """Return the variables of chat templates: texts of tokens by their names."""
-        return {name: token.content for name, token in self.named.items()}
+        return {name: token.content for name, token in self.named_tokens.items()}
 
 
 def read_special_tokens(path: Path) -> SpecialTokens:
@@ -88,17 +88,17 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     texts = {key: value for key, value in config.items() if isinstance(value, str)} | overriding
     _override(config, overriding)
     by_name = {**_take_objects(config), **before, **_take_extra_object(config)}
-    extra = tuple(_tokens(config.get(_EXTRA) or [], f"{where} has {_EXTRA}"))
+    extra = tuple(_parse_tokens(config.get(_EXTRA) or [], f"{where} has {_EXTRA}"))
     if decoder is None:
-        special = {_text(texts[key]) for key in _NAMES if key in texts} | {token.content for token in extra}
-        added = dict(_added_by_text(_read(path, _ADDED), special, f"{_ADDED} of {str(path)!r}"))
+        special = {_find_text(texts[key]) for key in _NAMES if key in texts} | {token.content for token in extra}
+        added = dict(_parse_added_by_text(_read(path, _ADDED), special, f"{_ADDED} of {str(path)!r}"))
     else:
-        added = dict(_added_by_id(decoder, f"added_tokens_decoder in {where}"))
+        added = dict(_parse_added_by_id(decoder, f"added_tokens_decoder in {where}"))
     if _EXTRA not in config and (several := config.get(_EXTRA_BEFORE_5)):
-        extra = tuple(_tokens(several, f"{where} has {_EXTRA_BEFORE_5}"))
-    default = _default_texts(path, config)
+        extra = tuple(_parse_tokens(several, f"{where} has {_EXTRA_BEFORE_5}"))
+    default = _find_default_texts(path, config)
     given = {name: config[name] if name in config else default.get(name) for name in _NAMES} | by_name
-    named = {name: _token(value, f"{where} has {name}") for name, value in given.items() if value is not None}
+    named = {name: _parse_token(value, f"{where} has {name}") for name, value in given.items() if value is not None}
     flags = {token.content: token for token in added.values()}
     named |= {name: flags.get(named[name].content, named[name]) for name in _NAMES if name in named}
     return SpecialTokens(named, extra, added, decoder is None, config.get("split_special_tokens") is True)
@@ -111,13 +111,13 @@ def add_special_tokens(tokenizers: Any, tokenizer: Any, tokens: SpecialTokens) -
         tokenizers: the package.
         tokenizer: a ``tokenizers.Tokenizer``, as tokenizer.json describes it.
     """
-    own = {id: _own_token(token) for id, token in tokenizer.get_added_tokens_decoder().items()}
-    added = {**tokens.added, **own} if tokens.is_legacy else tokens.added
+    own = {id: _convert_token(token) for id, token in tokenizer.get_added_tokens_decoder().items()}
+    added = {**tokens.added_tokens, **own} if tokens.is_legacy else tokens.added_tokens
     chosen = [token for _, token in sorted(added.items())]
     known = {token.content for token in (*own.values(), *chosen)}
     # A text may be in here twice: its last flags count.
-    chosen += [token for token in (*tokens.named.values(), *tokens.extra) if token.content not in known]
-    names = {token.content for token in tokens.named.values()}
+    chosen += [token for token in (*tokens.named_tokens.values(), *tokens.extra_tokens) if token.content not in known]
+    names = {token.content for token in tokens.named_tokens.values()}
     several = [{**token.flags, "special": token.flags["special"] or token.content in names} for token in chosen]
     tokenizer.add_tokens(
         [tokenizers.AddedToken(token.content, **flags) for token, flags in zip(chosen, several, strict=True)]
@@ -125,14 +125,14 @@ def add_special_tokens(tokenizers: Any, tokenizer: Any, tokens: SpecialTokens) -
     tokenizer.encode_special_tokens = tokens.splits_special
 
 
-def _own_token(token: Any) -> Token:
+def _convert_token(token: Any) -> Token:
     """Convert a ``tokenizers.AddedToken``."""
     return Token(token.content, {name: getattr(token, name) for name in _FLAGS})
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:
     """Read a JSON file of a folder; one that is absent has no entries."""
-    return json_object(path / name) if (path / name).is_file() else {}
+    return read_json(path / name) if (path / name).is_file() else {}
 
 
 def _is_own_name(key: str) -> bool:
@@ -140,7 +140,7 @@ def _is_own_name(key: str) -> bool:
     return key.endswith("_token") and key not in _NAMES
 
 
-def _text(value: Any) -> str:
+def _find_text(value: Any) -> str:
     """Return the text of a token, empty for what is none."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
@@ -156,7 +156,7 @@ def _take_own_names(config: dict[str, Any]) -> dict[str, Any]:
 
 def _take_objects(config: dict[str, Any]) -> dict[str, Any]:
     """Take the other tokens with names of their own."""
-    return {key: config.pop(key) for key in [*config] if _is_own_name(key) and _text(config[key])}
+    return {key: config.pop(key) for key in [*config] if _is_own_name(key) and _find_text(config[key])}
 
 
 def _take_extra_object(config: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _as_special(value: Any) -> Any:
     return {**value, "special": True} if isinstance(value, dict) else value
 
 
-def _default_texts(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+def _find_default_texts(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the texts by name that ``transformers`` takes where the folder's files for them are silent."""
     model = _read(path, "config.json")
     kind = model.get("model_type")
@@ -209,37 +209,39 @@ def _is_byte_level(stored: Mapping[str, Any]) -> bool:
     return any(isinstance(step, dict) and step.get("type") == "ByteLevel" for step in each)
 
 
-def _token(value: Any, where: str) -> Token:
+def _parse_token(value: Any, where: str) -> Token:
     if isinstance(value, str):
         return Token(value, {"special": True})
     flags = {key: value[key] for key in _FLAGS if key in value} if isinstance(value, dict) else {}
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
-        raise ModelFileError(f"{where} {shown(value)}; a token is a text, or an object with its text as content")
+        raise ModelFileError(f"{where} {format_value(value)}; a token is a text, or an object with its text as content")
     if not all(isinstance(flag, bool) for flag in flags.values()):
         raise ModelFileError(f"{where} {value['content']!r} with {flags}; flags of a token are true or false")
     return Token(value["content"], {"special": False, **flags})
 
 
-def _tokens(value: Any, where: str) -> Iterator[Token]:
+def _parse_tokens(value: Any, where: str) -> Iterator[Token]:
     if not isinstance(value, list):
-        raise ModelFileError(f"{where} {shown(value)}; it is a list of tokens, or an object of tokens by name")
+        raise ModelFileError(f"{where} {format_value(value)}; it is a list of tokens, or an object of tokens by name")
     for token in value:
-        yield _token(token, where)
+        yield _parse_token(token, where)
 
 
-def _added_by_id(value: Any, where: str) -> Iterator[tuple[int, Token]]:
+def _parse_added_by_id(value: Any, where: str) -> Iterator[tuple[int, Token]]:
     """Read ``{"259": {"content": "<tool>", "special": true}}``."""
     if not isinstance(value, dict):
-        raise ModelFileError(f"{where} is {shown(value)}; it is an object of tokens by id")
+        raise ModelFileError(f"{where} is {format_value(value)}; it is an object of tokens by id")
     for key, token in value.items():
         if not key.isdecimal() or len(key) > 9:
             raise ModelFileError(f"{where} has the id {key!r}; ids are whole numbers")
         if not isinstance(token, dict):
-            raise ModelFileError(f"{where} has {key}: {shown(token)}; a token is an object with its text as content")
-        yield int(key), _token(token, f"{where} has {key}:")
+            raise ModelFileError(
+                f"{where} has {key}: {format_value(token)}; a token is an object with its text as content"
+            )
+        yield int(key), _parse_token(token, f"{where} has {key}:")
 
 
-def _added_by_text(value: Mapping[str, Any], special: set[str], where: str) -> Iterator[tuple[int, Token]]:
+def _parse_added_by_text(value: Mapping[str, Any], special: set[str], where: str) -> Iterator[tuple[int, Token]]:
     """Read ``{"<tool>": 259}``.
 
     Args:
@@ -247,5 +249,5 @@ def _added_by_text(value: Mapping[str, Any], special: set[str], where: str) -> I
     """
     for text, id in value.items():
         if type(id) is not int:
-            raise ModelFileError(f"{where} has {text!r}: {shown(id)}; ids are whole numbers")
+            raise ModelFileError(f"{where} has {text!r}: {format_value(id)}; ids are whole numbers")
         yield id, Token(text, {"special": text in special, "normalized": text not in special})

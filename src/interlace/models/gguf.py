@@ -27,14 +27,14 @@ from interlace.core.files import check_regular
 
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
-_MOST_EXTENTS = 4
+_MAX_EXTENTS = 4
 #: Formats of single values by number of their type.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 #: Types of tensors that are no blocks, as the words that they are stored in.
 _PLAIN = {0: "<f4", 1: "<f2", 30: "<u2"}
 _BF16 = 30
-_SHOWN = 12  # names in a message
+_MAX_LISTED = 12  # names in a message
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class GGUF:
         Raises:
             ModelFileError: there is no such tensor, it cannot be read, or it holds infinities or NaNs.
         """
-        stored = self.tensor(name)
+        stored = self.find_tensor(name)
         try:
             raw = np.memmap(self.path, np.uint8, "r", stored.begin, (stored.end - stored.begin,))
         except (OSError, ValueError) as error:
@@ -100,18 +100,18 @@ class GGUF:
             upper = stored.kind == _BF16
             values = (words.astype(np.uint32) << 16).view(np.float32) if upper else np.array(words, np.float32)
         else:
-            values = _decoded(raw, stored, f"tensor {name!r} of {str(self.path)!r}")
+            values = _decode(raw, stored, f"tensor {name!r} of {str(self.path)!r}")
         if not np.isfinite(values).all():
             raise ModelFileError(f"tensor {name!r} of {str(self.path)!r} holds infinities or NaNs")
         return values
 
-    def tensor(self, name: str) -> GGUFTensor:
+    def find_tensor(self, name: str) -> GGUFTensor:
         """Where a tensor lies. Raises ModelFileError if there is none of this name."""
         if name not in self.tensors:
             names = sorted(self.tensors)
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
             raise ModelFileError(
-                f"{str(self.path)!r} has no tensor {name!r}; it has {', '.join(names[:_SHOWN]) or 'none'}{more}"
+                f"{str(self.path)!r} has no tensor {name!r}; it has {', '.join(names[:_MAX_LISTED]) or 'none'}{more}"
             )
         return self.tensors[name]
 
@@ -124,95 +124,95 @@ class _Header:
 
     def parse(self) -> GGUF:
         if self._take(4) != b"GGUF":
-            raise self._damaged("it does not begin with GGUF", foreign=True)
-        version = self._scalar("I")
+            raise self._build_error("it does not begin with GGUF", foreign=True)
+        version = self._read_scalar("I")
         if version not in _VERSIONS:
-            raise self._damaged(f"its version is {version}, and {' and '.join(map(str, _VERSIONS))} are read", True)
-        tensors, entries = self._count(24), self._count(13)
+            raise self._build_error(f"its version is {version}, and {' and '.join(map(str, _VERSIONS))} are read", True)
+        tensors, entries = self._read_count(24), self._read_count(13)
         metadata: dict[str, Any] = {}
         for _ in range(entries):
-            name = self._text()
+            name = self._read_text()
             if name in metadata:
-                raise self._damaged(f"entry {name!r} stands there twice")
-            metadata[name] = self._value(self._scalar("I"))
-        found = [self._tensor() for _ in range(tensors)]
+                raise self._build_error(f"entry {name!r} stands there twice")
+            metadata[name] = self._read_value(self._read_scalar("I"))
+        found = [self._read_tensor() for _ in range(tensors)]
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if type(alignment) is not int or alignment < 1:
-            raise self._damaged(f"general.alignment is {alignment!r}")
+            raise self._build_error(f"general.alignment is {alignment!r}")
         begin = -(-self._at // alignment) * alignment
         placed: dict[str, GGUFTensor] = {}
         for name, kind, shape, offset in found:
             if name in placed:
-                raise self._damaged(f"tensor {name!r} stands there twice")
+                raise self._build_error(f"tensor {name!r} stands there twice")
             start = begin + offset
-            end = start + self._bytes(name, kind, shape)
+            end = start + self._count_bytes(name, kind, shape)
             if end > len(self._data):
-                raise self._damaged(f"tensor {name!r} ends at byte {end} of {len(self._data)}: it is truncated")
+                raise self._build_error(f"tensor {name!r} ends at byte {end} of {len(self._data)}: it is truncated")
             placed[name] = GGUFTensor(kind, shape, start, end)
         return GGUF(self._path, metadata, placed)
 
-    def _bytes(self, name: str, kind: int, shape: tuple[int, ...]) -> int:
+    def _count_bytes(self, name: str, kind: int, shape: tuple[int, ...]) -> int:
         if kind in _PLAIN:
             return prod(shape) * np.dtype(_PLAIN[kind]).itemsize
-        block, size = _block(kind, f"tensor {name!r} of {str(self._path)!r}")
+        block, size = _find_block(kind, f"tensor {name!r} of {str(self._path)!r}")
         if shape[-1] % block:
-            raise self._damaged(f"tensor {name!r} has rows of {shape[-1]} values, of a type in blocks of {block}")
+            raise self._build_error(f"tensor {name!r} has rows of {shape[-1]} values, of a type in blocks of {block}")
         return prod(shape) // block * size
 
-    def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
-        name, dimensions = self._text(), self._scalar("I")
-        if not 1 <= dimensions <= _MOST_EXTENTS:
-            raise self._damaged(f"tensor {name!r} has {dimensions} dimensions")
-        extents = tuple(self._scalar("Q") for _ in range(dimensions))
+    def _read_tensor(self) -> tuple[str, int, tuple[int, ...], int]:
+        name, dimensions = self._read_text(), self._read_scalar("I")
+        if not 1 <= dimensions <= _MAX_EXTENTS:
+            raise self._build_error(f"tensor {name!r} has {dimensions} dimensions")
+        extents = tuple(self._read_scalar("Q") for _ in range(dimensions))
         if not all(extents):
-            raise self._damaged(f"tensor {name!r} has extents {extents}")
-        kind, offset = self._scalar("I"), self._scalar("Q")
+            raise self._build_error(f"tensor {name!r} has extents {extents}")
+        kind, offset = self._read_scalar("I"), self._read_scalar("Q")
         return name, kind, extents[::-1], offset
 
-    def _value(self, kind: int, inner: bool = False) -> Any:
+    def _read_value(self, kind: int, inner: bool = False) -> Any:
         if kind in _SCALARS:
-            return self._scalar(_SCALARS[kind])
+            return self._read_scalar(_SCALARS[kind])
         if kind == _STRING:
-            return self._text()
+            return self._read_text()
         if kind != _ARRAY or inner:
-            raise self._damaged(f"an entry has type {kind} at byte {self._at}")
-        kind = self._scalar("I")
+            raise self._build_error(f"an entry has type {kind} at byte {self._at}")
+        kind = self._read_scalar("I")
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
-            count = self._count(size)
+            count = self._read_count(size)
             return [*struct.unpack(f"<{count}{_SCALARS[kind]}", self._take(count * size))]
-        return [self._value(kind, True) for _ in range(self._count(8))]
+        return [self._read_value(kind, True) for _ in range(self._read_count(8))]
 
-    def _text(self) -> str:
+    def _read_text(self) -> str:
         try:
-            return self._take(self._count(1)).decode("utf-8")
+            return self._take(self._read_count(1)).decode("utf-8")
         except UnicodeDecodeError:
-            raise self._damaged(f"a text before byte {self._at} is not UTF-8") from None
+            raise self._build_error(f"a text before byte {self._at} is not UTF-8") from None
 
-    def _count(self, each: int) -> int:
+    def _read_count(self, each: int) -> int:
         """A number of things that take so many bytes at least."""
-        count: int = self._scalar("Q")
+        count: int = self._read_scalar("Q")
         if count * each > len(self._data) - self._at:
-            raise self._damaged(f"{count} entries do not fit behind byte {self._at} of {len(self._data)}")
+            raise self._build_error(f"{count} entries do not fit behind byte {self._at} of {len(self._data)}")
         return count
 
-    def _scalar(self, form: str) -> Any:
+    def _read_scalar(self, form: str) -> Any:
         return struct.unpack(f"<{form}", self._take(struct.calcsize(f"<{form}")))[0]
 
     def _take(self, count: int) -> bytes:
         end = self._at + count
         if end > len(self._data):
-            raise self._damaged(f"it ends at byte {len(self._data)}, in the middle of its header", self._at == 0)
+            raise self._build_error(f"it ends at byte {len(self._data)}, in the middle of its header", self._at == 0)
         self._at = end
         return self._data[end - count : end].tobytes()
 
-    def _damaged(self, what: str, foreign: bool = False) -> ModelFileError:
+    def _build_error(self, what: str, foreign: bool = False) -> ModelFileError:
         return ModelFileError(f"{str(self._path)!r} is {'no GGUF file' if foreign else 'damaged'}: {what}")
 
 
-def _block(kind: int, where: str) -> tuple[int, int]:
+def _find_block(kind: int, where: str) -> tuple[int, int]:
     """Values and bytes of a block of a quantised type."""
-    constants, _ = _package(where)
+    constants, _ = _import_gguf(where)
     try:
         block, size = constants.GGML_QUANT_SIZES[constants.GGMLQuantizationType(kind)]
     except (ValueError, KeyError):
@@ -220,8 +220,8 @@ def _block(kind: int, where: str) -> tuple[int, int]:
     return int(block), int(size)
 
 
-def _decoded(raw: NDArray[np.uint8], stored: GGUFTensor, where: str) -> NDArray[np.float32]:
-    constants, quants = _package(where)
+def _decode(raw: NDArray[np.uint8], stored: GGUFTensor, where: str) -> NDArray[np.float32]:
+    constants, quants = _import_gguf(where)
     kind = constants.GGMLQuantizationType(stored.kind)
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused by name
@@ -231,7 +231,7 @@ def _decoded(raw: NDArray[np.uint8], stored: GGUFTensor, where: str) -> NDArray[
     return np.asarray(values, np.float32).reshape(stored.shape)
 
 
-def _package(where: str) -> tuple[Any, Any]:
+def _import_gguf(where: str) -> tuple[Any, Any]:
     try:
         from gguf import constants, quants
     except ImportError as error:

@@ -19,7 +19,7 @@ _NORMAL = 1  # of tokenizer.ggml.token_type: others are matched as a whole or no
 _SPACE = "\u2581"
 
 
-def tokenizer_of_pieces(
+def build_piece_tokenizer(
     tokenizers: Any, tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int], unknown: int, prefix: bool
 ) -> Any:
     """What the package makes of a vocabulary; texts come back with the space that they were begun with.
@@ -35,7 +35,11 @@ def tokenizer_of_pieces(
     """
     vocabulary = {token: i for i, token in enumerate(tokens)}
     model = tokenizers.models.BPE(
-        vocabulary, _merges(vocabulary, scores, kinds), unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True
+        vocabulary,
+        _find_merges(vocabulary, scores, kinds),
+        unk_token=tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
     )
     of = tokenizers.Tokenizer(model)
     begun = [tokenizers.normalizers.Prepend(_SPACE)] if prefix else []
@@ -45,7 +49,7 @@ def tokenizer_of_pieces(
     return of
 
 
-def _merges(vocabulary: dict[str, int], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
+def _find_merges(vocabulary: dict[str, int], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
     """Pairs of pieces that are a piece together, those of the highest score first."""
     found = [
         (-scores[i], i, (token[:at], token[at:]))

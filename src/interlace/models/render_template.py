@@ -29,7 +29,7 @@ def main() -> None:
     sys.path += sys.argv[1:]
     request = json.loads(sys.stdin.buffer.read())
     try:
-        environment = _environment()
+        environment = _make_environment()
     except ImportError as error:
         answer = {"missing": str(error)}
     else:
@@ -75,7 +75,7 @@ def _limit(cpu_s: int, memory_bytes: int) -> None:
             resource.setrlimit(kind, (soft, hard))
 
 
-def _environment() -> Any:
+def _make_environment() -> Any:
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension

@@ -14,7 +14,7 @@ from interlace.core.errors import ModelFileError, UnsupportedModelError
 _PLAIN = ("default", "none", None)
 
 
-def frequencies(
+def compute_frequencies(
     head_dim: int, base: object, scaling: Mapping[str, Any], where: str
 ) -> tuple[NDArray[np.float32], float]:
     """Radians by which a position turns each pair, (head_dim / 2,), and what scales cosines and sines.
@@ -30,17 +30,17 @@ def frequencies(
     """
     kind = find_rope_type(scaling)
     with np.errstate(all="ignore"):
-        inv_freq = _number(base, "rope theta", where) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+        inv_freq = _parse_number(base, "rope theta", where) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
         if kind == "linear":
-            inv_freq = inv_freq / _number(scaling.get("factor"), "factor", where)
+            inv_freq = inv_freq / _parse_number(scaling.get("factor"), "factor", where)
         elif kind == "llama3":
-            inv_freq = _llama3(inv_freq, scaling, where)
+            inv_freq = _scale_llama3(inv_freq, scaling, where)
         elif kind not in _PLAIN:
             raise UnsupportedModelError(
                 f"{where} scales RoPE by {kind!r}; files with 'linear' and 'llama3' are read, and Decoder.from_model "
                 "takes every kind that is fixed"
             )
-        return finite(inv_freq.astype(np.float32), where), 1.0
+        return check_finite(inv_freq.astype(np.float32), where), 1.0
 
 
 def find_rope_type(scaling: Mapping[str, Any]) -> object:
@@ -49,20 +49,20 @@ def find_rope_type(scaling: Mapping[str, Any]) -> object:
     return scaling.get("type") if kind is None else kind
 
 
-def finite(inv_freq: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+def check_finite(inv_freq: NDArray[np.float32], where: str) -> NDArray[np.float32]:
     """The frequencies as they are. Raises ModelFileError: one is infinite, or NaN."""
     if not np.isfinite(inv_freq).all():
         raise ModelFileError(f"{where} has numbers of RoPE by which positions turn infinitely far; they are damaged")
     return inv_freq
 
 
-def _llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], where: str) -> NDArray[np.float64]:
+def _scale_llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], where: str) -> NDArray[np.float64]:
     """Long waves are stretched by a factor, short ones are kept, and between the two it is interpolated.
 
     Source: apply_scaling in https://github.com/meta-llama/llama-models.
     """
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    factor, low, high, length = (_number(scaling.get(name), name, where) for name in names)
+    factor, low, high, length = (_parse_number(scaling.get(name), name, where) for name in names)
     if high <= low:
         raise ModelFileError(f"{where} has a high_freq_factor of {high}, not above low_freq_factor {low}")
     waves = length * inv_freq / (2 * math.pi)  # in the length that the model was made for
@@ -70,7 +70,7 @@ def _llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], where: st
     return inv_freq * (kept + (1 - kept) / factor)
 
 
-def _number(value: object, name: str, where: str) -> float:
+def _parse_number(value: object, name: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
         raise ModelFileError(f"{where} has a {name} of RoPE of {value!r}; it must be a positive number")
     return float(value)

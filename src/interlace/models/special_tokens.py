@@ -62,7 +62,7 @@ def find_special_id(metadata: Mapping[str, Any], name: str, where: str) -> int |
     return default if default is not None and default < len(tokens) else None
 
 
-def adds_bos(metadata: Mapping[str, Any], where: str) -> bool:
+def has_bos(metadata: Mapping[str, Any], where: str) -> bool:
     """Tell whether a token begins every text.
 
     Raises:
@@ -120,7 +120,7 @@ def list_missing(metadata: Mapping[str, Any], where: str) -> tuple[str, ...]:
         )
     if pairs and f"{_PREFIX}token_type" not in metadata:
         lines.append(f"{where} has no {_PREFIX}token_type, so special tokens in texts are read as plain text")
-    if adds_bos(metadata, where) and find_special_id(metadata, "bos", where) is None:
+    if has_bos(metadata, where) and find_special_id(metadata, "bos", where) is None:
         lines.append(f"{where} names no token as {_PREFIX}bos_token_id, so none begins a text, although one should")
     if metadata.get(f"{_PREFIX}add_eos_token"):
         lines.append(f"{where} has {_PREFIX}add_eos_token, but no token ends a prompt: it is there to be continued")

@@ -11,7 +11,7 @@ from interlace.models.special_tokens import find_end_ids
 
 
 @dataclass(frozen=True)
-class Stops:
+class StopTokens:
     """What ends a text.
 
     Attributes:
@@ -23,7 +23,7 @@ class Stops:
     notices: tuple[str, ...] = ()
 
 
-def read_stops(settings: Mapping[str, Any], generation: Mapping[str, Any] | None, where: str) -> Stops:
+def read_stop_tokens(settings: Mapping[str, Any], generation: Mapping[str, Any] | None, where: str) -> StopTokens:
     """Return the ids that end a text.
 
     ``transformers`` takes them from the generation config alone, and makes one from config.json where there is none. A
@@ -40,18 +40,18 @@ def read_stops(settings: Mapping[str, Any], generation: Mapping[str, Any] | None
         ModelFileError: a GGUF file names a token by something else than a number.
     """
     if "general.architecture" in settings:
-        return Stops(find_end_ids(settings, where))
+        return StopTokens(find_end_ids(settings, where))
     config_ids = settings.get("eos_token_id")
     ids = _check_ids(config_ids if generation is None else generation.get("eos_token_id"), where)
     if ids:
-        return Stops(ids)
+        return StopTokens(ids)
     if _check_ids(config_ids, where):
         reason = f"{where} names eos_token_id {config_ids!r} and its generation config none, so, as in transformers,"
     elif any("eos_token_id" in fields for fields in (settings, generation or {})):
-        return Stops(())  # null on purpose
+        return StopTokens(())  # null on purpose
     else:
         reason = f"{where} and its generation config name no eos_token_id, so"
-    return Stops((), (f"{reason} no token ends a text; pass stop= to end it",))
+    return StopTokens((), (f"{reason} no token ends a text; pass stop= to end it",))
 
 
 def _check_ids(value: object, where: str) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from interlace.core.errors import ModelFileError
 
 _PROGRAM = Path(__file__).with_name("render_template.py")
 _PACKAGES = ("jinja2", "markupsafe")
-_LOOK_S = 0.05  # between looks at the resident bytes
+_POLL_S = 0.05  # between looks at the resident bytes
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def render(template: str, variables: Mapping[str, Any], limits: Limits = Limits(
         "cpu_s": limits.cpu_s,
         "memory_bytes": limits.memory_bytes,
     }
-    command = [sys.executable, "-I", "-S", str(_PROGRAM), *_package_folders()]
+    command = [sys.executable, "-I", "-S", str(_PROGRAM), *_find_package_folders()]
     try:
         process = subprocess.Popen(
             command,
@@ -88,10 +88,10 @@ def render(template: str, variables: Mapping[str, Any], limits: Limits = Limits(
             output = _communicate(process, json.dumps(request).encode(), limits)
         finally:
             process.kill()  # does nothing to one that has ended
-    return _text(output, process.returncode, limits)
+    return _parse_answer(output, process.returncode, limits)
 
 
-def _package_folders() -> list[str]:
+def _find_package_folders() -> list[str]:
     """Return the folders that the process imports jinja2 from, which it does not look for itself."""
     specs = {name: find_spec(name) for name in _PACKAGES}
     for name, spec in specs.items():
@@ -106,17 +106,17 @@ def _communicate(process: subprocess.Popen[bytes], request: bytes, limits: Limit
     while True:
         left = end - monotonic()
         try:
-            output, _ = process.communicate(unsent, timeout=min(left, _LOOK_S) if limits.watches_memory else left)
+            output, _ = process.communicate(unsent, timeout=min(left, _POLL_S) if limits.watches_memory else left)
             return output
         except subprocess.TimeoutExpired:
             unsent = None  # communicate goes on from where it was
         if monotonic() >= end:
             raise TemplateError(f"it takes more than {limits.wall_s:g} s")
-        if limits.watches_memory and _resident_bytes(process.pid) > limits.memory_bytes:
+        if limits.watches_memory and _read_resident_bytes(process.pid) > limits.memory_bytes:
             raise TemplateError(f"it takes more than {limits.memory_bytes >> 20} MiB of memory")
 
 
-def _resident_bytes(pid: int) -> int:
+def _read_resident_bytes(pid: int) -> int:
     """Return the memory that a process has in use, 0 if the system does not tell."""
     try:
         command = ["ps", "-o", "rss=", "-p", str(pid)]
@@ -125,7 +125,7 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
-def _text(output: bytes, status: int, limits: Limits) -> str:
+def _parse_answer(output: bytes, status: int, limits: Limits) -> str:
     if status == -signal.SIGXCPU:
         raise TemplateError(f"it takes more than {limits.cpu_s} s of CPU time")
     try:

@@ -11,9 +11,9 @@ from typing import Any
 from interlace.core.errors import ModelFileError, PromptError
 from interlace.models.folder_tokens import add_special_tokens, read_special_tokens
 from interlace.models.gguf import GGUF
-from interlace.models.pieces import tokenizer_of_pieces
+from interlace.models.pieces import build_piece_tokenizer
 from interlace.models.pre_types import PRE_TYPES, PreType, find_pre_type
-from interlace.models.special_tokens import CONTROL, END_TEXTS, USER_DEFINED, adds_bos, find_special_id
+from interlace.models.special_tokens import CONTROL, END_TEXTS, USER_DEFINED, find_special_id, has_bos
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TextTokenizer:
     """
 
     begin: int | None
-    _of: Any
+    _tokenizer: Any
 
     def encode(self, text: str, whole: bool = False) -> list[int]:
         """The ids of a text; special tokens in it, such as ``<|im_start|>``, are taken as such.
@@ -41,17 +41,17 @@ class TextTokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt is no UTF-8 at its character {error.start}; write it as UTF-8") from None
-        with _failures("the model's tokenizer fails at the prompt"):
-            ids: list[int] = self._of.encode(text, add_special_tokens=not whole).ids
+        with _convert_failures("the model's tokenizer fails at the prompt"):
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=not whole).ids
         return ids if self.begin is None or whole else [self.begin, *ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens. Raises ModelFileError if the tokenizer fails at them."""
-        with _failures("the model's tokenizer fails at the text"):
-            text: str = self._of.decode([*ids], skip_special_tokens=True)
+        with _convert_failures("the model's tokenizer fails at the text"):
+            text: str = self._tokenizer.decode([*ids], skip_special_tokens=True)
         return text
 
-    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """The text of ids as they come: a character in several tokens comes with its last."""
         # What was given last stays, because the text of an id can depend on those before it, and so does what follows
         # until its characters are whole: a tokenizer may know no character of a run of bytes of which one is not.
@@ -83,14 +83,14 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
     except ImportError as error:
         raise ModelFileError(f"texts need a tokenizer: {error}; `pip install 'interlace[generate]'`") from None
     if file is not None:
-        return _from_gguf(tokenizers, file)
+        return _build_from_gguf(tokenizers, file)
     own = path / "tokenizer.json"
     if not own.is_file():
         raise ModelFileError(f"folder {str(path)!r} has no tokenizer.json; save the model's fast tokenizer there")
-    with _failures(f"{str(own)!r} is damaged or no tokenizer"):
+    with _convert_failures(f"{str(own)!r} is damaged or no tokenizer"):
         of = tokenizers.Tokenizer.from_file(str(own))
     tokens = read_special_tokens(path)
-    with _failures(f"the tokens that the files of {str(path)!r} name do not fit its tokenizer.json"):
+    with _convert_failures(f"the tokens that the files of {str(path)!r} name do not fit its tokenizer.json"):
         add_special_tokens(tokenizers, of, tokens)
     # Of batches, and so kept by those that train: transformers does neither unless it is asked to.
     of.no_truncation()
@@ -99,7 +99,7 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
 
 
 @contextmanager
-def _failures(what: str) -> Iterator[None]:
+def _convert_failures(what: str) -> Iterator[None]:
     """The package raises nothing more special than Exception, and panics of Rust, which are none of these."""
     try:
         yield
@@ -109,24 +109,24 @@ def _failures(what: str) -> Iterator[None]:
         raise ModelFileError(f"{what}: {error}") from None
 
 
-def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
+def _build_from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
     """Byte-level BPE, as GPT-2 and most models since have it, or the pieces of Llama 2."""
     where, data = repr(str(file.path)), file.metadata
     model, (name, pre) = data.get("tokenizer.ggml.model"), find_pre_type(data)
-    tokens = _texts(data.get("tokenizer.ggml.tokens"))
+    tokens = _as_texts(data.get("tokenizer.ggml.tokens"))
     if model == "llama":
-        of = _pieces(tokenizers, where, data, tokens)
+        of = _build_piece_tokenizer(tokenizers, where, data, tokens)
     elif model == "gpt2" and pre is not None:
-        of = _pairs(tokenizers, where, data, tokens, pre)
+        of = _build_bpe_tokenizer(tokenizers, where, data, tokens, pre)
     else:
         raise ModelFileError(
             f"{where} has a vocabulary of kind {model!r}, cut by {name!r}; a tokenizer is made of 'llama', and of "
             f"'gpt2' cut by {', '.join(PRE_TYPES)}, so use a folder with tokenizer.json"
         )
     kinds = data.get("tokenizer.ggml.token_type", [0] * len(tokens))
-    if len(_numbers(kinds)) != len(tokens):
+    if len(_as_numbers(kinds)) != len(tokens):
         raise ModelFileError(
-            f"{where} is damaged: it has {len(tokens)} tokens, and {len(_numbers(kinds))} types of tokens"
+            f"{where} is damaged: it has {len(tokens)} tokens, and {len(_as_numbers(kinds))} types of tokens"
         )
     for i, kind in enumerate(kinds):
         ends = tokens[i] in END_TEXTS  # control tokens, whatever their type says
@@ -134,11 +134,11 @@ def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
             special = ends or kind == CONTROL
             added = tokenizers.AddedToken(tokens[i], special=special, normalized=False)
             of.add_special_tokens([added]) if special else of.add_tokens([added])
-    return TextTokenizer(find_special_id(data, "bos", where) if adds_bos(data, where) else None, of)
+    return TextTokenizer(find_special_id(data, "bos", where) if has_bos(data, where) else None, of)
 
 
-def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str]) -> Any:
-    scores, kinds = (_numbers(data.get(f"tokenizer.ggml.{name}")) for name in ("scores", "token_type"))
+def _build_piece_tokenizer(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str]) -> Any:
+    scores, kinds = (_as_numbers(data.get(f"tokenizer.ggml.{name}")) for name in ("scores", "token_type"))
     unknown = data.get("tokenizer.ggml.unknown_token_id", 0)
     if not len(tokens) == len(scores) == len(kinds) or unknown not in range(len(tokens)):
         raise ModelFileError(
@@ -146,17 +146,17 @@ def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[s
             f"and the unknown token is {unknown!r}"
         )
     prefix = data.get("tokenizer.ggml.add_space_prefix", True)
-    with _failures(f"{where} is damaged: its tokens make no tokenizer"):
-        return tokenizer_of_pieces(tokenizers, tokens, scores, kinds, unknown, bool(prefix))
+    with _convert_failures(f"{where} is damaged: its tokens make no tokenizer"):
+        return build_piece_tokenizer(tokenizers, tokens, scores, kinds, unknown, bool(prefix))
 
 
-def _pairs(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str], pre: PreType) -> Any:
-    merges = _texts(data.get("tokenizer.ggml.merges"))
+def _build_bpe_tokenizer(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str], pre: PreType) -> Any:
+    merges = _as_texts(data.get("tokenizer.ggml.merges"))
     if not tokens or not merges:
         raise ModelFileError(f"{where} is damaged: it has no tokens or no merges")
-    with _failures(f"{where} is damaged: its merges do not fit its tokens"):
+    with _convert_failures(f"{where} is damaged: its merges do not fit its tokens"):
         vocabulary = {token: i for i, token in enumerate(tokens)}
-        pairs = [_pair(merge) for merge in merges]
+        pairs = [_split_pair(merge) for merge in merges]
         of = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs, ignore_merges=pre.ignores_merges))
     split, ahead = tokenizers.pre_tokenizers, [tokenizers.Regex(pattern) for pattern in pre.patterns]
     byte_level = split.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -167,16 +167,16 @@ def _pairs(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[st
     return of
 
 
-def _pair(merge: str) -> tuple[str, str]:
+def _split_pair(merge: str) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     return left, right
 
 
-def _numbers(value: object) -> list[Any]:
+def _as_numbers(value: object) -> list[Any]:
     """A list of numbers as it is; anything else as none."""
     return value if isinstance(value, list) and all(type(entry) in (int, float) for entry in value) else []
 
 
-def _texts(value: object) -> list[str]:
+def _as_texts(value: object) -> list[str]:
     """A list of texts as it is; anything else as none."""
     return value if isinstance(value, list) and all(isinstance(entry, str) for entry in value) else []

@@ -2,7 +2,7 @@
 
 Files are read, never executed: headers are parsed here and by ``Checkpoint`` and ``GGUF``, and nothing is unpickled.
 
-    model = open_model("SmolLM2-135M")              # headers alone
+    model = load_model("SmolLM2-135M")              # headers alone
     embed = model.read("embed")                     # float32, (vocabulary, hidden)
 """
 
@@ -25,20 +25,20 @@ from interlace.models.config_fields import (
     fill_defaults,
     find_model_type,
 )
-from interlace.models.folder import checkpoints, json_object
+from interlace.models.folder import open_checkpoints, read_json
 from interlace.models.generation_settings import list_ignored
 from interlace.models.gguf import GGUF
 from interlace.models.llama import LlamaShape
 from interlace.models.notices import warn_missing
-from interlace.models.rope import find_rope_type, finite, frequencies
+from interlace.models.rope import check_finite, compute_frequencies, find_rope_type
 from interlace.models.special_tokens import list_missing
-from interlace.models.stops import read_stops
+from interlace.models.stops import read_stop_tokens
 from interlace.models.weight_names import (
     FOLDER_KEYS,
     FOLDER_NAMES,
     GGUF_KEYS,
     GGUF_NAMES,
-    Numbers,
+    SettingNumbers,
     add_base_prefix,
     check_head_norms,
     check_parts,
@@ -47,12 +47,12 @@ from interlace.models.weight_names import (
 )
 from interlace.models.windows import find_window
 
-FAMILY = ("llama", "mistral", "qwen2", "qwen3", "ministral")
-_GGUF_FAMILY = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama there
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "ministral")
+_GGUF_MODEL_TYPES = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama there
 
 
 @dataclass(frozen=True)
-class Trained:
+class PretrainedModel:
     """A model whose weights have not been read.
 
     Attributes:
@@ -61,8 +61,8 @@ class Trained:
         inv_freq: (head_dim / 2,) radians by which a position turns.
         scaling: of the cosines and sines of these.
         window: positions that attention looks back over, None for all.
-        positions: that the model was made for.
-        stop: ids that end a text.
+        max_positions: that the model was made for.
+        stop_token_ids: ids that end a text.
         notices: a line for each setting that is missing and changes tokens.
         names: of all weights, in the order of a pass.
         gguf: the file, where it is one.
@@ -73,8 +73,8 @@ class Trained:
     inv_freq: NDArray[np.float32]
     scaling: float
     window: int | None
-    positions: int
-    stop: tuple[int, ...]
+    max_positions: int
+    stop_token_ids: tuple[int, ...]
     notices: tuple[str, ...]
     names: tuple[str, ...]
     gguf: GGUF | None
@@ -92,7 +92,7 @@ class Trained:
             raise ModelFileError(str(error)) from None
 
 
-def open_model(path: str | Path) -> Trained:
+def load_model(path: str | Path) -> PretrainedModel:
     """The model in a GGUF file or a folder.
 
     Raises:
@@ -102,33 +102,35 @@ def open_model(path: str | Path) -> Trained:
     Warns:
         MissingSettingWarning: it lacks a setting that changes tokens.
     """
-    model = read_model(path)
+    model = load_model_quietly(path)
     warn_missing(model.notices, stacklevel=1)
     return model
 
 
-def read_model(path: str | Path) -> Trained:
-    """Read a model as ``open_model`` does, and warn of nothing: the caller reports ``notices``."""
+def load_model_quietly(path: str | Path) -> PretrainedModel:
+    """Read a model as ``load_model`` does, and warn of nothing: the caller reports ``notices``."""
     path = Path(path)
     try:
         folder = path.is_dir()
     except OSError as error:  # a name that no system has
         raise ModelFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
     if folder:
-        return _folder(path)
+        return _load_folder(path)
     if path.suffix.lower() in (".safetensors", ".json"):
         raise ModelFileError(f"{str(path)!r} is part of a model; name the folder that has config.json beside it")
-    return _file(GGUF.open(path))
+    return _load_gguf(GGUF.open(path))
 
 
 # ---------------------------------------------------------------- folders
 
 
-def _folder(path: Path) -> Trained:
-    settings, where = json_object(path / "config.json"), f"config.json of {str(path)!r}"
+def _load_folder(path: Path) -> PretrainedModel:
+    settings, where = read_json(path / "config.json"), f"config.json of {str(path)!r}"
     kind = find_model_type(settings)
-    if kind not in FAMILY:
-        raise UnsupportedModelError(f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
+    if kind not in MODEL_TYPES:
+        raise UnsupportedModelError(
+            f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(MODEL_TYPES)}"
+        )
     config = fill_defaults({**settings, "model_type": kind})
     activation = config["hidden_act"]
     if config.get("quantization_config") is not None:
@@ -141,7 +143,7 @@ def _folder(path: Path) -> Trained:
             f"{str(path)!r} has an adapter beside its weights (adapter_config.json); merge the two first, or take that "
             "file away"
         )
-    holders = checkpoints(path)
+    holders = open_checkpoints(path)
     disk_names = add_base_prefix(holders)
     extents = {
         name: holders[own].tensors[own].shape
@@ -152,8 +154,8 @@ def _folder(path: Path) -> Trained:
     if type(tied) is not bool:
         raise ModelFileError(f"{where} has tie_word_embeddings {tied!r}; it is true or false")
     again = "lm_head.weight" if tied and extents.pop("lm_head.weight", ()) else ""
-    numbers = Numbers(where, config)
-    names = name_weights(str(path), extents, numbers.count("num_hidden_layers"), FOLDER_NAMES)
+    numbers = SettingNumbers(where, config)
+    names = name_weights(str(path), extents, numbers.read_count("num_hidden_layers"), FOLDER_NAMES)
     if not tied and "head" not in names:
         raise ModelFileError(f"{str(path)!r} lacks weights: lm_head.weight, as tie_word_embeddings is not true")
     shape = read_shape(str(path), numbers, names, extents, FOLDER_KEYS)
@@ -163,29 +165,29 @@ def _folder(path: Path) -> Trained:
         raise ModelFileError(
             f"{where} has vocab_size {stated!r}, and the embeddings have {shape.vocabulary} rows; make the two agree"
         )
-    inv_freq, scaling = _rope(config, shape.head_dim, where)
-    generation = _generation(path)
-    stops = read_stops(config, generation, where)
+    inv_freq, scaling = _read_rope(config, shape.head_dim, where)
+    generation = _read_generation_config(path)
+    stops = read_stop_tokens(config, generation, where)
     ignored = list_ignored(config if generation is None else generation, repr(str(path)))
 
     def read(name: str) -> NDArray[np.float32]:
         own = disk_names[names[name]]
-        values = holders[own].tensor(own)
-        if name == "embed" and again and not np.array_equal(values, holders[again].tensor(again)):
+        values = holders[own].read_tensor(own)
+        if name == "embed" and again and not np.array_equal(values, holders[again].read_tensor(again)):
             raise UnsupportedModelError(
                 f"{where} ties the head to the embeddings (tie_word_embeddings), and {again} has other values; set "
                 "tie_word_embeddings to false, or take that tensor out"
             )
         return values
 
-    return Trained(
+    return PretrainedModel(
         path=path,
         shape=shape,
         inv_freq=inv_freq,
         scaling=scaling,
         window=find_window(config, shape.layers, where),
-        positions=numbers.count("max_position_embeddings"),
-        stop=stops.ids,
+        max_positions=numbers.read_count("max_position_embeddings"),
+        stop_token_ids=stops.ids,
         notices=(*_list_untyped(config, where), *stops.notices, *ignored),
         names=tuple(names),
         gguf=None,
@@ -193,13 +195,15 @@ def _folder(path: Path) -> Trained:
     )
 
 
-def _rope(config: Mapping[str, Any], head_dim: int, where: str) -> tuple[NDArray[np.float32], float]:
+def _read_rope(config: Mapping[str, Any], head_dim: int, where: str) -> tuple[NDArray[np.float32], float]:
     """Return the frequencies of a config, under the newer or the older name of their parameters."""
     rope = _find_rope(config)
     if not isinstance(rope, Mapping):
         raise ModelFileError(f"{where} has no parameters of RoPE but {rope!r}")
     original = {"original_max_position_embeddings": config.get("max_position_embeddings")}
-    inv_freq, scaling = frequencies(head_dim, rope.get("rope_theta", config["rope_theta"]), {**original, **rope}, where)
+    inv_freq, scaling = compute_frequencies(
+        head_dim, rope.get("rope_theta", config["rope_theta"]), {**original, **rope}, where
+    )
     check_rope(rope, where)
     return inv_freq, scaling
 
@@ -217,20 +221,22 @@ def _list_untyped(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return (f"{where} has a factor of RoPE {factor!r} and no rope_type, so it scales nothing, as in transformers",)
 
 
-def _generation(path: Path) -> Mapping[str, Any] | None:
+def _read_generation_config(path: Path) -> Mapping[str, Any] | None:
     """Return the fields of generation_config.json, None where there is no such file."""
     file = path / "generation_config.json"
-    return json_object(file) if file.is_file() else None
+    return read_json(file) if file.is_file() else None
 
 
 # ---------------------------------------------------------------- GGUF
 
 
-def _file(file: GGUF) -> Trained:
+def _load_gguf(file: GGUF) -> PretrainedModel:
     path, data = str(file.path), file.metadata
     kind = data.get("general.architecture")
-    if kind not in _GGUF_FAMILY:
-        raise UnsupportedModelError(f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(_GGUF_FAMILY)}")
+    if kind not in _GGUF_MODEL_TYPES:
+        raise UnsupportedModelError(
+            f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(_GGUF_MODEL_TYPES)}"
+        )
     if data.get(f"{kind}.expert_count"):
         raise UnsupportedModelError(f"{path!r} has a mixture of experts, which a decoder does not know")
     parts = data.get("split.count")
@@ -241,43 +247,45 @@ def _file(file: GGUF) -> Trained:
     check_gguf_fields(data, kind, repr(path))
     extents = {name: tensor.shape for name, tensor in file.tensors.items()}
     factors = extents.pop("rope_freqs.weight", None)
-    numbers = Numbers(repr(path), data, f"{kind}.")
-    names = name_weights(path, extents, numbers.count("block_count"), GGUF_NAMES)
+    numbers = SettingNumbers(repr(path), data, f"{kind}.")
+    names = name_weights(path, extents, numbers.read_count("block_count"), GGUF_NAMES)
     shape = read_shape(path, numbers, names, extents, GGUF_KEYS)
     check_head_norms(kind, shape, repr(path))
     head_dim = shape.head_dim
-    if numbers.count("attention.value_length", head_dim) != head_dim:
+    if numbers.read_count("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(f"{path!r} has keys and values of different widths; a decoder has one for both")
-    turned = numbers.count("rope.dimension_count", head_dim)
+    turned = numbers.read_count("rope.dimension_count", head_dim)
     if turned != head_dim:
         raise UnsupportedModelError(f"{path!r} turns {turned} of {head_dim} elements of a head; a decoder turns all")
     # As llama.cpp reads them: the older name, and linear where no type stands beside a factor.
     factor = data.get(f"{kind}.rope.scaling.factor", data.get(f"{kind}.rope.scale_linear", 0.0)) or 1.0
     scaling = {"rope_type": data.get(f"{kind}.rope.scaling.type", "linear"), "factor": factor}
-    inv_freq, attention = frequencies(head_dim, data.get(f"{kind}.rope.freq_base", 10000.0), scaling, repr(path))
+    inv_freq, attention = compute_frequencies(
+        head_dim, data.get(f"{kind}.rope.freq_base", 10000.0), scaling, repr(path)
+    )
     if factors is not None:
         if factors != inv_freq.shape:
             raise ModelFileError(f"{path!r} has {factors} factors of RoPE, and frequencies {inv_freq.shape}")
         with np.errstate(all="ignore"):
-            inv_freq = finite(inv_freq / file.read("rope_freqs.weight"), repr(path))
+            inv_freq = check_finite(inv_freq / file.read("rope_freqs.weight"), repr(path))
 
     def read(name: str) -> NDArray[np.float32]:
         values = file.read(names[name])
         part = name.rpartition(".")[2].removesuffix("_bias")
         if kind == "llama" and part in ("q", "k"):
-            return halves_apart(values, shape.heads if part == "q" else shape.kv_heads)
+            return unpermute_rope(values, shape.heads if part == "q" else shape.kv_heads)
         return values
 
-    stops = read_stops(data, None, repr(path))
-    window = numbers.count("attention.sliding_window") if data.get(f"{kind}.attention.sliding_window") else None
-    return Trained(
+    stops = read_stop_tokens(data, None, repr(path))
+    window = numbers.read_count("attention.sliding_window") if data.get(f"{kind}.attention.sliding_window") else None
+    return PretrainedModel(
         path=file.path,
         shape=shape,
         inv_freq=inv_freq,
         scaling=attention,
         window=window,
-        positions=numbers.count("context_length"),
-        stop=stops.ids,
+        max_positions=numbers.read_count("context_length"),
+        stop_token_ids=stops.ids,
         notices=(*list_missing(data, repr(path)), *stops.notices),
         names=tuple(names),
         gguf=file,
@@ -285,7 +293,7 @@ def _file(file: GGUF) -> Trained:
     )
 
 
-def halves_apart(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def unpermute_rope(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """Rows of q or k in the order in which element i of a head turns with i + d/2.
 
     llama.cpp has those of the Llama architecture with i and i + 1 side by side (``permute`` of

@@ -8,7 +8,7 @@ from typing import Any
 
 from interlace.core.errors import ModelFileError, UnsupportedModelError
 from interlace.models.llama import LlamaShape
-from interlace.models.weights import wanted
+from interlace.models.weights import list_weights
 
 #: Names in files of weights, without ".weight" or ".bias", by the names that a decode step has.
 _LAYER_OF_FOLDERS = {
@@ -41,7 +41,7 @@ FOLDER_NAMES = (
     *({"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}, "model.layers", _LAYER_OF_FOLDERS),
 )
 GGUF_NAMES = ({"embed": "token_embd", "norm": "output_norm", "head": "output"}, "blk", _LAYER_OF_GGUF)
-_SHOWN = 4  # names in a message
+_MAX_LISTED = 4  # names in a message
 _BIAS_STATED = ("llama", "qwen3")  # whose configs say whether q, k and v have biases
 _BIASED = ("qwen2",)  # that have them always
 _NORMED = ("qwen3",)  # that have norms of heads
@@ -71,21 +71,21 @@ def add_base_prefix(names: Iterable[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class SettingNumbers:
     """Numbers of a file of settings, which may hold anything."""
 
     where: str
     data: Mapping[str, Any]
     prefix: str = ""
 
-    def count(self, name: str, default: int | None = None) -> int:
+    def read_count(self, name: str, default: int | None = None) -> int:
         value = self.data.get(self.prefix + name)
         value = default if value is None else value
         if type(value) is not int or not 0 < value < 1 << 31:
             raise ModelFileError(f"{self.where} has {self.prefix}{name} {value!r}; it must be a positive number")
         return value
 
-    def real(self, name: str) -> float:
+    def read_real(self, name: str) -> float:
         value = self.data.get(self.prefix + name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise ModelFileError(f"{self.where} has {self.prefix}{name} {value!r}; it must be a small positive number")
@@ -108,15 +108,15 @@ def name_weights(where: str, extents: Mapping[str, object], layers: int, names: 
         found |= {f"layers.{l}.{part}_bias": f"{prefix}.{l}.{inner[part]}.bias" for part in ("q", "k", "v")}
     found |= {name: f"{ends[name]}.weight" for name in ("norm", "head")}
     present = {ours: theirs for ours, theirs in found.items() if theirs in extents}
-    lacking = [theirs for ours, theirs in found.items() if ours not in present and not _optional(ours)]
+    lacking = [theirs for ours, theirs in found.items() if ours not in present and not _is_optional(ours)]
     if lacking:
-        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-        raise ModelFileError(f"{where!r} lacks weights: {', '.join(lacking[:_SHOWN])}{more}")
+        more = f" and {len(lacking) - _MAX_LISTED} more" if len(lacking) > _MAX_LISTED else ""
+        raise ModelFileError(f"{where!r} lacks weights: {', '.join(lacking[:_MAX_LISTED])}{more}")
     unknown = sorted(extents.keys() - {*present.values()})
     if unknown:
-        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+        more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
         raise UnsupportedModelError(
-            f"{where!r} has weights that a decoder has no place for: {', '.join(unknown[:_SHOWN])}{more}"
+            f"{where!r} has weights that a decoder has no place for: {', '.join(unknown[:_MAX_LISTED])}{more}"
         )
     return present
 
@@ -160,21 +160,21 @@ def _check_part(what: str, present: bool, right: bool, kind: object, where: str)
         raise ModelFileError(f"{where} has the type {kind!r}, and the weights lack {what}; correct one of the two")
 
 
-def _optional(name: str) -> bool:
+def _is_optional(name: str) -> bool:
     return name == "head" or name.endswith(("_bias", ".q_norm", ".k_norm"))
 
 
 def read_shape(
     where: str,
-    numbers: Numbers,
+    numbers: SettingNumbers,
     names: Mapping[str, str],
     extents: Mapping[str, tuple[int, ...]],
     keys: tuple[str, ...],
 ) -> LlamaShape:
     """What the settings say, held against the extents of all weights."""
     width, queries, each, inner, pairs, eps = keys
-    hidden, heads = numbers.count(width), numbers.count(queries)
-    kv_heads, head_dim = numbers.count(pairs, heads), numbers.count(each, hidden // heads)
+    hidden, heads = numbers.read_count(width), numbers.read_count(queries)
+    kv_heads, head_dim = numbers.read_count(pairs, heads), numbers.read_count(each, hidden // heads)
     if heads % kv_heads or head_dim % 2:
         raise ModelFileError(
             f"{numbers.where} has {heads} heads for {kv_heads} of keys, heads of width {head_dim}; each head of keys "
@@ -183,20 +183,20 @@ def read_shape(
     shape = LlamaShape(
         layers=sum(name.endswith(".input_norm") for name in names),
         hidden=hidden,
-        ffn=numbers.count(inner),
+        ffn=numbers.read_count(inner),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocabulary=extents[names["embed"]][0],
-        eps=numbers.real(eps),
+        eps=numbers.read_real(eps),
         qkv_bias="layers.0.q_bias" in names,
         qk_norm="layers.0.q_norm" in names,
         tied="head" not in names,
     )
-    right = wanted(shape)
+    right = list_weights(shape)
     uneven = sorted(right.keys() ^ names.keys())
     if uneven:
-        raise ModelFileError(f"{where!r} has {', '.join(uneven[:_SHOWN])} in some layers and not in others")
+        raise ModelFileError(f"{where!r} has {', '.join(uneven[:_MAX_LISTED])} in some layers and not in others")
     for name, theirs in names.items():
         if extents[theirs] != right[name]:
             raise ModelFileError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlace.models.llama import LlamaShape
 
 
-def wanted(shape: LlamaShape) -> dict[str, tuple[int, ...]]:
+def list_weights(shape: LlamaShape) -> dict[str, tuple[int, ...]]:
     """Names and extents of all weights of a shape; linears are (outputs, inputs)."""
     queries, keys, hidden = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, (shape.hidden,)
     layer: dict[str, tuple[int, ...]] = {

@@ -14,8 +14,8 @@ except ImportError as error:
     raise ImportError(f"{error}; interlace.nn needs `pip install 'interlace[gpu]'`") from None
 
 from interlace.nn.decoder.decoder import Decoder
-from interlace.nn.decoder.sampling import Sampling
+from interlace.nn.decoder.sampling import SamplingParams
 from interlace.nn.modules import FFN, SwiGLU
 from interlace.nn.op import FallbackWarning
 
-__all__ = ["FFN", "Decoder", "FallbackWarning", "Sampling", "SwiGLU"]
+__all__ = ["FFN", "Decoder", "FallbackWarning", "SamplingParams", "SwiGLU"]

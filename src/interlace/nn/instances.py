@@ -4,7 +4,7 @@ A compiled plan owns its semaphores and workspace, so an instance may run on one
 stream run in order, from whichever layer, and share an instance. A captured graph may be replayed on any stream at
 any time, so it shares no instance: the keys of its instances hold the id of its capture.
 
-An instance is built when a call first needs it, outside any capture in progress (``beside_captures``). Inside a
+An instance is built when a call first needs it, outside any capture in progress (``run_outside_capture``). Inside a
 capture, its tables and zeroed counters would become nodes of the graph, and its memory part of the graph's pool.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from interlace.core.dtypes import DType
-from interlace.megakernel.capture import beside_captures
+from interlace.megakernel.capture import run_outside_capture
 from interlace.workloads.ffn import FFNShape
 
 Tensors = Mapping[str, torch.Tensor]
@@ -47,7 +47,7 @@ class Instance(Protocol):
     """Interface of ``DeviceExecutor`` that this module uses."""
 
     @property
-    def running(self) -> bool: ...
+    def is_running(self) -> bool: ...
 
     def run(self, tensors: Tensors) -> object: ...
 
@@ -80,7 +80,7 @@ class Instances:
         """
         with self._lock:
             kept = self._captured if key.capture else self._eager
-            instance = kept.pop(key, None) or beside_captures(key.device, lambda: self._build(key, tensors))
+            instance = kept.pop(key, None) or run_outside_capture(key.device, lambda: self._build(key, tensors))
             kept[key] = instance
             instance.run(tensors)
             # An instance must keep no tensors alive: weights of a model that is gone, or a graph's private memory.
@@ -90,9 +90,9 @@ class Instances:
         if not key.capture:
             # The device may still use what a running instance owns, on a stream that the allocator does not associate
             # with that memory, so only an idle instance can be dropped. The query would invalidate a capture elsewhere,
-            # but this function runs outside captures (``beside_captures``).
+            # but this function runs outside captures (``run_outside_capture``).
             excess = len(self._eager) - self._limit + 1
-            resting = [old for old, instance in self._eager.items() if not instance.running]
+            resting = [old for old, instance in self._eager.items() if not instance.is_running]
             for old in resting[: max(excess, 0)]:
                 del self._eager[old]
         return self._make(key, tensors)

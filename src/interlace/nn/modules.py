@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from interlace.deploy import Choice
 from interlace.kernels.matmul import Activation
-from interlace.nn.hooks import hooks_of
-from interlace.nn.op import checked_norm, explain, ffn
+from interlace.nn.hooks import list_hooks
+from interlace.nn.op import check_norm, explain, ffn
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -28,42 +28,42 @@ class _Network(nn.Module):
     activation: Activation
 
     def _set_norm(self, w_norm: nn.Parameter | None, norm: float | None) -> None:
-        self.norm = checked_norm(type(self).__name__, w_norm, norm)
+        self.norm = check_norm(type(self).__name__, w_norm, norm)
         self.register_parameter("w_norm", w_norm)
 
     @property
-    def _with_norm(self) -> str:
+    def _norm_repr(self) -> str:
         return "" if self.norm is None else f", norm={self.norm:g}"
 
     def explain(self, tokens: int) -> Choice:
         """Return what runs the network for a number of tokens, and why: the megakernel or PyTorch's own ops.
 
         The result holds for calls without gradients. Print it, or read ``executor`` (None for PyTorch's ops),
-        ``launch_us``, ``library_us`` and ``why``.
+        ``launch_us``, ``predict_library_us`` and ``why``.
 
         Raises:
             ArgumentError: ``tokens`` is not a positive number.
         """
         weights = {name: weight.detach() for name, weight in self.named_parameters(recurse=False)}
-        return explain(weights, self.activation, _positive(tokens, "explain"), self.norm)
+        return explain(weights, self.activation, _check_positive(tokens, "explain"), self.norm)
 
     def prepare(self, *tokens: int) -> None:
         """Compile ahead what calls with these numbers of tokens need on the current stream, by calls on zeros.
 
-        The first launch for a number of rows (``deploy.launched_rows``) takes seconds to compile. Other numbers of
+        The first launch for a number of rows (``deploy.choose_launch_rows``) takes seconds to compile. Other numbers of
         tokens that share this launch, other networks of this shape, and graphs captured later compile nothing.
 
         Raises:
             ArgumentError: an entry of ``tokens`` is not a positive number.
         """
         for count in tokens:
-            extents = (_positive(count, "prepare"), self.w_up.shape[1])
+            extents = (_check_positive(count, "prepare"), self.w_up.shape[1])
             with torch.inference_mode():
                 self(torch.zeros(extents, dtype=self.w_up.dtype, device=self.w_up.device))
 
 
-def _positive(tokens: int, where: str) -> int:
-    tokens = whole(tokens, where, "tokens")
+def _check_positive(tokens: int, where: str) -> int:
+    tokens = check_int(tokens, where, "tokens")
     if tokens <= 0:
         raise ArgumentError(f"{where}: tokens is {tokens}; give a positive number")
     return tokens
@@ -124,15 +124,20 @@ class FFN(_Network):
             ShapeError, DTypeError: linears that do not match, or that have quantised weights.
         """
         _check({"up": up, "down": down})
-        normed = _norm(norm, up.weight)
+        normed = _extract_norm(norm, up.weight)
         if (up.bias is None) != (down.bias is None):
-            raise GraphError(f"up has {_bias(up)}, down has {_bias(down)}; give both a bias (zeros will do) or neither")
+            raise GraphError(
+                f"up has {_describe_bias(up)}, down has {_describe_bias(down)}; give both a bias (zeros will do) or "
+                "neither"
+            )
         try:
             activation = Activation(activation)
         except ValueError:
             names = ", ".join(repr(known.value) for known in Activation)
             raise GraphError(f"unknown activation {activation!r}; it must be one of {names}") from None
-        module = cls(_contiguous(up.weight), _contiguous(down.weight), activation, up.bias, down.bias, *normed)
+        module = cls(
+            _make_contiguous(up.weight), _make_contiguous(down.weight), activation, up.bias, down.bias, *normed
+        )
         return module.train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -146,7 +151,7 @@ class FFN(_Network):
 
     def extra_repr(self) -> str:
         widths = f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"
-        return f"{widths}, {self.activation.value}, bias={self.b_up is not None}{self._with_norm}"
+        return f"{widths}, {self.activation.value}, bias={self.b_up is not None}{self._norm_repr}"
 
 
 class SwiGLU(_Network):
@@ -196,8 +201,8 @@ class SwiGLU(_Network):
         for name, linear in linears.items():
             if linear.bias is not None:
                 raise GraphError(f"{name} has a bias; a gated FFN takes linears with bias=False")
-        w_gate, w_up, w_down = (_contiguous(linear.weight) for linear in linears.values())
-        return cls(w_gate, w_up, w_down, *_norm(norm, up.weight)).train(up.training)
+        w_gate, w_up, w_down = (_make_contiguous(linear.weight) for linear in linears.values())
+        return cls(w_gate, w_up, w_down, *_extract_norm(norm, up.weight)).train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the network to x (..., hidden); return a new tensor (..., hidden). See ``interlace.nn.op.ffn``.
@@ -209,7 +214,7 @@ class SwiGLU(_Network):
         return ffn(x, self.w_up, self.w_down, self.activation, self.w_gate, w_norm=self.w_norm, norm=self.norm)
 
     def extra_repr(self) -> str:
-        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}{self._with_norm}"
+        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}{self._norm_repr}"
 
 
 def _check(linears: dict[str, nn.Linear]) -> None:
@@ -241,7 +246,7 @@ def _check(linears: dict[str, nn.Linear]) -> None:
         raise GraphError("the linears have no data, they are on the device 'meta'; load their weights first")
 
 
-def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None, float | None]:
+def _extract_norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None, float | None]:
     """Return weight and epsilon of the RMS norm before a network with this up-projection."""
     if norm is None:
         return None, None
@@ -270,7 +275,7 @@ def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None
         raise DTypeError(f"norm is {weight.dtype}, up is {up.dtype}; cast them to one dtype")
     if weight.device != up.device:
         raise GraphError(f"norm is on {weight.device}, up is on {up.device}; move them to one device")
-    return _contiguous(weight), eps
+    return _make_contiguous(weight), eps
 
 
 def _check_plain(name: str, linear: nn.Linear) -> None:
@@ -293,7 +298,7 @@ def _check_plain(name: str, linear: nn.Linear) -> None:
 
 def _check_parts(name: str, module: nn.Module, taken: tuple[str, ...]) -> None:
     """Check that a module's used parts are plain parameters, and that it has no others that would be dropped."""
-    hooks = hooks_of(module)
+    hooks = list_hooks(module)
     if hooks:
         raise GraphError(
             f"{name} has {' and '.join(hooks)}, which the new module would drop; remove them, or put them on the new "
@@ -324,11 +329,11 @@ def _check_input(x: torch.Tensor, weight: torch.Tensor) -> None:
         raise DTypeError(f"x is {x.dtype}, the weights are {weight.dtype}; cast either of them")
 
 
-def _contiguous(weight: torch.Tensor) -> nn.Parameter:
+def _make_contiguous(weight: torch.Tensor) -> nn.Parameter:
     if isinstance(weight, nn.Parameter) and weight.is_contiguous():
         return weight
     return nn.Parameter(weight.detach().contiguous(), weight.requires_grad)
 
 
-def _bias(linear: nn.Linear) -> str:
+def _describe_bias(linear: nn.Linear) -> str:
     return "no bias" if linear.bias is None else "a bias"

@@ -11,23 +11,23 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
-from interlace.deploy import Choice, deployment, launched_rows
+from interlace.deploy import Choice, choose_launch_rows, deploy_graph
 from interlace.executors import DeviceExecutor
-from interlace.executors.gpu import spec_by_name
+from interlace.executors.gpu import find_spec
 from interlace.kernels.matmul import Activation
-from interlace.kernels.teams import rows_of
-from interlace.megakernel.capture import capture_id
-from interlace.megakernel.options import Options
-from interlace.nn.choice import MOST_WHOLE, choice
+from interlace.kernels.teams import select_tile_rows
+from interlace.megakernel.capture import get_capture_id
+from interlace.megakernel.options import RunOptions
+from interlace.nn.choice import MAX_NORM_TOKENS, choose_ffn
 from interlace.nn.instances import Instance, Instances, Key, Tensors
-from interlace.nn.plain import fused, has_triton, in_layer, plain
+from interlace.nn.plain import apply_in_layer, has_triton, run_fused, run_plain
 from interlace.plan.verify import Proof
-from interlace.workloads.ffn import FFNShape, norm_is_op
+from interlace.workloads.ffn import FFNShape, has_norm_op
 from interlace.workloads.ffn import ffn as ffn_graph
 
 #: Dtypes that the megakernel multiplies.
 _DTYPES = {getattr(torch, known.torch): known for known in DTYPES if known.on_tensor_cores}
-_MOST_ADDED = torch.finfo(torch.float32).max  # upper bound of an epsilon: the mean square is in float32
+_MAX_EPSILON = torch.finfo(torch.float32).max  # upper bound of an epsilon: the mean square is in float32
 
 
 class FallbackWarning(UserWarning):
@@ -48,8 +48,8 @@ def ffn(
     """Compute ``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``.
 
     With a norm, compute ``x + ffn(rms_norm(x))``. The megakernel includes norm and residual for up to
-    ``choice.MOST_WHOLE`` tokens where that is faster. Otherwise PyTorch's ops compute them, around whatever runs the
-    FFN.
+    ``choose_ffn.MOST_WHOLE`` tokens where that is faster. Otherwise PyTorch's ops compute them, around whatever runs
+    the FFN.
 
     On a Hopper GPU the FFN runs as a megakernel where ``deploy.choose`` expects that to be faster than PyTorch's own
     ops. It requires that gradients are off, that the dtype is bf16 or fp16, that the widths are multiples of 8 and
@@ -75,26 +75,26 @@ def ffn(
         HangError: the watchdog ended an earlier run.
         LaunchEndedError: an earlier run ended itself, and with it the CUDA context.
     """
-    norm = checked_norm("ffn", w_norm, norm)
+    norm = check_norm("ffn", w_norm, norm)
     tensors = (x, w_up, w_gate, w_down, b_up, b_down, w_norm)
     given = (*tensors[:-1], activation.value, w_norm, norm)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         _warn("gradients are wanted; call it under torch.inference_mode() or torch.no_grad()")
-        return plain(*given)
+        return run_plain(*given)
     if torch.is_autocast_enabled(x.device.type):
         _warn("autocast is on; cast the module instead, as in module.to(torch.bfloat16)")
-        return plain(*given)
+        return run_plain(*given)
     if torch.compiler.is_compiling():  # otherwise the operator decides
-        traced = _traced(x, w_up, activation, w_gate is not None, b_up is not None, norm)
-        if w_norm is not None and (traced or _tokens(x) > MOST_WHOLE):
-            return in_layer(x, w_norm, norm, lambda h: ffn(h, w_up, w_down, activation, w_gate, b_up, b_down))
+        traced = _is_traced(x, w_up, activation, w_gate is not None, b_up is not None, norm)
+        if w_norm is not None and (traced or _count_tokens(x) > MAX_NORM_TOKENS):
+            return apply_in_layer(x, w_norm, norm, lambda h: ffn(h, w_up, w_down, activation, w_gate, b_up, b_down))
         if traced:
-            return plain(*given)
+            return run_plain(*given)
     out: torch.Tensor = torch.ops.interlace.ffn.default(*given)
     return out
 
 
-def checked_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) -> float | None:
+def check_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) -> float | None:
     """Return the epsilon of an RMS norm as a float, after checking it.
 
     Raises:
@@ -107,24 +107,24 @@ def checked_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) ->
     number = isinstance(norm, (int, float)) and not isinstance(norm, bool)
     if number and not has_static_value(norm):  # traced
         return norm
-    if not number or not 0 <= norm < _MOST_ADDED:
+    if not number or not 0 <= norm < _MAX_EPSILON:
         raise ArgumentError(f"{where}: norm is {norm!r}; give what it adds to the mean square, such as 1e-5")
     return float(norm)
 
 
-def _traced(
+def _is_traced(
     x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool, norm: float | None
 ) -> bool:
     """Return True if PyTorch's ops will run in any case, so that torch.compile should trace and fuse them."""
     if not all(has_static_value(value) for value in (*w_up.shape, 0.0 if norm is None else norm)):
         return False
-    runs: bool = _plain_runs(
-        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, norm, _tokens(x)
+    runs: bool = _is_plain(
+        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, norm, _count_tokens(x)
     )
     return runs
 
 
-def _tokens(x: torch.Tensor) -> int:
+def _count_tokens(x: torch.Tensor) -> int:
     """Return the number of rows of x; -1 if it is symbolic."""
     tokens = 1
     for extent in x.shape[:-1]:
@@ -133,7 +133,7 @@ def _tokens(x: torch.Tensor) -> int:
 
 
 @torch.compiler.assume_constant_result
-def _plain_runs(
+def _is_plain(
     device: torch.device,
     dtype: torch.dtype,
     hidden: int,
@@ -145,12 +145,12 @@ def _plain_runs(
     tokens: int,
 ) -> bool:
     """Return True if PyTorch's ops will run; ``tokens`` is negative if the number is symbolic."""
-    reason = _lasting(device, dtype, hidden, width)
+    reason = _static_fallback_reason(device, dtype, hidden, width)
     if reason is not None:
         _warn(reason)
         return True
-    shape = _shape_of(hidden, width, activation, gated, norm)
-    return tokens == 0 or (tokens > 0 and choice(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
+    shape = _build_shape(hidden, width, activation, gated, norm)
+    return tokens == 0 or (tokens > 0 and choose_ffn(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
 
 
 # Defined with the low-level API: an operator of ``torch.library.custom_op`` costs 10 to 30 us on the host per call.
@@ -163,7 +163,7 @@ torch.library.define(
 
 
 @torch.library.impl("interlace::ffn", "CompositeExplicitAutograd")
-def _ffn(
+def _run_ffn(
     x: torch.Tensor,
     w_up: torch.Tensor,
     w_gate: torch.Tensor | None,
@@ -177,19 +177,19 @@ def _ffn(
     rows = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).contiguous()
     weights = {"w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down, "w_norm": w_norm}
     tensors = {"x": rows} | {name: tensor for name, tensor in weights.items() if tensor is not None}
-    reason = obstacle(tensors)
+    reason = fallback_reason(tensors)
     if reason is not None:
         _warn(reason)
     elif rows.shape[0]:
-        shape = _shape(tensors, activation, norm)
-        apart = w_norm is not None and rows.shape[0] > MOST_WHOLE
-        if not apart and chosen(tensors, shape, rows.shape[0]).executor is not None:
+        shape = _find_shape(tensors, activation, norm)
+        apart = w_norm is not None and rows.shape[0] > MAX_NORM_TOKENS
+        if not apart and choose_for_tensors(tensors, shape, rows.shape[0]).executor is not None:
             out = _launch(tensors, shape)
             return out if x.dim() == 2 else out.view(x.shape)
     if w_norm is not None:
         alone = w_up, w_gate, w_down, b_up, b_down, activation
-        return in_layer(x, w_norm, norm, lambda h: torch.ops.interlace.ffn.default(h, *alone))
-    return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
+        return apply_in_layer(x, w_norm, norm, lambda h: torch.ops.interlace.ffn.default(h, *alone))
+    return run_fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
 
 
 @torch.library.register_fake("interlace::ffn")
@@ -207,19 +207,19 @@ def _(
     return x.new_empty(x.shape)
 
 
-def obstacle(tensors: Tensors) -> str | None:
+def fallback_reason(tensors: Tensors) -> str | None:
     """Return the reason why no launch can run an FFN on these tensors, or None if one can."""
     x = tensors["x"]
     ffn, hidden = tensors["w_up"].shape
-    reason = _lasting(x.device, x.dtype, hidden, ffn)
+    reason = _static_fallback_reason(x.device, x.dtype, hidden, ffn)
     if reason is None and not all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in tensors.values()):
         return "a tensor is not contiguous or not aligned to 16 bytes"
     return reason
 
 
-def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) -> str | None:
+def _static_fallback_reason(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) -> str | None:
     """Return the same reason, as far as it is known without tensors."""
-    reason = obstacle_of_device(device)
+    reason = device_fallback_reason(device)
     if reason is not None:
         return reason
     if dtype not in _DTYPES:
@@ -229,11 +229,11 @@ def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) ->
     return None
 
 
-def obstacle_of_device(device: torch.device) -> str | None:
+def device_fallback_reason(device: torch.device) -> str | None:
     """Return the reason why no launch can run on a device, or None if launches can."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"tensors are on a device of type {device.type!r}, the kernels are for NVIDIA GPUs"
-    capability = _capability(device)
+    capability = _get_capability(device)
     if capability != (9, 0):
         return "the GPU has compute capability {}.{}, the kernels are for 9.0 (Hopper)".format(*capability)
     if not has_triton():
@@ -242,23 +242,23 @@ def obstacle_of_device(device: torch.device) -> str | None:
 
 
 @cache
-def _capability(device: torch.device) -> tuple[int, int]:
+def _get_capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-def chosen(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:
-    """Return what runs an FFN for a number of tokens; the tensors must have no ``obstacle``."""
+def choose_for_tensors(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:
+    """Return what runs an FFN for a number of tokens; the tensors must have no ``fallback_reason``."""
     x = tensors["x"]
-    return choice(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
+    return choose_ffn(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
 
 
-def _shape(tensors: Tensors, activation: str, norm: float | None) -> FFNShape:
+def _find_shape(tensors: Tensors, activation: str, norm: float | None) -> FFNShape:
     ffn, hidden = tensors["w_up"].shape
-    return _shape_of(hidden, ffn, activation, "w_gate" in tensors, norm)
+    return _build_shape(hidden, ffn, activation, "w_gate" in tensors, norm)
 
 
 @lru_cache(1 << 10)
-def _shape_of(hidden: int, ffn: int, activation: str, gated: bool, norm: float | None) -> FFNShape:
+def _build_shape(hidden: int, ffn: int, activation: str, gated: bool, norm: float | None) -> FFNShape:
     return FFNShape(hidden, ffn, Activation(activation), gated, norm)
 
 
@@ -270,45 +270,47 @@ def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
     """
     x = tensors["x"]
     tokens = x.shape[0]
-    rows = _built_for(x.device, shape, tokens)
-    between, out = _between(x, rows, shape), x.new_empty(rows, shape.hidden)
+    rows = _find_launched_rows(x.device, shape, tokens)
+    between, out = _allocate_intermediates(x, rows, shape), x.new_empty(rows, shape.hidden)
     with torch.cuda.device(x.device.index):  # PyTorch is slower with a torch.device
         stream = torch.cuda.current_stream(x.device.index).cuda_stream
-        key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
+        key = Key(x.device, stream, get_capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
         _instances.run(key, {**tensors, **between, "out": out})
     return out if rows == tokens else out[:tokens]
 
 
-def _between(x: torch.Tensor, rows: int, shape: FFNShape) -> dict[str, torch.Tensor]:
+def _allocate_intermediates(x: torch.Tensor, rows: int, shape: FFNShape) -> dict[str, torch.Tensor]:
     """Allocate the intermediate tensors of the graph."""
     between = {"hidden": x.new_empty(rows, shape.ffn)}
-    if norm_is_op(rows, shape, _DTYPES[x.dtype]):  # up to MOST_WHOLE rows on every device, or none
+    if has_norm_op(rows, shape, _DTYPES[x.dtype]):  # up to MAX_NORM_TOKENS rows on every device, or none
         between["normed"] = x.new_empty(rows, shape.hidden)
     return between
 
 
 @lru_cache(1 << 14)
-def _built_for(device: torch.device, shape: FFNShape, tokens: int) -> int:
-    return launched_rows(tokens, shape, spec_by_name(str(device)))
+def _find_launched_rows(device: torch.device, shape: FFNShape, tokens: int) -> int:
+    return choose_launch_rows(tokens, shape, find_spec(str(device)))
 
 
 def _make(key: Key, tensors: Tensors) -> Instance:
     device = str(key.device)
-    executor, proof = _proved(device, key.rows, key.shape, key.dtype, key.bias)
-    options = Options(device=device, dependent_launch=True, short=("x",))
+    executor, proof = _prove_launch(device, key.rows, key.shape, key.dtype, key.bias)
+    options = RunOptions(device=device, dependent_launch=True, short_inputs=("x",))
     made = executor(proof, options)
-    for launch in made.launches(tensors):
+    for launch in made.build_launches(tensors):
         launch.load()
     return made
 
 
 @lru_cache(256)
-def _proved(device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool) -> tuple[type[DeviceExecutor], Proof]:
+def _prove_launch(
+    device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
+) -> tuple[type[DeviceExecutor], Proof]:
     """Return executor class and proof of the launch; computed once for all streams and captures."""
-    spec = spec_by_name(device)
-    graph = ffn_graph(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms), device=spec)
-    found = deployment(graph, spec)
-    proof = found.proof(found.setting(), alone=False)  # captured graphs may be replayed concurrently
+    spec = find_spec(device)
+    graph = ffn_graph(rows, shape, dtype, bias=bias, norm_rows=select_tile_rows(rows, spec.sms), device=spec)
+    found = deploy_graph(graph, spec)
+    proof = found.prove_plan(found.select_setting(), alone=False)  # captured graphs may be replayed concurrently
     return found.executor, found.executor.prove(proof)
 
 
@@ -325,12 +327,12 @@ def explain(tensors: Tensors, activation: Activation, tokens: int, norm: float |
         tensors: weights by name.
         norm: see ``ffn``.
     """
-    reason = obstacle({"x": tensors["w_up"], **tensors})
+    reason = fallback_reason({"x": tensors["w_up"], **tensors})
     if reason is not None:
         return Choice(None, None, None, None, reason)
-    given, shape = {"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value, norm)
-    whole = chosen(given, shape, tokens)
-    alone = whole if norm is None or whole.executor else chosen(given, replace(shape, norm=None), tokens)
+    given, shape = {"x": tensors["w_up"], **tensors}, _find_shape(tensors, activation.value, norm)
+    whole = choose_for_tensors(given, shape, tokens)
+    alone = whole if norm is None or whole.executor else choose_for_tensors(given, replace(shape, norm=None), tokens)
     return alone if alone.executor else whole
 
 

@@ -9,12 +9,12 @@ from importlib.util import find_spec
 import torch
 from torch.nn import functional
 
-from interlace.megakernel.capture import beside_captures
+from interlace.megakernel.capture import run_outside_capture
 
 _TRITON = (8, 0)  # compute capability from which Triton compiles
 
 
-def plain(
+def run_plain(
     x: torch.Tensor,
     w_up: torch.Tensor,
     w_gate: torch.Tensor | None,
@@ -27,7 +27,7 @@ def plain(
 ) -> torch.Tensor:
     """Compute the FFN as a user would write it, with RMS norm and residual if ``w_norm`` is given."""
     if w_norm is not None:
-        return in_layer(x, w_norm, norm, lambda h: plain(h, w_up, w_gate, w_down, b_up, b_down, activation))
+        return apply_in_layer(x, w_norm, norm, lambda h: run_plain(h, w_up, w_gate, w_down, b_up, b_down, activation))
     up = functional.linear(x, w_up, b_up)
     if w_gate is not None:
         hidden = functional.silu(functional.linear(x, w_gate)) * up
@@ -42,14 +42,14 @@ def plain(
     return functional.linear(hidden, w_down, b_down)
 
 
-def in_layer(
+def apply_in_layer(
     x: torch.Tensor, w_norm: torch.Tensor, norm: float | None, network: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """Return ``x + network(rms_norm(x))`` as a new contiguous tensor."""
     return (x + network(functional.rms_norm(x, x.shape[-1:], w_norm, norm))).contiguous()
 
 
-def fused(
+def run_fused(
     x: torch.Tensor,
     w_up: torch.Tensor,
     w_gate: torch.Tensor | None,
@@ -59,17 +59,17 @@ def fused(
     activation: str,
 ) -> torch.Tensor:
     """Compute the FFN with a fused gate kernel where possible; save nothing for gradients."""
-    if w_gate is None or not _fuses(x, w_up):
-        return plain(x, w_up, w_gate, w_down, b_up, b_down, activation)
-    from interlace.kernels.gated import silu_times
+    if w_gate is None or not _can_fuse(x, w_up):
+        return run_plain(x, w_up, w_gate, w_down, b_up, b_down, activation)
+    from interlace.kernels.gated import silu_and_mul
 
-    _load(x.device, x.dtype)
+    _load_gate(x.device, x.dtype)
     gate, up = functional.linear(x, w_gate), functional.linear(x, w_up)
     with torch.cuda.device(x.device):
-        return functional.linear(silu_times(gate, up), w_down)
+        return functional.linear(silu_and_mul(gate, up), w_down)
 
 
-def _fuses(x: torch.Tensor, w_up: torch.Tensor) -> bool:
+def _can_fuse(x: torch.Tensor, w_up: torch.Tensor) -> bool:
     if x.device.type != "cuda" or torch.version.cuda is None or not has_triton():
         return False
     from interlace.kernels.gated import MULTIPLE
@@ -81,14 +81,14 @@ def _fuses(x: torch.Tensor, w_up: torch.Tensor) -> bool:
 
 
 @cache
-def _load(device: torch.device, dtype: torch.dtype) -> None:
+def _load_gate(device: torch.device, dtype: torch.dtype) -> None:
     """Compile and load the gate's kernel outside any capture in progress, which would forbid it."""
-    from interlace.kernels.gated import MULTIPLE, silu_times
+    from interlace.kernels.gated import MULTIPLE, silu_and_mul
 
     def run() -> None:
-        silu_times(*(torch.zeros(MULTIPLE, dtype=dtype, device=device) for _ in range(2)))
+        silu_and_mul(*(torch.zeros(MULTIPLE, dtype=dtype, device=device) for _ in range(2)))
 
-    beside_captures(device, run)
+    run_outside_capture(device, run)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A* over the states of ``states.py``, by the moves of ``moves.py`` and the lower bound of ``remaining.py``.
+"""A* over the states of ``states.py``, by the moves of ``moves.py`` and the lower bound of ``bound_remaining.py``.
 
 Open states are kept in lists by (lower bound, loads so far). The list with the smallest bound is expanded first, and in
 it the state with the most loads so far. A state that is reached again with fewer loads is reopened.
@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
-from interlace.orders.moves import Moves, find_moves, room
-from interlace.orders.panels import Cache, PanelGrid, Visit
-from interlace.orders.remaining import Table, remaining, table
-from interlace.orders.states import Shape, mix, name, unpack
+from interlace.orders.moves import Moves, allocate_moves, find_moves
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
+from interlace.orders.remaining import Table, bound_remaining, compute_bound_table
+from interlace.orders.states import SearchShape, make_key, mix, unpack
 
 T = TypeVar("T", bound=np.generic)
 Progress = Callable[[int, int, int], None]
 """Callback that gets the number of stored states, the lower bound reached and the loads of the best order known."""
 _RUNNING, _FULL, _OVER = 0, 1, 2
 _SLICE = 2_000  # states expanded between checks of the time limit
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _ENTRIES = 2  # per state: one while it is open, and a stale one when it is reached again with fewer loads
 
 
-class _Store(NamedTuple):
+class _StateStore(NamedTuple):
     """States, a hash table from keys to states, and linked lists of the open ones by (bound, cost)."""
 
     keys: Ints
@@ -47,7 +47,7 @@ class _Store(NamedTuple):
     heads: NDArray[np.int32]
 
 
-class _At(NamedTuple):
+class _SearchProgress(NamedTuple):
     """Progress of the search; each value is a single number in an array.
 
     Attributes:
@@ -66,7 +66,7 @@ class _At(NamedTuple):
     goal: Ints
 
 
-def state_bytes(shape: Shape) -> int:
+def compute_state_bytes(shape: SearchShape) -> int:
     """Return the maximum bytes of a state: its key, cost, parent, closed flag, hash slots and list entries.
 
     8 x 8 tiles and 9 units: bits 5, so 12 units to a word; 2 words, 16 + 4 + 4 + 1 + 16 + 16 = 57 bytes.
@@ -74,7 +74,7 @@ def state_bytes(shape: Shape) -> int:
     return 8 * shape.words + 4 + 4 + 1 + 4 * 4 + _ENTRIES * (4 + 4)
 
 
-class Begun(NamedTuple):
+class StartState(NamedTuple):
     """State in which a search begins.
 
     Attributes:
@@ -88,14 +88,14 @@ class Begun(NamedTuple):
     loads: int
 
 
-NOTHING = Begun(0, (), 0)
+EMPTY_START = StartState(0, (), 0)
 
 
-class Search:
+class AStarSearch:
     """One search: the arrays that compiled code works on, which are doubled when they are full.
 
     Args:
-        max_states: limit of stored states; None for as many as ``_MOST_BYTES`` hold, half of which are reserved for
+        max_states: limit of stored states; None for as many as ``_MAX_BYTES`` hold, half of which are reserved for
             copies while the arrays grow.
         begun: state to begin with.
     """
@@ -104,37 +104,37 @@ class Search:
         self,
         grid: PanelGrid,
         capacity: int,
-        cache: Cache,
+        cache: EvictionPolicy,
         best: int,
         max_states: int | None,
-        begun: Begun = NOTHING,
+        begun: StartState = EMPTY_START,
     ) -> None:
-        opt = int(cache is Cache.OPT)
-        self.shape = Shape(grid.rows, grid.columns, grid.chunks, capacity, opt, grid.units.bit_length())
-        self.least: Table = table(grid.rows, grid.columns, capacity)
-        self.out = room(self.shape)
+        opt = int(cache is EvictionPolicy.OPT)
+        self.shape = SearchShape(grid.rows, grid.columns, grid.chunks, capacity, opt, grid.units.bit_length())
+        self.least: Table = compute_bound_table(grid.rows, grid.columns, capacity)
+        self.out = allocate_moves(self.shape)
         spare = 2 * len(self.out.cost)  # for the moves of one state
-        self.max_states = max_states or max(1, _MOST_BYTES // 2 // state_bytes(self.shape) - spare)
+        self.max_states = max_states or max(1, _MAX_BYTES // 2 // compute_state_bytes(self.shape) - spare)
         self.most_rows = self.max_states + spare
         rows = min(max(4096, spare), self.most_rows)
-        self.store = _Store(
+        self.store = _StateStore(
             np.zeros((rows, self.shape.words), np.int64),
             np.zeros(rows, np.int32),
             np.zeros(rows, np.int32),
             np.zeros(rows, np.bool_),
-            _slots(rows),
+            _make_slots(rows),
             np.zeros(_ENTRIES * rows, np.int32),
-            _chain(0, _ENTRIES * rows, -1),
+            _link_entries(0, _ENTRIES * rows, -1),
             np.full((best + 1, best + 1), -1, np.int32),
         )
         units, held = np.full(capacity, -1, np.int64), len(begun.units)
         units[:held] = begun.units
-        bound = begun.loads + int(remaining(self.shape, self.least, begun.visited, 0, units, held))
-        self.at = _At(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
+        bound = begun.loads + int(bound_remaining(self.shape, self.least, begun.visited, 0, units, held))
+        self.at = _SearchProgress(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
         self.first_panels = np.arange(grid.rows + grid.columns)  # panel of the grid for each panel of the first key
         if bound < best:
             key, masks = np.zeros(self.shape.words, np.int64), self.first_panels.copy()
-            name(self.shape, begun.visited, 0, units, held, masks, key, self.first_panels)
+            make_key(self.shape, begun.visited, 0, units, held, masks, key, self.first_panels)
             _add(self.store, self.at, key, begun.loads, -1)
             _push(self.store, self.at, 0, bound, begun.loads)
 
@@ -142,7 +142,7 @@ class Search:
         """Search to the end; return the reason why the search stopped early, or ""."""
         end = monotonic() + seconds
         while True:
-            status = _run(self.shape, self.least, self.store, self.at, self.out, _SLICE)
+            status = _expand(self.shape, self.least, self.store, self.at, self.out, _SLICE)
             if status == _OVER:
                 return ""
             if progress is not None:
@@ -160,23 +160,23 @@ class Search:
             return False
         if more_entries:
             before, rows = len(store.entry), min(2 * len(store.entry), _ENTRIES * self.most_rows)
-            after = np.concatenate([store.after, _chain(before, rows, int(self.at.free[0]))])
-            store = store._replace(entry=_longer(store.entry, rows), after=after)
+            after = np.concatenate([store.after, _link_entries(before, rows, int(self.at.free[0]))])
+            store = store._replace(entry=_double(store.entry, rows), after=after)
             self.at.free[0] = before
         if self.at.states[0] + moves_at_once > len(store.cost):
             rows = min(2 * len(store.cost), self.most_rows)
             store = store._replace(
-                keys=_longer(store.keys, rows),
-                cost=_longer(store.cost, rows),
-                parent=_longer(store.parent, rows),
-                closed=_longer(store.closed, rows),
-                slots=_slots(rows),
+                keys=_double(store.keys, rows),
+                cost=_double(store.cost, rows),
+                parent=_double(store.parent, rows),
+                closed=_double(store.closed, rows),
+                slots=_make_slots(rows),
             )
             _rehash(store, self.at)
         self.store = store
         return True
 
-    def walk(self) -> tuple[Visit, ...]:
+    def rebuild_walk(self) -> tuple[Visit, ...]:
         """Return the order that ends in the goal: its states from first to last, each move found again and renamed."""
         states = [int(self.at.goal[0])]
         while self.store.parent[states[-1]] >= 0:
@@ -191,19 +191,19 @@ class Search:
             find_moves(shape, visited, progress, units, held, out)
             # Cheapest first, because two moves may lead to the same state.
             for i in np.argsort(out.cost[: out.found[0]], kind="stable"):
-                name(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
+                make_key(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
                 if np.array_equal(key, self.store.keys[following]):
                     break
             named = int(out.tile[i])
             gained = int(out.visited[i]) & ~visited
             for tile in sorted(range(shape.rows * shape.columns), key=lambda tile: tile != named):
                 if gained >> tile & 1:
-                    visits.append(_visit(shape, panels_of, tile, int(out.way[i]) if tile == named else 0))
+                    visits.append(_make_visit(shape, panels_of, tile, int(out.way[i]) if tile == named else 0))
             panels_of = panels_of[panels]
         return tuple(visits)
 
 
-def _visit(shape: Shape, panels_of: Ints, tile: int, way: int) -> Visit:
+def _make_visit(shape: SearchShape, panels_of: Ints, tile: int, way: int) -> Visit:
     row, column = int(panels_of[tile // shape.columns]), int(panels_of[shape.rows + tile % shape.columns])
     exchanged = row >= shape.rows  # the key has rows and columns exchanged
     if exchanged:
@@ -211,26 +211,26 @@ def _visit(shape: Shape, panels_of: Ints, tile: int, way: int) -> Visit:
     return Visit(row, column - shape.rows, bool(way % 2) != exchanged, bool(way // 2))
 
 
-def _longer(column: NDArray[T], rows: int) -> NDArray[T]:
+def _double(column: NDArray[T], rows: int) -> NDArray[T]:
     grown = np.zeros((rows, *column.shape[1:]), column.dtype)
     grown[: len(column)] = column
     return grown
 
 
-def _chain(first: int, end: int, following: int) -> NDArray[np.int32]:
+def _link_entries(first: int, end: int, following: int) -> NDArray[np.int32]:
     """Return the links of the free entries ``first:end``, the last of which leads to ``following``."""
     after = np.arange(first + 1, end + 1, dtype=np.int32)
     after[-1] = following
     return after
 
 
-def _slots(rows: int) -> NDArray[np.int32]:
+def _make_slots(rows: int) -> NDArray[np.int32]:
     """Return an empty hash table that stays at most half full; its size is a power of two."""
     return np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
 
 
 @cached_njit
-def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: int) -> int:
+def _expand(shape: SearchShape, least: Table, store: _StateStore, at: _SearchProgress, out: Moves, steps: int) -> int:
     """Expand up to ``steps`` states."""
     units = np.empty(shape.capacity, np.int64)
     masks = np.empty(shape.rows + shape.columns, np.int64)
@@ -253,11 +253,11 @@ def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: 
         find_moves(shape, visited, progress, units, held, out)
         for i in range(out.found[0]):
             cost = store.cost[state] + out.cost[i]
-            to_come = remaining(shape, least, out.visited[i], out.progress[i], out.units[i], out.held[i])
+            to_come = bound_remaining(shape, least, out.visited[i], out.progress[i], out.units[i], out.held[i])
             bound = max(cost + to_come, at.bound[0])
             if bound >= at.best[0]:
                 continue
-            name(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
+            make_key(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
             found = _add(store, at, key, cost, state)
             if found < 0:
                 continue
@@ -269,9 +269,9 @@ def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: 
 
 
 @cached_njit
-def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
+def _add(store: _StateStore, at: _SearchProgress, key: Ints, cost: int, parent: int) -> int:
     """Store a state reached at a cost; return its index, or -1 if it was reached as cheaply before."""
-    slot = _slot(store, key)
+    slot = _find_slot(store, key)
     state: int = store.slots[slot]
     if state >= 0 and store.cost[state] <= cost:
         return -1
@@ -288,7 +288,7 @@ def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
 
 
 @cached_njit
-def _slot(store: _Store, key: Ints) -> int:
+def _find_slot(store: _StateStore, key: Ints) -> int:
     """Return the slot of the key in the hash table, or the free slot for it."""
     value = np.uint64(0)
     for i in range(len(key)):
@@ -305,13 +305,13 @@ def _slot(store: _Store, key: Ints) -> int:
 
 
 @cached_njit
-def _rehash(store: _Store, at: _At) -> None:
+def _rehash(store: _StateStore, at: _SearchProgress) -> None:
     for state in range(at.states[0]):
-        store.slots[_slot(store, store.keys[state])] = state
+        store.slots[_find_slot(store, store.keys[state])] = state
 
 
 @cached_njit
-def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
+def _push(store: _StateStore, at: _SearchProgress, state: int, bound: int, cost: int) -> None:
     entry = at.free[0]
     at.free[0] = store.after[entry]
     at.entries[0] += 1
@@ -321,7 +321,7 @@ def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
 
 
 @cached_njit
-def _pop(store: _Store, at: _At) -> int:
+def _pop(store: _StateStore, at: _SearchProgress) -> int:
     """Return the open state with the current bound and the most loads so far, or -1 if there is none."""
     bound = at.bound[0]
     for cost in range(bound, -1, -1):

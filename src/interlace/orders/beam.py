@@ -24,31 +24,31 @@ from numpy.typing import NDArray
 from interlace.core.errors import SearchError
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
-from interlace.orders.families import Family, families
-from interlace.orders.panels import Cache, PanelGrid, Visit
-from interlace.orders.replay import loads
+from interlace.orders.families import Family, list_families
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
+from interlace.orders.replay import count_loads
 from interlace.orders.walkers import (
-    MOST_PANELS,
+    MAX_PANELS,
     TRIES,
-    Size,
+    SearchSize,
     Walkers,
-    at_start,
     estimate,
-    fingerprint,
+    hash_state,
+    list_tries,
+    make_walkers,
     touch_all,
-    tries,
     visit,
 )
 
 _SEEDS = 8
 _WIDEST, _NARROWEST = 256, 4
-_LOOKS = 4  # moves examined for each one taken
-_WORK = 6e9  # units and tiles examined; about ten seconds
-_MOST_TOUCHES = 1 << 14
+_MOVES_PER_STEP = 4  # moves examined for each one taken
+_MAX_WORK = 6e9  # units and tiles examined; about ten seconds
+_MAX_TOUCHES = 1 << 14
 
 
 @dataclass(frozen=True)
-class Found:
+class BeamResult:
     """Best order found.
 
     Attributes:
@@ -56,28 +56,30 @@ class Found:
         walk: visits of the order.
         seed: family whose order it follows longest.
         followed: number of tiles for which it follows that family.
-        late: True if the time was up before the search ended; this is then the best family.
+        is_timed_out: True if the time was up before the search ended; this is then the best family.
     """
 
     loads: int
     walk: tuple[Visit, ...]
     seed: Family
     followed: int
-    late: bool = False
+    is_timed_out: bool = False
 
 
 def check_size(grid: PanelGrid) -> None:
     """Raise SearchError for a grid that is too large for every search."""
-    if max(grid.rows, grid.columns) > MOST_PANELS or grid.tiles * grid.chunks > _MOST_TOUCHES:
+    if max(grid.rows, grid.columns) > MAX_PANELS or grid.tiles * grid.chunks > _MAX_TOUCHES:
         raise SearchError(
             f"{grid.rows} x {grid.columns} tiles of {grid.chunks} chunks are too many for a search, which takes "
-            f"{MOST_PANELS} rows, {MOST_PANELS} columns and {_MOST_TOUCHES} chunks of tiles; "
+            f"{MAX_PANELS} rows, {MAX_PANELS} columns and {_MAX_TOUCHES} chunks of tiles; "
             "search a smaller grid at the same capacity, since good orders repeat"
         )
 
 
-def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU, seconds: float = inf) -> Found:
-    """Return an order that costs no more than any of ``families(grid, capacity)``; deterministic if time suffices.
+def search_beam(
+    grid: PanelGrid, capacity: int, cache: EvictionPolicy = EvictionPolicy.LRU, seconds: float = inf
+) -> BeamResult:
+    """Return an order that costs no more than any of ``list_families(grid, capacity)``; deterministic if time suffices.
 
     The number of competing orders follows from the size of the grid, so that a search takes about ten seconds at most.
     Under OPT, the orders compete under LRU, once in this cache and once in one that holds a unit more (LRU spends a
@@ -97,41 +99,41 @@ def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU, seconds: floa
     check_size(grid)
     capacity = min(capacity, grid.units)
     seeds = []
-    for family in families(grid, capacity):
-        walk = family.walk(grid)
-        seeds.append(Found(loads(grid, walk, capacity, cache), walk, family, grid.tiles))
+    for family in list_families(grid, capacity):
+        walk = family.make_walk(grid)
+        seeds.append(BeamResult(count_loads(grid, walk, capacity, cache), walk, family, grid.tiles))
     seeds.sort(key=lambda found: found.loads)
     if seeds[0].loads == grid.units:
         return seeds[0]
     walked = []
-    for units in (capacity,) if cache is Cache.LRU else (capacity, capacity + 1):
-        found = _beam(grid, units, seeds[:_SEEDS], seconds - (monotonic() - begun))
+    for units in (capacity,) if cache is EvictionPolicy.LRU else (capacity, capacity + 1):
+        found = _run_beam(grid, units, seeds[:_SEEDS], seconds - (monotonic() - begun))
         if found is None:
-            return replace(seeds[0], late=True)
+            return replace(seeds[0], is_timed_out=True)
         walked.append(found)
-    if cache is Cache.LRU:
+    if cache is EvictionPolicy.LRU:
         return walked[0]
-    under_opt = [replace(found, loads=loads(grid, found.walk, capacity, cache)) for found in walked]
+    under_opt = [replace(found, loads=count_loads(grid, found.walk, capacity, cache)) for found in walked]
     return min([*seeds, *under_opt], key=lambda found: found.loads)
 
 
-def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found], seconds: float) -> Found | None:
+def _run_beam(grid: PanelGrid, capacity: int, seeds: Sequence[BeamResult], seconds: float) -> BeamResult | None:
     """Return the best order under LRU, or None if the search takes longer than ``seconds``."""
-    size = Size(grid.rows, grid.columns, grid.chunks, capacity)
+    size = SearchSize(grid.rows, grid.columns, grid.chunks, capacity)
     tiles = np.array([[v.row * grid.columns + v.column for v in seed.walk] for seed in seeds], np.int64)
     ways = np.array([[v.column_first + 2 * v.backwards for v in seed.walk] for seed in seeds], np.int64)
-    of_one = TRIES * (4 if grid.chunks > 1 else 2) * (capacity + 64) * grid.chunks + _LOOKS * 4 * grid.tiles
-    width = max(_NARROWEST, min(_WIDEST, int(_WORK / (grid.tiles * of_one)) - len(seeds)))
+    of_one = TRIES * (4 if grid.chunks > 1 else 2) * (capacity + 64) * grid.chunks + _MOVES_PER_STEP * 4 * grid.tiles
+    width = max(_NARROWEST, min(_WIDEST, int(_MAX_WORK / (grid.tiles * of_one)) - len(seeds)))
     count = len(seeds) + width
-    walkers, following = at_start(size, count), at_start(size, count)
+    walkers, following = make_walkers(size, count), make_walkers(size, count)
     most = count * TRIES * 4
-    moves = _Moves(np.zeros(most), np.zeros(most, np.int64), np.zeros(most, np.int64))
+    moves = _CandidateMoves(np.zeros(most), np.zeros(most, np.int64), np.zeros(most, np.int64))
     parents = np.zeros((grid.tiles, count), np.int64)
     steps = np.zeros((grid.tiles, count), np.int64)
     walking = len(seeds)
     for done in range(grid.tiles):
-        found = _look(size, walkers, walking, moves)
-        order = np.argsort(moves.score[:found], kind="stable")[: _LOOKS * count]
+        found = _score_moves(size, walkers, walking, moves)
+        order = np.argsort(moves.score[:found], kind="stable")[: _MOVES_PER_STEP * count]
         own = tiles[:, done] * 4 + ways[:, done]
         walking = _advance(size, walkers, following, own, moves, order, parents[done], steps[done])
         following.followed[: len(seeds)] = done + 1
@@ -147,10 +149,10 @@ def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found], seconds: float
         walk.append(Visit(*divmod(tile, grid.columns), bool(way % 2), bool(way // 2)))
         at = int(parents[done, at])
     seed = seeds[int(walkers.seed[best])].seed
-    return Found(int(walkers.cost[best]), tuple(reversed(walk)), seed, int(walkers.followed[best]))
+    return BeamResult(int(walkers.cost[best]), tuple(reversed(walk)), seed, int(walkers.followed[best]))
 
 
-class _Moves(NamedTuple):
+class _CandidateMoves(NamedTuple):
     """Candidate moves of all walkers: score (lower is better), walker, and tile * 4 + way."""
 
     score: NDArray[np.float64]
@@ -159,12 +161,12 @@ class _Moves(NamedTuple):
 
 
 @cached_njit
-def _look(size: Size, walkers: Walkers, walking: int, moves: _Moves) -> int:
+def _score_moves(size: SearchSize, walkers: Walkers, walking: int, moves: _CandidateMoves) -> int:
     """Write the candidate moves of each walker; return their number."""
     tiles, units = np.empty(TRIES, np.int64), np.empty(size.capacity, np.int64)
     found = 0
     for walker in range(walking):
-        for i in range(tries(size, walkers, walker, tiles)):
+        for i in range(list_tries(size, walkers, walker, tiles)):
             for way in range(2 if size.chunks == 1 else 4):
                 held, loads = touch_all(size, walkers, walker, tiles[i], way, units)
                 to_come = estimate(size, walkers, walker, tiles[i], units, held)
@@ -177,7 +179,14 @@ def _look(size: Size, walkers: Walkers, walking: int, moves: _Moves) -> int:
 
 @cached_njit
 def _advance(
-    size: Size, walkers: Walkers, following: Walkers, own: Ints, moves: _Moves, order: Ints, parents: Ints, steps: Ints
+    size: SearchSize,
+    walkers: Walkers,
+    following: Walkers,
+    own: Ints,
+    moves: _CandidateMoves,
+    order: Ints,
+    parents: Ints,
+    steps: Ints,
 ) -> int:
     """Move the families by their ``own`` steps, then the best distinct other moves; return the number of walkers."""
     units = np.empty(size.capacity, np.int64)
@@ -191,7 +200,7 @@ def _advance(
             break
         walker, tile, way = moves.walker[move], moves.step[move] // 4, moves.step[move] % 4
         held, _ = touch_all(size, walkers, walker, tile, way, units)
-        marks[walking] = fingerprint(size, walkers, walker, tile, units, held)
+        marks[walking] = hash_state(size, walkers, walker, tile, units, held)
         twin = len(own)
         while marks[twin] != marks[walking]:
             twin += 1

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.jit import cached_njit
-from interlace.orders.bits import ALL_SET, NONE_SET, ONE, WORD_BITS, highest, lowest
+from interlace.orders.bits import ALL_SET, NONE_SET, ONE, WORD_BITS, find_highest_bit, find_lowest_bit
 from interlace.orders.stream import Integers, Stream, Units
 
 Mask = NDArray[np.bool_]
@@ -60,7 +60,7 @@ class Hits:
         return self.bytes - self.hit_bytes
 
 
-def lru(units: Integers, capacity: int, sizes: Integers | None = None) -> Hits:
+def simulate_lru(units: Integers, capacity: int, sizes: Integers | None = None) -> Hits:
     """Return the hits of a fully associative cache that evicts the least recently used unit.
 
     Args:
@@ -78,12 +78,12 @@ def lru(units: Integers, capacity: int, sizes: Integers | None = None) -> Hits:
     return Hits(len(mask), int(np.count_nonzero(mask)), accessed, accessed - missed)
 
 
-def lru_mask(units: Integers, capacity: int, sizes: Integers | None = None) -> Mask:
+def simulate_lru_mask(units: Integers, capacity: int, sizes: Integers | None = None) -> Mask:
     """Return for each access whether it hits; arguments and errors as for :func:`lru`."""
     return _replay(units, capacity, sizes)[0]
 
 
-def opt(units: Integers, capacity: int) -> Hits:
+def simulate_opt(units: Integers, capacity: int) -> Hits:
     """Return the hits of the best possible cache of ``capacity`` units: it evicts the unit used furthest in the future.
 
     As for :func:`lru`, the unit that is accessed must be in the cache: nothing is loaded around it.
@@ -94,19 +94,19 @@ def opt(units: Integers, capacity: int) -> Hits:
     """
     stream = Stream.of(units, None)
     stream.check_capacity(capacity)
-    hits = int(_opt(stream.units, capacity, stream.count))
+    hits = int(_run_opt(stream.units, capacity, stream.count))
     return Hits(len(units), hits, len(units), hits)
 
 
 def _replay(units: Integers, capacity: int, sizes: Integers | None) -> tuple[Mask, int, int]:
     stream = Stream.of(units, sizes)
     stream.check_capacity(capacity)
-    replayed: tuple[Mask, int, int] = _lru(stream.units, stream.sizes, capacity, stream.count)
+    replayed: tuple[Mask, int, int] = _run_lru(stream.units, stream.sizes, capacity, stream.count)
     return replayed
 
 
 @cached_njit
-def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[Mask, int, int]:
+def _run_lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[Mask, int, int]:
     """Return the mask of hits, the bytes accessed, and the bytes missed.
 
     Hits are unpredictable, so no branch depends on them: mispredictions would cost more than all other work. Only a
@@ -144,14 +144,14 @@ def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[
             while front == NONE_SET:
                 word += 1
                 front = live[word]
-            horizon = (word << 6) + lowest(front)
+            horizon = (word << 6) + find_lowest_bit(front)
             if room >= 0:
                 break
     return hits, accessed, missed
 
 
 @cached_njit
-def _opt(units: Units, capacity: int, count: int) -> int:
+def _run_opt(units: Units, capacity: int, count: int) -> int:
     never = len(units)
     following = np.empty(len(units), np.int32)
     upcoming = np.full(count, never, np.int32)
@@ -181,7 +181,7 @@ def _opt(units: Units, capacity: int, count: int) -> int:
         else:
             furthest = 0
             for level in range(levels - 1, -1, -1):
-                furthest = (furthest << 6) + highest(needed[start[level] + furthest])
+                furthest = (furthest << 6) + find_highest_bit(needed[start[level] + furthest])
             for level in range(levels):
                 at = start[level] + (furthest >> 6)
                 needed[at] &= ~(ONE << np.uint64(furthest & 63))

@@ -28,7 +28,7 @@ SPARE = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Distances:
+class StackDistances:
     """Hits of LRU as a function of capacity. Without sizes, each unit counts as one byte.
 
     Attributes:
@@ -45,19 +45,19 @@ class Distances:
     hits_within: Ints
     hit_bytes_within: Ints
 
-    def hits(self, capacity: ArrayLike) -> Ints:
+    def count_hits(self, capacity: ArrayLike) -> Ints:
         """Return the hits at each capacity, in the shape of ``capacity``.
 
         Raises:
             CapacityError: a capacity is below the largest unit.
         """
-        return self._at(capacity, self.hits_within)
+        return self._look_up(capacity, self.hits_within)
 
-    def hit_bytes(self, capacity: ArrayLike) -> Ints:
+    def count_hit_bytes(self, capacity: ArrayLike) -> Ints:
         """Return the bytes that hit at each capacity, as :meth:`hits`."""
-        return self._at(capacity, self.hit_bytes_within)
+        return self._look_up(capacity, self.hit_bytes_within)
 
-    def _at(self, capacity: ArrayLike, within: Ints) -> Ints:
+    def _look_up(self, capacity: ArrayLike, within: Ints) -> Ints:
         capacities = np.asarray(capacity)
         if capacities.min(initial=self.smallest) < self.smallest:
             raise CapacityError(
@@ -69,31 +69,31 @@ class Distances:
         return answer
 
 
-def stack_distances(units: Integers, sizes: Integers | None = None) -> Distances:
-    """Return the distances of all accesses of a stream; arguments as for :func:`interlace.orders.cache.lru`.
+def compute_stack_distances(units: Integers, sizes: Integers | None = None) -> StackDistances:
+    """Return the distances of all accesses of a stream; arguments as for :func:`interlace.orders.cache.simulate_lru`.
 
     With ``sizes``, a distance is in bytes: the sizes of the distinct units touched since, including the unit itself. It
-    then predicts :func:`~interlace.orders.cache.lru` with sizes exactly, access by access, at every capacity that holds
-    each unit by itself. Proof: let u be evicted when v is loaded. All units touched since u are then resident, and v is
-    not among them. Together with u and v they exceed the capacity. The distance of u's next access is no smaller, so it
-    exceeds the capacity too. Conversely, if u is not evicted, it was resident together with all units touched since, so
-    its distance fits. It follows that a larger cache holds all that a smaller one holds, as with equal sizes. Nothing
-    is predicted below the largest unit; see the errors.
+    then predicts :func:`~interlace.orders.cache.simulate_lru` with sizes exactly, access by access, at every capacity
+    that holds each unit by itself. Proof: let u be evicted when v is loaded. All units touched since u are then
+    resident, and v is not among them. Together with u and v they exceed the capacity. The distance of u's next access
+    is no smaller, so it exceeds the capacity too. Conversely, if u is not evicted, it was resident together with all
+    units touched since, so its distance fits. It follows that a larger cache holds all that a smaller one holds, as
+    with equal sizes. Nothing is predicted below the largest unit; see the errors.
 
     Raises:
         StreamError: as for ``lru``.
     """
     stream = Stream.of(units, sizes)
-    distance = _distances(stream.units, stream.sizes, stream.count)
+    distance = _compute_distances(stream.units, stream.sizes, stream.count)
     if stream.sizes is None:
         count = np.bincount(distance).astype(np.int64)
         count[:1] = 0  # first accesses
         reached = np.flatnonzero(count)
         hits = np.cumsum(count[reached])
-        return Distances(len(units), len(units), 1, reached, hits, hits)
+        return StackDistances(len(units), len(units), 1, reached, hits, hits)
     size = stream.sizes[stream.units].astype(np.int64)
     order = np.argsort(distance)[np.count_nonzero(distance == 0) :]
-    return Distances(
+    return StackDistances(
         len(units),
         int(size.sum()),
         stream.largest,
@@ -104,7 +104,7 @@ def stack_distances(units: Integers, sizes: Integers | None = None) -> Distances
 
 
 @cached_njit
-def _distances(units: Units, sizes: Units | None, count: int) -> Ints:
+def _compute_distances(units: Units, sizes: Units | None, count: int) -> Ints:
     """Return the distance of each access, 0 for the first to its unit."""
     distances = np.zeros(len(units), np.int64)
     room = min(len(units), SPARE * count)

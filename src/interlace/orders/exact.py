@@ -12,33 +12,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.core.errors import SearchError
-from interlace.orders.astar import Progress, Search
-from interlace.orders.beam import beam
-from interlace.orders.panels import Cache, Pair, PanelGrid, Visit, renamed
-from interlace.orders.remaining import from_scratch
-from interlace.orders.replay import loads
-from interlace.orders.states import MOST_TILES, MOST_UNITS
+from interlace.orders.astar import AStarSearch, Progress
+from interlace.orders.beam import search_beam
+from interlace.orders.panels import EvictionPolicy, Pair, PanelGrid, Visit, relabel_walk
+from interlace.orders.remaining import bound_loads
+from interlace.orders.replay import count_loads
+from interlace.orders.states import MAX_TILES, MAX_UNITS
 
 
 @dataclass(frozen=True)
-class Minimum:
+class ExactResult:
     """Result of a search.
 
     Attributes:
         loads: loads of the best order found.
         walk: that order, with the way in which each tile touches its units.
-        proved: True if no order costs less.
-        lower_bound: proved lower bound on the loads of any order; equal to ``loads`` if proved.
+        is_proved: True if no order costs less.
+        lower_bound: proved lower bound on the loads of any order; equal to ``count_loads`` if proved.
         states: number of stored states, counting states that differ only by renaming once.
-        stopped: reason why the search stopped short of a proof, "" if it did not.
+        stop_reason: reason why the search stopped short of a proof, "" if it did not.
     """
 
     loads: int
     walk: tuple[Visit, ...]
-    proved: bool
+    is_proved: bool
     lower_bound: int
     states: int
-    stopped: str = ""
+    stop_reason: str = ""
 
     @property
     def path(self) -> tuple[Pair, ...]:
@@ -46,16 +46,16 @@ class Minimum:
         return tuple((visit.row, visit.column) for visit in self.walk)
 
 
-def minimum(
+def find_minimum(
     grid: PanelGrid,
     capacity: int,
-    cache: Cache,
+    cache: EvictionPolicy,
     *,
     start: Pair | None = (0, 0),
     max_states: int | None = None,
     seconds: float = 60.0,
     progress: Progress | None = None,
-) -> Minimum:
+) -> ExactResult:
     """Return the minimum loads over all orders of a grid's tiles, and such an order.
 
     Args:
@@ -63,8 +63,8 @@ def minimum(
         capacity: units that the cache holds, at least 2.
         cache: eviction policy.
         start: first tile of the path, None for any; the minimum does not depend on it.
-        max_states: number of states at which the search stops short of a proof, each of ``astar.state_bytes`` and twice
-            that while the tables grow; None for as many as 1 GiB holds.
+        max_states: number of states at which the search stops short of a proof, each of ``astar.compute_state_bytes``
+            and twice that while the tables grow; None for as many as 1 GiB holds.
         seconds: time after which the search stops short of a proof.
         progress: callback that now and then gets the stored states, the lower bound and the best loads known.
 
@@ -72,57 +72,59 @@ def minimum(
         SearchError: the grid is too large, the capacity or a limit too small, or the start not in the grid.
     """
     _check(grid, capacity, start, max_states, seconds)
-    if too_large(grid):
-        raise SearchError(f"{too_large(grid)}; use the beam search")
+    if explain_too_large(grid):
+        raise SearchError(f"{explain_too_large(grid)}; use the beam search")
     capacity = min(capacity, grid.units)
-    known = beam(grid, capacity, cache)
-    search = Search(grid, capacity, cache, known.loads, max_states)
+    known = search_beam(grid, capacity, cache)
+    search = AStarSearch(grid, capacity, cache, known.loads, max_states)
     stopped = search.run(seconds, progress)
-    walk = renamed(search.walk() if search.at.goal[0] >= 0 else known.walk, start or (0, 0))
-    cost = loads(grid, walk, capacity, cache)
+    walk = relabel_walk(search.rebuild_walk() if search.at.goal[0] >= 0 else known.walk, start or (0, 0))
+    cost = count_loads(grid, walk, capacity, cache)
     bound = int(search.at.bound[0]) if stopped else cost
-    return Minimum(cost, walk, not stopped, bound, int(search.at.states[0]), stopped)
+    return ExactResult(cost, walk, not stopped, bound, int(search.at.states[0]), stopped)
 
 
-def best_order(
+def find_best_order(
     grid: PanelGrid,
     capacity: int,
-    cache: Cache,
+    cache: EvictionPolicy,
     *,
     start: Pair | None = (0, 0),
     max_states: int | None = None,
     seconds: float = 60.0,
     progress: Progress | None = None,
-) -> Minimum:
-    """Return ``minimum`` if the grid is small enough, else the order of the beam search, mostly without a proof.
+) -> ExactResult:
+    """Return ``find_minimum`` if the grid is small enough, else the order of the beam search, mostly without a proof.
 
     If the beam search is not over after ``seconds``, the result is the best of the named orders.
 
     Raises:
-        SearchError: the grid is too large for either search, or as for ``minimum``.
+        SearchError: the grid is too large for either search, or as for ``find_minimum``.
     """
-    if not too_large(grid):
-        return minimum(grid, capacity, cache, start=start, max_states=max_states, seconds=seconds, progress=progress)
+    if not explain_too_large(grid):
+        return find_minimum(
+            grid, capacity, cache, start=start, max_states=max_states, seconds=seconds, progress=progress
+        )
     _check(grid, capacity, start, max_states, seconds)
-    found = beam(grid, capacity, cache, seconds)
-    bound = from_scratch(grid, min(capacity, grid.units), found.loads)
+    found = search_beam(grid, capacity, cache, seconds)
+    bound = bound_loads(grid, min(capacity, grid.units), found.loads)
     proved = found.loads == bound
-    if found.late:
+    if found.is_timed_out:
         answer = f"and the beam search was not over within {seconds:g} seconds, so the best named order answered"
     else:
         answer = "so the beam search answered"
-    stopped = "" if proved else f"{too_large(grid)}, {answer}"
-    walk = renamed(found.walk, start or (0, 0))
-    return Minimum(found.loads, walk, proved, bound, 0, stopped)
+    stopped = "" if proved else f"{explain_too_large(grid)}, {answer}"
+    walk = relabel_walk(found.walk, start or (0, 0))
+    return ExactResult(found.loads, walk, proved, bound, 0, stopped)
 
 
-def too_large(grid: PanelGrid) -> str:
+def explain_too_large(grid: PanelGrid) -> str:
     """Return the reason why a grid is too large for exact search, "" if it is not."""
-    if grid.tiles <= MOST_TILES and grid.units <= MOST_UNITS:
+    if grid.tiles <= MAX_TILES and grid.units <= MAX_UNITS:
         return ""
     return (
         f"{grid.rows} x {grid.columns} tiles with {grid.units} units are too many for exact search, "
-        f"which takes {MOST_TILES} tiles and {MOST_UNITS} units"
+        f"which takes {MAX_TILES} tiles and {MAX_UNITS} units"
     )
 
 

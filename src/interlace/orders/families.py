@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from interlace.orders.panels import PanelGrid, Visit
 from interlace.policies.orders import (
     ColumnMajor,
-    GroupedPanels,
+    GroupedColumnMajor,
     GroupedSerpentine,
     Hilbert,
     Morton,
@@ -34,7 +34,7 @@ PLAIN: Mapping[str, Order] = {
     "hilbert": Hilbert(),
 }
 """Orders by their usual names."""
-GROUPED: Mapping[str, Callable[[int], Order]] = {"grouped": GroupedPanels, "grouped-serpentine": GroupedSerpentine}
+GROUPED: Mapping[str, Callable[[int], Order]] = {"grouped": GroupedColumnMajor, "grouped-serpentine": GroupedSerpentine}
 """Orders with a parameter, the number of rows, which follows a colon: ``grouped:4``."""
 
 
@@ -45,9 +45,9 @@ class Family:
     order: Order
     sawtooth: bool = False
 
-    def walk(self, grid: PanelGrid) -> tuple[Visit, ...]:
+    def make_walk(self, grid: PanelGrid) -> tuple[Visit, ...]:
         """Return the visits, each with the row panel first."""
-        visits = grid.walk(self.order)
+        visits = grid.make_walk(self.order)
         if not self.sawtooth:
             return visits
         return tuple(visit._replace(backwards=i % 2 == 1) for i, visit in enumerate(visits))
@@ -56,7 +56,7 @@ class Family:
     def name(self) -> str:
         """Usual name: ``grouped:4``, or ``grouped:4, sawtooth``."""
         order = self.order
-        if isinstance(order, GroupedPanels | GroupedSerpentine):
+        if isinstance(order, GroupedColumnMajor | GroupedSerpentine):
             name = next(f"{name}:{order.rows}" for name, make in GROUPED.items() if make is type(order))
         else:
             name = next(name for name, known in PLAIN.items() if known == order)
@@ -66,7 +66,7 @@ class Family:
         return f"Sawtooth({self.order})" if self.sawtooth else str(self.order)
 
 
-def families(grid: PanelGrid, capacity: int) -> tuple[Family, ...]:
+def list_families(grid: PanelGrid, capacity: int) -> tuple[Family, ...]:
     """Return the members that are tried on a grid, the plain ones first.
 
     The groups have 2, 4, 8, 16 or 32 rows, as many rows as the cache holds in addition to one or two columns, and the
@@ -76,7 +76,7 @@ def families(grid: PanelGrid, capacity: int) -> tuple[Family, ...]:
     even = [-(-grid.rows // -(-grid.rows // height)) for height in fits]
     heights = sorted({2, 4, 8, 16, 32, *fits, *even} & set(range(2, grid.rows)))
     orders: list[Order] = [RowMajor(), ColumnMajor(), Serpentine()]
-    orders += [GroupedPanels(height) for height in heights]
+    orders += [GroupedColumnMajor(height) for height in heights]
     orders += [GroupedSerpentine(height) for height in heights]
     orders += [Morton(), Hilbert()]
     ways = (False, True) if grid.chunks > 1 else (False,)

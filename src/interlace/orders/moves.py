@@ -21,13 +21,13 @@ import numpy as np
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.states import (
-    Shape,
-    begun,
-    chunk_is_done,
-    chunks_done,
-    neighbours,
-    runs_backwards,
-    tile_in_progress,
+    SearchShape,
+    count_chunks_done,
+    encode_progress,
+    find_neighbours,
+    get_tile_in_progress,
+    is_backwards,
+    is_chunk_done,
 )
 
 
@@ -52,7 +52,7 @@ class Moves(NamedTuple):
     way: Ints
 
 
-def room(shape: Shape) -> Moves:
+def allocate_moves(shape: SearchShape) -> Moves:
     """Allocate space for the moves of any state."""
     panels = shape.rows + shape.columns
     tiles = shape.rows * shape.columns
@@ -63,17 +63,17 @@ def room(shape: Shape) -> Moves:
 
 
 @cached_njit
-def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
+def find_moves(shape: SearchShape, visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Write all moves of a state."""
     out.found[0] = 0
     if progress:
-        tile = tile_in_progress(shape, progress)
-        row, column = _pair(shape, tile, runs_backwards(shape, progress), chunks_done(shape, progress))
-        if _holds(units, held, row):
+        tile = get_tile_in_progress(shape, progress)
+        row, column = _get_pair(shape, tile, is_backwards(shape, progress), count_chunks_done(shape, progress))
+        if _contains(units, held, row):
             row, column = column, row
         _load(shape, visited, progress, units, held, row, column, out)
         return
-    to_try = _to_try(shape, visited, units, held)
+    to_try = _mark_candidates(shape, visited, units, held)
     for tile in range(shape.rows * shape.columns):
         if visited >> tile & 1:
             continue
@@ -82,10 +82,10 @@ def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int
         elif to_try[tile // shape.columns] and to_try[shape.rows + tile % shape.columns]:
             _visit(shape, visited, tile, units, held, out)
     for panel in range(shape.rows + shape.columns if shape.opt else 0):
-        if to_try[panel] and _open(shape, visited, panel):
+        if to_try[panel] and _has_open_tiles(shape, visited, panel):
             for end in range(1 if shape.chunks == 1 else 2):
                 unit = panel * shape.chunks + end * (shape.chunks - 1)
-                if not _holds(units, held, unit):
+                if not _contains(units, held, unit):
                     _load(shape, visited, progress, units, held, unit, unit, out)
 
 
@@ -101,14 +101,14 @@ def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> 
 
 
 @cached_njit
-def _visit(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
+def _visit(shape: SearchShape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """LRU: append the visit of a whole tile, once per touch order."""
     for way in range(2 if shape.chunks == 1 else 4):
         at = out.found[0]
         _append(visited | 1 << tile, 0, units, held, out)
         out.tile[at], out.way[at] = tile, way
         for step in range(2 * shape.chunks):
-            pair = _pair(shape, tile, way // 2, step // 2)
+            pair = _get_pair(shape, tile, way // 2, step // 2)
             _touch(shape.capacity, pair[(step + way) % 2], out, at)
         _blank(shape, out, at)
 
@@ -129,12 +129,12 @@ def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
 
 
 @cached_njit
-def _blank(shape: Shape, out: Moves, at: int) -> None:
+def _blank(shape: SearchShape, out: Moves, at: int) -> None:
     """LRU: write -1 for units that no open tile needs; at the end of the list they count as free."""
     held = 0
     for i in range(out.held[at]):
         unit = out.units[at, i]
-        if unit >= 0 and _open(shape, out.visited[at], unit // shape.chunks):
+        if unit >= 0 and _has_open_tiles(shape, out.visited[at], unit // shape.chunks):
             held = i + 1
         else:
             out.units[at, i] = -1
@@ -142,18 +142,18 @@ def _blank(shape: Shape, out: Moves, at: int) -> None:
 
 
 @cached_njit
-def _begin(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
+def _begin(shape: SearchShape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """OPT: begin a tile whose first pair is held, in either direction; does nothing for panels of one chunk."""
     for backwards in range(0 if shape.chunks == 1 else 2):
-        row, column = _pair(shape, tile, backwards, 0)
-        if _holds(units, held, row) and _holds(units, held, column):
-            _append(visited, begun(shape, tile, backwards, 0), units, held, out)
-            _settle(shape, out)
+        row, column = _get_pair(shape, tile, backwards, 0)
+        if _contains(units, held, row) and _contains(units, held, column):
+            _append(visited, encode_progress(shape, tile, backwards, 0), units, held, out)
+            _compute_ready(shape, out)
 
 
 @cached_njit
 def _load(
-    shape: Shape, visited: int, progress: int, units: Ints, held: int, unit: int, pinned: int, out: Moves
+    shape: SearchShape, visited: int, progress: int, units: Ints, held: int, unit: int, pinned: int, out: Moves
 ) -> None:
     """OPT: load a unit into free space, or else in the place of any unit but ``pinned``."""
     full = held == shape.capacity
@@ -165,40 +165,40 @@ def _load(
         out.units[at, place if full else held] = unit
         out.held[at] = held if full else held + 1
         out.cost[at] = 1
-        _settle(shape, out)
+        _compute_ready(shape, out)
 
 
 @cached_njit
-def _settle(shape: Shape, out: Moves) -> None:
+def _compute_ready(shape: SearchShape, out: Moves) -> None:
     """OPT: let the last move compute whatever its units allow, and drop units that no open tile needs."""
     at = out.found[0] - 1
     units, held, progress = out.units[at], out.held[at], out.progress[at]
     if progress:
-        tile, backwards = tile_in_progress(shape, progress), runs_backwards(shape, progress)
-        done = chunks_done(shape, progress)
+        tile, backwards = get_tile_in_progress(shape, progress), is_backwards(shape, progress)
+        done = count_chunks_done(shape, progress)
         while done < shape.chunks:
-            row, column = _pair(shape, tile, backwards, done)
-            if not (_holds(units, held, row) and _holds(units, held, column)):
+            row, column = _get_pair(shape, tile, backwards, done)
+            if not (_contains(units, held, row) and _contains(units, held, column)):
                 break
             done += 1
-        progress = begun(shape, tile, backwards, done)
+        progress = encode_progress(shape, tile, backwards, done)
         if done == shape.chunks:
             progress = 0
             out.visited[at] |= 1 << tile
             out.tile[at], out.way[at] = tile, 2 * backwards
     if not progress:
-        out.visited[at] |= _whole(shape, units, held)
+        out.visited[at] |= _find_held_tiles(shape, units, held)
     out.progress[at] = progress
     kept = 0
     for i in range(held):
-        if _needed(shape, out.visited[at], progress, units[i]):
+        if _is_needed(shape, out.visited[at], progress, units[i]):
             units[kept] = units[i]
             kept += 1
     out.held[at] = kept
 
 
 @cached_njit
-def _whole(shape: Shape, units: Ints, held: int) -> int:
+def _find_held_tiles(shape: SearchShape, units: Ints, held: int) -> int:
     """Return the tiles all of whose units are held, as bits."""
     chunks_held = np.zeros(shape.rows + shape.columns, np.int64)
     for i in range(held):
@@ -212,17 +212,17 @@ def _whole(shape: Shape, units: Ints, held: int) -> int:
 
 
 @cached_njit
-def _needed(shape: Shape, visited: int, progress: int, unit: int) -> bool:
+def _is_needed(shape: SearchShape, visited: int, progress: int, unit: int) -> bool:
     """True if an open tile, or the rest of the tile in progress, touches the unit."""
     panel = unit // shape.chunks
-    tile = tile_in_progress(shape, progress)
+    tile = get_tile_in_progress(shape, progress)
     if tile < 0 or (panel != tile // shape.columns and panel != shape.rows + tile % shape.columns):
-        return _open(shape, visited, panel)
-    return _open(shape, visited | 1 << tile, panel) or not chunk_is_done(shape, progress, unit % shape.chunks)
+        return _has_open_tiles(shape, visited, panel)
+    return _has_open_tiles(shape, visited | 1 << tile, panel) or not is_chunk_done(shape, progress, unit % shape.chunks)
 
 
 @cached_njit
-def _open(shape: Shape, visited: int, panel: int) -> bool:
+def _has_open_tiles(shape: SearchShape, visited: int, panel: int) -> bool:
     """True if a panel has tiles that are not visited."""
     if panel < shape.rows:
         every = (1 << shape.columns) - 1
@@ -234,11 +234,11 @@ def _open(shape: Shape, visited: int, panel: int) -> bool:
 
 
 @cached_njit
-def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
+def _mark_candidates(shape: SearchShape, visited: int, units: Ints, held: int) -> Ints:
     """Return 1 for panels to try, and 0 for those equivalent to an earlier one (nothing held, same visited tiles)."""
     count = shape.rows + shape.columns
     masks, first, touched = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(count, np.int64)
-    neighbours(shape, visited, masks)
+    find_neighbours(shape, visited, masks)
     for i in range(held):
         if units[i] >= 0:
             touched[units[i] // shape.chunks] = 1
@@ -251,7 +251,7 @@ def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
 
 
 @cached_njit
-def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]:
+def _get_pair(shape: SearchShape, tile: int, backwards: int, done: int) -> tuple[int, int]:
     """Return the row unit and the column unit of the chunk that a tile takes after ``done`` others."""
     chunk = shape.chunks - 1 - done if backwards else done
     return (
@@ -261,7 +261,7 @@ def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]
 
 
 @cached_njit
-def _holds(units: Ints, held: int, unit: int) -> bool:
+def _contains(units: Ints, held: int, unit: int) -> bool:
     for i in range(held):  # noqa: SIM110
         if units[i] == unit:
             return True

@@ -30,7 +30,7 @@ from interlace.policies.orders import Order
 Pair = tuple[int, int]
 
 
-class Cache(Enum):
+class EvictionPolicy(Enum):
     """Eviction policy of a full cache."""
 
     LRU = "lru"
@@ -85,7 +85,7 @@ class PanelGrid:
         """Number of units, which is a lower bound on the loads of any walk."""
         return (self.rows + self.columns) * self.chunks
 
-    def pairs(self, visit: Visit) -> list[Pair]:
+    def list_pairs(self, visit: Visit) -> list[Pair]:
         """Return the units that a tile touches, in sequence, as pairs."""
         row, column = visit.row * self.chunks, (self.rows + visit.column) * self.chunks
         chunks = range(self.chunks)[:: -1 if visit.backwards else 1]
@@ -93,7 +93,7 @@ class PanelGrid:
             return [(column + chunk, row + chunk) for chunk in chunks]
         return [(row + chunk, column + chunk) for chunk in chunks]
 
-    def walk(self, order: Order) -> tuple[Visit, ...]:
+    def make_walk(self, order: Order) -> tuple[Visit, ...]:
         """Return the visits of an order, with the row panel first and chunks ascending."""
         tiles = order.permutation((self.rows, self.columns)).tolist()
         return tuple(Visit(*divmod(tile, self.columns)) for tile in tiles)
@@ -118,7 +118,7 @@ class PanelGrid:
                 "visit each tile exactly once"
             )
 
-    def check_begun(self, walk: Sequence[Visit]) -> None:
+    def check_prefix(self, walk: Sequence[Visit]) -> None:
         """Raise OrderError unless all visits are of different tiles of the grid."""
         seen: set[Pair] = set()
         for visit in walk:
@@ -130,7 +130,7 @@ class PanelGrid:
             seen.add(tile)
 
 
-def renamed(walk: Iterable[Visit], start: Pair) -> tuple[Visit, ...]:
+def relabel_walk(walk: Iterable[Visit], start: Pair) -> tuple[Visit, ...]:
     """Exchange two rows and two columns of a walk, so that it starts at ``start`` and costs the same."""
     visits = tuple(walk)
     row, column = visits[0].row, visits[0].column

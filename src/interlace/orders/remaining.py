@@ -25,20 +25,20 @@ from numpy.typing import NDArray
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.orders.panels import PanelGrid
-from interlace.orders.states import Shape, chunk_is_done, tile_in_progress
+from interlace.orders.states import SearchShape, get_tile_in_progress, is_chunk_done
 
-_MOST_ENTRIES = 5 * 10**7  # entries of two bytes
+_MAX_ENTRIES = 5 * 10**7  # entries of two bytes
 
 Table = NDArray[np.uint8]
 """Minimum loads by rows held, columns held, open rows not held, open columns not held, pairs not held together."""
 
 
 @cached_njit
-def table(rows: int, columns: int, capacity: int) -> Table:
+def compute_bound_table(rows: int, columns: int, capacity: int) -> Table:
     """Return the bound for every combination of counts; 255 if a combination cannot occur."""
     tiles = rows * columns
     limit = tiles + 1 + rows + columns  # one load for a pair, after the first, and one for each open panel
-    together = most(rows, columns, capacity, limit)
+    together = maximise_pairs(rows, columns, capacity, limit)
     least = np.full((rows + 1, columns + 1, rows + 1, columns + 1, tiles + 1), 255, np.uint8)
     for a in range(min(rows, capacity) + 1):
         for b in range(min(columns, capacity - a) + 1):
@@ -53,7 +53,7 @@ def table(rows: int, columns: int, capacity: int) -> Table:
 
 
 @cached_njit
-def most(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16]:
+def maximise_pairs(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16]:
     """Return the pairs brought together by rows held, columns held, and loads of each (at most ``limit`` in all)."""
     tiles = rows * columns
     pairs = np.zeros((min(rows, capacity) + 1, min(columns, capacity) + 1, limit + 1, limit + 1), np.int16)
@@ -78,14 +78,14 @@ def most(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16
     return pairs
 
 
-def from_scratch(grid: PanelGrid, capacity: int, known: int) -> int:
+def bound_loads(grid: PanelGrid, capacity: int, known: int) -> int:
     """Return a lower bound on the loads of any order of a grid of any size; an order with ``known`` loads exists."""
     held = (min(grid.rows, capacity) + 1) * (min(grid.columns, capacity) + 1)
     limit = known // grid.chunks
-    if held * (limit + 1) ** 2 > _MOST_ENTRIES:
+    if held * (limit + 1) ** 2 > _MAX_ENTRIES:
         # Every load but the first brings at most capacity - 1 pairs together.
         return max(grid.units, 1 + -(-grid.tiles * grid.chunks // (capacity - 1)))
-    pairs = most(grid.rows, grid.columns, capacity, limit)[0, 0]
+    pairs = maximise_pairs(grid.rows, grid.columns, capacity, limit)[0, 0]
     enough = (
         x + y
         for x in range(grid.rows, limit + 1)
@@ -96,11 +96,11 @@ def from_scratch(grid: PanelGrid, capacity: int, known: int) -> int:
 
 
 @cached_njit
-def remaining(shape: Shape, least: Table, visited: int, progress: int, units: Ints, held: int) -> int:
+def bound_remaining(shape: SearchShape, least: Table, visited: int, progress: int, units: Ints, held: int) -> int:
     """Return a lower bound on the loads that a state still needs."""
     total = 0
     every_column = (1 << shape.columns) - 1
-    underway = tile_in_progress(shape, progress)
+    underway = get_tile_in_progress(shape, progress)
     for chunk in range(shape.chunks):
         rows_held = columns_held = 0
         for i in range(held):
@@ -112,7 +112,7 @@ def remaining(shape: Shape, least: Table, visited: int, progress: int, units: In
             else:
                 columns_held |= 1 << (panel - shape.rows)
         finished = visited
-        if underway >= 0 and chunk_is_done(shape, progress, chunk):
+        if underway >= 0 and is_chunk_done(shape, progress, chunk):
             finished |= 1 << underway
         a = away_rows = apart = open_columns = 0
         for row in range(shape.rows):
@@ -125,15 +125,15 @@ def remaining(shape: Shape, least: Table, visited: int, progress: int, units: In
                 tiles &= ~columns_held
             else:
                 away_rows += 1
-            apart += _ones(tiles)
-        b = _ones(open_columns & columns_held)
-        away_columns = _ones(open_columns & ~columns_held)
+            apart += _count_ones(tiles)
+        b = _count_ones(open_columns & columns_held)
+        away_columns = _count_ones(open_columns & ~columns_held)
         total += least[a, b, away_rows, away_columns, apart]
     return total
 
 
 @cached_njit
-def _ones(mask: int) -> int:
+def _count_ones(mask: int) -> int:
     count = 0
     while mask:
         mask &= mask - 1

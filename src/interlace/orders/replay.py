@@ -16,13 +16,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from interlace.core.errors import SearchError
-from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 
 Group = Sequence[int]
 """Units that are held together during a computation, in the sequence in which they are touched."""
 
 
-def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -> int:
+def count_loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: EvictionPolicy) -> int:
     """Return the loads of a walk from an empty cache of ``capacity`` units.
 
     Raises:
@@ -31,11 +31,13 @@ def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -
     """
     grid.check_capacity(capacity)
     grid.check_walk(walk)
-    pairs = [pair for visit in walk for pair in grid.pairs(visit)]
-    return sum(map(len, loaded(pairs, capacity, cache)))
+    pairs = [pair for visit in walk for pair in grid.list_pairs(visit)]
+    return sum(map(len, find_loaded(pairs, capacity, cache)))
 
 
-def loaded(groups: Sequence[Group], capacity: int, cache: Cache, sizes: Sequence[int] | None = None) -> list[list[int]]:
+def find_loaded(
+    groups: Sequence[Group], capacity: int, cache: EvictionPolicy, sizes: Sequence[int] | None = None
+) -> list[list[int]]:
     """Return the units of each group that are loaded, from an empty cache.
 
     Args:
@@ -47,21 +49,21 @@ def loaded(groups: Sequence[Group], capacity: int, cache: Cache, sizes: Sequence
     Raises:
         SearchError: sizes under OPT, which this replay supports for equal units only, or a group that does not fit.
     """
-    if sizes is not None and cache is Cache.OPT:
+    if sizes is not None and cache is EvictionPolicy.OPT:
         raise SearchError("OPT takes units of one size; give the capacity in units, or use LRU")
     most = max((sum(sizes[unit] for unit in {*group}) if sizes else len({*group}) for group in groups), default=0)
     if most > capacity:
         raise SearchError(f"a cache of {capacity} holds no {most} at once; use a larger one")
-    return _lru(groups, capacity, sizes) if cache is Cache.LRU else _opt(groups, capacity)
+    return _replay_lru(groups, capacity, sizes) if cache is EvictionPolicy.LRU else _replay_opt(groups, capacity)
 
 
-def held_by_lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None = None) -> list[int]:
-    """Return the units that LRU holds after all groups, the most recent first; arguments as for ``loaded``.
+def find_lru_contents(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None = None) -> list[int]:
+    """Return the units that LRU holds after all groups, the most recent first; arguments as for ``find_loaded``.
 
     These are the units of the latest touches, as many as fit, also of unequal sizes (proof in ``orders.distances``).
     """
     held: list[int] = []
-    for unit in touched(groups):
+    for unit in list_touched(groups):
         capacity -= sizes[unit] if sizes else 1
         if capacity < 0:
             break
@@ -69,12 +71,12 @@ def held_by_lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | N
     return held
 
 
-def touched(groups: Sequence[Group]) -> list[int]:
+def list_touched(groups: Sequence[Group]) -> list[int]:
     """Return every unit that was touched, once, the most recent first."""
     return list(dict.fromkeys(unit for group in reversed(groups) for unit in reversed(group)))
 
 
-def _lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None) -> list[list[int]]:
+def _replay_lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None) -> list[list[int]]:
     held: OrderedDict[int, None] = OrderedDict()
     room, misses = capacity, []
     for group in groups:
@@ -93,7 +95,7 @@ def _lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None) ->
     return misses
 
 
-def _opt(groups: Sequence[Group], capacity: int) -> list[list[int]]:
+def _replay_opt(groups: Sequence[Group], capacity: int) -> list[list[int]]:
     """Replay OPT: the furthest next use is evicted first; a group never evicts a part of itself."""
     never = len(groups)
     upcoming: dict[int, list[int]] = {}

@@ -15,11 +15,11 @@ from typing import Any
 
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
-from interlace.policies.orders import Order, permutation_of
+from interlace.policies.orders import Order, check_permutation
 
 SCHEMA, VERSION = "interlace-order", 1
 #: Maximum number of tiles of a file; a plan takes no more items.
-MOST_TILES = 1 << 22
+MAX_TILES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class SavedOrder(Order):
             raise OrderError(
                 f"this order takes {len(self.tiles)} of {rows * columns} tiles; take the others and save it again"
             )
-        return permutation_of(self.tiles, rows * columns, f"grid {grid}")
+        return check_permutation(self.tiles, rows * columns, f"grid {grid}")
 
 
-def written(order: SavedOrder, **more: str) -> str:
-    """Return the text of a file; the members ``more`` follow those that every file has."""
+def write_order(order: SavedOrder, **extra: str) -> str:
+    """Return the text of a file; the members ``extra`` follow those that every file has."""
     grid, tiles = [order.rows, order.columns], list(order.tiles)
-    return json.dumps({"schema": SCHEMA, "version": VERSION, "grid": grid, "tiles": tiles, **more}) + "\n"
+    return json.dumps({"schema": SCHEMA, "version": VERSION, "grid": grid, "tiles": tiles, **extra}) + "\n"
 
 
 def read_order(text: str) -> SavedOrder:
@@ -77,15 +77,15 @@ def read_file(text: str) -> tuple[SavedOrder, dict[str, Any]]:
         raise OrderError(f"no order: its schema is not {SCHEMA!r}; save one in the studio")
     if data.get("version") != VERSION:
         raise OrderError(f"an order of version {data.get('version')!r}; this release reads version {VERSION}")
-    grid, tiles = _numbers(data.get("grid")), _numbers(data.get("tiles"))
-    if grid is None or len(grid) != 2 or not all(1 <= n <= MOST_TILES for n in grid):
+    grid, tiles = _check_numbers(data.get("grid")), _check_numbers(data.get("tiles"))
+    if grid is None or len(grid) != 2 or not all(1 <= n <= MAX_TILES for n in grid):
         raise OrderError("grid of an order is no pair of positive whole numbers, rows and columns")
-    if tiles is None or len(tiles) > min(MOST_TILES, grid[0] * grid[1]):
+    if tiles is None or len(tiles) > min(MAX_TILES, grid[0] * grid[1]):
         raise OrderError(f"tiles of an order are no list of at most {grid[0]} x {grid[1]} tile numbers")
     return SavedOrder(grid[0], grid[1], tuple(tiles)), data
 
 
-def _numbers(value: object) -> list[int] | None:
+def _check_numbers(value: object) -> list[int] | None:
     """Return a list of whole numbers, or None for any other value."""
     if not isinstance(value, list) or any(not isinstance(n, int) or isinstance(n, bool) for n in value):
         return None

@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 
-MOST_TILES = 49
+MAX_TILES = 49
 """Maximum number of tiles: bits of a 64-bit word that remain next to the progress of one tile."""
-MOST_UNITS = 255
+MAX_UNITS = 255
 
 
-class Shape(NamedTuple):
+class SearchShape(NamedTuple):
     """Sizes of a search; all integers, so that compiled code accepts it.
 
     Attributes:
@@ -60,38 +60,38 @@ class Shape(NamedTuple):
 
 
 @cached_njit
-def begun(shape: Shape, tile: int, backwards: int, done: int) -> int:
+def encode_progress(shape: SearchShape, tile: int, backwards: int, done: int) -> int:
     """Encode the progress of a tile of which ``done`` chunks are computed; 0 means that no tile is in progress."""
     return 1 + (tile * 2 + backwards) * shape.chunks + done
 
 
 @cached_njit
-def tile_in_progress(shape: Shape, progress: int) -> int:
+def get_tile_in_progress(shape: SearchShape, progress: int) -> int:
     """Return the tile in progress, -1 for none."""
     return (progress - 1) // shape.chunks // 2 if progress else -1
 
 
 @cached_njit
-def runs_backwards(shape: Shape, progress: int) -> int:
+def is_backwards(shape: SearchShape, progress: int) -> int:
     """Return 1 if the tile in progress takes its chunks from the last to the first, else 0."""
     return (progress - 1) // shape.chunks % 2
 
 
 @cached_njit
-def chunks_done(shape: Shape, progress: int) -> int:
+def count_chunks_done(shape: SearchShape, progress: int) -> int:
     """Return the number of computed chunks of the tile in progress."""
     return (progress - 1) % shape.chunks
 
 
 @cached_njit
-def chunk_is_done(shape: Shape, progress: int, chunk: int) -> bool:
+def is_chunk_done(shape: SearchShape, progress: int, chunk: int) -> bool:
     """True if the tile in progress has computed a chunk."""
-    place = shape.chunks - 1 - chunk if runs_backwards(shape, progress) else chunk
-    return place < chunks_done(shape, progress)
+    place = shape.chunks - 1 - chunk if is_backwards(shape, progress) else chunk
+    return place < count_chunks_done(shape, progress)
 
 
 @cached_njit
-def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
+def find_neighbours(shape: SearchShape, visited: int, masks: Ints) -> None:
     """Write the visited columns of each row and the visited rows of each column to ``masks``, as bits."""
     for column in range(shape.columns):
         masks[shape.rows + column] = 0
@@ -102,11 +102,11 @@ def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
 
 
 @cached_njit
-def name(
-    shape: Shape, visited: int, progress: int, units: Ints, held: int, masks: Ints, key: Ints, panels: Ints
+def make_key(
+    shape: SearchShape, visited: int, progress: int, units: Ints, held: int, masks: Ints, key: Ints, panels: Ints
 ) -> None:
     """Write a state's key, and for each panel of the key its original panel. ``masks`` is scratch space."""
-    neighbours(shape, visited, masks)
+    find_neighbours(shape, visited, masks)
     _sort_panels(shape, progress, units, held, masks, panels)
     rows, columns = shape.rows, shape.columns
     place = np.empty(rows + columns, np.int64)
@@ -121,9 +121,9 @@ def name(
                 x, y = y, x
             tile = x * columns + y - rows
             key[0] |= (masks[row] >> column & 1) << tile
-            if row * columns + column == tile_in_progress(shape, progress):
-                done = chunks_done(shape, progress)
-                key[0] |= begun(shape, tile, runs_backwards(shape, progress), done) << MOST_TILES
+            if row * columns + column == get_tile_in_progress(shape, progress):
+                done = count_chunks_done(shape, progress)
+                key[0] |= encode_progress(shape, tile, is_backwards(shape, progress), done) << MAX_TILES
     renamed = np.empty(held, np.int64)
     for i in range(held):
         unit = 0
@@ -140,7 +140,7 @@ def name(
 
 
 @cached_njit
-def unpack(shape: Shape, key: Ints, units: Ints) -> tuple[int, int, int]:
+def unpack(shape: SearchShape, key: Ints, units: Ints) -> tuple[int, int, int]:
     """Return the visited tiles, progress and held count of a key, and write its units to ``units``."""
     per_word = 63 // shape.bits
     held = 0
@@ -148,11 +148,11 @@ def unpack(shape: Shape, key: Ints, units: Ints) -> tuple[int, int, int]:
         units[i] = (key[1 + i // per_word] >> (shape.bits * (i % per_word)) & ((1 << shape.bits) - 1)) - 1
         if units[i] >= 0:
             held = i + 1  # entries after the last needed unit count as free
-    return key[0] & ((1 << MOST_TILES) - 1), key[0] >> MOST_TILES, held
+    return key[0] & ((1 << MAX_TILES) - 1), key[0] >> MAX_TILES, held
 
 
 @cached_njit
-def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints) -> None:
+def _sort_panels(shape: SearchShape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints) -> None:
     """Sort rows by colour, then columns by colour; on a square grid the side with the lower colours comes first."""
     rows, count = shape.rows, shape.rows + shape.columns
     colour, mixed = np.zeros(count, np.uint64), np.empty(count, np.uint64)
@@ -160,7 +160,7 @@ def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Int
         if units[i] >= 0:
             rank = 0 if shape.opt else i + 1
             colour[units[i] // shape.chunks] += mix(np.uint64(2 + units[i] % shape.chunks + shape.chunks * rank))
-    underway = tile_in_progress(shape, progress)
+    underway = get_tile_in_progress(shape, progress)
     if underway >= 0:
         mark = mix(np.uint64(7919 + (progress - 1) % (2 * shape.chunks)))
         colour[underway // shape.columns] += mark
@@ -168,8 +168,8 @@ def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Int
     tied = 0
     while tied >= 0:
         for _ in range(2):
-            _spread(rows, masks, colour, mixed)
-            _spread(rows, masks, mixed, colour)
+            _mix_neighbours(rows, masks, colour, mixed)
+            _mix_neighbours(rows, masks, mixed, colour)
         for i in range(count):
             j = i
             while j > (rows if i >= rows else 0) and colour[panels[j - 1]] > colour[i]:
@@ -197,7 +197,7 @@ def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Int
 
 
 @cached_njit
-def _spread(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> None:
+def _mix_neighbours(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> None:
     """Mix each panel's colour with those of the panels that it was visited with."""
     count = len(colour)
     for panel in range(count):

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 Units = NDArray[np.int32]
 
 # The compiled functions store times, unit numbers and sizes as int32: half the traffic of int64.
-MOST = 2**31 - 2
+MAX_ACCESSES = 2**31 - 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +43,12 @@ class Stream:
         """
         if units.ndim != 1 or units.dtype.kind not in "iu":
             raise StreamError(f"stream is {units.dtype}{list(units.shape)}; pass a 1-D array of unit numbers")
-        if len(units) > MOST:
-            raise StreamError(f"stream has {len(units)} accesses, the limit is {MOST}; use larger units")
+        if len(units) > MAX_ACCESSES:
+            raise StreamError(f"stream has {len(units)} accesses, the limit is {MAX_ACCESSES}; use larger units")
         if units.min(initial=0) < 0:
             raise StreamError(f"access {int(units.argmin())} names unit {units.min()}; number units from 0")
         count = int(units.max(initial=0)) + 1 if len(units) else 0
-        if count > MOST:
+        if count > MAX_ACCESSES:
             raise StreamError(f"access {int(units.argmax())} names unit {count - 1}; number units densely from 0")
         stream = np.ascontiguousarray(units, np.int32)
         if sizes is None:
@@ -60,8 +60,10 @@ class Stream:
         if sizes.min(initial=1) < 1:
             raise StreamError(f"unit {int(sizes.argmin())} has {sizes.min()} bytes; give every unit at least 1")
         largest = int(sizes.max(initial=1))
-        if largest > MOST:
-            raise StreamError(f"unit {int(sizes.argmax())} has {largest} bytes, the limit is {MOST}; use smaller units")
+        if largest > MAX_ACCESSES:
+            raise StreamError(
+                f"unit {int(sizes.argmax())} has {largest} bytes, the limit is {MAX_ACCESSES}; use smaller units"
+            )
         return Stream(stream, np.ascontiguousarray(sizes, np.int32), count, largest)
 
     def check_capacity(self, capacity: int) -> None:

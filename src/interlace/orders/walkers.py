@@ -29,13 +29,13 @@ from interlace.orders.states import mix
 
 Words = NDArray[np.uint64]
 
-MOST_PANELS = 64
+MAX_PANELS = 64
 HITS, PARTNERS, PANELS = 16, 4, 16
 """Limits on a walker's moves: tiles that need no load, new partners of one panel, and panels that get new partners."""
 TRIES = HITS + PARTNERS * PANELS
 
 
-class Size(NamedTuple):
+class SearchSize(NamedTuple):
     """Sizes of the grid and the cache; all integers, so that compiled code accepts it."""
 
     rows: int
@@ -63,7 +63,7 @@ class Walkers(NamedTuple):
     followed: Ints
 
 
-def at_start(size: Size, count: int) -> Walkers:
+def make_walkers(size: SearchSize, count: int) -> Walkers:
     """Return walkers that have visited nothing; the seed of each is its row number."""
     panels = np.full((count, size.rows + size.columns), (1 << size.columns) - 1, np.uint64)
     panels[:, size.rows :] = (1 << size.rows) - 1
@@ -73,7 +73,7 @@ def at_start(size: Size, count: int) -> Walkers:
 
 
 @cached_njit
-def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, units: Ints) -> tuple[int, int]:
+def touch_all(size: SearchSize, walkers: Walkers, walker: int, tile: int, way: int, units: Ints) -> tuple[int, int]:
     """Write the contents of the cache after a tile to ``units``; return how many entries count, and the loads.
 
     ``way`` is 1 for the column first, plus 2 for chunks from the last to the first.
@@ -98,7 +98,7 @@ def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, un
     counted = 0
     for i in range(held):
         panel = units[i] // size.chunks
-        if panel in (row, column) and _ones(walkers.open[walker, panel]) == 1:
+        if panel in (row, column) and _count_ones(walkers.open[walker, panel]) == 1:
             units[i] = -1  # this tile was its last
         if units[i] >= 0:
             counted = i + 1
@@ -107,7 +107,7 @@ def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, un
 
 @cached_njit
 def visit(
-    size: Size, before: Walkers, walker: int, tile: int, way: int, after: Walkers, into: int, units: Ints
+    size: SearchSize, before: Walkers, walker: int, tile: int, way: int, after: Walkers, into: int, units: Ints
 ) -> None:
     """Write the walker after one more tile; its seed does not change."""
     held, loads = touch_all(size, before, walker, tile, way, units)
@@ -124,18 +124,18 @@ def visit(
 
 
 @cached_njit
-def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> float:
+def estimate(size: SearchSize, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> float:
     """Estimate the loads to come once ``tile`` is visited and the cache holds ``units``."""
     open_ = walkers.open[walker]
     row, column = tile // size.columns, size.rows + tile % size.columns
     columns_held = np.zeros(size.chunks, np.uint64)
     rows_to_come = columns_to_come = tiles = 0
     for panel in range(size.rows):
-        left = _ones(open_[panel]) - (panel == row)
+        left = _count_ones(open_[panel]) - (panel == row)
         tiles += left
         rows_to_come += size.chunks * (left > 0)
     for panel in range(size.rows, size.rows + size.columns):
-        columns_to_come += size.chunks * (_ones(open_[panel]) > (panel == column))
+        columns_to_come += size.chunks * (_count_ones(open_[panel]) > (panel == column))
     for i in range(held):
         panel = units[i] // size.chunks
         if panel >= size.rows:
@@ -146,7 +146,7 @@ def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, 
         panel = units[i] // size.chunks
         if 0 <= panel < size.rows and units[i] >= 0:
             together = open_[panel] & columns_held[units[i] % size.chunks]
-            apart -= _ones(together) - (panel == row and together >> np.uint64(column - size.rows) & np.uint64(1))
+            apart -= _count_ones(together) - (panel == row and together >> np.uint64(column - size.rows) & np.uint64(1))
             rows_to_come -= 1
     panels = size.capacity / size.chunks
     gain = max(1.0, min(2.0, panels - 1.0), panels - 2.0)
@@ -157,7 +157,7 @@ def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, 
 
 
 @cached_njit
-def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
+def list_tries(size: SearchSize, walkers: Walkers, walker: int, tiles: Ints) -> int:
     """Write the tiles that a walker tries next, and return their number; tiles that need no load come first.
 
     Of equivalent panels (nothing held, the same tiles open), only one is tried.
@@ -177,7 +177,7 @@ def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
     for i in range(count):
         for j in range(i + 1, count):
             if found < HITS and (panels[i] < rows) != (panels[j] < rows):
-                found = _try(size, open_, panels[i], panels[j], tiles, found)
+                found = _append_tile(size, open_, panels[i], panels[j], tiles, found)
     for i in range(count):
         if PANELS // 2 <= i < count - PANELS // 2:
             continue  # neither about to be dropped nor just touched
@@ -191,16 +191,16 @@ def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
                 tried = rows + tiles[k] % size.columns if first else tiles[k] // size.columns
                 new &= open_[tried] != open_[panel]
             if new:
-                found = _try(size, open_, panels[i], panel, tiles, found)
+                found = _append_tile(size, open_, panels[i], panel, tiles, found)
     for tile in range(rows * size.columns):
         if found > 0:
             break
-        found = _try(size, open_, tile // size.columns, rows + tile % size.columns, tiles, found)
+        found = _append_tile(size, open_, tile // size.columns, rows + tile % size.columns, tiles, found)
     return found
 
 
 @cached_njit
-def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> np.uint64:
+def hash_state(size: SearchSize, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> np.uint64:
     """Hash a walker's state after ``tile``, invariant to renaming of rows and columns; other states rarely share it.
 
     Panels are coloured by what the cache holds of them, and colours are mixed twice along open tiles.
@@ -236,7 +236,7 @@ def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Int
 
 
 @cached_njit
-def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> int:
+def _append_tile(size: SearchSize, open_: Words, a: int, b: int, tiles: Ints, found: int) -> int:
     """Append the tile of a row and a column, given in either order, if it is open."""
     row, column = min(a, b), max(a, b) - size.rows
     if open_[row] >> np.uint64(column) & np.uint64(1):
@@ -246,7 +246,7 @@ def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> i
 
 
 @cached_njit
-def _ones(bits: np.uint64) -> int:
+def _count_ones(bits: np.uint64) -> int:
     """Return the number of set bits."""
     bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)
     bits = (bits & np.uint64(0x3333333333333333)) + (bits >> np.uint64(2) & np.uint64(0x3333333333333333))

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from interlace.graph import ragged
 from interlace.graph.access import Ints
-from interlace.graph.ragged import Groups, held, offsets, ranges
-from interlace.plan.posts import Posted
+from interlace.graph.ragged import Groups, compute_offsets, expand_ranges, mark_covered
+from interlace.plan.posts import PostedRanges
 
 
 @dataclass(frozen=True)
-class Awaited:
+class AwaitedRanges:
     """Ragged rows (CSR) of ranges of semaphores: row ``i`` holds ranges ``ptr[i]:ptr[i + 1]``."""
 
     ptr: Ints
@@ -25,14 +25,14 @@ class Awaited:
     @property
     def sizes(self) -> Ints:
         """Number of semaphores in each row."""
-        return np.diff(offsets(self.count)[self.ptr])
+        return np.diff(compute_offsets(self.count)[self.ptr])
 
-    def take(self, rows: Ints) -> Awaited:
+    def take(self, rows: Ints) -> AwaitedRanges:
         """Return the given rows."""
         taken = Groups(self.ptr, np.arange(len(self.low), dtype=np.int64)).take(rows)
-        return Awaited(taken.ptr, *(column[taken.values] for column in (self.low, self.count, self.step)))
+        return AwaitedRanges(taken.ptr, *(column[taken.values] for column in (self.low, self.count, self.step)))
 
-    def hold_whole(self, row: Ints, posted: Posted, semaphores: int) -> NDArray[np.bool_]:
+    def contains_range(self, row: Ints, posted: PostedRanges, semaphores: int) -> NDArray[np.bool_]:
         """Return True where one range of the row contains all semaphores of ``posted``.
 
         Only the last range of the row that begins at or before them is examined.
@@ -53,12 +53,12 @@ class Awaited:
         )
         return whole
 
-    def hold(self, row: Ints, semaphore: Ints, semaphores: int) -> NDArray[np.bool_]:
+    def contains(self, row: Ints, semaphore: Ints, semaphores: int) -> NDArray[np.bool_]:
         """Return True where the row contains the semaphore, one of ``semaphores``; no row contains -1."""
-        if self.count.sum() > ragged.BATCH:  # only a single row can hold more than a batch
-            marked: NDArray[np.bool_] = np.append(held(self.low, self.count, self.step, semaphores), False)
+        if self.count.sum() > ragged.BATCH_ENTRIES:  # only a single row can hold more than a batch
+            marked: NDArray[np.bool_] = np.append(mark_covered(self.low, self.count, self.step, semaphores), False)
             return marked[semaphore]  # the last entry serves -1
         width = semaphores + 1
         own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), self.sizes)
-        values = ranges(self.low, self.count, self.step)
+        values = expand_ranges(self.low, self.count, self.step)
         return np.isin(row * width + semaphore, own * width + values) & (semaphore >= 0)

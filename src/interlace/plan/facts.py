@@ -14,16 +14,16 @@ from dataclasses import fields
 
 import numpy as np
 
-from interlace.core.errors import ItemError, Place, PlanError, SemaphoreError
+from interlace.core.errors import FaultLocation, ItemError, PlanError, SemaphoreError
 from interlace.graph.access import Ints
-from interlace.graph.ragged import Groups, distinct, fold, grouped
-from interlace.plan.latest import last_posters
+from interlace.graph.ragged import Groups, find_distinct, fold, group_by
+from interlace.plan.latest import find_last_posters
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 
 _INT32 = 1 << 31
 
 
-class Facts:
+class PlanIndex:
     """A plan whose arrays are well formed; whether it is safe is checked elsewhere.
 
     Attributes:
@@ -48,10 +48,10 @@ class Facts:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         check_items(plan)
-        self.base = plan.tile_base()
+        self.base = plan.compute_tile_base()
         self.tile_of_item = plan.tile_of_item
-        self.of_op = grouped(plan.items.op, len(plan.graph.ops))
-        self.parts = self._parts()
+        self.of_op = group_by(plan.items.op, len(plan.graph.ops))
+        self.parts = self._group_parts()
         self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]
         self._check_posts()
         self.wait_item = plan.waits.item
@@ -59,12 +59,12 @@ class Facts:
         self._check_awaited()
         waits = plan.waits
         columns = waits.first, waits.count, np.where(waits.count == 1, 1, waits.stride)
-        self.wait_row, self.wait_class = distinct(*columns, waits.threshold)
+        self.wait_row, self.wait_class = find_distinct(*columns, waits.threshold)
         self.low, self.count, self.step = (column[self.wait_row] for column in columns)
-        self.wait_last = self.fold(np.maximum, last_posters(plan))
+        self.wait_last = self.fold(np.maximum, find_last_posters(plan))
         self.in_sequence = bool((self.wait_last[self.wait_class] < self.wait_item).all())
 
-    def semaphores(self, cls: int) -> slice:
+    def slice_semaphores(self, cls: int) -> slice:
         """Return the semaphores of a class of waits."""
         low, count, step = int(self.low[cls]), int(self.count[cls]), int(self.step[cls])
         return slice(low, low + (count - 1) * step + 1, step)
@@ -73,7 +73,7 @@ class Facts:
         """Reduce ``of_semaphore`` over the semaphores of each class with ``ufunc`` (minimum or maximum)."""
         return fold(ufunc, of_semaphore, self.low, self.count, self.step)
 
-    def _parts(self) -> Groups:
+    def _group_parts(self) -> Groups:
         """Return the items of each tile by k, after the check that they cover its reduction exactly once."""
         plan, items = self.plan, self.plan.items
         ops = plan.graph.ops
@@ -88,16 +88,16 @@ class Facts:
             missing = int(gaps[0]) if len(gaps) else len(present)
             op = int(np.searchsorted(self.base, missing, side="right")) - 1
             place = missing - int(self.base[op])
-            name = ops[op].tile_name(place)
-            raise ItemError(f"{name} has no item; every tile needs at least one", Place(tile=(op, place)))
+            name = ops[op].format_tile(place)
+            raise ItemError(f"{name} has no item; every tile needs at least one", FaultLocation(tile=(op, place)))
         closes = np.r_[opens[1:], True]
         bad = (k_lo != np.where(opens, 0, np.r_[0, k_hi[:-1]])) | (closes & (k_hi != extent))
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
             raise ItemError(
-                f"{plan.item_name(int(order[at]))}: the items of this tile do not cover its reduction "
+                f"{plan.format_item(int(order[at]))}: the items of this tile do not cover its reduction "
                 f"exactly once; make their k-ranges meet end to end from 0 to {int(extent[at])}",
-                Place(tuple(order[tile == tile[at]].tolist())),
+                FaultLocation(tuple(order[tile == tile[at]].tolist())),
             )
         return Groups(np.r_[np.flatnonzero(opens), len(order)].astype(np.int64), order)
 
@@ -107,17 +107,17 @@ class Facts:
         if bad.any():
             i = int(np.flatnonzero(bad)[0])
             raise SemaphoreError(
-                f"{plan.item_name(i)} posts semaphore {int(post[i])}, but the plan has {plan.semaphores}; "
+                f"{plan.format_item(i)} posts semaphore {int(post[i])}, but the plan has {plan.semaphores}; "
                 "post one of those or -1 for none, or raise Plan.semaphores",
-                Place((i,)),
+                FaultLocation((i,)),
             )
         other = self.post_of_tile[self.tile_of_item]
         if (post != other).any():
             i = int(np.flatnonzero(post != other)[0])
             raise SemaphoreError(
-                f"{plan.item_name(i)} posts semaphore {int(post[i])}, another part of the tile posts "
+                f"{plan.format_item(i)} posts semaphore {int(post[i])}, another part of the tile posts "
                 f"{int(other[i])}; parts of one tile share one post",
-                Place(tuple(np.flatnonzero(self.tile_of_item == self.tile_of_item[i]).tolist())),
+                FaultLocation(tuple(np.flatnonzero(self.tile_of_item == self.tile_of_item[i]).tolist())),
             )
 
     def _check_waits(self) -> None:
@@ -129,10 +129,10 @@ class Facts:
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise PlanError(
-                f"{plan.item_name(int(owner[row]))}: wait {row} (count {int(waits.count[row])}, "
+                f"{plan.format_item(int(owner[row]))}: wait {row} (count {int(waits.count[row])}, "
                 f"k {int(waits.k[row])}) is malformed; waits of an item are sorted by k, lie on chunks "
                 "inside its k-range, or at 0 or more before it, and cover at least one semaphore",
-                Place((int(owner[row]),)),
+                FaultLocation((int(owner[row]),)),
             )
 
     def _check_awaited(self) -> None:
@@ -142,9 +142,9 @@ class Facts:
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise SemaphoreError(
-                f"{self.plan.item_name(int(self.wait_item[row]))}: wait {row} has stride {int(waits.stride[row])}; "
+                f"{self.plan.format_item(int(self.wait_item[row]))}: wait {row} has stride {int(waits.stride[row])}; "
                 "list its semaphores upwards from the lowest one, with a stride of at least 1, a single one with 1",
-                Place((int(self.wait_item[row]),)),
+                FaultLocation((int(self.wait_item[row]),)),
             )
         inside = (waits.first >= 0) & (waits.first < n)
         steps = (n - 1 - np.where(inside, waits.first, 0)) // waits.stride
@@ -155,9 +155,9 @@ class Facts:
             if inside[row]:
                 outside += (int(steps[row]) + 1) * int(waits.stride[row])
             raise SemaphoreError(
-                f"{self.plan.item_name(int(self.wait_item[row]))} waits for semaphore {outside}, "
+                f"{self.plan.format_item(int(self.wait_item[row]))} waits for semaphore {outside}, "
                 f"but the plan has {n}; raise Plan.semaphores or mend the wait",
-                Place((int(self.wait_item[row]),)),
+                FaultLocation((int(self.wait_item[row]),)),
             )
 
 
@@ -165,12 +165,12 @@ def check_items(plan: Plan) -> None:
     """Check that every item names an existing op, tile, k-range and worker, so that it can index arrays.
 
     Raises:
-        ItemError, SemaphoreError, PlanError: as in ``Facts``; an ItemError has a ``Place`` if its item names an
-            existing op.
+        ItemError, SemaphoreError, PlanError: as in ``PlanIndex``; an ItemError has a ``FaultLocation`` if its item
+            names an existing op.
     """
     _check_tables(plan)
     _check_counts(plan)
-    _check_places(plan)
+    _check_locations(plan)
 
 
 def _check_tables(plan: Plan) -> None:
@@ -211,7 +211,7 @@ def _check_counts(plan: Plan) -> None:
         )
 
 
-def _check_places(plan: Plan) -> None:
+def _check_locations(plan: Plan) -> None:
     """Check that every item lies in its op's grid and reduction, and has a worker exactly if dispatch assigns one."""
     items, ops = plan.items, plan.graph.ops
     if not len(items):
@@ -252,7 +252,7 @@ def _check_places(plan: Plan) -> None:
                 ),
             )
         )
-    elif plan.dispatch.lists:
+    elif plan.dispatch.has_queues:
         checks.append(
             (
                 (items.worker < 0) | (items.worker >= plan.workers),
@@ -278,5 +278,5 @@ def _check_places(plan: Plan) -> None:
             raise ItemError(
                 f"item {i} (op {ops[int(items.op[i])].name!r}, tile number {int(items.tile[i])}, "
                 f"k {int(items.k_lo[i])}:{int(items.k_hi[i])}) {what(i)}",
-                Place((i,)),
+                FaultLocation((i,)),
             )

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import BATCH, distinct, grouped, offsets, ranges
+from interlace.graph.ragged import BATCH_ENTRIES, compute_offsets, expand_ranges, find_distinct, group_by
 from interlace.plan.plan import Items, Waits
 
 Bools = NDArray[np.bool_]
 
 
-class Implied:
+class ImpliedOrder:
     """Order between whole ops.
 
     Args:
@@ -39,9 +39,9 @@ class Implied:
 
     def __init__(self, items: Items, waits: Waits, post_of_tile: Ints, base: Ints) -> None:
         ops = len(base) - 1
-        self._low, self._high, self._owner, post = _posted(post_of_tile, base)
+        self._low, self._high, self._owner, post = _map_semaphores(post_of_tile, base)
         owner = waits.item
-        of_op = grouped(items.op[owner], ops)
+        of_op = group_by(items.op[owner], ops)
         sizes = np.bincount(items.op, minlength=ops)
         #: [p, c]: True if all of p has ended before any item of c begins; ``ended``: before any item of c ends.
         self._begun = np.zeros((ops, ops), bool)
@@ -53,19 +53,19 @@ class Implied:
             # ``complete``: every item of c waits.
             item, count = np.unique(owner[rows], return_counts=True)
             complete = len(item) == sizes[c]
-            rows = _unlike(rows, count, waits, items.k_lo[owner])
-            item, first, last, opens = _dense(rows, owner[rows], items, waits)
+            rows = _drop_duplicates(rows, count, waits, items.k_lo[owner])
+            item, first, last, opens = _densify(rows, owner[rows], items, waits)
             number = len(np.unique(item)) if complete else -1
             every_row = np.ones(len(opens), bool)
             for found, some in ((ended, every_row), (self._begun, opens)):
                 if some is opens and opens.all():
                     self._begun[:, c] = ended[:, c]
                     break
-                awaited = _Awaited(item[some], first[some], last[some], number)
-                for p in awaited.owners(self._owner):
+                awaited = _AwaitedSpans(item[some], first[some], last[some], number)
+                for p in awaited.find_owners(self._owner):
                     if p == c:
                         continue
-                    every, any_of, all_together = awaited.of(int(self._low[p]), int(self._high[p]))
+                    every, any_of, all_together = awaited.check_range(int(self._low[p]), int(self._high[p]))
                     found[p, c] |= every and post[p]
                     if any_of:
                         found[:, c] |= ended[:, p]
@@ -75,36 +75,36 @@ class Implied:
                     more = each[:, more].any(axis=1) & ~found[:, c]
                     found[:, c] |= more
 
-    def before(self, producers: Ints, consumer: int) -> Bools:
+    def is_before(self, producers: Ints, consumer: int) -> Bools:
         """Return True where all tiles of a producer have ended when any item of the consumer begins."""
         found: Bools = self._begun[producers, consumer]
         return found
 
 
-def _unlike(rows: Ints, count: Ints, waits: Waits, k_lo: Ints) -> Ints:
+def _drop_duplicates(rows: Ints, count: Ints, waits: Waits, k_lo: Ints) -> Ints:
     """Keep the waits of one item of each group whose items wait alike, if all items have the same number of waits."""
     if not len(rows) or (count != count[0]).any():
         return rows
     columns = waits.first, waits.count, waits.stride, (waits.k <= k_lo).astype(np.int64)
     alike = [column[rows].reshape(-1, count[0]) for column in columns]
-    first, _ = distinct(*np.concatenate(alike, axis=1).T)
+    first, _ = find_distinct(*np.concatenate(alike, axis=1).T)
     return rows.reshape(-1, count[0])[first].reshape(-1)
 
 
-def _dense(rows: Ints, item: Ints, items: Items, waits: Waits) -> tuple[Ints, Ints, Ints, Bools]:
+def _densify(rows: Ints, item: Ints, items: Items, waits: Waits) -> tuple[Ints, Ints, Ints, Bools]:
     """Convert waits to ranges without gaps: (item, first and last semaphore, True if the wait opens the item)."""
     first, count, opens = waits.first[rows], waits.count[rows], waits.k[rows] <= items.k_lo[item]
     gaps = (waits.stride[rows] > 1) & (count > 1)
-    if int(count[gaps].sum()) > BATCH:
+    if int(count[gaps].sum()) > BATCH_ENTRIES:
         return item, first, first + np.where(gaps, 1, count) - 1, opens
     each = np.where(gaps, count, 1)
-    place = ranges(np.zeros_like(each), each)
+    place = expand_ranges(np.zeros_like(each), each)
     item, low, opens = np.repeat(item, each), np.repeat(first, each), np.repeat(opens, each)
     low = low + place * np.repeat(waits.stride[rows], each)
     return item, low, low + np.repeat(np.where(gaps, 1, count), each) - 1, opens
 
 
-def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
+def _map_semaphores(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
     """Return first and last semaphore of each op, the op of each semaphore, and True for each op whose tiles all post.
 
     The op of a semaphore is -1 if nothing posts it, or if another op posts a semaphore between the op's first and last.
@@ -122,13 +122,13 @@ def _posted(post_of_tile: Ints, base: Ints) -> tuple[Ints, Ints, Ints, Bools]:
     np.maximum.at(high, op[posts], post_of_tile[posts])
     silent = np.bincount(op[post_of_tile < 0], minlength=ops)
     # Semaphores between an op's first and last exceed its own in number if some are shared or posted by other ops.
-    posted = offsets((most >= 0).astype(np.int64))
+    posted = compute_offsets((most >= 0).astype(np.int64))
     between = posted[np.maximum(high + 1, 0)] - posted[np.minimum(low, count)]
     known = between == np.bincount(owner[owner >= 0], minlength=ops)
     return low, high, np.where((owner >= 0) & known[owner], owner, -1), silent == 0
 
 
-class _Awaited:
+class _AwaitedSpans:
     """Semaphores that the items of an op await, as ranges from ``first`` to ``last``, each of one item.
 
     Args:
@@ -140,12 +140,12 @@ class _Awaited:
         self._all_wait = bool(len(local)) and int(local.max()) + 1 == items
         order = np.lexsort((first, local))
         self._item, self._last = local[order], last[order]
-        self._first = _apart(self._item, first[order], self._last)
+        self._first = _trim_overlaps(self._item, first[order], self._last)
         whole = np.argsort(first, kind="stable")
         self._all_last = last[whole]
-        self._all_first = _apart(np.zeros_like(whole), first[whole], self._all_last)
+        self._all_first = _trim_overlaps(np.zeros_like(whole), first[whole], self._all_last)
 
-    def owners(self, owner: Ints) -> list[int]:
+    def find_owners(self, owner: Ints) -> list[int]:
         """Return the ops that own an awaited semaphore."""
         if not len(self._all_first):
             return []
@@ -156,7 +156,7 @@ class _Awaited:
         found = np.unique(owner[low:high][np.cumsum(steps)[:-1] > 0])
         return [int(op) for op in found if op >= 0]
 
-    def of(self, low: int, high: int) -> tuple[bool, bool, bool]:
+    def check_range(self, low: int, high: int) -> tuple[bool, bool, bool]:
         """Test the semaphores from low to high: (each item awaits all, each awaits one, items together await all)."""
         size = high - low + 1
         shares = np.maximum(np.minimum(self._last, high) - np.maximum(self._first, low) + 1, 0)
@@ -166,7 +166,7 @@ class _Awaited:
         return self._all_wait and every, self._all_wait and any_of, int(together) == size
 
 
-def _apart(group: Ints, first: Ints, last: Ints) -> Ints:
+def _trim_overlaps(group: Ints, first: Ints, last: Ints) -> Ints:
     """Trim the start of each range, sorted by group and ``first``, to where no earlier range of its group reaches."""
     if not len(first):
         return first

@@ -9,7 +9,7 @@ from interlace.graph.ragged import fold
 from interlace.plan.plan import Plan
 
 
-def last_posters(plan: Plan) -> Ints:
+def find_last_posters(plan: Plan) -> Ints:
     """Return the last item that posts each semaphore, -1 if none does."""
     posting = np.flatnonzero(plan.items.post >= 0)
     last = np.full(plan.semaphores, -1, np.int64)
@@ -17,10 +17,10 @@ def last_posters(plan: Plan) -> Ints:
     return last
 
 
-def latest_awaited(plan: Plan) -> Ints:
+def find_latest_awaited(plan: Plan) -> Ints:
     """Return the last item that posts a semaphore awaited by each item, -1 if the item waits for nothing."""
     waits = plan.waits
-    awaited = fold(np.maximum, last_posters(plan), waits.first, waits.count, waits.stride)
+    awaited = fold(np.maximum, find_last_posters(plan), waits.first, waits.count, waits.stride)
     latest = np.full(len(plan.items), -1, np.int64)
     np.maximum.at(latest, waits.item, awaited)
     return latest

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
 from interlace.graph.access import Ints
 from interlace.graph.graph import from_data
 from interlace.graph.op import Body
 from interlace.plan.plan import FORMAT, SCHEMA_VERSION, Dispatch, Items, Plan, Waits
-from interlace.plan.stealing import ONE, Stealing, Victim
+from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 
 
 def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
@@ -35,9 +35,11 @@ def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
             not make.
     """
     if not isinstance(text, str):
-        raise PlanFormatError(f"the text of a plan is {shown(text)}; give the JSON that Plan.to_json wrote, as a str")
+        raise PlanFormatError(
+            f"the text of a plan is {format_value(text)}; give the JSON that Plan.to_json wrote, as a str"
+        )
     try:
-        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        data = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError) as error:
         raise PlanFormatError(f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -54,13 +56,13 @@ def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
         return Plan(
             from_data(data["graph"], kernels),
             Dispatch(data["dispatch"]),
-            _count(data["workers"]),
-            _count(data["semaphores"]),
-            Items(**{f.name: _column(data["items"][f.name]) for f in fields(Items)}),
-            Waits(**{f.name: _column(data["waits"][f.name]) for f in fields(Waits)}),
+            _parse_count(data["workers"]),
+            _parse_count(data["semaphores"]),
+            Items(**{f.name: _parse_column(data["items"][f.name]) for f in fields(Items)}),
+            Waits(**{f.name: _parse_column(data["waits"][f.name]) for f in fields(Waits)}),
             data["policy"],
             data["order"],
-            _stealing(data["stealing"]) if "stealing" in data else ONE,
+            _parse_stealing(data["stealing"]) if "stealing" in data else STEAL_ONE,
         )
     except GraphError as error:
         raise PlanFormatError(f"the plan's graph is inconsistent: {error}") from error
@@ -68,17 +70,17 @@ def parse_plan(text: str, kernels: Mapping[str, Body]) -> Plan:
         raise PlanFormatError(f"damaged plan: {type(error).__name__}: {error}; make it again") from None
 
 
-def _stealing(data: Any) -> Stealing:
+def _parse_stealing(data: Any) -> Stealing:
     return Stealing(data["most"], Victim(data["victim"]))
 
 
-def _column(values: Any) -> Ints:
+def _parse_column(values: Any) -> Ints:
     if not isinstance(values, list) or any(type(v) is not int for v in values):
         raise ValueError("a column is not a list of integers")
     return np.array(values, np.int64)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, value in pairs:
         if name in data:
@@ -87,11 +89,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-def _refuse_constant(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def _count(value: Any) -> int:
+def _parse_count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a count")
     return value

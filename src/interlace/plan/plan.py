@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.errors import PlanError
-from interlace.core.text import plural
+from interlace.core.text import format_count
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph, to_data
-from interlace.graph.ragged import offsets
-from interlace.plan.stealing import ONE, Stealing
+from interlace.graph.ragged import compute_offsets
+from interlace.plan.stealing import STEAL_ONE, Stealing
 
 FORMAT = "interlace-plan"
 SCHEMA_VERSION = 1
@@ -60,17 +60,17 @@ class Dispatch(Enum):
     that nothing spawns do not run. Items that wait for spawned ones run, by ticket, once the queue is exhausted."""
 
     @property
-    def lists(self) -> bool:
+    def has_queues(self) -> bool:
         """True if items, under HYBRID the first ones, name a worker whose queue they are in."""
         return self in (Dispatch.STATIC, Dispatch.STEALING, Dispatch.HYBRID)
 
     @property
-    def resident(self) -> bool:
+    def has_resident_workers(self) -> bool:
         """True if all workers must be resident at once: an item assigned to one worker cannot be run by another."""
-        return self.lists or self is Dispatch.DISPATCHER
+        return self.has_queues or self is Dispatch.DISPATCHER
 
     @property
-    def when_ready(self) -> bool:
+    def can_reorder(self) -> bool:
         """True if items start when their waits are met, and so may overtake each other."""
         return self in (Dispatch.QUEUE, Dispatch.DISPATCHER)
 
@@ -181,45 +181,45 @@ class Plan:
     waits: Waits
     policy: str = ""
     order: str = ""
-    stealing: Stealing = ONE
+    stealing: Stealing = STEAL_ONE
 
     def __post_init__(self) -> None:
         kinds = (("graph", Graph), ("dispatch", Dispatch), ("items", Items), ("waits", Waits), ("policy", str))
         for name, kind in (*kinds, ("order", str), ("stealing", Stealing)):
             check_type(getattr(self, name), kind, "Plan", name)
         for name in ("workers", "semaphores"):
-            object.__setattr__(self, name, whole(getattr(self, name), "Plan", name))
+            object.__setattr__(self, name, check_int(getattr(self, name), "Plan", name))
 
     def __str__(self) -> str:
         made = "; ".join(text for text in (self.policy, self.order) if text)
         counts = ", ".join(
             (
-                f"{plural(len(self.items), 'item')} on {plural(self.workers, 'worker')}",
+                f"{format_count(len(self.items), 'item')} on {format_count(self.workers, 'worker')}",
                 f"{self.dispatch.value} dispatch",
-                plural(len(self.waits), "wait"),
-                plural(self.semaphores, "semaphore"),
+                format_count(len(self.waits), "wait"),
+                format_count(self.semaphores, "semaphore"),
             )
         )
         return f"plan of graph {self.graph.name!r}: {counts}" + (f" ({made})" if made else "")
 
-    def tile_name(self, item: int) -> str:
+    def format_tile(self, item: int) -> str:
         """Format the tile of an item for messages: ``op 'down', tile (3, 0)``."""
-        return self.graph.ops[int(self.items.op[item])].tile_name(int(self.items.tile[item]))
+        return self.graph.ops[int(self.items.op[item])].format_tile(int(self.items.tile[item]))
 
-    def item_name(self, item: int) -> str:
+    def format_item(self, item: int) -> str:
         """Format an item for messages: ``op 'down', tile (3, 0), k 0:512``."""
         k_lo, k_hi = int(self.items.k_lo[item]), int(self.items.k_hi[item])
         whole = (k_lo, k_hi) == (0, self.graph.ops[int(self.items.op[item])].k_extent)
-        return self.tile_name(item) + ("" if whole else f", k {k_lo}:{k_hi}")
+        return self.format_tile(item) + ("" if whole else f", k {k_lo}:{k_hi}")
 
-    def tile_base(self) -> Ints:
+    def compute_tile_base(self) -> Ints:
         """Return the number of the first tile of each op when all tiles of the graph are numbered together."""
-        return offsets(np.array([op.tiles for op in self.graph.ops], np.int64))
+        return compute_offsets(np.array([op.tiles for op in self.graph.ops], np.int64))
 
     @property
     def tile_of_item(self) -> Ints:
-        """Tile of each item, numbered as in ``tile_base``."""
-        return self.tile_base()[self.items.op] + self.items.tile
+        """Tile of each item, numbered as in ``compute_tile_base``."""
+        return self.compute_tile_base()[self.items.op] + self.items.tile
 
     def to_json(self) -> str:
         """Serialise the plan and its graph to JSON; equal plans of kernels with the same bodies give equal text."""
@@ -232,13 +232,13 @@ class Plan:
             "policy": self.policy,
             "order": self.order,
             "graph": to_data(self.graph),
-            "items": _columns(self.items),
-            "waits": _columns(self.waits),
+            "items": _list_columns(self.items),
+            "waits": _list_columns(self.waits),
         }
         if self.dispatch is Dispatch.STEALING:
             data["stealing"] = {"most": self.stealing.most, "victim": self.stealing.victim.value}
         return json.dumps(data, separators=(",", ":")) + "\n"
 
 
-def _columns(table: Items | Waits) -> dict[str, list[int]]:
+def _list_columns(table: Items | Waits) -> dict[str, list[int]]:
     return {f.name: getattr(table, f.name).tolist() for f in fields(table)}

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
-from interlace.graph.inverse import Runs
-from interlace.graph.ragged import Groups, offsets, ranges
+from interlace.graph.inverse import TileRuns
+from interlace.graph.ragged import Groups, compute_offsets, expand_ranges
 
 
 @dataclass(frozen=True)
-class Posted:
+class PostedRanges:
     """Ragged rows (CSR) of ranges of semaphores, with the tiles that post them: row ``i`` holds ``ptr[i]:ptr[i + 1]``.
 
     Attributes:
@@ -37,7 +37,7 @@ class Posted:
     first: Ints
     count: Ints
     stride: Ints
-    tiles: Runs
+    tiles: TileRuns
 
     @property
     def last(self) -> Ints:
@@ -49,11 +49,11 @@ class Posted:
         """Number of ranges in each row."""
         return np.diff(self.ptr)
 
-    def take(self, rows: Ints) -> Posted:
+    def take(self, rows: Ints) -> PostedRanges:
         """Return the given rows, in the given order, possibly repeated."""
         taken = Groups(self.ptr, np.arange(len(self.first), dtype=np.int64)).take(rows)
         first, count, stride = (column[taken.values] for column in (self.first, self.count, self.stride))
-        return Posted(taken.ptr, first, count, stride, self.tiles.take(taken.values, taken.rows))
+        return PostedRanges(taken.ptr, first, count, stride, self.tiles.take(taken.values, taken.rows))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Steps:
     starts: Ints
 
 
-class Posts:
+class PostIndex:
     """Semaphores that the tiles of a graph post.
 
     Attributes:
@@ -93,21 +93,21 @@ class Posts:
         self.threshold = np.bincount(of_tile[of_tile >= 0], minlength=1).astype(np.int64)
         self._steps: dict[int, _Steps] = {}
 
-    def of(self, runs: Runs, rows: int) -> Posted:
+    def find_ranges(self, runs: TileRuns, rows: int) -> PostedRanges:
         """Return the ranges that the tiles of each of ``rows`` rows of runs post; a range has a single threshold."""
         which, columns = [np.zeros(0, np.int64)], [np.zeros((0, 5), np.int64)]
-        for layout, mine in runs.by_layout():
-            steps = self._layout(layout)
+        for layout, mine in runs.iter_layouts():
+            steps = self._build_layout(layout)
             low, high = (steps.of_place[place] for place in (runs.first[mine], runs.last[mine]))
             # Split each run by bundle: the bundle's part of the run, from its first step to its last.
-            run, bundle = _spread(steps.bundle[steps.piece[low]], steps.bundle[steps.piece[high]])
+            run, bundle = _expand_spans(steps.bundle[steps.piece[low]], steps.bundle[steps.piece[high]])
             first, last = steps.starts[bundle], steps.starts[bundle + 1]
             low, high = np.maximum(low[run], steps.opens[first]), np.minimum(high[run], steps.opens[last] - 1)
             first, last = steps.piece[low], steps.piece[high]
             # A complete range in the part represents the whole part; otherwise the part is pieces of one or two ranges.
             whole = first + (low > steps.opens[first])
             some = whole <= last - (high < steps.opens[last + 1] - 1)
-            part, piece = _spread(np.where(some, whole, first), np.where(some, whole, last))
+            part, piece = _expand_spans(np.where(some, whole, first), np.where(some, whole, last))
             run, some, low, high = run[part], some[part], low[part], high[part]
             a, b = np.maximum(low, steps.opens[piece]), np.minimum(high, steps.opens[piece + 1] - 1)
             low, high = np.where(some, low, a), np.where(some, high, b)
@@ -121,12 +121,12 @@ class Posts:
         order = np.argsort(at, kind="stable")
         at, (first, count, stride, place, number) = at[order], table[order].T
         row = runs.row[at]
-        tiles = Runs(row, runs.source[at], runs.layout[at], place, number)
-        return Posted(offsets(np.bincount(row, minlength=rows)), first, count, stride, tiles)
+        tiles = TileRuns(row, runs.source[at], runs.layout[at], place, number)
+        return PostedRanges(compute_offsets(np.bincount(row, minlength=rows)), first, count, stride, tiles)
 
-    def _layout(self, layout: int) -> _Steps:
+    def _build_layout(self, layout: int) -> _Steps:
         if layout not in self._steps:
-            post = self.of_tile[self._dependencies.order(layout)]
+            post = self.of_tile[self._dependencies.compute_layout(layout)]
             edge = np.zeros(len(post), bool)  # the first tile of an op
             edge[self._dependencies.base[:-1]] = True
             opens = edge | np.r_[True, post[1:] != post[:-1]]
@@ -134,7 +134,7 @@ class Posts:
             step = post[begin]
             threshold = np.where(step >= 0, self.threshold[step], 0)
             apart = edge[begin][1:] | (threshold[1:] != threshold[:-1])
-            breaks = np.r_[True, _breaks(step, apart)]
+            breaks = np.r_[True, _find_breaks(step, apart)]
             piece = np.r_[np.flatnonzero(breaks), len(step)]
             first, last, size = step[piece[:-1]], step[piece[1:] - 1], np.diff(piece)
             other = np.diff(np.stack([first, last, size]), axis=1).any(axis=0) | edge[begin[piece[1:-1]]]
@@ -151,13 +151,13 @@ class Posts:
         return self._steps[layout]
 
 
-def _spread(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+def _expand_spans(first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """List the numbers from ``first`` to ``last`` of each row: (row, number)."""
     number = last - first + 1
-    return np.repeat(np.arange(len(first), dtype=np.int64), number), ranges(first, number)
+    return np.repeat(np.arange(len(first), dtype=np.int64), number), expand_ranges(first, number)
 
 
-def _breaks(values: Ints, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _find_breaks(values: Ints, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return True between neighbours where a range ends: at ``apart``, or where a later value breaks the stride.
 
     The first two values of a range set its stride, so a break is at the third value or later. A value that breaks the

@@ -3,7 +3,7 @@
     facts      dispatch, workers, semaphores, texts; the result of ``check_coverage``, and the digest of its plan
     columns    columns of items and waits, as arrays in one NumPy archive without pickles
 
-The graph is left out, because readers of a record have it. ``verify.recalled`` turns the record into a proof.
+The graph is left out, because readers of a record have it. ``verify.load_proof`` turns the record into a proof.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ T = TypeVar("T", Items, Waits)
 
 
 @dataclass(frozen=True)
-class Found:
+class CachedCoverage:
     """Coverage of a plan as an earlier proof established it.
 
     Attributes:
         coverage: orderings that enforce the plan's dependencies.
-        of: ``digest`` of the plan.
+        plan_hash: ``hash_plan`` of the plan.
     """
 
     coverage: Coverage
-    of: str
+    plan_hash: str
 
 
-def digest(plan: Plan) -> str:
+def hash_plan(plan: Plan) -> str:
     """Hash everything that a proof is about: the graph without its bodies, the dispatch, the counts and the arrays."""
-    head = [to_data(plan.graph), _head(plan), len(plan.items), len(plan.waits)]
+    head = [to_data(plan.graph), _serialize_head(plan), len(plan.items), len(plan.waits)]
     found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
     for table in (plan.items, plan.waits):
         for f in fields(table):
@@ -53,69 +53,69 @@ def digest(plan: Plan) -> str:
     return found.hexdigest()
 
 
-def written(plan: Plan, coverage: Coverage) -> tuple[dict[str, Any], bytes]:
+def write_record(plan: Plan, coverage: Coverage) -> tuple[dict[str, Any], bytes]:
     """Return the facts and columns of a plan that was proved."""
     facts = {
-        "plan": _head(plan),
-        "of": digest(plan),
+        "plan": _serialize_head(plan),
+        "of": hash_plan(plan),
         "edges": coverage.edges,
         "by_wait": coverage.by_wait,
-        "rests_on": [[ordering.value, _edge(edge)] for ordering, edge in coverage.rests_on],
+        "rests_on": [[ordering.value, _serialize_edge(edge)] for ordering, edge in coverage.rests_on],
     }
     archive = io.BytesIO()
-    np.savez_compressed(archive, **_columns("items", plan.items), **_columns("waits", plan.waits))
+    np.savez_compressed(archive, **_list_columns("items", plan.items), **_list_columns("waits", plan.waits))
     return facts, archive.getvalue()
 
 
-def read(facts: Mapping[str, Any], columns: bytes, graph: Graph) -> tuple[Plan, Found]:
-    """Read the plan that ``written`` converted, on its graph, and the coverage that was found for it.
+def read_record(facts: Mapping[str, Any], columns: bytes, graph: Graph) -> tuple[Plan, CachedCoverage]:
+    """Read the plan that ``write_record`` converted, on its graph, and the coverage that was found for it.
 
     Raises:
         Exception: not a record, or one of another form; NumPy's reader of archives may raise anything.
     """
     with np.load(io.BytesIO(columns), allow_pickle=False) as arrays:
-        items, waits = _table(Items, arrays, "items"), _table(Waits, arrays, "waits")
+        items, waits = _read_table(Items, arrays, "items"), _read_table(Waits, arrays, "waits")
     head = facts["plan"]
     plan = Plan(
         graph,
         Dispatch(head["dispatch"]),
-        _count(head["workers"]),
-        _count(head["semaphores"]),
+        _parse_count(head["workers"]),
+        _parse_count(head["semaphores"]),
         items,
         waits,
-        _text(head["policy"]),
-        _text(head["order"]),
-        Stealing(None if head["most"] is None else _count(head["most"]), Victim(head["victim"])),
+        _parse_text(head["policy"]),
+        _parse_text(head["order"]),
+        Stealing(None if head["most"] is None else _parse_count(head["most"]), Victim(head["victim"])),
     )
     if type(facts["rests_on"]) is not list:
         raise ValueError(f"{facts['rests_on']!r} is no list of orderings")
-    rests_on = tuple((Ordering(ordering), _edge_of(edge)) for ordering, edge in facts["rests_on"])
-    edges, by_wait = _count(facts["edges"]), _count(facts["by_wait"])
+    rests_on = tuple((Ordering(ordering), _parse_edge(edge)) for ordering, edge in facts["rests_on"])
+    edges, by_wait = _parse_count(facts["edges"]), _parse_count(facts["by_wait"])
     if by_wait > edges:
         raise ValueError(f"{by_wait} of {edges} dependencies")
-    return plan, Found(Coverage(edges, by_wait, rests_on), _text(facts["of"]))
+    return plan, CachedCoverage(Coverage(edges, by_wait, rests_on), _parse_text(facts["of"]))
 
 
-def _integer(value: Any) -> int:
+def _parse_int(value: Any) -> int:
     if type(value) is not int:
         raise ValueError(f"{value!r} is no whole number")
     return int(value)
 
 
-def _count(value: Any) -> int:
-    count = _integer(value)
+def _parse_count(value: Any) -> int:
+    count = _parse_int(value)
     if count < 0:
         raise ValueError(f"{value!r} is no count")
     return count
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if type(value) is not str:
         raise ValueError(f"{value!r} is no text")
     return str(value)
 
 
-def _head(plan: Plan) -> dict[str, Any]:
+def _serialize_head(plan: Plan) -> dict[str, Any]:
     return {
         "dispatch": plan.dispatch.value,
         "workers": plan.workers,
@@ -127,22 +127,22 @@ def _head(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _columns(name: str, table: Items | Waits) -> dict[str, Any]:
+def _list_columns(name: str, table: Items | Waits) -> dict[str, Any]:
     return {f"{name}.{f.name}": getattr(table, f.name) for f in fields(table)}
 
 
-def _table(kind: type[T], arrays: Mapping[str, Any], name: str) -> T:
+def _read_table(kind: type[T], arrays: Mapping[str, Any], name: str) -> T:
     return kind(*(arrays[f"{name}.{f.name}"] for f in fields(kind)))
 
 
-def _edge(edge: Edge) -> dict[str, Any]:
+def _serialize_edge(edge: Edge) -> dict[str, Any]:
     region = edge.region
     return {**vars(edge), "hazard": edge.hazard.name, "region": [region.tensor, region.lo, region.hi]}
 
 
-def _edge_of(data: Mapping[str, Any]) -> Edge:
+def _parse_edge(data: Mapping[str, Any]) -> Edge:
     tensor, lo, hi = data["region"]
-    region = Region(_text(tensor), tuple(map(_integer, lo)), tuple(map(_integer, hi)))
-    texts = {name: _text(data[name]) for name in ("op", "producer", "consumer", "arg")}
-    k = None if data["k"] is None else _count(data["k"])
+    region = Region(_parse_text(tensor), tuple(map(_parse_int, lo)), tuple(map(_parse_int, hi)))
+    texts = {name: _parse_text(data[name]) for name in ("op", "producer", "consumer", "arg")}
+    k = None if data["k"] is None else _parse_count(data["k"])
     return Edge(hazard=Hazard[data["hazard"]], region=region, k=k, **texts)

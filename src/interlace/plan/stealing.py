@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.errors import ArgumentError
 
 
@@ -45,7 +45,7 @@ class Stealing:
 
     def __post_init__(self) -> None:
         if self.most is not None:
-            object.__setattr__(self, "most", whole(self.most, "Stealing", "most"))
+            object.__setattr__(self, "most", check_int(self.most, "Stealing", "most"))
             if self.most < 1:
                 raise ArgumentError(f"Stealing: most is {self.most}; take at least one item at a time, None for half")
         check_type(self.victim, Victim, "Stealing", "victim")
@@ -56,4 +56,4 @@ class Stealing:
 
 
 #: Rule of plans that name no other.
-ONE = Stealing()
+STEAL_ONE = Stealing()

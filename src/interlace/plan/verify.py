@@ -40,26 +40,26 @@ from dataclasses import InitVar, dataclass
 
 import numpy as np
 
-from interlace.core.arguments import shown
-from interlace.core.errors import DeadlockError, Place, PlanError, ThresholdError
+from interlace.core.arguments import format_value
+from interlace.core.errors import DeadlockError, FaultLocation, PlanError, ThresholdError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
-from interlace.graph.ragged import Groups, offsets
+from interlace.graph.ragged import Groups, compute_offsets
 from interlace.plan.coverage import Coverage, check_coverage
-from interlace.plan.facts import Facts
+from interlace.plan.facts import PlanIndex
 from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch, Plan
-from interlace.plan.record import Found, digest
+from interlace.plan.record import CachedCoverage, hash_plan
 from interlace.plan.spawns import Spawns
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
-_NAMED = 4  # maximum number of ops that a message names; it counts the rest
+_MAX_NAMED = 4  # maximum number of ops that a message names; it counts the rest
 _VERIFIED = object()  # token that only this module passes to the constructor of Proof
 
 
 @dataclass(frozen=True)
 class Proof:
-    """Result of ``verify`` for a plan, computed now or earlier (``recalled``). It cannot be made in any other way,
+    """Result of ``verify`` for a plan, computed now or earlier (``load_proof``). It cannot be made in any other way,
     ``dataclasses.replace`` included.
 
     Attributes:
@@ -86,27 +86,27 @@ class Proof:
     made_with: InitVar[object] = None
 
     @property
-    def unproved(self) -> tuple[str, ...]:
-        """Ops whose access maps the proof assumes to be correct (``Op.unproved``).
+    def unproved_ops(self) -> tuple[str, ...]:
+        """Ops whose access maps the proof assumes to be correct (``Op.is_unproved``).
 
         Their bodies are CUDA source that nothing checks against the maps, or the maps come from a file and no available
         kernel makes them anew.
         """
-        return tuple(op.name for op in self.plan.graph.ops if op.unproved)
+        return tuple(op.name for op in self.plan.graph.ops if op.is_unproved)
 
     @property
-    def provided(self) -> str:
+    def assumptions(self) -> str:
         """Assumptions of the proof, as the end of a sentence; empty if there are none."""
-        names = self.unproved
+        names = self.unproved_ops
         if not names:
             return ""
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        ops = ", ".join(map(repr, names[:_NAMED])) + more
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        ops = ", ".join(map(repr, names[:_MAX_NAMED])) + more
         which = f"op {ops} touches what its" if len(names) == 1 else f"ops {ops} touch what their"
         return f", provided that {which} access maps say, which is not proved"
 
     def __str__(self) -> str:
-        return f"{self.edges:,} dependencies enforced, no deadlock, no race{self.provided}"
+        return f"{self.edges:,} dependencies enforced, no deadlock, no race{self.assumptions}"
 
     def __post_init__(self, made_with: object) -> None:
         if made_with is not _VERIFIED:
@@ -129,36 +129,36 @@ def verify(plan: Plan) -> Proof:
     """
     if not isinstance(plan, Plan):
         raise PlanError(
-            f"{shown(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)), with "
-            "interlace.plan_graph(graph), or of a file with interlace.read_plan(text)"
+            f"{format_value(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)), "
+            "with interlace.autoplan(graph), or of a file with interlace.read_plan(text)"
         )
-    facts = _facts(plan)
-    return _proof(facts, check_coverage(facts, Dependencies(plan.graph)))
+    facts = _check_structure(plan)
+    return _build_proof(facts, check_coverage(facts, Dependencies(plan.graph)))
 
 
-def recalled(plan: Plan, found: Found) -> Proof:
+def load_proof(plan: Plan, cached: CachedCoverage) -> Proof:
     """Return the proof of a plan that was proved before, from the coverage found then.
 
     Most of the time of a proof goes into finding the dependencies of the graph and checking that they are enforced.
-    This result is taken from ``found`` if it belongs to exactly this plan; all other checks run again. Callers must
+    This result is taken from ``cached`` if it belongs to exactly this plan; all other checks run again. Callers must
     know that ``verify`` produced it (``planner/kept`` ensures this).
 
     Raises:
         ItemError, SemaphoreError, ThresholdError, DeadlockError, SpawnError: as in ``verify``.
-        PlanError: as in ``verify``, or ``found`` belongs to another plan.
+        PlanError: as in ``verify``, or ``cached`` belongs to another plan.
     """
-    if found.of != digest(plan):
+    if cached.plan_hash != hash_plan(plan):
         raise PlanError("what was found is of another plan; take the one that interlace.verify(plan) proves")
-    return _proof(_facts(plan), found.coverage)
+    return _build_proof(_check_structure(plan), cached.coverage)
 
 
-def _facts(plan: Plan) -> Facts:
-    facts = Facts(plan)
+def _check_structure(plan: Plan) -> PlanIndex:
+    facts = PlanIndex(plan)
     _check_thresholds(facts)
     return facts
 
 
-def _proof(facts: Facts, coverage: Coverage) -> Proof:
+def _build_proof(facts: PlanIndex, coverage: Coverage) -> Proof:
     plan = facts.plan
     order = _check_progress(facts)
     if plan.dispatch is Dispatch.SPAWN:
@@ -168,14 +168,14 @@ def _proof(facts: Facts, coverage: Coverage) -> Proof:
         coverage.edges,
         coverage.by_wait,
         coverage.rests_on,
-        _longest_chain(facts, order),
-        plan.workers if plan.dispatch.resident else 1,
+        _compute_longest_chain(facts, order),
+        plan.workers if plan.dispatch.has_resident_workers else 1,
         facts.in_sequence,
         _VERIFIED,
     )
 
 
-def _check_thresholds(facts: Facts) -> None:
+def _check_thresholds(facts: PlanIndex) -> None:
     """Check that each threshold equals the posts that reach each semaphore of its wait, at least one.
 
     Raises:
@@ -194,12 +194,12 @@ def _check_thresholds(facts: Facts) -> None:
     if not bad.any():
         return
     cls = int(np.flatnonzero(bad)[0])
-    want, gets = int(threshold[cls]), posts[facts.semaphores(cls)]
+    want, gets = int(threshold[cls]), posts[facts.slice_semaphores(cls)]
     at = int(np.flatnonzero((gets != want) | (want < 1))[0])
     item, get = int(facts.wait_item[facts.wait_row[cls]]), int(gets[at])
-    semaphore = range(plan.semaphores)[facts.semaphores(cls)][at]
-    what = f"{plan.item_name(item)} waits for semaphore {semaphore} to reach {want}, but"
-    place = Place((item,), tuple(np.flatnonzero(plan.items.post == semaphore).tolist()))
+    semaphore = range(plan.semaphores)[facts.slice_semaphores(cls)][at]
+    what = f"{plan.format_item(item)} waits for semaphore {semaphore} to reach {want}, but"
+    place = FaultLocation((item,), tuple(np.flatnonzero(plan.items.post == semaphore).tolist()))
     if not get:
         raise ThresholdError(f"{what} no tile posts it in a run; drop the wait or let its producers post", place)
     effect = "never ends" if want > get else "can end before its producers have posted"
@@ -207,7 +207,7 @@ def _check_thresholds(facts: Facts) -> None:
     raise ThresholdError(what, place)
 
 
-def _check_progress(facts: Facts) -> Ints:
+def _check_progress(facts: PlanIndex) -> Ints:
     """Return an order in which items can run one by one.
 
     Raises:
@@ -220,14 +220,14 @@ def _check_progress(facts: Facts) -> Ints:
         bad = int(np.flatnonzero(facts.wait_last[facts.wait_class] >= facts.wait_item)[0])
         item, poster = int(facts.wait_item[bad]), int(facts.wait_last[facts.wait_class[bad]])
         raise DeadlockError(
-            f"{plan.item_name(item)} (item {item}) waits for {plan.item_name(poster)}, which is dispatched "
+            f"{plan.format_item(item)} (item {item}) waits for {plan.format_item(poster)}, which is dispatched "
             f"later (item {poster}); workers may all be waiting by then. Order producers before consumers",
-            Place((item,), (poster,)),
+            FaultLocation((item,), (poster,)),
         )
-    return _topological(facts)
+    return _sort_topologically(facts)
 
 
-def _topological(facts: Facts) -> Ints:
+def _sort_topologically(facts: PlanIndex) -> Ints:
     """Sort items topologically over worker order and waits (Kahn's algorithm).
 
     A wait watches one incomplete semaphore. When that completes, the wait moves on to its next one, skipping all that
@@ -247,7 +247,7 @@ def _topological(facts: Facts) -> Ints:
     beyond: dict[int, dict[int, int]] = {}  # by step: from a complete semaphore to one before which all are complete
     watchers: list[list[int]] = [[] for _ in range(plan.semaphores)]
     waiters = Groups(
-        offsets(np.bincount(facts.wait_class, minlength=len(facts.low))),
+        compute_offsets(np.bincount(facts.wait_class, minlength=len(facts.low))),
         facts.wait_item[np.argsort(facts.wait_class, kind="stable")],
     )
     ready = deque(np.flatnonzero(blocked == 0).tolist())
@@ -288,19 +288,19 @@ def _topological(facts: Facts) -> Ints:
                 watch(cls)
     if len(order) < n:
         stuck = np.setdiff1d(np.arange(n), order)
-        names = "; ".join(plan.item_name(int(i)) for i in stuck[:3])
+        names = "; ".join(plan.format_item(int(i)) for i in stuck[:3])
         raise DeadlockError(
             f"{len(stuck)} items wait for each other through semaphores and the order of their workers, "
             f"among them {names}. Order producers before consumers on each worker",
-            Place(tuple(stuck.tolist())),
+            FaultLocation(tuple(stuck.tolist())),
         )
     return np.array(order, np.int64)
 
 
-def _longest_chain(facts: Facts, order: Ints) -> int:
+def _compute_longest_chain(facts: PlanIndex, order: Ints) -> int:
     """Return the number of items on the longest chain of waits."""
     plan = facts.plan
-    deepest = _Deepest(plan.semaphores)
+    deepest = _RangeMaximum(plan.semaphores)
     ranges = list(zip(facts.low.tolist(), facts.count.tolist(), facts.step.tolist(), strict=True))
     of_wait = [-1] * len(ranges)
     ptr, cls, post = plan.waits.ptr.tolist(), facts.wait_class.tolist(), plan.items.post.tolist()
@@ -309,7 +309,7 @@ def _longest_chain(facts: Facts, order: Ints) -> int:
         d = 0
         for w in cls[ptr[i] : ptr[i + 1]]:
             if of_wait[w] < 0:  # all posters precede every waiter, so this is final
-                of_wait[w] = deepest.of(*ranges[w])
+                of_wait[w] = deepest.query(*ranges[w])
             if of_wait[w] > d:
                 d = of_wait[w]
         longest = max(longest, d + 1)
@@ -318,7 +318,7 @@ def _longest_chain(facts: Facts, order: Ints) -> int:
     return longest
 
 
-class _Deepest:
+class _RangeMaximum:
     """Range maximum over numbers of semaphores, for ranges whose numbers are final.
 
     Maxima of 2, 4, 8, ... semaphores that lie ``step`` apart are cached, so that overlapping ranges share them.
@@ -331,7 +331,7 @@ class _Deepest:
         self.one = [0] * semaphores
         self._blocks: dict[tuple[int, int, int], int] = {}
 
-    def of(self, low: int, count: int, step: int) -> int:
+    def query(self, low: int, count: int, step: int) -> int:
         """Return the highest number in the range."""
         best = 0
         while count:

@@ -47,7 +47,7 @@ class Label(Enum):
     LEADING = "leading order"
 
 
-class Counts(Enum):
+class BoundedQuantity(Enum):
     """Quantity that a bound limits."""
 
     LOADS = "loads"
@@ -55,7 +55,7 @@ class Counts(Enum):
 
 
 @dataclass(frozen=True)
-class Bound:
+class TrafficBound:
     """Lower bound on the traffic between DRAM and the chip.
 
     Attributes:
@@ -69,7 +69,7 @@ class Bound:
     name: str
     bytes: int
     label: Label
-    counts: Counts
+    counts: BoundedQuantity
     source: str
 
 
@@ -86,22 +86,22 @@ class Gemm:
     k: int
 
     def __post_init__(self) -> None:
-        _positive(m=self.m, n=self.n, k=self.k)
+        _check_positive(m=self.m, n=self.n, k=self.k)
 
-    def leading(self, capacity: float) -> float:
+    def compute_leading_term(self, capacity: float) -> float:
         """Return the leading term 2mnk/sqrt(S), in elements."""
         return 2 * self.m * self.n * self.k / sqrt(capacity)
 
 
-def compulsory(name: str, read_bytes: int, written_bytes: int) -> tuple[Bound, Bound]:
+def bound_compulsory(name: str, read_bytes: int, written_bytes: int) -> tuple[TrafficBound, TrafficBound]:
     """Return the compulsory bounds that hold for any schedule: on loads, and on loads and stores."""
     return (
-        Bound(name, read_bytes, Label.SAFE, Counts.LOADS, COMPULSORY),
-        Bound(name, read_bytes + written_bytes, Label.SAFE, Counts.LOADS_AND_STORES, COMPULSORY),
+        TrafficBound(name, read_bytes, Label.SAFE, BoundedQuantity.LOADS, COMPULSORY),
+        TrafficBound(name, read_bytes + written_bytes, Label.SAFE, BoundedQuantity.LOADS_AND_STORES, COMPULSORY),
     )
 
 
-def matmul(gemm: Gemm, element_bytes: int, device: DeviceSpec) -> tuple[Bound, Bound, Bound]:
+def bound_matmul(gemm: Gemm, element_bytes: int, device: DeviceSpec) -> tuple[TrafficBound, TrafficBound, TrafficBound]:
     """Return the bounds of one matmul: safe for loads, safe for loads and stores, and leading order for loads.
 
     Each bound is at least the compulsory one. If the operands differ in dtype, ``element_bytes`` is the size of the
@@ -110,10 +110,12 @@ def matmul(gemm: Gemm, element_bytes: int, device: DeviceSpec) -> tuple[Bound, B
     Raises:
         ModelError: a size is below one.
     """
-    return chain((gemm,), element_bytes, device)
+    return bound_chain((gemm,), element_bytes, device)
 
 
-def chain(gemms: Sequence[Gemm], element_bytes: int, device: DeviceSpec) -> tuple[Bound, Bound, Bound]:
+def bound_chain(
+    gemms: Sequence[Gemm], element_bytes: int, device: DeviceSpec
+) -> tuple[TrafficBound, TrafficBound, TrafficBound]:
     """Return the bounds of a chain of matmuls, each of which takes the previous result as its A, under any fusion.
 
     Fusion saves at most the store and the load of each intermediate result. An elementwise step between two matmuls
@@ -123,7 +125,7 @@ def chain(gemms: Sequence[Gemm], element_bytes: int, device: DeviceSpec) -> tupl
     Raises:
         ModelError: the chain is empty, a size is below one, or a result does not fit the next operand.
     """
-    _positive(element_bytes=element_bytes)
+    _check_positive(element_bytes=element_bytes)
     if not gemms:
         raise ModelError("a chain of no matmuls moves nothing; name at least one")
     for gemm, following in pairwise(gemms):
@@ -138,19 +140,21 @@ def chain(gemms: Sequence[Gemm], element_bytes: int, device: DeviceSpec) -> tupl
     unstored = sum(gemm.m * gemm.n for gemm in gemms[:-1])
     unloaded = sum(gemm.m * gemm.k for gemm in gemms[1:])
     on_chip = device.on_chip_bytes / element_bytes
-    total = sum(gemm.leading(on_chip) - 2 * on_chip for gemm in gemms) - unstored - unloaded
-    leading = sum(gemm.leading(device.l2_bytes / element_bytes) for gemm in gemms) - unloaded
+    total = sum(gemm.compute_leading_term(on_chip) - 2 * on_chip for gemm in gemms) - unstored - unloaded
+    leading = sum(gemm.compute_leading_term(device.l2_bytes / element_bytes) for gemm in gemms) - unloaded
     name, source = ("matmul", SMITH) if len(gemms) == 1 else (f"{len(gemms)} chained matmuls", FUSION)
     return (
-        _bound(name, max(read, total - written), element_bytes, Label.SAFE, Counts.LOADS, source),
-        _bound(name, max(read + written, total), element_bytes, Label.SAFE, Counts.LOADS_AND_STORES, source),
-        _bound(name, max(read, leading), element_bytes, Label.LEADING, Counts.LOADS, source),
+        _make_bound(name, max(read, total - written), element_bytes, Label.SAFE, BoundedQuantity.LOADS, source),
+        _make_bound(
+            name, max(read + written, total), element_bytes, Label.SAFE, BoundedQuantity.LOADS_AND_STORES, source
+        ),
+        _make_bound(name, max(read, leading), element_bytes, Label.LEADING, BoundedQuantity.LOADS, source),
     )
 
 
-def attention(
+def bound_attention(
     queries: int, keys: int, width: int, heads: int, element_bytes: int, device: DeviceSpec, *, key_heads: int
-) -> tuple[Bound, Bound, Bound]:
+) -> tuple[TrafficBound, TrafficBound, TrafficBound]:
     """Return the bounds of softmax(Q K^T) V: compulsory for loads, for loads and stores; leading order for both.
 
     The leading term is N^2 d^2 / S for each head, or N^2 d / sqrt(S) where that is less, that is, where the cache is
@@ -167,25 +171,29 @@ def attention(
     Raises:
         ModelError: a size is below one, or the heads do not share the key heads evenly.
     """
-    _positive(queries=queries, keys=keys, width=width, heads=heads, element_bytes=element_bytes, key_heads=key_heads)
+    _check_positive(
+        queries=queries, keys=keys, width=width, heads=heads, element_bytes=element_bytes, key_heads=key_heads
+    )
     if heads % key_heads:
         raise ModelError(f"{heads} heads cannot share {key_heads} key heads evenly; use a divisor of {heads}")
     q, kv = queries * width * heads, 2 * keys * width * key_heads
     cache = device.l2_bytes / element_bytes
     pairs = queries * keys * heads
     leading = min(pairs * width**2 / cache, pairs * width / sqrt(cache))
-    both = Counts.LOADS_AND_STORES
+    both = BoundedQuantity.LOADS_AND_STORES
     return (
-        *compulsory("attention", (q + kv) * element_bytes, q * element_bytes),
-        _bound("attention", max(2 * q + kv, leading), element_bytes, Label.LEADING, both, SAHA),
+        *bound_compulsory("attention", (q + kv) * element_bytes, q * element_bytes),
+        _make_bound("attention", max(2 * q + kv, leading), element_bytes, Label.LEADING, both, SAHA),
     )
 
 
-def _bound(name: str, elements: float, element_bytes: int, label: Label, counts: Counts, source: str) -> Bound:
-    return Bound(name, floor(elements) * element_bytes, label, counts, source)
+def _make_bound(
+    name: str, elements: float, element_bytes: int, label: Label, counts: BoundedQuantity, source: str
+) -> TrafficBound:
+    return TrafficBound(name, floor(elements) * element_bytes, label, counts, source)
 
 
-def _positive(**sizes: int) -> None:
+def _check_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ModelError(f"{name} is {size}; use at least 1")

@@ -20,25 +20,25 @@ from typing import TypeVar
 
 import numpy as np
 
-from interlace.core.arguments import check_type, integers, whole
+from interlace.core.arguments import check_int, check_int_array, check_type
 from interlace.core.errors import OrderError, PlanError, TooManyItemsError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.graph.ragged import held
-from interlace.kernels.base import listed
+from interlace.graph.ragged import mark_covered
+from interlace.kernels.base import format_ops
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
-from interlace.plan.stealing import ONE, Stealing
-from interlace.planner.shared import Shared
+from interlace.plan.stealing import STEAL_ONE, Stealing
+from interlace.planner.shared import SharedResults
 from interlace.policies.consumers import Consumers
-from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
-from interlace.policies.orders import Order, RowMajor, permutation_of
-from interlace.policies.splits import Split, Whole
+from interlace.policies.interleavings import Interleaving, OpAfterOp, OpMajorItems
+from interlace.policies.orders import Order, RowMajor, check_permutation
+from interlace.policies.splits import Split, WholeTiles
 from interlace.policies.sync import SyncPolicy, TileSync
 
 #: Maximum number of items in a plan. Each item takes about 300 bytes of arrays and of proof data.
-MOST_ITEMS = 1 << 22
+MAX_ITEMS = 1 << 22
 
 T = TypeVar("T")
 
@@ -74,36 +74,37 @@ class Choices:
     assignment: Assignment = Assignment.STRIPED
     policy: SyncPolicy | Mapping[str, SyncPolicy] = field(default_factory=TileSync)
     order: Order | Mapping[str, Order] = field(default_factory=RowMajor)
-    split: Split | Mapping[str, Split] = field(default_factory=Whole)
+    split: Split | Mapping[str, Split] = field(default_factory=WholeTiles)
     interleaving: Interleaving = field(default_factory=OpAfterOp)
     chunk_waits: bool = False
-    stealing: Stealing = ONE
+    stealing: Stealing = STEAL_ONE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "workers", whole(self.workers, "Choices", "workers"))
+        object.__setattr__(self, "workers", check_int(self.workers, "Choices", "workers"))
         check_type(self.dispatch, Dispatch, "Choices", "dispatch")
         check_type(self.assignment, Assignment, "Choices", "assignment")
         check_type(self.interleaving, Interleaving, "Choices", "interleaving", "il.OpAfterOp()")
         check_type(self.chunk_waits, bool, "Choices", "chunk_waits", "True")
         check_type(self.stealing, Stealing, "Choices", "stealing")
-        settings = (("policy", SyncPolicy, TileSync()), ("order", Order, RowMajor()), ("split", Split, Whole()))
+        settings = (("policy", SyncPolicy, TileSync()), ("order", Order, RowMajor()), ("split", Split, WholeTiles()))
         for name, kind, default in settings:
             setting = getattr(self, name)
             for op, value in setting.items() if isinstance(setting, Mapping) else (("", setting),):
                 check_type(value, kind, "Choices", f"{name}[{op!r}]" if op else name, f"il.{default}")
 
 
-def build(graph: Graph, choices: Choices, dependencies: Dependencies | Shared | None = None) -> Plan:
+def build(graph: Graph, choices: Choices, dependencies: Dependencies | SharedResults | None = None) -> Plan:
     """Build the plan that follows from a graph and choices.
 
-    Use ``build`` when you decide the choices, ``plan_graph`` to have them decided for an executor and a device.
-    ``dependencies`` are the graph's dependencies, or the results that all plans of the graph share (``Shared``); pass
-    them to build many plans of one graph. By default they are derived.
+    Use ``build`` when you decide the choices, ``autoplan`` to have them decided for an executor and a device.
+    ``dependencies`` are the graph's dependencies, or the results that all plans of the graph share (``SharedResults``);
+    pass them to build many plans of one graph. By default they are derived.
 
     Raises:
         ArgumentError: an argument is not a graph or not choices.
         PlanError: the number of workers is below one.
-        TooManyItemsError: there are more than ``MOST_ITEMS`` items (``check_size``); raised before anything is built.
+        TooManyItemsError: there are more than ``MAX_ITEMS`` items (``check_item_count``); raised before anything is
+            built.
         OrderError: an order or interleaving is not a permutation, a policy or split does not return arrays of
             integers in range, or a setting names an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
@@ -111,7 +112,9 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | Shared | 
     """
     check_type(graph, Graph, "build", "graph")
     check_type(choices, Choices, "build", "choices")
-    check_type(dependencies, (Dependencies, Shared, type(None)), "build", "dependencies", "il.Dependencies(graph)")
+    check_type(
+        dependencies, (Dependencies, SharedResults, type(None)), "build", "dependencies", "il.Dependencies(graph)"
+    )
     if choices.workers < 1:
         raise PlanError(f"choices name {choices.workers} workers; use at least one")
     for what in (choices.policy, choices.order, choices.split):
@@ -119,21 +122,21 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | Shared | 
         if unknown:
             known = [op.name for op in graph.ops]
             raise OrderError(f"settings name ops {sorted(unknown, key=str)}; graph {graph.name!r} has {known}")
-    check_size(graph, choices)
-    if not isinstance(dependencies, Shared):
-        dependencies = Shared(graph, dependencies)
-    return _built(graph, choices, dependencies)
+    check_item_count(graph, choices)
+    if not isinstance(dependencies, SharedResults):
+        dependencies = SharedResults(graph, dependencies)
+    return _build_plan(graph, choices, dependencies)
 
 
-def _built(graph: Graph, choices: Choices, shared: Shared) -> Plan:
-    parts = _parts(graph, choices)
-    post_of_tile, base = _posts(graph, choices, Consumers(shared.dependencies, parts, choices.chunk_waits))
-    given = shared.sequence(choices.interleaving, parts, post_of_tile)
-    sequence = permutation_of(given, len(parts.op), "the items")
+def _build_plan(graph: Graph, choices: Choices, shared: SharedResults) -> Plan:
+    parts = _list_parts(graph, choices)
+    post_of_tile, base = _assign_semaphores(graph, choices, Consumers(shared.dependencies, parts, choices.chunk_waits))
+    given = shared.interleave(choices.interleaving, parts, post_of_tile)
+    sequence = check_permutation(given, len(parts.op), "the items")
     op, tile, k_lo, k_hi = (column[sequence] for column in (parts.op, parts.tile, parts.k_lo, parts.k_hi))
     post = post_of_tile[base[op] + tile]
-    items = Items(op, tile, k_lo, k_hi, _workers(graph, choices, op, k_lo, k_hi), post)
-    waits = shared.waits(items, post_of_tile, choices.chunk_waits)
+    items = Items(op, tile, k_lo, k_hi, _assign_workers(graph, choices, op, k_lo, k_hi), post)
+    waits = shared.derive_waits(items, post_of_tile, choices.chunk_waits)
     post, waits, semaphores = _drop_unused(post, waits)
     items = replace(items, post=post)
     return Plan(
@@ -145,65 +148,68 @@ def _built(graph: Graph, choices: Choices, shared: Shared) -> Plan:
         waits,
         policy=_describe(choices.policy) + (", per k-chunk" if choices.chunk_waits else ""),
         order="; ".join(map(_describe, (choices.order, choices.split, choices.interleaving))),
-        stealing=choices.stealing if choices.dispatch is Dispatch.STEALING else ONE,
+        stealing=choices.stealing if choices.dispatch is Dispatch.STEALING else STEAL_ONE,
     )
 
 
-def check_size(graph: Graph, choices: Choices) -> None:
+def check_item_count(graph: Graph, choices: Choices) -> None:
     """Check the number of items of the plan that ``build`` would make, without creating any.
 
     Raises:
-        TooManyItemsError: there are more than ``MOST_ITEMS`` items.
+        TooManyItemsError: there are more than ``MAX_ITEMS`` items.
     """
-    items = {op: _setting(choices.split, op, Whole()).most(op.tiles, _chunks(op)) for op in graph.ops}
+    items = {
+        op: _resolve_choice(choices.split, op, WholeTiles()).bound_items(op.tiles, _count_chunks(op))
+        for op in graph.ops
+    }
     total = sum(items.values())
-    if total > MOST_ITEMS:
+    if total > MAX_ITEMS:
         op = max(items, key=lambda op: items[op])
         grid = " x ".join(f"{n:,}" for n in op.grid)
         raise TooManyItemsError(
             f"graph {graph.name!r} has {total:,} items, {items[op]:,} of them of op {op.name!r} of {grid} tiles, and a "
-            f"plan holds {MOST_ITEMS:,}; use larger tiles, a smaller problem, or fewer parts of a split"
+            f"plan holds {MAX_ITEMS:,}; use larger tiles, a smaller problem, or fewer parts of a split"
         )
 
 
-def _chunks(op: Op) -> int:
+def _count_chunks(op: Op) -> int:
     return op.reduction.chunks if op.reduction else 1
 
 
-def _setting(value: T | Mapping[str, T], op: Op, default: T) -> T:
+def _resolve_choice(value: T | Mapping[str, T], op: Op, default: T) -> T:
     return value.get(op.name, default) if isinstance(value, Mapping) else value
 
 
 def _describe(value: object) -> str:
-    return listed(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+    return format_ops(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def _parts(graph: Graph, choices: Choices) -> Parts:
+def _list_parts(graph: Graph, choices: Choices) -> OpMajorItems:
     columns: list[tuple[Ints, ...]] = []
     for i, op in enumerate(graph.ops):
-        given = _setting(choices.order, op, RowMajor()).permutation(op.grid)
-        order = permutation_of(given, op.tiles, f"op {op.name!r}, grid {op.grid}")
+        given = _resolve_choice(choices.order, op, RowMajor()).permutation(op.grid)
+        order = check_permutation(given, op.tiles, f"op {op.name!r}, grid {op.grid}")
         block = op.reduction.block if op.reduction else 1
-        at, lo, hi = _items(_setting(choices.split, op, Whole()), op)
+        at, lo, hi = _cut_items(_resolve_choice(choices.split, op, WholeTiles()), op)
         ends = np.minimum(hi * block, op.k_extent)
         columns.append((np.full(len(at), i, np.int64), order[at], lo * block, ends))
-    return Parts(*(np.concatenate(c) for c in zip(*columns, strict=True)))
+    return OpMajorItems(*(np.concatenate(c) for c in zip(*columns, strict=True)))
 
 
-def _items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
+def _cut_items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
     """Return the arrays of a split, checked one by one; ``verify`` checks that items cover each tile exactly once."""
     what = f"split of op {op.name!r}"
-    given = split.items(op.tiles, _chunks(op))
+    given = split.list_items(op.tiles, _count_chunks(op))
     if not isinstance(given, tuple) or len(given) != 3:
         raise OrderError(f"{what} must give three arrays of items: tiles, first chunks, chunks after the last")
-    at = integers(given[0], None, OrderError, what)
-    lo, hi = (integers(column, len(at), OrderError, what) for column in given[1:])
+    at = check_int_array(given[0], None, OrderError, what)
+    lo, hi = (check_int_array(column, len(at), OrderError, what) for column in given[1:])
     if len(at) and not 0 <= at.min() <= at.max() < op.tiles:
         raise OrderError(f"{what} names tile {int(at.max())} of {op.tiles}; keep within 0 to {op.tiles - 1}")
     return at, lo, hi
 
 
-def _posts(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, Ints]:
+def _assign_semaphores(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, Ints]:
     """Return the semaphore of every tile of the graph (-1 for none), and the number of each op's first tile."""
     base = consumers.dependencies.base
     post = np.full(base[-1], -1, np.int64)
@@ -212,8 +218,10 @@ def _posts(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, 
     for i, op in enumerate(graph.ops):
         if i not in producers:
             continue
-        policy = _setting(choices.policy, op, TileSync())
-        local = integers(policy.of_op(i, consumers), op.tiles, OrderError, f"policy of op {op.name!r}")
+        policy = _resolve_choice(choices.policy, op, TileSync())
+        local = check_int_array(
+            policy.assign_op_semaphores(i, consumers), op.tiles, OrderError, f"policy of op {op.name!r}"
+        )
         used, dense = np.unique(local, return_inverse=True)
         skip = int(len(used) and used[0] < 0)
         post[base[i] : base[i + 1]] = np.where(local < 0, -1, first + dense - skip)
@@ -223,7 +231,7 @@ def _posts(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, 
 
 def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
     """Drop the posts of semaphores that no item awaits; number semaphores from the first awaited one."""
-    awaited = held(waits.first, waits.count, waits.stride, int(post.max(initial=-1)) + 2)  # last entry: post -1
+    awaited = mark_covered(waits.first, waits.count, waits.stride, int(post.max(initial=-1)) + 2)  # last entry: post -1
     used = np.flatnonzero(awaited)
     if not len(used):
         return np.full_like(post, -1), waits, 0
@@ -231,15 +239,15 @@ def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
     return post, replace(waits, first=waits.first - used[0]), int(used[-1] - used[0]) + 1
 
 
-def _workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
+def _assign_workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
     n = len(op)
-    if not choices.dispatch.lists:
+    if not choices.dispatch.has_queues:
         return np.full(n, -1, np.int64)
     if choices.dispatch is Dispatch.HYBRID:
         # Queue the first half: factoring (Hummel, Schonberg and Flynn, 1992), with tickets for its later halves.
         dealt = max(min(choices.workers, n), n // 2)
         lists = replace(choices, dispatch=Dispatch.STATIC)
-        first = _workers(graph, lists, op[:dealt], k_lo[:dealt], k_hi[:dealt])
+        first = _assign_workers(graph, lists, op[:dealt], k_lo[:dealt], k_hi[:dealt])
         return np.concatenate([first, np.full(n - dealt, -1, np.int64)])
     if choices.assignment is Assignment.STRIPED:
         return np.arange(n, dtype=np.int64) % choices.workers

@@ -38,24 +38,24 @@ class Level(Enum):
 
 
 @dataclass(frozen=True)
-class Rate:
+class EnergyRate:
     """Energy per byte or FLOP of a level, with its source."""
 
     picojoules: float
     source: str
 
 
-PUBLISHED: Mapping[Level, Rate] = {
-    Level.DRAM: Rate(8 * 3.92, OCONNOR),
-    Level.L2: Rate(100 / 8, f"{HOROWITZ}: 1 MB cache, 100 pJ per 64 bits"),
-    Level.SHARED: Rate(20 / 8, f"{HOROWITZ}: 32 KB cache, 20 pJ per 64 bits"),
-    Level.REGISTERS: Rate(10 / 8, f"{HOROWITZ}: 8 KB cache, 10 pJ per 64 bits"),
-    Level.ARITHMETIC: Rate((1.1 + 0.4) / 2, f"{HOROWITZ}: fp16 multiply 1.1 pJ, add 0.4 pJ"),
+PUBLISHED: Mapping[Level, EnergyRate] = {
+    Level.DRAM: EnergyRate(8 * 3.92, OCONNOR),
+    Level.L2: EnergyRate(100 / 8, f"{HOROWITZ}: 1 MB cache, 100 pJ per 64 bits"),
+    Level.SHARED: EnergyRate(20 / 8, f"{HOROWITZ}: 32 KB cache, 20 pJ per 64 bits"),
+    Level.REGISTERS: EnergyRate(10 / 8, f"{HOROWITZ}: 8 KB cache, 10 pJ per 64 bits"),
+    Level.ARITHMETIC: EnergyRate((1.1 + 0.4) / 2, f"{HOROWITZ}: fp16 multiply 1.1 pJ, add 0.4 pJ"),
 }
 
 
 @dataclass(frozen=True)
-class Part:
+class LevelEnergy:
     """Energy of one level.
 
     Attributes:
@@ -72,10 +72,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EnergyEstimate:
     """Energy of one run by level; ``label`` marks it as an estimate wherever it is printed."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LevelEnergy, ...]
     label: str = "estimate from published figures, not measured"
 
     @property
@@ -84,7 +84,7 @@ class Estimate:
         return sum(part.joules for part in self.parts)
 
 
-def energy(amounts: Mapping[Level, int]) -> Estimate:
+def estimate_energy(amounts: Mapping[Level, int]) -> EnergyEstimate:
     """Estimate the energy of a run from the bytes that pass each level and its FLOPs; absent levels count as zero.
 
     Raises:
@@ -93,9 +93,11 @@ def energy(amounts: Mapping[Level, int]) -> Estimate:
     for level, amount in amounts.items():
         if amount < 0:
             raise ModelError(f"{level.value} moves {amount}; use 0 or more")
-    return Estimate(
+    return EnergyEstimate(
         tuple(
-            Part(level, amounts[level], amounts[level] * PUBLISHED[level].picojoules * 1e-12, PUBLISHED[level].source)
+            LevelEnergy(
+                level, amounts[level], amounts[level] * PUBLISHED[level].picojoules * 1e-12, PUBLISHED[level].source
+            )
             for level in Level
             if level in amounts
         )

@@ -21,13 +21,13 @@ import numpy as np
 from interlace.core.errors import GraphError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import layer_of, of_layers
+from interlace.kernels.base import mask_layer_index, parse_layer_index
 from interlace.planner.build import Choices
 from interlace.planner.predict import Prediction
 from interlace.sim.modes import Mode
 from interlace.trace.summary import Summary
 
-_KEPT = 3  # number of layers in an excerpt: first, one middle, last
+_KEPT_LAYERS = 3  # number of layers in an excerpt: first, one middle, last
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,30 +35,30 @@ class Excerpt:
     """A graph and the excerpt that is planned in its place.
 
     Attributes:
-        whole: whole graph.
+        full_graph: whole graph.
         graph: excerpt; the whole graph if it has no repeated layers.
-        left_out: number of layers that the excerpt omits.
+        omitted_layers: number of layers that the excerpt omits.
         middle: indices in the excerpt of the ops of the layer that represents the omitted ones.
     """
 
-    whole: Graph
+    full_graph: Graph
     graph: Graph
-    left_out: int = 0
+    omitted_layers: int = 0
     middle: tuple[int, ...] = ()
 
     @staticmethod
     def of(graph: Graph) -> Excerpt:
         """Extract the first, second and last of four or more layers if all layers in between are identical."""
-        layers = _layers(graph)
+        layers = _find_layers(graph)
         between = layers[1:-1]
-        if len(layers) <= _KEPT or len({tuple(map(_alike, layer)) for layer in between}) > 1:
+        if len(layers) <= _KEPT_LAYERS or len({tuple(map(_make_layer_key, layer)) for layer in between}) > 1:
             return Excerpt(graph, graph)
         gone = {op.name for layer in between[1:] for op in layer}
         # Inputs of the last layer from the layer before it come from the middle layer instead.
-        kept = {of_layers(name): name for op in between[0] for name in _written(op)}
-        moved = {name: kept[of_layers(name)] for op in between[-1] for name in _written(op)}
+        kept = {mask_layer_index(name): name for op in between[0] for name in _find_written(op)}
+        moved = {name: kept[mask_layer_index(name)] for op in between[-1] for name in _find_written(op)}
         last = {op.name for op in layers[-1]}
-        ops = tuple(_moved(op, moved) if op.name in last else op for op in graph.ops if op.name not in gone)
+        ops = tuple(_rename_inputs(op, moved) if op.name in last else op for op in graph.ops if op.name not in gone)
         named = {access.tensor for op in ops for access in op.accesses}
         try:
             part = replace(
@@ -72,43 +72,43 @@ class Excerpt:
             return Excerpt(graph, graph)
         return Excerpt(graph, part, len(between) - 1, tuple(part.op_index(op.name) for op in between[0]))
 
-    def us(self, prediction: Prediction) -> float:
+    def scale_us(self, prediction: Prediction) -> float:
         """Return the time of the whole graph in microseconds, from a prediction of the excerpt."""
-        begin_ns, end_ns = self._window_ns(prediction)
-        return prediction.us + 1e-3 * self.left_out * (end_ns - begin_ns)
+        begin_ns, end_ns = self._compute_window_ns(prediction)
+        return prediction.us + 1e-3 * self.omitted_layers * (end_ns - begin_ns)
 
-    def dram_read(self, prediction: Prediction) -> int:
+    def scale_dram_read(self, prediction: Prediction) -> int:
         """Return the bytes that the whole graph reads from memory.
 
         Each omitted layer reads as many bytes of its own tensors as the middle layer.
         """
-        if not self.left_out:
+        if not self.omitted_layers:
             return prediction.traffic.dram_read
         reads = {a.tensor for o in self.middle for a in self.graph.ops[o].reads}
         others = {a.tensor for o, op in enumerate(self.graph.ops) if o not in self.middle for a in op.reads}
-        own = sum(count for name, count in prediction.traffic.read.items() if name in reads - others)
-        return prediction.traffic.dram_read + self.left_out * own
+        own = sum(count for name, count in prediction.traffic.read_bytes.items() if name in reads - others)
+        return prediction.traffic.dram_read + self.omitted_layers * own
 
-    def summary(self, prediction: Prediction) -> Summary:
+    def scale_summary(self, prediction: Prediction) -> Summary:
         """Return the summary of the whole graph.
 
         It adds the middle layer's share of working and waiting to the excerpt's summary once for each omitted layer.
         Waits of workers that run ahead by more items than the excerpt has are not included.
         """
         workers, trace = prediction.plan.workers, prediction.trace
-        summary, begin_ns, end_ns = Summary.of(trace, workers), *self._window_ns(prediction)
+        summary, begin_ns, end_ns = Summary.of(trace, workers), *self._compute_window_ns(prediction)
         each_ns = end_ns - begin_ns
         if not each_ns:
             return summary
         clipped = {name: np.clip(getattr(trace, name), begin_ns, end_ns) for name in ("wait_ns", "start_ns", "end_ns")}
         window = Summary.of(replace(trace, **clipped), workers)
-        span_ns = summary.span_ns + self.left_out * each_ns
+        span_ns = summary.span_ns + self.omitted_layers * each_ns
 
         def share(of_part: float, of_window: float) -> float:
-            return (of_part * summary.span_ns + self.left_out * of_window * window.span_ns) / span_ns
+            return (of_part * summary.span_ns + self.omitted_layers * of_window * window.span_ns) / span_ns
 
         busy, waiting = share(summary.busy, window.busy), share(summary.waiting, window.waiting)
-        later_ns = self.left_out * each_ns
+        later_ns = self.omitted_layers * each_ns
         after = {op.name for op in self.graph.ops[max(self.middle) + 1 :]}
         ops = tuple(
             replace(op, **{name: getattr(op, name) + later_ns for name in ("start_ns", "end_ns", "last_wave_ns")})
@@ -118,36 +118,40 @@ class Excerpt:
         )
         return replace(summary, span_ns=span_ns, busy=busy, waiting=waiting, ops=ops)
 
-    def mode(self, mode: Mode) -> Mode:
+    def restrict_mode(self, mode: Mode) -> Mode:
         """Return the mode for the excerpt, given the mode for the whole graph."""
-        if mode.after is None or not self.left_out:
+        if mode.after is None or not self.omitted_layers:
             return mode
-        position = {op.name: self.graph.op_index(self._stand_in(op.name)) for op in self.whole.ops}
-        names = [op.name for op in self.whole.ops]
-        after = (mode.after[self.whole.op_index(op.name)] for op in self.graph.ops)
+        position = {op.name: self.graph.op_index(self._find_representative(op.name)) for op in self.full_graph.ops}
+        names = [op.name for op in self.full_graph.ops]
+        after = (mode.after[self.full_graph.op_index(op.name)] for op in self.graph.ops)
         return replace(mode, after=tuple(tuple(sorted({position[names[p]] for p in each})) for each in after))
 
-    def lifted(self, choices: Choices) -> Choices:
+    def extend_choices(self, choices: Choices) -> Choices:
         """Extend choices for the excerpt to the whole graph; omitted layers get the choices of the middle one."""
-        if not self.left_out:
+        if not self.omitted_layers:
             return choices
         named = {name: getattr(choices, name) for name in ("policy", "order", "split")}
         lifted: dict[str, Any] = {
-            name: {op.name: each[self._stand_in(op.name)] for op in self.whole.ops if self._stand_in(op.name) in each}
+            name: {
+                op.name: each[self._find_representative(op.name)]
+                for op in self.full_graph.ops
+                if self._find_representative(op.name) in each
+            }
             for name, each in named.items()
             if isinstance(each, Mapping)
         }
         return replace(choices, **lifted)
 
-    def _stand_in(self, name: str) -> str:
+    def _find_representative(self, name: str) -> str:
         """Return the name of the excerpt's op that represents an op of the whole graph."""
-        kept = {of_layers(self.graph.ops[o].name): self.graph.ops[o].name for o in self.middle}
+        kept = {mask_layer_index(self.graph.ops[o].name): self.graph.ops[o].name for o in self.middle}
         there = any(op.name == name for op in self.graph.ops)
-        return name if there else kept[of_layers(name)]
+        return name if there else kept[mask_layer_index(name)]
 
-    def _window_ns(self, prediction: Prediction) -> tuple[int, int]:
+    def _compute_window_ns(self, prediction: Prediction) -> tuple[int, int]:
         """Return the end times of the first and the middle layer; equal if no layer is omitted."""
-        if not self.left_out:
+        if not self.omitted_layers:
             return 0, 0
         trace = prediction.trace
         before, within = trace.op < min(self.middle), np.isin(trace.op, self.middle)
@@ -155,9 +159,9 @@ class Excerpt:
         return begin_ns, max(int(trace.end_ns[within].max()), begin_ns)
 
 
-def _layers(graph: Graph) -> list[list[Op]]:
+def _find_layers(graph: Graph) -> list[list[Op]]:
     """Return the ops of each layer if layers are contiguous and numbered from 0, else an empty list."""
-    numbers = [layer_of(op.name) for op in graph.ops]
+    numbers = [parse_layer_index(op.name) for op in graph.ops]
     within = [n for n in numbers if n is not None]
     if within != sorted(within) or {*within} != {*range(len({*within}))}:
         return []
@@ -171,17 +175,17 @@ def _layers(graph: Graph) -> list[list[Op]]:
     return layers
 
 
-def _alike(op: Op) -> object:
+def _make_layer_key(op: Op) -> object:
     """Return a key that is equal for ops that differ only in their layer numbers."""
-    accesses = tuple((a.arg, of_layers(a.tensor), a.spans) for a in op.accesses)
-    return of_layers(op.name), op.kernel, op.grid, op.reduction, op.params, op.flops, op.when, accesses
+    accesses = tuple((a.arg, mask_layer_index(a.tensor), a.spans) for a in op.accesses)
+    return mask_layer_index(op.name), op.kernel, op.grid, op.reduction, op.params, op.flops, op.when, accesses
 
 
-def _written(op: Op) -> list[str]:
+def _find_written(op: Op) -> list[str]:
     """Return the tensors of an op's own layer that it writes."""
-    return [a.tensor for a in op.writes if layer_of(a.tensor) is not None]
+    return [a.tensor for a in op.writes if parse_layer_index(a.tensor) is not None]
 
 
-def _moved(op: Op, tensors: Mapping[str, str]) -> Op:
+def _rename_inputs(op: Op, tensors: Mapping[str, str]) -> Op:
     """Return the same op with its inputs renamed."""
     return replace(op, reads=tuple(replace(a, tensor=tensors.get(a.tensor, a.tensor)) for a in op.reads))

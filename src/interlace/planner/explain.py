@@ -14,20 +14,20 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
-from interlace.kernels.base import listed, tiling
+from interlace.kernels.base import format_ops, format_tiling
 from interlace.plan.plan import Dispatch
-from interlace.planner.bounds import Bound, Gemm, chain, compulsory
+from interlace.planner.bounds import Gemm, TrafficBound, bound_chain, bound_compulsory
 from interlace.planner.build import Choices
-from interlace.planner.energy import Estimate, Level, energy
-from interlace.planner.handovers import HandOver, hand_overs
+from interlace.planner.energy import EnergyEstimate, Level, estimate_energy
+from interlace.planner.handovers import HandOff, find_hand_offs
 from interlace.planner.predict import Prediction
-from interlace.planner.search import Candidate, Planned
-from interlace.sim.machine import op_rates
+from interlace.planner.search import Candidate, SearchResult
+from interlace.sim.machine import compute_op_rates
 from interlace.sim.modes import PERSISTENT, Gate, Mode
 from interlace.trace.summary import Summary
 
 
-class Limit(Enum):
+class Bottleneck(Enum):
     """Resource that bounds an op's time if nothing else is lost."""
 
     MEMORY = "memory"
@@ -53,7 +53,7 @@ class OpReport:
     tiles: int
     waves: float
     tail: float
-    limit: Limit
+    limit: Bottleneck
     compute_us: float
     l2_us: float
     memory_us: float
@@ -86,30 +86,30 @@ class Explanation:
     """Explanation of a planner's result.
 
     Attributes:
-        planned: result of the search.
+        search_result: result of the search.
         ops: report on each op of the winner.
         bounds: lower bounds on its traffic.
         floor_us: lower bound on the time of any plan in microseconds: compulsory reads at the rate of memory, or FLOPs
             at the rate of matmuls, whichever takes longer.
-        hand_overs: hand-offs into each op; empty where each op is a launch, which begins when others have ended.
+        hand_offs: hand-offs into each op; empty where each op is a launch, which begins when others have ended.
         reasons: reason for each decision that departs from the plain plan.
         dispatches_us: winner's time in microseconds under its own and other dispatches; empty if it is launched op by
             op.
         energy: estimated energy of its data movement.
     """
 
-    planned: Planned
+    search_result: SearchResult
     ops: tuple[OpReport, ...]
-    bounds: tuple[Bound, ...]
+    bounds: tuple[TrafficBound, ...]
     floor_us: float
-    hand_overs: tuple[HandOver, ...]
+    hand_offs: tuple[HandOff, ...]
     reasons: tuple[Reason, ...]
     dispatches_us: Mapping[Dispatch, float]
-    energy: Estimate
+    energy: EnergyEstimate
 
 
 def explain(
-    planned: Planned,
+    planned: SearchResult,
     device: DeviceSpec,
     mode: Mode = PERSISTENT,
     dispatches: Sequence[Dispatch] = (),
@@ -126,17 +126,17 @@ def explain(
     best = planned.best
     return Explanation(
         planned,
-        op_reports(best.prediction, device, mode),
-        graph_bounds(best.graph, best.prediction, device),
-        floor_us(best.prediction, device, flops),
-        () if mode.gate is Gate.ENDED else hand_overs(best.prediction.plan, best.prediction.trace),
-        tuple(_reasons(planned, device, mode)),
-        _by_dispatch(planned, device, mode, dispatches),
-        _energy(best.prediction),
+        report_ops(best.prediction, device, mode),
+        compute_graph_bounds(best.graph, best.prediction, device),
+        compute_floor_us(best.prediction, device, flops),
+        () if mode.gate is Gate.ENDED else find_hand_offs(best.prediction.plan, best.prediction.trace),
+        tuple(_explain_decisions(planned, device, mode)),
+        _predict_dispatches(planned, device, mode, dispatches),
+        _estimate_energy(best.prediction),
     )
 
 
-def floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = None) -> float:
+def compute_floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = None) -> float:
     """Return the lower bound on a plan's time in microseconds: compulsory reads or arithmetic at the device's rates.
 
     Args:
@@ -144,21 +144,21 @@ def floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = N
     """
     plan, costs = prediction.plan, prediction.costs
     of_op = np.bincount(plan.items.op, costs.flops, len(plan.graph.ops))
-    rates = [device.flops_per_s(plan.graph.dtype_of(op)) for op in plan.graph.ops]
+    rates = [device.flops_per_s(plan.graph.find_compute_dtype(op)) for op in plan.graph.ops]
     needed = 1.0 if flops is None else min(1.0, flops / (float(of_op.sum()) or 1.0))
     arithmetic_s = needed * float((of_op / rates).sum())
-    return 1e6 * max(prediction.traffic.compulsory / device.dram_bytes_per_s, arithmetic_s)
+    return 1e6 * max(prediction.traffic.compulsory_bytes / device.dram_bytes_per_s, arithmetic_s)
 
 
-def graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
+def compute_graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[TrafficBound, ...]:
     """Return the traffic bounds of a graph: chain bounds if it is a chain of matmuls, else compulsory bounds."""
-    gemms = _gemms(graph)
+    gemms = _find_gemms(graph)
     if gemms:
-        return chain(gemms, graph.tensors[0].dtype.itemsize, device)
-    return compulsory(graph.name, prediction.traffic.compulsory, prediction.traffic.written)
+        return bound_chain(gemms, graph.tensors[0].dtype.itemsize, device)
+    return bound_compulsory(graph.name, prediction.traffic.compulsory_bytes, prediction.traffic.written_bytes)
 
 
-def _gemms(graph: Graph) -> tuple[Gemm, ...]:
+def _find_gemms(graph: Graph) -> tuple[Gemm, ...]:
     """Return the matmuls of a graph if each op is a matmul that reads the previous result, else an empty tuple."""
     last, found = None, []
     for op in graph.ops:
@@ -171,46 +171,48 @@ def _gemms(graph: Graph) -> tuple[Gemm, ...]:
     return tuple(found)
 
 
-def op_reports(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[OpReport, ...]:
+def report_ops(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[OpReport, ...]:
     """Return the limit of each op of a plan and the utilisation of its last wave."""
     plan, costs = prediction.plan, prediction.costs
     summary = {op.op: op for op in Summary.of(prediction.trace, plan.workers).ops}
-    reports, rates = [], op_rates(plan.graph, device, mode)
+    reports, rates = [], compute_op_rates(plan.graph, device, mode)
     for o, op in enumerate(plan.graph.ops):
         mine = plan.items.op == o
         compute = float(costs.flops[mine].sum()) / rates[o] * 1e6
         dram = float(costs.dram_bytes[mine].sum())
         l2 = (float(costs.l2_bytes[mine].sum()) + dram) / (device.sms * device.sm_l2_bytes_per_s) * 1e6
         memory = dram / (device.dram_bytes_per_s * mode.memory_share) * 1e6
-        times = {Limit.COMPUTE: compute, Limit.MEMORY: memory, Limit.L2: l2}
+        times = {Bottleneck.COMPUTE: compute, Bottleneck.MEMORY: memory, Bottleneck.L2: l2}
         limit = max(times, key=lambda k: times[k])
         seen = summary[op.name]
         reports.append(OpReport(op.name, op.tiles, seen.waves, seen.tail, limit, compute, l2, memory))
     return tuple(reports)
 
 
-def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
+def _explain_decisions(planned: SearchResult, device: DeviceSpec, mode: Mode) -> list[Reason]:
     best = planned.ranking[0]
     plain = Choices(best.choices.workers)
 
     def reason(decision: str, chosen: str, undone: Candidate) -> Reason:
-        return Reason(decision, chosen, planned.us(undone), planned.dram_read(undone))
+        return Reason(decision, chosen, planned.compute_us(undone), planned.compute_dram_read(undone))
 
     # Splits depend on the number of tiles, so other tilings are tried unsplit.
     unsplit = replace(best.choices, split=plain.split)
-    others = [sketch.tried(unsplit, device, mode) for sketch in planned.sketches if sketch is not best.sketch]
+    others = [
+        sketch.build_and_predict(unsplit, device, mode) for sketch in planned.planners if sketch is not best.planner
+    ]
     other = min(others, key=lambda c: c.us, default=None)
-    reasons = [reason("tiles", tiling(best.graph), other)] if other else []
+    reasons = [reason("tiles", format_tiling(best.graph), other)] if other else []
     for decision in ("order", "interleaving", "split", "policy", "dispatch"):
         chosen, default = getattr(best.choices, decision), getattr(plain, decision)
         if chosen != default:
-            undone = best.sketch.tried(replace(best.choices, **{decision: default}), device, mode)
-            reasons.append(reason(decision, _text(chosen), undone))
+            undone = best.planner.build_and_predict(replace(best.choices, **{decision: default}), device, mode)
+            reasons.append(reason(decision, _format_choice(chosen), undone))
     return reasons
 
 
-def _by_dispatch(
-    planned: Planned, device: DeviceSpec, mode: Mode, dispatches: Sequence[Dispatch]
+def _predict_dispatches(
+    planned: SearchResult, device: DeviceSpec, mode: Mode, dispatches: Sequence[Dispatch]
 ) -> dict[Dispatch, float]:
     best = planned.ranking[0]
     if mode.gate is not Gate.OPEN:
@@ -218,24 +220,24 @@ def _by_dispatch(
     spawns = any(op.when for op in best.graph.ops)
     taken = [d for d in dispatches if d is not best.choices.dispatch and (spawns or d is not Dispatch.SPAWN)]
     others = {d: replace(best.choices, dispatch=d) for d in taken}
-    found = {d: planned.us(best.sketch.tried(c, device, mode)) for d, c in others.items()}
+    found = {d: planned.compute_us(best.planner.build_and_predict(c, device, mode)) for d, c in others.items()}
     return {best.choices.dispatch: planned.best.us, **found}
 
 
-def _text(value: object) -> str:
+def _format_choice(value: object) -> str:
     if isinstance(value, Dispatch):
         return value.value
-    return listed(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+    return format_ops(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def _energy(prediction: Prediction) -> Estimate:
+def _estimate_energy(prediction: Prediction) -> EnergyEstimate:
     """Estimate the energy of a plan; bytes that pass the L2 enter and leave shared memory once each."""
     traffic = prediction.traffic
-    return energy(
+    return estimate_energy(
         {
-            Level.DRAM: traffic.dram_read + traffic.written,
-            Level.L2: traffic.touched,
-            Level.SHARED: 2 * traffic.touched,
+            Level.DRAM: traffic.dram_read + traffic.written_bytes,
+            Level.L2: traffic.touched_bytes,
+            Level.SHARED: 2 * traffic.touched_bytes,
             Level.ARITHMETIC: round(float(prediction.costs.flops.sum())),
         }
     )

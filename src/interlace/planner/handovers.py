@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import distinct, ranges
+from interlace.graph.ragged import expand_ranges, find_distinct
 from interlace.plan.plan import Plan
 from interlace.trace.events import Trace
 
 
 @dataclass(frozen=True)
-class HandOver:
+class HandOff:
     """Hand-off to an op from the ops that it waits for.
 
     Attributes:
@@ -33,7 +33,7 @@ class HandOver:
     exposed_us: float
 
 
-def hand_overs(plan: Plan, trace: Trace) -> tuple[HandOver, ...]:
+def find_hand_offs(plan: Plan, trace: Trace) -> tuple[HandOff, ...]:
     """Return the hand-off to each op, in the graph's order.
 
     Args:
@@ -42,16 +42,16 @@ def hand_overs(plan: Plan, trace: Trace) -> tuple[HandOver, ...]:
     """
     names = [op.name for op in plan.graph.ops]
     awaited: dict[int, dict[int, int]] = {o: {} for o in range(len(names))}
-    for op, producer, tiles in _awaited(plan):
+    for op, producer, tiles in _count_awaited(plan):
         awaited[op][producer] = tiles
-    exposed = np.bincount(trace.op, exposed_ns(trace), len(names)) / plan.workers / 1e3
+    exposed = np.bincount(trace.op, compute_exposed_ns(trace), len(names)) / plan.workers / 1e3
     return tuple(
-        HandOver(name, tuple((names[p], tiles) for p, tiles in sorted(awaited[o].items())), float(exposed[o]))
+        HandOff(name, tuple((names[p], tiles) for p, tiles in sorted(awaited[o].items())), float(exposed[o]))
         for o, name in enumerate(names)
     )
 
 
-def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
+def _count_awaited(plan: Plan) -> list[tuple[int, int, int]]:
     """Return triples of op, producer, and the maximum number of the producer's tiles that one item awaits."""
     items, waits = plan.items, plan.waits
     if not len(waits):
@@ -59,23 +59,23 @@ def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
     ops = len(plan.graph.ops)
     # Per semaphore: the ops that post it and the number of tiles of each; tiles of several ops may share a semaphore.
     posting = np.flatnonzero(items.post >= 0)
-    first, _ = distinct(items.op[posting], items.tile[posting])
+    first, _ = find_distinct(items.op[posting], items.tile[posting])
     posting = posting[first]
     key, tiles = np.unique(items.post[posting] * ops + items.op[posting], return_counts=True)
     semaphore, producer = key // ops, key % ops
     low, high = (np.searchsorted(semaphore, np.arange(plan.semaphores), side=side) for side in ("left", "right"))
     # Per class of equal waits: producers and numbers of tiles.
-    of_class, wait_class = distinct(waits.first, waits.count, waits.stride)
-    covered = ranges(waits.first[of_class], waits.count[of_class], waits.stride[of_class])
+    of_class, wait_class = find_distinct(waits.first, waits.count, waits.stride)
+    covered = expand_ranges(waits.first[of_class], waits.count[of_class], waits.stride[of_class])
     owner = np.repeat(np.arange(len(of_class)), waits.count[of_class])
     size = (high - low)[covered]
-    entry = ranges(low[covered], size)
+    entry = expand_ranges(low[covered], size)
     key, place = np.unique(np.repeat(owner, size) * ops + producer[entry], return_inverse=True)
     sums = np.bincount(place, tiles[entry], len(key)).astype(np.int64)
     classes, producers = key // ops, key % ops
     # Per item: sums over its waits.
     low, high = (np.searchsorted(classes, wait_class, side=side) for side in ("left", "right"))
-    entry = ranges(low, high - low)
+    entry = expand_ranges(low, high - low)
     item = np.repeat(waits.item, high - low)
     key, place = np.unique(item * ops + producers[entry], return_inverse=True)
     of_item = np.bincount(place, sums[entry], len(key)).astype(np.int64)
@@ -85,7 +85,7 @@ def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
     return [(int(k) // ops, int(k) % ops, int(n)) for k, n in zip(key, most, strict=True)]
 
 
-def exposed_ns(trace: Trace) -> Ints:
+def compute_exposed_ns(trace: Trace) -> Ints:
     """Return for each item the time between its arrival and its start in which its worker computes no other item."""
     if not len(trace.op):
         return np.zeros(0, np.int64)

@@ -15,19 +15,19 @@ from interlace.core.arguments import check_type
 from interlace.core.devices import DeviceSpec
 from interlace.graph.access import Ints
 from interlace.plan.plan import Plan
-from interlace.sim.l2 import missed_bytes
+from interlace.sim.l2 import simulate_missed_bytes
 from interlace.sim.lockstep import AccessStream, interleave
 from interlace.sim.machine import Costs, simulate
 from interlace.sim.modes import PERSISTENT, Mode
-from interlace.sim.traffic import LIMIT, Touches, touches
+from interlace.sim.traffic import MAX_ENTRIES, Touches, list_touches
 from interlace.sim.units import Units
 from interlace.trace.events import Trace
 
-#: Name of the split-K partials among the tensors of ``Traffic.read``.
+#: Name of the split-K partials among the tensors of ``Traffic.read_bytes``.
 WORKSPACE = "partial sums"
 #: Numbers of touches that a prediction resolves: to rank many candidates, and to decide among a few.
 CHEAP, FINE = 1 << 17, 1 << 20
-_EACH = 64  # minimum number of touches resolved per item
+_TOUCHES_PER_ITEM = 64  # minimum number of touches resolved per item
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class Traffic:
     """Bytes of one run with a cold cache.
 
     Attributes:
-        touched: bytes that the SMs read or write.
-        missed: bytes of these that miss the L2.
-        read: bytes read from memory, by tensor; ``WORKSPACE`` stands for the split-K partials.
-        written: bytes written to memory, during the run or later.
-        compulsory: minimum number of bytes read: each input byte that is touched, once.
+        touched_bytes: bytes that the SMs read or write.
+        missed_bytes: bytes of these that miss the L2.
+        read_bytes: bytes read from memory, by tensor; ``WORKSPACE`` stands for the split-K partials.
+        written_bytes: bytes written to memory, during the run or later.
+        compulsory_bytes: minimum number of bytes read: each input byte that is touched, once.
     """
 
-    touched: int
-    missed: int
-    read: Mapping[str, int]
-    written: int
-    compulsory: int
+    touched_bytes: int
+    missed_bytes: int
+    read_bytes: Mapping[str, int]
+    written_bytes: int
+    compulsory_bytes: int
 
     @property
     def dram_read(self) -> int:
         """Bytes read from memory, all tensors together."""
-        return sum(self.read.values())
+        return sum(self.read_bytes.values())
 
     @property
     def hit_rate(self) -> float:
         """Share of the touched bytes that hit the L2."""
-        return 1.0 - self.missed / self.touched if self.touched else 0.0
+        return 1.0 - self.missed_bytes / self.touched_bytes if self.touched_bytes else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +85,8 @@ def predict(
     plan: Plan,
     device: DeviceSpec,
     mode: Mode = PERSISTENT,
-    limit: int = LIMIT,
-    touched_by: Callable[[Plan, int, int], Touches] | None = None,
+    limit: int = MAX_ENTRIES,
+    touch_cache: Callable[[Plan, int, int], Touches] | None = None,
 ) -> Prediction:
     """Predict traffic and time of a plan on a device. The plan is not verified; see ``verify``.
 
@@ -96,9 +96,9 @@ def predict(
         mode: mode of the executor that runs it.
         limit: maximum number of touches that are resolved, or 64 per item if that is more. Above it, several chunks of
             a reduction count as one step. Plans that exceed it even with whole reductions per step are accepted up to
-            ``LIMIT``.
-        touched_by: function that returns the touches of a plan, for callers that predict many plans of one graph;
-            None for ``touches``.
+            ``MAX_ENTRIES``.
+        touch_cache: function that returns the touches of a plan, for callers that predict many plans of one graph;
+            None for ``list_touches``.
 
     Raises:
         ArgumentError: the plan or the device has the wrong type.
@@ -107,28 +107,30 @@ def predict(
     """
     check_type(plan, Plan, "predict", "plan", "il.build(graph, choices)")
     check_type(device, DeviceSpec, "predict", "device", "il.H200")
-    touched = (touched_by or touches)(plan, max(limit, min(_EACH * len(plan.items), LIMIT)), LIMIT)
+    touched = (touch_cache or list_touches)(
+        plan, max(limit, min(_TOUCHES_PER_ITEM * len(plan.items), MAX_ENTRIES)), MAX_ENTRIES
+    )
     stream = interleave(plan, touched, mode, device.speed_spread)
-    missed = missed_bytes(stream, touched.units.nbytes, device.l2)
+    missed = simulate_missed_bytes(stream, touched.units.nbytes, device.l2)
     costs = Costs.of(plan, touched.units, stream, missed)
-    return Prediction(plan, _traffic(plan, touched, stream, missed), costs, simulate(plan, costs, device, mode))
+    return Prediction(plan, _compute_traffic(plan, touched, stream, missed), costs, simulate(plan, costs, device, mode))
 
 
-def _traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -> Traffic:
+def _compute_traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -> Traffic:
     units = touched.units
     names = [*(t.name for t in plan.graph.tensors), WORKSPACE]
     by_unit = np.bincount(stream.unit, np.where(stream.is_write, 0, missed), len(units))
     by_tensor = np.bincount(units.tensor, by_unit, len(names))
     return Traffic(
-        touched=int(np.bincount(stream.unit, minlength=len(units)) @ units.nbytes),
-        missed=int(missed.sum()),
-        read={name: int(count) for name, count in zip(names, by_tensor, strict=True) if count},
-        written=int(units.nbytes[units.produced].sum()),
-        compulsory=_compulsory(units, stream),
+        touched_bytes=int(np.bincount(stream.unit, minlength=len(units)) @ units.nbytes),
+        missed_bytes=int(missed.sum()),
+        read_bytes={name: int(count) for name, count in zip(names, by_tensor, strict=True) if count},
+        written_bytes=int(units.nbytes[units.produced].sum()),
+        compulsory_bytes=_count_compulsory_bytes(units, stream),
     )
 
 
-def _compulsory(units: Units, stream: AccessStream) -> int:
+def _count_compulsory_bytes(units: Units, stream: AccessStream) -> int:
     """Return the bytes of units whose first access in the run is a read."""
     first = np.full(len(units), len(stream), np.int64)
     order = np.arange(len(stream) - 1, -1, -1)

@@ -12,34 +12,34 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import check_sequence, check_type
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, SimulationError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import of_layers
+from interlace.kernels.base import mask_layer_index
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
 from interlace.planner.excerpt import Excerpt
 from interlace.planner.predict import CHEAP, FINE, Prediction, predict
-from interlace.planner.shared import Shared
-from interlace.planner.touched import Touched
-from interlace.policies.interleavings import HalfRows, Interleaving, Panels
-from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Order, RowMajor
-from interlace.policies.splits import Split, SplitK, SplitTail, Whole
+from interlace.planner.shared import SharedResults
+from interlace.planner.touched import TouchCache
+from interlace.policies.interleavings import HalfRowPanels, Interleaving, RowPanels
+from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Order, RowMajor
+from interlace.policies.splits import Split, SplitK, SplitTail, WholeTiles
 from interlace.policies.sync import RowSync
 from interlace.sim.modes import PERSISTENT, Gate, Mode
 from interlace.trace.summary import Summary
 
-ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedPanels, (2, 4, 8, 16)), Hilbert(), ColumnMajor())
-INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRows(), *map(Panels, (1, 2, 4, 8)))
-_KEPT = 2  # number of candidates that each step passes on
-_WORTH = 0.995  # maximum time relative to the parent candidate: a split, for example, must gain at least 0.5 %
-_MOST_TILES = 1 << 18  # maximum number of tiles of a graph; the candidates of a larger one would take minutes
+ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedColumnMajor, (2, 4, 8, 16)), Hilbert(), ColumnMajor())
+INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRowPanels(), *map(RowPanels, (1, 2, 4, 8)))
+_BEAM_WIDTH = 2  # number of candidates that each step passes on
+_MAX_TIME_RATIO = 0.995  # maximum time relative to the parent candidate: a split, for example, must gain at least 0.5 %
+_MAX_TILES = 1 << 18  # maximum number of tiles of a graph; the candidates of a larger one would take minutes
 
 
-class Sketch:
+class ExcerptPlanner:
     """An excerpt of a graph, with caches for planning and predicting it many times.
 
     Attributes:
@@ -49,35 +49,35 @@ class Sketch:
 
     def __init__(self, excerpt: Excerpt) -> None:
         self.excerpt, self.graph = excerpt, excerpt.graph
-        self._shared, self._touched = Shared(excerpt.graph), Touched()
+        self._shared, self._touched = SharedResults(excerpt.graph), TouchCache()
 
     def build(self, choices: Choices) -> Plan:
         """Build a plan from choices, as the function ``build`` does."""
         return build(self.graph, choices, self._shared)
 
-    def candidate(self, plan: Plan, choices: Choices, device: DeviceSpec, mode: Mode, limit: int) -> Candidate:
+    def make_candidate(self, plan: Plan, choices: Choices, device: DeviceSpec, mode: Mode, limit: int) -> Candidate:
         """Predict a plan that ``build`` made; ``mode`` is the mode for the whole graph."""
         # Scale the limit to the excerpt, so that its touches are resolved as finely as those of the whole graph.
-        some = limit * len(self.graph.ops) // len(self.excerpt.whole.ops)
-        prediction = predict(plan, device, self.excerpt.mode(mode), some, self._touched)
+        some = limit * len(self.graph.ops) // len(self.excerpt.full_graph.ops)
+        prediction = predict(plan, device, self.excerpt.restrict_mode(mode), some, self._touched)
         return Candidate(self, choices, prediction)
 
-    def tried(self, choices: Choices, device: DeviceSpec, mode: Mode) -> Candidate:
+    def build_and_predict(self, choices: Choices, device: DeviceSpec, mode: Mode) -> Candidate:
         """Build and predict a plan from choices, with the fine prediction."""
-        return self.candidate(self.build(choices), choices, device, mode, FINE)
+        return self.make_candidate(self.build(choices), choices, device, mode, FINE)
 
 
-class Sketches:
+class ExcerptPlanners:
     """Sketches of several graphs; equal graphs share one sketch."""
 
     def __init__(self) -> None:
-        self._all: list[Sketch] = []
+        self._all: list[ExcerptPlanner] = []
 
-    def of(self, graph: Graph) -> Sketch:
+    def of(self, graph: Graph) -> ExcerptPlanner:
         """Return the sketch of a graph; create it at the first call."""
-        known = next((s for s in self._all if s.excerpt.whole is graph or s.excerpt.whole == graph), None)
+        known = next((s for s in self._all if s.excerpt.full_graph is graph or s.excerpt.full_graph == graph), None)
         if known is None:
-            known = Sketch(Excerpt.of(graph))
+            known = ExcerptPlanner(Excerpt.of(graph))
             self._all.append(known)
         return known
 
@@ -87,29 +87,29 @@ class Candidate:
     """One configuration to run a graph in, with its predicted cost.
 
     Attributes:
-        sketch: sketch of the graph.
+        planner: sketch of the graph.
         choices: choices from which the sketch builds the plan.
         prediction: prediction for that plan, which is a plan of an excerpt.
     """
 
-    sketch: Sketch
+    planner: ExcerptPlanner
     choices: Choices
     prediction: Prediction
 
     @property
     def graph(self) -> Graph:
         """Whole graph that is run."""
-        return self.sketch.excerpt.whole
+        return self.planner.excerpt.full_graph
 
     @property
     def us(self) -> float:
         """Predicted microseconds of one run of the whole graph."""
-        return self.sketch.excerpt.us(self.prediction)
+        return self.planner.excerpt.scale_us(self.prediction)
 
     @property
     def dram_read(self) -> int:
         """Predicted bytes that the whole graph reads from memory."""
-        return self.sketch.excerpt.dram_read(self.prediction)
+        return self.planner.excerpt.scale_dram_read(self.prediction)
 
     @property
     def cost(self) -> tuple[float, int]:
@@ -119,26 +119,26 @@ class Candidate:
     @property
     def summary(self) -> Summary:
         """Summary of the workers' time for the whole graph."""
-        return self.sketch.excerpt.summary(self.prediction)
+        return self.planner.excerpt.scale_summary(self.prediction)
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class SearchResult:
     """Result of a search.
 
     Attributes:
         ranking: finalists, best first; the first one is the winner.
-        plain: plain candidate in the winner's tiling (row-major, op after op, nothing split), the baseline without a
+        baseline: plain candidate in the winner's tiling (row-major, op after op, nothing split), the baseline without a
             planner.
-        sketches: sketches of the tilings that were searched.
-        tried: number of candidates that were predicted.
+        planners: sketches of the tilings that were searched.
+        tried_candidates: number of candidates that were predicted.
         device, mode: device and mode that the search is for.
     """
 
     ranking: tuple[Candidate, ...]
-    plain: Candidate
-    sketches: tuple[Sketch, ...]
-    tried: int
+    baseline: Candidate
+    planners: tuple[ExcerptPlanner, ...]
+    tried_candidates: int
     device: DeviceSpec
     mode: Mode
 
@@ -146,18 +146,18 @@ class Planned:
     def best(self) -> Candidate:
         """Winner, planned and predicted for the whole graph."""
         first = self.ranking[0]
-        excerpt = first.sketch.excerpt
-        if not excerpt.left_out:
+        excerpt = first.planner.excerpt
+        if not excerpt.omitted_layers:
             return first
-        return Sketch(Excerpt(excerpt.whole, excerpt.whole)).tried(
-            excerpt.lifted(first.choices), self.device, self.mode
+        return ExcerptPlanner(Excerpt(excerpt.full_graph, excerpt.full_graph)).build_and_predict(
+            excerpt.extend_choices(first.choices), self.device, self.mode
         )
 
-    def us(self, candidate: Candidate) -> float:
+    def compute_us(self, candidate: Candidate) -> float:
         """Return a candidate's microseconds: the winner's, plus the difference between the two excerpts' times."""
         return candidate.us + (self.best.us - self.ranking[0].us)
 
-    def dram_read(self, candidate: Candidate) -> int:
+    def compute_dram_read(self, candidate: Candidate) -> int:
         """Return a candidate's bytes read from memory, computed in the same way."""
         return candidate.dram_read + (self.best.dram_read - self.ranking[0].dram_read)
 
@@ -178,8 +178,8 @@ def search(
     mode: Mode = PERSISTENT,
     progress: Callable[[int], None] = lambda tried: None,
     dispatches: Sequence[Dispatch] = (Dispatch.TICKET, Dispatch.STATIC),
-    sketches: Sketches | None = None,
-) -> Planned:
+    sketches: ExcerptPlanners | None = None,
+) -> SearchResult:
     """Search for the best plan of a graph by prediction.
 
     Args:
@@ -199,80 +199,80 @@ def search(
     """
     if not isinstance(graphs, (Graph, tuple, list)):
         check_type(graphs, Graph, "search", "graph")
-    graphs = (graphs,) if isinstance(graphs, Graph) else series(graphs, Graph, "search", "graph")
+    graphs = (graphs,) if isinstance(graphs, Graph) else check_sequence(graphs, Graph, "search", "graph")
     check_type(device, DeviceSpec, "search", "device", "il.H200")
     check_type(mode, Mode, "search", "mode", "il.PERSISTENT")
     if not graphs:
         raise PlanError("no graph to plan; give at least one tiling")
     for graph in graphs:
         tiles = sum(op.tiles for op in graph.ops)
-        if tiles > _MOST_TILES:
+        if tiles > _MAX_TILES:
             raise SimulationError(
-                f"graph {graph.name!r} has {tiles} tiles and a search takes {_MOST_TILES}; use larger tiles, or plan a "
+                f"graph {graph.name!r} has {tiles} tiles and a search takes {_MAX_TILES}; use larger tiles, or plan a "
                 "smaller problem of the same kind and take its choices"
             )
     workers = device.sms
     tried = 0
     seen: set[object] = set()
 
-    def judge(sketch: Sketch, plan: Plan, choices: Choices, limit: int) -> Candidate:
+    def judge(sketch: ExcerptPlanner, plan: Plan, choices: Choices, limit: int) -> Candidate:
         nonlocal tried
         tried += 1
         progress(tried)
-        return sketch.candidate(plan, choices, device, mode, limit)
+        return sketch.make_candidate(plan, choices, device, mode, limit)
 
-    shelf = sketches or Sketches()
+    shelf = sketches or ExcerptPlanners()
     tilings = tuple(map(shelf.of, graphs))
 
-    def new(sketch: Sketch, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
+    def new(sketch: ExcerptPlanner, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
         """Yield candidates for the alternatives whose plans no earlier candidate had."""
         for choices in alternatives:
             plan = sketch.build(choices)
-            key = _as_predicted(plan)
+            key = _make_prediction_key(plan)
             if key not in seen:
                 seen.add(key)
                 yield judge(sketch, plan, choices, CHEAP)
 
     def step(best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]) -> list[Candidate]:
         """Return the best of these candidates and of the new alternatives that are faster than their parents."""
-        faster = [c for old in best for c in new(old.sketch, alternatives(old)) if c.us < _WORTH * old.us]
-        return sorted(best + faster, key=lambda c: c.cost)[:_KEPT]
+        faster = [c for old in best for c in new(old.planner, alternatives(old)) if c.us < _MAX_TIME_RATIO * old.us]
+        return sorted(best + faster, key=lambda c: c.cost)[:_BEAM_WIDTH]
 
     unplanned = Choices(workers, dispatches[0])
-    first = [c for s in tilings for c in new(s, (replace(unplanned, order=o) for o in _orders(s.graph)))]
-    best = sorted(first, key=lambda c: c.cost)[:_KEPT]
+    first = [c for s in tilings for c in new(s, (replace(unplanned, order=o) for o in _iter_orders(s.graph)))]
+    best = sorted(first, key=lambda c: c.cost)[:_BEAM_WIDTH]
     if len(graphs[0].ops) > 1:
         best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))
-    best = step(best, lambda c: _splits(c, workers))
+    best = step(best, lambda c: _iter_splits(c, workers))
     best = step(best, lambda c: [replace(c.choices, policy=RowSync())])
     if Dispatch.STATIC in dispatches and mode.gate is Gate.OPEN and not mode.ring_bytes:
         # otherwise launches hand out the items, or the ring requires tickets
         best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
-    ranking = sorted((judge(c.sketch, c.prediction.plan, c.choices, FINE) for c in best), key=lambda c: c.cost)
-    tiled = ranking[0].sketch
+    ranking = sorted((judge(c.planner, c.prediction.plan, c.choices, FINE) for c in best), key=lambda c: c.cost)
+    tiled = ranking[0].planner
     plain = judge(tiled, tiled.build(unplanned), unplanned, FINE)
     if plain.cost < ranking[0].cost:
         ranking.insert(0, plain)
-    return Planned(tuple(ranking), plain, tilings, tried, device, mode)
+    return SearchResult(tuple(ranking), plain, tilings, tried, device, mode)
 
 
-def identity(plan: Plan) -> object:
+def make_plan_key(plan: Plan) -> object:
     """Return a key that is equal for plans with the same graph, items and waits."""
-    return plan.graph, *_columns(plan)
+    return plan.graph, *_dump_columns(plan)
 
 
-def _as_predicted(plan: Plan) -> object:
+def _make_prediction_key(plan: Plan) -> object:
     """Return a key that is equal for plans with the same prediction: tiles' accesses and costs, not warps or stages."""
     ops = ((op.grid, op.reads, op.writes, op.reduction, op.flops) for op in plan.graph.ops)
-    return *ops, *_columns(plan)
+    return *ops, *_dump_columns(plan)
 
 
-def _columns(plan: Plan) -> tuple[bytes, ...]:
+def _dump_columns(plan: Plan) -> tuple[bytes, ...]:
     return tuple(column.tobytes() for column in (*vars(plan.items).values(), *vars(plan.waits).values()))
 
 
-def _orders(graph: Graph) -> Iterable[Order]:
+def _iter_orders(graph: Graph) -> Iterable[Order]:
     """Yield the orders whose permutations differ for at least one op of the graph."""
     seen: set[tuple[bytes, ...]] = set()
     for order in ORDERS:
@@ -282,31 +282,31 @@ def _orders(graph: Graph) -> Iterable[Order]:
             yield order
 
 
-def _splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
+def _iter_splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
     """Yield choices whose split reductions give every worker a part of the last wave, per op and for all ops at once.
 
     Graphs of layers take long to predict, so all their ops are split at once: first into the fewest parts, then into
     more.
     """
-    choices, ops = candidate.choices, candidate.sketch.graph.ops
-    cuts = {op.name: tuple(_cuts(op, workers)) for op in ops}
+    choices, ops = candidate.choices, candidate.planner.graph.ops
+    cuts = {op.name: tuple(_list_cuts(op, workers)) for op in ops}
     cuts = {name: some for name, some in cuts.items() if some}
     single: list[dict[str, Split]]
-    if len({*map(of_layers, cuts)}) < len(cuts):
+    if len({*map(mask_layer_index, cuts)}) < len(cuts):
         most = max(map(len, cuts.values()))
         single = [{name: some[min(n, len(some) - 1)] for name, some in cuts.items()} for n in range(most)]
     else:
         single = [{name: cut} for name, some in cuts.items() for cut in some]
         if len(cuts) > 1:
             single.append({name: some[0] for name, some in cuts.items()})
-    return (replace(choices, split={op.name: split.get(op.name, Whole()) for op in ops}) for split in single)
+    return (replace(choices, split={op.name: split.get(op.name, WholeTiles()) for op in ops}) for split in single)
 
 
-def _cuts(op: Op, workers: int) -> Iterable[Split]:
+def _list_cuts(op: Op, workers: int) -> Iterable[Split]:
     chunks = op.reduction.chunks if op.reduction else 1
     if op.tiles < workers:
         for parts in (2, 3, 4, 8):
             if op.tiles * (parts - 1) < 2 * workers and parts <= chunks:
                 yield SplitK(parts)
     if op.tiles > workers // 2:
-        yield SplitTail.levelled(op.tiles, chunks, workers)
+        yield SplitTail.for_last_wave(op.tiles, chunks, workers)

@@ -3,8 +3,8 @@
 Two chained ops of two row panels each (``u`` feeds ``d`` row by row):
 
     OpAfterOp()         u0 u0 u1 u1 | d0 d0 d1 d1
-    Panels(1)           u0 u0 | d0 d0 | u1 u1 | d1 d1
-    HalfRows()          u0 | u0 d0 d0 | u1 | u1 d1 d1     (a split d0 starts after the first half)
+    RowPanels(1)           u0 u0 | d0 d0 | u1 u1 | d1 d1
+    HalfRowPanels()          u0 | u0 d0 d0 | u1 | u1 d1 d1     (a split d0 starts after the first half)
 
 Panels and halves are defined in the producers' tile coordinates. A consumer joins the first group in which
 everything that it waits for is complete, for any graph and policy.
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import check_int
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
-from interlace.graph.ragged import distinct, grouped
-from interlace.policies.orders import permutation_of
+from interlace.graph.ragged import find_distinct, group_by
+from interlace.policies.orders import check_permutation
 
 
 @dataclass(frozen=True)
-class Parts:
+class OpMajorItems:
     """All items of a graph, op after op, each op's in its own order: the input of an interleaving.
 
     Attributes:
@@ -44,7 +44,7 @@ class Interleaving(ABC):
     """Rule that merges the items of several ops into one sequence."""
 
     @abstractmethod
-    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         """Return a permutation of the items: positions in ``parts`` in the order in which they run.
 
         Args:
@@ -61,12 +61,12 @@ class Interleaving(ABC):
 class OpAfterOp(Interleaving):
     """All items of an op, then all of the next."""
 
-    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         return np.arange(len(parts.op), dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Panels(Interleaving):
+class RowPanels(Interleaving):
     """``rows`` row panels of the first ops, then every item that they complete, and so on.
 
     ``lag`` delays consumers by that many groups, so that their producers have finished, not just begun, when a worker
@@ -77,25 +77,25 @@ class Panels(Interleaving):
     lag: int = 0
 
     def __post_init__(self) -> None:
-        if whole(self.rows, "Panels", "rows") < 1 or whole(self.lag, "Panels", "lag") < 0:
-            raise OrderError(f"Panels({self.rows}, lag={self.lag}); use rows >= 1 and lag >= 0")
+        if check_int(self.rows, "Panels", "rows") < 1 or check_int(self.lag, "Panels", "lag") < 0:
+            raise OrderError(f"RowPanels({self.rows}, lag={self.lag}); use rows >= 1 and lag >= 0")
 
-    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
             return coords[:, 0] // min(self.rows, grid[0])
 
-        return _by_group(parts, dependencies, post, source, self.lag)
+        return _sort_by_group(parts, dependencies, post, source, self.lag)
 
 
 @dataclass(frozen=True)
-class HalfRows(Interleaving):
+class HalfRowPanels(Interleaving):
     """Half a row panel of the first ops at a time, then every item that is complete."""
 
-    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
             return coords[:, 0] * 2 + (coords[:, -1] * 2 >= grid[-1])
 
-        return _by_group(parts, dependencies, post, source, 0)
+        return _sort_by_group(parts, dependencies, post, source, 0)
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ class ExplicitInterleaving(Interleaving):
 
     positions: tuple[int, ...]
 
-    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
-        return permutation_of(self.positions, len(parts.op), "the graph's items")
+    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+        return check_permutation(self.positions, len(parts.op), "the graph's items")
 
 
-def _by_group(
-    parts: Parts,
+def _sort_by_group(
+    parts: OpMajorItems,
     dependencies: Dependencies,
     post: Ints,
     source: Callable[[Ints, tuple[int, ...]], Ints],
@@ -121,19 +121,19 @@ def _by_group(
     tile_group = np.zeros(base[-1], np.int64)
     group = np.zeros(len(parts.op), np.int64)
     shared = np.zeros(post.max(initial=0) + 1, np.int64)  # latest group of each semaphore's tiles, all of one op
-    of_op = grouped(parts.op, len(graph.ops))
+    of_op = group_by(parts.op, len(graph.ops))
     for c, op in enumerate(graph.ops):
         mine = of_op[c]
-        coords = op.coords(parts.tile[mine])
-        links = dependencies.into(c)
+        coords = op.compute_coords(parts.tile[mine])
+        links = dependencies.find_links(c)
         if links:
             ready = np.zeros(len(mine), np.int64)
             for link in links:
                 shape = graph.tensor(link.tensor).shape
-                lo, hi = link.target.bounds(shape, coords, parts.k_lo[mine], parts.k_hi[mine])
-                first, box = distinct(*lo.T, *hi.T)
+                lo, hi = link.target.compute_bounds(shape, coords, parts.k_lo[mine], parts.k_hi[mine])
+                first, box = find_distinct(*lo.T, *hi.T)
                 latest = np.zeros(len(first), np.int64)
-                for start, _, runs in dependencies.runs(link, lo[first], hi[first]):
+                for start, _, runs in dependencies.iter_runs(link, lo[first], hi[first]):
                     np.maximum.at(latest, runs.row + start, dependencies.fold(np.maximum, tile_group, runs))
                 ready = np.maximum(ready, latest[box])
             group[mine] = ready + lag

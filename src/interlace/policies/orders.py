@@ -3,7 +3,7 @@
 An order returns a permutation of linear (row-major) tile numbers. A grid of more than two dimensions is
 treated as (all but the last) x last. A 3 x 4 grid, with the position of each tile in the order:
 
-    RowMajor     ColumnMajor   GroupedPanels(2)   Serpentine   GroupedSerpentine(2)
+    RowMajor     ColumnMajor   GroupedColumnMajor(2)   Serpentine   GroupedSerpentine(2)
     0 1 2  3     0 3 6  9      0 2 4  6           0 1 2  3     0  3  4 7
     4 5 6  7     1 4 7 10      1 3 5  7           7 6 5  4     1  2  5 6
     8 9 10 11    2 5 8 11      8 9 10 11          8 9 10 11    11 10 9 8
@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from interlace.core.arguments import integers, whole
+from interlace.core.arguments import check_int, check_int_array
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 
@@ -61,13 +61,13 @@ class ColumnMajor(Order):
 
 
 @dataclass(frozen=True)
-class GroupedPanels(Order):
+class GroupedColumnMajor(Order):
     """Panels of ``rows`` rows, each run column by column: the L2-friendly order of Triton's tutorials."""
 
     rows: int
 
     def __post_init__(self) -> None:
-        positive("GroupedPanels", "rows", self.rows)
+        check_positive("GroupedColumnMajor", "rows", self.rows)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         return row // min(self.rows, rows), column, row
@@ -91,7 +91,7 @@ class GroupedSerpentine(Order):
     rows: int
 
     def __post_init__(self) -> None:
-        positive("GroupedSerpentine", "rows", self.rows)
+        check_positive("GroupedSerpentine", "rows", self.rows)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         panel = row // min(self.rows, rows)
@@ -123,9 +123,9 @@ class Hilbert(Order):
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         path: list[tuple[int, int]] = []
         if columns >= rows:
-            _curve(path, 0, 0, columns, 0, 0, rows)
+            _append_curve(path, 0, 0, columns, 0, 0, rows)
         else:
-            _curve(path, 0, 0, 0, rows, columns, 0)
+            _append_curve(path, 0, 0, 0, rows, columns, 0)
         position = np.empty((rows, columns), np.int64)
         x, y = np.array(path, np.int64).T
         position[y, x] = np.arange(len(path))
@@ -144,27 +144,27 @@ class ExplicitOrder(Order):
         return (position,)
 
     def permutation(self, grid: tuple[int, ...]) -> Ints:
-        return permutation_of(self.tiles, prod(grid), f"grid {grid}")
+        return check_permutation(self.tiles, prod(grid), f"grid {grid}")
 
 
-def positive(what: str, name: str, value: int) -> None:
+def check_positive(what: str, name: str, value: int) -> None:
     """Check that a parameter of a policy, order or split is a positive int.
 
     Raises:
         ArgumentError: the value is not an int.
         OrderError: the value is not positive.
     """
-    if whole(value, what, name) < 1:
+    if check_int(value, what, name) < 1:
         raise OrderError(f"{what} {name} is {value}; use a positive number")
 
 
-def permutation_of(values: object, n: int, where: str) -> Ints:
+def check_permutation(values: object, n: int, where: str) -> Ints:
     """Convert the values of an order to an array.
 
     Raises:
         OrderError: the values do not hold each of 0..n-1 exactly once.
     """
-    sequence = integers(values, None, OrderError, f"order for {where}")
+    sequence = check_int_array(values, None, OrderError, f"order for {where}")
     if len(sequence) and (sequence.min() < 0 or sequence.max() >= n):
         bad = sequence[(sequence < 0) | (sequence >= n)][0]
         raise OrderError(f"order names {int(bad)}, but {where} has entries 0..{n - 1}")
@@ -175,7 +175,7 @@ def permutation_of(values: object, n: int, where: str) -> Ints:
     return sequence
 
 
-def _curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: int, by: int) -> None:
+def _append_curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: int, by: int) -> None:
     """Append the curve over the box at (x, y) spanned by the major axis a and the minor axis b."""
     width, height = abs(ax + ay), abs(bx + by)
     dax, day = _sign(ax), _sign(ay)
@@ -190,15 +190,15 @@ def _curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: in
     if 2 * width > 3 * height:
         if abs(ax2 + ay2) % 2 and width > 2:
             ax2, ay2 = ax2 + dax, ay2 + day
-        _curve(path, x, y, ax2, ay2, bx, by)
-        _curve(path, x + ax2, y + ay2, ax - ax2, ay - ay2, bx, by)
+        _append_curve(path, x, y, ax2, ay2, bx, by)
+        _append_curve(path, x + ax2, y + ay2, ax - ax2, ay - ay2, bx, by)
         return
     if abs(bx2 + by2) % 2 and height > 2:
         bx2, by2 = bx2 + dbx, by2 + dby
-    _curve(path, x, y, bx2, by2, ax2, ay2)
-    _curve(path, x + bx2, y + by2, ax, ay, bx - bx2, by - by2)
+    _append_curve(path, x, y, bx2, by2, ax2, ay2)
+    _append_curve(path, x + bx2, y + by2, ax, ay, bx - bx2, by - by2)
     x, y = x + (ax - dax) + (bx2 - dbx), y + (ay - day) + (by2 - dby)
-    _curve(path, x, y, -bx2, -by2, -(ax - ax2), -(ay - ay2))
+    _append_curve(path, x, y, -bx2, -by2, -(ax - ax2), -(ay - ay2))
 
 
 def _sign(v: int) -> int:

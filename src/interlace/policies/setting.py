@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from interlace.graph.op import Param
-from interlace.policies.orders import GroupedPanels, Order, RowMajor
-from interlace.policies.splits import Split, SplitK, SplitTail, Whole
+from interlace.policies.orders import GroupedColumnMajor, Order, RowMajor
+from interlace.policies.splits import Split, SplitK, SplitTail, WholeTiles
 
-_MOST_PARTS = 64  # maximum number of parts of one tile's reduction
+_MAX_PARTS = 64  # maximum number of parts of one tile's reduction
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class OpSetting:
     @property
     def order(self) -> Order:
         """Order of the op's tiles."""
-        return GroupedPanels(self.group) if self.group else RowMajor()
+        return GroupedColumnMajor(self.group) if self.group else RowMajor()
 
-    def split(self, tiles: int, chunks: int, workers: int) -> Split:
+    def make_split(self, tiles: int, chunks: int, workers: int) -> Split:
         """Return the split of an op, given its number of tiles, the chunks of each tile's reduction and the workers."""
         if self.split_tail:
-            return SplitTail.levelled(tiles, chunks, workers)
-        return SplitK(self.parts) if self.parts > 1 else Whole()
+            return SplitTail.for_last_wave(tiles, chunks, workers)
+        return SplitK(self.parts) if self.parts > 1 else WholeTiles()
 
     def __str__(self) -> str:
         parts = [f"{name}={value}" for name, value in self.params]
@@ -79,11 +79,11 @@ class Setting:
         Raises:
             ValueError: any other data.
         """
-        fields = _fields(data, {"ops": dict}, "setting")
-        return Setting(tuple((name, _op(op)) for name, op in fields["ops"].items()))
+        fields = _check_fields(data, {"ops": dict}, "setting")
+        return Setting(tuple((name, _parse_op(op)) for name, op in fields["ops"].items()))
 
     @staticmethod
-    def merged(settings: Iterable[Setting]) -> Setting:
+    def merge(settings: Iterable[Setting]) -> Setting:
         """Merge settings for different ops of one graph."""
         return Setting(tuple(pair for setting in settings for pair in setting.ops))
 
@@ -95,19 +95,19 @@ class Setting:
         return "; ".join(told)
 
 
-def _op(data: Any) -> OpSetting:
-    fields = _fields(data, {"params": dict, "parts": int, "split_tail": bool, "group": int}, "setting of an op")
+def _parse_op(data: Any) -> OpSetting:
+    fields = _check_fields(data, {"params": dict, "parts": int, "split_tail": bool, "group": int}, "setting of an op")
     setting = OpSetting(**{**fields, "params": tuple(fields["params"].items())})
     if any(type(value) not in (int, float, str, bool) for _, value in setting.params):
         raise ValueError(f"params that are no numbers, texts or truths: {setting.params!r}")
-    if not 1 <= setting.parts <= (1 if setting.split_tail else _MOST_PARTS):
-        raise ValueError(f"a reduction in {setting.parts} parts; use 1 to {_MOST_PARTS}, and 1 where the tail is split")
+    if not 1 <= setting.parts <= (1 if setting.split_tail else _MAX_PARTS):
+        raise ValueError(f"a reduction in {setting.parts} parts; use 1 to {_MAX_PARTS}, and 1 where the tail is split")
     if setting.group < 0:
         raise ValueError(f"an order of groups of {setting.group} rows; use 0 for row-major")
     return setting
 
 
-def _fields(data: Any, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
+def _check_fields(data: Any, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
     """Check that the data has exactly these fields, each of its type.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Six tiles of four chunks over four workers, one letter per item:
 
-    Whole()       aaaa bbbb cccc dddd eeee ffff
+    WholeTiles()       aaaa bbbb cccc dddd eeee ffff
     SplitK(2)     aagg bbhh ccii ddjj eekk ffll     (all first halves run before all second halves)
     StreamK(4)    aaaa bbcc dddd eeee ffgg hhhh     (parts of six chunks; tiles 1 and 4 lie in two)
     SplitTail(2, 3)   aaaa bbbb cccc dddd eeeg fffh (the ends of the last two tiles come last)
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.core.arguments import integers, whole
+from interlace.core.arguments import check_int, check_int_array
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 
@@ -27,14 +27,14 @@ class Split(ABC):
     def cuts(self, tiles: int, chunks: int) -> Ints:
         """Return where items end apart from tile ends: ascending, in chunks over all tiles laid end to end."""
 
-    def most(self, tiles: int, chunks: int) -> int:
+    def bound_items(self, tiles: int, chunks: int) -> int:
         """Return an upper bound on the number of items."""
         return tiles + len(self.cuts(tiles, chunks))
 
-    def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
+    def list_items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
         """Return (position of the tile in the order, first chunk, chunk after the last) of each item."""
         ends = np.arange(1, tiles + 1, dtype=np.int64) * chunks
-        cuts = integers(self.cuts(tiles, chunks), None, OrderError, f"cuts of {self}")
+        cuts = check_int_array(self.cuts(tiles, chunks), None, OrderError, f"cuts of {self}")
         if len(cuts) and not 0 <= cuts.min() <= cuts.max() <= tiles * chunks:
             raise OrderError(f"{self} cuts from {cuts.min()} to {cuts.max()}; keep within 0 to {tiles * chunks}")
         edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, cuts]))
@@ -47,7 +47,7 @@ class Split(ABC):
 
 
 @dataclass(frozen=True)
-class Whole(Split):
+class WholeTiles(Split):
     """One item per tile."""
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
@@ -64,10 +64,10 @@ class SplitK(Split):
     parts: int
 
     def __post_init__(self) -> None:
-        if whole(self.parts, "SplitK", "parts") < 1:
+        if check_int(self.parts, "SplitK", "parts") < 1:
             raise OrderError(f"SplitK({self.parts}); use at least one part")
 
-    def most(self, tiles: int, chunks: int) -> int:
+    def bound_items(self, tiles: int, chunks: int) -> int:
         return tiles * min(self.parts, chunks)
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
@@ -75,8 +75,8 @@ class SplitK(Split):
         inner = np.arange(1, parts, dtype=np.int64) * chunks // parts
         return (np.arange(tiles, dtype=np.int64)[:, None] * chunks + inner).ravel()
 
-    def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
-        return _by_begin(*super().items(tiles, chunks))
+    def list_items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
+        return _sort_by_begin(*super().list_items(tiles, chunks))
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class StreamK(Split):
     parts: int
 
     def __post_init__(self) -> None:
-        if whole(self.parts, "StreamK", "parts") < 1:
+        if check_int(self.parts, "StreamK", "parts") < 1:
             raise OrderError(f"StreamK({self.parts}); use at least one part")
 
-    def most(self, tiles: int, chunks: int) -> int:
+    def bound_items(self, tiles: int, chunks: int) -> int:
         return tiles + min(self.parts, tiles * chunks)
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
@@ -108,19 +108,19 @@ class SplitTail(Split):
     chunks: int
 
     @staticmethod
-    def levelled(tiles: int, chunks: int, workers: int) -> Split:
+    def for_last_wave(tiles: int, chunks: int, workers: int) -> Split:
         """Cut the last wave of an op so that workers that begin its tiles finish together with those that run the ends.
 
         Returns:
-            ``Whole`` if the last wave is full, or its tiles have too few chunks to be cut.
+            ``WholeTiles`` if the last wave is full, or its tiles have too few chunks to be cut.
         """
         last = tiles % workers
         ends_each = -(-last // (workers - last))
         begin = chunks * ends_each // (ends_each + 1)
-        return SplitTail(last, begin) if last and 0 < begin < chunks else Whole()
+        return SplitTail(last, begin) if last and 0 < begin < chunks else WholeTiles()
 
     def __post_init__(self) -> None:
-        if whole(self.tiles, "SplitTail", "tiles") < 0 or whole(self.chunks, "SplitTail", "chunks") < 1:
+        if check_int(self.tiles, "SplitTail", "tiles") < 0 or check_int(self.chunks, "SplitTail", "chunks") < 1:
             raise OrderError(f"SplitTail({self.tiles}, {self.chunks}); cut 0 tiles or more, after 1 chunk or more")
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
@@ -128,11 +128,11 @@ class SplitTail(Split):
             return np.zeros(0, np.int64)
         return np.arange(max(tiles - self.tiles, 0), tiles, dtype=np.int64) * chunks + self.chunks
 
-    def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
-        return _by_begin(*super().items(tiles, chunks))
+    def list_items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
+        return _sort_by_begin(*super().list_items(tiles, chunks))
 
 
-def _by_begin(tile: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
+def _sort_by_begin(tile: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
     """Sort parts of tiles by where they begin in the reduction."""
     order = np.lexsort((tile, lo))
     return tile[order], lo[order], hi[order]

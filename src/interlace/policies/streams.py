@@ -26,7 +26,7 @@ from interlace.core.errors import GraphError
 _DIGITS = 6  # decimals to which relative path lengths are compared, because rounding depends on the order of summation
 
 #: Earlier ops on which each op depends.
-Before = Sequence[Collection[int]]
+Predecessors = Sequence[Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Streams:
     urgency: tuple[int, ...] = ()
 
     @staticmethod
-    def of(before: Before, weights: Sequence[float], most: int) -> Streams:
+    def of(before: Predecessors, weights: Sequence[float], most: int) -> Streams:
         """Assign each chain of ops to a stream; more than ``most`` chains share streams of about equal weight.
 
         Args:
@@ -66,17 +66,17 @@ class Streams:
                 "least one stream"
             )
         stream = [0] * len(before)
-        for s, ops in enumerate(_bins(chains(before), weights, most)):
+        for s, ops in enumerate(_pack_bins(find_chains(before), weights, most)):
             for v in ops:
                 stream[v] = s
-        return Streams(tuple(stream), _reduced(before, stream), _urgency(before, weights, stream))
+        return Streams(tuple(stream), _reduce_transitively(before, stream), _rank_streams(before, weights, stream))
 
     @property
     def count(self) -> int:
         """Number of streams."""
         return max(self.stream, default=-1) + 1
 
-    def priorities(self, least: int, greatest: int) -> tuple[int, ...]:
+    def compute_priorities(self, least: int, greatest: int) -> tuple[int, ...]:
         """Return the priority of each stream within a device's range, in which lower numbers are more urgent.
 
         Streams with the longest paths get distinct priorities. If there are too few priorities for all, the other
@@ -87,28 +87,28 @@ class Streams:
         return tuple(least - max(u - shared, 0) for u in urgency)
 
     @property
-    def awaited(self) -> tuple[tuple[int, ...], ...]:
+    def awaited_ops(self) -> tuple[tuple[int, ...], ...]:
         """Ops of other streams whose events each op waits for."""
         return tuple(
             tuple(u for u in earlier if self.stream[u] != self.stream[v]) for v, earlier in enumerate(self.after)
         )
 
     @property
-    def first(self) -> tuple[int, ...]:
+    def root_ops(self) -> tuple[int, ...]:
         """Ops that follow no other op."""
         return tuple(v for v, earlier in enumerate(self.after) if not earlier)
 
     @property
-    def last(self) -> tuple[int, ...]:
+    def final_ops(self) -> tuple[int, ...]:
         """Ops that no other op follows; each is the last of its stream."""
         followed = {u for earlier in self.after for u in earlier}
         return tuple(v for v in range(len(self.after)) if v not in followed)
 
 
-def chains(before: Before) -> list[list[int]]:
+def find_chains(before: Predecessors) -> list[list[int]]:
     """Partition the ops into the fewest chains, in which each op depends, perhaps transitively, on the one before."""
     n = len(before)
-    ancestors = _ancestors(before)
+    ancestors = _find_ancestors(before)
     leader, follower = [-1] * n, [-1] * n
     alone = (1 << n) - 1  # ops without a follower
     for v in range(n):  # a greedy pass finds most pairs, and these are direct dependencies
@@ -129,7 +129,7 @@ def chains(before: Before) -> list[list[int]]:
     return found
 
 
-def _ancestors(before: Before) -> list[int]:
+def _find_ancestors(before: Predecessors) -> list[int]:
     """Return all ops on which each op depends, directly or transitively, as bits."""
     found: list[int] = []
     for earlier in before:
@@ -156,20 +156,20 @@ def _augment(v: int, ancestors: Sequence[int], leader: list[int], follower: list
                 if w == v:
                     return alone
                 u, w = left, came[left]
-        for u in _bits(fresh):
+        for u in _iter_bits(fresh):
             came[u] = w
             queue.append(follower[u])
     return alone
 
 
-def _bits(bits: int) -> Iterator[int]:
+def _iter_bits(bits: int) -> Iterator[int]:
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
         bits ^= low
 
 
-def _bins(found: list[list[int]], weights: Sequence[float], most: int) -> list[list[int]]:
+def _pack_bins(found: list[list[int]], weights: Sequence[float], most: int) -> list[list[int]]:
     """Return the chains, or up to ``most`` bins: heaviest chain first, each into the lightest bin (Graham, 1969)."""
     if len(found) <= most:
         return found
@@ -183,7 +183,7 @@ def _bins(found: list[list[int]], weights: Sequence[float], most: int) -> list[l
     return bins
 
 
-def _urgency(before: Before, weights: Sequence[float], stream: Sequence[int]) -> tuple[int, ...]:
+def _rank_streams(before: Predecessors, weights: Sequence[float], stream: Sequence[int]) -> tuple[int, ...]:
     """Rank the streams by the longest path through any of their ops, from 0; equal lengths get equal ranks."""
     n = len(before)
     ahead, behind = [0.0] * n, [0.0] * n
@@ -201,7 +201,7 @@ def _urgency(before: Before, weights: Sequence[float], stream: Sequence[int]) ->
     return tuple(ranks[share] for share in shares)
 
 
-def _reduced(before: Before, stream: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _reduce_transitively(before: Predecessors, stream: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return the ops that each op follows, by dependency or in its stream, after transitive reduction."""
     behind: list[int] = []  # for each op, all that it follows
     newest: dict[int, int] = {}

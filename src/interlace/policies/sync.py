@@ -26,7 +26,7 @@ import numpy as np
 
 from interlace.graph.access import Ints
 from interlace.policies.consumers import Consumers
-from interlace.policies.orders import positive
+from interlace.policies.orders import check_positive
 
 
 class SyncPolicy(ABC):
@@ -39,10 +39,10 @@ class SyncPolicy(ABC):
         -1 means that the tile posts nothing.
         """
 
-    def of_op(self, op: int, consumers: Consumers) -> Ints:
+    def assign_op_semaphores(self, op: int, consumers: Consumers) -> Ints:
         """Return the semaphores of all tiles of the graph's op at position ``op``, given the tiles' consumers."""
         grid = consumers.dependencies.graph.ops[op]
-        return self.semaphores(grid.coords(), grid.grid)
+        return self.semaphores(grid.compute_coords(), grid.grid)
 
     def __str__(self) -> str:
         return repr(self)
@@ -61,7 +61,7 @@ class TileSync(SyncPolicy):
     """One semaphore per tile: consumers start earliest, and poll most."""
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
-        return _linear(coords, grid)
+        return _linearise(coords, grid)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class BatchedRowSync(SyncPolicy):
     rows: int
 
     def __post_init__(self) -> None:
-        positive("BatchedRowSync", "rows", self.rows)
+        check_positive("BatchedRowSync", "rows", self.rows)
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return coords[:, 0] // self.rows
@@ -104,11 +104,11 @@ class StridedSync(SyncPolicy):
     stride: int
 
     def __post_init__(self) -> None:
-        positive("StridedSync", "stride", self.stride)
+        check_positive("StridedSync", "stride", self.stride)
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         stride = min(self.stride, grid[-1])
-        return _linear(coords[:, :-1], grid[:-1]) * stride + coords[:, -1] % stride
+        return _linearise(coords[:, :-1], grid[:-1]) * stride + coords[:, -1] % stride
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Conv2DSync(SyncPolicy):
     """
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
-        return _linear(coords[:, :-1], grid[:-1])
+        return _linearise(coords[:, :-1], grid[:-1])
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,18 @@ class ConsumerSync(SyncPolicy):
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         """Return one semaphore per tile, for tiles whose consumers are unknown."""
-        return _linear(coords, grid)
+        return _linearise(coords, grid)
 
-    def of_op(self, op: int, consumers: Consumers) -> Ints:
+    def assign_op_semaphores(self, op: int, consumers: Consumers) -> Ints:
         base = consumers.dependencies.base
-        _, first, same = np.unique(consumers.of_tile[base[op] : base[op + 1]], return_index=True, return_inverse=True)
+        _, first, same = np.unique(
+            consumers.tile_hashes[base[op] : base[op + 1]], return_index=True, return_inverse=True
+        )
         number: Ints = np.argsort(np.argsort(first))[same]  # numbered by first tile
         return number
 
 
-def _linear(coords: Ints, grid: tuple[int, ...]) -> Ints:
+def _linearise(coords: Ints, grid: tuple[int, ...]) -> Ints:
     number = np.zeros(len(coords), np.int64)
     for d, extent in enumerate(grid):
         number = number * extent + coords[:, d]

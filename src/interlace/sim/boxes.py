@@ -21,15 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.graph.access import Access, Ints, Span
-from interlace.graph.ragged import distinct
-from interlace.graph.uses import boxes as bounds_of_tiles
+from interlace.graph.ragged import find_distinct
+from interlace.graph.uses import compute_boxes as bounds_of_tiles
 from interlace.plan.plan import Plan
 
 _SUM_BYTES = 4  # partial sums are float32
 
 
 @dataclass(frozen=True)
-class Reach:
+class AxisBounds:
     """Bounds along one dimension, per class of items and per step; one column if they do not move with k.
 
     Attributes:
@@ -41,17 +41,17 @@ class Reach:
     lo: Ints
     hi: Ints
 
-    def at(self, edges: Ints) -> Reach:
+    def resolve(self, edges: Ints) -> AxisBounds:
         """Return these bounds unchanged, because they do not move with k."""
         return self
 
-    def numbered(self, cuts: Ints) -> Reach:
+    def convert_to_indices(self, cuts: Ints) -> AxisBounds:
         """Return the bounds as indices into ``cuts``, which contain all of them."""
-        return Reach(self.cls, np.searchsorted(cuts, self.lo), np.searchsorted(cuts, self.hi))
+        return AxisBounds(self.cls, np.searchsorted(cuts, self.lo), np.searchsorted(cuts, self.hi))
 
 
 @dataclass(frozen=True)
-class Moving:
+class MovingAxisBounds:
     """Bounds along one dimension that move with k, before the steps are known.
 
     Attributes:
@@ -67,67 +67,69 @@ class Moving:
     lo: Ints
     hi: Ints
 
-    def at(self, edges: Ints) -> Reach:
+    def resolve(self, edges: Ints) -> AxisBounds:
         """Return the bounds in the steps between ``edges``."""
         lo = self.lo + (self.span.lo.k_lo * edges[:-1] + self.span.lo.k_hi * edges[1:])
         hi = self.hi + (self.span.hi.k_lo * edges[:-1] + self.span.hi.k_hi * edges[1:])
-        return Reach(self.cls, np.clip(lo, 0, self.extent), np.clip(hi, 0, self.extent))
+        return AxisBounds(self.cls, np.clip(lo, 0, self.extent), np.clip(hi, 0, self.extent))
 
 
-def _reach(span: Span, extent: int, coords: Ints) -> Reach | Moving:
+def _bound_axis(span: Span, extent: int, coords: Ints) -> AxisBounds | MovingAxisBounds:
     """Return the bounds of a span for the items at ``coords``."""
     none = np.zeros(len(coords), np.int64)
     lo, hi = (bound.evaluate(coords, none, none) for bound in (span.lo, span.hi))
-    first, cls = distinct(lo, hi)
+    first, cls = find_distinct(lo, hi)
     lo, hi = lo[first, None], hi[first, None]
     if span.uses_k:
-        return Moving(span, extent, cls, lo, hi)
-    return Reach(cls, np.clip(lo, 0, extent), np.clip(hi, 0, extent))
+        return MovingAxisBounds(span, extent, cls, lo, hi)
+    return AxisBounds(cls, np.clip(lo, 0, extent), np.clip(hi, 0, extent))
 
 
 @dataclass(frozen=True)
-class Boxes:
+class ItemBoxes:
     """Boxes of one tensor that some items touch through one access: one box per step, or one in the last step only.
 
     Attributes:
         tensor: index of the tensor in the graph; the number of tensors stands for the workspace.
-        written: True if the item writes the box at its end, False if a step reads it.
+        is_written: True if the item writes the box at its end, False if a step reads it.
         items: positions of the items in the sequence.
         first, last: steps of each item, as columns of the reaches.
         reaches: bounds along each dimension.
     """
 
     tensor: int
-    written: bool
+    is_written: bool
     items: Ints
     first: Ints
     last: Ints
-    reaches: tuple[Reach, ...]
+    reaches: tuple[AxisBounds, ...]
 
 
 @dataclass(frozen=True)
-class _Uncut:
-    """``Boxes`` before the steps are known.
+class _UncutBoxes:
+    """``ItemBoxes`` before the steps are known.
 
     Attributes:
         moves: True if the box moves with k, so that each step touches one; otherwise only the last step does.
     """
 
     tensor: int
-    written: bool
+    is_written: bool
     items: Ints
     moves: bool
-    reaches: tuple[Reach | Moving, ...]
+    reaches: tuple[AxisBounds | MovingAxisBounds, ...]
 
-    def cut(self, first: Ints, last: Ints, edges: Ints) -> Boxes:
+    def cut(self, first: Ints, last: Ints, edges: Ints) -> ItemBoxes:
         """Return the boxes in the steps between ``edges``; each item runs the steps from ``first`` to ``last``."""
         once = np.zeros(len(self.items), np.int64)
         columns = (first, last) if self.moves else (once, once + 1)
-        return Boxes(self.tensor, self.written, self.items, *columns, tuple(r.at(edges) for r in self.reaches))
+        return ItemBoxes(
+            self.tensor, self.is_written, self.items, *columns, tuple(r.resolve(edges) for r in self.reaches)
+        )
 
 
 @dataclass(frozen=True)
-class Footprint:
+class StepFootprint:
     """All boxes of a plan, for one length of a step.
 
     Attributes:
@@ -136,12 +138,12 @@ class Footprint:
         sum_bytes: size of each partial sum in the workspace, in bytes.
     """
 
-    boxes: list[Boxes]
+    boxes: list[ItemBoxes]
     steps: Ints
     sum_bytes: Ints
 
 
-class Footprints:
+class FootprintBuilder:
     """Footprints of a plan in steps of any length; the parts that do not depend on the length are computed once."""
 
     def __init__(self, plan: Plan) -> None:
@@ -158,9 +160,9 @@ class Footprints:
         self._slot[by_tile] = np.arange(len(by_tile))
         self._sum_bytes = np.zeros(len(by_tile), np.int64)
         self._mine = [np.flatnonzero(items.op == o) for o in range(len(plan.graph.ops))]
-        self._uncut = [list(self._of_op(o, mine)) for o, mine in enumerate(self._mine)]
+        self._uncut = [list(self._collect_op(o, mine)) for o, mine in enumerate(self._mine)]
 
-    def cut(self, chunks: int) -> Footprint:
+    def cut(self, chunks: int) -> StepFootprint:
         """Return the footprint for steps of ``chunks`` chunks of a reduction."""
         items, boxes, steps = self._plan.items, [], np.zeros(len(self._plan.items), np.int64)
         for op, mine, uncut in zip(self._plan.graph.ops, self._mine, self._uncut, strict=True):
@@ -170,25 +172,25 @@ class Footprints:
             first, last = np.searchsorted(edges, k_lo), np.searchsorted(edges, k_hi)
             steps[mine] = last - first
             boxes += [some.cut(first, last, edges) for some in uncut]
-        return Footprint(boxes, steps, self._sum_bytes)
+        return StepFootprint(boxes, steps, self._sum_bytes)
 
-    def _of_op(self, o: int, mine: Ints) -> Iterator[_Uncut]:
+    def _collect_op(self, o: int, mine: Ints) -> Iterator[_UncutBoxes]:
         graph, items = self._plan.graph, self._plan.items
         op, shapes = graph.ops[o], {t.name: t.shape for t in graph.tensors}
 
-        def access(a: Access, written: bool = False) -> _Uncut:
+        def access(a: Access, written: bool = False) -> _UncutBoxes:
             some = mine if a.uses_k else mine[self._closes[mine]]
-            coords = op.coords(items.tile[some])
-            reaches = tuple(_reach(s, n, coords) for s, n in zip(a.spans, shapes[a.tensor], strict=True))
-            return _Uncut(list(shapes).index(a.tensor), written, some, a.uses_k, reaches)
+            coords = op.compute_coords(items.tile[some])
+            reaches = tuple(_bound_axis(s, n, coords) for s, n in zip(a.spans, shapes[a.tensor], strict=True))
+            return _UncutBoxes(list(shapes).index(a.tensor), written, some, a.uses_k, reaches)
 
-        def sums(some: Ints, lo: Ints, hi: Ints, written: bool) -> _Uncut:
+        def sums(some: Ints, lo: Ints, hi: Ints, written: bool) -> _UncutBoxes:
             each = np.arange(len(some), dtype=np.int64)
-            return _Uncut(len(shapes), written, some, False, (Reach(each, lo[:, None], hi[:, None]),))
+            return _UncutBoxes(len(shapes), written, some, False, (AxisBounds(each, lo[:, None], hi[:, None]),))
 
         split = mine[self._parts[mine] > 1]
         slot, closing = self._slot[split], split[self._closes[split]]
-        reads = op.usually(op.reads)
+        reads = op.substitute_expected(op.reads)
         moving = [a for a in reads if a.uses_k]
         yield from (access(a) for a in moving)
         if len(split):
@@ -200,4 +202,4 @@ class Footprints:
         yield from (access(a) for a in reads if not a.uses_k)
         if len(split):
             yield sums(split, slot, slot + 1, written=True)
-        yield from (access(a, written=True) for a in op.usually(op.writes))
+        yield from (access(a, written=True) for a in op.substitute_expected(op.writes))

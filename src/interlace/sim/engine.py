@@ -21,22 +21,22 @@ import numpy as np
 
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
-from interlace.sim.memory import UNLIMITED, Floats, count_work, find_level, foresee
+from interlace.sim.memory import UNLIMITED, Floats, count_work, find_level, schedule_next_actions
 from interlace.sim.modes import Gate
-from interlace.sim.steal import victim
+from interlace.sim.steal import choose_victim
 
 FREE, AHEAD, READY, WORK, DONE, IDLE = range(6)
 NEVER = np.inf
 
 
-class Machine(NamedTuple):
+class MachineModel(NamedTuple):
     """Workers and their speeds; see ``Latencies`` and ``Mode``.
 
     Attributes:
         workers: number of workers.
         gate: a ``Gate``.
         ahead: True if loads run ahead of waits.
-        most_stolen: maximum number of items that a worker with an empty queue steals from another queue at once, at a
+        max_stolen: maximum number of items that a worker with an empty queue steals from another queue at once, at a
             cost of ``steal_ns``; 0 if nothing is stolen.
         random_victims: True if the victim is any other queue; otherwise it is the next one.
         shared: True if the last queue serves all workers whose own is empty; only its items then cost a ticket.
@@ -54,7 +54,7 @@ class Machine(NamedTuple):
     post_ns: float
     wait_ns: float
     ticket_ns: float
-    most_stolen: int
+    max_stolen: int
     random_victims: bool
     steal_ns: float
     shared: bool
@@ -71,7 +71,7 @@ class Work(NamedTuple):
         op, tile, post: op, tile and posted semaphore of each item; tiles of all ops are numbered together.
         parts: number of items of each tile.
         first, semaphores, stride, threshold: as in ``Waits``, where ``semaphores`` is called ``count``.
-        hand_over_ns: time from a post to the end of the wait.
+        hand_off_ns: time from a post to the end of the wait.
         share: fraction of the item's work that precedes the wait; 0 if the wait precedes all work.
         post_ns, fill_ns: duration of the item's post and of its first loads.
         compute_ns: minimum duration of the item's FLOPs.
@@ -96,7 +96,7 @@ class Work(NamedTuple):
     semaphores: Ints
     stride: Ints
     threshold: Ints
-    hand_over_ns: Floats
+    hand_off_ns: Floats
     share: Floats
     post_ns: Floats
     fill_ns: Floats
@@ -118,7 +118,7 @@ class Outcome(NamedTuple):
 
 
 @cached_njit
-def lowest(bits: Ints) -> int:
+def find_earliest(bits: Ints) -> int:
     """Return the worker with the earliest time, the lowest of several.
 
     Non-negative floats compare like their bits, and the minimum of integers vectorises while that of floats does not.
@@ -133,13 +133,13 @@ def lowest(bits: Ints) -> int:
 
 
 @cached_njit
-def run(work: Work, machine: Machine, out: Outcome) -> None:
+def run_engine(work: Work, machine: MachineModel, out: Outcome) -> None:
     """Run until nothing happens any more, which includes the case that all remaining items wait for ever."""
     # Arrays in tuples would be reference-counted at each use. Each array therefore has a local name, and the actions
     # of a worker are closures of this function.
     items, queue_ptr, op_of, tile_of, post_of = work.items, work.queue_ptr, work.op, work.tile, work.post
     wait_ptr, first, count, stride = work.wait_ptr, work.first, work.semaphores, work.stride
-    threshold, share_before, parts, hand_over_ns = work.threshold, work.share, work.parts, work.hand_over_ns
+    threshold, share_before, parts, hand_over_ns = work.threshold, work.share, work.parts, work.hand_off_ns
     compute_ns, l2_bytes, extra_ns = work.compute_ns, work.l2_bytes, work.extra_ns
     dram_bytes, ahead_bytes, post_ns, fill_ns = work.dram_bytes, work.ahead_bytes, work.post_ns, work.fill_ns
     op_ptr, next_ptr, next_op = work.op_ptr, work.next_ptr, work.next
@@ -183,7 +183,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     def share_out(t: float) -> None:
         """Share memory anew, and update when each worker that loads acts next."""
         level[0] = find_level(demand, machine.dram)
-        foresee(when, limit, demand, left, 1.0 / level[0], t)
+        schedule_next_actions(when, limit, demand, left, 1.0 / level[0], t)
 
     def met(w: int) -> bool:
         """Poll the semaphores in order; at one that lacks posts, add the worker to its list and return False."""
@@ -247,7 +247,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             if cursor[o] < op_ptr[o + 1]:
                 if opens[o] <= t:
                     cursor[o] += 1
-                    if machine.gate == Gate.TAKEN and cursor[o] == op_ptr[o + 1]:
+                    if machine.gate == Gate.CLAIMED and cursor[o] == op_ptr[o + 1]:
                         open_next(o, t)
                     return int(items[cursor[o] - 1])
                 opening = min(opening, opens[o])
@@ -297,15 +297,15 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         """Return the next item of the worker's queue, or of one that it may take from, or -1; it then retires."""
         own = w if len(ends) > 1 else 0
         queue = len(ends) - 1 if machine.shared and following[own] == ends[own] else own
-        if machine.most_stolen > 0 and following[own] == ends[own]:
-            queue = victim(following, ends, own, machine.random_victims, thefts[w])
+        if machine.max_stolen > 0 and following[own] == ends[own]:
+            queue = choose_victim(following, ends, own, machine.random_victims, thefts[w])
             thefts[w] += 1
         at, rest = following[queue], ends[queue] - following[queue]
         if rest == 0:
             state[w], when[w] = DONE, NEVER
             return -1
         stolen[w], pays[w] = queue != own and not machine.shared, queue != own or not machine.shared
-        some = min(machine.most_stolen, (rest + 1) // 2) if stolen[w] else 1
+        some = min(machine.max_stolen, (rest + 1) // 2) if stolen[w] else 1
         following[queue] += some
         if some > 1:
             following[own], ends[own] = at + 1, at + some
@@ -377,7 +377,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             come(item)
     when_bits = when.view(np.int64)
     while True:
-        w = lowest(when_bits)
+        w = find_earliest(when_bits)
         t = when[w]
         if t == NEVER:
             return

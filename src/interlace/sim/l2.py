@@ -26,7 +26,7 @@ from interlace.graph.access import Ints
 from interlace.sim.lockstep import AccessStream
 
 
-def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
+def simulate_missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
     """Return the bytes of each access that no side held.
 
     For a read, these bytes come from memory. For a write, they are new to the cache and are written back eventually.
@@ -39,7 +39,7 @@ def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
     part = -(-nbytes // l2.sides)
     near = np.random.default_rng(1).permutation(int(stream.worker.max(initial=-1)) + 1) % l2.sides
     missed = np.zeros(len(stream), np.int64)
-    _missed(stream.unit, stream.is_write, stream.worker, near, part, nbytes, l2.sides, l2.side_bytes, missed)
+    _simulate_misses(stream.unit, stream.is_write, stream.worker, near, part, nbytes, l2.sides, l2.side_bytes, missed)
     return missed
 
 
@@ -81,7 +81,7 @@ def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: i
 
 
 @cached_njit
-def _missed(
+def _simulate_misses(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],
     worker: NDArray[np.int32],

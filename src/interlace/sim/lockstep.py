@@ -26,7 +26,7 @@ from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
 from interlace.sim.memory import Floats
 from interlace.sim.modes import PERSISTENT, Gate, Launches, Mode, Queues
-from interlace.sim.steal import victim
+from interlace.sim.steal import choose_victim
 from interlace.sim.traffic import Touches
 
 
@@ -82,7 +82,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         plan.stealing.victim is Victim.RANDOM,
         mode.gate is Gate.ENDED,
         launches.ptr,
-        launches.before.copy(),
+        launches.predecessor_counts.copy(),
         launches.next_ptr,
         launches.next,
         spread * (np.random.default_rng(0).permutation(queues.workers) + 1) / queues.workers,
@@ -147,7 +147,7 @@ def _interleave(
                 # The worker's own queue, then, if permitted, a victim's queue or the shared one.
                 own = queue = w % queues
                 if most_stolen > 0 and following[own] == ends[own]:
-                    queue = victim(following, ends, own, random_victims, thefts[w])
+                    queue = choose_victim(following, ends, own, random_victims, thefts[w])
                     thefts[w] += 1
                 elif queues > workers and following[own] == ends[own]:
                     queue = queues - 1

@@ -38,13 +38,13 @@ from interlace.core.errors import DeadlockError, SimulationError
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
-from interlace.plan.facts import Facts
+from interlace.plan.facts import PlanIndex
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
-from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
+from interlace.sim.engine import NEVER, MachineModel, Outcome, Work, run_engine
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.memory import Floats
-from interlace.sim.modes import PERSISTENT, ByWords, Gate, Launches, Mode, Queues
+from interlace.sim.modes import PERSISTENT, Gate, Launches, LLHandOffs, Mode, Queues
 from interlace.sim.units import Units
 from interlace.trace.events import Trace
 
@@ -96,12 +96,12 @@ class Costs:
         moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
         is_sum = units.tensor == len(plan.graph.tensors)
         tables = units.nbytes, units.produced, is_sum
-        _add_up(stream.unit, stream.is_write, stream.item, missed, *tables, moved, dram, ahead, sums)
-        return Costs(item_flops(plan), np.maximum(moved - dram, 0.0), dram, np.minimum(ahead, dram), sums)
+        _accumulate(stream.unit, stream.is_write, stream.item, missed, *tables, moved, dram, ahead, sums)
+        return Costs(compute_item_flops(plan), np.maximum(moved - dram, 0.0), dram, np.minimum(ahead, dram), sums)
 
 
 @cached_njit
-def _add_up(
+def _accumulate(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],
     item: NDArray[np.int32],
@@ -136,15 +136,15 @@ def _add_up(
             sums[i] += nbytes[u]
 
 
-def item_flops(plan: Plan) -> Floats:
+def compute_item_flops(plan: Plan) -> Floats:
     """Return the floating-point operations of each item: its part of those of its tile."""
     per_k = np.array([op.flops / op.k_extent for op in plan.graph.ops])
     return np.asarray(per_k[plan.items.op] * (plan.items.k_hi - plan.items.k_lo), np.float64)
 
 
-def op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
+def compute_op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
     """Return the FLOP/s that bodies reach in each op."""
-    rates = [device.flops_per_s(graph.dtype_of(op)) for op in graph.ops]
+    rates = [device.flops_per_s(graph.find_compute_dtype(op)) for op in graph.ops]
     return np.array(rates) * mode.matrix_share
 
 
@@ -168,7 +168,7 @@ def simulate(
         DeadlockError: items wait for ever; the message names the first of them and its missing post.
         PlanError: the plan's arrays are inconsistent.
     """
-    facts = Facts(plan)
+    facts = PlanIndex(plan)
     n = len(plan.items)
     if len(costs.flops) != n:
         raise SimulationError(f"costs of {len(costs.flops)} items for a plan of {n}; give each item one entry")
@@ -179,12 +179,12 @@ def simulate(
         raise SimulationError(f"ran has {len(ran)} entries for a plan of {n} items; give each item one")
     queues = replace(queues, items=queues.items[ran[queues.items]])
     sharing = -(-queues.workers // device.sms)
-    work = _work(facts, costs, device, mode, queues, sharing)
+    work = _build_work(facts, costs, device, mode, queues, sharing)
     times = device.latencies
     draws = mode.gate is Gate.OPEN and plan.dispatch is not Dispatch.STATIC and not mode.ring_bytes
     steals = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING
     most_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
-    machine = Machine(
+    machine = MachineModel(
         workers=queues.workers,
         gate=int(mode.gate),
         ahead=mode.ring_bytes > 0,
@@ -194,19 +194,19 @@ def simulate(
         post_ns=times.post_ns,
         wait_ns=times.wait_ns,
         ticket_ns=times.ticket_ns if draws else 0.0,
-        most_stolen=most_stolen if steals else 0,
+        max_stolen=most_stolen if steals else 0,
         random_victims=plan.stealing.victim is Victim.RANDOM,
         steal_ns=times.wait_ns + times.ticket_ns,
         shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
-        in_turn=mode.gate is Gate.OPEN and (plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN),
+        in_turn=mode.gate is Gate.OPEN and (plan.dispatch.can_reorder or plan.dispatch is Dispatch.SPAWN),
         launch_ns=times.launch_ns,
     )
     wait, start, end = np.full((3, n), NEVER)
     never = plan.items.post[~ran & (plan.items.post >= 0)]  # items that never run must not block others
     out = Outcome(np.full(n, -1), wait, start, end, np.bincount(never, minlength=plan.semaphores).astype(np.int64))
-    run(work, machine, out)
+    run_engine(work, machine, out)
     if np.isinf(end[ran]).any():
-        raise DeadlockError(_stuck(facts, out))
+        raise DeadlockError(_describe_stuck(facts, out))
     rows = np.flatnonzero(ran)
     wait, start, end = (np.rint(c[rows]).astype(np.int64) for c in (wait, start, end))
     names = tuple(op.name for op in plan.graph.ops)
@@ -214,19 +214,19 @@ def simulate(
     return Trace(op, tile, worker, worker % device.sms, wait, start, end, names, "simulated")
 
 
-def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Queues, sharing: int) -> Work:
+def _build_work(facts: PlanIndex, costs: Costs, device: DeviceSpec, mode: Mode, queues: Queues, sharing: int) -> Work:
     """Return the engine's input; ``sharing`` workers share an SM."""
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     times, k_lo, k_hi = device.latencies, items.k_lo[owner], items.k_hi[owner]
-    words = mode.words if mode.waits and mode.gate is Gate.OPEN else None
-    worded, silent = ByWords.nothing(facts.plan) if words is None else words(facts.plan)
+    words = mode.ll_hand_offs if mode.waits and mode.gate is Gate.OPEN else None
+    worded, silent = LLHandOffs.empty(facts.plan) if words is None else words(facts.plan)
     waiting, polling = np.bincount(owner, minlength=len(items)), np.bincount(owner, worded, len(items))
     launches = Launches.of(facts.plan, mode)
     work = Work(
         items=queues.items,
         queue_ptr=queues.ptr,
         op_ptr=launches.ptr,
-        before=launches.before,
+        before=launches.predecessor_counts,
         next_ptr=launches.next_ptr,
         next=launches.next,
         op=items.op,
@@ -238,11 +238,13 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
         semaphores=waits.count,
         stride=waits.stride,
         threshold=waits.threshold,
-        hand_over_ns=np.where(worded, times.word_ns, times.hand_over_ns),
+        hand_off_ns=np.where(worded, times.ll_ns, times.hand_off_ns),
         post_ns=np.where(silent, 0.0, times.post_ns),
         fill_ns=np.where((polling == waiting) & (waiting > 0), 0.0, times.fill_ns),
         share=np.clip((waits.k - k_lo) / (k_hi - k_lo), 0.0, 1.0),
-        compute_ns=costs.flops * (device.sms * sharing * 1e9) / op_rates(facts.plan.graph, device, mode)[items.op],
+        compute_ns=costs.flops
+        * (device.sms * sharing * 1e9)
+        / compute_op_rates(facts.plan.graph, device, mode)[items.op],
         l2_bytes=costs.l2_bytes + costs.dram_bytes,
         extra_ns=(costs.dram_bytes / device.sm_miss_bytes_per_s + costs.sum_bytes / device.sm_sum_bytes_per_s)
         * (sharing * 1e9),
@@ -253,22 +255,22 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
     return Work._make(np.require(column, requirements=["C", "W"]) for column in work)
 
 
-def _stuck(facts: Facts, out: Outcome) -> str:
+def _describe_stuck(facts: PlanIndex, out: Outcome) -> str:
     """Describe the first item that waits for ever, its semaphore, and the item that does not post it."""
     plan, waits, items = facts.plan, facts.plan.waits, facts.plan.items
     over = np.isfinite(out.end_ns)
     left = np.flatnonzero(~over & (out.worker >= 0))
     item = int(left[0] if len(left) else np.flatnonzero(~over)[0])  # a queue's waiting items are not taken
     for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
-        awaited = facts.semaphores(int(facts.wait_class[row]))
+        awaited = facts.slice_semaphores(int(facts.wait_class[row]))
         short = np.flatnonzero(out.posts[awaited] < waits.threshold[row])
         if len(short):
             semaphore = range(awaited.start, awaited.stop, awaited.step)[int(short[0])]
             want, got = int(waits.threshold[row]), int(out.posts[semaphore])
             break
     missing = np.flatnonzero(~over & (items.post == semaphore))
-    who = f"{plan.item_name(int(missing[0]))} does not end" if len(missing) else "no other item posts it"
+    who = f"{plan.format_item(int(missing[0]))} does not end" if len(missing) else "no other item posts it"
     return (
-        f"{plan.item_name(item)} waits for ever: semaphore {semaphore} gets {got} posts of {want}, since {who}; let "
+        f"{plan.format_item(item)} waits for ever: semaphore {semaphore} gets {got} posts of {want}, since {who}; let "
         "producers come before their consumers, verify says where they do not"
     )

@@ -59,7 +59,7 @@ def find_level(demand: Floats, capacity: float) -> float:
 
 
 @cached_njit(fastmath=FAST)
-def foresee(when: Floats, limit: Floats, demand: Floats, left: Floats, inverse: float, t: float) -> None:
+def schedule_next_actions(when: Floats, limit: Floats, demand: Floats, left: Floats, inverse: float, t: float) -> None:
     """Update when each loading worker acts next at this level (passed as 1 / level), at the latest by its limit."""
     for w in range(len(when)):
         acts = min(t + left[w] * max(1.0, demand[w] * inverse), limit[w])

@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import ItemError, PlanError, SimulationError
 from interlace.graph.access import Ints
-from interlace.graph.ragged import offsets
+from interlace.graph.ragged import compute_offsets
 from interlace.plan.plan import Dispatch, Plan
 
 #: Maximum number of workers of a simulated plan: far more than any GPU keeps resident, and cheap in memory.
-MOST_WORKERS = 1 << 16
+MAX_WORKERS = 1 << 16
 
 
-class ByWords(NamedTuple):
-    """Hand-offs of a plan that use the LL protocol (``words`` in the code): data with an inline epoch, as in NCCL.
+class LLHandOffs(NamedTuple):
+    """Hand-offs of a plan that use the LL protocol (``ll_hand_offs`` in the code): data with an inline epoch, as in
+    NCCL.
 
     Attributes:
         waits: True for each wait that is for such data only.
@@ -41,9 +42,9 @@ class ByWords(NamedTuple):
     silent: NDArray[np.bool_]
 
     @staticmethod
-    def nothing(plan: Plan) -> ByWords:
+    def empty(plan: Plan) -> LLHandOffs:
         """Return the value for a plan whose waits are all for semaphores."""
-        return ByWords(np.zeros(len(plan.waits), np.bool_), np.zeros(len(plan.items), np.bool_))
+        return LLHandOffs(np.zeros(len(plan.waits), np.bool_), np.zeros(len(plan.items), np.bool_))
 
 
 class Gate(IntEnum):
@@ -51,7 +52,7 @@ class Gate(IntEnum):
 
     OPEN = 0
     """At any time: one launch runs the whole sequence."""
-    TAKEN = 1
+    CLAIMED = 1
     """A launch latency after the last item of the previous op was taken: a stream per op, a gate before each launch."""
     ENDED = 2
     """A launch latency after the last item of every predecessor op has ended: streams and events, or one stream."""
@@ -67,8 +68,8 @@ class Mode:
         after: predecessors of each op, if the gate is ENDED; None if the only predecessor is the op before. A free
             worker takes from the first op that may be taken.
         waits: True if items wait and post as in the plan.
-        words: function that returns the hand-offs that use LL words; None if there are none. It applies only to one
-            launch whose items wait.
+        ll_hand_offs: function that returns the hand-offs that use LL words; None if there are none. It applies only to
+            one launch whose items wait.
         ring_bytes: shared memory of one worker into which loads run ahead, in bytes. With a ring, tickets and waits
             that are already met cost nothing. Data that no item writes are loaded during the wait.
         matrix_share, memory_share: fraction of the device's matmul rate and memory rate that the bodies reach.
@@ -80,7 +81,7 @@ class Mode:
     gate: Gate = Gate.OPEN
     after: tuple[tuple[int, ...], ...] | None = None
     waits: bool = True
-    words: Callable[[Plan], ByWords] | None = None
+    ll_hand_offs: Callable[[Plan], LLHandOffs] | None = None
     ring_bytes: int = 0
     matrix_share: float = 1.0
     memory_share: float = 1.0
@@ -101,7 +102,7 @@ class Mode:
 _PLAIN_MATRIX, _PLAIN_MEMORY = 0.82, 0.9
 
 
-def plain_bodies(mode: Mode) -> Mode:
+def slow_to_plain_bodies(mode: Mode) -> Mode:
     """Return the mode for bodies without warp specialisation."""
     return replace(mode, matrix_share=_PLAIN_MATRIX, memory_share=_PLAIN_MEMORY)
 
@@ -111,10 +112,10 @@ PERSISTENT = Mode()
 #: ``executors/serial`` and ``executors/cuda_graph``: a launch per op, one after another.
 SERIAL = Mode(Gate.ENDED, waits=False)
 #: ``executors/semaphore_streams``: a launch and a stream per op.
-SEMAPHORE_STREAMS = Mode(Gate.TAKEN)
+SEMAPHORE_STREAMS = Mode(Gate.CLAIMED)
 
 
-def streams(after: Sequence[Sequence[int]]) -> Mode:
+def make_streams_mode(after: Sequence[Sequence[int]]) -> Mode:
     """Return the mode of ``executors/streams``: a launch per op, each of which waits for the ends of some earlier ones.
 
     If every op follows the previous one, the result is SERIAL.
@@ -124,9 +125,9 @@ def streams(after: Sequence[Sequence[int]]) -> Mode:
     return SERIAL if mode.after == in_turn else mode
 
 
-def ring_launch(ring_bytes: int, words: Callable[[Plan], ByWords] | None = None) -> Mode:
+def make_megakernel_mode(ring_bytes: int, ll_hand_offs: Callable[[Plan], LLHandOffs] | None = None) -> Mode:
     """Return the mode of ``executors/megakernel``: one launch whose loads run ahead through a ring of shared memory."""
-    return Mode(ring_bytes=ring_bytes, words=words)
+    return Mode(ring_bytes=ring_bytes, ll_hand_offs=ll_hand_offs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,21 +158,21 @@ class Queues:
         n, worker = len(plan.items), plan.items.worker
         if plan.workers < 1:
             raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one")
-        if mode.gate is not Gate.OPEN or not plan.dispatch.lists:
+        if mode.gate is not Gate.OPEN or not plan.dispatch.has_queues:
             taken = np.arange(n, dtype=np.int64)
             items = taken if mode.gate is Gate.OPEN else np.argsort(plan.items.op, kind="stable")
-            return Queues(items, np.array([0, n], np.int64), _simulated(min(plan.workers, n)))
+            return Queues(items, np.array([0, n], np.int64), _check_workers(min(plan.workers, n)))
         shared = worker < 0 if plan.dispatch is Dispatch.HYBRID else np.zeros(n, np.bool_)
         bad = np.flatnonzero(((worker < 0) & ~shared) | (worker >= plan.workers))
         if len(bad):
             raise ItemError(
-                f"{plan.item_name(int(bad[0]))} has worker {int(worker[bad[0]])}; "
+                f"{plan.format_item(int(bad[0]))} has worker {int(worker[bad[0]])}; "
                 f"name one of 0..{plan.workers - 1} or raise Plan.workers"
             )
-        workers = _simulated(int(worker.max(initial=-1)) + 1)
+        workers = _check_workers(int(worker.max(initial=-1)) + 1)
         queue = np.where(shared, workers, worker)
         count = workers + (plan.dispatch is Dispatch.HYBRID)
-        return Queues(np.argsort(queue, kind="stable"), offsets(np.bincount(queue, minlength=count)), workers)
+        return Queues(np.argsort(queue, kind="stable"), compute_offsets(np.bincount(queue, minlength=count)), workers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,12 +181,12 @@ class Launches:
 
     Attributes:
         ptr: bounds of each op in the queue; the items of op o are ``ptr[o]:ptr[o + 1]``.
-        before: number of predecessors of each op that have items.
+        predecessor_counts: number of predecessors of each op that have items.
         next_ptr, next: successors of each op (CSR), ``next[next_ptr[o]:next_ptr[o + 1]]``.
     """
 
     ptr: Ints
-    before: Ints
+    predecessor_counts: Ints
     next_ptr: Ints
     next: Ints
 
@@ -215,10 +216,12 @@ class Launches:
         edges = sorted((p, o) for o, earlier in enumerate(after) for p in earlier)
         following = np.array([o for _, o in edges], np.int64)
         sources = np.bincount(np.array([p for p, _ in edges], np.int64), minlength=ops)
-        return Launches(offsets(sizes), np.array([*map(len, after)], np.int64), offsets(sources), following)
+        return Launches(
+            compute_offsets(sizes), np.array([*map(len, after)], np.int64), compute_offsets(sources), following
+        )
 
 
-def _simulated(workers: int) -> int:
-    if workers > MOST_WORKERS:
-        raise SimulationError(f"plan has work for {workers} workers; a simulation takes {MOST_WORKERS} at most")
+def _check_workers(workers: int) -> int:
+    if workers > MAX_WORKERS:
+        raise SimulationError(f"plan has work for {workers} workers; a simulation takes {MAX_WORKERS} at most")
     return workers

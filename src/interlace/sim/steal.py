@@ -9,7 +9,7 @@ _WORD = 0xFFFFFFFF
 
 
 @cached_njit
-def scrambled(worker: int, tries: int, n: int) -> int:
+def hash_queue(worker: int, tries: int, n: int) -> int:
     """Return 32 pseudo-random bits for the n-th queue after a worker's own, after ``tries`` earlier attempts.
 
     The mixing is lowbias32 (Wellons, "Prospecting for hash functions", 2018).
@@ -21,7 +21,7 @@ def scrambled(worker: int, tries: int, n: int) -> int:
 
 
 @cached_njit
-def victim(following: Ints, ends: Ints, worker: int, random: bool, tries: int) -> int:
+def choose_victim(following: Ints, ends: Ints, worker: int, random: bool, tries: int) -> int:
     """Return a queue that is not empty, either the next one or a random one; the worker's own if all are empty.
 
     Args:
@@ -34,7 +34,7 @@ def victim(following: Ints, ends: Ints, worker: int, random: bool, tries: int) -
         if following[at] < ends[at]:
             if not random:
                 return at
-            rank = (scrambled(worker, tries, n) & 0xFFFF0000) | n
+            rank = (hash_queue(worker, tries, n) & 0xFFFF0000) | n
             if least < 0 or rank < least:
                 found, least = at, rank
     return found

@@ -23,15 +23,15 @@ from interlace.core.errors import SimulationError
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
-from interlace.graph.ragged import offsets
+from interlace.graph.ragged import compute_offsets
 from interlace.plan.facts import check_items
 from interlace.plan.plan import Plan
-from interlace.sim.boxes import Boxes, Footprint, Footprints
+from interlace.sim.boxes import FootprintBuilder, ItemBoxes, StepFootprint
 from interlace.sim.units import Partition, Units
 
 #: Maximum of units, steps and touches together in a simulated plan. Each takes some 20 bytes in this module and some
 #: 60 at the peak of a prediction, which is 2 GB.
-LIMIT = 1 << 25
+MAX_ENTRIES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Touches:
         return len(self.reads) + len(self.writes)
 
 
-def touches(plan: Plan, limit: int = LIMIT, bound: int | None = None) -> Touches:
+def list_touches(plan: Plan, limit: int = MAX_ENTRIES, bound: int | None = None) -> Touches:
     """Return the touches of a plan, with the fewest chunks per step (a power of two) that stay within ``limit``.
 
     Args:
@@ -70,12 +70,12 @@ def touches(plan: Plan, limit: int = LIMIT, bound: int | None = None) -> Touches
     """
     check_items(plan)
     most = max(op.reduction.chunks if op.reduction else 1 for op in plan.graph.ops)
-    footprints, chunks = Footprints(plan), 1
+    footprints, chunks = FootprintBuilder(plan), 1
     while True:
         traffic = _Traffic(plan.graph, footprints.cut(chunks), chunks)
-        size = traffic.size()
+        size = traffic.count_entries()
         if size <= limit or (chunks >= most and bound is not None and size <= bound):
-            return traffic.touches()
+            return traffic.list_touches()
         if chunks >= most:
             raise SimulationError(
                 f"graph {plan.graph.name!r}: {len(plan.items)} items touch {size} pieces of tensors, but a "
@@ -88,9 +88,9 @@ def touches(plan: Plan, limit: int = LIMIT, bound: int | None = None) -> Touches
 class _Traffic:
     """Footprint as boxes of units."""
 
-    def __init__(self, graph: Graph, footprint: Footprint, chunks: int) -> None:
+    def __init__(self, graph: Graph, footprint: StepFootprint, chunks: int) -> None:
         self._chunks, tensors = chunks, graph.tensors
-        self._step_ptr, self._sum_bytes = offsets(footprint.steps), footprint.sum_bytes
+        self._step_ptr, self._sum_bytes = compute_offsets(footprint.steps), footprint.sum_bytes
         bounds: list[list[list[Ints]]] = [[[] for _ in t.shape] for t in tensors]
         for box in footprint.boxes:
             for d, reach in enumerate(box.reaches if box.tensor < len(tensors) else ()):
@@ -99,32 +99,32 @@ class _Traffic:
         slots = np.arange(len(self._sum_bytes) + 1)
         cuts = [*(p.cuts for p in self._partitions), (slots,)]
         grids = [*(p.grid for p in self._partitions), (len(self._sum_bytes),)]
-        self._base = offsets(np.array([prod(grid) for grid in grids], np.int64))
-        self._boxes = [(b.written, _Flat.of(b, self._step_ptr, cuts[b.tensor])) for b in footprint.boxes]
+        self._base = compute_offsets(np.array([prod(grid) for grid in grids], np.int64))
+        self._boxes = [(b.is_written, _Flat.of(b, self._step_ptr, cuts[b.tensor])) for b in footprint.boxes]
         self._places = [
             (int(self._base[b.tensor]), np.array([prod(grids[b.tensor][d + 1 :]) for d in range(len(b.reaches))]))
             for b in footprint.boxes
         ]
 
-    def size(self) -> int:
+    def count_entries(self) -> int:
         """Return the number of units, steps and touches together."""
-        touched = sum(_size(box) for _, box in self._boxes)
+        touched = sum(_count_units(box) for _, box in self._boxes)
         return int(self._base[-1] + self._step_ptr[-1]) + touched
 
-    def touches(self) -> Touches:
+    def list_touches(self) -> Touches:
         """Return the touches: the units of all boxes."""
         read, written = np.zeros(self._step_ptr[-1], np.int64), np.zeros(len(self._step_ptr) - 1, np.int64)
         for writes, box in self._boxes:
-            _count(box, written if writes else read)
-        read_ptr, write_ptr = offsets(read), offsets(written)
+            _add_counts(box, written if writes else read)
+        read_ptr, write_ptr = compute_offsets(read), compute_offsets(written)
         reads_out, writes_out = np.empty(read_ptr[-1], np.int32), np.empty(write_ptr[-1], np.int32)
         read_at, write_at = read_ptr.copy(), write_ptr.copy()
         for (writes, box), (base, strides) in zip(self._boxes, self._places, strict=True):
-            _fill(box, base, strides, write_at if writes else read_at, writes_out if writes else reads_out)
-        units = self._units(writes_out)
+            _write_units(box, base, strides, write_at if writes else read_at, writes_out if writes else reads_out)
+        units = self._list_units(writes_out)
         return Touches(units, self._step_ptr, read_ptr, reads_out, write_ptr, writes_out, self._chunks)
 
-    def _units(self, writes: NDArray[np.int32]) -> Units:
+    def _list_units(self, writes: NDArray[np.int32]) -> Units:
         sizes = [*(p.nbytes for p in self._partitions), self._sum_bytes]
         tensor = np.repeat(np.arange(len(sizes), dtype=np.int32), [len(nbytes) for nbytes in sizes])
         produced = np.zeros(len(tensor), bool)
@@ -153,14 +153,14 @@ class _Flat(NamedTuple):
     hi: Ints
 
     @staticmethod
-    def of(box: Boxes, step_ptr: Ints, cuts: tuple[Ints, ...]) -> _Flat:
-        reaches = [r.numbered(c) for r, c in zip(box.reaches, cuts, strict=True)]
+    def of(box: ItemBoxes, step_ptr: Ints, cuts: tuple[Ints, ...]) -> _Flat:
+        reaches = [r.convert_to_indices(c) for r, c in zip(box.reaches, cuts, strict=True)]
         return _Flat(
-            rows=box.items if box.written else step_ptr[box.items + 1] - (box.last - box.first),
+            rows=box.items if box.is_written else step_ptr[box.items + 1] - (box.last - box.first),
             first=box.first,
             last=box.last,
             cls=np.stack([r.cls for r in reaches]),
-            start=offsets(np.array([r.lo.size for r in reaches], np.int64)),
+            start=compute_offsets(np.array([r.lo.size for r in reaches], np.int64)),
             columns=np.array([r.lo.shape[1] for r in reaches], np.int64),
             lo=np.concatenate([r.lo.ravel() for r in reaches]),
             hi=np.concatenate([r.hi.ravel() for r in reaches]),
@@ -168,7 +168,7 @@ class _Flat(NamedTuple):
 
 
 @cached_njit
-def _size(box: _Flat) -> int:
+def _count_units(box: _Flat) -> int:
     """Return the number of units of all boxes. Consecutive items with equal steps and classes share a sweep over k."""
     rows, first, last, cls, start, columns, lo, hi = box
     total = sweep = 0
@@ -194,7 +194,7 @@ def _size(box: _Flat) -> int:
 
 
 @cached_njit
-def _count(box: _Flat, counts: Ints) -> None:
+def _add_counts(box: _Flat, counts: Ints) -> None:
     """Add the units of every box to ``counts``."""
     rows, first, last, cls, start, columns, lo, hi = box
     for i in range(len(rows)):
@@ -207,7 +207,7 @@ def _count(box: _Flat, counts: Ints) -> None:
 
 
 @cached_njit
-def _fill(box: _Flat, base: int, strides: Ints, cursor: Ints, out: NDArray[np.int32]) -> None:
+def _write_units(box: _Flat, base: int, strides: Ints, cursor: Ints, out: NDArray[np.int32]) -> None:
     """Write the units of every box, row-major, at the cursor of its row."""
     rows, first, last, cls, start, columns, lo, hi = box
     rank = len(columns)

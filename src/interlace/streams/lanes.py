@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_WAYS = 3  # number of stages: upload, compute, download
+_STAGES = 3  # number of stages: upload, compute, download
 
 
 class Lane:
@@ -71,22 +71,22 @@ def open_lanes(device: str, count: int) -> tuple[Any, list[Lane]]:
         return place, [Lane(None)] * 3
     if place.type != "cuda" or not torch.cuda.is_available() or (place.index or 0) >= torch.cuda.device_count():
         raise NoDeviceError(f"there is no device {device!r} here; name a CUDA GPU that there is, or 'cpu'")
-    streams = _streams(torch.cuda.current_device() if place.index is None else place.index)[:count]
+    streams = _get_streams(torch.cuda.current_device() if place.index is None else place.index)[:count]
     now = torch.cuda.current_stream(place)
     for stream in streams:
         stream.wait_stream(now)
-    return place, [Lane(streams[min(way, count - 1)]) for way in range(_WAYS)]
+    return place, [Lane(streams[min(way, count - 1)]) for way in range(_STAGES)]
 
 
 @cache
-def _streams(device: int) -> tuple[torch.cuda.Stream, ...]:
+def _get_streams(device: int) -> tuple[torch.cuda.Stream, ...]:
     """Return the streams of a device, the same for every pipeline: freed memory stays bound to its stream.
 
     With new streams, each pipeline would allocate all its buffers again, and the device is idle during allocation.
     """
     import torch
 
-    return tuple(torch.cuda.Stream(device) for _ in range(_WAYS))  # type: ignore[no-untyped-call]
+    return tuple(torch.cuda.Stream(device) for _ in range(_STAGES))  # type: ignore[no-untyped-call]
 
 
 class Buffer:
@@ -103,7 +103,7 @@ class Buffer:
 
         self.bytes = torch.empty(nbytes, dtype=torch.uint8, device=device or "cpu", pin_memory=pinned)
 
-    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+    def view_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a contiguous tensor in the buffer with the shape and dtype of another tensor.
 
         Raises:
@@ -116,11 +116,11 @@ class Buffer:
             )
         return self.bytes[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
-    def holds(self, value: object) -> bool:
+    def contains(self, value: object) -> bool:
         """Return True if a tensor or array is in this buffer, or one in a tuple, a dict or a (homogeneous) list."""
         if isinstance(value, (tuple, dict, list)):
             members = value.values() if isinstance(value, dict) else value[:1] if isinstance(value, list) else value
-            return any(self.holds(member) for member in members)
+            return any(self.contains(member) for member in members)
         array = getattr(value, "__array_interface__", None)
         start = array["data"][0] if array else -1
         if hasattr(value, "data_ptr"):
@@ -129,7 +129,7 @@ class Buffer:
         return bool(0 <= start - self.bytes.data_ptr() < len(self.bytes))
 
 
-def checked(tensor: object, who: str, on: str) -> torch.Tensor:
+def check_tensor(tensor: object, who: str, on: str) -> torch.Tensor:
     """Return the tensor that a user's function returned, detached from its gradients.
 
     Raises:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from interlace.core.arguments import shown, whole
+from interlace.core.arguments import check_int, format_value
 from interlace.core.errors import ArgumentError, ChunkError
-from interlace.streams.lanes import Buffer, Lane, checked, open_lanes
+from interlace.streams.lanes import Buffer, Lane, check_tensor, open_lanes
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PARTS = 3
+_STAGES = 3
 
 
 def pipeline(
@@ -36,7 +36,7 @@ def pipeline(
     upload: Callable[[T], torch.Tensor],
     compute: Callable[[torch.Tensor], torch.Tensor],
     download: Callable[[T, torch.Tensor], R],
-    streams: int = _PARTS,
+    streams: int = _STAGES,
     *,
     device: str = "cuda",
     progress: bool = False,
@@ -67,21 +67,23 @@ def pipeline(
         NoDeviceError: PyTorch is not installed, or there is no such device.
     """
     if not isinstance(chunks, Iterable):
-        raise ArgumentError(f"pipeline: chunks is {shown(chunks)}; pass something to iterate over, such as a list")
+        raise ArgumentError(
+            f"pipeline: chunks is {format_value(chunks)}; pass something to iterate over, such as a list"
+        )
     for name, function in (("upload", upload), ("compute", compute), ("download", download)):
         if not callable(function):
-            raise ArgumentError(f"pipeline: {name} is {shown(function)}; pass a function")
-    if not 1 <= whole(streams, "pipeline", "streams") <= _PARTS:
-        raise ArgumentError(f"pipeline: {streams} streams; use 1 to {_PARTS}, one for each part at most")
+            raise ArgumentError(f"pipeline: {name} is {format_value(function)}; pass a function")
+    if not 1 <= check_int(streams, "pipeline", "streams") <= _STAGES:
+        raise ArgumentError(f"pipeline: {streams} streams; use 1 to {_STAGES}, one for each part at most")
     place, lanes = open_lanes(device, streams)
-    line = _Line(upload, compute, download, place, lanes, [_Slot() for _ in range(streams + 1)])
-    bar = _bar(len(chunks) if isinstance(chunks, Sized) else None) if progress else nullcontext(lambda: None)
+    line = _Pipeline(upload, compute, download, place, lanes, [_Slot() for _ in range(streams + 1)])
+    bar = _open_bar(len(chunks) if isinstance(chunks, Sized) else None) if progress else nullcontext(lambda: None)
     try:
         with bar as advance:
             return line.run(iter(chunks), advance)
     except ChunkError as error:
-        _forget(error.__traceback__)
-        raise error.with_traceback(None) from _begun_outside(error.__cause__)
+        _clear_frames(error.__traceback__)
+        raise error.with_traceback(None) from _trim_traceback(error.__cause__)
     finally:
         line.close()
 
@@ -90,24 +92,24 @@ def pipeline(
 class _Slot:
     """Buffers of one chunk in flight: pinned upload buffer, device buffer, and download buffer."""
 
-    sent: Buffer | None = None
-    there: Buffer | None = None
-    received: Buffer | None = None
+    upload_buffer: Buffer | None = None
+    device_buffer: Buffer | None = None
+    download_buffer: Buffer | None = None
 
 
 @dataclass
 class _Flight(Generic[T]):
-    """A chunk in flight; ``result`` is on the device, and on the host after the event ``arrived``."""
+    """A chunk in flight; ``result`` is on the device, and on the host after the event ``host_event``."""
 
     number: int
     chunk: T
     slot: _Slot
     result: torch.Tensor
-    arriving: torch.Tensor
-    arrived: torch.cuda.Event | None
+    host_result: torch.Tensor
+    host_event: torch.cuda.Event | None
 
 
-class _Line(Generic[T, R]):
+class _Pipeline(Generic[T, R]):
     """The chunks in flight and the functions that process them."""
 
     def __init__(
@@ -133,7 +135,7 @@ class _Line(Generic[T, R]):
             while True:
                 if not self._free:
                     self._deliver(advance)
-                with _part("chunks", number, self.results):
+                with _name_stage("chunks", number, self.results):
                     try:
                         chunk = next(chunks)
                     except StopIteration:
@@ -143,7 +145,7 @@ class _Line(Generic[T, R]):
         except ChunkError as error:
             if error.chunk == number:  # otherwise a delivery failed, and later chunks are not delivered
                 self._deliver_all(advance)
-                error.delivered = len(self.results)
+                error.delivered_chunks = len(self.results)
             raise
         self._deliver_all(advance)
         return self.results
@@ -158,36 +160,36 @@ class _Line(Generic[T, R]):
     def _send(self, number: int, chunk: T) -> None:
         """Enqueue all three stages of a chunk."""
         slot = self._free[-1]
-        with _part("upload", number, self.results):
-            there, uploaded = self._sent(slot, checked(self._upload(chunk), "upload", "cpu"))
-        with _part("compute", number, self.results):
+        with _name_stage("upload", number, self.results):
+            there, uploaded = self._enqueue_upload(slot, check_tensor(self._upload(chunk), "upload", "cpu"))
+        with _name_stage("compute", number, self.results):
             result, computed = self._through.run(self._compute, there, after=uploaded)
-            result = checked(result, "compute", self._place.type)
-        with _part("download", number, self.results):
-            arriving = self._receiver(slot, result).like(result)
+            result = check_tensor(result, "compute", self._place.type)
+        with _name_stage("download", number, self.results):
+            arriving = self._get_download_buffer(slot, result).view_like(result)
             _, arrived = self._back.run(_copy, arriving, result, after=computed)
         self._free.pop()
         self._flights.append(_Flight(number, chunk, slot, result, arriving, arrived))
 
-    def _sent(self, slot: _Slot, host: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    def _enqueue_upload(self, slot: _Slot, host: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
         """Enqueue the copy of a host tensor into the slot's device buffer; return the device tensor and an event."""
         if self._sent_bytes < 0:
             self._sent_bytes = host.nbytes
-        if slot.there is None:
-            slot.there = self._to.run(Buffer, self._sent_bytes, self._place)[0]
-        there = slot.there.like(host)
+        if slot.device_buffer is None:
+            slot.device_buffer = self._to.run(Buffer, self._sent_bytes, self._place)[0]
+        there = slot.device_buffer.view_like(host)
         if self._place.type == "cuda" and not (host.is_pinned() and host.is_contiguous()):
-            if slot.sent is None:
-                slot.sent = Buffer(self._sent_bytes, None, pinned=True)
-            host = slot.sent.like(host).copy_(host)
+            if slot.upload_buffer is None:
+                slot.upload_buffer = Buffer(self._sent_bytes, None, pinned=True)
+            host = slot.upload_buffer.view_like(host).copy_(host)
         return self._to.run(_copy, there, host)
 
-    def _receiver(self, slot: _Slot, result: torch.Tensor) -> Buffer:
+    def _get_download_buffer(self, slot: _Slot, result: torch.Tensor) -> Buffer:
         if self._received_bytes < 0:
             self._received_bytes = result.nbytes
-        if slot.received is None:
-            slot.received = Buffer(self._received_bytes, None, pinned=self._place.type == "cuda")
-        return slot.received
+        if slot.download_buffer is None:
+            slot.download_buffer = Buffer(self._received_bytes, None, pinned=self._place.type == "cuda")
+        return slot.download_buffer
 
     def _deliver_all(self, advance: Callable[[], None]) -> None:
         while self._flights:
@@ -196,12 +198,12 @@ class _Line(Generic[T, R]):
     def _deliver(self, advance: Callable[[], None]) -> None:
         """Wait for the oldest chunk and pass it to ``download``."""
         flight = self._flights.popleft()
-        with _part("download", flight.number, self.results):
-            if flight.arrived is not None:
-                flight.arrived.synchronize()
-            kept = self._download(flight.chunk, flight.arriving)
-            assert flight.slot.received is not None
-            if flight.slot.received.holds(kept):
+        with _name_stage("download", flight.number, self.results):
+            if flight.host_event is not None:
+                flight.host_event.synchronize()
+            kept = self._download(flight.chunk, flight.host_result)
+            assert flight.slot.download_buffer is not None
+            if flight.slot.download_buffer.contains(kept):
                 raise ArgumentError("download returned the buffer itself, which later chunks overwrite; return a copy")
         self.results.append(kept)
         self._free.append(flight.slot)
@@ -213,7 +215,7 @@ def _copy(to: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _part(name: str, number: int, results: list[Any]) -> Iterator[None]:
+def _name_stage(name: str, number: int, results: list[Any]) -> Iterator[None]:
     """Name the chunk and the stage in which an error occurs."""
     try:
         yield
@@ -223,11 +225,11 @@ def _part(name: str, number: int, results: list[Any]) -> Iterator[None]:
             "`delivered` of this error counts those before it",
             chunk=number,
             part=name,
-            delivered=len(results),
+            delivered_chunks=len(results),
         ) from error
 
 
-def _forget(trace: TracebackType | None) -> TracebackType | None:
+def _clear_frames(trace: TracebackType | None) -> TracebackType | None:
     """Clear the pipeline's own frames, which hold buffers while the error is referenced; return the other frames."""
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("interlace.streams"):
         with suppress(RuntimeError):  # the pipeline's own frame is still running
@@ -236,14 +238,14 @@ def _forget(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _begun_outside(cause: BaseException | None) -> BaseException | None:
+def _trim_traceback(cause: BaseException | None) -> BaseException | None:
     """Return a cause whose traceback begins where the caller's function or the library was called."""
     if cause is not None:
-        cause.__traceback__ = _forget(cause.__traceback__)
+        cause.__traceback__ = _clear_frames(cause.__traceback__)
     return cause
 
 
-def _bar(total: int | None) -> AbstractContextManager[Callable[[], None]]:
+def _open_bar(total: int | None) -> AbstractContextManager[Callable[[], None]]:
     """Open a progress bar that yields a function to advance it by one chunk."""
     from rich.console import Console
     from rich.progress import Progress

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from interlace.studio.widget import Shown, StudioWidget
+    from interlace.studio.widget import Showable, StudioWidget
 
 
 __all__ = ["show"]
 
 
-def show(what: Shown, height: int = 720) -> StudioWidget:
+def show(what: Showable, height: int = 720) -> StudioWidget:
     """A page of the studio as a notebook widget, which asks this kernel and no server.
 
     Args:
@@ -28,6 +28,6 @@ def show(what: Shown, height: int = 720) -> StudioWidget:
         StudioError: anything else, or more items than the page draws.
         PlanError: a plan whose columns make no sense.
     """
-    from interlace.studio.widget import widget
+    from interlace.studio.widget import build_widget
 
-    return widget(what, height)
+    return build_widget(what, height)

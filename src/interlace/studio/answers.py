@@ -9,79 +9,79 @@ from typing import Any, TypeVar
 from interlace.core.errors import StudioError
 from interlace.studio import curve, saved
 from interlace.studio.chain_wire import (
-    chain_game_of,
-    decoded_chain,
-    shown_chain,
-    shown_chain_game,
-    shown_chain_order,
-    shown_chain_position,
+    decode_chain,
+    format_chain,
+    format_chain_game,
+    format_chain_order,
+    format_chain_position,
+    parse_chain_game,
 )
-from interlace.studio.game import named_path
-from interlace.studio.link import decoded, steps_of
+from interlace.studio.game import find_named_path
+from interlace.studio.link import decode_game, encode_path
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
 from interlace.studio.timeline import TimelineView
-from interlace.studio.wire import game_of, members, options_of, shown_game, shown_position, shown_setting
+from interlace.studio.wire import check_members, format_game, format_position, format_setting, parse_game, parse_options
 
 T = TypeVar("T")
 
 #: What a page can begin with.
-View = PlanView | TimelineView | RecordView
+StudioView = PlanView | TimelineView | RecordView
 Answers = Mapping[str, Callable[[Any], dict[str, Any]]]
 
 
-def answers(view: View | None) -> Answers:
+def build_answers(view: StudioView | None) -> Answers:
     """By name, from data to data; each raises StudioError, OrderError or SearchError for what makes no sense."""
-    kinds: dict[str, type[View]] = {"plan": PlanView, "timeline": TimelineView, "records": RecordView}
+    kinds: dict[str, type[StudioView]] = {"plan": PlanView, "timeline": TimelineView, "records": RecordView}
     return {
-        "setting": _setting,
-        "open": lambda data: shown_game(_game(data, decoded, saved.opened)),
-        "position": lambda data: shown_position(game_of(data)),
-        "order": _order,
-        "curve": lambda data: curve.shown(game_of(data)),
-        "save": lambda data: saved.shown(game_of(data)),
-        "chain/setting": shown_chain,
-        "chain/open": lambda data: shown_chain_game(_game(data, decoded_chain, saved.opened_chain)),
-        "chain/position": shown_chain_position,
-        "chain/order": shown_chain_order,
-        "chain/save": lambda data: saved.shown_chain(chain_game_of(data)),
-        **{name: partial(_whole, view if isinstance(view, kind) else None) for name, kind in kinds.items()},
-        "plan/item": partial(_item, view),
+        "setting": _answer_setting,
+        "open": lambda data: format_game(_open_game(data, decode_game, saved.open_game)),
+        "position": lambda data: format_position(parse_game(data)),
+        "order": _answer_order,
+        "curve": lambda data: curve.compute_curve(parse_game(data)),
+        "save": lambda data: saved.save_game(parse_game(data)),
+        "chain/setting": format_chain,
+        "chain/open": lambda data: format_chain_game(_open_game(data, decode_chain, saved.open_chain)),
+        "chain/position": format_chain_position,
+        "chain/order": format_chain_order,
+        "chain/save": lambda data: saved.save_chain(parse_chain_game(data)),
+        **{name: partial(_answer_view, view if isinstance(view, kind) else None) for name, kind in kinds.items()},
+        "plan/item": partial(_answer_item, view),
     }
 
 
-def _setting(data: object) -> dict[str, Any]:
+def _answer_setting(data: object) -> dict[str, Any]:
     """What follows from options alone."""
-    options = options_of(members(data, "a request", ("options",)).get("options", {}))
-    return shown_setting(options)
+    options = parse_options(check_members(data, "a request", ("options",)).get("options", {}))
+    return format_setting(options)
 
 
-def _game(data: object, of_link: Callable[[str], T], of_file: Callable[[str], T]) -> T:
+def _open_game(data: object, of_link: Callable[[str], T], of_file: Callable[[str], T]) -> T:
     """The game of a link or of a saved file."""
-    given = members(data, "a request", ("link", "file"))
+    given = check_members(data, "a request", ("link", "file"))
     text = next(iter(given.values()), None)
     if len(given) != 1 or not isinstance(text, str):
         raise StudioError("send a link or the text of a file")
     return of_link(text) if "link" in given else of_file(text)
 
 
-def _order(data: object) -> dict[str, Any]:
+def _answer_order(data: object) -> dict[str, Any]:
     """The path of a named order."""
-    given = members(data, "a request", ("options", "name"))
-    options, name = options_of(given.get("options", {})), given.get("name")
+    given = check_members(data, "a request", ("options", "name"))
+    options, name = parse_options(given.get("options", {})), given.get("name")
     if not isinstance(name, str):
         raise StudioError("name an order, such as serpentine")
-    return {"path": steps_of(options.grid, named_path(options.grid, name))}
+    return {"path": encode_path(options.grid, find_named_path(options.grid, name))}
 
 
-def _whole(view: View | None, data: object) -> dict[str, Any]:
+def _answer_view(view: StudioView | None, data: object) -> dict[str, Any]:
     """All that there is to look at, or that there is nothing."""
-    members(data, "a request", ())
-    return {"name": ""} if view is None else view.shown()
+    check_members(data, "a request", ())
+    return {"name": ""} if view is None else view.to_data()
 
 
-def _item(view: View | None, data: object) -> dict[str, Any]:
+def _answer_item(view: StudioView | None, data: object) -> dict[str, Any]:
     """One item of the plan."""
     if not isinstance(view, PlanView):
         raise StudioError("there is no plan here; begin with: interlace studio PLAN.json")
-    return view.item(data)
+    return view.describe_item(data)

@@ -16,22 +16,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from interlace.core.errors import InterlaceError, StudioError
-from interlace.studio.answers import View, answers
+from interlace.studio.answers import StudioView, build_answers
 from interlace.studio.guard import Guard
-from interlace.studio.least import Cancelled, least
+from interlace.studio.least import SearchCancelled, find_best_completion
 from interlace.studio.link import Game
-from interlace.studio.pages import assets
-from interlace.studio.wire import encode_json, game_of
+from interlace.studio.pages import load_assets
+from interlace.studio.wire import encode_json, parse_game
 
 #: Searches at once; each takes a core and some hundred megabytes.
-_MOST_SEARCHES = 2
+_MAX_SEARCHES = 2
 _TICK_S = 0.1
 
 
-def application(port: int, view: View | None = None) -> ASGIApp:
+def build_application(port: int, view: StudioView | None = None) -> ASGIApp:
     """The page on a port of this machine, with something to look at if there is any."""
-    page = assets()
-    searches = threading.BoundedSemaphore(_MOST_SEARCHES)
+    page = load_assets()
+    searches = threading.BoundedSemaphore(_MAX_SEARCHES)
 
     async def asset(request: Request) -> Response:
         """A file of the page, all of which are in memory: no name reaches the file system."""
@@ -42,12 +42,14 @@ def application(port: int, view: View | None = None) -> ASGIApp:
 
     async def stream(request: Request) -> Response:
         try:
-            game = game_of(_json(await request.body()))
+            game = parse_game(_parse_json(await request.body()))
         except InterlaceError as error:
-            return _refused(error)
+            return _build_refusal(error)
         return StreamingResponse(_search(game, searches), media_type="application/x-ndjson")
 
-    routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in answers(view).items()]
+    routes = [
+        Route(f"/api/{name}", _make_endpoint(answer), methods=["POST"]) for name, answer in build_answers(view).items()
+    ]
     routes += [
         Route("/api/least", stream, methods=["POST"]),
         Route("/", asset, methods=["GET"]),
@@ -56,24 +58,24 @@ def application(port: int, view: View | None = None) -> ASGIApp:
     return Guard(Starlette(routes=routes), port)
 
 
-def _endpoint(answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
+def _make_endpoint(answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
     """A handler beside the event loop, whose errors are told."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            found = await run_in_threadpool(answer, _json(await request.body()))
+            found = await run_in_threadpool(answer, _parse_json(await request.body()))
             return Response(await run_in_threadpool(encode_json, found), media_type="application/json")
         except InterlaceError as error:
-            return _refused(error)
+            return _build_refusal(error)
 
     return endpoint
 
 
-def _refused(error: InterlaceError) -> Response:
+def _build_refusal(error: InterlaceError) -> Response:
     return Response(encode_json({"error": str(error)[:1000]}), 400, media_type="application/json")
 
 
-def _json(body: bytes) -> Any:
+def _parse_json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -83,7 +85,7 @@ def _json(body: bytes) -> Any:
 async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIterator[bytes]:
     """Lines of JSON: how far the search is, then what it found. It ends when nobody reads any more."""
     if not searches.acquire(blocking=False):
-        yield _line({"state": "refused", "error": f"{_MOST_SEARCHES} searches run already; cancel one of them"})
+        yield _encode_line({"state": "refused", "error": f"{_MAX_SEARCHES} searches run already; cancel one of them"})
         return
     stop, seen = threading.Event(), [0, 0, 0]
 
@@ -92,10 +94,12 @@ async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIter
 
     def work() -> dict[str, Any]:
         try:
-            return least(game.options, game.path[: game.at], stop, progress).shown(game.options, game.at)
+            return find_best_completion(game.options, game.path[: game.at], stop, progress).to_data(
+                game.options, game.at
+            )
         except InterlaceError as error:
             return {"state": "refused", "error": str(error)[:1000]}
-        except Cancelled:
+        except SearchCancelled:
             return {"state": "cancelled"}
         finally:
             searches.release()
@@ -106,11 +110,11 @@ async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIter
             await asyncio.wait({task}, timeout=_TICK_S)
             if not task.done():
                 states, low, high = seen
-                yield _line({"state": "searching", "states": states, "lower_bound": low, "loads": high})
-        yield _line(task.result())
+                yield _encode_line({"state": "searching", "states": states, "lower_bound": low, "loads": high})
+        yield _encode_line(task.result())
     finally:
         stop.set()
 
 
-def _line(data: dict[str, Any]) -> bytes:
+def _encode_line(data: dict[str, Any]) -> bytes:
     return encode_json(data) + b"\n"

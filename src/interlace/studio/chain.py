@@ -32,20 +32,20 @@ from interlace.core.errors import StudioError
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import MatmulTile
-from interlace.orders.panels import Cache
-from interlace.orders.replay import held_by_lru, loaded
+from interlace.orders.panels import EvictionPolicy
+from interlace.orders.replay import find_loaded, find_lru_contents
 from interlace.plan.plan import Plan
-from interlace.planner.bounds import Bound, Counts, Gemm
-from interlace.planner.bounds import chain as chain_bounds
+from interlace.planner.bounds import BoundedQuantity, Gemm, TrafficBound
+from interlace.planner.bounds import bound_chain as chain_bounds
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import ColumnMajor, Hilbert, Order, Serpentine
 from interlace.policies.splits import SplitK
-from interlace.studio.game import MOST_PAIRS, chip_of
+from interlace.studio.game import MAX_PAIRS, build_chip
 from interlace.workloads.chains import two_matmuls
 
 #: Tiles along each side: two grids of these are still a picture.
-MOST_SIDE = 16
+MAX_SIDE = 16
 #: What partial sums are called beside tensors.
 SUMS = "partial sums"
 _TILE = 128
@@ -71,21 +71,21 @@ class Chain:
     hidden: int = 4
     columns: int = 4
     capacity: int = 12
-    cache: Cache = Cache.LRU
+    cache: EvictionPolicy = EvictionPolicy.LRU
     parts: int = 1
 
     def __post_init__(self) -> None:
         for name in ("rows", "inner", "hidden", "columns"):
-            if not 1 <= getattr(self, name) <= MOST_SIDE:
-                raise StudioError(f"{name} is {getattr(self, name)}; use 1 to {MOST_SIDE} tiles")
+            if not 1 <= getattr(self, name) <= MAX_SIDE:
+                raise StudioError(f"{name} is {getattr(self, name)}; use 1 to {MAX_SIDE} tiles")
         if self.parts not in (1, 2) or self.parts > self.hidden:
             raise StudioError(f"rows of y of {self.hidden} tiles in {self.parts} parts; use 1, or 2 where they have 2")
-        if self.parts > 1 and self.cache is Cache.OPT:
+        if self.parts > 1 and self.cache is EvictionPolicy.OPT:
             raise StudioError("OPT takes pieces of one size, and partial sums are larger than tiles; use LRU")
         least = 2 if self.parts == 1 else 4
-        if not least <= self.capacity <= MOST_PAIRS:
+        if not least <= self.capacity <= MAX_PAIRS:
             what = "two at once" if self.parts == 1 else "two and a sum as large as two at once"
-            raise StudioError(f"capacity is {self.capacity}; a tile touches {what}, so use {least} to {MOST_PAIRS}")
+            raise StudioError(f"capacity is {self.capacity}; a tile touches {what}, so use {least} to {MAX_PAIRS}")
 
     @property
     def graph(self) -> Graph:
@@ -105,42 +105,42 @@ class Chain:
         first, second = self.tiles
         return first + self.parts * second
 
-    def choices(self, interleaving: Interleaving, order: Order | Mapping[str, Order] = _NO_ORDER) -> Choices:
+    def derive_choices(self, interleaving: Interleaving, order: Order | Mapping[str, Order] = _NO_ORDER) -> Choices:
         """How a planner would make an order of it."""
         split = {"second": SplitK(self.parts)} if self.parts > 1 else {}
         return Choices(1, order=order, split=split, interleaving=interleaving)
 
     @property
-    def bounds(self) -> tuple[Bound, Bound]:
+    def bounds(self) -> tuple[TrafficBound, TrafficBound]:
         """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
         m, k, n, p = (_TILE * size for size in (self.rows, self.inner, self.hidden, self.columns))
-        chip = chip_of(self.capacity * _TILE * _TILE * bf16.itemsize, 1, _TILE * _TILE)
+        chip = build_chip(self.capacity * _TILE * _TILE * bf16.itemsize, 1, _TILE * _TILE)
         found = chain_bounds((Gemm(m, n, k), Gemm(m, p, n)), bf16.itemsize, chip)
-        safe, leading = (bound for bound in found if bound.counts is Counts.LOADS)
+        safe, leading = (bound for bound in found if bound.counts is BoundedQuantity.LOADS)
         return safe, leading
 
 
 @dataclass(frozen=True, eq=False)
-class Touched:
+class ChainAccesses:
     """What does not change while a chain is played.
 
     Attributes:
         groups: of each item, units that are held together, step by step, and last what is written.
         reads: of each item, for each of its groups whether it reads.
         tensor: of each unit, the name of its tensor.
-        place: of each unit, its number within its tensor.
+        unit_index: of each unit, its number within its tensor.
         sizes: of each unit, in tiles: partial sums are two.
         unit_bytes: of a tile.
-        needs: of each item, those that it waits for.
+        dependencies: of each item, those that it waits for.
     """
 
     groups: tuple[tuple[tuple[int, ...], ...], ...]
     reads: tuple[tuple[bool, ...], ...]
     tensor: tuple[str, ...]
-    place: tuple[int, ...]
+    unit_index: tuple[int, ...]
     sizes: tuple[int, ...]
     unit_bytes: int
-    needs: tuple[tuple[int, ...], ...]
+    dependencies: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class ChainPosition:
         hits: reads that found their unit.
         load_bytes: of all loads.
         costs: loads of each step.
-        held: numbers within each tensor of what the cache holds, and where OPT decides, of nothing.
+        cached: numbers within each tensor of what the cache holds, and where OPT decides, of nothing.
         last: of the last step, the units of each tensor that were touched, and whether they were loaded.
     """
 
@@ -160,19 +160,19 @@ class ChainPosition:
     hits: int
     load_bytes: int
     costs: tuple[int, ...]
-    held: Mapping[str, tuple[int, ...]]
+    cached: Mapping[str, tuple[int, ...]]
     last: Mapping[str, tuple[tuple[int, bool], ...]]
 
 
 @lru_cache(maxsize=16)
-def touched_by(chain: Chain) -> Touched:
+def find_accesses(chain: Chain) -> ChainAccesses:
     """What the items of a chain touch and need."""
     # Importing it takes half a second (numba), which the page for one product should not wait for.
-    from interlace.sim.traffic import touches
+    from interlace.sim.traffic import list_touches
 
     graph = chain.graph
-    plan = build(graph, chain.choices(OpAfterOp()))
-    found = touches(plan)
+    plan = build(graph, chain.derive_choices(OpAfterOp()))
+    found = list_touches(plan)
     groups, reads = [], []
     for item in range(len(plan.items)):
         steps = range(found.step_ptr[item], found.step_ptr[item + 1])
@@ -187,18 +187,20 @@ def touched_by(chain: Chain) -> Touched:
     place = tuple(unit - first[t] for unit, t in enumerate(of.tolist()))
     nbytes = int(found.units.nbytes.min())
     sizes = tuple((found.units.nbytes // nbytes).tolist())
-    return Touched(tuple(groups), tuple(reads), tensor, place, sizes, nbytes, _needs(chain, plan))
+    return ChainAccesses(tuple(groups), tuple(reads), tensor, place, sizes, nbytes, _find_dependencies(chain, plan))
 
 
-def _needs(chain: Chain, plan: Plan) -> tuple[tuple[int, ...], ...]:
+def _find_dependencies(chain: Chain, plan: Plan) -> tuple[tuple[int, ...], ...]:
     """The items that each item waits for: of y what it reads, and a second half its first."""
     graph, items, dependencies = plan.graph, plan.items, Dependencies(plan.graph)
     needs: list[tuple[int, ...]] = [()] * len(items)
     for link in dependencies.links:
         mine = np.flatnonzero(items.op == link.consumer)
         op, shape = graph.ops[link.consumer], graph.tensor(link.tensor).shape
-        boxes = link.target.bounds(shape, op.coords(items.tile[mine]), items.k_lo[mine], items.k_hi[mine])
-        producers = dependencies.producers(link, *boxes)
+        boxes = link.target.compute_bounds(
+            shape, op.compute_coords(items.tile[mine]), items.k_lo[mine], items.k_hi[mine]
+        )
+        producers = dependencies.find_producers(link, *boxes)
         for row, item in enumerate(mine.tolist()):
             found = producers.values[producers.ptr[row] : producers.ptr[row + 1]]
             half = [item - chain.tiles[1]] if items.k_lo[item] else []
@@ -212,13 +214,13 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
     Raises:
         StudioError: an item that does not exist, is taken twice, or comes before what it needs.
     """
-    touched = touched_by(chain)
+    touched = find_accesses(chain)
     check_path(chain, path)
     groups = [group for item in path for group in touched.groups[item]]
     owner = [(step, reads) for step, item in enumerate(path) for reads in touched.reads[item]]
     # Where all units are tiles they count as one, as OPT takes them.
     sizes, capacity = (touched.sizes if chain.parts > 1 else None), chain.capacity
-    missed = loaded(groups, capacity, chain.cache, sizes)
+    missed = find_loaded(groups, capacity, chain.cache, sizes)
     loads: Counter[str] = Counter()
     costs = [0] * len(path)
     for (step, reads), units in zip(owner, missed, strict=True):
@@ -227,14 +229,14 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
             loads.update(touched.tensor[unit] for unit in units)
     read = sum(len(group) for (_, reads), group in zip(owner, groups, strict=True) if reads)
     held: dict[str, tuple[int, ...]] = {}
-    for unit in held_by_lru(groups, capacity, sizes) if chain.cache is Cache.LRU else ():
-        held[touched.tensor[unit]] = (*held.get(touched.tensor[unit], ()), touched.place[unit])
+    for unit in find_lru_contents(groups, capacity, sizes) if chain.cache is EvictionPolicy.LRU else ():
+        held[touched.tensor[unit]] = (*held.get(touched.tensor[unit], ()), touched.unit_index[unit])
     last: dict[str, tuple[tuple[int, bool], ...]] = {}
     for (step, reads), group, units in zip(owner, groups, missed, strict=True):
         if step == len(path) - 1:
             for unit in group:
                 name = touched.tensor[unit]
-                last[name] = (*last.get(name, ()), (touched.place[unit], reads and unit in units))
+                last[name] = (*last.get(name, ()), (touched.unit_index[unit], reads and unit in units))
     total = sum(costs)
     tiles = sum(touched.sizes[unit] for (_, reads), units in zip(owner, missed, strict=True) for unit in units if reads)
     return ChainPosition(dict(loads), read - total, tiles * touched.unit_bytes, tuple(costs), held, last)
@@ -242,7 +244,7 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
 
 def check_path(chain: Chain, path: tuple[int, ...]) -> None:
     """Raise StudioError unless a path takes items that exist, each once and behind what it needs."""
-    needs, taken = touched_by(chain).needs, set[int]()
+    needs, taken = find_accesses(chain).dependencies, set[int]()
     for item in path:
         if not 0 <= item < len(needs):
             raise StudioError(f"item {item} does not exist; use 0 to {len(needs) - 1}")
@@ -254,25 +256,25 @@ def check_path(chain: Chain, path: tuple[int, ...]) -> None:
         taken.add(item)
 
 
-def chain_orders(chain: Chain) -> dict[str, Callable[[], tuple[int, ...]]]:
+def list_chain_orders(chain: Chain) -> dict[str, Callable[[], tuple[int, ...]]]:
     """Orders of both products together, as a planner makes them, by name."""
     columns_first = {"first": ColumnMajor(), "second": ColumnMajor()}
     choices = {
-        "op after op": chain.choices(OpAfterOp()),
-        "op after op, N first": chain.choices(OpAfterOp(), {"second": ColumnMajor()}),
-        "op after op, serpentine": chain.choices(OpAfterOp(), Serpentine()),
-        "op after op, hilbert": chain.choices(OpAfterOp(), Hilbert()),
-        "whole rows": chain.choices(Panels(1)),
+        "op after op": chain.derive_choices(OpAfterOp()),
+        "op after op, N first": chain.derive_choices(OpAfterOp(), {"second": ColumnMajor()}),
+        "op after op, serpentine": chain.derive_choices(OpAfterOp(), Serpentine()),
+        "op after op, hilbert": chain.derive_choices(OpAfterOp(), Hilbert()),
+        "whole rows": chain.derive_choices(RowPanels(1)),
     }
     if chain.parts > 1:
-        choices["half rows"] = chain.choices(HalfRows())
+        choices["half rows"] = chain.derive_choices(HalfRowPanels())
     for rows in range(2, chain.rows):
-        choices[f"panels of {rows} rows"] = chain.choices(Panels(rows))
-        choices[f"panels of {rows} rows, N first"] = chain.choices(Panels(rows), columns_first)
-    return {name: partial(_sequence, chain, choice) for name, choice in choices.items()}
+        choices[f"panels of {rows} rows"] = chain.derive_choices(RowPanels(rows))
+        choices[f"panels of {rows} rows, N first"] = chain.derive_choices(RowPanels(rows), columns_first)
+    return {name: partial(_build_sequence, chain, choice) for name, choice in choices.items()}
 
 
-def _sequence(chain: Chain, choices: Choices) -> tuple[int, ...]:
+def _build_sequence(chain: Chain, choices: Choices) -> tuple[int, ...]:
     items = build(chain.graph, choices).items
     first, second = chain.tiles
     later = np.where(items.k_lo > 0, second, 0)  # of a second half

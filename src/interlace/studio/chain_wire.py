@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from interlace.core.errors import StudioError
-from interlace.orders.panels import Cache
-from interlace.studio.chain import Chain, ChainPosition, chain_orders, check_path, play, touched_by
-from interlace.studio.link import CHAIN, ghost_in, packed, steps_in, unpacked
-from interlace.studio.wire import ghost_of, members
+from interlace.orders.panels import EvictionPolicy
+from interlace.studio.chain import Chain, ChainPosition, check_path, find_accesses, list_chain_orders, play
+from interlace.studio.link import CHAIN, pack, read_ghost, read_steps, unpack
+from interlace.studio.wire import check_members, parse_ghost
 
-_CACHES = tuple(Cache)
+_CACHES = tuple(EvictionPolicy)
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class ChainGame:
     ghost: str = ""
 
 
-def chain_game_of(data: object) -> ChainGame:
+def parse_chain_game(data: object) -> ChainGame:
     """The game of a request: ``options``, ``path``, ``at`` and ``ghost``. Raises StudioError for anything else."""
-    given = members(data, "a request", ("options", "path", "at", "ghost"))
-    chain = chain_of(given.get("options", {}))
-    path, ghost = given.get("path", []), ghost_of(given)
+    given = check_members(data, "a request", ("options", "path", "at", "ghost"))
+    chain = parse_chain(given.get("options", {}))
+    path, ghost = given.get("path", []), parse_ghost(given)
     if not isinstance(path, list) or len(path) > chain.items or any(type(item) is not int for item in path):
         raise StudioError(f"path is no list of at most {chain.items} items; send their numbers")
     at = given.get("at", len(path))
@@ -39,96 +39,96 @@ def chain_game_of(data: object) -> ChainGame:
     return ChainGame(chain, tuple(path), at, ghost)
 
 
-def chain_of(data: object) -> Chain:
+def parse_chain(data: object) -> Chain:
     """Options by name; those that are left out have their defaults. Raises StudioError."""
-    given = members(data, "options", [field.name for field in fields(Chain)])
+    given = check_members(data, "options", [field.name for field in fields(Chain)])
     for name, value in given.items():
-        if name == "cache" and value not in [cache.value for cache in Cache]:
-            raise StudioError(f"cache is {value!r}; use {' or '.join(cache.value for cache in Cache)}")
+        if name == "cache" and value not in [cache.value for cache in EvictionPolicy]:
+            raise StudioError(f"cache is {value!r}; use {' or '.join(cache.value for cache in EvictionPolicy)}")
         if name != "cache" and type(value) is not int:
             raise StudioError(f"{name} is {value!r}; use a whole number")
-    cache = {"cache": Cache(given["cache"])} if "cache" in given else {}
+    cache = {"cache": EvictionPolicy(given["cache"])} if "cache" in given else {}
     return Chain(**{**given, **cache})
 
 
-def shown_chain(data: object) -> dict[str, Any]:
+def format_chain(data: object) -> dict[str, Any]:
     """What does not change while a chain is played."""
-    chain = chain_of(members(data, "a request", ("options",)).get("options", {}))
-    touched, (safe, leading) = touched_by(chain), chain.bounds
+    chain = parse_chain(check_members(data, "a request", ("options",)).get("options", {}))
+    touched, (safe, leading) = find_accesses(chain), chain.bounds
     inputs = {"x": chain.rows * chain.inner, "a": chain.inner * chain.hidden, "b": chain.hidden * chain.columns}
     return {
         "shape": f"{chain.rows} {chain.hidden} {chain.columns} {chain.parts}",
         "tiles": chain.tiles,
-        "needs": touched.needs,
+        "needs": touched.dependencies,
         "inputs": inputs,
         "unit_bytes": touched.unit_bytes,
         "safe_bytes": safe.bytes,
         "leading_bytes": leading.bytes,
         "source": safe.source,
-        "orders": list(chain_orders(chain)),
+        "orders": list(list_chain_orders(chain)),
     }
 
 
-def shown_chain_position(data: object) -> dict[str, Any]:
+def format_chain_position(data: object) -> dict[str, Any]:
     """Where a chain stands after the steps that are taken, and beside it the order that runs as its ghost."""
-    game = chain_game_of(data)
-    shown = {"at": game.at, "link": encoded_chain(game), **_position(play(game.chain, game.path[: game.at]))}
+    game = parse_chain_game(data)
+    shown = {"at": game.at, "link": encode_chain(game), **_format_position(play(game.chain, game.path[: game.at]))}
     if game.ghost:
-        path = _named(game.chain, game.ghost)
-        shown["ghost"] = {"path": path, **_position(play(game.chain, path[: game.at]))}
+        path = _find_named_path(game.chain, game.ghost)
+        shown["ghost"] = {"path": path, **_format_position(play(game.chain, path[: game.at]))}
     return shown
 
 
-def shown_chain_order(data: object) -> dict[str, Any]:
+def format_chain_order(data: object) -> dict[str, Any]:
     """The path of a named order of both products."""
-    given = members(data, "a request", ("options", "name"))
+    given = check_members(data, "a request", ("options", "name"))
     name = given.get("name")
-    return {"path": _named(chain_of(given.get("options", {})), name if isinstance(name, str) else "")}
+    return {"path": _find_named_path(parse_chain(given.get("options", {})), name if isinstance(name, str) else "")}
 
 
-def shown_chain_game(game: ChainGame) -> dict[str, Any]:
-    """A game as ``chain_game_of`` takes it."""
+def format_chain_game(game: ChainGame) -> dict[str, Any]:
+    """A game as ``parse_chain_game`` takes it."""
     options = {**asdict(game.chain), "cache": game.chain.cache.value}
     return {"options": options, "path": list(game.path), "at": game.at, "ghost": game.ghost}
 
 
-def encoded_chain(game: ChainGame) -> str:
+def encode_chain(game: ChainGame) -> str:
     """The game as text for an address."""
     c, ghost = game.chain, game.ghost.encode()
     head = (c.rows, c.inner, c.hidden, c.columns, c.capacity, _CACHES.index(c.cache), c.parts)
-    return packed(CHAIN, (*head, len(ghost), *ghost, game.at), game.path)
+    return pack(CHAIN, (*head, len(ghost), *ghost, game.at), game.path)
 
 
-def decoded_chain(text: str) -> ChainGame:
+def decode_chain(text: str) -> ChainGame:
     """The game that a text stands for. Raises StudioError."""
-    return unpacked(CHAIN, text, _chain_game)
+    return unpack(CHAIN, text, _read_chain_game)
 
 
-def _chain_game(numbers: Iterator[int]) -> ChainGame:
+def _read_chain_game(numbers: Iterator[int]) -> ChainGame:
     rows, inner, hidden, columns, capacity, cache, parts = [next(numbers) for _ in range(7)]
     chain = Chain(rows, inner, hidden, columns, capacity, _CACHES[cache], parts)
-    ghost, at = ghost_in(numbers), next(numbers)
-    path = tuple(steps_in(numbers))
+    ghost, at = read_ghost(numbers), next(numbers)
+    path = tuple(read_steps(numbers))
     check_path(chain, path)
     if at > len(path):
         raise ValueError
     return ChainGame(chain, path, at, ghost)
 
 
-def _named(chain: Chain, name: str) -> tuple[int, ...]:
-    orders = chain_orders(chain)
+def _find_named_path(chain: Chain, name: str) -> tuple[int, ...]:
+    orders = list_chain_orders(chain)
     if name not in orders:
         raise StudioError(f"no order is called {name!r} here; use one of {', '.join(orders)}")
     return orders[name]()
 
 
-def _position(position: ChainPosition) -> dict[str, Any]:
+def _format_position(position: ChainPosition) -> dict[str, Any]:
     return {
         "loads": sum(position.loads.values()),
         "loads_of": position.loads,
         "hits": position.hits,
         "load_bytes": position.load_bytes,
         "costs": position.costs,
-        "held": position.held,
+        "held": position.cached,
         "last": position.last,
     }

@@ -12,23 +12,23 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Connections at once; a browser opens six for a page.
-MOST_CONNECTIONS = 100
+MAX_CONNECTIONS = 100
 #: Seconds from a connection, or from the first byte of a later request on it, to the last byte of the headers; and from
 #: there to the last byte of the body.
-PATIENCE_S = 20.0
+REQUEST_TIMEOUT_S = 20.0
 
 
 class Connection(H11Protocol):
-    """A connection with a bound on how long it takes to ask, among at most ``MOST_CONNECTIONS``."""
+    """A connection with a bound on how long it takes to ask, among at most ``MAX_CONNECTIONS``."""
 
     _expiry: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
         else:
-            self._expiry = self.loop.call_later(PATIENCE_S, transport.close)
+            self._expiry = self.loop.call_later(REQUEST_TIMEOUT_S, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
@@ -39,7 +39,7 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._forget()  # there is a request; the guard waits for its body
         elif self._expiry is None and not self.transport.is_closing():
-            self._expiry = self.loop.call_later(PATIENCE_S, self.transport.close)
+            self._expiry = self.loop.call_later(REQUEST_TIMEOUT_S, self.transport.close)
 
     def _forget(self) -> None:
         if self._expiry is not None:

@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from interlace.studio.game import Options, Path, Unit, loads_at, named_path
+from interlace.studio.game import GameOptions, Path, Unit, count_load_bytes, find_named_path
 from interlace.studio.link import Game
 
 #: Sizes that are drawn; each is a replay, and all together no more than ten of the longest path.
-_MOST_SIZES = 40
-_MOST_TOUCHES = 10 << 14
+_MAX_SIZES = 40
+_MAX_TOUCHES = 10 << 14
 
 
-def shown(game: Game) -> dict[str, Any]:
+def compute_curve(game: Game) -> dict[str, Any]:
     """Sizes of the cache, the bytes that the path so far loads at each, and the same of the ghost."""
     path = game.path[: game.at]
-    sizes = _sizes(game.options, path)
-    curves = {"path": loads_at(game.options, path, sizes)}
+    sizes = _select_sizes(game.options, path)
+    curves = {"path": count_load_bytes(game.options, path, sizes)}
     if game.ghost:
-        ghost = named_path(game.options.grid, game.ghost)[: game.at]
-        curves["ghost"] = loads_at(game.options, ghost, sizes)
+        ghost = find_named_path(game.options.grid, game.ghost)[: game.at]
+        curves["ghost"] = count_load_bytes(game.options, ghost, sizes)
     bounds = [replace(game.options, capacity=size).bounds for size in sizes]
     return {
         "sizes": sizes,
@@ -33,7 +33,7 @@ def shown(game: Game) -> dict[str, Any]:
     }
 
 
-def _sizes(options: Options, path: Path) -> list[int]:
+def _select_sizes(options: GameOptions, path: Path) -> list[int]:
     """From the least that works to all panels, in the unit of the options."""
     grid = options.grid
     least, most = {
@@ -42,5 +42,5 @@ def _sizes(options: Options, path: Path) -> list[int]:
         Unit.BYTES: (2 * max(options.sizes), max(sum(options.sizes), 2 * max(options.sizes))),
     }[options.unit]
     most = max(most, least)
-    count = min(_MOST_SIZES, max(2, _MOST_TOUCHES // max(1, len(path) * grid.chunks)), most - least + 1)
+    count = min(_MAX_SIZES, max(2, _MAX_TOUCHES // max(1, len(path) * grid.chunks)), most - least + 1)
     return sorted({*np.linspace(least, most, count).astype(int).tolist(), min(max(options.capacity, least), most)})

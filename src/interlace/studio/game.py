@@ -22,14 +22,14 @@ from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import OrderError, StudioError
 from interlace.orders.families import GROUPED, PLAIN, Family
-from interlace.orders.panels import Cache, Pair, PanelGrid, Visit
-from interlace.orders.replay import held_by_lru, loaded, touched
-from interlace.planner.bounds import Bound, Counts, Gemm, matmul
+from interlace.orders.panels import EvictionPolicy, Pair, PanelGrid, Visit
+from interlace.orders.replay import find_loaded, find_lru_contents, list_touched
+from interlace.planner.bounds import BoundedQuantity, Gemm, TrafficBound, bound_matmul
 
 #: What a request may ask for: rows and columns of tiles that a picture still shows, and pairs of units that a replay
 #: in plain Python takes within tens of milliseconds.
-MOST_PANELS = 64
-MOST_PAIRS = 1 << 14
+MAX_PANELS = 64
+MAX_PAIRS = 1 << 14
 _SUM_BYTES = 4  # tiles sum up in fp32
 
 
@@ -44,7 +44,7 @@ class Unit(Enum):
 
 
 @dataclass(frozen=True)
-class Options:
+class GameOptions:
     """The product, how it is cut, and the cache.
 
     Attributes:
@@ -68,7 +68,7 @@ class Options:
     tile_k: int = 512
     capacity: int = 5
     unit: Unit = Unit.PANELS
-    cache: Cache = Cache.LRU
+    cache: EvictionPolicy = EvictionPolicy.LRU
     workers: int = 1
     dtype: DType = bf16
 
@@ -78,10 +78,10 @@ class Options:
             if not 1 <= getattr(self, name) <= 1 << 40:
                 raise StudioError(f"{name} is {getattr(self, name)}; use a whole number from 1 to 2^40")
         rows, columns, chunks = -(-self.m // self.tile_m), -(-self.n // self.tile_n), -(-self.k // self.tile_k)
-        if max(rows, columns) > MOST_PANELS or rows * columns * chunks > MOST_PAIRS:
+        if max(rows, columns) > MAX_PANELS or rows * columns * chunks > MAX_PAIRS:
             raise StudioError(
-                f"{rows} x {columns} tiles in {chunks} chunks are too many for the page, which takes {MOST_PANELS} "
-                f"rows, {MOST_PANELS} columns and {MOST_PAIRS} chunks of tiles; use larger tiles or a smaller product"
+                f"{rows} x {columns} tiles in {chunks} chunks are too many for the page, which takes {MAX_PANELS} "
+                f"rows, {MAX_PANELS} columns and {MAX_PAIRS} chunks of tiles; use larger tiles or a smaller product"
             )
         if self.unit is not Unit.BYTES and self.capacity_units < 2:
             raise StudioError("a tile touches two at once; use a cache of at least 2")
@@ -91,7 +91,7 @@ class Options:
                     f"a cache of {self.capacity} bytes does not hold the two operands of a chunk, {max(self.sizes)} "
                     f"bytes each; use at least {2 * max(self.sizes)} bytes, or a smaller tile"
                 )
-            if self.cache is Cache.OPT and len(set(self.sizes)) > 1:
+            if self.cache is EvictionPolicy.OPT and len(set(self.sizes)) > 1:
                 raise StudioError(
                     "OPT takes units of one size; give the cache in panels or tiles, use LRU, or a square tile "
                     "that divides the product"
@@ -105,8 +105,8 @@ class Options:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of each unit; those at the edges are smaller where tiles do not divide the product."""
-        lengths = [*_cut(self.m, self.tile_m), *_cut(self.n, self.tile_n)]
-        depths = _cut(self.k, self.tile_k)
+        lengths = [*_split_extent(self.m, self.tile_m), *_split_extent(self.n, self.tile_n)]
+        depths = _split_extent(self.k, self.tile_k)
         return tuple(length * depth * self.dtype.itemsize for length in lengths for depth in depths)
 
     @property
@@ -120,19 +120,19 @@ class Options:
         return self.capacity if self.unit is Unit.BYTES else self.capacity_units * max(self.sizes)
 
     @property
-    def replayed(self) -> tuple[int, Cache, tuple[int, ...] | None]:
+    def replay_arguments(self) -> tuple[int, EvictionPolicy, tuple[int, ...] | None]:
         """How a replay takes the cache: capacity, what is evicted, and sizes where units do not count as one."""
-        if self.unit is Unit.BYTES and self.cache is Cache.LRU:
+        if self.unit is Unit.BYTES and self.cache is EvictionPolicy.LRU:
             return self.capacity, self.cache, self.sizes
         units = self.capacity // max(self.sizes) if self.unit is Unit.BYTES else self.capacity_units
         return units, self.cache, None
 
     @property
-    def bounds(self) -> tuple[Bound, Bound]:
+    def bounds(self) -> tuple[TrafficBound, TrafficBound]:
         """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
-        chip = chip_of(self.capacity_bytes, self.workers, self.tile_m * self.tile_n)
-        found = matmul(Gemm(self.m, self.n, self.k), self.dtype.itemsize, chip)
-        safe, leading = (bound for bound in found if bound.counts is Counts.LOADS)
+        chip = build_chip(self.capacity_bytes, self.workers, self.tile_m * self.tile_n)
+        found = bound_matmul(Gemm(self.m, self.n, self.k), self.dtype.itemsize, chip)
+        safe, leading = (bound for bound in found if bound.counts is BoundedQuantity.LOADS)
         return safe, leading
 
 
@@ -140,7 +140,7 @@ Path = tuple[Visit, ...]
 
 
 @dataclass(frozen=True)
-class Held:
+class CachedPanel:
     """What the cache holds of a panel."""
 
     panel: int
@@ -148,7 +148,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Position:
+class GamePosition:
     """Where a game stands.
 
     Attributes:
@@ -157,10 +157,10 @@ class Position:
         costs: loads of each tile of the path.
         loads_of: loads of each panel, rows first.
         last: of the tiles that ran last together, each panel with the units that were touched and loaded.
-        held: panels by last use, the latest first. Under OPT what may still be held: OPT decides with hindsight,
+        cached: panels by last use, the latest first. Under OPT what may still be held: OPT decides with hindsight,
             so any of these may hit next, if not all at once.
-        used: of the capacity, as much as is surely taken.
-        next_out: under LRU, the panel of what the next load evicts; None while there is room for one more of the
+        used_capacity: of the capacity, as much as is surely taken.
+        next_evicted: under LRU, the panel of what the next load evicts; None while there is room for one more of the
             largest units.
     """
 
@@ -171,18 +171,18 @@ class Position:
     costs: tuple[int, ...]
     loads_of: tuple[int, ...]
     last: tuple[tuple[int, int, int], ...]
-    held: tuple[Held, ...]
-    used: int
-    next_out: int | None
+    cached: tuple[CachedPanel, ...]
+    used_capacity: int
+    next_evicted: int | None
 
 
-def chip_of(cache_bytes: int, workers: int, sums: int) -> DeviceSpec:
+def build_chip(cache_bytes: int, workers: int, sums: int) -> DeviceSpec:
     """What the bounds of a game are of: its cache, and so many sums of each worker."""
     one = replace(DEFAULT_GPU, sms=workers, l1_bytes=0, register_bytes=sums * _SUM_BYTES)
     return replace(one, l2_bytes=cache_bytes, l2=L2(1, cache_bytes))
 
 
-def play(options: Options, path: Path) -> Position:
+def play(options: GameOptions, path: Path) -> GamePosition:
     """The position after a path.
 
     Raises:
@@ -190,62 +190,62 @@ def play(options: Options, path: Path) -> Position:
     """
     grid, sizes = options.grid, options.sizes
     check_path(grid, path)
-    groups, owner = in_waves(grid, path, options.workers)
-    capacity, cache, unequal = options.replayed
-    missed = loaded(groups, capacity, cache, unequal)
+    groups, owner = group_waves(grid, path, options.workers)
+    capacity, cache, unequal = options.replay_arguments
+    missed = find_loaded(groups, capacity, cache, unequal)
     costs, loads_of = [0] * len(path), [0] * (grid.rows + grid.columns)
     for at, units in zip(owner, missed, strict=True):
         costs[at] += len(units)
         for unit in units:
             loads_of[unit // grid.chunks] += 1
-    held = _held(groups, options)
+    held = _find_cached(groups, options)
     used = sum(sizes[unit] for unit in held) if unequal else min(len(held), capacity)
     full = used + (max(sizes) if unequal else 1) > capacity
-    return Position(
+    return GamePosition(
         touches=2 * len(groups),
         loads=sum(costs),
         touched_bytes=sum(sizes[unit] for group in groups for unit in group),
         load_bytes=sum(sizes[unit] for units in missed for unit in units),
         costs=tuple(costs),
         loads_of=tuple(loads_of),
-        last=_last(options, path, groups, owner, missed),
-        held=tuple(Held(*item) for item in Counter(unit // grid.chunks for unit in held).items()),
-        used=used,
-        next_out=held[-1] // grid.chunks if held and full and cache is Cache.LRU else None,
+        last=_find_last_wave(options, path, groups, owner, missed),
+        cached=tuple(CachedPanel(*item) for item in Counter(unit // grid.chunks for unit in held).items()),
+        used_capacity=used,
+        next_evicted=held[-1] // grid.chunks if held and full and cache is EvictionPolicy.LRU else None,
     )
 
 
 def check_path(grid: PanelGrid, path: Path) -> None:
     """Raise StudioError unless a path takes tiles of the grid, each once."""
     try:
-        grid.check_begun(path)
+        grid.check_prefix(path)
     except OrderError as error:
         raise StudioError(str(error)) from None
 
 
-def in_waves(grid: PanelGrid, path: Path, workers: int) -> tuple[list[Pair], list[int]]:
+def group_waves(grid: PanelGrid, path: Path, workers: int) -> tuple[list[Pair], list[int]]:
     """The pairs that a path touches, a wave of tiles side by side, and for each the step that it belongs to."""
     groups: list[Pair] = []
     owner: list[int] = []
     for first in range(0, len(path), workers):
-        wave = [grid.pairs(visit) for visit in path[first : first + workers]]
+        wave = [grid.list_pairs(visit) for visit in path[first : first + workers]]
         for chunk in range(grid.chunks):
             groups += [pairs[chunk] for pairs in wave]
             owner += range(first, first + len(wave))
     return groups, owner
 
 
-def loads_at(options: Options, path: Path, capacities: Sequence[int]) -> list[int]:
+def count_load_bytes(options: GameOptions, path: Path, capacities: Sequence[int]) -> list[int]:
     """Bytes that a path loads through caches of other sizes, each in the unit of the options."""
-    groups, _ = in_waves(options.grid, path, options.workers)
+    groups, _ = group_waves(options.grid, path, options.workers)
     found = []
     for capacity in capacities:
-        missed = loaded(groups, *replace(options, capacity=capacity).replayed)
+        missed = find_loaded(groups, *replace(options, capacity=capacity).replay_arguments)
         found.append(sum(options.sizes[unit] for units in missed for unit in units))
     return found
 
 
-def named_orders(grid: PanelGrid) -> dict[str, Family]:
+def list_named_orders(grid: PanelGrid) -> dict[str, Family]:
     """Every named order of a grid, with any group and where panels are in chunks there and back along K, by name."""
     orders = [*PLAIN.values()]
     orders += [make(rows) for make in GROUPED.values() for rows in range(2, max(3, grid.rows))]
@@ -254,31 +254,31 @@ def named_orders(grid: PanelGrid) -> dict[str, Family]:
     return {member.name: member for member in members}
 
 
-def named_path(grid: PanelGrid, name: str) -> Path:
+def find_named_path(grid: PanelGrid, name: str) -> Path:
     """The path of a named order. Raises StudioError if there is none of this name."""
-    members = named_orders(grid)
+    members = list_named_orders(grid)
     if name not in members:
         raise StudioError(f"no order is called {name!r} on this grid; use one of {', '.join(members)}")
-    return members[name].walk(grid)
+    return members[name].make_walk(grid)
 
 
-def _held(groups: Sequence[Pair], options: Options) -> list[int]:
+def _find_cached(groups: Sequence[Pair], options: GameOptions) -> list[int]:
     """Units that the next touch may find in the cache, the last touched first."""
-    capacity, cache, unequal = options.replayed
-    if cache is Cache.LRU:
-        return held_by_lru(groups, capacity, unequal)
+    capacity, cache, unequal = options.replay_arguments
+    if cache is EvictionPolicy.LRU:
+        return find_lru_contents(groups, capacity, unequal)
     # What was touched later can be held wherever what was touched earlier can: keep it from there on instead.
-    units = touched(groups)
-    before = sum(map(len, loaded(groups, capacity, cache)))
+    units = list_touched(groups)
+    before = sum(map(len, find_loaded(groups, capacity, cache)))
 
     def misses(unit: int) -> bool:
-        return sum(map(len, loaded([*groups, (unit,)], capacity, cache))) > before
+        return sum(map(len, find_loaded([*groups, (unit,)], capacity, cache))) > before
 
     return units[: bisect_left(units, True, key=misses)]
 
 
-def _last(
-    options: Options, path: Path, groups: Sequence[Pair], owner: Sequence[int], missed: Sequence[Sequence[int]]
+def _find_last_wave(
+    options: GameOptions, path: Path, groups: Sequence[Pair], owner: Sequence[int], missed: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, int, int], ...]:
     """Panels of the last wave: units touched and units loaded."""
     first = (len(path) - 1) // options.workers * options.workers if path else 0
@@ -289,5 +289,5 @@ def _last(
     return tuple((panel, touches[panel], misses[panel]) for panel in sorted(touches))
 
 
-def _cut(extent: int, block: int) -> list[int]:
+def _split_extent(extent: int, block: int) -> list[int]:
     return [min(block, extent - start) for start in range(0, extent, block)]

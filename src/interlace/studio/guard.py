@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from interlace.studio import connection
 
 #: Bytes of a body: the longest path takes a fifth of it.
-MOST_BODY = 1 << 17
+MAX_BODY_BYTES = 1 << 17
 
 _HEADERS = {
     "content-security-policy": (
@@ -54,15 +54,15 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        refusal, body = self._refusal(scope), None
+        refusal, body = self._find_refusal(scope), None
         if refusal is None:
             try:
-                async with asyncio.timeout(connection.PATIENCE_S):
-                    body = await _body(receive)
+                async with asyncio.timeout(connection.REQUEST_TIMEOUT_S):
+                    body = await _read_body(receive)
             except TimeoutError:
                 refusal = 408, "the request did not arrive in time; send it again"
         if body is None:
-            refusal = refusal or (413, f"a request of more than {MOST_BODY} bytes; the page sends shorter ones")
+            refusal = refusal or (413, f"a request of more than {MAX_BODY_BYTES} bytes; the page sends shorter ones")
             late = {"connection": "close"} if refusal[0] == 408 else {}
             await JSONResponse({"error": refusal[1]}, refusal[0], late)(scope, receive, headed)
             return
@@ -75,7 +75,7 @@ class Guard:
 
         await self._app(scope, replayed, headed)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def _find_refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and text, or None for a request of this page."""
         sent: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
@@ -90,7 +90,7 @@ class Guard:
         return None
 
 
-async def _body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive) -> bytes | None:
     """The whole body; None for one that is too long, of which no more is kept than is read."""
     body = bytearray()
     while True:
@@ -98,7 +98,7 @@ async def _body(receive: Receive) -> bytes | None:
         if message["type"] == "http.disconnect":
             return bytes(body)
         body += message.get("body", b"")
-        if len(body) > MOST_BODY:
+        if len(body) > MAX_BODY_BYTES:
             return None
         if not message.get("more_body", False):
             return bytes(body)

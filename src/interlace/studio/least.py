@@ -7,27 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from interlace.orders.panels import Cache
-from interlace.studio.game import Options, Path, play
-from interlace.studio.link import steps_of
+from interlace.orders.panels import EvictionPolicy
+from interlace.studio.game import GameOptions, Path, play
+from interlace.studio.link import encode_path
 
 #: Of one search: seconds, and states of at most 345 bytes, twice that while its tables grow.
-MOST_SECONDS = 20.0
-_MOST_STATES = 1 << 20
+MAX_SECONDS = 20.0
+_MAX_STATES = 1 << 20
 
 
-class Cancelled(Exception):
+class SearchCancelled(Exception):
     """Nobody waits for the answer any more."""
 
 
 @dataclass(frozen=True)
-class Least:
+class BestCompletion:
     """How well a game can still end.
 
     Attributes:
         loads, load_bytes: of the best order found that begins with the game's path.
         path: that order.
-        proved: no order that begins so loads less.
+        is_proved: no order that begins so loads less.
         lower_bound: none loads less than this; 0 where nothing is known.
         why: what stood in the way of a proof, "" if there is one.
     """
@@ -35,26 +35,28 @@ class Least:
     loads: int
     load_bytes: int
     path: Path
-    proved: bool
+    is_proved: bool
     lower_bound: int
     why: str
 
-    def shown(self, options: Options, taken: int) -> dict[str, Any]:
+    def to_data(self, options: GameOptions, steps_taken: int) -> dict[str, Any]:
         """As the page gets it, with the next step of the best order."""
-        steps = steps_of(options.grid, self.path)
+        steps = encode_path(options.grid, self.path)
         return {
             "state": "done",
             "loads": self.loads,
             "load_bytes": self.load_bytes,
             "path": steps,
-            "next": steps[taken] if taken < len(steps) else None,
-            "proved": self.proved,
+            "next": steps[steps_taken] if steps_taken < len(steps) else None,
+            "proved": self.is_proved,
             "lower_bound": self.lower_bound,
             "why": self.why,
         }
 
 
-def least(options: Options, path: Path, stop: threading.Event, progress: Callable[[int, int, int], None]) -> Least:
+def find_best_completion(
+    options: GameOptions, path: Path, stop: threading.Event, progress: Callable[[int, int, int], None]
+) -> BestCompletion:
     """How well a game can still end.
 
     The search is over whole units in the sequence of one worker. Workers that run along K side by side, and units of
@@ -62,7 +64,7 @@ def least(options: Options, path: Path, stop: threading.Event, progress: Callabl
 
     Args:
         options, path: the game.
-        stop: ends the search with ``Cancelled`` when it is set.
+        stop: ends the search with ``SearchCancelled`` when it is set.
         progress: called now and then with states kept, the lower bound reached and the loads of the best known order.
 
     Raises:
@@ -70,33 +72,35 @@ def least(options: Options, path: Path, stop: threading.Event, progress: Callabl
         StudioError: a path that is none.
     """
     # Importing it takes half a second (numba), which the first click should not wait for.
-    from interlace.orders.completion import completion, ends
+    from interlace.orders.completion import find_completion, iter_ends
 
     def tell(states: int, low: int, high: int) -> None:
         if stop.is_set():
-            raise Cancelled
+            raise SearchCancelled
         progress(states, low, high)
 
     so_far = play(options, path)
-    capacity, cache, unequal = options.replayed
+    capacity, cache, unequal = options.replay_arguments
     if unequal is not None and len(set(unequal)) == 1:
         capacity, unequal = capacity // unequal[0], None
     side_by_side = options.workers > 1 and options.grid.chunks > 1
     if unequal is None and not side_by_side:
-        found = completion(
-            options.grid, path, capacity, cache, seconds=MOST_SECONDS, max_states=_MOST_STATES, progress=tell
+        found = find_completion(
+            options.grid, path, capacity, cache, seconds=MAX_SECONDS, max_states=_MAX_STATES, progress=tell
         )
         end = play(options, found.walk)
-        return Least(found.loads, end.load_bytes, found.walk, found.proved, found.lower_bound, found.stopped)
+        return BestCompletion(
+            found.loads, end.load_bytes, found.walk, found.is_proved, found.lower_bound, found.stop_reason
+        )
     best = None
-    for walk in ends(options.grid, path, min(options.capacity_bytes // max(options.sizes), options.grid.units)):
+    for walk in iter_ends(options.grid, path, min(options.capacity_bytes // max(options.sizes), options.grid.units)):
         tell(0, so_far.loads, best.loads if best else 0)
         end = play(options, walk)
         if best is None or end.loads < best.loads:
             what = "workers side by side" if side_by_side else "panels of unequal sizes"
             why = f"no search here takes {what}, so the best of a few known ends answered"
-            best = Least(end.loads, end.load_bytes, walk, False, max(so_far.loads, options.grid.units), why)
+            best = BestCompletion(end.loads, end.load_bytes, walk, False, max(so_far.loads, options.grid.units), why)
     assert best is not None  # there are always families
-    if cache is Cache.LRU and best.loads == best.lower_bound:
-        return Least(best.loads, best.load_bytes, best.path, True, best.lower_bound, "")
+    if cache is EvictionPolicy.LRU and best.loads == best.lower_bound:
+        return BestCompletion(best.loads, best.load_bytes, best.path, True, best.lower_bound, "")
     return best

@@ -17,17 +17,17 @@ from typing import TypeVar
 
 from interlace.core.dtypes import DTYPES
 from interlace.core.errors import StudioError
-from interlace.orders.panels import Cache, PanelGrid, Visit
-from interlace.studio.game import MOST_PAIRS, Options, Path, Unit, check_path
+from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
+from interlace.studio.game import MAX_PAIRS, GameOptions, Path, Unit, check_path
 
 T = TypeVar("T")
 
 #: What a text begins with: the game that it holds, in the form of this release.
 ONE_PRODUCT, CHAIN = 1, 2
 #: A step takes at most three bytes, and before the steps stand some twenty numbers of at most six.
-_MOST_BYTES = 3 * MOST_PAIRS + 256
-_MOST_BITS = 70  # of a number; longer ones would take time that grows with the square of their length
-_UNITS, _CACHES = tuple(Unit), tuple(Cache)
+_MAX_BYTES = 3 * MAX_PAIRS + 256
+_MAX_BITS = 70  # of a number; longer ones would take time that grows with the square of their length
+_UNITS, _CACHES = tuple(Unit), tuple(EvictionPolicy)
 
 
 @dataclass(frozen=True)
@@ -41,50 +41,50 @@ class Game:
         ghost: the name of the order beside it, "" for none.
     """
 
-    options: Options
+    options: GameOptions
     path: Path = ()
     at: int = 0
     ghost: str = ""
 
 
-def encoded(game: Game) -> str:
+def encode_game(game: Game) -> str:
     """The game in letters, digits, ``-`` and ``_``."""
     o = game.options
     ghost = game.ghost.encode()
     head = [o.m, o.n, o.k, o.tile_m, o.tile_n, o.tile_k, o.capacity, _UNITS.index(o.unit), _CACHES.index(o.cache)]
     head += [o.workers, DTYPES.index(o.dtype), len(ghost), *ghost, game.at]
-    return packed(ONE_PRODUCT, head, steps_of(o.grid, game.path))
+    return pack(ONE_PRODUCT, head, encode_path(o.grid, game.path))
 
 
-def decoded(text: str) -> Game:
+def decode_game(text: str) -> Game:
     """The game that a text stands for. Raises StudioError: none, or one that the page does not take."""
-    return unpacked(ONE_PRODUCT, text, _game)
+    return unpack(ONE_PRODUCT, text, _read_game)
 
 
-def packed(kind: int, head: Iterable[int], steps: Sequence[int]) -> str:
+def pack(kind: int, head: Iterable[int], steps: Sequence[int]) -> str:
     """Numbers from 0 and a path of a game of this kind, as text."""
     written = bytearray()
     for number in (*head, len(steps)):
-        _write(written, number)
+        _write_number(written, number)
     before = 0
     for step in steps:
-        _write(written, 2 * (step - before) if step >= before else 2 * (before - step) - 1)
+        _write_number(written, 2 * (step - before) if step >= before else 2 * (before - step) - 1)
         before = step
     return base64.urlsafe_b64encode(bytes([kind]) + zlib.compress(bytes(written), 9)).rstrip(b"=").decode()
 
 
-def unpacked(kind: int, text: str, read: Callable[[Iterator[int]], T]) -> T:
-    """What ``read`` makes of the numbers of a text of this kind; ``steps_in`` takes the path at their end.
+def unpack(kind: int, text: str, read: Callable[[Iterator[int]], T]) -> T:
+    """What ``read`` makes of the numbers of a text of this kind; ``read_steps`` takes the path at their end.
 
     Raises:
-        StudioError: a text that ``packed`` did not write, or that ``read`` takes for none by a ValueError.
+        StudioError: a text that ``pack`` did not write, or that ``read`` takes for none by a ValueError.
     """
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        if len(text) > 2 * _MOST_BYTES or not raw or raw[0] != kind:
+        if len(text) > 2 * _MAX_BYTES or not raw or raw[0] != kind:
             raise ValueError
         unpacker = zlib.decompressobj()
-        numbers = _numbers(unpacker.decompress(raw[1:], _MOST_BYTES))
+        numbers = _read_numbers(unpacker.decompress(raw[1:], _MAX_BYTES))
         if not unpacker.eof:
             raise ValueError
         return read(numbers)
@@ -92,13 +92,13 @@ def unpacked(kind: int, text: str, read: Callable[[Iterator[int]], T]) -> T:
         raise StudioError("this link holds no game of this version; copy it whole, or begin a new one") from None
 
 
-def ghost_in(numbers: Iterator[int]) -> str:
+def read_ghost(numbers: Iterator[int]) -> str:
     """A name, written as its length and its bytes."""
     letters = next(numbers)
     return bytes([next(numbers) for _ in range(letters)]).decode()
 
 
-def steps_in(numbers: Iterator[int]) -> list[int]:
+def read_steps(numbers: Iterator[int]) -> list[int]:
     """The path that the last numbers hold. Raises ValueError where it ends too early or too late."""
     length, steps, step = next(numbers), [], 0
     for difference in numbers:
@@ -109,43 +109,43 @@ def steps_in(numbers: Iterator[int]) -> list[int]:
     return steps
 
 
-def steps_of(grid: PanelGrid, path: Path) -> list[int]:
+def encode_path(grid: PanelGrid, path: Path) -> list[int]:
     """A path as numbers: 4 * tile, plus 1 for the column's panel first, plus 2 for K backwards."""
     return [4 * (v.row * grid.columns + v.column) + v.column_first + 2 * v.backwards for v in path]
 
 
-def path_of(grid: PanelGrid, steps: list[int]) -> Path:
+def decode_path(grid: PanelGrid, steps: list[int]) -> Path:
     """The path of these numbers. Raises StudioError for what is no path of the grid."""
     path = tuple(Visit(*divmod(step // 4, grid.columns), bool(step % 2), bool(step // 2 % 2)) for step in steps)
     check_path(grid, path)
     return path
 
 
-def _game(numbers: Iterator[int]) -> Game:
+def _read_game(numbers: Iterator[int]) -> Game:
     m, n, k, tile_m, tile_n, tile_k, capacity, unit, cache, workers, dtype = [next(numbers) for _ in range(11)]
-    options = Options(
+    options = GameOptions(
         *(m, n, k, tile_m, tile_n, tile_k, capacity), _UNITS[unit], _CACHES[cache], workers, DTYPES[dtype]
     )
-    ghost, at = ghost_in(numbers), next(numbers)
-    path = path_of(options.grid, steps_in(numbers))
+    ghost, at = read_ghost(numbers), next(numbers)
+    path = decode_path(options.grid, read_steps(numbers))
     if at > len(path):
         raise ValueError
     return Game(options, path, at, ghost)
 
 
-def _write(to: bytearray, number: int) -> None:
+def _write_number(to: bytearray, number: int) -> None:
     while number > 127:
         to.append(number & 127 | 128)
         number >>= 7
     to.append(number)
 
 
-def _numbers(read: bytes) -> Iterator[int]:
+def _read_numbers(read: bytes) -> Iterator[int]:
     number = shift = 0
     for byte in read:
         number |= (byte & 127) << shift
         shift += 7
-        if shift > _MOST_BITS:
+        if shift > _MAX_BITS:
             raise ValueError
         if byte < 128:
             yield number

@@ -45,24 +45,24 @@ class Asset:
     type: str
 
 
-def assets() -> dict[str, Asset]:
+def load_assets() -> dict[str, Asset]:
     """Every file by its name."""
-    found = {f"{page.name}.html": Asset(_assembled(page).encode(), "text/html") for page in PAGES}
-    for entry in _folder().iterdir():
+    found = {f"{page.name}.html": Asset(_assemble_page(page).encode(), "text/html") for page in PAGES}
+    for entry in _find_folder().iterdir():
         kind = _TYPES.get(entry.name.rpartition(".")[2])
         if kind:
             found[entry.name] = Asset(entry.read_bytes(), kind)
     return found
 
 
-def inline(page: Page) -> str:
+def inline_page(page: Page) -> str:
     """A page in one text that asks for no file, for a frame in a notebook: without links to the other pages."""
-    style = _folder().joinpath("style.css").read_text("utf-8")
-    head = f'<style>{style}</style>\n<script type="module">\n{bundled("help.js", page.script)}</script>'
-    return _framed(page, head, "")
+    style = _find_folder().joinpath("style.css").read_text("utf-8")
+    head = f'<style>{style}</style>\n<script type="module">\n{bundle_scripts("help.js", page.script)}</script>'
+    return _fill_frame(page, head, "")
 
 
-def bundled(*names: str) -> str:
+def bundle_scripts(*names: str) -> str:
     """ES modules of the page and all that they import as one, each a block that gives what it exports.
 
     import { ask as get } from "./api.js";      -->     const { ask: get } = modules["api.js"];
@@ -71,7 +71,7 @@ def bundled(*names: str) -> str:
     found: dict[str, str] = {}
 
     def add(name: str) -> None:
-        text = _folder().joinpath(name).read_text("utf-8")
+        text = _find_folder().joinpath(name).read_text("utf-8")
         for _, imported in _IMPORT.findall(text):
             if imported not in found:
                 add(imported)
@@ -86,14 +86,14 @@ def bundled(*names: str) -> str:
     return "const modules = {};\n" + "".join(found.values())
 
 
-def _assembled(page: Page) -> str:
+def _assemble_page(page: Page) -> str:
     scripts = [f'<script type="module" src="/{name}"></script>' for name in ("help.js", page.script)]
     icon, style = '<link rel="icon" href="/icon.svg">', '<link rel="stylesheet" href="/style.css">'
-    return _framed(page, "\n".join([icon, style, *scripts]), "".join(_link(other, page) for other in PAGES))
+    return _fill_frame(page, "\n".join([icon, style, *scripts]), "".join(_format_link(other, page) for other in PAGES))
 
 
-def _framed(page: Page, head: str, links: str) -> str:
-    parts = _folder().joinpath("parts")
+def _fill_frame(page: Page, head: str, links: str) -> str:
+    parts = _find_folder().joinpath("parts")
 
     def text(name: str) -> str:
         return _INCLUDE.sub(lambda found: text(found[1]), parts.joinpath(f"{name}.html").read_text("utf-8"))
@@ -104,11 +104,11 @@ def _framed(page: Page, head: str, links: str) -> str:
     return Template(text("frame")).substitute(sections, title=title, head=head, links=links)
 
 
-def _link(to: Page, page: Page) -> str:
+def _format_link(to: Page, page: Page) -> str:
     address = "/" if to.name == "index" else f"/{to.name}.html"
     here = ' aria-current="page"' if to is page else ""
     return f'<a href="{address}"{here}>{to.label}</a>'
 
 
-def _folder() -> Traversable:
+def _find_folder() -> Traversable:
     return files("interlace.studio").joinpath("page")

@@ -14,11 +14,11 @@ from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import (
     CoverageError,
     DeadlockError,
+    FaultLocation,
     GraphError,
     InterlaceError,
     IntraOpRaceError,
     ItemError,
-    Place,
     PlanError,
     StudioError,
     ThresholdError,
@@ -29,15 +29,15 @@ from interlace.graph.tensor import Region
 from interlace.plan.facts import check_items
 from interlace.plan.plan import Plan
 from interlace.plan.verify import verify
-from interlace.studio.wire import members
+from interlace.studio.wire import check_members
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
 
 #: Items of a plan that the page draws; its columns are some 2 MB of JSON for so many.
-MOST_ITEMS = 1 << 16
+MAX_ITEMS = 1 << 16
 #: Faults of plans whose waits name semaphores that there are, so that the simulated machine takes them.
 _TIMED = (CoverageError, DeadlockError, ItemError, ThresholdError)
-_MOST_LISTED = 64  # tiles of a list; how many more there are is said
+_MAX_LISTED = 64  # tiles of a list; how many more there are is said
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +72,12 @@ class PlanView:
         # Importing it takes half a second (numba), which pages without a plan should not wait for.
         from interlace.planner.predict import CHEAP, predict
 
-        if not 0 < len(plan.items) <= MOST_ITEMS:
-            raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MOST_ITEMS}; use larger tiles")
+        if not 0 < len(plan.items) <= MAX_ITEMS:
+            raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MAX_ITEMS}; use larger tiles")
         try:
             check_items(plan)
         except PlanError as error:
-            if error.place is None:  # nothing of it can be drawn
+            if error.location is None:  # nothing of it can be drawn
                 raise
         fault: InterlaceError | None = None
         try:
@@ -92,7 +92,7 @@ class PlanView:
         except InterlaceError as error:
             return PlanView(plan, device, proof, fault, None, str(error))
 
-    def shown(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The whole plan, as columns of its items in sequence."""
         items, trace = self.plan.items, self.trace
         shown = {
@@ -104,7 +104,7 @@ class PlanView:
             "order": self.plan.order,
             "proved": self.fault is None,
             "proof": self.proof,
-            "fault": self._fault(),
+            "fault": self._describe_fault(),
             "why": self.why,
             "ops": [{"name": op.name, "grid": list(op.grid)} for op in self.plan.graph.ops],
             "op": items.op.tolist(),
@@ -120,28 +120,28 @@ class PlanView:
             "worker": trace.worker.tolist(),
             **{name: (column - first).tolist() for name, column in columns.items()},
             "span_ns": trace.span_ns,
-            "summary": _summary(Summary.of(trace, self.plan.workers)),
+            "summary": _format_summary(Summary.of(trace, self.plan.workers)),
         }
 
-    def _fault(self) -> dict[str, Any] | None:
+    def _describe_fault(self) -> dict[str, Any] | None:
         """Its kind and where it is: items that go wrong, those that should come before them, a tile that has none."""
         if self.fault is None:
             return None
-        place = self._place()
-        listed = {name: self._listed(np.array(getattr(place, name), np.int64)) for name in ("items", "producers")}
+        place = self._find_location()
+        listed = {name: self._list_items(np.array(getattr(place, name), np.int64)) for name in ("items", "producers")}
         return {"kind": type(self.fault).__name__, **listed, "tile": place.tile}
 
-    def _place(self) -> Place:
+    def _find_location(self) -> FaultLocation:
         if isinstance(self.fault, IntraOpRaceError):
             items = self.plan.items
             found = ((items.op == self.fault.op) & (items.tile == tile) for tile in self.fault.tiles)
             writing, other = (tuple(np.flatnonzero(mine).tolist()) for mine in found)
-            return Place(other, writing)
-        return (isinstance(self.fault, PlanError) and self.fault.place) or Place()
+            return FaultLocation(other, writing)
+        return (isinstance(self.fault, PlanError) and self.fault.location) or FaultLocation()
 
-    def item(self, data: object) -> dict[str, Any]:
+    def describe_item(self, data: object) -> dict[str, Any]:
         """What one item touches, waits for, and lets begin. Raises StudioError for an item that does not exist."""
-        item = members(data, "a request", ("item",)).get("item")
+        item = check_members(data, "a request", ("item",)).get("item")
         count = len(self.plan.items)
         if type(item) is not int or not 0 <= item < count:
             raise StudioError(f"item is {item!r}; use 0 to {count - 1}")
@@ -151,23 +151,23 @@ class PlanView:
         reads, writes = (op.reads, op.writes) if inside else ((), ())
         return {
             "item": item,
-            "name": self.plan.item_name(item),
-            "reads": [self._region(op, access, item) for access in reads],
-            "writes": [self._region(op, access, item) for access in writes],
+            "name": self.plan.format_item(item),
+            "reads": [self._describe_region(op, access, item) for access in reads],
+            "writes": [self._describe_region(op, access, item) for access in writes],
             "posts": int(items.post[item]),
-            "waits": self._waits(item),
-            "dependants": self._listed(self._waiting_for(int(items.post[item]))),
+            "waits": self._list_waits(item),
+            "dependants": self._list_items(self._find_waiting(int(items.post[item]))),
         }
 
-    def _region(self, op: Op, access: Access, item: int) -> dict[str, Any]:
+    def _describe_region(self, op: Op, access: Access, item: int) -> dict[str, Any]:
         """What an item touches of a tensor: as text, and as bounds within its shape."""
         items, shape = self.plan.items, self.plan.graph.tensor(access.tensor).shape
         tile, k_lo, k_hi = (column[item : item + 1] for column in (items.tile, items.k_lo, items.k_hi))
-        lo, hi = (bound[0].tolist() for bound in access.bounds(shape, op.coords(tile), k_lo, k_hi))
+        lo, hi = (bound[0].tolist() for bound in access.compute_bounds(shape, op.compute_coords(tile), k_lo, k_hi))
         text = str(Region(access.tensor, tuple(lo), tuple(hi)))
         return {"text": text, "tensor": access.tensor, "shape": list(shape), "lo": lo, "hi": hi}
 
-    def _waits(self, item: int) -> list[dict[str, Any]]:
+    def _list_waits(self, item: int) -> list[dict[str, Any]]:
         waits, post = self.plan.waits, self.plan.items.post
         found = []
         for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
@@ -180,12 +180,12 @@ class PlanView:
                     "count": count,
                     "threshold": int(waits.threshold[row]),
                     "k": int(waits.k[row]),
-                    **self._listed(posting),
+                    **self._list_items(posting),
                 }
             )
         return found
 
-    def _waiting_for(self, semaphore: int) -> Ints:
+    def _find_waiting(self, semaphore: int) -> Ints:
         """Items with a wait for a semaphore."""
         waits = self.plan.waits
         away, step = semaphore - waits.first, np.maximum(1, waits.stride)
@@ -193,12 +193,16 @@ class PlanView:
         found: Ints = np.unique(np.searchsorted(waits.ptr, np.flatnonzero(hit), side="right") - 1)
         return found
 
-    def _listed(self, items: Ints) -> dict[str, Any]:
-        first = items[:_MOST_LISTED].tolist()
-        return {"items": first, "names": [self.plan.item_name(item) for item in first], "more": len(items) - len(first)}
+    def _list_items(self, items: Ints) -> dict[str, Any]:
+        first = items[:_MAX_LISTED].tolist()
+        return {
+            "items": first,
+            "names": [self.plan.format_item(item) for item in first],
+            "more": len(items) - len(first),
+        }
 
 
-def _summary(summary: Summary) -> dict[str, Any]:
+def _format_summary(summary: Summary) -> dict[str, Any]:
     return {
         "busy": summary.busy,
         "waiting": summary.waiting,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from interlace.core.errors import StudioError
 
 #: Rows that the page draws; a record has some dozens.
-MOST_ROWS = 1 << 12
+MAX_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class RecordRow:
     target: float | None
     layer: float | None
 
-    def shown(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """As JSON, with ``ratio`` and ``limit``."""
         ratio, limit = self.library_us / self.executor_us, self.library_us / self.floor_us
         return {**vars(self), "ratio": ratio, "limit": limit}
 
 
 @dataclass(frozen=True)
-class CountedRow:
+class CounterRow:
     """One launch that hardware counters saw.
 
     Attributes:
@@ -86,7 +86,7 @@ class Record:
     command: str
     protocol: str
     rows: tuple[RecordRow, ...]
-    counted: tuple[CountedRow, ...]
+    counted: tuple[CounterRow, ...]
 
     @staticmethod
     def read(text: str) -> Record:
@@ -100,10 +100,10 @@ class Record:
             data = json.loads(text)
             command = str(data.get("command", ""))
             rows = data["rows"]
-            if not 0 < len(rows) <= MOST_ROWS:
-                raise StudioError(f"a record of {len(rows)} rows; the page draws 1 to {MOST_ROWS}")
-            counted = [_counted(row, data) for row in rows if _is_counted(row)]
-            timed = [_timed(row) for row in rows if not _is_counted(row)]
+            if not 0 < len(rows) <= MAX_ROWS:
+                raise StudioError(f"a record of {len(rows)} rows; the page draws 1 to {MAX_ROWS}")
+            counted = [_parse_counter_row(row, data) for row in rows if _has_counters(row)]
+            timed = [_parse_timed_row(row) for row in rows if not _has_counters(row)]
             name = rows[0]["workload"]["name"] if "workload" in rows[0] else str(rows[0]["name"])
             told = [f"{name} on {data['gpu']}", str(data.get("date", ""))]
             title = ", ".join(filter(None, told))
@@ -131,14 +131,14 @@ class RecordView:
         """Of the text of each. Raises StudioError as ``Record.read``."""
         return RecordView(tuple(map(Record.read, texts)))
 
-    def shown(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """All of it."""
         return {
             "name": "records",
             "records": [
                 {
                     **vars(record),
-                    "rows": [row.shown() for row in record.rows],
+                    "rows": [row.to_data() for row in record.rows],
                     "counted": [vars(row) for row in record.counted],
                 }
                 for record in self.records
@@ -146,65 +146,65 @@ class RecordView:
         }
 
 
-def _timed(row: dict[str, Any]) -> RecordRow:
+def _parse_timed_row(row: dict[str, Any]) -> RecordRow:
     """A row of ``bench``, or of ``benchmarks/decode.py``, which names a model, its batch and its context."""
     layer, target = row.get("layer"), row.get("target")
     libraries, executors = row["libraries"], row["executors"]
-    library = str(row.get("library") or _fastest(libraries))
-    executor = str(row.get("executor") or _fastest(executors))
+    library = str(row.get("library") or _find_fastest(libraries))
+    executor = str(row.get("executor") or _find_fastest(executors))
     size = row["size"] if "size" in row else row["batch"]
     if type(size) is not int or size < 1:
         raise ValueError(f"size is {size!r}")
     named = f"{row['model']}, context {row['context']}" if "model" in row else row["preset"]
     return RecordRow(
-        str(named or _fields(row["workload"], size)),
+        str(named or _format_fields(row["workload"], size)),
         size,
-        _positive(row["floor_us"]),
+        _parse_positive(row["floor_us"]),
         library,
-        _positive(libraries[library]["median_us"]),
+        _parse_positive(libraries[library]["median_us"]),
         executor,
-        _positive(executors[executor]["median_us"]),
-        None if target is None else _positive(target),
-        _positive(layer["ratio"]) if isinstance(layer, dict) else None,
+        _parse_positive(executors[executor]["median_us"]),
+        None if target is None else _parse_positive(target),
+        _parse_positive(layer["ratio"]) if isinstance(layer, dict) else None,
     )
 
 
-def _fastest(timed: Mapping[str, Any]) -> str:
-    return min(timed, key=lambda name: _positive(timed[name]["median_us"]))
+def _find_fastest(timed: Mapping[str, Any]) -> str:
+    return min(timed, key=lambda name: _parse_positive(timed[name]["median_us"]))
 
 
-def _is_counted(row: dict[str, Any]) -> bool:
+def _has_counters(row: dict[str, Any]) -> bool:
     return "counted" in row or "dram_read_bytes" in row
 
 
-def _counted(row: dict[str, Any], record: dict[str, Any]) -> CountedRow:
+def _parse_counter_row(row: dict[str, Any], record: dict[str, Any]) -> CounterRow:
     """A row of ``profile``, or of ``benchmarks/dram_traffic.py``, which names a matmul, a tile and an order."""
     if "counted" not in row:
-        return CountedRow(
+        return CounterRow(
             ", ".join(filter(None, (row["name"], row["tile"], row["order"]))),
             " x ".join(str(row[extent]) for extent in "mnk" if row[extent]),  # an FFN has its tokens alone
-            _positive(row["ns"]) / 1e3,
-            _positive(row["dram_read_bytes"]),
+            _parse_positive(row["ns"]) / 1e3,
+            _parse_positive(row["dram_read_bytes"]),
             float(row["dram_write_bytes"]),
-            _share(row["l2_hit_pct"] / 100),
+            _parse_share(row["l2_hit_pct"] / 100),
             None,
             "",
         )
     found, field = row["counted"], str(record["sweep"])
     size = row["workload"][field]
-    return CountedRow(
-        f"{row['workload']['name']}, {_fields(row['workload'], size)}, {row['executor']}",
+    return CounterRow(
+        f"{row['workload']['name']}, {_format_fields(row['workload'], size)}, {row['executor']}",
         f"{field} {size}",
-        _positive(found["us"]),
-        _positive(found["dram_read_bytes"]),
+        _parse_positive(found["us"]),
+        _parse_positive(found["dram_read_bytes"]),
         float(found["dram_write_bytes"]),
-        _share(found["l2_hit_rate"]),
-        _positive(row["predicted"]["dram_read_bytes"]),
+        _parse_share(found["l2_hit_rate"]),
+        _parse_positive(row["predicted"]["dram_read_bytes"]),
         str(found["verdict"]),
     )
 
 
-def _fields(workload: Mapping[str, Any], size: int) -> str:
+def _format_fields(workload: Mapping[str, Any], size: int) -> str:
     """All of a workload but its name and its size."""
     return ", ".join(
         f"{name} {value}"
@@ -213,13 +213,13 @@ def _fields(workload: Mapping[str, Any], size: int) -> str:
     )
 
 
-def _positive(value: Any) -> float:
+def _parse_positive(value: Any) -> float:
     if not 1e-30 < float(value) < 1e30:  # else a ratio of two may be infinite
         raise ValueError(f"{value!r} is no positive number")
     return float(value)
 
 
-def _share(value: Any) -> float:
+def _parse_share(value: Any) -> float:
     if not 0 <= float(value) <= 1:
         raise ValueError(f"{value!r} is no share of hits")
     return float(value)

@@ -9,22 +9,22 @@ import json
 from typing import Any
 
 from interlace.core.errors import OrderError, StudioError
-from interlace.orders.saved import SavedOrder, read_file, written
-from interlace.studio.chain_wire import ChainGame, decoded_chain, encoded_chain
-from interlace.studio.game import Options
-from interlace.studio.link import Game, decoded, encoded, path_of
+from interlace.orders.saved import SavedOrder, read_file, write_order
+from interlace.studio.chain_wire import ChainGame, decode_chain, encode_chain
+from interlace.studio.game import GameOptions
+from interlace.studio.link import Game, decode_game, decode_path, encode_game
 
 _CHAIN, _VERSION = "interlace-chain", 1
 
 
-def shown(game: Game) -> dict[str, Any]:
+def save_game(game: Game) -> dict[str, Any]:
     """The text of a game's file, and whether all tiles are taken, so that it can run."""
     grid, taken = game.options.grid, game.path[: game.at]
     order = SavedOrder(grid.rows, grid.columns, tuple(v.row * grid.columns + v.column for v in taken))
-    return {"file": written(order, game=encoded(game)), "complete": len(taken) == grid.tiles}
+    return {"file": write_order(order, game=encode_game(game)), "complete": len(taken) == grid.tiles}
 
 
-def opened(text: str) -> Game:
+def open_game(text: str) -> Game:
     """The game of a file; of one without, its order on tiles of the usual size.
 
     Raises:
@@ -35,20 +35,20 @@ def opened(text: str) -> Game:
     except OrderError as error:
         raise StudioError(str(error)) from None
     if isinstance(data.get("game"), str):
-        return decoded(data["game"])
-    usual = Options()
-    options = Options(m=order.rows * usual.tile_m, n=order.columns * usual.tile_n)
-    path = path_of(options.grid, [4 * tile for tile in order.tiles])
+        return decode_game(data["game"])
+    usual = GameOptions()
+    options = GameOptions(m=order.rows * usual.tile_m, n=order.columns * usual.tile_n)
+    path = decode_path(options.grid, [4 * tile for tile in order.tiles])
     return Game(options, path, len(path))
 
 
-def shown_chain(game: ChainGame) -> dict[str, Any]:
+def save_chain(game: ChainGame) -> dict[str, Any]:
     """The text of the file of a game of two products, and whether all items are taken."""
-    data = {"schema": _CHAIN, "version": _VERSION, "game": encoded_chain(game)}
+    data = {"schema": _CHAIN, "version": _VERSION, "game": encode_chain(game)}
     return {"file": json.dumps(data) + "\n", "complete": game.at == game.chain.items}
 
 
-def opened_chain(text: str) -> ChainGame:
+def open_chain(text: str) -> ChainGame:
     """The game of two products of a file.
 
     Raises:
@@ -64,4 +64,4 @@ def opened_chain(text: str) -> ChainGame:
         raise StudioError(f"a game of version {data.get('version')!r}; this release reads version {_VERSION}")
     if not isinstance(data.get("game"), str):
         raise StudioError("a file of a game without the game; save it once more")
-    return decoded_chain(data["game"])
+    return decode_chain(data["game"])

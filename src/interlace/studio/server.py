@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import uvicorn
 
-from interlace.studio.answers import View
-from interlace.studio.app import application
+from interlace.studio.answers import StudioView
+from interlace.studio.app import build_application
 from interlace.studio.connection import Connection
 
 HOST = "127.0.0.1"
@@ -34,12 +34,12 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def made(listening: socket.socket, view: View | None = None) -> uvicorn.Server:
+def build_server(listening: socket.socket, view: StudioView | None = None) -> uvicorn.Server:
     """The server of a socket; ``run(sockets=[listening])`` answers until ``should_exit`` is set."""
     port = listening.getsockname()[1]
     return uvicorn.Server(
         uvicorn.Config(
-            application(port, view),
+            build_application(port, view),
             http=Connection,
             lifespan="off",
             ws="none",
@@ -53,22 +53,22 @@ def made(listening: socket.socket, view: View | None = None) -> uvicorn.Server:
     )
 
 
-def serve(port: int, view: View | None, *, browser: bool, tell: Callable[[str], None]) -> None:
+def serve(port: int, view: StudioView | None, *, browser: bool, report: Callable[[str], None]) -> None:
     """Answer until Ctrl-C.
 
     Args:
         port: 0 for any free one.
         view: what to look at, if there is anything; the page begins with it.
         browser: open the page.
-        tell: gets the page's address once it can be opened.
+        report: gets the page's address once it can be opened.
 
     Raises:
         OSError: as ``listen``.
     """
     with listen(port) as listening:
         address = f"http://{HOST}:{listening.getsockname()[1]}/{view.page if view else ''}"
-        tell(address)
+        report(address)
         if browser:
             webbrowser.open(address)
         with suppress(KeyboardInterrupt):
-            made(listening, view).run(sockets=[listening])
+            build_server(listening, view).run(sockets=[listening])

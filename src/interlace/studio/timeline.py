@@ -14,7 +14,7 @@ import numpy as np
 
 from interlace.core.errors import StudioError
 from interlace.graph.access import Ints
-from interlace.studio.plan_view import MOST_ITEMS
+from interlace.studio.plan_view import MAX_ITEMS
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
 
@@ -29,15 +29,15 @@ class Timeline:
             does not tell grids.
         tiles: coordinates of each item's tile, as text.
         lanes: names of the lanes.
-        after: for each item the one that handed over to it: of those that it waited for the one that ended last; -1 for
-            an item that waited for none.
+        producers: for each item the one that handed over to it: of those that it waited for the one that ended last; -1
+            for an item that waited for none.
     """
 
     title: str
     trace: Trace
     tiles: tuple[str, ...]
     lanes: tuple[str, ...]
-    after: Ints
+    producers: Ints
 
     @staticmethod
     def read(text: str) -> Timeline:
@@ -48,14 +48,14 @@ class Timeline:
         """
         try:
             data = json.loads(text)
-            return _read(data["traceEvents"], data["otherData"]["clock"])
+            return _parse_timeline(data["traceEvents"], data["otherData"]["clock"])
         except StudioError:
             raise
         except Exception as error:  # noqa: BLE001  # a file may hold anything
             why = f"{type(error).__name__}: {error}"[:200]
             raise StudioError(f"not a trace that `interlace trace` wrote ({why}); write it anew") from None
 
-    def shown(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Columns of its items in sequence, and what they come to."""
         trace, first = self.trace, int(self.trace.wait_ns.min())
         unit = "steps" if trace.clock == "steps" else "us"
@@ -70,14 +70,14 @@ class Timeline:
             "worker": trace.worker.tolist(),
             "lanes": list(self.lanes),
             "workers": len(self.lanes),
-            "after": self.after.tolist(),
+            "after": self.producers.tolist(),
             **{name: (column - first).tolist() for name, column in columns.items()},
             "span_ns": trace.span_ns,
             "summary": {
                 "busy": summary.busy,
                 "waiting": summary.waiting,
                 "idle": summary.idle,
-                "handed": self._handed(),
+                "handed": self._summarise_hand_offs(),
                 "ops": [
                     {
                         "op": op.op,
@@ -94,11 +94,11 @@ class Timeline:
             },
         }
 
-    def _handed(self) -> dict[str, Any]:
+    def _summarise_hand_offs(self) -> dict[str, Any]:
         """How many items were there before the producer had ended, and the median time from its end to their start."""
         trace = self.trace
-        item = np.flatnonzero((self.after >= 0) & (trace.end_ns[self.after] > trace.wait_ns))
-        took = trace.start_ns[item] - trace.end_ns[self.after[item]]
+        item = np.flatnonzero((self.producers >= 0) & (trace.end_ns[self.producers] > trace.wait_ns))
+        took = trace.start_ns[item] - trace.end_ns[self.producers[item]]
         return {"count": len(item), "median": float(np.median(took)) if len(item) else None}
 
 
@@ -115,25 +115,25 @@ class TimelineView:
         if len(clocks) > 1 and "steps" in clocks:
             raise StudioError(f"traces by the clocks {', '.join(clocks)}; steps have no length, open them one by one")
 
-    def shown(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """All of it."""
-        return {"name": "timeline", "timelines": [timeline.shown() for timeline in self.timelines]}
+        return {"name": "timeline", "timelines": [timeline.to_data() for timeline in self.timelines]}
 
 
-def _read(events: list[dict[str, Any]], clock: str) -> Timeline:
+def _parse_timeline(events: list[dict[str, Any]], clock: str) -> Timeline:
     work = [event for event in events if event.get("cat") == "work"]
-    if not 0 < len(work) <= MOST_ITEMS:
-        raise StudioError(f"a trace of {len(work)} items; the page draws 1 to {MOST_ITEMS}; use larger tiles")
+    if not 0 < len(work) <= MAX_ITEMS:
+        raise StudioError(f"a trace of {len(work)} items; the page draws 1 to {MAX_ITEMS}; use larger tiles")
     work.sort(key=lambda event: int(event["args"]["item"]))
     if [event["args"]["item"] for event in work] != list(range(len(work))):
         raise ValueError("items are not 0, 1, and so on")
     ops = tuple(dict.fromkeys(str(event["args"]["op"]) for event in work))
     number = {op: at for at, op in enumerate(ops)}
-    start, end = (_times(column) for column in zip(*((e["ts"], e["ts"] + e["dur"]) for e in work), strict=True))
+    start, end = (_parse_times(column) for column in zip(*((e["ts"], e["ts"] + e["dur"]) for e in work), strict=True))
     wait = start.copy()
     for event in events:
         if event.get("cat") == "wait":
-            wait[_item(event, len(work))] = _times([event["ts"]])[0]
+            wait[_parse_item(event, len(work))] = _parse_times([event["ts"]])[0]
     if not (np.all(wait <= start) and np.all(start <= end)):
         raise ValueError("an item ends before it begins")
     numbers, track = np.unique([int(event["tid"]) for event in work], return_inverse=True)
@@ -157,31 +157,31 @@ def _read(events: list[dict[str, Any]], clock: str) -> Timeline:
     return Timeline(
         title,
         trace,
-        tuple(_place(event["args"]["tile"]) for event in work),
+        tuple(_format_tile(event["args"]["tile"]) for event in work),
         tuple(said.get(int(tid), f"track {tid}") for tid in numbers),
-        _handed_over(events, end),
+        _find_hand_offs(events, end),
     )
 
 
-def _handed_over(events: list[dict[str, Any]], end_ns: Ints) -> Ints:
+def _find_hand_offs(events: list[dict[str, Any]], end_ns: Ints) -> Ints:
     after = np.full(len(end_ns), -1, np.int64)
-    producers = {event["id"]: _item(event, len(end_ns)) for event in events if event.get("ph") == "s"}
+    producers = {event["id"]: _parse_item(event, len(end_ns)) for event in events if event.get("ph") == "s"}
     for event in events:
         if event.get("ph") == "f":
-            item, producer = _item(event, len(end_ns)), producers[event["id"]]
+            item, producer = _parse_item(event, len(end_ns)), producers[event["id"]]
             if after[item] < 0 or end_ns[after[item]] < end_ns[producer]:
                 after[item] = producer
     return after
 
 
-def _item(event: dict[str, Any], items: int) -> int:
+def _parse_item(event: dict[str, Any], items: int) -> int:
     item = int(event["args"]["item"])
     if not 0 <= item < items:
         raise ValueError(f"item {item} of {items}")
     return item
 
 
-def _times(microseconds: Any) -> Ints:
+def _parse_times(microseconds: Any) -> Ints:
     """Nanoseconds; thousandths of a step for a clock of steps, one of which stands as a microsecond in the file."""
     with np.errstate(over="ignore"):
         found = np.asarray(microseconds, np.float64) * 1e3
@@ -191,5 +191,5 @@ def _times(microseconds: Any) -> Ints:
     return rounded
 
 
-def _place(tile: Any) -> str:
+def _format_tile(tile: Any) -> str:
     return str(tuple(int(c) for c in tile)) if isinstance(tile, list) else str(int(tile))

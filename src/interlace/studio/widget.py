@@ -16,21 +16,21 @@ from interlace.core.errors import InterlaceError, StudioError
 from interlace.orders.panels import PanelGrid
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
-from interlace.studio.answers import View, answers
+from interlace.studio.answers import StudioView, build_answers
 from interlace.studio.chain import Chain
-from interlace.studio.chain_wire import ChainGame, encoded_chain
-from interlace.studio.game import Options
-from interlace.studio.least import Cancelled, least
-from interlace.studio.link import Game, encoded
-from interlace.studio.pages import PAGES, inline
+from interlace.studio.chain_wire import ChainGame, encode_chain
+from interlace.studio.game import GameOptions
+from interlace.studio.least import SearchCancelled, find_best_completion
+from interlace.studio.link import Game, encode_game
+from interlace.studio.pages import PAGES, inline_page
 from interlace.studio.plan_view import PlanView
 from interlace.studio.timeline import Timeline, TimelineView
-from interlace.studio.wire import encode_json, game_of
+from interlace.studio.wire import encode_json, parse_game
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
 
 #: What a notebook can show.
-Shown = Plan | Proof | Trace | PanelGrid | Options | Chain | View
+Showable = Plan | Proof | Trace | PanelGrid | GameOptions | Chain | StudioView
 _TICK_S = 0.1
 _TILE = 128  # of the product that stands for a grid of panels
 _CHUNK = 64
@@ -51,14 +51,14 @@ class StudioWidget(anywidget.AnyWidget):
     link = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int().tag(sync=True)
 
-    def __init__(self, page: str, view: View | None = None, link: str = "", height: int = 720) -> None:
-        text = inline(next(each for each in PAGES if each.name == page))
+    def __init__(self, page: str, view: StudioView | None = None, link: str = "", height: int = 720) -> None:
+        text = inline_page(next(each for each in PAGES if each.name == page))
         super().__init__(page=text, link=link, height=height)
-        self._answers = answers(view)
+        self._answers = build_answers(view)
         self._searches: dict[int, threading.Event] = {}
-        self.on_msg(self.heard)
+        self.on_msg(self.handle_message)
 
-    def heard(self, _: object, message: dict[str, Any], buffers: object) -> None:
+    def handle_message(self, _: object, message: dict[str, Any], buffers: object) -> None:
         """A request of the page: answered at once, or by a search that goes on and sends as it finds."""
         number, data = message["id"], message.get("data")
         if message.get("cancel"):
@@ -71,9 +71,9 @@ class StudioWidget(anywidget.AnyWidget):
             try:
                 if answer is None:
                     raise StudioError("the page asks for what there is not; show it again")
-                self._tell(number, found=answer(data))
+                self._send_answer(number, found=answer(data))
             except InterlaceError as error:
-                self._tell(number, error=str(error))
+                self._send_answer(number, error=str(error))
 
     def _search(self, number: int, data: Any, stop: threading.Event) -> None:
         said = time.monotonic()
@@ -83,24 +83,26 @@ class StudioWidget(anywidget.AnyWidget):
             if time.monotonic() - said > _TICK_S:
                 said = time.monotonic()
                 found = {"state": "searching", "states": states, "lower_bound": low, "loads": high}
-                self._tell(number, found=found, last=False)
+                self._send_answer(number, found=found, last=False)
 
         try:
-            game = game_of(data)
-            found = least(game.options, game.path[: game.at], stop, progress).shown(game.options, game.at)
-            self._tell(number, found=found)
+            game = parse_game(data)
+            found = find_best_completion(game.options, game.path[: game.at], stop, progress).to_data(
+                game.options, game.at
+            )
+            self._send_answer(number, found=found)
         except InterlaceError as error:
-            self._tell(number, error=str(error))
-        except Cancelled:
+            self._send_answer(number, error=str(error))
+        except SearchCancelled:
             pass  # nobody listens
         finally:
             self._searches.pop(number, None)
 
-    def _tell(self, number: int, *, last: bool = True, **what: Any) -> None:
+    def _send_answer(self, number: int, *, last: bool = True, **what: Any) -> None:
         self.send({"id": number, "last": last, **json.loads(encode_json(what))})
 
 
-def widget(what: Shown, height: int = 720) -> StudioWidget:
+def build_widget(what: Showable, height: int = 720) -> StudioWidget:
     """See ``interlace.studio.show``."""
     made = partial(StudioWidget, height=height)
     if isinstance(what, Proof):
@@ -109,14 +111,14 @@ def widget(what: Shown, height: int = 720) -> StudioWidget:
         what = PlanView.of(what)
     if isinstance(what, Trace):
         what = TimelineView((Timeline.read(json.dumps(to_perfetto(what))),))
-    if isinstance(what, View):
+    if isinstance(what, StudioView):
         return made(what.page.removesuffix(".html"), view=what)
     if isinstance(what, PanelGrid):
-        what = Options(_TILE * what.rows, _TILE * what.columns, _CHUNK * what.chunks, _TILE, _TILE, _CHUNK)
-    if isinstance(what, Options):
-        return made("index", link=encoded(Game(what)))
+        what = GameOptions(_TILE * what.rows, _TILE * what.columns, _CHUNK * what.chunks, _TILE, _TILE, _CHUNK)
+    if isinstance(what, GameOptions):
+        return made("index", link=encode_game(Game(what)))
     if isinstance(what, Chain):
-        return made("chain", link=encoded_chain(ChainGame(what)))
+        return made("chain", link=encode_chain(ChainGame(what)))
     raise StudioError(
         f"{type(what).__name__} is nothing that the studio shows; give it a plan, a proof, a trace, a grid "
         "(interlace.orders.panels.PanelGrid), or options of a game"

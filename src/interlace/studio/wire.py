@@ -9,36 +9,36 @@ from typing import Any
 
 from interlace.core.dtypes import DTYPES
 from interlace.core.errors import StudioError
-from interlace.orders.panels import Cache
-from interlace.studio.game import Options, Position, Unit, named_orders, named_path, play
-from interlace.studio.link import Game, encoded, path_of, steps_of
+from interlace.orders.panels import EvictionPolicy
+from interlace.studio.game import GameOptions, GamePosition, Unit, find_named_path, list_named_orders, play
+from interlace.studio.link import Game, decode_path, encode_game, encode_path
 
 _NAMES: Mapping[str, Mapping[str, Any]] = {
     "unit": {unit.value: unit for unit in Unit},
-    "cache": {cache.value: cache for cache in Cache},
+    "cache": {cache.value: cache for cache in EvictionPolicy},
     "dtype": {dtype.name: dtype for dtype in DTYPES},
 }
 
 
-def game_of(data: object) -> Game:
+def parse_game(data: object) -> Game:
     """The game of a request: ``options``, ``path``, ``at`` and ``ghost``, each with a default.
 
     Raises:
         StudioError: anything else, or a game that makes no sense.
     """
-    given = members(data, "a request", ("options", "path", "at", "ghost"))
-    options = options_of(given.get("options", {}))
+    given = check_members(data, "a request", ("options", "path", "at", "ghost"))
+    options = parse_options(given.get("options", {}))
     steps = given.get("path", [])
-    if not isinstance(steps, list) or len(steps) > options.grid.tiles or not all(_whole(step) for step in steps):
+    if not isinstance(steps, list) or len(steps) > options.grid.tiles or not all(_is_int(step) for step in steps):
         raise StudioError(f"path is no list of at most {options.grid.tiles} numbers; send 4 * tile + way of each")
-    path = path_of(options.grid, steps)
-    at, ghost = given.get("at", len(path)), ghost_of(given)
-    if not _whole(at) or not 0 <= at <= len(path):
+    path = decode_path(options.grid, steps)
+    at, ghost = given.get("at", len(path)), parse_ghost(given)
+    if not _is_int(at) or not 0 <= at <= len(path):
         raise StudioError(f"at is {at!r}; use 0 to {len(path)}, the steps of the path")
     return Game(options, path, at, ghost)
 
 
-def ghost_of(given: Mapping[str, Any]) -> str:
+def parse_ghost(given: Mapping[str, Any]) -> str:
     """Return the name of the ghost of a request, "" for none. Raises StudioError for what names no order."""
     ghost = given.get("ghost", "")
     if not (isinstance(ghost, str) and ghost.isascii()):
@@ -52,23 +52,23 @@ def encode_json(data: Any) -> bytes:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
-def options_of(data: object) -> Options:
+def parse_options(data: object) -> GameOptions:
     """Options by name; those that are left out have their defaults. Raises StudioError."""
-    given = members(data, "options", [field.name for field in fields(Options)])
+    given = check_members(data, "options", [field.name for field in fields(GameOptions)])
     made: dict[str, Any] = {}
     for name, value in given.items():
         if name in _NAMES:
             if not isinstance(value, str) or value not in _NAMES[name]:
                 raise StudioError(f"{name} is {value!r}; use one of {', '.join(_NAMES[name])}")
             made[name] = _NAMES[name][value]
-        elif _whole(value):
+        elif _is_int(value):
             made[name] = value
         else:
             raise StudioError(f"{name} is {value!r}; use a whole number")
-    return Options(**made)
+    return GameOptions(**made)
 
 
-def members(data: object, what: str, known: list[str] | tuple[str, ...]) -> dict[str, Any]:
+def check_members(data: object, what: str, known: list[str] | tuple[str, ...]) -> dict[str, Any]:
     """The members of a JSON object. Raises StudioError for another value, and for a member that is not known."""
     if not isinstance(data, dict):
         raise StudioError(f"{what} is {type(data).__name__}; send an object with {', '.join(known)}")
@@ -78,9 +78,9 @@ def members(data: object, what: str, known: list[str] | tuple[str, ...]) -> dict
     return data
 
 
-def shown_options(options: Options) -> dict[str, Any]:
-    """Options as ``options_of`` takes them."""
-    values = {field.name: getattr(options, field.name) for field in fields(Options)}
+def format_options(options: GameOptions) -> dict[str, Any]:
+    """Options as ``parse_options`` takes them."""
+    values = {field.name: getattr(options, field.name) for field in fields(GameOptions)}
     return {
         **values,
         "unit": options.unit.value,
@@ -89,17 +89,17 @@ def shown_options(options: Options) -> dict[str, Any]:
     }
 
 
-def shown_game(game: Game) -> dict[str, Any]:
-    """A game as ``game_of`` takes it."""
+def format_game(game: Game) -> dict[str, Any]:
+    """A game as ``parse_game`` takes it."""
     return {
-        "options": shown_options(game.options),
-        "path": steps_of(game.options.grid, game.path),
+        "options": format_options(game.options),
+        "path": encode_path(game.options.grid, game.path),
         "at": game.at,
         "ghost": game.ghost,
     }
 
 
-def shown_setting(options: Options) -> dict[str, Any]:
+def format_setting(options: GameOptions) -> dict[str, Any]:
     """What does not change while a game is played: the grid, the bounds, the names of orders."""
     grid = options.grid
     safe, leading = options.bounds
@@ -117,19 +117,19 @@ def shown_setting(options: Options) -> dict[str, Any]:
         "safe_bytes": safe.bytes,
         "leading_bytes": leading.bytes,
         "source": safe.source,
-        "orders": list(named_orders(grid)),
+        "orders": list(list_named_orders(grid)),
     }
 
 
-def shown_position(game: Game) -> dict[str, Any]:
+def format_position(game: Game) -> dict[str, Any]:
     """Where a game stands after the steps that are taken, and beside it the order that runs as its ghost."""
     taken = game.path[: game.at]
-    shown = {"at": game.at, "link": encoded(game), **_position(play(game.options, taken))}
+    shown = {"at": game.at, "link": encode_game(game), **_format_position(play(game.options, taken))}
     if game.ghost:
-        path = named_path(game.options.grid, game.ghost)
+        path = find_named_path(game.options.grid, game.ghost)
         ghost = play(game.options, path[: game.at])
         shown["ghost"] = {
-            "path": steps_of(game.options.grid, path),
+            "path": encode_path(game.options.grid, path),
             "loads": ghost.loads,
             "hits": ghost.touches - ghost.loads,
             "load_bytes": ghost.load_bytes,
@@ -137,7 +137,7 @@ def shown_position(game: Game) -> dict[str, Any]:
     return shown
 
 
-def _position(position: Position) -> dict[str, Any]:
+def _format_position(position: GamePosition) -> dict[str, Any]:
     return {
         "touches": position.touches,
         "loads": position.loads,
@@ -147,11 +147,11 @@ def _position(position: Position) -> dict[str, Any]:
         "costs": position.costs,
         "loads_of": position.loads_of,
         "last": position.last,
-        "held": [[held.panel, held.units] for held in position.held],
-        "used": position.used,
-        "next_out": position.next_out,
+        "held": [[held.panel, held.units] for held in position.cached],
+        "used": position.used_capacity,
+        "next_out": position.next_evicted,
     }
 
 
-def _whole(value: object) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -33,7 +33,7 @@ class Trace:
     ops: tuple[str, ...]
     clock: str
 
-    def of(self, rows: Ints) -> Trace:
+    def select(self, rows: Ints) -> Trace:
         """Select some of the items."""
         columns = ("op", "tile", "worker", "sm", "wait_ns", "start_ns", "end_ns")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})

@@ -8,7 +8,7 @@ from interlace.graph.access import Ints
 from interlace.trace.events import Trace
 
 
-def steals(owner: Ints, trace: Trace) -> Ints:
+def find_steals(owner: Ints, trace: Trace) -> Ints:
     """Return rows (item, thief, victim), shape (n, 3), in the order in which the thieves arrived at the items.
 
     Args:

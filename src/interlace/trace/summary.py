@@ -87,13 +87,13 @@ class Summary:
         if not len(trace.op):
             raise ItemError("the trace has no items; run a plan that has some")
         time_ns = max(workers * trace.span_ns, 1)
-        busy = _covered_ns(trace.worker, trace.start_ns, trace.end_ns)
-        waiting = _covered_ns(trace.worker, trace.wait_ns, trace.end_ns) - busy
-        ops = tuple(_op(trace, int(o), workers) for o in np.unique(trace.op))
+        busy = _compute_covered_ns(trace.worker, trace.start_ns, trace.end_ns)
+        waiting = _compute_covered_ns(trace.worker, trace.wait_ns, trace.end_ns) - busy
+        ops = tuple(_summarise_op(trace, int(o), workers) for o in np.unique(trace.op))
         return Summary(workers, trace.span_ns, busy / time_ns, waiting / time_ns, ops)
 
 
-def _op(trace: Trace, o: int, workers: int) -> OpSummary:
+def _summarise_op(trace: Trace, o: int, workers: int) -> OpSummary:
     mine = trace.op == o
     start, end, items = trace.start_ns[mine], trace.end_ns[mine], int(mine.sum())
     last_wave = items - workers * ((items - 1) // workers)
@@ -105,7 +105,7 @@ def _op(trace: Trace, o: int, workers: int) -> OpSummary:
         trace.ops[o],
         items,
         items / workers,
-        1.0 - _covered_ns(trace.worker, begin, stop) / time_ns if time_ns else 0.0,
+        1.0 - _compute_covered_ns(trace.worker, begin, stop) / time_ns if time_ns else 0.0,
         int(start.min()) - first_ns,
         ends_ns - first_ns,
         begins_ns - first_ns,
@@ -114,7 +114,7 @@ def _op(trace: Trace, o: int, workers: int) -> OpSummary:
     )
 
 
-def _covered_ns(worker: Ints, begin: Ints, end: Ints) -> int:
+def _compute_covered_ns(worker: Ints, begin: Ints, end: Ints) -> int:
     """Return the time that the intervals of each worker cover, overlaps counted once, summed over all workers."""
     order = np.lexsort((begin, worker))
     worker, begin, end = worker[order], begin[order], end[order]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from interlace.tune.search import TOP, Candidate, Tuned, tune
+from interlace.tune.search import DEFAULT_TOP, TuningCandidate, TuningResult, tune
 
-__all__ = ["TOP", "Candidate", "Tuned", "tune"]
+__all__ = ["DEFAULT_TOP", "TuningCandidate", "TuningResult", "tune"]

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from interlace.deploy import Deployment
 from interlace.policies.setting import Setting
 
-_CHEAP, _EACH = 1 << 16, 64  # number of touches that a prediction resolves; minimum per item
+_CHEAP, _TOUCHES_PER_ITEM = 1 << 16, 64  # number of touches that a prediction resolves; minimum per item
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedSetting:
     """A setting and its prediction.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ranked:
 
 def rank(
     case: Deployment, settings: Sequence[Setting], progress: Callable[[int], None] = lambda done: None
-) -> list[Ranked]:
+) -> list[RankedSetting]:
     """Rank all settings that make different plans by predicted time, fastest first; ties keep the given order.
 
     Raises:
@@ -48,26 +48,26 @@ def rank(
     """
     # Both import numba, which takes as long as a command that predicts nothing.
     from interlace.planner.predict import Prediction, predict
-    from interlace.planner.search import identity
+    from interlace.planner.search import make_plan_key
 
     seen: dict[object, tuple[int, Prediction]] = {}
     launches = set()
     ranked = []
     for done, setting in enumerate(settings, 1):
-        plan = case.plan(setting)
-        key = identity(plan)
+        plan = case.build_plan(setting)
+        key = make_plan_key(plan)
         if key not in seen:
-            limit = max(_CHEAP, _EACH * len(plan.items))
-            seen[key] = len(seen), predict(plan, case.device, case.mode(plan), limit=limit)
+            limit = max(_CHEAP, _TOUCHES_PER_ITEM * len(plan.items))
+            seen[key] = len(seen), predict(plan, case.device, case.build_mode(plan), limit=limit)
         number, found = seen[key]
         progress(done)
         if number not in launches:
             launches.add(number)
-            ranked.append(Ranked(setting, found.us, found.traffic.dram_read, number))
+            ranked.append(RankedSetting(setting, found.us, found.traffic.dram_read, number))
     return sorted(ranked, key=lambda r: r.predicted_us)
 
 
-def best(ranked: Iterable[Ranked], top: int, needed: Setting) -> list[Ranked]:
+def select_best(ranked: Iterable[RankedSetting], top: int, needed: Setting) -> list[RankedSetting]:
     """Return the settings of the ``top`` plans with the best predictions, and of the needed setting's plan."""
     ranked = list(ranked)
     kept = set(list(dict.fromkeys(r.plan for r in ranked))[:top])

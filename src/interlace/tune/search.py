@@ -13,41 +13,41 @@ from functools import partial
 from typing import Any
 
 from interlace.bench.compile import compile_launches
-from interlace.bench.problem import Problem, running
-from interlace.bench.timing import median_us
+from interlace.bench.problem import BenchProblem, translate_errors
+from interlace.bench.timing import time_medians
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import InterlaceError, LaunchEndedError, StoreError
-from interlace.deploy import Deployment, deployment, here, store
+from interlace.deploy import Deployment, current_device, deploy_graph, store
 from interlace.executors.device import DeviceExecutor
 from interlace.policies.setting import Setting
-from interlace.tune.library import times_faster
-from interlace.tune.rank import Ranked, best, rank
+from interlace.tune.library import measure_speedup
+from interlace.tune.rank import RankedSetting, rank, select_best
 from interlace.workloads.base import Workload
 
 #: Callback that receives the current activity, the amount done and the total amount.
 Progress = Callable[[str, int, int], None]
 #: Function that returns the microseconds of the settings that run correctly; the first setting must.
-Measure = Callable[["Case", Sequence[Setting], Progress], Mapping[Setting, float]]
+Measure = Callable[["TuningCase", Sequence[Setting], Progress], Mapping[Setting, float]]
 
-TOP = 8
+DEFAULT_TOP = 8
 _ROUNDS = 25
 
 
 @dataclass(frozen=True)
-class Case:
+class TuningCase:
     """A workload and its deployment as one launch."""
 
     workload: Workload
     deployment: Deployment
 
     @staticmethod
-    def of(workload: Workload, device: DeviceSpec) -> Case:
+    def of(workload: Workload, device: DeviceSpec) -> TuningCase:
         """Deploy a workload by the fastest executor that can run it. Raises PlanError if none can."""
-        return Case(workload, deployment(workload.graph(device), device))
+        return TuningCase(workload, deploy_graph(workload.build_graph(device), device))
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TuningCandidate:
     """A setting that was selected for measurement.
 
     Attributes:
@@ -61,18 +61,18 @@ class Candidate:
     us: float | None
 
     @property
-    def off(self) -> float | None:
+    def prediction_error(self) -> float | None:
         """Relative error of the prediction: positive if it is longer than the measured time, negative if shorter."""
         return None if self.us is None else self.predicted_us / self.us - 1
 
     def to_data(self) -> dict[str, Any]:
         """Return the candidate as JSON data."""
-        figures = {"predicted_us": self.predicted_us, "us": self.us, "off": self.off}
+        figures = {"predicted_us": self.predicted_us, "us": self.us, "off": self.prediction_error}
         return {"setting": self.setting.to_data(), **figures}
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """Result of the search for a workload.
 
     Attributes:
@@ -80,58 +80,58 @@ class Tuned:
         executor: name of the executor that runs it.
         predicted: number of settings that were predicted.
         candidates: settings that were selected for measurement, fastest first, failed ones last.
-        default: default setting; it is one of the candidates and ran.
+        default_setting: default setting; it is one of the candidates and ran.
     """
 
     workload: Workload
     executor: str
     predicted: int
-    candidates: tuple[Candidate, ...]
-    default: Setting
+    candidates: tuple[TuningCandidate, ...]
+    default_setting: Setting
 
     @property
-    def tried(self) -> int:
+    def tried_settings(self) -> int:
         """Number of candidates that ran with a correct result."""
         return sum(c.us is not None for c in self.candidates)
 
     @property
-    def best(self) -> Setting:
+    def best_setting(self) -> Setting:
         """Fastest setting."""
         return self.candidates[0].setting
 
     @property
     def best_us(self) -> float:
         """Microseconds of the fastest setting."""
-        return self._us(self.best)
+        return self._find_us(self.best_setting)
 
     @property
     def default_us(self) -> float:
         """Microseconds of the default setting, from the same interleaved rounds."""
-        return self._us(self.default)
+        return self._find_us(self.default_setting)
 
-    def _us(self, setting: Setting) -> float:
+    def _find_us(self, setting: Setting) -> float:
         return next(c.us for c in self.candidates if c.setting == setting and c.us is not None)
 
     def to_data(self) -> dict[str, Any]:
         """Return the result as JSON data."""
         return {
             "size": getattr(self.workload, self.workload.size),
-            "workload": self.workload.facts(),
+            "workload": self.workload.to_data(),
             "executor": self.executor,
             "predicted": self.predicted,
-            "tried": self.tried,
-            "failed": len(self.candidates) - self.tried,
-            "default": {"setting": self.default.to_data(), "us": self.default_us},
-            "best": {"setting": self.best.to_data(), "us": self.best_us},
+            "tried": self.tried_settings,
+            "failed": len(self.candidates) - self.tried_settings,
+            "default": {"setting": self.default_setting.to_data(), "us": self.default_us},
+            "best": {"setting": self.best_setting.to_data(), "us": self.best_us},
             "candidates": [c.to_data() for c in self.candidates],
         }
 
 
 def tune(
     workloads: Sequence[Workload],
-    top: int = TOP,
+    top: int = DEFAULT_TOP,
     progress: Progress = lambda what, done, total: None,
-) -> Iterator[Tuned]:
+) -> Iterator[TuningResult]:
     """Search for each workload in turn on the current CUDA device, and cache the best setting.
 
     Args:
@@ -144,22 +144,22 @@ def tune(
         ResultError, DeviceError: the default setting gives a wrong result, or does not run on this device.
         StoreError: the cache cannot be written.
     """
-    with _storing("settings"):
-        store.make_store()  # fail before any time is spent
+    with _translate_store_errors("settings"):
+        store.create_cache_folder()  # fail before any time is spent
     for workload in workloads:
-        case = Case.of(workload, here())
-        with _running(case):
-            case.deployment.make(case.deployment.default)  # fail early if this GPU does not suffice
-        found = search(case, top, measured, progress)
-        with _running(case):
-            library_us = found.best_us * times_faster(workload, case.deployment, found.best)
-        with _storing(f"the setting of {workload.name} for {workload.sized}"):
-            case.deployment.keep(found.best, found.best_us, library_us)
+        case = TuningCase.of(workload, current_device())
+        with _translate_errors(case):
+            case.deployment.make_executor(case.deployment.default_setting)  # fail early if this GPU does not suffice
+        found = search(case, top, measure_settings, progress)
+        with _translate_errors(case):
+            library_us = found.best_us * measure_speedup(workload, case.deployment, found.best_setting)
+        with _translate_store_errors(f"the setting of {workload.name} for {workload.size_text}"):
+            case.deployment.cache_setting(found.best_setting, found.best_us, library_us)
         yield found
 
 
 @contextmanager
-def _storing(what: str) -> Iterator[None]:
+def _translate_store_errors(what: str) -> Iterator[None]:
     """Turn an OSError into a StoreError that names what cannot be cached and where."""
     try:
         yield
@@ -170,7 +170,7 @@ def _storing(what: str) -> Iterator[None]:
         ) from None
 
 
-def search(case: Case, top: int, measure: Measure, progress: Progress) -> Tuned:
+def search(case: TuningCase, top: int, measure: Measure, progress: Progress) -> TuningResult:
     """Search for the best setting of one case. Nothing is cached.
 
     Args:
@@ -179,54 +179,58 @@ def search(case: Case, top: int, measure: Measure, progress: Progress) -> Tuned:
         measure: function that times settings.
         progress: callback that reports the current activity.
     """
-    settings, default = list(case.deployment.settings()), case.deployment.default
-    what = f"{_what(case)}: predicting"
+    settings, default = list(case.deployment.iter_settings()), case.deployment.default_setting
+    what = f"{_describe_case(case)}: predicting"
     ranked = rank(case.deployment, settings, lambda done: progress(what, done, len(settings)))
-    chosen = {r.setting: r for r in best(ranked, top, default)}
+    chosen = {r.setting: r for r in select_best(ranked, top, default)}
     ordered = [default, *(setting for setting in chosen if setting != default)]
     times = measure(case, ordered, progress)
-    return Tuned(case.workload, case.deployment.executor.name, len(settings), _sorted(chosen, times), default)
+    return TuningResult(
+        case.workload, case.deployment.executor.name, len(settings), _sort_candidates(chosen, times), default
+    )
 
 
-def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) -> tuple[Candidate, ...]:
-    found = [Candidate(setting, r.predicted_us, times.get(setting)) for setting, r in chosen.items()]
+def _sort_candidates(
+    chosen: Mapping[Setting, RankedSetting], times: Mapping[Setting, float]
+) -> tuple[TuningCandidate, ...]:
+    found = [TuningCandidate(setting, r.predicted_us, times.get(setting)) for setting, r in chosen.items()]
     return tuple(sorted(found, key=lambda c: float("inf") if c.us is None else c.us))
 
 
-def measured(case: Case, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+def measure_settings(case: TuningCase, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
     """Return the median microseconds of one run for each setting that runs correctly on the current CUDA device.
 
     Raises:
         ResultError, DeviceError: the first setting gives a wrong result, or does not run on this device.
     """
-    with _running(case):
-        return _measured(case, settings, progress)
+    with _translate_errors(case):
+        return _measure(case, settings, progress)
 
 
-def _measured(case: Case, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
-    total, what = len(settings), _what(case)
-    for left in compile_launches([partial(case.deployment.make, setting) for setting in settings]):
+def _measure(case: TuningCase, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+    total, what = len(settings), _describe_case(case)
+    for left in compile_launches([partial(case.deployment.make_executor, setting) for setting in settings]):
         progress(f"{what}: compiling", total - left, total)
-    problem = Problem(case.workload, case.deployment.device)
+    problem = BenchProblem(case.workload, case.deployment.device)
     right: dict[Setting, DeviceExecutor] = {}
     for done, setting in enumerate(settings, 1):
-        executor = _checked(problem, case, setting, needed=setting == settings[0])
+        executor = _check_setting(problem, case, setting, needed=setting == settings[0])
         if executor is not None:
             right[setting] = executor
         progress(f"{what}: checking", done, total)
     progress(f"{what}: timing {len(right)} settings", 0, 1)
     names = {str(i): setting for i, setting in enumerate(right)}
-    functions = {name: problem.every(problem.run(right[setting])) for name, setting in names.items()}
-    times = median_us(functions, _ROUNDS, calls=problem.runs)
+    functions = {name: problem.make_rotation(problem.make_run(right[setting])) for name, setting in names.items()}
+    times = time_medians(functions, _ROUNDS, calls=problem.runs)
     progress(f"{what}: done", 1, 1)
     return {setting: times[name].median_us for name, setting in names.items()}
 
 
-def _checked(problem: Problem, case: Case, setting: Setting, needed: bool) -> DeviceExecutor | None:
+def _check_setting(problem: BenchProblem, case: TuningCase, setting: Setting, needed: bool) -> DeviceExecutor | None:
     """Return an executor with a checked result; None if the setting fails and is not needed."""
     try:
-        with _running(case):
-            executor = case.deployment.make(setting)
+        with _translate_errors(case):
+            executor = case.deployment.make_executor(setting)
             problem.check(executor)
     except LaunchEndedError:  # no other launch can run in this process any more
         raise
@@ -237,9 +241,9 @@ def _checked(problem: Problem, case: Case, setting: Setting, needed: bool) -> De
     return executor
 
 
-def _running(case: Case) -> AbstractContextManager[None]:
-    return running(case.workload, case.deployment.device)
+def _translate_errors(case: TuningCase) -> AbstractContextManager[None]:
+    return translate_errors(case.workload, case.deployment.device)
 
 
-def _what(case: Case) -> str:
-    return f"{case.workload.name}, {case.workload.sized}"
+def _describe_case(case: TuningCase) -> str:
+    return f"{case.workload.name}, {case.workload.size_text}"

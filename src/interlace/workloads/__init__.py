@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.models.llama import LLAMAS, LlamaShape, decode_graph
+from interlace.models.llama import LLAMAS, LlamaShape, build_decode_graph
 from interlace.workloads.attention import Attention, attention
 from interlace.workloads.base import Workload
 from interlace.workloads.chains import (
@@ -17,7 +17,7 @@ from interlace.workloads.chains import (
 )
 from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
-from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
+from interlace.workloads.ffn import MODELS, FeedForward, FFNShape, ffn
 from interlace.workloads.ffn_block import FFNBlock, ffn_block
 from interlace.workloads.ffn_layers import FFNLayers, ffn_layers
 from interlace.workloads.moe import MoE, moe
@@ -27,7 +27,7 @@ from interlace.workloads.ragged import RaggedAttention, ragged_attention
 
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
-    FFN,
+    FeedForward,
     FFNLayers,
     TwoMatmuls,
     OneMatmul,
@@ -44,7 +44,6 @@ WORKLOADS: tuple[type[Workload], ...] = (
 )
 
 __all__ = [
-    "FFN",
     "LLAMAS",
     "MODELS",
     "WORKLOADS",
@@ -54,6 +53,7 @@ __all__ = [
     "FFNBlock",
     "FFNLayers",
     "FFNShape",
+    "FeedForward",
     "LlamaShape",
     "MoE",
     "NormedMatmuls",
@@ -65,8 +65,8 @@ __all__ = [
     "TwoMatmuls",
     "Workload",
     "attention",
+    "build_decode_graph",
     "dag",
-    "decode_graph",
     "ffn",
     "ffn_block",
     "ffn_layers",

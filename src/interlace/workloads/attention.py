@@ -18,9 +18,9 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
-from interlace.kernels.softmax import shares, softmax
-from interlace.kernels.teams import rows_of
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
+from interlace.kernels.softmax import compute_softmax, softmax
+from interlace.kernels.teams import select_tile_rows
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
 
@@ -58,8 +58,8 @@ class Attention(Workload):
         "small": {"keys": 200, "head_dim": 40},
         "sd-vae": {"m": 4096, "keys": 4096, "head_dim": 512},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "sd-vae"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "sd-vae"
     sizes: ClassVar[tuple[int, ...]] = (16, 256, 4096)
     weights: ClassVar[tuple[str, ...]] = ("k", "v")
 
@@ -76,23 +76,23 @@ class Attention(Workload):
     def flops(self) -> float:
         return 4.0 * self.m * self.keys * self.head_dim
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        of_matmul, rows = matmul_tile(self.m, device, tile), rows_of(self.m, device.sms)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        of_matmul, rows = select_matmul_tile(self.m, device, tile), select_tile_rows(self.m, device.sms)
         return attention(self.m, self.keys, self.head_dim, self.dtype, of_matmul, rows)
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """Everything from N(0, 1), so that scores are too."""
-        random, graph = np.random.default_rng(seed), self.graph(CPU)
+        random, graph = np.random.default_rng(seed), self.build_graph(CPU)
         shapes = {name: graph.tensor(name).shape for name in graph.inputs}
         return {n: round_to(random.standard_normal(shape, np.float32), self.dtype) for n, shape in shapes.items()}
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         q, k, v = tensors["q"], tensors["k"], tensors["v"]
         if xp is np:
-            return {"out": shares(q @ k.T, self.head_dim**-0.5) @ v.T}
+            return {"out": compute_softmax(q @ k.T, self.head_dim**-0.5) @ v.T}
         return {"out": xp.softmax(q @ k.T * self.head_dim**-0.5, -1) @ v.T}
 
-    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+    def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
         """In one kernel."""
 
         def fused(t: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,17 +33,17 @@ from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_typ
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.devices import CPU, DeviceSpec
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.matmul.tile import TileShape
 
 #: The largest extent of a tensor.
-MOST_EXTENT = (1 << 31) - 1
+MAX_EXTENT = (1 << 31) - 1
 #: Values of fields by the name of a preset.
 Presets = Mapping[str, Mapping[str, Any]]
 Inputs = Mapping[str, NDArray[np.float32]]
@@ -64,7 +64,7 @@ class Option:
 
     help: str
     least: int | None = None
-    most: int = MOST_EXTENT
+    most: int = MAX_EXTENT
     metavar: str | None = None
     names: Mapping[str, Any] | None = None
     group: str = "Shape"
@@ -86,18 +86,18 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedSizes:
     """The sizes of a preset that the project keeps measurements of, and what it wants of them."""
 
     sizes: tuple[int, ...]
     targets: tuple[Target, ...] = ()
 
-    def target(self, size: int) -> float | None:
+    def find_target(self, size: int) -> float | None:
         """The speedup that is wanted of one size alone."""
         return next((t.ratio for t in self.targets if size in t.sizes and not t.mean), None)
 
 
-_FLOATING = {d.name: d for d in DTYPES if d.floating}
+_FLOATING = {d.name: d for d in DTYPES if d.is_floating_point}
 #: The field of a workload whose tensors all have one dtype.
 DTypeField = Annotated[DType, Option("Of all tensors", metavar="DTYPE", names=_FLOATING)]
 
@@ -109,7 +109,7 @@ class Workload(ABC):
     Attributes:
         name: on the command line and in records.
         presets: known problems by name; fields that one leaves out have the class's default.
-        on_cpu, on_gpu: the preset that is meant where none is named.
+        cpu_preset, gpu_preset: the preset that is meant where none is named.
         size: the field that varies where several sizes are measured.
         sizes: which of them, unless told.
         record: of which presets, in which sizes, the project keeps measurements, with its targets; the preset of a
@@ -117,22 +117,22 @@ class Workload(ABC):
         weights: inputs that each layer of a model has its own of: measurements rotate over sets of them that the L2
             does not hold.
         blocks: workers per SM that suit it.
-        carried: (input, output) that a layer of a model passes on; see ``layer``.
+        layer_ports: (input, output) that a layer of a model passes on; see ``apply_layer``.
     """
 
     name: ClassVar[str]
     presets: ClassVar[Presets]
-    on_cpu: ClassVar[str]
-    on_gpu: ClassVar[str]
+    cpu_preset: ClassVar[str]
+    gpu_preset: ClassVar[str]
     size: ClassVar[str] = "m"
     sizes: ClassVar[tuple[int, ...]] = (16, 256)
-    record: ClassVar[Mapping[str, Recorded]] = {}
+    record: ClassVar[Mapping[str, RecordedSizes]] = {}
     weights: ClassVar[tuple[str, ...]]
     blocks: ClassVar[int] = 1
-    carried: ClassVar[tuple[str, str] | None] = None
+    layer_ports: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
         """The problem in tiles of every op as given, else as they suit the device.
 
         Raises:
@@ -140,20 +140,20 @@ class Workload(ABC):
         """
 
     @abstractmethod
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """The outputs without any tiling, as a user of ``xp`` writes it: NumPy or torch.
 
         It is what results are compared with, in float64, and in torch also what they are timed against, so it uses
         torch's own functions there.
         """
 
-    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
-        """Further ways to write ``dense`` in torch, by name: what is timed against is the fastest of all."""
+    def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+        """Further ways to write ``run_dense`` in torch, by name: what is timed against is the fastest of all."""
         return {}
 
-    def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The outputs by PyTorch's matmuls with kernels of the package between them; ``dense`` where it has none."""
-        return self.dense(torch, tensors)
+    def run_fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the outputs by PyTorch's matmuls with kernels of the package between them, else by ``run_dense``."""
+        return self.run_dense(torch, tensors)
 
     @property
     @abstractmethod
@@ -168,85 +168,85 @@ class Workload(ABC):
     @property
     def title(self) -> str:
         """The problem for people."""
-        return ", ".join([self.name, *self.described()])
+        return ", ".join([self.name, *self.describe_fields()])
 
     @property
-    def sized(self) -> str:
+    def size_text(self) -> str:
         """Its size in words, ``m 16``."""
         return f"{self.size} {getattr(self, self.size)}"
 
-    def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
-        """What a layer of a model makes of x, where ``run`` is this problem from ``carried``'s input to its output."""
+    def apply_layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
+        """Return a model layer's output for x; ``run`` is this problem from its layer input to its output."""
         return run(x)
 
     @property
-    def layered(self) -> Workload | None:
+    def layer_workload(self) -> Workload | None:
         """That layer as a problem of its own, whose further inputs are gains, 1 there; None if it is none."""
         return None
 
-    def inputs(self, seed: int) -> Inputs:
-        """Every input, rounded to its dtype and held in float32; see ``draw``."""
-        return draw(self.graph(CPU), seed)
+    def make_inputs(self, seed: int) -> Inputs:
+        """Every input, rounded to its dtype and held in float32; see ``sample_inputs``."""
+        return sample_inputs(self.build_graph(CPU), seed)
 
-    def given(self, seed: int) -> Inputs:
-        """The inputs that a measurement takes from here; the others it draws on its device from ``deviation``.
+    def make_host_inputs(self, seed: int) -> Inputs:
+        """The inputs that a measurement takes from here; the others it draws on its device from ``get_deviation``.
 
         All of them, unless drawing those that are large takes long on a CPU.
         """
-        return self.inputs(seed)
+        return self.make_inputs(seed)
 
-    def deviation(self, tensor: Tensor) -> float:
+    def get_deviation(self, tensor: Tensor) -> float:
         """The standard deviation of an input that is drawn from a normal distribution around 0."""
-        return deviation(tensor)
+        return compute_deviation(tensor)
 
     @classmethod
-    def summary(cls) -> str:
+    def summarise(cls) -> str:
         """What it is, in a line."""
         return (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
 
-    def facts(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The problem as JSON."""
-        return {"name": self.name} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {"name": self.name} | {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}
 
-    def described(self, *without: str) -> list[str]:
+    def describe_fields(self, *excluded: str) -> list[str]:
         """The fields in words, without those named and those that are not set."""
         words = []
-        for name, value in self.facts().items():
-            if name != "name" and name not in without and value is not None and value is not False:
+        for name, value in self.to_data().items():
+            if name != "name" and name not in excluded and value is not None and value is not False:
                 words.append(name if value is True else f"{name} {value}")
         return words
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
+    def of(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
         """The problem whose fields are as given, else as the preset has them, else by default.
 
         Args:
-            given: values by field.
+            field_values: values by field.
             gpu: whether it is for a GPU, which decides the preset that is meant where none is named.
             preset: its name.
 
         Raises:
             ArgumentError: no such preset or field, a field without a value, or fields that do not go together.
         """
-        name = preset or (cls.on_gpu if gpu else cls.on_cpu)
+        name = preset or (cls.gpu_preset if gpu else cls.cpu_preset)
         if name not in cls.presets:
             raise ArgumentError(f"workload {cls.name!r} has no preset {name!r}; use one of {', '.join(cls.presets)}")
         known = {f.name: f for f in fields(cls)}
-        unknown = [field for field in given if field not in known]
+        unknown = [field for field in field_values if field not in known]
         if unknown:
             raise ArgumentError(f"workload {cls.name!r} has no {', '.join(unknown)}; it has {', '.join(known)}")
-        values = {**cls.presets[name], **given}
+        values = {**cls.presets[name], **field_values}
         missing = [f.name for f in known.values() if f.default is MISSING and f.name not in values]
         if missing:
             raise ArgumentError(f"preset {name!r} of workload {cls.name!r} has no {', '.join(missing)}; give it")
-        for field, (_, _, option) in options(cls).items():
+        for field, (_, _, option) in list_options(cls).items():
             if isinstance(values.get(field), int) and values[field] > option.most:
-                size = shown(values[field])
+                size = format_value(values[field])
                 raise ArgumentError(f"workload {cls.name!r} has {field} {size}; use at most {option.most:,}")
         return cls(**values)
 
 
-def options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, Option]]:
+def list_options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, Option]]:
     """For each field by name: the field, its type without ``None``, and its option.
 
     Raises:
@@ -264,24 +264,24 @@ def options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, Optio
     return found
 
 
-def deviation(tensor: Tensor) -> float:
+def compute_deviation(tensor: Tensor) -> float:
     """1 of vectors and of x; of other matrices, which are weights, fan-in^-0.5, so that values keep their size."""
     return 1.0 if tensor.name == "x" or len(tensor.shape) == 1 else float(tensor.shape[-1] ** -0.5)
 
 
-def draw(graph: Graph, seed: int) -> Inputs:
-    """Random inputs of a graph from normal distributions, see ``deviation``, rounded and held in float32."""
+def sample_inputs(graph: Graph, seed: int) -> Inputs:
+    """Random inputs of a graph from normal distributions, see ``compute_deviation``, rounded and held in float32."""
     random = np.random.default_rng(seed)
     drawn = {}
     for name in graph.inputs:
         tensor = graph.tensor(name)
         values = random.standard_normal(tensor.shape, np.float32)
-        values *= np.float32(deviation(tensor))
+        values *= np.float32(compute_deviation(tensor))
         drawn[name] = round_to(values, tensor.dtype)
     return drawn
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """A field's value as JSON."""
     if isinstance(value, DType):
         return value.name

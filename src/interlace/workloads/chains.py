@@ -14,9 +14,9 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
-from interlace.kernels.rms_norm import normalised
-from interlace.kernels.squares import COLUMNS, FINE, blocks
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
+from interlace.kernels.rms_norm import compute_rms_norm
+from interlace.kernels.squares import COLUMNS, FINE, count_blocks
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 _EPS = 1e-5
@@ -70,7 +70,7 @@ def normed_matmuls(
     given = {"x": (m, k), "a": (n, k), "gain": (n,), "b": (p, n)}
     t = {name: Tensor(name, shape, dtype) for name, shape in given.items()}
     scaled, out = Tensor("scaled", (m, n), dtype), Tensor("out", (m, p), dtype)
-    squares = Tensor("squares", (m, blocks(n, columns)), fp32)
+    squares = Tensor("squares", (m, count_blocks(n, columns)), fp32)
     ops = (
         matmul("first", t["x"], t["a"], scale=t["gain"], scaled=scaled, squares=squares, tile=first),
         matmul("second", scaled, t["b"], out, x_squares=squares, eps=_EPS, tile=second),
@@ -88,8 +88,8 @@ class OneMatmul(Workload):
         "4096-cubed": {"m": 4096, "n": 4096, "k": 4096},
         "8192-cubed": {"m": 8192, "n": 8192, "k": 8192},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "4096-cubed"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "4096-cubed"
     sizes: ClassVar[tuple[int, ...]] = (16, 256, 4096)
     weights: ClassVar[tuple[str, ...]] = ("w",)
 
@@ -106,10 +106,10 @@ class OneMatmul(Workload):
     def flops(self) -> float:
         return 2.0 * self.m * self.n * self.k
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        return one_matmul(self.m, self.n, self.k, self.dtype, matmul_tile(self.m, device, tile))
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        return one_matmul(self.m, self.n, self.k, self.dtype, select_matmul_tile(self.m, device, tile))
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": tensors["x"] @ tensors["w"].T}
 
 
@@ -122,8 +122,8 @@ class TwoMatmuls(Workload):
         "small": {"hidden": 384, "ffn": 1536},
         "large": {"hidden": 4096, "ffn": 14336},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "large"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "large"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 128, 1024)
     weights: ClassVar[tuple[str, ...]] = ("a", "b")
 
@@ -140,11 +140,11 @@ class TwoMatmuls(Workload):
     def flops(self) -> float:
         return 4.0 * self.m * self.hidden * self.ffn
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        first = second = matmul_tile(self.m, device, tile)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        first = second = select_matmul_tile(self.m, device, tile)
         return two_matmuls(self.m, self.hidden, self.ffn, self.hidden, self.dtype, first, second)
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": (tensors["x"] @ tensors["a"].T) @ tensors["b"].T}
 
 
@@ -158,14 +158,14 @@ class NormedMatmuls(TwoMatmuls):
     def title(self) -> str:
         return super().title.replace("two matmuls", "two matmuls and a norm between")
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        first = second = matmul_tile(self.m, device, tile)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        first = second = select_matmul_tile(self.m, device, tile)
         return normed_matmuls(self.m, self.hidden, self.ffn, self.hidden, self.dtype, first, second)
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         x, a, gain, b = (tensors[name] for name in ("x", "a", "gain", "b"))
         if xp is np:
-            return {"out": normalised(x @ a.T, gain, _EPS) @ b.T}
+            return {"out": compute_rms_norm(x @ a.T, gain, _EPS) @ b.T}
         return {"out": xp.nn.functional.rms_norm(x @ a.T, (self.ffn,), gain, _EPS) @ b.T}
 
 
@@ -175,8 +175,8 @@ class TwoCopies(Workload):
 
     name: ClassVar[str] = "two-copies"
     presets: ClassVar[Presets] = {"small": {"m": 256, "n": 256}, "large": {"m": 4096, "n": 4096}}
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "large"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "large"
     sizes: ClassVar[tuple[int, ...]] = (256, 4096)
     weights: ClassVar[tuple[str, ...]] = ("x",)
     blocks: ClassVar[int] = 8  # a copy keeps few bytes in flight, so it takes many blocks to fill the memory pipe
@@ -193,10 +193,10 @@ class TwoCopies(Workload):
     def flops(self) -> float:
         return 0.0
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        tile = tile or Tile(64, 64)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        tile = tile or TileShape(64, 64)
         return two_copies(self.m, self.n, self.dtype, (tile.m, tile.n))
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         copied = xp.copy if xp is np else xp.clone
         return {"z": copied(copied(tensors["x"]))}

@@ -11,7 +11,7 @@ from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 
@@ -36,8 +36,8 @@ class Dag(Workload):
         # 32 tiles of 128 x 128 each: a quarter of an H200's SMs
         "quarters": {"count": 64, "m": 1024, "n": 512, "k": 2048},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "quarters"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "quarters"
     size: ClassVar[str] = "count"
     sizes: ClassVar[tuple[int, ...]] = (8, 64)
 
@@ -60,8 +60,8 @@ class Dag(Workload):
     def flops(self) -> float:
         return 2.0 * self.count * self.m * self.n * self.k
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        return dag(self.count, self.m, self.n, self.k, self.dtype, matmul_tile(self.m, device, tile))
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        return dag(self.count, self.m, self.n, self.k, self.dtype, select_matmul_tile(self.m, device, tile))
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return {f"y{i}": tensors["x"] @ tensors[name].T for i, name in enumerate(self.weights)}

@@ -17,10 +17,10 @@ from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
-from interlace.kernels.matmul.tile import Tile
-from interlace.kernels.rms_norm import normalised
-from interlace.kernels.rope import placed
-from interlace.models.llama import LLAMAS, PAGE, LlamaShape, decode_graph
+from interlace.kernels.matmul.tile import TileShape
+from interlace.kernels.rms_norm import compute_rms_norm
+from interlace.kernels.rope import apply_rope
+from interlace.models.llama import LLAMAS, PAGE_TOKENS, LlamaShape, build_decode_graph
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
 #: Of rotary embeddings. With random weights no other would be more right.
@@ -28,17 +28,17 @@ _BASE = 10000.0
 _ROUND = 64  # of the capacity, unless one is given
 #: Numbers that weights and caches repeat, from a place of their own each: models have more than are worth drawing. A
 #: prime, so that no two rows of a matrix are equal.
-DRAWN = 1_048_583
+RANDOM_NUMBERS = 1_048_583
 #: Inputs that are a step's rather than the model's; caches are too.
 _STEP = ("tokens", "position", "rope", "table")
 _ATTENTION = "Attention"
 #: Queries (B, heads, 1, D), keys and values (B, kv_heads, capacity, D) to what queries find, as queries.
 Attend = Callable[[Any, Any, Any], Any]
 #: Weights that multiply the same tokens, by the name of the matrix that has the rows of all.
-JOINED: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+FUSED_WEIGHTS: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
-def rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.float32]:
+def build_rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.float32]:
     """Cosines, then sines, of positions times base^(-2 d / head_dim) for d < head_dim / 2: (capacity, head_dim).
 
     Source: Su et al., RoFormer, 2021.
@@ -48,7 +48,7 @@ def rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.
     return np.asarray(np.concatenate([np.cos(angles), np.sin(angles)], axis=1), np.float32)
 
 
-def repeated(values: NDArray[np.float32], start: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def repeat_values(values: NDArray[np.float32], start: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The numbers over and over, from one of them on."""
     return np.resize(np.roll(values, -start), prod(shape)).reshape(shape)
 
@@ -59,7 +59,7 @@ class Decode(Workload):
 
     Raises:
         ArgumentError: more positions than the cache holds, or pages.
-        ShapeError: no such model; see ``LlamaShape`` and ``decode_graph``.
+        ShapeError: no such model; see ``LlamaShape`` and ``build_decode_graph``.
     """
 
     name: ClassVar[str] = "decode"
@@ -67,8 +67,8 @@ class Decode(Workload):
         **{name: vars(shape) for name, shape in LLAMAS.items()},
         "tiny": {**vars(LLAMAS["tiny"]), "context": 150},
     }
-    on_cpu: ClassVar[str] = "tiny"
-    on_gpu: ClassVar[str] = "llama3.2-1b"
+    cpu_preset: ClassVar[str] = "tiny"
+    gpu_preset: ClassVar[str] = "llama3.2-1b"
     size: ClassVar[str] = "batch"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 64)
 
@@ -90,26 +90,28 @@ class Decode(Workload):
     ] = None
     pages: Annotated[
         int | None,
-        Option(f"Pages of {PAGE} positions that all caches lie in; by default each has room of its own.", least=1),
+        Option(
+            f"Pages of {PAGE_TOKENS} positions that all caches lie in; by default each has room of its own.", least=1
+        ),
     ] = None
     dtype: DTypeField = bf16
 
     def __post_init__(self) -> None:
         self.model  # noqa: B018  it checks the shape, and torch.compile traces what is made already
-        if self.context >= self.positions:
+        if self.context >= self.cache_positions:
             raise ArgumentError(
                 f"a step at position {self.context} needs a capacity of {self.context + 1} and has {self.capacity}; "
                 "raise the capacity or lower the context"
             )
-        needed = self.batch * (self.context // PAGE + 1)
+        needed = self.batch * (self.context // PAGE_TOKENS + 1)
         if self.pages is not None and self.pages < needed:
             raise ArgumentError(
-                f"{self.batch} sequences at position {self.context} need {needed} pages of {PAGE} positions and have "
-                f"{self.pages}; give more pages, or lower batch or context"
+                f"{self.batch} sequences at position {self.context} need {needed} pages of {PAGE_TOKENS} positions and "
+                f"have {self.pages}; give more pages, or lower batch or context"
             )
 
     @property
-    def positions(self) -> int:
+    def cache_positions(self) -> int:
         """That the cache has room for."""
         return self.capacity if self.capacity is not None else -(-(self.context + 1) // _ROUND) * _ROUND
 
@@ -121,7 +123,7 @@ class Decode(Workload):
     @property
     def weights(self) -> tuple[str, ...]:  # type: ignore[override]
         """All inputs but those of a step: a model's own."""
-        one = decode_graph(replace(self.model, layers=1), 1, 1, CPU).inputs
+        one = build_decode_graph(replace(self.model, layers=1), 1, 1, CPU).inputs
         own = [name for name in one if name not in _STEP and not name.endswith("_cache")]
         layers = range(self.layers)
         return tuple(dict.fromkeys(name.replace(".0.", f".{layer}.") for layer in layers for name in own))
@@ -140,21 +142,23 @@ class Decode(Workload):
         layer = wide + 3 * model.hidden * model.ffn + 2 * model.heads * model.head_dim * (self.context + 1)
         return 2.0 * self.batch * (model.layers * layer + model.vocabulary * model.hidden)
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        return decode_graph(self.model, self.batch, self.positions, device, tile, self.dtype, pages=self.pages)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        return build_decode_graph(
+            self.model, self.batch, self.cache_positions, device, tile, self.dtype, pages=self.pages
+        )
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """Weights as of any workload, of repeated numbers; norms around 1; every sequence at ``context``."""
         random = np.random.default_rng(seed)
-        graph = self.graph(CPU)
-        pool = random.standard_normal(DRAWN, np.float32)
+        graph = self.build_graph(CPU)
+        pool = random.standard_normal(RANDOM_NUMBERS, np.float32)
         drawn: dict[str, NDArray[np.float32]] = {
             "tokens": random.integers(0, self.vocabulary, self.batch).astype(np.float32),
             "position": np.full(self.batch, self.context, np.float32),
-            "rope": rope_table(self.positions, self.head_dim),
+            "rope": build_rope_table(self.cache_positions, self.head_dim),
         }
         if self.pages is not None:
-            drawn["table"] = self._table(random, self.pages)
+            drawn["table"] = self._make_page_table(random, self.pages)
         for name in graph.inputs:
             if name in drawn:
                 continue
@@ -165,59 +169,59 @@ class Decode(Workload):
             elif len(tensor.shape) == 2 and name != "embed":
                 scale = tensor.shape[-1] ** -0.5
             values = round_to(pool * np.float32(scale) + np.float32(around), self.dtype)
-            drawn[name] = repeated(values, int(random.integers(DRAWN)), tensor.shape)
+            drawn[name] = repeat_values(values, int(random.integers(RANDOM_NUMBERS)), tensor.shape)
         return drawn
 
-    def _table(self, random: np.random.Generator, pages: int) -> NDArray[np.float32]:
+    def _make_page_table(self, random: np.random.Generator, pages: int) -> NDArray[np.float32]:
         """The pages of each sequence, in no order; -1 behind those that it needs."""
-        each = self.context // PAGE + 1
-        table = np.full((self.batch, -(-self.positions // PAGE)), -1, np.float32)
+        each = self.context // PAGE_TOKENS + 1
+        table = np.full((self.batch, -(-self.cache_positions // PAGE_TOKENS)), -1, np.float32)
         table[:, :each] = random.permutation(pages)[: self.batch * each].reshape(self.batch, each)
         return table
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        return _in_numpy(self.model, tensors) if xp is np else self.in_torch(xp, tensors)
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _run_in_numpy(self.model, tensors) if xp is np else self.run_in_torch(xp, tensors)
 
-    def in_torch(self, torch: Any, tensors: Mapping[str, Any], attend: Attend | None = None) -> Mapping[str, Any]:
+    def run_in_torch(self, torch: Any, tensors: Mapping[str, Any], attend: Attend | None = None) -> Mapping[str, Any]:
         """A step in PyTorch, with a static cache that is written in place, as models are compiled for decoding.
 
         Args:
-            tensors: inputs; those of ``JOINED`` may be there in place of what they are made of.
+            tensors: inputs; those of ``FUSED_WEIGHTS`` may be there in place of what they are made of.
             attend: in place of ``scaled_dot_product_attention``.
         """
-        return _in_torch(torch, self.model, tensors, attend)
+        return _run_in_torch(torch, self.model, tensors, attend)
 
 
-def _in_numpy(model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
+def _run_in_numpy(model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
     """Sequence by sequence and head by head, without a cache for the new token."""
     tokens, position = t["tokens"].astype(np.int64), t["position"].astype(np.int64)
     x = t["embed"][tokens]
     for layer in range(model.layers):
         w = {name: value for name, value in ((n, t.get(f"layers.{layer}.{n}")) for n in _NAMES) if value is not None}
         if "table" in t:
-            w |= {name: _rows(w[name], t["table"].astype(np.int64), len(t["rope"])) for name in _CACHES}
-        h = normalised(x, w["input_norm"], model.eps)
+            w |= {name: _gather_cache(w[name], t["table"].astype(np.int64), len(t["rope"])) for name in _CACHES}
+        h = compute_rms_norm(x, w["input_norm"], model.eps)
         q, k, v = (h @ w[name].T + w.get(f"{name}_bias", 0.0) for name in "qkv")
         attended = np.zeros_like(q)
         for b, at in enumerate(position):
             angles = t["rope"][at]
             for head in range(model.heads):
-                mine, shared = _head(head, model), _head(head // model.group, model)
-                query = placed(q[b, mine], angles, w.get("q_norm"), model.eps)
-                key = placed(k[b, shared], angles, w.get("k_norm"), model.eps)
+                mine, shared = _slice_head(head, model), _slice_head(head // model.group, model)
+                query = apply_rope(q[b, mine], angles, w.get("q_norm"), model.eps)
+                key = apply_rope(k[b, shared], angles, w.get("k_norm"), model.eps)
                 keys = np.vstack([w["k_cache"][b, head // model.group, :at], key])
                 values = np.vstack([w["v_cache"][b, head // model.group, :at], v[b, shared]])
                 scores = keys @ query / np.sqrt(model.head_dim)
                 weights = np.exp(scores - scores.max())
                 attended[b, mine] = weights @ values / weights.sum()
         x = x + attended @ w["o"].T
-        h = normalised(x, w["post_norm"], model.eps)
+        h = compute_rms_norm(x, w["post_norm"], model.eps)
         x = x + (Activation.SILU(h @ w["gate"].T) * (h @ w["up"].T)) @ w["down"].T
-    logits = normalised(x, t["norm"], model.eps) @ t["embed" if model.tied else "head"].T
+    logits = compute_rms_norm(x, t["norm"], model.eps) @ t["embed" if model.tied else "head"].T
     return {"logits": logits, "next": logits.argmax(axis=1)}
 
 
-def _head(head: int, model: LlamaShape) -> slice:
+def _slice_head(head: int, model: LlamaShape) -> slice:
     return slice(head * model.head_dim, (head + 1) * model.head_dim)
 
 
@@ -230,21 +234,21 @@ _NAMES = (
 )
 
 
-def _rows(pages: Any, table: Any, capacity: int) -> Any:
+def _gather_cache(pages: Any, table: Any, capacity: int) -> Any:
     """A cache (B, heads, capacity, D) out of its pages; where a sequence has none, of any other."""
     found = pages[table].swapaxes(1, 2)
     return found.reshape(*found.shape[:2], -1, found.shape[-1])[:, :, :capacity]
 
 
-def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Attend | None) -> dict[str, Any]:
-    """See ``Decode.in_torch``."""
+def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Attend | None) -> dict[str, Any]:
+    """See ``Decode.run_in_torch``."""
     functional = torch.nn.functional
     tokens, position = t["tokens"].long(), t["position"].long()
     batch, d = len(tokens), model.head_dim
     table = t["table"].long() if "table" in t else None
     where: tuple[Any, Any] = torch.arange(batch, device=tokens.device), position
     if table is not None:
-        where = table[where[0], position // PAGE], position % PAGE
+        where = table[where[0], position // PAGE_TOKENS], position % PAGE_TOKENS
     angles = t["rope"][position][:, None, :].to(t["embed"].dtype)
     cos, sin = angles.chunk(2, -1)
     capacity = t["rope"].shape[0]
@@ -261,12 +265,12 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Atten
         if w[joined] is not None:
             made: Sequence[Any] = functional.linear(h, w[joined], w.get(f"{joined}_bias")).split(widths, -1)
             return made
-        return [functional.linear(h, w[name], w.get(f"{name}_bias")) for name in JOINED[joined]]
+        return [functional.linear(h, w[name], w.get(f"{name}_bias")) for name in FUSED_WEIGHTS[joined]]
 
     heads = model.heads * d, model.kv_heads * d, model.kv_heads * d
     x = functional.embedding(tokens, t["embed"])
     for layer in range(model.layers):
-        w: dict[str, Any] = {name: t.get(f"layers.{layer}.{name}") for name in (*_NAMES, *JOINED, "qkv_bias")}
+        w: dict[str, Any] = {name: t.get(f"layers.{layer}.{name}") for name in (*_NAMES, *FUSED_WEIGHTS, "qkv_bias")}
         h = norm(x, w["input_norm"])
         q, k, v = (made.view(batch, -1, d) for made in products(h, w, "qkv", heads))
         if model.qk_norm:
@@ -275,7 +279,7 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Atten
         for name, new in zip(_CACHES, (k, v), strict=True):
             w[name][where[0], :, where[1]] = new
             if table is not None:
-                w[name] = _rows(w[name], table, capacity)
+                w[name] = _gather_cache(w[name], table, capacity)
         # Of what was tried the fastest under torch.compile, alone and in batches (docs/tried.md).
         given = q[:, :, None], w["k_cache"], w["v_cache"]
         out = attend(*given) if attend else functional.scaled_dot_product_attention(*given, mask, enable_gqa=True)

@@ -9,26 +9,26 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import ArgumentError, DTypeError, ShapeError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.bodies import GENERATION
+from interlace.kernels.bodies import COMPUTE_CAPABILITY_MAJOR
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
-from interlace.kernels.matmul.tilings import may_normalise, normalises_in
-from interlace.kernels.matmul.walk_ways import normalises_sooner
-from interlace.kernels.rms_norm import normalised, rms_norm
-from interlace.kernels.teams import rows_of
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
+from interlace.kernels.matmul.tilings import can_normalise, may_normalise
+from interlace.kernels.matmul.walk_ways import is_fused_norm_faster
+from interlace.kernels.rms_norm import compute_rms_norm, rms_norm
+from interlace.kernels.teams import select_tile_rows
 from interlace.models.checkpoint import Checkpoint
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Recorded, Target, Workload
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, RecordedSizes, Target, Workload
 
 _EPS = 1e-5  # of the norm in whose layer an FFN is measured
 _ROWS = 64  # of the first operand of the tensor core: of tokens, or of weights with ``swap_ab``
-_MOST_TOKENS = 4096  # over which layers were measured whose up-projection normalises its rows (docs/tried.md)
+_MAX_TOKENS = 4096  # over which layers were measured whose up-projection normalises its rows (docs/tried.md)
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
 
@@ -57,7 +57,7 @@ class FFNShape:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "ffn"):
-            object.__setattr__(self, name, whole(getattr(self, name), "FFNShape", name))
+            object.__setattr__(self, name, check_int(getattr(self, name), "FFNShape", name))
         check_type(self.activation, Activation, "FFNShape", "activation")
         check_type(self.gated, bool, "FFNShape", "gated", "True")
         check_type(self.norm, (float, type(None)), "FFNShape", "norm", "1e-5")
@@ -94,7 +94,7 @@ def ffn(
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
     (hidden,). The up-projection normalises its rows itself if they are few, or it would be sooner done than an op, and
-    widths are multiples of 64, but in fp16 (``norm_is_op``), in a tile of 64 weight rows or more with ``swap_ab``, and
+    widths are multiples of 64, but in fp16 (``has_norm_op``), in a tile of 64 weight rows or more with ``swap_ab``, and
     in one that leaves no registers for it. Else the norm is an op, which leaves ``normed`` (m, hidden).
 
     Args:
@@ -118,8 +118,8 @@ def ffn(
     w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
     folded = shape.norm is not None
     norms = []
-    able = up is None or (up.swap_ab and up.n < _ROWS) or normalises_in(up, 1 + shape.gated)
-    if shape.norm is not None and (not able or norm_is_op(m, shape, dtype, device)):
+    able = up is None or (up.swap_ab and up.n < _ROWS) or can_normalise(up, 1 + shape.gated)
+    if shape.norm is not None and (not able or has_norm_op(m, shape, dtype, device)):
         norms.append(rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows))
     own = folded and not norms
     ops = (
@@ -156,7 +156,7 @@ def ffn(
     )
 
 
-def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec | None = None) -> bool:
+def has_norm_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec | None = None) -> bool:
     """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is.
 
     It has where up may not normalise them, and over more than 64 tokens but where that is sooner done, by what tiles of
@@ -164,12 +164,12 @@ def norm_is_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec | None 
     """
     if shape.norm is None or not may_normalise(m, dtype, shape.hidden, shape.ffn):
         return shape.norm is not None
-    if m <= _ROWS or m > _MOST_TOKENS or device is None or device.capability[0] != GENERATION:
+    if m <= _ROWS or m > _MAX_TOKENS or device is None or device.capability[0] != COMPUTE_CAPABILITY_MAJOR:
         return m > _ROWS
-    return not normalises_sooner(m, shape.hidden, shape.ffn, 1 + shape.gated, device)
+    return not is_fused_norm_faster(m, shape.hidden, shape.ffn, 1 + shape.gated, device)
 
 
-def ffn_shape(
+def read_ffn_shape(
     checkpoint: Checkpoint, up: str, down: str, gate: str | None = None, activation: Activation | None = None
 ) -> tuple[FFNShape, DType]:
     """Shape and dtype of the FFN whose weights have these names; gated if ``gate`` is given.
@@ -180,10 +180,10 @@ def ffn_shape(
         GraphError: a weight is missing.
         ShapeError, DTypeError: a weight is no matrix, or the weights do not fit together.
     """
-    (ffn, hidden), dtype = checkpoint.matrix(up)
+    (ffn, hidden), dtype = checkpoint.describe_matrix(up)
     wanted = {down: (hidden, ffn)} | ({gate: (ffn, hidden)} if gate is not None else {})
     for name, shape in wanted.items():
-        found, other = checkpoint.matrix(name)
+        found, other = checkpoint.describe_matrix(name)
         if found != shape:
             raise ShapeError(
                 f"tensor {name!r} has shape {found}, but {up!r} is ({ffn}, {hidden}), so it should be "
@@ -196,7 +196,7 @@ def ffn_shape(
 
 
 @dataclass(frozen=True)
-class FFN(Workload):
+class FeedForward(Workload):
     """The feed-forward network of a transformer layer, plain or gated.
 
     Raises:
@@ -206,11 +206,11 @@ class FFN(Workload):
 
     name: ClassVar[str] = "ffn"
     presets: ClassVar[Presets] = {name: vars(shape) for name, shape in {**MODELS, **_RECORDED}.items()}
-    on_cpu: ClassVar[str] = "minilm"
-    on_gpu: ClassVar[str] = "llama3-8b"
+    cpu_preset: ClassVar[str] = "minilm"
+    gpu_preset: ClassVar[str] = "llama3-8b"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 64, 128, 256, 512, 1024, 2048)
-    record: ClassVar[Mapping[str, Recorded]] = {
-        "relu": Recorded(
+    record: ClassVar[Mapping[str, RecordedSizes]] = {
+        "relu": RecordedSizes(
             (1, 16, 64, 128, 256, *_LARGE),
             (
                 Target(1.17, (1, 16, 64)),
@@ -220,18 +220,18 @@ class FFN(Workload):
                 Target(1.04, _LARGE, mean=True),
             ),
         ),
-        "swiglu": Recorded(
+        "swiglu": RecordedSizes(
             (1, 16, 128, 1024, 4096),
             (Target(1.13, (1, 16)), Target(1.17, (128,)), Target(1.03, (1024, 4096))),
         ),
-        "gelu": Recorded(
+        "gelu": RecordedSizes(
             (1, 16, 64, 256, 512, 1024, 2048),
             (Target(1.15, (1, 16, 64)), Target(1.03, (256, 512, 1024, 2048), mean=True)),
         ),
-        "swiglu-tp8": Recorded((1, 16, 128), (Target(1.15, (1, 16, 128)),)),
+        "swiglu-tp8": RecordedSizes((1, 16, 128), (Target(1.15, (1, 16, 128)),)),
     }
     weights: ClassVar[tuple[str, ...]] = ("w_norm", "w_up", "w_gate", "w_down")
-    carried: ClassVar[tuple[str, str] | None] = ("x", "out")
+    layer_ports: ClassVar[tuple[str, str] | None] = ("x", "out")
 
     hidden: Annotated[int, Option("Width of the model (columns).", least=1)]
     ffn: Annotated[int, Option("Width between the two matmuls.", least=1)]
@@ -261,27 +261,27 @@ class FFN(Workload):
             if stored:
                 raise ArgumentError(f"{stored[0]} names a weight of a checkpoint; pass the checkpoint too")
             return
-        shape, _ = _stored_shape(self.checkpoint, self.up, self.down, self.gate, self.activation)
+        shape, _ = _read_shape(self.checkpoint, self.up, self.down, self.gate, self.activation)
         if shape != replace(self.shape, norm=None):
             raise ShapeError(f"checkpoint {str(self.checkpoint)!r} has an FFN of {shape}, not of {self.shape}")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
+    def of(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
         """As of any workload; a gate brings SiLU with it, and a checkpoint fixes the shape."""
-        if given.get("checkpoint") is None:
-            name = preset or (cls.on_gpu if gpu else cls.on_cpu)
+        if field_values.get("checkpoint") is None:
+            name = preset or (cls.gpu_preset if gpu else cls.cpu_preset)
             usual = cls.presets.get(name, {}).get("gated", False)
-            if given.get("gated", usual) and not usual:
-                given = {"activation": Activation.SILU, **given}
-            return super().of(given, gpu, preset)
-        fixed = (["preset"] if preset else []) + [name for name in ("hidden", "ffn", "gated") if name in given]
+            if field_values.get("gated", usual) and not usual:
+                field_values = {"activation": Activation.SILU, **field_values}
+            return super().of(field_values, gpu, preset)
+        fixed = (["preset"] if preset else []) + [name for name in ("hidden", "ffn", "gated") if name in field_values]
         if fixed:
             raise ArgumentError(
                 f"{', '.join(fixed)} cannot be combined with a checkpoint, which fixes the shape; leave it out"
             )
-        up, down, gate, activation = (given.get(name) for name in ("up", "down", "gate", "activation"))
-        shape, dtype = _stored_shape(given["checkpoint"], up, down, gate, activation)
-        return super().of({"dtype": dtype, **vars(shape), **given}, gpu)
+        up, down, gate, activation = (field_values.get(name) for name in ("up", "down", "gate", "activation"))
+        shape, dtype = _read_shape(field_values["checkpoint"], up, down, gate, activation)
+        return super().of({"dtype": dtype, **vars(shape), **field_values}, gpu)
 
     @property
     def shape(self) -> FFNShape:
@@ -297,26 +297,30 @@ class FFN(Workload):
     def flops(self) -> float:
         return 2.0 * self.m * self.hidden * self.ffn * (2 + self.gated)
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        up = down = matmul_tile(self.m, device, tile)
-        own = self.norm is not None and not norm_is_op(self.m, self.shape, self.dtype, device)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        up = down = select_matmul_tile(self.m, device, tile)
+        own = self.norm is not None and not has_norm_op(self.m, self.shape, self.dtype, device)
         if own and up.swap_ab and self.dtype.itemsize == 2:
             up = MatmulTile.heuristic(_ROWS)  # in which every executor normalises rows
-        return ffn(self.m, self.shape, self.dtype, up, down, norm_rows=rows_of(self.m, device.sms), device=device)
+        return ffn(
+            self.m, self.shape, self.dtype, up, down, norm_rows=select_tile_rows(self.m, device.sms), device=device
+        )
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._within(xp, tensors, lambda x: self._network(xp, x, tensors))
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._apply_norm_and_residual(xp, tensors, lambda x: self._apply_network(xp, x, tensors))
 
-    def _within(self, xp: Any, tensors: Mapping[str, Any], network: Callable[[Any], Any]) -> Mapping[str, Any]:
+    def _apply_norm_and_residual(
+        self, xp: Any, tensors: Mapping[str, Any], network: Callable[[Any], Any]
+    ) -> Mapping[str, Any]:
         """The outputs, given the FFN alone: with the norm and the sum around it, if there are."""
         x = tensors["x"]
         if self.norm is None:
             return {"out": network(x)}
         if xp is np:
-            return {"out": x + network(normalised(x, tensors["w_norm"], self.norm))}
+            return {"out": x + network(compute_rms_norm(x, tensors["w_norm"], self.norm))}
         return {"out": x + network(xp.nn.functional.rms_norm(x, x.shape[-1:], tensors["w_norm"], self.norm))}
 
-    def _network(self, xp: Any, x: Any, tensors: Mapping[str, Any]) -> Any:
+    def _apply_network(self, xp: Any, x: Any, tensors: Mapping[str, Any]) -> Any:
         """The FFN alone."""
         up, down = tensors["w_up"], tensors["w_down"]
         if self.gated:
@@ -325,28 +329,28 @@ class FFN(Workload):
             hidden = activate(xp, self.activation, x @ up.T)
         return hidden @ down.T
 
-    def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self.gated:
-            return self.dense(torch, tensors)
-        from interlace.kernels.gated import MULTIPLE, silu_times  # needs triton
+            return self.run_dense(torch, tensors)
+        from interlace.kernels.gated import MULTIPLE, silu_and_mul  # needs triton
 
         if self.m * self.ffn % MULTIPLE:
-            return self.dense(torch, tensors)
+            return self.run_dense(torch, tensors)
         gate, up, down = (tensors[name].T for name in ("w_gate", "w_up", "w_down"))
-        return self._within(torch, tensors, lambda x: silu_times(x @ gate, x @ up) @ down)
+        return self._apply_norm_and_residual(torch, tensors, lambda x: silu_and_mul(x @ gate, x @ up) @ down)
 
-    def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
+    def apply_layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
         if self.norm is not None:
             return run(x)
         return x + run(torch.nn.functional.rms_norm(x, x.shape[-1:], eps=_EPS))
 
     @property
-    def layered(self) -> Workload | None:
+    def layer_workload(self) -> Workload | None:
         return replace(self, norm=_EPS) if self.norm is None else None
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """x is drawn, and weights too unless a checkpoint has them."""
-        drawn = dict(super().inputs(seed))
+        drawn = dict(super().make_inputs(seed))
         if self.checkpoint is not None:
             file = Checkpoint.open(self.checkpoint)
             for name, stored in (("w_up", self.up), ("w_down", self.down), ("w_gate", self.gate)):
@@ -355,12 +359,12 @@ class FFN(Workload):
         return drawn
 
 
-def _stored_shape(
+def _read_shape(
     checkpoint: Path, up: str | None, down: str | None, gate: str | None, activation: Activation | None
 ) -> tuple[FFNShape, DType]:
     if up is None or down is None:
         raise ArgumentError("a checkpoint needs the names of up and down, and of gate if the FFN is gated")
-    return ffn_shape(Checkpoint.open(checkpoint), up, down, gate, activation)
+    return read_ffn_shape(Checkpoint.open(checkpoint), up, down, gate, activation)
 
 
 def activate(xp: Any, activation: Activation, x: Any) -> Any:

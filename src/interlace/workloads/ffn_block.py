@@ -12,10 +12,10 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.layer_norm import centred, layer_norm
+from interlace.kernels.layer_norm import compute_layer_norm, layer_norm
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
-from interlace.kernels.teams import rows_of
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
+from interlace.kernels.teams import select_tile_rows
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 from interlace.workloads.ffn import activate
 
@@ -65,11 +65,11 @@ class FFNBlock(Workload):
         "gpt2-xl": {"hidden": 1600, "ffn": 6400},
         "opt-1.3b": {"hidden": 2048, "ffn": 8192, "activation": Activation.RELU},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "gpt2-xl"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "gpt2-xl"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 128, 1024)
     weights: ClassVar[tuple[str, ...]] = ("w_up", "w_down")
-    carried: ClassVar[tuple[str, str] | None] = ("x", "out")
+    layer_ports: ClassVar[tuple[str, str] | None] = ("x", "out")
 
     hidden: Annotated[int, Option("Width of the model (columns).", least=1)]
     ffn: Annotated[int, Option("Width between the two matmuls.", least=1)]
@@ -87,14 +87,14 @@ class FFNBlock(Workload):
     def flops(self) -> float:
         return 4.0 * self.m * self.hidden * self.ffn
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        of_matmul, rows = matmul_tile(self.m, device, tile), rows_of(self.m, device.sms)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        of_matmul, rows = select_matmul_tile(self.m, device, tile), select_tile_rows(self.m, device.sms)
         return ffn_block(self.m, self.hidden, self.ffn, self.activation, self.dtype, of_matmul, rows)
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         t = tensors
         if xp is np:
-            normed = centred(t["x"], t["gain"], t["shift"], _EPS)
+            normed = compute_layer_norm(t["x"], t["gain"], t["shift"], _EPS)
             hidden = activate(np, self.activation, normed @ t["w_up"].T + t["b_up"])
             return {"out": t["x"] + hidden @ t["w_down"].T + t["b_down"]}
         functional = xp.nn.functional

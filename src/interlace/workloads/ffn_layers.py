@@ -3,7 +3,7 @@
     x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T      for each layer
 
 Normalisations are in the ops around them (``kernels/squares``) but for the first, which stands alone. Layers leave what
-they compute in the same tensors, x in two of them by turns, as the layers of ``decode_graph`` do.
+they compute in the same tensors, x in two of them by turns, as the layers of ``build_decode_graph`` do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import check_int
 from interlace.core.devices import CPU, DeviceSpec
 from interlace.core.dtypes import DType, bf16, fp32
 from interlace.core.errors import ShapeError
@@ -23,12 +23,12 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS
-from interlace.kernels.rms_norm import normalised, rms_norm
-from interlace.kernels.squares import COLUMNS, FINE, blocks
+from interlace.kernels.rms_norm import compute_rms_norm, rms_norm
+from interlace.kernels.squares import COLUMNS, FINE, count_blocks
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
-from interlace.workloads.decode import DRAWN, repeated
+from interlace.workloads.decode import RANDOM_NUMBERS, repeat_values
 from interlace.workloads.ffn import MODELS
 
 _EPS = 1e-5  # of every normalisation, as in Llama
@@ -45,21 +45,21 @@ def ffn_layers(
     Raises:
         ArgumentError, ShapeError: an extent is no positive number.
     """
-    if whole(layers, "ffn_layers", "layers") < 1:
+    if check_int(layers, "ffn_layers", "layers") < 1:
         raise ShapeError(f"ffn_layers has layers {layers}; use a positive number")
     squared = FINE if m <= SKINNY_TOKENS else COLUMNS
     x, out = (Tensor(name, (m, hidden), dtype) for name in ("x", "out"))
     inner = Tensor("inner", (m, ffn), dtype)
     # Of which a layer reads one and writes the other.
     kept, scaled = ([Tensor(f"x{side}{what}", (m, hidden), dtype) for side in "ab"] for what in ("", "_scaled"))
-    squares = [Tensor(f"x{side}_squares", (m, blocks(hidden, squared)), fp32) for side in "ab"]
+    squares = [Tensor(f"x{side}_squares", (m, count_blocks(hidden, squared)), fp32) for side in "ab"]
     weights: dict[str, Tensor] = {}
     for n in range(layers):
         shapes = {"norm": (hidden,), "gate": (ffn, hidden), "up": (ffn, hidden), "down": (hidden, ffn)}
         weights |= {f"layers.{n}.{name}": Tensor(f"layers.{n}.{name}", shape, dtype) for name, shape in shapes.items()}
 
     ops: list[Op] = [rms_norm("norm", x, weights["layers.0.norm"], scaled[1], _EPS)]
-    wide = None if tile is None else replace(tile, n=blocks(tile.n, squared) * squared)
+    wide = None if tile is None else replace(tile, n=count_blocks(tile.n, squared) * squared)
     for n in range(layers):
         at, this, before, last = f"layers.{n}", n % 2, 1 - n % 2, n + 1 == layers
         ops += [
@@ -102,8 +102,8 @@ class FFNLayers(Workload):
         "llama3-8b": {"layers": 16, "hidden": MODELS["llama3-8b"].hidden, "ffn": MODELS["llama3-8b"].ffn},
         "llama3.2-1b": {"layers": 16, "hidden": 2048, "ffn": 8192},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "llama3-8b"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "llama3-8b"
     sizes: ClassVar[tuple[int, ...]] = (1, 16)
 
     layers: Annotated[int, Option("Layers.", least=1, most=1024)]
@@ -126,30 +126,32 @@ class FFNLayers(Workload):
     def flops(self) -> float:
         return 6.0 * self.layers * self.m * self.hidden * self.ffn
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        return ffn_layers(self.layers, self.m, self.hidden, self.ffn, self.dtype, matmul_tile(self.m, device, tile))
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        return ffn_layers(
+            self.layers, self.m, self.hidden, self.ffn, self.dtype, select_matmul_tile(self.m, device, tile)
+        )
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         x = tensors["x"]
         for n in range(self.layers):
             norm, gate, up, down = (tensors[f"layers.{n}.{name}"] for name in ("norm", "gate", "up", "down"))
             if xp is np:
-                h = normalised(x, norm, _EPS)
+                h = compute_rms_norm(x, norm, _EPS)
                 x = x + (Activation.SILU(h @ gate.T) * (h @ up.T)) @ down.T
             else:
                 h = xp.nn.functional.rms_norm(x, x.shape[-1:], norm, _EPS)
                 x = x + (xp.nn.functional.silu(h @ gate.T) * (h @ up.T)) @ down.T
         return {"out": x}
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """x and weights as of any workload, of repeated numbers; norms around 1."""
         random = np.random.default_rng(seed)
-        pool = random.standard_normal(DRAWN, np.float32)
+        pool = random.standard_normal(RANDOM_NUMBERS, np.float32)
         drawn = {}
-        for tensor in self.graph(CPU).tensors:
+        for tensor in self.build_graph(CPU).tensors:
             if tensor.name not in ("x", *self.weights):
                 continue
             scale, around = (0.1, 1.0) if tensor.name.endswith("norm") else (tensor.shape[-1] ** -0.5, 0.0)
             values = round_to(pool * np.float32(1.0 if tensor.name == "x" else scale) + np.float32(around), self.dtype)
-            drawn[tensor.name] = repeated(values, int(random.integers(DRAWN)), tensor.shape)
+            drawn[tensor.name] = repeat_values(values, int(random.integers(RANDOM_NUMBERS)), tensor.shape)
         return drawn

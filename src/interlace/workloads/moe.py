@@ -16,14 +16,14 @@ from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.assign import MOST_TOKENS, assign
+from interlace.kernels.assign import MAX_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
 from interlace.kernels.gather import gather
 from interlace.kernels.matmul import MatmulTile
-from interlace.kernels.matmul.tile import Tile
+from interlace.kernels.matmul.tile import TileShape
 from interlace.kernels.merge import merge
-from interlace.kernels.routing import BLOCK, fill, most_tiles, place, route
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, draw
+from interlace.kernels.routing import BLOCK, compute_max_tiles, fill, place, route
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, sample_inputs
 
 _EXPERTS = "Experts"
 _EXPONENT = 1.2  # of Zipf's law
@@ -69,7 +69,7 @@ def moe(
     down = down or tile
     if down.m != tile.m:
         raise ShapeError(f"rows of both matmuls lie in the same tiles, but one has tiles of {tile.m}, one of {down.m}")
-    tiles = most_tiles(tokens, chosen, experts, tile.m)
+    tiles = compute_max_tiles(tokens, chosen, experts, tile.m)
     rows = tiles * tile.m
     t = {
         "x": Tensor("x", (tokens, hidden), dtype),
@@ -89,7 +89,7 @@ def moe(
         "out": Tensor("out", (tokens, hidden), dtype),
     }
     routing: tuple[Op, ...]
-    if tokens <= MOST_TOKENS:
+    if tokens <= MAX_TOKENS:
         del t["experts"], t["counts"]
         routing = (assign("assign", t["logits"], t["weights"], t["place"], t["token"], t["owner"]),)
     else:
@@ -122,8 +122,8 @@ class MoE(Workload):
         "deepseek-moe-16b": {"hidden": 2048, "ffn": 1408, "experts": 64, "chosen": 6},
         "small": {"hidden": 64, "ffn": 96, "experts": 5, "chosen": 2},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "mixtral-8x7b"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "mixtral-8x7b"
     size: ClassVar[str] = "tokens"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 64, 1024, 4096)
     weights: ClassVar[tuple[str, ...]] = ("gate", "up", "down")
@@ -154,36 +154,36 @@ class MoE(Workload):
     @property
     def read_share(self) -> float:
         """Of experts that any token goes to, by the logits of seed 0."""
-        best = np.argpartition(-self.logits(0), self.chosen - 1, axis=1)[:, : self.chosen]
+        best = np.argpartition(-self.make_logits(0), self.chosen - 1, axis=1)[:, : self.chosen]
         return len(np.unique(best)) / self.experts
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        own, down = _tiles(self, device)
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
+        own, down = _select_tiles(self, device)
         if tile is not None:
             own = down = MatmulTile(tile.m, tile.n, tile.k)
         return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own, down=down)
 
-    def inputs(self, seed: int) -> Inputs:
-        return {**draw(self.graph(CPU), seed), **self.given(seed)}
+    def make_inputs(self, seed: int) -> Inputs:
+        return {**sample_inputs(self.build_graph(CPU), seed), **self.make_host_inputs(seed)}
 
-    def given(self, seed: int) -> Inputs:
-        return {"logits": self.logits(seed)}
+    def make_host_inputs(self, seed: int) -> Inputs:
+        return {"logits": self.make_logits(seed)}
 
-    def logits(self, seed: int) -> NDArray[np.float32]:
+    def make_logits(self, seed: int) -> NDArray[np.float32]:
         """Logarithms of the experts' shares plus Gumbel noise, by which experts are drawn as often as they say."""
         shares = np.arange(1.0, self.experts + 1) ** (-_EXPONENT if self.routing is Routing.SKEWED else 0.0)
         noise = np.random.default_rng((seed, self.experts)).gumbel(size=(self.tokens, self.experts))
         logits: NDArray[np.float32] = (np.log(shares) + noise).astype(np.float32)
         return logits
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         if xp is np:
-            return {"out": self._in_numpy(tensors)}
+            return {"out": self._run_in_numpy(tensors)}
         if tensors["x"].dtype is xp.bfloat16 and tensors["x"].is_cuda:
-            return {"out": self.grouped(xp, tensors)}
-        return {"out": self._masked(xp, tensors)}
+            return {"out": self.run_grouped(xp, tensors)}
+        return {"out": self._run_masked(xp, tensors)}
 
-    def _in_numpy(self, t: Mapping[str, Any]) -> Any:
+    def _run_in_numpy(self, t: Mapping[str, Any]) -> Any:
         best = np.argsort(-t["logits"], axis=1, kind="stable")[:, : self.chosen]
         weights = np.exp(np.take_along_axis(t["logits"], best, axis=1))
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -195,18 +195,18 @@ class MoE(Workload):
             out[token] += weights[token, which][:, None] * (h @ t["down"][e].T)
         return out
 
-    def _routed(self, torch: Any, t: Mapping[str, Any]) -> Any:
+    def _route(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Experts and weights of each token."""
         best, experts = torch.topk(t["logits"], self.chosen, dim=1)
         return experts, torch.softmax(best, dim=1)
 
-    def grouped(self, torch: Any, t: Mapping[str, Any], both: Any = None) -> Any:
+    def run_grouped(self, torch: Any, t: Mapping[str, Any], both: Any = None) -> Any:
         """Pairs sorted by expert, and grouped matmuls: what PyTorch has for it, without a trip to the host.
 
         Args:
             both: gate and up of each expert behind each other (experts, 2 * ffn, hidden), for one matmul of both.
         """
-        experts, weights = self._routed(torch, t)
+        experts, weights = self._route(torch, t)
         order = torch.argsort(experts.reshape(-1), stable=True)
         ends = torch.searchsorted(
             experts.reshape(-1)[order], torch.arange(self.experts, device=order.device), right=True
@@ -220,9 +220,9 @@ class MoE(Workload):
         shares = weights.reshape(-1)[order].to(y.dtype)[:, None]
         return torch.zeros_like(t["x"]).index_add(0, order // self.chosen, y * shares)
 
-    def _masked(self, torch: Any, t: Mapping[str, Any]) -> Any:
+    def _run_masked(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Every expert on every token, for where there are no grouped matmuls."""
-        experts, weights = self._routed(torch, t)
+        experts, weights = self._route(torch, t)
         out = torch.zeros_like(t["x"])
         for e in range(self.experts):
             h = torch.nn.functional.silu(t["x"] @ t["gate"][e].T) * (t["x"] @ t["up"][e].T)
@@ -231,7 +231,7 @@ class MoE(Workload):
         return out
 
 
-def _tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
+def _select_tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
     """Tiles so tall that most experts have one in the mean, and as wide as keeps all SMs busy.
 
     The second matmul has one matrix where the first has two. So its tiles are twice as wide, or if there are few rows,
@@ -242,7 +242,7 @@ def _tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
         return (MatmulTile(16, 32, 32),) * 2
     mean = -(-problem.tokens * problem.chosen // problem.experts)
     m = next((m for m in (16, 32, 64) if _SPREAD * mean <= m), 128)
-    tiles = most_tiles(problem.tokens, problem.chosen, problem.experts, m)
+    tiles = compute_max_tiles(problem.tokens, problem.chosen, problem.experts, m)
     n, k = (128, 64) if tiles * (problem.ffn // 128) >= 2 * device.sms else (64, 128)
     stage = k * (m + 2 * n) * problem.dtype.itemsize  # of a gated matmul
     up = MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)

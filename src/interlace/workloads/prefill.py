@@ -16,9 +16,9 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.causal_attention import AttentionTile, causal_attention
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.kernels.matmul.tile import Tile, matmul_tile
+from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.models.llama import LLAMAS
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, draw
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, sample_inputs
 
 _ATTENTION = "Attention"
 
@@ -59,7 +59,7 @@ def prefill_attention(
     return Graph("prefill-attention", (q, k, v, first, o, attended, out), ops, ("q", "k", "v", "first", "o"), ("out",))
 
 
-def packed(lengths: list[int] | tuple[int, ...], rows: int | None = None) -> NDArray[np.int32]:
+def pack_sequences(lengths: list[int] | tuple[int, ...], rows: int | None = None) -> NDArray[np.int32]:
     """``first`` of sequences of these lengths, one behind the other, and of padding up to ``rows``.
 
     Raises:
@@ -89,8 +89,8 @@ class PrefillAttention(Workload):
         },
         "small": {"hidden": 96, "heads": 4, "kv_heads": 2, "head_dim": 16, "tokens": 50, "batch": 2},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "llama3.1-8b"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "llama3.1-8b"
     size: ClassVar[str] = "tokens"
     sizes: ClassVar[tuple[int, ...]] = (512, 2048, 8192)
     weights: ClassVar[tuple[str, ...]] = ("o",)
@@ -117,35 +117,35 @@ class PrefillAttention(Workload):
         wide, rows = self.heads * self.head_dim, self.batch * self.tokens
         return 2.0 * rows * wide * (self.tokens + 1 + self.hidden)
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
         rows = self.batch * self.tokens
         own = AttentionTile.heuristic(self.head_dim, self.dtype.itemsize, device)
         if tile is not None:
             own = AttentionTile(tile.m, tile.k)
-        product = matmul_tile(rows, device, tile)
+        product = select_matmul_tile(rows, device, tile)
         heads = self.heads, self.kv_heads, self.head_dim
         return prefill_attention(rows, self.hidden, *heads, self.dtype, longest=self.tokens, tile=own, product=product)
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """q, k and v from N(0, 1), o as any weight; ``first`` of prompts one behind the other."""
-        graph = self.graph(CPU)
-        drawn = draw(graph, seed)
+        graph = self.build_graph(CPU)
+        drawn = sample_inputs(graph, seed)
         for name in ("q", "k", "v"):
             drawn[name] *= np.float32(graph.tensor(name).shape[-1] ** 0.5)
-        return {**drawn, "first": packed([self.tokens] * self.batch).astype(np.float32)}
+        return {**drawn, "first": pack_sequences([self.tokens] * self.batch).astype(np.float32)}
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        attended = self._in_numpy(tensors) if xp is np else self._in_torch(xp, tensors)
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        attended = self._run_in_numpy(tensors) if xp is np else self._run_in_torch(xp, tensors)
         return {"out": attended.reshape(self.batch * self.tokens, -1) @ tensors["o"].T}
 
-    def _in_torch(self, torch: Any, tensors: Mapping[str, Any]) -> Any:
+    def _run_in_torch(self, torch: Any, tensors: Mapping[str, Any]) -> Any:
         def split(name: str) -> Any:
             return tensors[name].view(self.batch, self.tokens, -1, self.head_dim).transpose(1, 2)
 
         attention = torch.nn.functional.scaled_dot_product_attention
         return attention(split("q"), split("k"), split("v"), is_causal=True, enable_gqa=True).transpose(1, 2)
 
-    def _in_numpy(self, tensors: Mapping[str, Any]) -> Any:
+    def _run_in_numpy(self, tensors: Mapping[str, Any]) -> Any:
         q, k, v = (tensors[name].reshape(self.batch, self.tokens, -1, self.head_dim) for name in ("q", "k", "v"))
         k, v = (np.repeat(each, self.heads // self.kv_heads, axis=2) for each in (k, v))
         scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(self.head_dim)

@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import shown, whole
+from interlace.core.arguments import check_int, format_value
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32, int32
 from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.matmul.tile import Tile
-from interlace.kernels.quadrature import MOST_LEVELS, refine, total
+from interlace.kernels.matmul.tile import TileShape
+from interlace.kernels.quadrature import MAX_LEVELS, refine, total
 from interlace.workloads.base import Inputs, Option, Presets, Workload
 
 
@@ -26,9 +26,9 @@ def quadrature(levels: int, peaks: int, points: int, tolerance: float) -> Graph:
     Raises:
         ArgumentError, ShapeError: numbers that make none; see ``kernels.quadrature.refine``.
     """
-    if not 1 <= whole(levels, "quadrature", "levels") <= MOST_LEVELS:
-        last = shown(levels - 1)
-        raise ShapeError(f"quadrature has level {last}; use 0 to {MOST_LEVELS - 1}, which float32 tells apart")
+    if not 1 <= check_int(levels, "quadrature", "levels") <= MAX_LEVELS:
+        last = format_value(levels - 1)
+        raise ShapeError(f"quadrature has level {last}; use 0 to {MAX_LEVELS - 1}, which float32 tells apart")
     count = (1 << levels) - 1
     centre, width = Tensor("centre", (peaks,), fp32), Tensor("width", (peaks,), fp32)
     wanted, value, out = Tensor("wanted", (count,), int32), Tensor("value", (count,), fp32), Tensor("out", (1,), fp32)
@@ -63,14 +63,14 @@ class Quadrature(Workload):
         "small": {"levels": 6, "peaks": 3, "points": 16, "sharpest": 2},
         "peaks": {"levels": 12, "peaks": 256, "points": 16, "sharpest": 4},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "peaks"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "peaks"
     size: ClassVar[str] = "peaks"
     sizes: ClassVar[tuple[int, ...]] = (64, 256)
     weights: ClassVar[tuple[str, ...]] = ("centre", "width")
 
     levels: Annotated[
-        int, Option("Levels of intervals, each half as long as those of the one before.", least=1, most=MOST_LEVELS)
+        int, Option("Levels of intervals, each half as long as those of the one before.", least=1, most=MAX_LEVELS)
     ]
     peaks: Annotated[int, Option("Peaks of the function.", least=1)]
     points: Annotated[int, Option("Steps in an interval, a power of two.", least=4)]
@@ -86,10 +86,10 @@ class Quadrature(Workload):
         """If all intervals of the last level were wanted."""
         return 5.0 * self.peaks * (self.points + 1) * ((1 << self.levels) - 1)
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
         return quadrature(self.levels, self.peaks, self.points, 10.0**-self.digits)
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """Centres anywhere, widths up to a tenth, narrow ones as often as wide ones."""
         random = np.random.default_rng(seed)
         return {
@@ -97,16 +97,16 @@ class Quadrature(Workload):
             "width": (10.0 ** random.uniform(-self.sharpest, -1.0, self.peaks)).astype(np.float32),
         }
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same sum over all intervals of every level, of which those count that are wanted."""
-        return {"out": sum(value.sum() for _, value in self._levels(xp, tensors)).reshape(1)}
+        return {"out": sum(value.sum() for _, value in self._evaluate_levels(xp, tensors)).reshape(1)}
 
-    def wanted(self, seed: int) -> NDArray[np.bool_]:
+    def find_wanted_intervals(self, seed: int) -> NDArray[np.bool_]:
         """Which intervals are wanted of the inputs of a seed, those of all levels one behind another."""
-        inputs = {name: value.astype(np.float64) for name, value in self.inputs(seed).items()}
-        return np.concatenate([runs for runs, _ in self._levels(np, inputs)])
+        inputs = {name: value.astype(np.float64) for name, value in self.make_inputs(seed).items()}
+        return np.concatenate([runs for runs, _ in self._evaluate_levels(np, inputs)])
 
-    def _levels(self, xp: Any, tensors: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    def _evaluate_levels(self, xp: Any, tensors: Mapping[str, Any]) -> list[tuple[Any, Any]]:
         """Of each level, which intervals are wanted, and what each is worth."""
         c, w = tensors["centre"], tensors["width"]
         numbers = {"dtype": c.dtype} if xp is np else {"dtype": c.dtype, "device": c.device}
@@ -116,7 +116,7 @@ class Quadrature(Workload):
             length = 0.5**level
             t = (xp.arange(1 << level, **numbers)[:, None] + steps) * length
             height = (w / (w**2 + (t[..., None] - c) ** 2)).sum(-1)
-            fine, coarse = length * _simpson(height), length * _simpson(height[:, ::2])
+            fine, coarse = length * _apply_simpson(height), length * _apply_simpson(height[:, ::2])
             off = fine - coarse
             split = runs & (abs(off) > 15 * 10.0**-self.digits) & (level < self.levels - 1)
             found.append((runs, (fine + off / 15) * (runs & ~split)))
@@ -124,7 +124,7 @@ class Quadrature(Workload):
         return found
 
 
-def _simpson(height: Any) -> Any:
+def _apply_simpson(height: Any) -> Any:
     """Simpson's rule over [0, 1] for each row of values at even steps."""
     ends, odd, even = height[:, 0] + height[:, -1], height[:, 1:-1:2].sum(-1), height[:, 2:-1:2].sum(-1)
     return (ends + 4 * odd + 2 * even) / (3 * (height.shape[1] - 1))

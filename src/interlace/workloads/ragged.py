@@ -16,14 +16,14 @@ from interlace.core.errors import ShapeError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend import BLOCK, attend, most_splits
-from interlace.kernels.attend.shares import COLUMNS, equal_shares, rows_of_table
+from interlace.kernels.attend import BLOCK, attend, compute_max_splits
+from interlace.kernels.attend.shares import COLUMNS, build_share_table, count_table_rows
 from interlace.kernels.combine import combine
-from interlace.kernels.matmul.tile import Tile
-from interlace.kernels.rope import placed
+from interlace.kernels.matmul.tile import TileShape
+from interlace.kernels.rope import apply_rope
 from interlace.models.llama import LLAMAS
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
-from interlace.workloads.decode import DRAWN, repeated, rope_table
+from interlace.workloads.decode import RANDOM_NUMBERS, build_rope_table, repeat_values
 
 _ATTENTION, _LENGTHS = "Attention", "Lengths"
 _EXPONENT = 1.2  # of Zipf's law
@@ -60,7 +60,7 @@ def ragged_attention(
 
     Inputs: ``q`` (B, heads * head_dim), ``k`` and ``v`` (B, kv_heads * head_dim), ``position`` (B,) of int32, ``rope``
     (capacity, head_dim) of float32, ``k_cache`` and ``v_cache`` (B, kv_heads, capacity, head_dim); with shares also
-    ``shares`` (parts + B, 3), ``first`` (B + 1,) and ``rows`` (parts + B,) of int32, from ``equal_shares``.
+    ``shares`` (parts + B, 3), ``first`` (B + 1,) and ``rows`` (parts + B,) of int32, from ``build_share_table``.
 
     Raises:
         ArgumentError, ShapeError: extents that are none, or that do not go together.
@@ -76,7 +76,7 @@ def ragged_attention(
     listed: dict[str, Tensor] = {}
     inputs = dict(given)
     if shares:
-        of, owners = 1, rows_of_table(parts, batch)
+        of, owners = 1, count_table_rows(parts, batch)
         given["shares"] = Tensor("shares", (owners, COLUMNS), int32)
         listed = {"first": Tensor("first", (batch + 1,), int32), "rows": Tensor("rows", (owners,), int32)}
         inputs = {**given, **listed}
@@ -112,8 +112,8 @@ class RaggedAttention(Workload):
         },
         "small": {"heads": 4, "kv_heads": 2, "head_dim": 16, "batch": 5, "longest": 200},
     }
-    on_cpu: ClassVar[str] = "small"
-    on_gpu: ClassVar[str] = "llama3.1-8b"
+    cpu_preset: ClassVar[str] = "small"
+    gpu_preset: ClassVar[str] = "llama3.1-8b"
     size: ClassVar[str] = "batch"
     sizes: ClassVar[tuple[int, ...]] = (8, 32)
     weights: ClassVar[tuple[str, ...]] = ("k_cache", "v_cache")
@@ -140,16 +140,16 @@ class RaggedAttention(Workload):
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise ShapeError(f"{self.heads} heads do not share {self.kv_heads} heads of keys evenly; use a multiple")
-        self.cached  # noqa: B018  torch.compile traces what is drawn already
+        self.cached_lengths  # noqa: B018  torch.compile traces what is drawn already
 
     @property
     def title(self) -> str:
         heads = f"{self.heads} heads of {self.head_dim} over {self.kv_heads}"
-        mixed = f"{self.lengths.value} lengths up to {max(self.cached)}, {sum(self.cached)} in all"
+        mixed = f"{self.lengths.value} lengths up to {max(self.cached_lengths)}, {sum(self.cached_lengths)} in all"
         return f"attention of {self.batch} sequences of {mixed}, {heads}, {self.dtype}"
 
     @cached_property
-    def cached(self) -> tuple[int, ...]:
+    def cached_lengths(self) -> tuple[int, ...]:
         """Positions of each sequence."""
         random, n = np.random.default_rng((self.draw, self.batch)), self.batch
         if self.lengths is Lengths.ZIPF:
@@ -167,66 +167,71 @@ class RaggedAttention(Workload):
         return -(-(self.longest + 1) // BLOCK) * BLOCK
 
     @property
-    def parts(self) -> int:
+    def num_splits(self) -> int:
         """Shares that are wanted; no more than there are blocks."""
         usual = DEFAULT_GPU.sms // self.kv_heads if self.shares is None else self.shares
-        return max(1, min(usual, sum(-(-at // BLOCK) for at in self.cached)))
+        return max(1, min(usual, sum(-(-at // BLOCK) for at in self.cached_lengths)))
 
     @property
     def read_share(self) -> float:
-        return sum(self.cached) / (self.batch * self.capacity)
+        return sum(self.cached_lengths) / (self.batch * self.capacity)
 
     @property
     def flops(self) -> float:
-        return 4.0 * self.heads * self.head_dim * (sum(self.cached) + self.batch)
+        return 4.0 * self.heads * self.head_dim * (sum(self.cached_lengths) + self.batch)
 
-    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+    def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
         shares = self.shares != 0
-        parts = self.parts if shares else most_splits(device.sms, self.batch, self.kv_heads, self.capacity)
+        parts = self.num_splits if shares else compute_max_splits(device.sms, self.batch, self.kv_heads, self.capacity)
         shape = self.batch, self.capacity, self.heads, self.kv_heads, self.head_dim
         return ragged_attention(*shape, self.dtype, parts=parts, shares=shares)
 
-    def inputs(self, seed: int) -> Inputs:
+    def make_inputs(self, seed: int) -> Inputs:
         """Everything from N(0, 1), caches of repeated numbers; the lengths as they are for all seeds."""
-        random, graph = np.random.default_rng(seed), self.graph(CPU)
-        pool = round_to(random.standard_normal(DRAWN, np.float32), self.dtype)
-        of = dict(self.given(seed))
+        random, graph = np.random.default_rng(seed), self.build_graph(CPU)
+        pool = round_to(random.standard_normal(RANDOM_NUMBERS, np.float32), self.dtype)
+        of = dict(self.make_host_inputs(seed))
         for name in (name for name in graph.inputs if name not in of):
-            of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
+            of[name] = repeat_values(pool, int(random.integers(RANDOM_NUMBERS)), graph.tensor(name).shape)
         return of
 
-    def given(self, seed: int) -> Inputs:
-        of = {"position": np.array(self.cached, np.float32), "rope": rope_table(self.capacity, self.head_dim)}
+    def make_host_inputs(self, seed: int) -> Inputs:
+        of = {
+            "position": np.array(self.cached_lengths, np.float32),
+            "rope": build_rope_table(self.capacity, self.head_dim),
+        }
         if self.shares != 0:
-            tables = zip(("shares", "first", "rows"), equal_shares(self.cached, self.parts, BLOCK), strict=True)
+            tables = zip(
+                ("shares", "first", "rows"), build_share_table(self.cached_lengths, self.num_splits, BLOCK), strict=True
+            )
             of |= {name: value.astype(np.float32) for name, value in tables}
         return of
 
-    def deviation(self, tensor: Tensor) -> float:
+    def get_deviation(self, tensor: Tensor) -> float:
         return 1.0
 
-    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"out": self._in_numpy(tensors) if xp is np else self._in_torch(xp, tensors)}
+    def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": self._run_in_numpy(tensors) if xp is np else self._run_in_torch(xp, tensors)}
 
-    def _in_numpy(self, t: Mapping[str, Any]) -> Any:
+    def _run_in_numpy(self, t: Mapping[str, Any]) -> Any:
         group, d = self.heads // self.kv_heads, self.head_dim
         out = np.zeros_like(t["q"]).reshape(self.batch, self.kv_heads, group, d)
-        for b, at in enumerate(self.cached):
+        for b, at in enumerate(self.cached_lengths):
             for head in range(self.kv_heads):
                 angles, own = t["rope"][at], (slice(b, b + 1), slice(head * d, (head + 1) * d))
-                queries = placed(t["q"][b].reshape(-1, group, d)[head], angles, None, 0.0)
-                keys = np.vstack([t["k_cache"][b, head, :at], placed(t["k"][own], angles, None, 0.0)])
+                queries = apply_rope(t["q"][b].reshape(-1, group, d)[head], angles, None, 0.0)
+                keys = np.vstack([t["k_cache"][b, head, :at], apply_rope(t["k"][own], angles, None, 0.0)])
                 values = np.vstack([t["v_cache"][b, head, :at], t["v"][own]])
                 scores = queries @ keys.T / np.sqrt(d)
                 weights = np.exp(scores - scores.max(axis=1, keepdims=True))
                 out[b, head] = weights @ values / weights.sum(axis=1, keepdims=True)
         return out.reshape(t["q"].shape)
 
-    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+    def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
         """All sequences at once, masked behind their ends: all that the caches have room for is read."""
 
         def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
-            q = self.appended(torch, t)
+            q = self.append_kv(torch, t)
             mask = torch.arange(self.capacity, device=q.device) <= t["position"].long()[:, None]
             attention = torch.nn.functional.scaled_dot_product_attention
             out = attention(q[:, :, None], t["k_cache"], t["v_cache"], mask[:, None, None], enable_gqa=True)
@@ -234,17 +239,17 @@ class RaggedAttention(Workload):
 
         return {"padded": padded}
 
-    def _in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
+    def _run_in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Sequence by sequence, so that nothing is read that does not count."""
-        q = self.appended(torch, t)
+        q = self.append_kv(torch, t)
 
         def one(b: int, end: int) -> Any:
             k, v = (t[name][b, None, :, :end] for name in ("k_cache", "v_cache"))
             return torch.nn.functional.scaled_dot_product_attention(q[b, None, :, None], k, v, enable_gqa=True)
 
-        return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached)]).reshape(self.batch, -1)
+        return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached_lengths)]).reshape(self.batch, -1)
 
-    def appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
+    def append_kv(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Queries (B, heads, D) in their place; keys and values are written into the caches."""
         batch, d = self.batch, self.head_dim
         position = t["position"].long()

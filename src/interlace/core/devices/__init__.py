@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interlace.core.devices.chips import Properties, chip, chips, known_chips, scaled, spec_for
-from interlace.core.devices.spec import L2, DeviceSpec, Latencies, Stages
+from interlace.core.devices.chips import Properties, load_chip, load_chips, load_known_chips, resolve_spec, scale_spec
+from interlace.core.devices.spec import L2, DeviceSpec, Latencies, StageCosts
 
 __all__ = [
     "CPU",
@@ -14,17 +14,17 @@ __all__ = [
     "DeviceSpec",
     "Latencies",
     "Properties",
-    "Stages",
-    "chip",
-    "chips",
-    "known_chips",
-    "scaled",
-    "spec_for",
+    "StageCosts",
+    "load_chip",
+    "load_chips",
+    "load_known_chips",
+    "resolve_spec",
+    "scale_spec",
 ]
 
-H200 = known_chips()["h200"]
-H100 = known_chips()["h100"]
+H200 = load_known_chips()["h200"]
+H100 = load_known_chips()["h100"]
 #: Device used if there is no GPU.
-CPU = chip("cpu")
+CPU = load_chip("cpu")
 #: GPU that plans and kernels target if none is named and none is present.
 DEFAULT_GPU = H200

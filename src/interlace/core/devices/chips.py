@@ -18,7 +18,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from interlace.core.devices.spec import L2, DeviceSpec, Latencies, Stages
+from interlace.core.devices.spec import L2, DeviceSpec, Latencies, StageCosts
 from interlace.core.errors import DeviceDataError
 
 _FOLDER = Path(__file__).parent
@@ -39,7 +39,7 @@ class Properties:
     bus_bytes_per_s: float = 0.0
 
 
-def chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
+def load_chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
     """Load the spec of a chip from its data file, such as ``h200``.
 
     Raises:
@@ -49,83 +49,83 @@ def chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise DeviceDataError(f"no data of a chip {key!r}; use one of {', '.join(_keys(folder))}") from None
+        raise DeviceDataError(f"no data of a chip {key!r}; use one of {', '.join(_list_keys(folder))}") from None
     except tomllib.TOMLDecodeError as error:
         raise DeviceDataError(f"{path.name} is no TOML: {error}") from None
     try:
-        given = _given(data)
+        given = _parse_fields(data)
         if "like" not in data:
             return DeviceSpec(**given)
         own = Properties(**{field.name: given[field.name] for field in fields(Properties)})
-        guess = scaled(chip(data["like"], folder), own)
+        guess = scale_spec(load_chip(data["like"], folder), own)
         derived = tuple(name for name in guess.derived if name not in given)
         return replace(guess, **given, derived=derived)
     except (TypeError, KeyError, AttributeError) as error:
         raise DeviceDataError(f"{path.name} does not describe a chip: {error}; compare the other files") from None
 
 
-def chips(folder: Path = _FOLDER) -> Mapping[str, DeviceSpec]:
+def load_chips(folder: Path = _FOLDER) -> Mapping[str, DeviceSpec]:
     """Load all GPUs with a data file, by the file's name."""
-    found = {key: chip(key, folder) for key in _keys(folder)}
+    found = {key: load_chip(key, folder) for key in _list_keys(folder)}
     return {key: spec for key, spec in found.items() if spec.architecture}
 
 
 @cache
-def known_chips() -> Mapping[str, DeviceSpec]:
+def load_known_chips() -> Mapping[str, DeviceSpec]:
     """Return the GPUs whose data files are part of the package."""
-    return chips()
+    return load_chips()
 
 
-def scaled(like: DeviceSpec, own: Properties) -> DeviceSpec:
+def scale_spec(like: DeviceSpec, reported: Properties) -> DeviceSpec:
     """Derive the spec of a GPU from a known one; all attributes that a driver does not report are marked as derived.
 
     Matrix rates scale with the number and clock of the SMs, the rates of one SM with its clock, memory bandwidth with
     the bus, and the sides of the cache with its size. Latencies, stage costs and the memory bandwidth of a lone SM,
     which latency also limits, are not scaled.
     """
-    clock = own.clock_hz / like.clock_hz if own.clock_hz else 1.0
-    bus = own.bus_bytes_per_s / like.bus_bytes_per_s if own.bus_bytes_per_s else 1.0
-    told = {field.name: getattr(own, field.name) for field in fields(Properties) if getattr(own, field.name)}
-    major, minor = own.capability
+    clock = reported.clock_hz / like.clock_hz if reported.clock_hz else 1.0
+    bus = reported.bus_bytes_per_s / like.bus_bytes_per_s if reported.bus_bytes_per_s else 1.0
+    told = {field.name: getattr(reported, field.name) for field in fields(Properties) if getattr(reported, field.name)}
+    major, minor = reported.capability
     guess = replace(
         like,
         **told,
         architecture=f"sm_{major}{minor}{'a' if major >= 9 else ''}",
         dram_bytes_per_s=like.dram_bytes_per_s * bus,
-        rates=tuple((name, rate * own.sms / like.sms * clock) for name, rate in like.rates),
+        rates=tuple((name, rate * reported.sms / like.sms * clock) for name, rate in like.rates),
         sm_l2_bytes_per_s=like.sm_l2_bytes_per_s * clock,
         sm_sum_bytes_per_s=like.sm_sum_bytes_per_s * clock,
-        l2=replace(like.l2, side_bytes=like.l2.side_bytes * own.l2_bytes // like.l2_bytes),
+        l2=replace(like.l2, side_bytes=like.l2.side_bytes * reported.l2_bytes // like.l2_bytes),
         like=like.name,
     )
     free = (field.name for field in fields(DeviceSpec) if field.name not in (*told, *_IDENTITY, "architecture"))
     return replace(guess, derived=tuple(free))
 
 
-def spec_for(own: Properties) -> DeviceSpec:
-    """Return the spec of a GPU that the driver describes as ``own``.
+def resolve_spec(reported: Properties) -> DeviceSpec:
+    """Return the spec of a GPU that the driver describes as ``reported``.
 
-    A known chip has its own spec. Any other GPU is unmeasured and gets the spec of the nearest known one, ``scaled``.
-    The nearest has the closest compute capability and, among equals, the closest memory bandwidth per SM (or L2 size,
-    if the driver does not report the bandwidth).
+    A known chip has its own spec. Any other GPU is unmeasured and gets the spec of the nearest known one,
+    ``scale_spec``. The nearest has the closest compute capability and, among equals, the closest memory bandwidth per
+    SM (or L2 size, if the driver does not report the bandwidth).
     """
-    known = known_chips().values()
-    same = next((spec for spec in known if (spec.name, spec.sms) == (own.name, own.sms)), None)
-    return same or scaled(min(known, key=lambda spec: _distance(spec, own)), own)
+    known = load_known_chips().values()
+    same = next((spec for spec in known if (spec.name, spec.sms) == (reported.name, reported.sms)), None)
+    return same or scale_spec(min(known, key=lambda spec: _compute_distance(spec, reported)), reported)
 
 
-def _distance(spec: DeviceSpec, own: Properties) -> tuple[float, float]:
+def _compute_distance(spec: DeviceSpec, own: Properties) -> tuple[float, float]:
     generation = abs(10 * (spec.capability[0] - own.capability[0]) + spec.capability[1] - own.capability[1])
     if own.bus_bytes_per_s:
         return generation, abs(log(own.bus_bytes_per_s / own.sms * spec.sms / spec.bus_bytes_per_s))
     return generation, abs(log(own.l2_bytes / spec.l2_bytes))
 
 
-def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a file as attributes of a spec."""
     given = {name: value for name, value in data.items() if name != "like"}
     given["capability"] = tuple(data["capability"])
-    for name, kind in (("l2", L2), ("latencies", Latencies), ("stages", Stages)):
+    for name, kind in (("l2", L2), ("latencies", Latencies), ("stages", StageCosts)):
         if name in data:
             given[name] = kind(**data[name])
     if "rates" in data:
@@ -133,5 +133,5 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _keys(folder: Path) -> list[str]:
+def _list_keys(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))

@@ -14,8 +14,8 @@ class Latencies:
     Attributes:
         post_ns: barrier and release add of an item that posts, or of a part that arrives.
         wait_ns: a wait that is already met: its row, one poll, a barrier.
-        hand_over_ns: hand-off latency, from before a post until after the wait that it ends.
-        word_ns: time from an item's end until other items have its output as LL words, in place of a post, a hand-off
+        hand_off_ns: hand-off latency, from before a post until after the wait that it ends.
+        ll_ns: time from an item's end until other items have its output as LL words, in place of a post, a hand-off
             and a fill.
         ticket_ns: claiming a ticket and broadcasting it to all threads.
         fill_ns: time from an item's first loads to its first multiplication.
@@ -24,8 +24,8 @@ class Latencies:
 
     post_ns: float
     wait_ns: float
-    hand_over_ns: float
-    word_ns: float
+    hand_off_ns: float
+    ll_ns: float
     ticket_ns: float
     fill_ns: float
     launch_ns: float
@@ -45,7 +45,7 @@ class L2:
 
 
 @dataclass(frozen=True)
-class Stages:
+class StageCosts:
     """Costs of a megakernel's items in addition to multiplying and loading; see ``kernels/matmul/walk_cost``.
 
     Attributes:
@@ -113,7 +113,7 @@ class DeviceSpec:
     speed_spread: float
     l2: L2
     latencies: Latencies
-    stages: Stages
+    stages: StageCosts
     like: str = ""
     derived: tuple[str, ...] = ()
 
@@ -128,7 +128,7 @@ class DeviceSpec:
         return self.l2_bytes + self.sms * (self.l1_bytes + self.register_bytes)
 
     @property
-    def estimated(self) -> str:
+    def estimate_note(self) -> str:
         """Sentence that names the ceilings that were not measured; empty if all were."""
         ceilings = {"dram_bytes_per_s": "the rate of memory", "rates": "the rate of matmuls"}
         unknown = [what for name, what in ceilings.items() if name in self.derived]

@@ -19,22 +19,22 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import check_sequence, check_type
 from interlace.core.errors import FootprintError, GraphError, NoDeviceError
-from interlace.executors.footprint.exact import check_exactly
-from interlace.executors.footprint.items import KINDS, PLAIN, Item
+from interlace.executors.footprint.exact import check_by_observation
+from interlace.executors.footprint.items import INPUT_KINDS, PLAIN_KIND, FootprintItem
 from interlace.executors.footprint.poison import check_by_poison
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
-from interlace.kernels.base import kernel_of
+from interlace.kernels.base import get_kernel
 
-_FEW = 32  # largest grid of which all tiles are checked
-_PARTS = 3  # a reduction is also checked in parts: the first, a middle and the last one
+_MAX_FULL_GRID = 32  # largest grid of which all tiles are checked
+_CHECKED_PARTS = 3  # a reduction is also checked in parts: the first, a middle and the last one
 
 
 @dataclass(frozen=True)
-class Footprint:
+class FootprintReport:
     """Record of what a check tried, and by which method.
 
     Attributes:
@@ -54,18 +54,18 @@ class Footprint:
     method: str
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every tile was tried."""
         return len(set(self.tiles)) == np.prod(self.grid)
 
     def __str__(self) -> str:
         tiles = int(np.prod(self.grid))
-        which = f"all {tiles} tiles" if self.complete else f"{len(set(self.tiles))} of {tiles} tiles"
+        which = f"all {tiles} tiles" if self.is_complete else f"{len(set(self.tiles))} of {tiles} tiles"
         *most, last = self.inputs
         kinds = f"{', '.join(most)} and {last}" if most else last
         parts = len(self.parts) - 1
         of_parts = f", {parts} parts of their reductions on {self.inputs[0]}" if parts else ""
-        rest = "" if self.complete else f"; for the other tiles pass tiles=range({tiles})"
+        rest = "" if self.is_complete else f"; for the other tiles pass tiles=range({tiles})"
         return f"op {self.op!r}: {which} on {kinds}{of_parts}; {self.method}{rest}"
 
 
@@ -77,7 +77,7 @@ def check_footprint(
     tiles: Sequence[int] | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Footprint:
+) -> FootprintReport:
     """Check that the body of an op touches exactly what the op's access maps declare, tile by tile.
 
     Args:
@@ -107,14 +107,14 @@ def check_footprint(
     check_type(op, str, "check_footprint", "op", repr(getattr(op, "name", "name")))
     check_type(device, str, "check_footprint", "device", repr(str(device)))
     target = graph.op(op)
-    chosen = _sample(target, seed) if tiles is None else series(tiles, int, "check_footprint", "tiles")
+    chosen = _sample_tiles(target, seed) if tiles is None else check_sequence(tiles, int, "check_footprint", "tiles")
     for tile in chosen:
         if not 0 <= tile < target.tiles:
             raise GraphError(f"op {op!r} has no tile {tile}; grid {target.grid} has 0..{target.tiles - 1}")
     if not chosen:
         raise GraphError(f"op {op!r}: no tiles to check; give some of 0..{target.tiles - 1}")
-    parts = _k_ranges(target)
-    items = [Item(graph, target, tile, lo, hi) for tile in chosen for lo, hi in parts]
+    parts = _list_k_ranges(target)
+    items = [FootprintItem(graph, target, tile, lo, hi) for tile in chosen for lo, hi in parts]
     try:
         check, kinds, method = _METHODS[device.partition(":")[0]]
     except KeyError:
@@ -122,63 +122,65 @@ def check_footprint(
             f"a footprint is checked on 'reference', 'cpu' or 'cuda', not on {device!r}; use one of them"
         ) from None
     check(items, device, seed, progress)
-    return Footprint(op, target.grid, tuple(chosen), tuple(parts), kinds, method)
+    return FootprintReport(op, target.grid, tuple(chosen), tuple(parts), kinds, method)
 
 
-def _sample(op: Op, seed: int) -> list[int]:
+def _sample_tiles(op: Op, seed: int) -> list[int]:
     """Return all tiles of a small grid, otherwise corners, middles of edges and faces, and a few random ones."""
-    if op.tiles <= _FEW:
+    if op.tiles <= _MAX_FULL_GRID:
         return list(range(op.tiles))
     corners = product(*({0, n // 2, n - 1} for n in op.grid))
     few = np.random.default_rng(seed).choice(op.tiles, 8, replace=False).tolist()
     return sorted({*few, *(int(np.ravel_multi_index(at, op.grid)) for at in corners)})
 
 
-def _k_ranges(op: Op) -> list[tuple[int, int]]:
+def _list_k_ranges(op: Op) -> list[tuple[int, int]]:
     """Return the k-range of the whole reduction, then those of its parts."""
     block, chunks = (op.reduction.block, op.reduction.chunks) if op.reduction else (1, 1)
-    cuts = sorted({min(block * (chunks * p // _PARTS), op.k_extent) for p in range(_PARTS + 1)})
+    cuts = sorted({min(block * (chunks * p // _CHECKED_PARTS), op.k_extent) for p in range(_CHECKED_PARTS + 1)})
     return [(0, op.k_extent), *(pairwise(cuts) if len(cuts) > 2 else ())]
 
 
-def _check_references(items: Sequence[Item], device: str, seed: int, progress: Callable[[int, int], None]) -> None:
+def _check_references(
+    items: Sequence[FootprintItem], device: str, seed: int, progress: Callable[[int, int], None]
+) -> None:
     for done, item in enumerate(items, 1):
         _check_reference(item, np.random.default_rng(seed))
         progress(done, len(items))
 
 
-def _check_reference(item: Item, random: np.random.Generator) -> None:
+def _check_reference(item: FootprintItem, random: np.random.Generator) -> None:
     """Check what a reference requests and returns; it cannot read anything that it does not receive."""
-    op, reference = item.op, kernel_of(item.op).reference
+    op, reference = item.op, get_kernel(item.op).reference
     if reference is None:
         raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to check")
-    moving = {a.arg: random.random(_extent(item.region(a))) + 0.5 for a in op.reads if a.uses_k}
-    fixed = {a.arg: random.random(_extent(item.region(a))) + 0.5 for a in op.reads if not a.uses_k}
+    moving = {a.arg: random.random(_compute_extent(item.compute_region(a))) + 0.5 for a in op.reads if a.uses_k}
+    fixed = {a.arg: random.random(_compute_extent(item.compute_region(a))) + 0.5 for a in op.reads if not a.uses_k}
     try:
         acc = reference.accumulate(moving, op.parameters) if reference.accumulate else None
-        found = reference.complete(op, item.tile, acc, fixed)
+        found = reference.compute_tile(op, item.tile, acc, fixed)
     except KeyError as error:
         raise FootprintError(
             f"{item}: the reference asks for {error}, but the op declares reads {sorted(moving)} over the "
             f"k-range, for accumulate, and {sorted(fixed)} otherwise, for finish; declare that one too"
         ) from error
-    expected = {a.arg: _extent(item.region(a)) for a in op.writes}
+    expected = {a.arg: _compute_extent(item.compute_region(a)) for a in op.writes}
     shapes = {arg: np.shape(value) for arg, value in found.items()}
     if shapes != expected:
         raise FootprintError(f"{item}: the reference returns {shapes}, its op declares {expected}; fix one")
 
 
-def _extent(region: Region) -> tuple[int, ...]:
+def _compute_extent(region: Region) -> tuple[int, ...]:
     return tuple(b - a for a, b in zip(region.lo, region.hi, strict=True))
 
 
 #: Device type -> check function, kinds of inputs, method of detection.
 _METHODS = {
-    "reference": (_check_references, (PLAIN,), "what the reference asks for and returns"),
-    "cpu": (check_exactly, tuple(KINDS), "every load and store observed"),
+    "reference": (_check_references, (PLAIN_KIND,), "what the reference asks for and returns"),
+    "cpu": (check_by_observation, tuple(INPUT_KINDS), "every load and store observed"),
     "cuda": (
         check_by_poison,
-        tuple(KINDS),
+        tuple(INPUT_KINDS),
         "undeclared memory poisoned, so what is written back unchanged goes unseen",
     ),
 }

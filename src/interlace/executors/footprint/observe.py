@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Callback for an access: "reads" or "writes", the addresses of its elements, bytes per element.
-See = Callable[[str, NDArray[np.uint64], int], None]
+AccessCallback = Callable[[str, NDArray[np.uint64], int], None]
 
 #: Methods of the builder: what they do, and the positions of their pointers and of their mask.
 _METHODS: dict[str, tuple[tuple[str, ...], int, int | None]] = {
@@ -27,23 +27,24 @@ _METHODS: dict[str, tuple[tuple[str, ...], int, int | None]] = {
 
 
 @contextmanager
-def observed(see: See) -> Iterator[None]:
-    """Call ``see`` within this context for every access of every interpreted kernel.
+def observe_accesses(callback: AccessCallback) -> Iterator[None]:
+    """Call ``callback`` within this context for every access of every interpreted kernel.
 
-    An exception from ``see`` ends the kernel; derive it from BaseException to keep the interpreter from wrapping it.
+    An exception from ``callback`` ends the kernel; derive it from BaseException to keep the interpreter from wrapping
+    it.
     """
     from triton.runtime.interpreter import interpreter_builder
 
     with ExitStack() as stack:
         for name, (verbs, pointers, mask) in _METHODS.items():
-            method = _observed(getattr(interpreter_builder, name), see, verbs, pointers, mask)
-            stack.callback(_put_back, interpreter_builder, name, vars(interpreter_builder).get(name))
+            method = _wrap_method(getattr(interpreter_builder, name), callback, verbs, pointers, mask)
+            stack.callback(_restore_method, interpreter_builder, name, vars(interpreter_builder).get(name))
             setattr(interpreter_builder, name, method)
         yield
 
 
-def _observed(
-    method: Callable[..., Any], see: See, verbs: tuple[str, ...], pointers: int, mask: int | None
+def _wrap_method(
+    method: Callable[..., Any], see: AccessCallback, verbs: tuple[str, ...], pointers: int, mask: int | None
 ) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
         pointer = arguments[pointers]
@@ -57,7 +58,7 @@ def _observed(
     return call
 
 
-def _put_back(builder: Any, name: str, own: Any) -> None:
+def _restore_method(builder: Any, name: str, own: Any) -> None:
     """Restore a method: an attribute of the object itself, or the method of its class."""
     if own is None:
         delattr(builder, name)

@@ -24,8 +24,15 @@ from functools import partial
 from typing import Any
 
 from interlace.core.errors import FootprintError
-from interlace.executors.footprint.items import Item, Run, beyond, runs, undeclared, unwritten
-from interlace.executors.footprint.memory import PLACES, Guarded, TextMemory, memories
+from interlace.executors.footprint.items import (
+    FootprintItem,
+    FootprintRun,
+    build_runs,
+    make_out_of_bounds_error,
+    make_undeclared_error,
+    make_unwritten_error,
+)
+from interlace.executors.footprint.memory import ZONE_LOCATIONS, GuardedMemory, MegakernelMemory, select_memories
 from interlace.graph.access import Access
 from interlace.graph.tensor import Region, Tensor
 
@@ -42,31 +49,31 @@ class _Zone:
     """
 
     def __init__(self, tensor: Tensor, place: str, bits: Any, mark: int | None) -> None:
-        self.tensor, self.place, self.bits = tensor, place, bits
-        self.whole = Region(tensor.name, (0,) * bits.ndim, tuple(bits.shape))
-        self.given: Any = None
+        self.tensor, self.location, self.bits = tensor, place, bits
+        self.extent = Region(tensor.name, (0,) * bits.ndim, tuple(bits.shape))
+        self.base_values: Any = None
         self._mark = mark
 
-    def regions(self, item: Item, accesses: Sequence[Access]) -> list[Region]:
+    def compute_regions(self, item: FootprintItem, accesses: Sequence[Access]) -> list[Region]:
         """Return the regions of this zone that an item declares."""
-        return item.regions(accesses, self.tensor.name) if self.place == PLACES[-1] else []
+        return item.compute_regions(accesses, self.tensor.name) if self.location == ZONE_LOCATIONS[-1] else []
 
-    def fill(self, item: Item, poison: Region | None) -> None:
+    def fill(self, item: FootprintItem, poison: Region | None) -> None:
         """Fill declared reads with their inputs, and the rest with NaN within a box and a mark in written tensors."""
-        self.bits.copy_(self.given)
+        self.bits.copy_(self.base_values)
         if self._mark is not None:
             self.bits.fill_(self._mark)
         if poison is not None:
             dtype = self.tensor.dtype
             self.bits[poison.slices] = dtype.poison - (1 << 8 * dtype.itemsize)  # as a signed integer
-        for region in self.regions(item, item.op.reads):
-            self.bits[region.slices] = self.given[region.slices]
+        for region in self.compute_regions(item, item.op.reads):
+            self.bits[region.slices] = self.base_values[region.slices]
 
 
-class _Poisoned:
+class _PoisonedMemory:
     """Guarded memory whose zones can be poisoned."""
 
-    def __init__(self, memory: Guarded) -> None:
+    def __init__(self, memory: GuardedMemory) -> None:
         import torch
 
         self._torch, self._items, self._memory, items = torch, memory.items, memory, memory.items
@@ -74,19 +81,19 @@ class _Poisoned:
         self.zones: list[_Zone] = []
         for block in self._memory.blocks:
             t, dtype = block.tensor, block.memory.dtype
-            mark = int(self._bits(torch.full((1,), _MARK, dtype=dtype))) if t.name in written else None
-            for place, part in zip(PLACES, block.parts(block.memory), strict=True):
-                self.zones.append(_Zone(t, place, self._bits(part), mark))
+            mark = int(self._view_bits(torch.full((1,), _MARK, dtype=dtype))) if t.name in written else None
+            for place, part in zip(ZONE_LOCATIONS, block.split_memory(block.memory), strict=True):
+                self.zones.append(_Zone(t, place, self._view_bits(part), mark))
 
-    def _bits(self, values: Any) -> Any:
+    def _view_bits(self, values: Any) -> Any:
         return values.view(self._torch.int32 if values.element_size() == 4 else self._torch.int16)
 
-    def give(self, kind: str) -> None:
+    def set_inputs(self, kind: str) -> None:
         """Set the inputs to those of a kind."""
         zones = iter(self.zones)
-        for block, values in zip(self._memory.blocks, self._memory.inputs(kind), strict=True):
-            for part in block.parts(values):
-                next(zones).given = self._bits(part)
+        for block, values in zip(self._memory.blocks, self._memory.make_inputs(kind), strict=True):
+            for part in block.split_memory(values):
+                next(zones).base_values = self._view_bits(part)
 
     def execute(self, row: int, poison: Mapping[_Zone, Region]) -> tuple[list[Any], list[Any]]:
         """Return all zones before and after one item."""
@@ -96,80 +103,84 @@ class _Poisoned:
         self._memory.execute(row)
         return before, [zone.bits.clone() for zone in self.zones]
 
-    def check(self, run: Run) -> list[Any]:
+    def check(self, run: FootprintRun) -> list[Any]:
         """Raise FootprintError if an item touches anything other than it declares.
 
         Returns:
             Masks of the NaN elements of each region that the item writes.
         """
         item, row = run.item, run.row
-        runs = [*self.execute(row, {}), *self.execute(row, {zone: zone.whole for zone in self.zones})]
+        runs = [*self.execute(row, {}), *self.execute(row, {zone: zone.extent for zone in self.zones})]
         still = [(a == b) & (c == d) for a, b, c, d in zip(*runs, strict=True)]
         base, poisoned = runs[1], runs[3]
-        declared = [(i, r) for i, zone in enumerate(self.zones) for r in zone.regions(item, item.op.writes)]
+        declared = [(i, r) for i, zone in enumerate(self.zones) for r in zone.compute_regions(item, item.op.writes)]
         for i, zone in enumerate(self.zones):
             changed = ~still[i]
-            for region in zone.regions(item, item.op.writes):
+            for region in zone.compute_regions(item, item.op.writes):
                 changed[region.slices] = False
             if changed.any():
-                raise _undeclared(run, "writes", zone, _bounding_box(zone, changed))
+                raise _make_undeclared_error(run, "writes", zone, _compute_bounding_box(zone, changed))
 
         def differs(after: list[Any]) -> bool:
             """Return whether declared writes that are written at all differ from the base run."""
             return any(((after[i] != base[i]) & ~still[i])[r.slices].any() for i, r in declared)
 
         if differs(poisoned):
-            raise self._undeclared_read(run, differs)
+            raise self._find_undeclared_read(run, differs)
         for i, region in declared:
             left = self._torch.zeros_like(still[i])
             left[region.slices] = still[i][region.slices]
-            for r in self.zones[i].regions(item, item.op.reads):
+            for r in self.zones[i].compute_regions(item, item.op.reads):
                 left[r.slices] = False  # an update in place may leave a value unchanged
             if left.any():
-                raise unwritten(run, region, _bounding_box(self.zones[i], left))
+                raise make_unwritten_error(run, region, _compute_bounding_box(self.zones[i], left))
         dtypes = {block.tensor.name: block.memory.dtype for block in self._memory.blocks}
         return [self._torch.isnan(base[i].view(dtypes[r.tensor])[r.slices]) for i, r in declared]
 
-    def _undeclared_read(self, run: Run, differs: Callable[[list[Any]], bool]) -> FootprintError:
+    def _find_undeclared_read(self, run: FootprintRun, differs: Callable[[list[Any]], bool]) -> FootprintError:
         """Return the error for an undeclared read, found by poisoning zones one by one, then boxes of a zone."""
         for zone in self.zones:
 
             def matters(box: Region, zone: _Zone = zone) -> bool:
                 return differs(self.execute(run.row, {zone: box})[1])
 
-            if matters(zone.whole):
-                return _undeclared(run, "reads", zone, _narrow(zone.whole, matters))
+            if matters(zone.extent):
+                return _make_undeclared_error(run, "reads", zone, _narrow_box(zone.extent, matters))
         return FootprintError(f"{run} reads something that no single access map lacks; compare them all")
 
 
-def check_by_poison(items: Sequence[Item], device: str, seed: int, progress: Callable[[int, int], None]) -> None:
+def check_by_poison(
+    items: Sequence[FootprintItem], device: str, seed: int, progress: Callable[[int, int], None]
+) -> None:
     """Run items on poisoned memory, on inputs of every kind.
 
     Raises:
         FootprintError: an item touches what it does not declare, does not write all that it declares, or produces NaN
             from inputs of every kind.
     """
-    bodies = memories(items[0].op, device)
-    whole = [item for item in items if item.whole]
-    each = [whole if body is TextMemory else items for body in bodies]  # CUDA source of a tile takes whole tiles only
-    total, before = sum(len(runs(some)) for some in each), 0
+    bodies = select_memories(items[0].op, device)
+    whole = [item for item in items if item.is_whole]
+    each = [
+        whole if body is MegakernelMemory else items for body in bodies
+    ]  # CUDA source of a tile takes whole tiles only
+    total, before = sum(len(build_runs(some)) for some in each), 0
     for body, some in zip(bodies, each, strict=True):
-        _check_body(_Poisoned(body(some, device, seed)), some, partial(_told, progress, before, total))
-        before += len(runs(some))
+        _check_body(_PoisonedMemory(body(some, device, seed)), some, partial(_report_progress, progress, before, total))
+        before += len(build_runs(some))
 
 
-def _told(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
+def _report_progress(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
     progress(before + done, total)
 
 
-def _check_body(memory: _Poisoned, items: Sequence[Item], progress: Callable[[int], None]) -> None:
+def _check_body(memory: _PoisonedMemory, items: Sequence[FootprintItem], progress: Callable[[int], None]) -> None:
     """Run the items of one body; see ``check_by_poison``."""
     hidden: list[list[Any]] = [[] for _ in items]  # elements that were NaN in every run so far
     kind = ""
-    for done, run in enumerate(runs(items), 1):
+    for done, run in enumerate(build_runs(items), 1):
         if run.kind != kind:
             kind = run.kind
-            memory.give(kind)
+            memory.set_inputs(kind)
         nan, old = memory.check(run), hidden[run.row]
         hidden[run.row] = [a & b for a, b in zip(old, nan, strict=True)] if old else nan
         progress(done)
@@ -178,13 +189,13 @@ def _check_body(memory: _Poisoned, items: Sequence[Item], progress: Callable[[in
             raise FootprintError(f"{item} makes NaN of finite inputs of every kind, which hides what it reads; fix it")
 
 
-def _undeclared(run: Run, verb: str, zone: _Zone, box: Region) -> FootprintError:
-    if zone.place != PLACES[-1]:
-        return beyond(run, verb, f"{zone.place} of {zone.tensor}")
-    return undeclared(run, verb, zone.tensor, box)
+def _make_undeclared_error(run: FootprintRun, verb: str, zone: _Zone, box: Region) -> FootprintError:
+    if zone.location != ZONE_LOCATIONS[-1]:
+        return make_out_of_bounds_error(run, verb, f"{zone.location} of {zone.tensor}")
+    return make_undeclared_error(run, verb, zone.tensor, box)
 
 
-def _narrow(box: Region, matters: Callable[[Region], bool]) -> Region:
+def _narrow_box(box: Region, matters: Callable[[Region], bool]) -> Region:
     """Return the bounding box of the elements whose poison matters, by bisection: two searches per dimension."""
 
     def part(d: int, lo: int, hi: int) -> Region:
@@ -198,6 +209,6 @@ def _narrow(box: Region, matters: Callable[[Region], bool]) -> Region:
     return box
 
 
-def _bounding_box(zone: _Zone, mask: Any) -> Region:
+def _compute_bounding_box(zone: _Zone, mask: Any) -> Region:
     at = mask.nonzero()
     return Region(zone.tensor.name, tuple(at.amin(0).tolist()), tuple((at.amax(0) + 1).tolist()))

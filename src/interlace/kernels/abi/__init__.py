@@ -7,19 +7,31 @@ added here and nowhere else; none is known by its number.
 
 from __future__ import annotations
 
-from interlace.kernels.abi.struct import Struct, load_row, text_of
+from interlace.kernels.abi.struct import Struct, generate_row_load, generate_structs
 
-__all__ = ["AXES", "ITEM", "RECORD", "STATE", "SYNC", "TABLES", "TENSOR_MAP", "TRACE", "WAIT", "Struct", "text_of"]
+__all__ = [
+    "AXES",
+    "ITEM",
+    "RECORD",
+    "STATE",
+    "SYNC",
+    "TABLES",
+    "TENSOR_MAP",
+    "TRACE",
+    "WAIT",
+    "Struct",
+    "generate_structs",
+]
 
 #: Columns of a tile's coordinates, 0 where the grid has fewer.
 AXES = ("i", "j", "l")
 
 
-def _ints(*names: str) -> tuple[tuple[str, str], ...]:
+def _make_int_fields(*names: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, "int") for name in names)
 
 
-_PLACE = ("op", *AXES, "k_lo", "k_hi")
+_COORDINATES = ("op", *AXES, "k_lo", "k_hi")
 _SEMAPHORES = ("wait_lo", "wait_mid", "wait_hi", "post")
 _PARTS = ("part", "parts", "slot", "split")
 
@@ -27,15 +39,15 @@ _PARTS = ("part", "parts", "slot", "split")
 #: start; the semaphore it posts, -1 for none; which part of how many, its first workspace slot, the number of its
 #: split tile; its number in the plan's sequence; which of a launch's texts computes it, 0 where the op tells. Rows are
 #: aligned for loads of 128 bits, as are those of waits.
-ITEM = Struct("ItemRow", _ints(*_PLACE, *_SEMAPHORES, *_PARTS, "number", "code"), align=16)
+ITEM = Struct("ItemRow", _make_int_fields(*_COORDINATES, *_SEMAPHORES, *_PARTS, "number", "code"), align=16)
 
 #: A wait: for ``count`` semaphores ``first, first + stride, ...``, each until ``threshold`` posts have been made in
 #: this run, before anything from ``k`` on is read.
-WAIT = Struct("WaitRow", _ints("first", "count", "stride", "threshold", "k"), align=16)
+WAIT = Struct("WaitRow", _make_int_fields("first", "count", "stride", "threshold", "k"), align=16)
 
 #: What the first failed wait leaves, ``failed`` last. A gate behind op ``o`` has no item and no semaphore: it records
 #: -1 - o and -1, a worker that finds no item in a queue of ready ones its place in the queue and -2.
-RECORD = Struct("Record", _ints("failed", "item", "semaphore", "expected", "seen"))
+RECORD = Struct("Record", _make_int_fields("failed", "item", "semaphore", "expected", "seen"))
 
 #: When an item began to wait, started and ended, on the global clock; ``place`` is worker << 32 | SM.
 TRACE = Struct("TraceRow", tuple((name, "long long") for name in ("arrived_ns", "start_ns", "end_ns", "place")))
@@ -59,11 +71,16 @@ STATE: tuple[tuple[str, str], ...] = (
 #: ``trace`` if there is none.
 SYNC = Struct(
     "Sync",
-    (*STATE, ("timeout_ns", "unsigned long long"), ("jitter_ns", "unsigned long long"), *_ints("first", "programs")),
+    (
+        *STATE,
+        ("timeout_ns", "unsigned long long"),
+        ("jitter_ns", "unsigned long long"),
+        *_make_int_fields("first", "programs"),
+    ),
 )
 
 #: A tensor map, as the driver encodes it.
 TENSOR_MAP = Struct("TensorMap", (("words", ("unsigned long long", 16)),), align=64)
 
-#: The tables in CUDA C++, with ``load_row`` and ``unpack`` of items and waits.
-TABLES = text_of((ITEM, WAIT, RECORD, TRACE)) + load_row(ITEM) + load_row(WAIT)
+#: The tables in CUDA C++, with ``generate_row_load`` and ``unpack`` of items and waits.
+TABLES = generate_structs((ITEM, WAIT, RECORD, TRACE)) + generate_row_load(ITEM) + generate_row_load(WAIT)

@@ -64,22 +64,22 @@ class Struct:
     @cached_property
     def alignment(self) -> int:
         """In bytes."""
-        return max(self.align, *(_alignment(kind) for _, kind in self.fields))
+        return max(self.align, *(_get_alignment(kind) for _, kind in self.fields))
 
     @cached_property
     def offsets(self) -> dict[str, int]:
         """Bytes from the beginning to each field."""
         offsets, end = {}, 0
         for name, kind in self.fields:
-            offsets[name] = _up(end, _alignment(kind))
-            end = offsets[name] + _size(kind)
+            offsets[name] = _align_up(end, _get_alignment(kind))
+            end = offsets[name] + _get_size(kind)
         return offsets
 
     @cached_property
     def size(self) -> int:
         """Bytes, padding included."""
         last, kind = self.fields[-1]
-        return _up(self.offsets[last] + _size(kind), self.alignment)
+        return _align_up(self.offsets[last] + _get_size(kind), self.alignment)
 
     @cached_property
     def ctype(self) -> type[ctypes.Structure]:
@@ -93,24 +93,24 @@ class Struct:
 
         for name, kind in self.fields:
             pad(self.offsets[name])
-            fields.append((name, _ctype(kind)))
-            end = self.offsets[name] + _size(kind)
+            fields.append((name, _get_ctype(kind)))
+            end = self.offsets[name] + _get_size(kind)
         pad(self.size)
         return type(self.name, (ctypes.Structure,), {"_fields_": fields})
 
     @cached_property
     def dtype(self) -> np.dtype[np.void]:
         """A structured dtype of NumPy."""
-        formats = [_format(kind) for _, kind in self.fields]
+        formats = [_get_numpy_format(kind) for _, kind in self.fields]
         offsets = [self.offsets[name] for name in self.names]
         return np.dtype({"names": list(self.names), "formats": formats, "offsets": offsets, "itemsize": self.size})
 
     @cached_property
-    def text(self) -> str:
+    def source(self) -> str:
         """The struct in CUDA C++, followed by assertions of its layout, which need ``OFFSETOF``."""
-        natural = max(_alignment(kind) for _, kind in self.fields)
+        natural = max(_get_alignment(kind) for _, kind in self.fields)
         align = f"__align__({self.alignment}) " if self.alignment > natural else ""
-        body = "".join(f"  {_declared(name, kind)};\n" for name, kind in self.fields)
+        body = "".join(f"  {_declare_field(name, kind)};\n" for name, kind in self.fields)
         checks = [f"sizeof({self.name}) == {self.size}"]
         checks += [f"offsetof({self.name}, {name}) == {offset}" for name, offset in self.offsets.items()]
         return f"struct {align}{self.name} {{\n{body}}};\n" + "".join(f"static_assert({c});\n" for c in checks)
@@ -144,15 +144,16 @@ class Struct:
     @property
     def columns(self) -> int:
         """Elements from one row to the next, padding included."""
-        return self.size // _size(self.fields[0][1])
+        return self.size // _get_size(self.fields[0][1])
 
-    def column(self, name: str) -> int:
+    def get_column(self, name: str) -> int:
         """Elements from the beginning of a row to a field."""
-        return self.offsets[name] // _size(self.fields[0][1])
+        return self.offsets[name] // _get_size(self.fields[0][1])
 
 
-def load_row(row: Struct) -> str:
-    """``load_row(at)`` in CUDA C++: a row of ints by loads of 128 bits; those that a caller does not use are not made.
+def generate_row_load(row: Struct) -> str:
+    """``generate_row_load(at)`` in CUDA C++: a row of ints by loads of 128 bits; those that a caller does not use are
+    not made.
 
     ``unpack(row, quads)`` is the same for a row that has been loaded, such as to shared memory.
     """
@@ -161,48 +162,48 @@ def load_row(row: Struct) -> str:
     values = ", ".join(f"quads[{offset // 16}].{'xyzw'[offset % 16 // 4]}" for offset in row.offsets.values())
     return (
         f"DEVICE void unpack({row.name}& row, const int4 (&quads)[{count}]) {{\n  row = {{{values}}};\n}}\n"
-        f"DEVICE {row.name} load_row(const {row.name}* at) {{\n"
+        f"DEVICE {row.name} generate_row_load(const {row.name}* at) {{\n"
         "  const int4* const from = reinterpret_cast<const int4*>(at);\n"
         f"  const int4 quads[{count}] = {{{loads}}};\n"
         f"  {row.name} row;\n  unpack(row, quads);\n  return row;\n}}\n"
     )
 
 
-def text_of(structs: Sequence[Struct]) -> str:
+def generate_structs(structs: Sequence[Struct]) -> str:
     """The structs in CUDA C++, in order."""
-    return "".join(struct.text for struct in structs)
+    return "".join(struct.source for struct in structs)
 
 
-def _up(offset: int, alignment: int) -> int:
+def _align_up(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def _ctype(kind: Any) -> Any:
+def _get_ctype(kind: Any) -> Any:
     if isinstance(kind, tuple):
-        return _ctype(kind[0]) * kind[1]
+        return _get_ctype(kind[0]) * kind[1]
     if isinstance(kind, Struct):
         return kind.ctype
     return (_POINTER if kind.endswith("*") else SCALARS[kind])[0]
 
 
-def _format(kind: Any) -> Any:
+def _get_numpy_format(kind: Any) -> Any:
     if isinstance(kind, tuple):
-        return (_format(kind[0]), (kind[1],))
+        return (_get_numpy_format(kind[0]), (kind[1],))
     if isinstance(kind, Struct):
         return kind.dtype
     return (_POINTER if kind.endswith("*") else SCALARS[kind])[1]
 
 
-def _size(kind: Any) -> int:
-    return kind.size if isinstance(kind, Struct) else ctypes.sizeof(_ctype(kind))
+def _get_size(kind: Any) -> int:
+    return kind.size if isinstance(kind, Struct) else ctypes.sizeof(_get_ctype(kind))
 
 
-def _alignment(kind: Any) -> int:
+def _get_alignment(kind: Any) -> int:
     single = kind[0] if isinstance(kind, tuple) else kind
-    return single.alignment if isinstance(single, Struct) else ctypes.alignment(_ctype(single))
+    return single.alignment if isinstance(single, Struct) else ctypes.alignment(_get_ctype(single))
 
 
-def _declared(name: str, kind: Any) -> str:
+def _declare_field(name: str, kind: Any) -> str:
     if isinstance(kind, tuple):
-        return f"{_declared(name, kind[0])}[{kind[1]}]"
+        return f"{_declare_field(name, kind[0])}[{kind[1]}]"
     return f"{kind.name if isinstance(kind, Struct) else kind} {name}"

@@ -15,23 +15,23 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.append.cuda import APPEND_TEXT
-from interlace.kernels.attend import check_capacity, check_heads, usual_row
-from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
+from interlace.kernels.append.cuda import APPEND_CUDA
+from interlace.kernels.attend import check_capacity, check_heads, expect_last_row
+from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.pages import layout_of, row_of
-from interlace.kernels.rope import placed, position_of
+from interlace.kernels.pages import build_layout, find_row
+from interlace.kernels.rope import apply_rope, clamp_position
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     if "table" in regions:
         return _finish_pages(regions, params)
-    at = position_of(regions["position"], len(regions["rope"]))
+    at = clamp_position(regions["position"], len(regions["rope"]))
     keys, values = regions["k_cache"].copy(), regions["v_cache"].copy()
     heads, d = int(params["HEADS"]), int(params["D"])
     angles, norm, eps = regions["rope"][at], regions.get("k_norm"), float(params["EPS"])
     for j, head in enumerate(np.split(regions["k"], heads, axis=1)):
-        keys[0, j, at] = placed(head, angles, norm, eps)[0]
+        keys[0, j, at] = apply_rope(head, angles, norm, eps)[0]
     values[0, :, at] = regions["v"].reshape(heads, d)
     return {"k_cache": keys, "v_cache": values}
 
@@ -40,16 +40,16 @@ def _finish_pages(regions: Regions, params: Params) -> Mapping[str, Array]:
     """A head of all sequences."""
     keys, values, rope = regions["k_cache"].copy(), regions["v_cache"].copy(), regions["rope"]
     for b in range(len(regions["position"])):
-        at = position_of(regions["position"][b:], len(rope))
-        found = row_of(regions["table"], b, at, len(keys), keys.shape[2])
+        at = clamp_position(regions["position"][b:], len(rope))
+        found = find_row(regions["table"], b, at, len(keys), keys.shape[2])
         if found is not None:
             page, row = found
-            keys[page, 0, row] = placed(regions["k"][b], rope[at], regions.get("k_norm"), float(params["EPS"]))
+            keys[page, 0, row] = apply_rope(regions["k"][b], rope[at], regions.get("k_norm"), float(params["EPS"]))
             values[page, 0, row] = regions["v"][b]
     return {"k_cache": keys, "v_cache": values}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.append.triton import append_tile
 
     return TritonBody(finish=append_tile)
@@ -59,17 +59,24 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return append(name, **tensors, eps=params["EPS"])  # type: ignore[arg-type]
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """A row of each head's cache, or of a page for each sequence."""
     (i,) = axes(1)
-    row, page = usual_row(int(op.param("CAPACITY"))), int(op.param("PAGE"))
+    row, page = expect_last_row(int(op.param("CAPACITY"))), int(op.param("PAGE"))
     cached: tuple[Span, ...] = (i.block(1), ALL, row, ALL)
     if page:
-        cached = (Span(Affine(0), Affine(int(op.param("COUNT")))), i.block(1), usual_row(page), ALL)
+        cached = (Span(Affine(0), Affine(int(op.param("COUNT")))), i.block(1), expect_last_row(page), ALL)
     return {"k_cache": cached, "v_cache": cached, "rope": (row, ALL)}
 
 
-APPEND = Kernel("append", Reference(_finish), _triton, walk=APPEND_TEXT, make=_make, usual=_usual)
+APPEND = Kernel(
+    "append",
+    Reference(_finish),
+    _build_triton_body,
+    megakernel=APPEND_CUDA,
+    make=_make,
+    expected_accesses=_expect_accesses,
+)
 
 
 def append(
@@ -85,7 +92,7 @@ def append(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Op:
-    """``k_cache[b, h, position[b]] = placed(k[b, h])`` and the same of v as it is; arguments as of ``attend``.
+    """``k_cache[b, h, position[b]] = apply_rope(k[b, h])`` and the same of v as it is; arguments as of ``attend``.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
@@ -93,7 +100,7 @@ def append(
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
     check_eps(name, eps)
     require(len(k_cache.shape) == 4, f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D)")
-    layout = layout_of(name, k_cache, rope, table)
+    layout = build_layout(name, k_cache, rope, table)
     b, heads, capacity, d = layout.batch, k_cache.shape[1], layout.capacity, k_cache.shape[3]
     check_heads(name, d, {"k_norm": k_norm})
     check_capacity(name, capacity)
@@ -103,7 +110,7 @@ def append(
     check_argument(name, "position", position, (b,), int32)
     check_argument(name, "rope", rope, (capacity, d), fp32)
     norms = {} if k_norm is None else {"k_norm": k_norm}
-    same_dtype(name, k, v, k_cache, v_cache, *norms.values())
+    check_same_dtype(name, k, v, k_cache, v_cache, *norms.values())
     (i,) = axes(1)
     # Pages of any sequence may lie anywhere, so that only heads keep tiles apart.
     own, of = (i.block(1), ALL) if table is None else (ALL, i.block(d))
@@ -117,7 +124,7 @@ def append(
         **({} if table is None else {"table": (table, (ALL, ALL))}),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
-    return APPEND.op(
+    return APPEND.make_op(
         name,
         (b if table is None else heads,),
         {**reads, **caches},

@@ -7,16 +7,16 @@ and pages of 32 of them at once, a lane each; then keys, values and angles of so
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.cuda.rows import PLACED, ROWS
+from interlace.kernels.cuda.rows import ROPE_HEADS, ROWS
 from interlace.kernels.pages import PAGES
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-APPEND_TEXT = TextBody(
-    ROWS + PLACED + PAGES + read_header("ops/append.cuh"),
+APPEND_CUDA = CudaBody(
+    ROWS + ROPE_HEADS + PAGES + read_header("ops/append.cuh"),
     "append_tile",
     constants=("HEADS", "PAGE", "COUNT", "D", "EPS"),
-    optional=("table", "k_norm"),
-    proved=True,
-    polls=("k", "v"),
-    by_words=lambda op, tensors: tensors["k"].dtype.itemsize == 2,
+    optional_args=("table", "k_norm"),
+    is_proved=True,
+    ll_inputs=("k", "v"),
+    can_use_ll=lambda op, tensors: tensors["k"].dtype.itemsize == 2,
 )

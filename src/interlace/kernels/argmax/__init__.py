@@ -14,8 +14,8 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.argmax.cuda import FIRST_OF_MOST_TEXT, MOST_TEXT
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.argmax.cuda import BLOCK_ARGMAX_CUDA, REDUCE_ARGMAX_CUDA
+from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 
 #: Columns of a tile of the first op, at least and at most.
@@ -23,48 +23,58 @@ COLUMNS, _WIDEST = 2048, 16384
 _WAVES = 2  # of its tiles
 
 
-def columns_of(rows: int, columns: int, sms: int) -> int:
+def select_columns(rows: int, columns: int, sms: int) -> int:
     """Of a tile of so many rows and columns: a power of two that makes about two waves, for rounds of tiles cost."""
     tiles = max(1, _WAVES * sms // rows)
-    return max(COLUMNS, min(power_of_two(-(-columns // tiles)), _WIDEST))
+    return max(COLUMNS, min(next_power_of_2(-(-columns // tiles)), _WIDEST))
 
 
-def _most(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+def _compute_block_argmax(
+    _: Array | None, regions: Regions, params: Params, where: tuple[int, ...]
+) -> Mapping[str, Array]:
     at = regions["x"].argmax(axis=1, keepdims=True)
     best = np.take_along_axis(regions["x"], at, axis=1)
     return {"best": best, "at": where[1] * int(params["BN"]) + at}
 
 
-def _first(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+def _compute_argmax(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     which = regions["best"].argmax(axis=1, keepdims=True)
     return {"out": np.take_along_axis(regions["at"], which, axis=1)[:, 0]}
 
 
-def _triton_most() -> TritonBody:
+def _build_block_body() -> TritonBody:
     from interlace.kernels.argmax.triton import most_tile
 
     return TritonBody(finish=most_tile)
 
 
-def _triton_first() -> TritonBody:
+def _build_reduce_body() -> TritonBody:
     from interlace.kernels.argmax.triton import first_tile
 
     return TritonBody(finish=first_tile)
 
 
-def _make_most(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    return most(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
+def _make_block(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return block_argmax(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
-def _make_first(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    return first_of_most(name, **tensors)
+def _make_reduce(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return reduce_argmax(name, **tensors)
 
 
-MOST = Kernel("most", Reference(_most, located=True), _triton_most, walk=MOST_TEXT, make=_make_most)
-FIRST_OF_MOST = Kernel("first_of_most", Reference(_first), _triton_first, walk=FIRST_OF_MOST_TEXT, make=_make_first)
+BLOCK_ARGMAX = Kernel(
+    "most",
+    Reference(_compute_block_argmax, needs_coords=True),
+    _build_block_body,
+    megakernel=BLOCK_ARGMAX_CUDA,
+    make=_make_block,
+)
+REDUCE_ARGMAX = Kernel(
+    "reduce_argmax", Reference(_compute_argmax), _build_reduce_body, megakernel=REDUCE_ARGMAX_CUDA, make=_make_reduce
+)
 
 
-def most(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS) -> Op:
+def block_argmax(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS) -> Op:
     """The largest of every ``columns`` columns of x (B, N), and its column: best and at, (B, ceil(N / columns)).
 
     ``best`` is float32, ``at`` int32; ``columns`` is a power of two.
@@ -75,14 +85,14 @@ def most(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS)
     check_type(x, Tensor, f"op {name!r}", "x")
     require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
     check_block(f"op {name!r}", columns)
-    require(columns == power_of_two(columns), f"op {name!r} has tiles of {columns} columns; use a power of two")
+    require(columns == next_power_of_2(columns), f"op {name!r} has tiles of {columns} columns; use a power of two")
     b, n = x.shape
     tiles = -(-n // columns)
     check_argument(name, "best", best, (b, tiles), fp32)
     check_argument(name, "at", at, (b, tiles), int32)
     i, j = axes(2)
     one = (i.block(1), j.block(1))
-    return MOST.op(
+    return BLOCK_ARGMAX.make_op(
         name,
         (b, tiles),
         {"x": (x, (i.block(1), j.block(columns)))},
@@ -92,8 +102,8 @@ def most(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS)
     )
 
 
-def first_of_most(name: str, best: Tensor, at: Tensor, out: Tensor) -> Op:
-    """Where the largest number of each row stands, out (B,) of int32, of what ``most`` leaves.
+def reduce_argmax(name: str, best: Tensor, at: Tensor, out: Tensor) -> Op:
+    """Where the largest number of each row stands, out (B,) of int32, of what ``block_argmax`` leaves.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
@@ -104,11 +114,11 @@ def first_of_most(name: str, best: Tensor, at: Tensor, out: Tensor) -> Op:
     check_argument(name, "best", best, (b, tiles), fp32)
     check_argument(name, "at", at, (b, tiles), int32)
     check_argument(name, "out", out, (b,), int32)
-    block = power_of_two(tiles)
+    block = next_power_of_2(tiles)
     check_block(f"op {name!r}", block)
     (i,) = axes(1)
     row = (i.block(1), ALL)
-    return FIRST_OF_MOST.op(
+    return REDUCE_ARGMAX.make_op(
         name,
         (b,),
         {"best": (best, row), "at": (at, row)},

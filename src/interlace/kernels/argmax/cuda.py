@@ -9,37 +9,43 @@ from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-_MOST_WARPS = 8
+_MAX_WARPS = 8
 #: Behind ``ROWS``: what is larger, or as large and first, of threads.
 FIRST = read_header("ops/argmax/first.cuh")
 
 #: Behind ``FIRST``.
 _BY_PIECES = read_header("ops/argmax/pieces.cuh")
-_MOST = _BY_PIECES + read_header("ops/argmax/most.cuh")
+_BLOCK_ARGMAX = _BY_PIECES + read_header("ops/argmax/most.cuh")
 #: The same where rows begin anywhere: by 16 bytes but for the ends of a row.
-_RAGGED_MOST = _BY_PIECES + read_header("ops/argmax/most_ragged.cuh")
-_MOST_TILE = read_header("ops/argmax/most_tile.cuh")
+_RAGGED_BLOCK_ARGMAX = _BY_PIECES + read_header("ops/argmax/most_ragged.cuh")
+_BLOCK_ARGMAX_TILE = read_header("ops/argmax/most_tile.cuh")
 
 
-def _ragged(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+def _select_ragged(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
     by_pieces = int(op.param("N")) * tensors["x"].dtype.itemsize % 16 == 0
-    return None if by_pieces else replace(MOST_TEXT, text=ROWS + FIRST + _RAGGED_MOST + _MOST_TILE, other=None)
+    return (
+        None
+        if by_pieces
+        else replace(
+            BLOCK_ARGMAX_CUDA, source=ROWS + FIRST + _RAGGED_BLOCK_ARGMAX + _BLOCK_ARGMAX_TILE, select_variant=None
+        )
+    )
 
 
-MOST_TEXT = TextBody(
-    ROWS + FIRST + _MOST + _MOST_TILE,
+BLOCK_ARGMAX_CUDA = CudaBody(
+    ROWS + FIRST + _BLOCK_ARGMAX + _BLOCK_ARGMAX_TILE,
     "most_tile",
     constants=("BN",),
-    scratch_bytes=lambda op: 8 * _MOST_WARPS,
-    proved=True,
-    other=_ragged,
+    scratch_bytes=lambda op: 8 * _MAX_WARPS,
+    is_proved=True,
+    select_variant=_select_ragged,
 )
 
-FIRST_OF_MOST_TEXT = TextBody(
+REDUCE_ARGMAX_CUDA = CudaBody(
     ROWS + FIRST + read_header("ops/argmax/first_tile.cuh"),
     "first_tile",
-    scratch_bytes=lambda op: 8 * _MOST_WARPS,
-    proved=True,
+    scratch_bytes=lambda op: 8 * _MAX_WARPS,
+    is_proved=True,
 )

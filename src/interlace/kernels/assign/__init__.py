@@ -11,26 +11,26 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.assign.cuda import ASSIGN_TEXT
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.assign.cuda import ASSIGN_CUDA
+from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.routing import first_rows, most_tiles, placed, routed, tokens_of
+from interlace.kernels.routing import compute_first_rows, compute_max_tiles, find_tokens, place_pairs, select_experts
 
 #: Tokens that one tile takes: more take longer than the stops do.
-MOST_TOKENS = 64
+MAX_TOKENS = 64
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     chosen, rows, tiles = (int(params[name]) for name in ("CHOSEN", "ROWS", "TILES"))
-    experts, weights, counts = routed(regions["logits"], chosen)
-    place = placed(experts, first_rows(counts, rows), len(counts[0]))
+    experts, weights, counts = select_experts(regions["logits"], chosen)
+    place = place_pairs(experts, compute_first_rows(counts, rows), len(counts[0]))
     owner = np.full(tiles, -1)
-    for expert, (first, count) in enumerate(zip(first_rows(counts, rows), counts[0], strict=True)):
+    for expert, (first, count) in enumerate(zip(compute_first_rows(counts, rows), counts[0], strict=True)):
         owner[first // rows : first // rows + -(-count // rows)] = expert
-    return {"weights": weights, "place": place, "token": tokens_of(place, 0, tiles * rows), "owner": owner}
+    return {"weights": weights, "place": place, "token": find_tokens(place, 0, tiles * rows), "owner": owner}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.assign.triton import assign_tile
 
     return TritonBody(finish=assign_tile)
@@ -40,14 +40,14 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return assign(name, **tensors)
 
 
-ASSIGN = Kernel("assign", Reference(_finish), _triton, walk=ASSIGN_TEXT, make=_make)
+ASSIGN = Kernel("assign", Reference(_finish), _build_triton_body, megakernel=ASSIGN_CUDA, make=_make)
 
 
 def assign(name: str, logits: Tensor, weights: Tensor, place: Tensor, token: Tensor, owner: Tensor) -> Op:
     """Weights and rows of each token, and what is in each row and tile.
 
     Args:
-        logits: (T, E) in float32, for up to ``MOST_TOKENS`` tokens.
+        logits: (T, E) in float32, for up to ``MAX_TOKENS`` tokens.
         weights, place: (T, chosen), float32 and int32: the largest logit first, the row of each pair.
         token, owner: (tiles * rows,) and (tiles,), int32: which token is in each row, and which expert has each tile.
 
@@ -67,10 +67,10 @@ def assign(name: str, logits: Tensor, weights: Tensor, place: Tensor, token: Ten
     )
     (t, e), chosen, (tiles,) = logits.shape, place.shape[1], owner.shape
     rows = token.shape[0] // tiles
-    require(t <= MOST_TOKENS, f"{where} has {t} tokens, and one tile takes {MOST_TOKENS}; use route, place and fill")
+    require(t <= MAX_TOKENS, f"{where} has {t} tokens, and one tile takes {MAX_TOKENS}; use route, place and fill")
     require(
-        tiles >= most_tiles(t, chosen, e, rows),
-        f"{where}: {t} tokens, {chosen} of {e} experts each, may fill {most_tiles(t, chosen, e, rows)} tiles of "
+        tiles >= compute_max_tiles(t, chosen, e, rows),
+        f"{where}: {t} tokens, {chosen} of {e} experts each, may fill {compute_max_tiles(t, chosen, e, rows)} tiles of "
         f"{rows} rows, and owner {owner} has {tiles}; give it as many",
     )
     check_argument(name, "logits", logits, (t, e), fp32)
@@ -78,10 +78,15 @@ def assign(name: str, logits: Tensor, weights: Tensor, place: Tensor, token: Ten
     check_argument(name, "place", place, (t, chosen), int32)
     check_argument(name, "token", token, (tiles * rows,), int32)
     check_argument(name, "owner", owner, (tiles,), int32)
-    blocks = {"BLOCK": power_of_two(t), "BE": power_of_two(e), "BC": power_of_two(chosen), "BT": power_of_two(tiles)}
+    blocks = {
+        "BLOCK": next_power_of_2(t),
+        "BE": next_power_of_2(e),
+        "BC": next_power_of_2(chosen),
+        "BT": next_power_of_2(tiles),
+    }
     check_block(where, blocks["BT"], blocks["BE"])
     check_block(where, blocks["BLOCK"], blocks["BE"])
-    return ASSIGN.op(
+    return ASSIGN.make_op(
         name,
         (1,),
         {"logits": (logits, (ALL, ALL))},

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.routing.cuda import CHOOSE, MOST_AT_ONCE, TILES_BEFORE
-from interlace.kernels.text import TextBody
+from interlace.kernels.routing.cuda import CHOOSE, MAX_AT_ONCE, TILES_BEFORE
+from interlace.kernels.text import CudaBody
 
-ASSIGN_TEXT = TextBody(
+ASSIGN_CUDA = CudaBody(
     CHOOSE + TILES_BEFORE + read_header("ops/assign.cuh"),
     "assign_tile",
     constants=("T", "E", "CHOSEN", "TILES", "ROWS"),
     scratch_bytes=lambda op: (
-        4 * (2 * int(op.param("E")) + (int(op.param("T")) + MOST_AT_ONCE) * int(op.param("CHOSEN")))
+        4 * (2 * int(op.param("E")) + (int(op.param("T")) + MAX_AT_ONCE) * int(op.param("CHOSEN")))
     ),
-    proved=True,
+    is_proved=True,
 )

@@ -1,7 +1,7 @@
 """Attention of one new token per sequence over its cached keys and values, split over the cache (flash decoding).
 
-A tile is one sequence, one head of keys with its group of queries, and one of ``splits`` equal shares of the positions
-that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares of 3:
+A tile is one sequence, one head of keys with its group of queries, and one of ``select_splits`` equal shares of the
+positions that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares of 3:
 
     split     0         1         2         3
     cached    0:192     192:384   384:576   576:700
@@ -31,33 +31,41 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend.cuda import ATTEND_TEXT
+from interlace.kernels.attend.cuda import ATTEND_CUDA
 from interlace.kernels.attend.shares import COLUMNS
-from interlace.kernels.base import Kernel, check_argument, check_block, check_eps, power_of_two, require, same_dtype
+from interlace.kernels.base import (
+    Kernel,
+    check_argument,
+    check_block,
+    check_eps,
+    check_same_dtype,
+    next_power_of_2,
+    require,
+)
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.pages import check_page, layout_of, rows_of
-from interlace.kernels.rope import placed, position_of
+from interlace.kernels.pages import build_layout, check_page, gather_rows
+from interlace.kernels.rope import apply_rope, clamp_position
 
 #: Cached positions that a split takes at a time.
 BLOCK = 64
 #: What joining the splits of a head takes beside attention itself, and what each of them adds; fitted to steps of
 #: five models at batch 1 to 4 and 256 to 8192 positions, each with 3 to 5 numbers of splits (docs/tried.md).
 JOIN_S, SPLIT_S = 1.6e-6, 0.12e-6
-_LEAST = 16  # extents of a block product of Triton
+_MIN_ROWS = 16  # extents of a block product of Triton
 _STEP = 8  # elements: rows of a cache begin at multiples of 16 bytes
 
 
-def scale(head_dim: int) -> float:
+def compute_scale(head_dim: int) -> float:
     """Of a score, into an exponent of 2."""
     return log2(e) / sqrt(head_dim)
 
 
-def most_splits(sms: int, batch: int, kv_heads: int, capacity: int) -> int:
+def compute_max_splits(sms: int, batch: int, kv_heads: int, capacity: int) -> int:
     """Splits with which the tiles of one step's attention occupy the SMs once, and none is without a block of cache."""
     return max(1, min(sms // (batch * kv_heads), -(-capacity // BLOCK)))
 
 
-def splits(device: DeviceSpec, batch: int, kv_heads: int, capacity: int, row_bytes: int) -> int:
+def select_splits(device: DeviceSpec, batch: int, kv_heads: int, capacity: int, row_bytes: int) -> int:
     """Splits of one step's attention between other ops, with which it and what joins them take least time.
 
     An SM reads its split of a head's cache, B bytes in all, at the rate r of one SM; whatever joins s splits takes a
@@ -71,17 +79,17 @@ def splits(device: DeviceSpec, batch: int, kv_heads: int, capacity: int, row_byt
         row_bytes: of a position of one head, key and value.
 
     Returns:
-        No more than ``most_splits``.
+        No more than ``compute_max_splits``.
     """
     whole_s = capacity * row_bytes / device.sm_dram_bytes_per_s
     saturating = ceil(4 / 3 * device.dram_bytes_per_s / (device.sm_dram_bytes_per_s * batch * kv_heads))
-    wanted = min(round(sqrt(whole_s / SPLIT_S)), saturating, most_splits(device.sms, batch, kv_heads, capacity))
+    wanted = min(round(sqrt(whole_s / SPLIT_S)), saturating, compute_max_splits(device.sms, batch, kv_heads, capacity))
     if wanted < 2 or whole_s <= whole_s / wanted + wanted * SPLIT_S + JOIN_S:
         return 1
     return wanted
 
 
-def share(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, int]:
+def compute_split_range(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, int]:
     """Cached positions of a split, from the first to one after the last."""
     blocks = -(-position // block)
     each = -(-blocks // of) * block
@@ -91,14 +99,14 @@ def share(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, 
 
 def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
     group, d, eps = int(params["GROUP"]), int(params["D"]), float(params["EPS"])
-    low, high, last, regions = _share(regions, params, where)
-    angles = regions["rope"][position_of(regions["position"], len(regions["rope"]))]
-    q = placed(regions["q"].reshape(group, d), angles, regions.get("q_norm"), eps)
-    keys, values = (rows_of(regions[name], regions.get("table"), low, high) for name in ("k_cache", "v_cache"))
+    low, high, last, regions = _locate_share(regions, params, where)
+    angles = regions["rope"][clamp_position(regions["position"], len(regions["rope"]))]
+    q = apply_rope(regions["q"].reshape(group, d), angles, regions.get("q_norm"), eps)
+    keys, values = (gather_rows(regions[name], regions.get("table"), low, high) for name in ("k_cache", "v_cache"))
     if last:
-        own = placed(regions["k"], angles, regions.get("k_norm"), eps)
+        own = apply_rope(regions["k"], angles, regions.get("k_norm"), eps)
         keys, values = np.concatenate([keys, own]), np.concatenate([values, regions["v"]])
-    exponents = q @ keys.T * scale(d)
+    exponents = q @ keys.T * compute_scale(d)
     peak = exponents.max(axis=1, initial=-np.inf)
     weights = np.exp2(exponents - peak[:, None])
     shape, total = (1, 1, 1, group), weights.sum(axis=1)
@@ -111,24 +119,26 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
     }
 
 
-def _share(regions: Regions, params: Params, where: tuple[int, ...]) -> tuple[int, int, bool, Regions]:
+def _locate_share(regions: Regions, params: Params, where: tuple[int, ...]) -> tuple[int, int, bool, Regions]:
     """The positions of a tile, whether this step's own is among them, and the regions of its sequence alone."""
     capacity, of = len(regions["rope"]), int(params["SPLITS"])
     if "shares" not in regions:
-        low, high = share(position_of(regions["position"], capacity), where[2], of, int(params["BLOCK"]))
+        low, high = compute_split_range(
+            clamp_position(regions["position"], capacity), where[2], of, int(params["BLOCK"])
+        )
         return low, high, where[2] == of - 1, regions
     named, low, high = (int(n) for n in regions["shares"][0])
     b = min(max(named, 0), len(regions["position"]) - 1)
     cut = ["q", "k", "v", "position", *(("k_cache", "v_cache") if not params["PAGE"] else ("table",))]
     regions = {**regions, **{name: regions[name][b : b + 1] for name in cut}}
-    at = position_of(regions["position"], capacity)
+    at = clamp_position(regions["position"], capacity)
     most = 0 if named < 0 else at
     low = min(max(low, 0), most)
     high = min(max(high, low), most)
     return low, high, named >= 0 and high == at, regions
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.attend.triton import attend_tile
 
     return TritonBody(finish=attend_tile)
@@ -138,12 +148,12 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return attend(name, **tensors, eps=params["EPS"], block=params["BLOCK"])  # type: ignore[arg-type]
 
 
-def usual_row(capacity: int) -> Span:
+def expect_last_row(capacity: int) -> Span:
     """A row of a cache or of the table of RoPE where the position says which: the last one."""
     return Span(Affine(capacity - 1), Affine(capacity))
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """Of a full cache each split reads its share; pages as if those of a sequence lay one behind the other."""
     i, j, s = axes(3)
     capacity, of, page = (int(op.param(name)) for name in ("CAPACITY", "SPLITS", "PAGE"))
@@ -159,10 +169,17 @@ def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
         each = max(own // of, 1)
         first = i * own + s * each
         cached = (Span(first, first + each), j.block(1), ALL, ALL)
-    return {"k_cache": cached, "v_cache": cached, "rope": (usual_row(capacity), ALL)}
+    return {"k_cache": cached, "v_cache": cached, "rope": (expect_last_row(capacity), ALL)}
 
 
-ATTEND = Kernel("attend", Reference(_finish, located=True), _triton, walk=ATTEND_TEXT, make=_make, usual=_usual)
+ATTEND = Kernel(
+    "attend",
+    Reference(_finish, needs_coords=True),
+    _build_triton_body,
+    megakernel=ATTEND_CUDA,
+    make=_make,
+    expected_accesses=_expect_accesses,
+)
 
 
 def attend(
@@ -216,7 +233,7 @@ def attend(
         "(batch, heads * D), "
         f"and out {out} (batch, heads, splits, group, D) unless peak and total are left out",
     )
-    layout = layout_of(name, k_cache, rope, table)
+    layout = build_layout(name, k_cache, rope, table)
     b, heads, capacity, d = layout.batch, k_cache.shape[1], layout.capacity, k_cache.shape[3]
     of, group = (1, max(1, q.shape[1] // (heads * d))) if whole else out.shape[2:4]
     check_heads(name, d, {"q_norm": q_norm, "k_norm": k_norm})
@@ -242,12 +259,12 @@ def attend(
         check_argument(name, "shares", shares, (out.shape[0], COLUMNS), int32)
     require((q_norm is None) == (k_norm is None), f"op {name!r}: give q_norm and k_norm, or neither")
     norms = {arg: norm for arg, norm in (("q_norm", q_norm), ("k_norm", k_norm)) if norm is not None}
-    same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
-    rows = max(_LEAST, power_of_two(group))
-    check_block(f"op {name!r}", block, max(rows, power_of_two(d)))
+    check_same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
+    rows = max(_MIN_ROWS, next_power_of_2(group))
+    check_block(f"op {name!r}", block, max(rows, next_power_of_2(d)))
     require(
-        block >= _LEAST and block == power_of_two(block),
-        f"op {name!r} takes {block} positions at a time; use a power of two of at least {_LEAST}",
+        block >= _MIN_ROWS and block == next_power_of_2(block),
+        f"op {name!r} takes {block} positions at a time; use a power of two of at least {_MIN_ROWS}",
     )
     check_page(name, layout.page, block)
     i, j, s = axes(3)
@@ -268,7 +285,7 @@ def attend(
     writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (i.block(1), j.block(group * d)))}
     if peak is not None and total is not None:
         writes = {"out": (out, (*part, ALL)), "peak": (peak, part), "total": (total, part)}
-    return ATTEND.op(
+    return ATTEND.make_op(
         name,
         (b if shares is None else out.shape[0], heads, of),
         reads,
@@ -301,8 +318,8 @@ def check_capacity(name: str, capacity: int) -> None:
 def check_heads(name: str, d: int, norms: Mapping[str, Tensor | None]) -> None:
     """Raise unless heads of d elements can be rotated in halves, and their normalisations are of d elements."""
     require(
-        d >= _LEAST and d % _STEP == 0,
-        f"op {name!r} has heads of {d} elements; they must be a multiple of {_STEP} of at least {_LEAST}",
+        d >= _MIN_ROWS and d % _STEP == 0,
+        f"op {name!r} has heads of {d} elements; they must be a multiple of {_STEP} of at least {_MIN_ROWS}",
     )
     for arg, norm in norms.items():
         if norm is not None:

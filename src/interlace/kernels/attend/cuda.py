@@ -29,12 +29,12 @@ from dataclasses import replace
 from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, products_text, suits
-from interlace.kernels.attend.share_cuda import SHARE, TABLED_SHARE, whole_shares
-from interlace.kernels.base import power_of_two
-from interlace.kernels.cuda.rows import PLACED, ROWS
+from interlace.kernels.attend.products_cuda import ATTEND_MMA_CUDA, build_mma_source, can_use_mma
+from interlace.kernels.attend.share_cuda import SHARE, SHARE_TABLE, reads_whole_tensors
+from interlace.kernels.base import next_power_of_2
+from interlace.kernels.cuda.rows import ROPE_HEADS, ROWS
 from interlace.kernels.pages import PAGES
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
 _WARPS = 4, 8  # of a block, at least and at most
 _HEADS = 4  # of a warp at most, unless there are too many for all warps
@@ -42,51 +42,61 @@ _ROWS = 16  # positions that a stage has at least
 _WIDEST = 4  # bytes of an element
 
 
-def _heads_of_warp(group: int) -> int:
+def _count_heads_per_warp(group: int) -> int:
     """As the text counts them, for the fewest warps."""
-    return max(min(_HEADS, power_of_two(group)), power_of_two(-(-group // _WARPS[0])))
+    return max(min(_HEADS, next_power_of_2(group)), next_power_of_2(-(-group // _WARPS[0])))
 
 
-def _scratch_bytes(op: Op) -> int:
+def _compute_scratch_bytes(op: Op) -> int:
     """Queries, the own key and value, angles and scores; of each warp its sums of values, peaks and totals."""
     group, d = int(op.param("GROUP")), int(op.param("D"))
-    return 4 * ((group + 4) * d + group + _WARPS[1] * _heads_of_warp(group) * (d + 2))
+    return 4 * ((group + 4) * d + group + _WARPS[1] * _count_heads_per_warp(group) * (d + 2))
 
 
-def _stage_bytes(op: Op) -> int:
+def _compute_stage_bytes(op: Op) -> int:
     return 2 * _ROWS * int(op.param("D")) * _WIDEST
 
 
-def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
-    products = suits(op, tensors)
+def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
+    products = can_use_mma(op, tensors)
     if "shares" in tensors:
-        return _tabled(ATTEND_PRODUCTS, products_text) if products else _tabled(ATTEND_TEXT, _text)
-    return ATTEND_PRODUCTS if products else None
+        return (
+            _use_share_table(ATTEND_MMA_CUDA, build_mma_source)
+            if products
+            else _use_share_table(ATTEND_CUDA, _build_source)
+        )
+    return ATTEND_MMA_CUDA if products else None
 
 
-def _text(share: str) -> str:
+def _build_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
-    return ROWS + PLACED + share + PAGES + read_header("ops/attend/attend.cuh")
+    return ROWS + ROPE_HEADS + share + PAGES + read_header("ops/attend/attend.cuh")
 
 
-def _tabled(body: TextBody, text: Callable[[str], str]) -> TextBody:
+def _use_share_table(body: CudaBody, text: Callable[[str], str]) -> CudaBody:
     """Return the body whose tiles read their share from a table."""
-    return replace(body, text=text(TABLED_SHARE), early=(*body.early, "shares"), resident="", other=None)
+    return replace(
+        body,
+        source=text(SHARE_TABLE),
+        pre_wait_inputs=(*body.pre_wait_inputs, "shares"),
+        resident_input="",
+        select_variant=None,
+    )
 
 
-ATTEND_TEXT = TextBody(
-    _text(SHARE),
+ATTEND_CUDA = CudaBody(
+    _build_source(SHARE),
     "attend_tile",
     constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
-    optional=("table", "q_norm", "k_norm", "peak", "total"),
-    scratch_bytes=_scratch_bytes,
-    proved=True,
-    streamed=("k_cache", "v_cache"),
-    early=("position", "rope", "table"),
-    resident="position",
-    loads="Loads",
-    stage_bytes=_stage_bytes,
-    publishes=("out", "peak", "total"),
-    by_words=lambda op, tensors: "peak" in tensors and whole_shares(op, tensors),
-    other=_other,
+    optional_args=("table", "q_norm", "k_norm", "peak", "total"),
+    scratch_bytes=_compute_scratch_bytes,
+    is_proved=True,
+    streamed_inputs=("k_cache", "v_cache"),
+    pre_wait_inputs=("position", "rope", "table"),
+    resident_input="position",
+    loads_struct="Loads",
+    stage_bytes=_compute_stage_bytes,
+    ll_outputs=("out", "peak", "total"),
+    can_use_ll=lambda op, tensors: "peak" in tensors and reads_whole_tensors(op, tensors),
+    select_variant=_select_variant,
 )

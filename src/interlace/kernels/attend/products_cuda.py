@@ -31,11 +31,11 @@ from collections.abc import Mapping
 from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend.share_cuda import SHARE, whole_shares
+from interlace.kernels.attend.share_cuda import SHARE, reads_whole_tensors
 from interlace.kernels.cuda.matrices import MATRICES
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.pages import PAGES
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
 _HEADS = 8  # of a warp
 _WARPS = 4, 8  # of a block, at least and at most
@@ -44,55 +44,55 @@ _WIDTHS = 64, 128  # elements of a head
 _SHARE_BYTES = 32
 
 
-def suits(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def can_use_mma(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """Whether this body computes an op."""
     d, group, page = (int(op.param(name)) for name in ("D", "GROUP", "PAGE"))
     of_two_bytes = tensors["k_cache"].dtype.itemsize == 2
     return of_two_bytes and d in _WIDTHS and group <= _HEADS * _WARPS[0] and page % _BOX == 0
 
 
-def _scratch_bytes(op: Op) -> int:
+def _compute_scratch_bytes(op: Op) -> int:
     """Of each warp and head the sums of values, the peak and the total; and rows of q, k and v that came as words."""
     group, d = int(op.param("GROUP")), int(op.param("D"))
     return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + 2 * (group + 2) * d
 
 
-def _stage_bytes(op: Op) -> int:
+def _compute_stage_bytes(op: Op) -> int:
     return 2 * _BOX * int(op.param("D")) * 2
 
 
-def _header_bytes(op: Op) -> int:
+def _compute_header_bytes(op: Op) -> int:
     """The share; cosines and sines; rows of q, k and v."""
     group, d = int(op.param("GROUP")), int(op.param("D"))
     return _SHARE_BYTES + 4 * d + 2 * (group + 2) * d
 
 
-def _boxes(op: Op) -> dict[str, int]:
+def _compute_box_rows(op: Op) -> dict[str, int]:
     return dict.fromkeys(("k_cache", "v_cache"), _BOX)
 
 
-def products_text(share: str) -> str:
+def build_mma_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
     return ROWS + share + PAGES + MATRICES + read_header("ops/attend/products.cuh")
 
 
-ATTEND_PRODUCTS = TextBody(
-    products_text(SHARE),
+ATTEND_MMA_CUDA = CudaBody(
+    build_mma_source(SHARE),
     "attend_tile",
     constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
-    optional=("table", "q_norm", "k_norm", "peak", "total"),
-    scratch_bytes=_scratch_bytes,
-    proved=True,
-    streamed=("k_cache", "v_cache"),
-    early=("position", "rope", "table", "q_norm", "k_norm"),
-    resident="position",
-    paired=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
-    loads="Loads",
-    stage_bytes=_stage_bytes,
-    headed=("q", "k", "v", "rope"),
-    header_bytes=_header_bytes,
-    boxes=_boxes,
-    polls=("q", "k", "v"),
-    publishes=("out", "peak", "total"),
-    by_words=whole_shares,
+    optional_args=("table", "q_norm", "k_norm", "peak", "total"),
+    scratch_bytes=_compute_scratch_bytes,
+    is_proved=True,
+    streamed_inputs=("k_cache", "v_cache"),
+    pre_wait_inputs=("position", "rope", "table", "q_norm", "k_norm"),
+    resident_input="position",
+    paired_inputs=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
+    loads_struct="Loads",
+    stage_bytes=_compute_stage_bytes,
+    header_inputs=("q", "k", "v", "rope"),
+    header_bytes=_compute_header_bytes,
+    box_rows=_compute_box_rows,
+    ll_inputs=("q", "k", "v"),
+    ll_outputs=("out", "peak", "total"),
+    can_use_ll=reads_whole_tensors,
 )

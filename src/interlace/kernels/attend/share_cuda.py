@@ -14,9 +14,9 @@ _EXPONENTS = read_header("ops/attend/exponents.cuh")
 SHARE = _EXPONENTS + read_header("ops/attend/share_equal.cuh")
 
 #: What its row of a table says (``kernels/attend/shares``).
-TABLED_SHARE = _EXPONENTS + read_header("ops/attend/share_table.cuh")
+SHARE_TABLE = _EXPONENTS + read_header("ops/attend/share_table.cuh")
 
 
-def whole_shares(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a tile reads all of q, k and v that its op says, so that it may poll their words."""
     return "shares" not in tensors

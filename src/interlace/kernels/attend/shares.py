@@ -24,20 +24,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import check_int
 from interlace.core.errors import ShapeError
-from interlace.graph.ragged import offsets, ranges
+from interlace.graph.ragged import compute_offsets, expand_ranges
 
 #: Columns of the table: sequence, first position, one after the last.
 COLUMNS = 3
 
 
-def rows_of_table(count: int, batch: int) -> int:
+def count_table_rows(count: int, batch: int) -> int:
     """Rows that hold the shares of any lengths of so many sequences."""
     return count + batch
 
 
-def equal_shares(
+def build_share_table(
     lengths: Sequence[int] | NDArray[np.integer], count: int, block: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     """The table of shares (count + B, 3) of sequences of these lengths (B,), and where it has which.
@@ -55,7 +55,7 @@ def equal_shares(
         ArgumentError, ShapeError: a number that is none, or below what it counts.
     """
     for name, number in (("count", count), ("block", block)):
-        if whole(number, "equal_shares", name) < 1:
+        if check_int(number, "build_share_table", name) < 1:
             raise ShapeError(f"equal_shares has {name} {number}; use a positive number")
     of = np.asarray(lengths, np.int64)
     if of.ndim != 1 or (of < 0).any():
@@ -63,12 +63,12 @@ def equal_shares(
     blocks = -(-of // block)
     each = max(-(-int(blocks.sum()) // count), 1) * block
     parts = np.maximum(-(-of // each), 1)
-    table = np.zeros((rows_of_table(count, len(of)), COLUMNS), np.int32)
+    table = np.zeros((count_table_rows(count, len(of)), COLUMNS), np.int32)
     table[:, 0] = -1
     sequence = np.repeat(np.arange(len(of)), parts)
-    low = ranges(np.zeros(len(of), np.int64), parts) * each
+    low = expand_ranges(np.zeros(len(of), np.int64), parts) * each
     table[: len(low)] = np.stack([sequence, low, np.minimum(low + each, of[sequence])], axis=1)
     order = np.lexsort((table[:, 0] < 0, table[:, 1] - table[:, 2]))
     rows = np.empty(len(order), np.int32)
     rows[order] = np.arange(len(order))
-    return table[order], offsets(parts).astype(np.int32), rows
+    return table[order], compute_offsets(parts).astype(np.int32), rows

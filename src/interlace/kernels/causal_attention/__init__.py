@@ -25,29 +25,29 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.dtypes import int32
 from interlace.core.errors import DTypeError
 from interlace.graph.access import Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend import scale
+from interlace.kernels.attend import compute_scale
 from interlace.kernels.base import (
     Kernel,
     check_argument,
     check_block,
     check_extents,
-    power_of_two,
+    check_same_dtype,
+    next_power_of_2,
     require,
-    same_dtype,
 )
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
-from interlace.kernels.causal_attention.cuda import WALK_BODY
-from interlace.kernels.causal_attention.tile import NAME, TILING, TRITON, WALK, AttentionTile
+from interlace.kernels.causal_attention.cuda import MEGAKERNEL_BODY
+from interlace.kernels.causal_attention.tile import MEGAKERNEL_TUNING, NAME, TILING, TRITON_TUNING, AttentionTile
 
 __all__ = ["CAUSAL_ATTENTION", "AttentionTile", "causal_attention"]
 
-_LEAST = 16  # extents of a block product of Triton
+_MIN_EXTENT = 16  # extents of a block product of Triton
 
 
 def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
@@ -60,14 +60,14 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
     seen = (column <= row[:, None]) & (column >= begin[:, None]) & known
     live = begin <= row
     scores = np.where(live[:, None], q, 0.0) @ np.where(known[:, None], k, 0.0).T
-    scores = np.where(seen, scores * scale(d), -np.inf)
+    scores = np.where(seen, scores * compute_scale(d), -np.inf)
     peak = np.where(live, scores.max(axis=1), 0.0)
     weights = np.exp2(scores - peak[:, None])
     total = np.where(live, weights.sum(axis=1), 1.0)
     return {"out": weights @ np.where(known[:, None], v, 0.0) / total[:, None]}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.causal_attention.triton import causal_attention_tile
 
     return TritonBody(finish=causal_attention_tile)
@@ -80,12 +80,12 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 CAUSAL_ATTENTION = Kernel(
     NAME,
-    Reference(_finish, located=True),
-    _triton,
-    walk=WALK_BODY,
+    Reference(_finish, needs_coords=True),
+    _build_triton_body,
+    megakernel=MEGAKERNEL_BODY,
     make=_make,
     tiling=TILING,
-    tunings={BodyKind.TRITON: TRITON, BodyKind.WALK: WALK},
+    tunings={BodyKind.TRITON: TRITON_TUNING, BodyKind.MEGAKERNEL: MEGAKERNEL_TUNING},
 )
 
 
@@ -119,10 +119,10 @@ def causal_attention(
     check_type(q, Tensor, where, "q")
     check_type(k, Tensor, where, "k")
     check_type(tile, (AttentionTile, type(None)), where, "tile", "AttentionTile(128, 64)")
-    d, tile = whole(head_dim, where, "head_dim"), tile or AttentionTile()
+    d, tile = check_int(head_dim, where, "head_dim"), tile or AttentionTile()
     require(
-        d >= _LEAST and d == power_of_two(d),
-        f"{where} has heads of {d} elements; they must be a power of two of at least {_LEAST}",
+        d >= _MIN_EXTENT and d == next_power_of_2(d),
+        f"{where} has heads of {d} elements; they must be a power of two of at least {_MIN_EXTENT}",
     )
     require(
         len(q.shape) == len(k.shape) == 2 and q.shape[1] % d == k.shape[1] % d == 0 and q.shape[1] % k.shape[1] == 0,
@@ -134,9 +134,9 @@ def causal_attention(
     check_argument(name, "v", v, (t, kv_heads * d))
     check_argument(name, "first", first, (t,), int32)
     check_argument(name, "out", out, q.shape)
-    if not same_dtype(name, q, k, v, out).floating:
+    if not check_same_dtype(name, q, k, v, out).is_floating_point:
         raise DTypeError(f"{where}: q {q} must be of floating-point numbers")
-    window = t if window is None else min(whole(window, where, "window"), t)
+    window = t if window is None else min(check_int(window, where, "window"), t)
     require(window > 0, f"{where} has a window of {window} rows; use a positive number, or None for all")
     check_block(where, tile.m, max(d, tile.n))
     check_block(where, tile.n, d)
@@ -152,7 +152,7 @@ def causal_attention(
         "v": (v, (seen, j.block(d))),
         "first": (first, (seen,)),
     }
-    return CAUSAL_ATTENTION.op(
+    return CAUSAL_ATTENTION.make_op(
         name,
         (blocks, kv_heads, group),
         reads,

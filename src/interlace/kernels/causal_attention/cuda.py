@@ -28,13 +28,13 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
 
 _ROW_BYTES = 2 * PANEL
 _PITCH_BYTES = _ROW_BYTES + 16
 _ROWS = 64  # of a warpgroup
 _WIDEST = 2 * PANEL  # of a head: queries lie in the two slots of a stage
-_MOST_KEYS = 128
+_MAX_KEYS = 128
 _KEYS_STEP = 16  # of a product
 
 #: What a launch has of each op.
@@ -48,10 +48,10 @@ OPERANDS = Struct(
     ),
 )
 
-_TEXT = read_header("ops/causal_attention.cuh")
+_SOURCE = read_header("ops/causal_attention.cuh")
 
 
-def _product(type_: str, width: int, names: Mapping[str, int], transposed: bool) -> str:
+def _generate_product(type_: str, width: int, names: Mapping[str, int], transposed: bool) -> str:
     """``type_<width>``: sums += A (64 x 16, in registers) * B (16 x width, along k; if transposed, along its columns).
 
     ``names`` has its functions, and whether they add to what sums are (else these are set).
@@ -87,11 +87,11 @@ def _check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     )
 
 
-def _warpgroups(op: Op) -> int:
+def _count_warpgroups(op: Op) -> int:
     return max(1, int(op.param("num_warps")) // 4)
 
 
-def _tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
     """How the tiles of an op are computed. Raises ShapeError if they suit no warpgroups or products."""
     rows, keys, head_dim = (int(op.param(name)) for name in ("BM", "BN", "D"))
     what = f"op {op.name!r}: tile of {rows} queries by {keys} keys"
@@ -100,32 +100,34 @@ def _tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         f"{what}: {warpgroups} warpgroups have {_ROWS} rows each; use {_ROWS * warpgroups} queries",
     )
     require(
-        keys % _KEYS_STEP == 0 and keys <= _MOST_KEYS,
-        f"{what}: use at most {_MOST_KEYS} keys, a multiple of {_KEYS_STEP}",
+        keys % _KEYS_STEP == 0 and keys <= _MAX_KEYS,
+        f"{what}: use at most {_MAX_KEYS} keys, a multiple of {_KEYS_STEP}",
     )
     slot = max(keys * head_dim * 2, rows * _ROW_BYTES)
-    return WalkTile(
+    return MegakernelTile(
         f"CausalAttention<{head_dim}, {keys}>",
         (
-            _product("Scores", keys, {"set": 0, "add": 1}, transposed=False),
-            _product("Sums", head_dim, {"add": 1}, transposed=True),
+            _generate_product("Scores", keys, {"set": 0, "add": 1}, transposed=False),
+            _generate_product("Sums", head_dim, {"add": 1}, transposed=True),
         ),
-        independent_bytes=slot,
+        prefetchable_bytes=slot,
         dependent_bytes=slot,
         scratch_bytes=_ROWS * _PITCH_BYTES,
-        beyond_bytes=0,
-        sums=0,
+        overread_bytes=0,
+        partial_elements=0,
     )
 
 
 def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """The operands of an op, given its tensors on the device by argument."""
-    from interlace.kernels.cuda.launcher import tensor_map
+    from interlace.kernels.cuda.launcher import encode_tensor_map
 
     def encoded(name: str, rows: int) -> bytes:
         value = tensors[name]
         shape, strides, box = tuple(value.shape), tuple(value.stride()), (rows, PANEL)
-        return tensor_map(value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_ROW_BYTES).words
+        return encode_tensor_map(
+            value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_ROW_BYTES
+        ).descriptor
 
     return OPERANDS.pack(
         q=encoded("q", int(op.param("BM"))),
@@ -140,4 +142,6 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
-WALK_BODY = WalkBody(_TEXT, OPERANDS, (), _tile, _pack, _check, _warpgroups, chunked=False, early=("first",))
+MEGAKERNEL_BODY = MegakernelBody(
+    _SOURCE, OPERANDS, (), _build_tile, _pack, _check, _count_warpgroups, is_chunked=False, pre_wait_inputs=("first",)
+)

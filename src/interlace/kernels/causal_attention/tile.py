@@ -14,7 +14,7 @@ from itertools import product
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Param
-from interlace.kernels.base import power_of_two, require
+from interlace.kernels.base import next_power_of_2, require
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
@@ -22,7 +22,7 @@ from interlace.policies.setting import OpSetting, Setting
 NAME = "causal_attention"
 #: The params that tell an op's tile, in the order of its fields.
 TILING = ("BM", "BN", "STAGES", "num_warps")
-_LEAST = 16  # extents of a block product of Triton
+_MIN_EXTENT = 16  # extents of a block product of Triton
 _ROWS, _KEYS, _BLOCK = 64, 128, 8192  # in the one launch: of a warpgroup; keys of a block at most; its elements by rule
 _NUMBERS = 128  # float32 sums of values and scores of one thread, beside which registers hold weights and addresses
 
@@ -50,8 +50,8 @@ class AttentionTile:
         what = f"tile of {self.m!r} queries by {self.n!r} keys"
         for extent in (self.m, self.n):
             require(
-                type(extent) is int and _LEAST <= extent <= 1024 and extent == power_of_two(extent),
-                f"{what}: extents must be powers of two from {_LEAST} to 1024",
+                type(extent) is int and _MIN_EXTENT <= extent <= 1024 and extent == next_power_of_2(extent),
+                f"{what}: extents must be powers of two from {_MIN_EXTENT} to 1024",
             )
         require(type(self.stages) is int and 1 <= self.stages <= 64, f"{what} has {self.stages!r} stages; use 1 to 64")
 
@@ -64,45 +64,47 @@ class AttentionTile:
     def heuristic(head_dim: int, itemsize: int, device: DeviceSpec) -> AttentionTile:
         """The largest of the usual tiles that fits well, for heads of so many elements of so many bytes."""
         if not device.architecture:
-            return AttentionTile(_LEAST, _LEAST)  # small, so that small graphs still have several waves
-        fits = (t for t in _usual() if t.smem_bytes(head_dim, itemsize) <= device.smem_bytes)
-        return next((t for t in fits if t.numbers(head_dim) <= _NUMBERS), AttentionTile(_LEAST, _LEAST, 1))
+            return AttentionTile(_MIN_EXTENT, _MIN_EXTENT)  # small, so that small graphs still have several waves
+        fits = (t for t in _list_tiles() if t.compute_smem_bytes(head_dim, itemsize) <= device.smem_bytes)
+        return next(
+            (t for t in fits if t.count_accumulators(head_dim) <= _NUMBERS), AttentionTile(_MIN_EXTENT, _MIN_EXTENT, 1)
+        )
 
-    def smem_bytes(self, head_dim: int, itemsize: int) -> int:
+    def compute_smem_bytes(self, head_dim: int, itemsize: int) -> int:
         """Shared memory of the queries and of all stages."""
         return (self.m + 2 * self.stages * self.n) * head_dim * itemsize
 
-    def numbers(self, head_dim: int) -> int:
+    def count_accumulators(self, head_dim: int) -> int:
         """float32 sums and scores of one thread."""
         return self.m * (head_dim + self.n) // (32 * self.num_warps)
 
 
-def _usual() -> Iterator[AttentionTile]:
+def _list_tiles() -> Iterator[AttentionTile]:
     """From large to small, few warps first: where four hold the sums they are faster (docs/prefill.md)."""
     for m, n, stages, warps in product((128, 64, 32), (64, 32), (3, 2), (4, 8)):
         if m > 64 or warps == 4:
             yield AttentionTile(m, n, stages, warps)
 
 
-def _of(graph: Graph, op: Op) -> tuple[int, int]:
+def _get_head(graph: Graph, op: Op) -> tuple[int, int]:
     """Elements of a head of an op, and their bytes."""
     return int(op.param("D")), graph.tensor(op.writes[0].tensor).dtype.itemsize
 
 
-def _default(graph: Graph, device: DeviceSpec) -> Setting:
+def _select_default(graph: Graph, device: DeviceSpec) -> Setting:
     """Each op in the tile for its heads."""
-    tiles = ((op.name, AttentionTile.heuristic(*_of(graph, op), device)) for op in graph.ops if op.kernel == NAME)
+    tiles = ((op.name, AttentionTile.heuristic(*_get_head(graph, op), device)) for op in graph.ops if op.kernel == NAME)
     return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles))
 
 
-def _settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """All ops in one of the usual tiles; those that do not fit are left out later."""
     names = [op.name for op in graph.ops if op.kernel == NAME]
-    for tile in _usual():
+    for tile in _list_tiles():
         yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
 
 
-def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """Few unlike ones: many keys at a time, and half the rows, of which an SM takes two tiles at once."""
     names = [op.name for op in graph.ops if op.kernel == NAME]
     for tile in (AttentionTile(128, 128, 2, 8), AttentionTile(64, 64, 2, 4)):
@@ -111,9 +113,9 @@ def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
 
 def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
     """Raise ShapeError unless the op's blocks fit shared memory and its sums the registers."""
-    (head_dim, itemsize), tile = _of(graph, op), AttentionTile(*(int(op.param(name)) for name in TILING))
+    (head_dim, itemsize), tile = _get_head(graph, op), AttentionTile(*(int(op.param(name)) for name in TILING))
     what = f"op {op.name!r}: tile of {tile.m} queries by {tile.n} keys of {head_dim}"
-    nbytes, numbers = tile.smem_bytes(head_dim, itemsize), tile.numbers(head_dim)
+    nbytes, numbers = tile.compute_smem_bytes(head_dim, itemsize), tile.count_accumulators(head_dim)
     require(
         nbytes <= device.smem_bytes,
         f"{what}: {tile.stages} stages take {nbytes} bytes of shared memory, and {device.name} has "
@@ -125,24 +127,24 @@ def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
     )
 
 
-TRITON = Tuning(_default, _likely, _settings, _check)
+TRITON_TUNING = Tuning(_select_default, _iter_likely, _iter_settings, _check)
 
 
-def _walk(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Setting:
+def _select_megakernel(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Setting:
     """64 rows for each consumer warpgroup, two where matmuls of as many rows have two; blocks of so many elements."""
     ops = []
     for op in graph.ops:
         if op.kernel == NAME:
             groups = 1 if int(op.param("T")) <= _ROWS else 2
-            keys = max(_LEAST, min(_KEYS, block // int(op.param("D"))))
+            keys = max(_MIN_EXTENT, min(_KEYS, block // int(op.param("D"))))
             ops.append((op.name, OpSetting(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)))
     return Setting(tuple(ops))
 
 
-def _walk_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_megakernel_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """By the rule, and in blocks of half and of twice as many keys."""
     for block in (_BLOCK, _BLOCK // 2, 2 * _BLOCK):
-        yield _walk(graph, device, block)
+        yield _select_megakernel(graph, device, block)
 
 
-WALK = Tuning(_walk, _walk_likely, _walk_likely)
+MEGAKERNEL_TUNING = Tuning(_select_megakernel, _iter_megakernel_likely, _iter_megakernel_likely)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import dot, narrowed
+from interlace.kernels.primitives.dot import dot, narrow
 
 
 @triton.jit
-def _taken(queries, keys, scores_seen, values, most, weight, acc, SCALE: tl.constexpr, INTERPRET: tl.constexpr):
+def _update_softmax(
+    queries, keys, scores_seen, values, most, weight, acc, SCALE: tl.constexpr, INTERPRET: tl.constexpr
+):
     """One block of keys (D, BN) and values (BN, D) into the softmax: new (most, weight, acc).
 
     ``scores_seen`` says which scores count; None for all of them.
@@ -24,7 +26,7 @@ def _taken(queries, keys, scores_seen, values, most, weight, acc, SCALE: tl.cons
     weights = tl.exp2(scores * SCALE - level[:, None])
     fade = tl.exp2(most - level)
     weight = weight * fade + tl.sum(weights, 1)
-    acc = dot(narrowed(weights, values.dtype), values, acc * fade[:, None], INTERPRET)
+    acc = dot(narrow(weights, values.dtype), values, acc * fade[:, None], INTERPRET)
     return more, weight, acc
 
 
@@ -74,7 +76,7 @@ def causal_attention_tile(
     values = v + tile.j * D + column[:, None] * wide + d[None, :]
     for n in tl.range(head, head + whole, num_stages=STAGES):
         away = (low + n * BN).to(tl.int64) * wide
-        most, weight, acc = _taken(
+        most, weight, acc = _update_softmax(
             queries, tl.load(keys + away), None, tl.load(values + away), most, weight, acc, scale, sync.INTERPRET
         )
     for n in tl.range(0, head + tail, num_stages=STAGES):
@@ -87,7 +89,7 @@ def causal_attention_tile(
         seen = (number[None, :] <= row[:, None]) & (number[None, :] >= begin[:, None]) & known[None, :]
         block = tl.load(keys + away, mask=known[None, :], other=0.0)
         others = tl.load(values + away, mask=known[:, None], other=0.0)
-        most, weight, acc = _taken(queries, block, seen, others, most, weight, acc, scale, sync.INTERPRET)
+        most, weight, acc = _update_softmax(queries, block, seen, others, most, weight, acc, scale, sync.INTERPRET)
 
     result = tl.where(live[:, None], acc / weight[:, None], 0.0)
-    tl.store(out + at[:, None] + d[None, :], narrowed(result, out.dtype.element_ty), mask=(row < T)[:, None])
+    tl.store(out + at[:, None] + d[None, :], narrow(result, out.dtype.element_ty), mask=(row < T)[:, None])

@@ -19,9 +19,9 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.combine.cuda import COMBINE_TEXT
+from interlace.kernels.combine.cuda import COMBINE_CUDA
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -37,7 +37,7 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     return {"out": joined.reshape(1, -1)}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.combine.triton import combine_tile
 
     return TritonBody(finish=combine_tile)
@@ -47,7 +47,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return combine(name, **tensors)
 
 
-COMBINE = Kernel("combine", Reference(_finish), _triton, walk=COMBINE_TEXT, make=_make)
+COMBINE = Kernel("combine", Reference(_finish), _build_triton_body, megakernel=COMBINE_CUDA, make=_make)
 
 
 def combine(
@@ -88,10 +88,10 @@ def combine(
     check_argument(name, "peak", peak, (b, heads, of, group), fp32)
     check_argument(name, "total", total, (b, heads, of, group), fp32)
     check_argument(name, "out", out, (n, heads * group * d))
-    height = power_of_two(most)
-    check_block(f"op {name!r}", height, power_of_two(d))
+    height = next_power_of_2(most)
+    check_block(f"op {name!r}", height, next_power_of_2(d))
     part = (ALL if own else i.block(1), j.block(1), ALL, ALL)
-    return COMBINE.op(
+    return COMBINE.make_op(
         name,
         (n, heads),
         {"parts": (parts, (*part, ALL)), "peak": (peak, part), "total": (total, part), **own},

@@ -9,32 +9,32 @@ from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-_OF_WARP = 64  # elements at a time
+_WARP_ELEMENTS = 64  # elements at a time
 _BODY = read_header("ops/combine/combine.cuh")
 _EQUAL_SPLITS = read_header("ops/combine/splits_equal.cuh")
 _SPLITS_OF_ROWS = read_header("ops/combine/splits_of_rows.cuh")
 
 
-def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
-    return "rows" not in tensors and int(op.param("D")) % _OF_WARP == 0 and tensors["out"].dtype.itemsize == 2
+def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+    return "rows" not in tensors and int(op.param("D")) % _WARP_ELEMENTS == 0 and tensors["out"].dtype.itemsize == 2
 
 
-def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
     if "rows" not in tensors:
         return None
-    return replace(COMBINE_TEXT, text=ROWS + _SPLITS_OF_ROWS + _BODY, other=None)
+    return replace(COMBINE_CUDA, source=ROWS + _SPLITS_OF_ROWS + _BODY, select_variant=None)
 
 
-COMBINE_TEXT = TextBody(
+COMBINE_CUDA = CudaBody(
     ROWS + _EQUAL_SPLITS + _BODY,
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
-    paired=("parts",),
-    proved=True,
-    polls=("parts", "peak", "total"),
-    publishes=("out",),
-    by_words=_by_words,
-    other=_other,
+    paired_inputs=("parts",),
+    is_proved=True,
+    ll_inputs=("parts", "peak", "total"),
+    ll_outputs=("out",),
+    can_use_ll=_can_use_ll,
+    select_variant=_select_variant,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import narrowed
-from interlace.kernels.primitives.rope import elements
+from interlace.kernels.primitives.dot import narrow
+from interlace.kernels.primitives.rope import make_indices
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def combine_tile(
         inside = split < tl.minimum(tl.maximum(tl.load(first + tile.i + 1), low + 1), SPLITS) - low
         row = tl.load(rows + low + split, mask=inside, other=0)
         place = tl.minimum(tl.maximum(row, 0), SPLITS - 1).to(tl.int64) * HEADS + tile.j
-    d = elements(D)
+    d = make_indices(D)
     for query in range(GROUP):
         part = place * GROUP + query
         most = tl.load(peak + part, mask=inside, other=float("-inf"))
@@ -42,4 +42,4 @@ def combine_tile(
         whole = tl.sum(weight * tl.load(total + part, mask=inside, other=0.0))
         each = tl.load(parts + part[:, None] * D + d[None, :], mask=inside[:, None], other=0.0)
         joined = tl.sum(each * weight[:, None], 0) / whole
-        tl.store(out + (head * GROUP + query) * D + d, narrowed(joined, out.dtype.element_ty))
+        tl.store(out + (head * GROUP + query) * D + d, narrow(joined, out.dtype.element_ty))

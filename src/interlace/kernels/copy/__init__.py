@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlace.core.arguments import check_type, series, whole
+from interlace.core.arguments import check_int, check_sequence, check_type
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_block, check_extents, require, same_dtype
+from interlace.kernels.base import Kernel, check_block, check_extents, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.copy.cuda import COPY_TEXT
+from interlace.kernels.copy.cuda import COPY_CUDA
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     return {"y": regions["x"]}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.copy.triton import copy_tile
 
     return TritonBody(finish=copy_tile, check=_check_powers)
@@ -37,7 +37,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return copy(name, **tensors, tile=(params["BM"], params["BN"]), num_warps=params["num_warps"])  # type: ignore[arg-type]
 
 
-COPY = Kernel("copy", Reference(_finish), _triton, walk=COPY_TEXT, make=_make)
+COPY = Kernel("copy", Reference(_finish), _build_triton_body, megakernel=COPY_CUDA, make=_make)
 
 
 def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_warps: int = 4) -> Op:
@@ -50,20 +50,20 @@ def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_
     """
     for arg, tensor in (("x", x), ("y", y)):
         check_type(tensor, Tensor, f"op {name!r}", arg)
-    tile = series(tile, int, f"op {name!r}", "tile")
+    tile = check_sequence(tile, int, f"op {name!r}", "tile")
     require(len(tile) == 2, f"op {name!r} has tile {tile}; use two extents")
     check_block(f"op {name!r}", *tile)
-    whole(num_warps, f"op {name!r}", "num_warps")
+    check_int(num_warps, f"op {name!r}", "num_warps")
     require(
         len(x.shape) == 2 and x.shape == y.shape,
         f"op {name!r} copies {x} to {y}; both must be matrices of one shape",
     )
-    same_dtype(name, x, y)
+    check_same_dtype(name, x, y)
     check_extents(f"op {name!r}", x.shape, tile)
     (m, n), (bm, bn) = x.shape, tile
     i, j = axes(2)
     spans = (i.block(bm), j.block(bn))
-    return COPY.op(
+    return COPY.make_op(
         name,
         (-(-m // bm), -(-n // bn)),
         {"x": (x, spans)},

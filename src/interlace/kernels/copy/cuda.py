@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-COPY_TEXT = TextBody(
+COPY_CUDA = CudaBody(
     read_header("ops/copy.cuh"),
     "copy_tile",
     constants=("BM", "BN"),
-    proved=True,
+    is_proved=True,
 )

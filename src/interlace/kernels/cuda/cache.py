@@ -17,18 +17,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from interlace.core.store import Store, UnsafeCacheError, warn_unsafe
+from interlace.core.store import CacheFolder, UnsafeCacheError, warn_unsafe
 
-_STORE = Store("compiled", re.compile(r"[0-9a-f]{1,64}"))
+_STORE = CacheFolder("compiled", re.compile(r"[0-9a-f]{1,64}"))
 _SCHEMA = 3  # of the facts: another number where others are kept
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 #: Files that are kept; those that were used longest ago go first.
-MOST = 2000
+MAX_ENTRIES = 2000
 
 
-def key_of(**told: Any) -> str:
+def compute_key(**facts: Any) -> str:
     """The hash of what a binary depends on."""
-    return hashlib.sha256(json.dumps({"schema": _SCHEMA, **told}, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps({"schema": _SCHEMA, **facts}, sort_keys=True).encode()).hexdigest()
 
 
 def lookup(key: str) -> tuple[dict[str, Any], bytes] | None:
@@ -50,12 +50,12 @@ def lookup(key: str) -> tuple[dict[str, Any], bytes] | None:
     return (facts, binary) if isinstance(facts, dict) else None
 
 
-def keep(key: str, facts: Mapping[str, Any], binary: bytes) -> None:
+def store(key: str, facts: Mapping[str, Any], binary: bytes) -> None:
     """Keep facts and a binary under a key, if the cache can be written."""
     rest = json.dumps(dict(facts)).encode() + b"\n" + binary
     try:
         _STORE.write(key, _checksum(key, rest) + rest)
-        _STORE.prune(MOST)
+        _STORE.prune(MAX_ENTRIES)
     except UnsafeCacheError as error:
         warn_unsafe(error)
     except OSError:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from interlace.core.dtypes import DTYPES, DType, fp32
 
 
-def _element(dtype: DType) -> str:
+def _declare_element(dtype: DType) -> str:
     """The C++ type of a dtype and its conversions; that of fp32 is float itself."""
     name, ptx = dtype.name, dtype.ptx
-    if not dtype.floating:  # whole numbers, which are not converted
+    if not dtype.is_floating_point:  # whole numbers, which are not converted
         return f"typedef int {name};\n"
     if dtype is fp32:
         return (
@@ -38,4 +38,4 @@ def _element(dtype: DType) -> str:
 
 
 #: All of them.
-ELEMENTS = "template <class T> DEVICE T rounded(float);\n" + "".join(map(_element, DTYPES))
+ELEMENTS = "template <class T> DEVICE T rounded(float);\n" + "".join(map(_declare_element, DTYPES))

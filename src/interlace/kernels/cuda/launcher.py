@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import DriverError, NoDeviceError
-from interlace.kernels.cuda.compiler import Binary
+from interlace.kernels.cuda.compiler import CudaBinary
 
 
 class DeviceArray(Protocol):
@@ -33,21 +33,21 @@ class DeviceArray(Protocol):
 class TensorMap:
     """128 bytes that tell the copy engine how a tensor lies in memory and which boxes it copies."""
 
-    words: bytes
+    descriptor: bytes
 
 
 Argument = DeviceArray | TensorMap | bytes | int | float
 
 
-def tensor_map(
+def encode_tensor_map(
     address: int,
     shape: Sequence[int],
     strides: Sequence[int],
     box: Sequence[int],
     dtype: DType,
     *,
-    swizzled: bool = False,
-    fetched_bytes: int = 256,
+    is_swizzled: bool = False,
+    l2_fetch_bytes: int = 256,
 ) -> TensorMap:
     """Encode a tensor map.
 
@@ -57,30 +57,30 @@ def tensor_map(
         strides: elements from one index to the next along each dimension; the last is 1.
         box: elements of one copy along each dimension, 1 to 256.
         dtype: of the elements.
-        swizzled: whether 16-byte pieces of 128-byte rows are permuted, as matrix products read them.
-        fetched_bytes: that the L2 fetches at a time, 64, 128 or 256.
+        is_swizzled: whether 16-byte pieces of 128-byte rows are permuted, as matrix products read them.
+        l2_fetch_bytes: that the L2 fetches at a time, 64, 128 or 256.
 
     Raises:
         DriverError: if the driver refuses the numbers.
     """
-    return _encoded(address, tuple(shape), tuple(strides), tuple(box), dtype, swizzled, fetched_bytes)
+    return _encode_cached(address, tuple(shape), tuple(strides), tuple(box), dtype, is_swizzled, l2_fetch_bytes)
 
 
 @lru_cache(1 << 12)  # most tensors of a launch are weights, which lie where they lay
-def _encoded(
+def _encode_cached(
     address: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     box: tuple[int, ...],
     dtype: DType,
-    swizzled: bool,
-    fetched_bytes: int,
+    is_swizzled: bool,
+    l2_fetch_bytes: int,
 ) -> TensorMap:
-    driver = _driver()
+    driver = _load_driver()
     kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.tensor_map}")
     swizzle = driver.CUtensorMapSwizzle
     outer = [stride * dtype.itemsize for stride in reversed(strides[:-1])]
-    map_ = _checked(
+    map_ = _unwrap(
         driver.cuTensorMapEncodeTiled(
             kind,
             len(shape),
@@ -90,8 +90,8 @@ def _encoded(
             [driver.cuuint32_t(extent) for extent in reversed(box)],
             [driver.cuuint32_t(1)] * len(shape),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzle.CU_TENSOR_MAP_SWIZZLE_128B if swizzled else swizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched_bytes}B"),
+            swizzle.CU_TENSOR_MAP_SWIZZLE_128B if is_swizzled else swizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{l2_fetch_bytes}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
         f"tensor map of shape {shape}, strides {strides}, box {box} at address {address:#x}",
@@ -99,9 +99,9 @@ def _encoded(
     return TensorMap(ctypes.string_at(map_.getPtr(), 128))
 
 
-def current_context() -> int:
+def get_current_context() -> int:
     """The handle of the current context, 0 if there is none."""
-    return int(_checked(_driver().cuCtxGetCurrent(), "the current context"))
+    return int(_unwrap(_load_driver().cuCtxGetCurrent(), "the current context"))
 
 
 class LoadedKernel:
@@ -116,17 +116,17 @@ class LoadedKernel:
         NoDeviceError: if there is no driver, or no current context.
     """
 
-    def __init__(self, binary: Binary, shared_bytes: int = 0) -> None:
-        driver = _driver()
-        if not current_context():
+    def __init__(self, binary: CudaBinary, shared_bytes: int = 0) -> None:
+        driver = _load_driver()
+        if not get_current_context():
             raise NoDeviceError(f"kernel {binary.name} has no context to load into; make a tensor on the device first")
         self.binary = binary
         self.shared_bytes = shared_bytes
-        self._module = _checked(driver.cuModuleLoadData(binary.cubin), f"loading kernel {binary.name}")
-        self._function = _checked(driver.cuModuleGetFunction(self._module, binary.function.encode()), binary.name)
+        self._module = _unwrap(driver.cuModuleLoadData(binary.cubin), f"loading kernel {binary.name}")
+        self._function = _unwrap(driver.cuModuleGetFunction(self._module, binary.function.encode()), binary.name)
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         what = f"{shared_bytes} bytes of shared memory for kernel {binary.name}"
-        _checked(driver.cuFuncSetAttribute(self._function, limit, shared_bytes), what)
+        _unwrap(driver.cuFuncSetAttribute(self._function, limit, shared_bytes), what)
 
     def launch(
         self,
@@ -151,9 +151,9 @@ class LoadedKernel:
         Raises:
             DriverError: if the driver refuses the launch.
         """
-        self.prepared(grid, threads, arguments, dependent=dependent, cluster=cluster)(stream)
+        self.prepare(grid, threads, arguments, dependent=dependent, cluster=cluster)(stream)
 
-    def prepared(
+    def prepare(
         self,
         grid: tuple[int, int, int],
         threads: int,
@@ -166,27 +166,27 @@ class LoadedKernel:
 
         One thread at a time may call it. Arguments and errors are those of ``launch``.
         """
-        values = [_parameter(argument) for argument in arguments]
+        values = [_pack_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        driver, function, at = _driver(), self._function, ctypes.addressof(addresses)
-        config = self._config(grid, threads, dependent, cluster)
+        driver, function, at = _load_driver(), self._function, ctypes.addressof(addresses)
+        config = self._build_config(grid, threads, dependent, cluster)
         what = f"launching kernel {self.binary.name}, grid {grid}, {threads} threads"
         kept = values, addresses  # for as long as the driver may read them
 
         def enqueue(stream: int, _: object = kept) -> None:
             config.hStream = stream
-            _checked(driver.cuLaunchKernelEx(config, function, at, 0), what)
+            _unwrap(driver.cuLaunchKernelEx(config, function, at, 0), what)
 
         return enqueue
 
-    def resident_clusters(self, threads: int, cluster: int) -> int:
+    def count_resident_clusters(self, threads: int, cluster: int) -> int:
         """How many clusters of so many blocks the device keeps resident at once, where nothing else runs."""
-        config = self._config((cluster, 1, 1), threads, False, cluster)
-        answer = _driver().cuOccupancyMaxActiveClusters(self._function, config)
-        return int(_checked(answer, f"clusters of {cluster} blocks of kernel {self.binary.name}"))
+        config = self._build_config((cluster, 1, 1), threads, False, cluster)
+        answer = _load_driver().cuOccupancyMaxActiveClusters(self._function, config)
+        return int(_unwrap(answer, f"clusters of {cluster} blocks of kernel {self.binary.name}"))
 
-    def _config(self, grid: tuple[int, int, int], threads: int, dependent: bool, cluster: int) -> Any:
-        driver = _driver()
+    def _build_config(self, grid: tuple[int, int, int], threads: int, dependent: bool, cluster: int) -> Any:
+        driver = _load_driver()
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
@@ -206,24 +206,24 @@ class LoadedKernel:
         return config
 
 
-def loaded(binary: Binary, shared_bytes: int = 0) -> LoadedKernel:
+def load_kernel(binary: CudaBinary, shared_bytes: int = 0) -> LoadedKernel:
     """A kernel in the current context, loaded there once for all who launch it.
 
     Raises:
         DriverError, NoDeviceError: as ``LoadedKernel``.
     """
-    return _loaded(binary, shared_bytes, current_context())
+    return _load_cached(binary, shared_bytes, get_current_context())
 
 
 @cache
-def _loaded(binary: Binary, shared_bytes: int, context: int) -> LoadedKernel:
+def _load_cached(binary: CudaBinary, shared_bytes: int, context: int) -> LoadedKernel:
     return LoadedKernel(binary, shared_bytes)
 
 
-def _parameter(argument: Argument) -> Any:
+def _pack_parameter(argument: Argument) -> Any:
     """The bytes of a kernel parameter; the driver copies them when the kernel is launched."""
     if isinstance(argument, TensorMap | bytes):
-        packed = argument if isinstance(argument, bytes) else argument.words
+        packed = argument if isinstance(argument, bytes) else argument.descriptor
         return (ctypes.c_ubyte * len(packed)).from_buffer_copy(packed)
     if isinstance(argument, int):
         return ctypes.c_longlong(argument)
@@ -233,20 +233,20 @@ def _parameter(argument: Argument) -> Any:
 
 
 @cache
-def _driver() -> Any:
+def _load_driver() -> Any:
     """The CUDA driver's bindings, with the driver initialised."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
         raise NoDeviceError("cuda.bindings is not installed; pip install 'interlace[gpu]'") from error
     try:
-        _checked(driver.cuInit(0), "starting the driver")
+        _unwrap(driver.cuInit(0), "starting the driver")
     except RuntimeError as error:  # the bindings look for the library at the first call
         raise NoDeviceError("there is no CUDA driver here; launch on a machine with a GPU") from error
     return driver
 
 
-def _checked(answer: tuple[Any, ...], what: str) -> Any:
+def _unwrap(answer: tuple[Any, ...], what: str) -> Any:
     """What a driver call returned beside its status."""
     status, *values = answer
     if int(status):

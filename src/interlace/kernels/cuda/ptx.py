@@ -18,10 +18,10 @@ from interlace.kernels.abi.struct import OFFSETOF
 _SM_REGISTERS, _THREAD_REGISTERS = 65536, 255
 
 _FUNCTIONS = read_header("ptx.cuh")
-PTX = OFFSETOF + TENSOR_MAP.text + _FUNCTIONS
+PTX = OFFSETOF + TENSOR_MAP.source + _FUNCTIONS
 
 
-def registers_at_entry(threads: int) -> int:
+def count_entry_registers(threads: int) -> int:
     """Registers that each thread of a block has when a kernel starts whose roles then deal them out.
 
     ``setmaxnreg`` raises one role by what others gave back: where the sum is more than that, it waits for ever.
@@ -29,12 +29,12 @@ def registers_at_entry(threads: int) -> int:
     return min(_THREAD_REGISTERS, _SM_REGISTERS // threads // 8 * 8)
 
 
-def wgmma_name(n: int, kind: str) -> str:
-    """The function that ``wgmma`` defines."""
+def get_wgmma_name(n: int, kind: str) -> str:
+    """The function that ``generate_wgmma`` defines."""
     return f"wgmma_m64n{n}k16" if kind == bf16.ptx else f"wgmma_m64n{n}k16_{kind}"
 
 
-def wgmma(n: int, kind: str) -> str:
+def generate_wgmma(n: int, kind: str) -> str:
     """A function: sum += A (64 x 16) * B (16 x n), both contiguous along k; fp32 accumulators.
 
     ``kind`` is the operands' element type in PTX.
@@ -43,7 +43,7 @@ def wgmma(n: int, kind: str) -> str:
     registers = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
     return (
-        f"DEVICE void {wgmma_name(n, kind)}(float (&sum)[{count}], unsigned long long a, "
+        f"DEVICE void {get_wgmma_name(n, kind)}(float (&sum)[{count}], unsigned long long a, "
         f"unsigned long long b) {{\n"
         f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{registers}}}, '
         f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'

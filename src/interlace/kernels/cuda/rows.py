@@ -7,7 +7,7 @@ from interlace.csrc import read_header
 ROWS = read_header("ops/rows.cuh")
 
 #: Behind ``ROWS``: 16 bytes from memory and back.
-WORDS = read_header("ops/vectors.cuh")
+VECTORS = read_header("ops/vectors.cuh")
 
 #: Behind ``ROWS``: see ``kernels/rope``.
-PLACED = read_header("ops/heads.cuh")
+ROPE_HEADS = read_header("ops/heads.cuh")

@@ -17,42 +17,42 @@ from dataclasses import replace
 from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda.rows import ROWS, WORDS
-from interlace.kernels.text import TextBody
+from interlace.kernels.cuda.rows import ROWS, VECTORS
+from interlace.kernels.text import CudaBody
 
-_MOST_WARPS = 12  # of a block
-_LEAST_ROWS = 8  # of a tile whose rows come through the ring
+_MAX_WARPS = 12  # of a block
+_MIN_ROWS = 8  # of a tile whose rows come through the ring
 _PIECE_BYTES = 16
-_STAGE_BYTES, _MOST_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row, as of what products have there
+_STAGE_BYTES, _MAX_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row, as of what products have there
 
 #: Bytes of shared memory for two reductions over a block of the most warps.
-TEAM_SCRATCH_BYTES = 2 * 4 * _MOST_WARPS
+ROW_GROUP_SCRATCH_BYTES = 2 * 4 * _MAX_WARPS
 
 _OF_TILE = read_header("ops/row_groups/of_tile.cuh")
 
-_ROWS_OF_TEAMS = read_header("ops/row_groups/row_groups.cuh")
+_GROUPED_ROWS = read_header("ops/row_groups/row_groups.cuh")
 
-TEAMS = ROWS + WORDS + _OF_TILE + _ROWS_OF_TEAMS
+ROW_GROUPS = ROWS + VECTORS + _OF_TILE + _GROUPED_ROWS
 
-_FETCHED_ROWS = read_header("ops/row_groups/in_ring.cuh")
+_RING_ROWS = read_header("ops/row_groups/in_ring.cuh")
 _ELEMENT = read_header("ops/row_groups/element.cuh")
-_TEAM_OF_ROW = read_header("ops/row_groups/of_row.cuh")
+_GROUP_OF_ROW = read_header("ops/row_groups/of_row.cuh")
 
 
-def fetched_rows(columns: str) -> str:
-    """For tiles of many rows, which come through the ring (``megakernel/fetched``): in the place of ``TEAMS``.
+def generate_ring_rows(columns: str) -> str:
+    """For tiles of many rows, which come through the ring (``megakernel/fetched``): in the place of ``ROW_GROUPS``.
 
     Args:
         columns: the constant that has those of a tile.
     """
     wide = f"constexpr int WIDE = {columns};\n"
-    return ROWS + WORDS + _ELEMENT + wide + _TEAM_OF_ROW + _ROWS_OF_TEAMS + _FETCHED_ROWS
+    return ROWS + VECTORS + _ELEMENT + wide + _GROUP_OF_ROW + _GROUPED_ROWS + _RING_ROWS
 
 
-def in_ring(
-    body: TextBody, columns: str, operands: Callable[[Op], int] = lambda op: 1
-) -> Callable[[Op, Mapping[str, Tensor]], TextBody | None]:
-    """``TextBody.other``: a body whose rows come through the ring, where a tile has eight at least.
+def make_ring_variant(
+    body: CudaBody, columns: str, operands: Callable[[Op], int] = lambda op: 1
+) -> Callable[[Op, Mapping[str, Tensor]], CudaBody | None]:
+    """``CudaBody.select_variant``: a body whose rows come through the ring, where a tile has eight at least.
 
     Args:
         body: without ``stage_bytes``.
@@ -60,10 +60,10 @@ def in_ring(
         operands: op -> matrices of which rows come.
     """
 
-    def other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+    def other(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
         rows, row = int(op.param("BM")), int(op.param(columns)) * tensors["x"].dtype.itemsize
         pitch = max(row // _PIECE_BYTES, 1) * _PIECE_BYTES * operands(op)
-        if rows < _LEAST_ROWS or pitch > _MOST_STAGE_BYTES:
+        if rows < _MIN_ROWS or pitch > _MAX_STAGE_BYTES:
             return None
         return replace(body, stage_bytes=lambda op: pitch * min(rows, max(1, _STAGE_BYTES // pitch)))
 
@@ -74,7 +74,7 @@ _WHOLE_ROWS = read_header("ops/row_groups/whole_rows.cuh")
 _WHOLE_ROWS_IN_RING = read_header("ops/row_groups/whole_rows_in_ring.cuh")
 
 
-def of_whole_rows(make_row: str) -> TextBody:
+def build_row_body(make_row: str) -> CudaBody:
     """The body of an op that makes each row of out (M, N) of the one of x, in tiles of BM rows.
 
     Args:
@@ -83,18 +83,18 @@ def of_whole_rows(make_row: str) -> TextBody:
             row to store where there is ``some``.
     """
 
-    def body(text: str) -> TextBody:
-        return TextBody(
+    def body(text: str) -> CudaBody:
+        return CudaBody(
             text,
             "rows_tile",
             constants=("BM", "N"),
-            scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
-            proved=True,
-            wide=True,
-            most_warpgroups=_MOST_WARPS // 4,
-            filled=(("x", "M"),),
+            scratch_bytes=lambda op: ROW_GROUP_SCRATCH_BYTES,
+            is_proved=True,
+            prefers_two_warpgroups=True,
+            max_warpgroups=_MAX_WARPS // 4,
+            short_inputs=(("x", "M"),),
         )
 
-    fetched = body(fetched_rows("N") + make_row + _WHOLE_ROWS_IN_RING)
-    in_stages = in_ring(replace(fetched, late=("x",), loads="Loads"), "N")
-    return replace(body(TEAMS + make_row + _WHOLE_ROWS), other=in_stages)
+    fetched = body(generate_ring_rows("N") + make_row + _WHOLE_ROWS_IN_RING)
+    in_stages = make_ring_variant(replace(fetched, post_wait_inputs=("x",), loads_struct="Loads"), "N")
+    return replace(body(ROW_GROUPS + make_row + _WHOLE_ROWS), select_variant=in_stages)

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import check_sequence, check_type
 from interlace.core.dtypes import FLOATS
 from interlace.graph.access import Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, check_extents, power_of_two, require, same_dtype
+from interlace.kernels.base import (
+    Kernel,
+    check_argument,
+    check_block,
+    check_extents,
+    check_same_dtype,
+    next_power_of_2,
+    require,
+)
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.elementwise.cuda import ELEMENTWISE_TEXT
+from interlace.kernels.elementwise.cuda import ELEMENTWISE_CUDA
 from interlace.kernels.matmul import Activation
 
 #: Of a tile, at most: what an SM has on its way from memory at once, in 16-bit elements, for a worker holds two tiles
 #: only; and at least, where that would be fewer tiles than a GPU has SMs.
-_MOST, _LEAST, _ENOUGH = (32, 1024), (8, 256), 96
-_OF_WARP = 2048  # elements of a tile, under Triton
+_MAX_TILE, _MIN_TILE, _ENOUGH_TILES = (32, 1024), (8, 256), 96
+_WARP_ELEMENTS = 2048  # elements of a tile, under Triton
 _NONE = -1  # neither rows nor a vector
 _ACTIVATIONS = [*Activation]  # a body knows an activation by its number
 
@@ -31,7 +39,7 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     return {"out": value * regions.get("times", 1.0) + regions.get("plus", 0.0)}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.elementwise.triton import elementwise_tile
 
     return TritonBody(finish=elementwise_tile)
@@ -45,18 +53,18 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 ELEMENTWISE = Kernel(
     "elementwise",
     Reference(_finish),
-    _triton,
-    walk=ELEMENTWISE_TEXT,
+    _build_triton_body,
+    megakernel=ELEMENTWISE_CUDA,
     dtypes=FLOATS,
     make=_make,
 )
 
 
-def _tile_of(shape: tuple[int, ...]) -> tuple[int, int]:
+def _select_tile(shape: tuple[int, ...]) -> tuple[int, int]:
     """Rows and columns of a tile of a matrix."""
-    (bm, bn), (m, n) = _MOST, (*shape, 1, 1)[:2]
-    while -(-m // bm) * -(-n // bn) < _ENOUGH and (bm, bn) != _LEAST:
-        bm, bn = (bm // 2, bn) if bm > _LEAST[0] else (bm, bn // 2)
+    (bm, bn), (m, n) = _MAX_TILE, (*shape, 1, 1)[:2]
+    while -(-m // bm) * -(-n // bn) < _ENOUGH_TILES and (bm, bn) != _MIN_TILE:
+        bm, bn = (bm // 2, bn) if bm > _MIN_TILE[0] else (bm, bn // 2)
     return bm, bn
 
 
@@ -83,10 +91,12 @@ def elementwise(
     where = f"op {name!r}"
     check_type(x, Tensor, where, "x")
     check_type(activation, Activation, where, "activation")
-    tile = series(tile, int, where, "tile") if tile is not None else _tile_of(x.shape)
+    tile = check_sequence(tile, int, where, "tile") if tile is not None else _select_tile(x.shape)
     check_block(where, *tile)
     bm, bn = tile
-    require(bm == power_of_two(bm) and bn == power_of_two(bn), f"{where} has tiles of {bm} x {bn}; use powers of two")
+    require(
+        bm == next_power_of_2(bm) and bn == next_power_of_2(bn), f"{where} has tiles of {bm} x {bn}; use powers of two"
+    )
     require(len(x.shape) == 2, f"{where}: x {x} must be a matrix")
     m, n = x.shape
     check_argument(name, "out", out, (m, n))
@@ -101,8 +111,8 @@ def elementwise(
             rows[arg] = int(extra.shape != (n,))
             check_argument(name, arg, extra, (m, n) if rows[arg] else (n,))
             reads[arg] = (extra, own if rows[arg] else own[1:])
-    same_dtype(name, x, out, *(tensor for tensor, _ in reads.values()))
-    return ELEMENTWISE.op(
+    check_same_dtype(name, x, out, *(tensor for tensor, _ in reads.values()))
+    return ELEMENTWISE.make_op(
         name,
         (-(-m // bm), -(-n // bn)),
         reads,
@@ -115,7 +125,7 @@ def elementwise(
             "ACTIVATION": _ACTIVATIONS.index(activation),
             "TIMES_ROWS": rows["times"],
             "PLUS_ROWS": rows["plus"],
-            "num_warps": min(16, max(4, power_of_two(bm * bn // _OF_WARP))),
+            "num_warps": min(16, max(4, next_power_of_2(bm * bn // _WARP_ELEMENTS))),
         },
         flops=float(bm * bn * len(reads)),
     )

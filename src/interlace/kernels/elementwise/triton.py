@@ -6,13 +6,13 @@ import triton
 import triton.language as tl
 
 from interlace.kernels import gelu
-from interlace.kernels.primitives.dot import narrowed
+from interlace.kernels.primitives.dot import narrow
 
 _GELU_TWICE, _GELU_CUBIC = tl.constexpr(2 * gelu.SCALE), tl.constexpr(gelu.CUBIC)
 
 
 @triton.jit
-def _operand(rows, at, column, inside, N, ROWS: tl.constexpr):
+def _load_operand(rows, at, column, inside, N, ROWS: tl.constexpr):
     if ROWS:
         value = tl.load(rows + at, mask=inside, other=0.0)
     else:
@@ -48,7 +48,7 @@ def elementwise_tile(
     elif ACTIVATION == 3:
         value *= tl.sigmoid(value)
     if times is not None:
-        value *= _operand(times, at, column, inside, N, TIMES_ROWS)
+        value *= _load_operand(times, at, column, inside, N, TIMES_ROWS)
     if plus is not None:
-        value += _operand(plus, at, column, inside, N, PLUS_ROWS)
-    tl.store(out + at, narrowed(value, out.dtype.element_ty), mask=inside)
+        value += _load_operand(plus, at, column, inside, N, PLUS_ROWS)
+    tl.store(out + at, narrow(value, out.dtype.element_ty), mask=inside)

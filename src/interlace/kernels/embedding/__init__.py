@@ -11,10 +11,10 @@ from interlace.core.dtypes import int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.embedding.cuda import EMBEDDING_TEXT
-from interlace.kernels.squares import COLUMNS, left, sums_of_squares
+from interlace.kernels.embedding.cuda import EMBEDDING_CUDA
+from interlace.kernels.squares import COLUMNS, check_folded_outputs, sum_squares
 
 _COLUMNS = 1024
 
@@ -26,10 +26,10 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     rows = table[at]
     if "scale" not in regions:
         return {"out": rows}
-    return {"out": rows, "scaled": rows * regions["scale"], "squares": sums_of_squares(rows, int(params["SQUARED"]))}
+    return {"out": rows, "scaled": rows * regions["scale"], "squares": sum_squares(rows, int(params["SQUARED"]))}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.embedding.triton import embedding_tile
 
     return TritonBody(finish=embedding_tile)
@@ -39,13 +39,20 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return embedding(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """A row of the table for each token, rather than any: that of the token's number."""
     i, j = axes(2)
     return {"table": (i.block(1), j.block(int(op.param("BN"))))}
 
 
-EMBEDDING = Kernel("embedding", Reference(_finish), _triton, walk=EMBEDDING_TEXT, make=_make, usual=_usual)
+EMBEDDING = Kernel(
+    "embedding",
+    Reference(_finish),
+    _build_triton_body,
+    megakernel=EMBEDDING_CUDA,
+    make=_make,
+    expected_accesses=_expect_accesses,
+)
 
 
 def embedding(
@@ -79,19 +86,19 @@ def embedding(
     (b,), (v, h) = tokens.shape, table.shape
     check_argument(name, "tokens", tokens, (b,), int32)
     check_argument(name, "out", out, (b, h))
-    same_dtype(name, table, out)
+    check_same_dtype(name, table, out)
     if columns is None:
-        columns = max(min(_COLUMNS, power_of_two(h)), 1 if scale is None else COLUMNS)
+        columns = max(min(_COLUMNS, next_power_of_2(h)), 1 if scale is None else COLUMNS)
     check_block(f"op {name!r}", columns)
     i, j = axes(2)
     spans = (i.block(1), j.block(columns))
     reads = {"tokens": (tokens, (i.block(1),)), "table": (table, (ALL, j.block(columns)))}
     writes = {"out": (out, spans)}
-    leaves = left(name, out, scale, scaled, squares, columns)
+    leaves = check_folded_outputs(name, out, scale, scaled, squares, columns)
     if leaves is not None:
         reads["scale"] = (leaves[0], (j.block(columns),))
         writes |= {"scaled": (leaves[1], spans), "squares": (leaves[2], (i.block(1), j.block(columns // leaves[3])))}
-    return EMBEDDING.op(
+    return EMBEDDING.make_op(
         name,
         (b, -(-h // columns)),
         reads,

@@ -8,21 +8,21 @@ from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
 
-def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """By pairs, which no tile ends in the midst of."""
     pairs = int(op.param("H")) % 2 == 0 and int(op.param("BN")) % 2 == 0
     return "scaled" in tensors and tensors["scaled"].dtype.itemsize == 2 and pairs
 
 
-EMBEDDING_TEXT = TextBody(
+EMBEDDING_CUDA = CudaBody(
     ROWS + read_header("ops/embedding.cuh"),
     "embedding_tile",
     constants=("BN", "SQUARED"),
-    optional=("scale", "scaled", "squares"),
-    proved=True,
-    publishes=("scaled", "squares"),
-    by_words=_by_words,
+    optional_args=("scale", "scaled", "squares"),
+    is_proved=True,
+    ll_outputs=("scaled", "squares"),
+    can_use_ll=_can_use_ll,
 )

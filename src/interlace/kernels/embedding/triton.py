@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import narrowed
-from interlace.kernels.primitives.squares import sums_of_squares
+from interlace.kernels.primitives.dot import narrow
+from interlace.kernels.primitives.squares import sum_squares
 
 
 @triton.jit
@@ -21,8 +21,8 @@ def embedding_tile(tile, tokens, table, scale, out, scaled, squares, V, H, BN: t
         SUMS: tl.constexpr = BN // SQUARED
         value = tl.where(inside, value.to(tl.float32), 0.0)
         gain = tl.load(scale + column, mask=inside, other=0.0).to(tl.float32)
-        tl.store(scaled + at, narrowed(value * gain, scaled.dtype.element_ty), mask=inside)
+        tl.store(scaled + at, narrow(value * gain, scaled.dtype.element_ty), mask=inside)
         block = tile.j * SUMS + tl.arange(0, SUMS)[None, :]
         of_row = tl.cdiv(H, SQUARED)
-        sums = sums_of_squares(value[None, :], 1, BN, SQUARED)
+        sums = sum_squares(value[None, :], 1, BN, SQUARED)
         tl.store(squares + tile.i.to(tl.int64) * of_row + block, sums, mask=block < of_row)

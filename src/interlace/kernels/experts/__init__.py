@@ -19,14 +19,14 @@ from interlace.core.errors import DTypeError
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_extents, check_same_dtype, require
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
-from interlace.kernels.experts.cuda import WALK_BODY
-from interlace.kernels.experts.tuning import NAME, WALK
+from interlace.kernels.experts.cuda import MEGAKERNEL_BODY
+from interlace.kernels.experts.tuning import MEGAKERNEL_TUNING, NAME
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import check_powers
 
-_TAKEN = ("BM", "BN", "BK", "STAGES", "num_warps")
+_PARAMS = ("BM", "BN", "BK", "STAGES", "num_warps")
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -40,18 +40,18 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     return {"out": value}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.experts.triton import expert_matmul_tile
 
     return TritonBody(finish=expert_matmul_tile, check=check_powers)
 
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    tile = MatmulTile(*(params[param] for param in _TAKEN))  # type: ignore[arg-type]
+    tile = MatmulTile(*(params[param] for param in _PARAMS))  # type: ignore[arg-type]
     return expert_matmul(name, **tensors, tile=tile)
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """As many experts as there are tiles, each once from memory."""
     i, j = axes(2)
     own: tuple[Span, ...] = (i.block(1), j.block(int(op.param("BN"))), ALL)
@@ -61,11 +61,11 @@ def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
 EXPERT_MATMUL = Kernel(
     NAME,
     Reference(_finish),
-    _triton,
-    walk=WALK_BODY,
+    _build_triton_body,
+    megakernel=MEGAKERNEL_BODY,
     make=_make,
-    tunings={BodyKind.WALK: WALK},
-    usual=_usual,
+    tunings={BodyKind.MEGAKERNEL: MEGAKERNEL_TUNING},
+    expected_accesses=_expect_accesses,
 )
 
 
@@ -119,13 +119,13 @@ def expert_matmul(
     if gate is not None:
         check_argument(name, "gate", gate, (e, n, k))
         reads["gate"] = (gate, (ALL, column, ALL))
-    if not same_dtype(name, x, weight, out, *([] if gate is None else [gate])).floating:
+    if not check_same_dtype(name, x, weight, out, *([] if gate is None else [gate])).is_floating_point:
         raise DTypeError(f"{where}: x {x} must be of floating-point numbers")
-    return EXPERT_MATMUL.op(
+    return EXPERT_MATMUL.make_op(
         name,
         (tiles, -(-n // tile.n)),
         reads,
         {"out": (out, (row, column))},
-        params={"E": e, "N": n, "K": k, **{p: v for p, v in tile.params if p in _TAKEN}},
+        params={"E": e, "N": n, "K": k, **{p: v for p, v in tile.params if p in _PARAMS}},
         flops=2.0 * tile.m * tile.n * k * (1 if gate is None else 2),
     )

@@ -21,19 +21,19 @@ from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
-from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
 from interlace.kernels.matmul.cuda import MATMUL
-from interlace.kernels.matmul.operands_cuda import product
-from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
+from interlace.kernels.matmul.operands_cuda import generate_product
 from interlace.kernels.matmul.walk_body import (
+    LL_FIELDS,
     PITCH_BYTES,
     ROW_BYTES,
-    WORDS,
     check_operands,
+    check_stage,
     check_sums,
-    checked_stage,
-    warpgroups,
+    count_warpgroups,
 )
+from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
 
 _TALL, _WIDEST = 64, 256
 _HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
@@ -60,37 +60,37 @@ def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     check_operands(op, {name: tensor for name, tensor in tensors.items() if tensor.dtype is not int32})
 
 
-def _gates(op: Op) -> int:
+def _count_gates(op: Op) -> int:
     return 1 + any(access.arg == "gate" for access in op.reads)
 
 
-def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
     """How the tiles of an op are computed: weights are the 64-row operand where that leaves fewer rows to waste.
 
     Raises:
         ShapeError: its tile suits no warpgroups, registers or bulk loads.
     """
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
-    gates = _gates(op)
+    gates = _count_gates(op)
     transposed = bm % (_TALL * warpgroups) != 0
     tall, wide = (bn, bm) if transposed else (bm, bn)
-    check_sums(checked_stage(op), tall, gates * bm * bn, warpgroups, "a taller one, or fewer warps")
+    check_sums(check_stage(op), tall, gates * bm * bn, warpgroups, "a taller one, or fewer warps")
     joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST
     numbers = bm, bn, k, gates, int(transposed), int(joined)
-    return WalkTile(
+    return MegakernelTile(
         f"Experts<{', '.join(map(str, numbers))}>",
-        (product(2 * wide if joined else wide),),
-        independent_bytes=gates * bn * k * 2 + _HEADER_BYTES,
+        (generate_product(2 * wide if joined else wide),),
+        prefetchable_bytes=gates * bn * k * 2 + _HEADER_BYTES,
         dependent_bytes=bm * k * 2,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,
-        beyond_bytes=0,
-        sums=gates * bm * bn,
+        overread_bytes=0,
+        partial_elements=gates * bm * bn,
     )
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """The operands of an op, given its tensors on the device by argument."""
-    from interlace.kernels.cuda.launcher import tensor_map
+    from interlace.kernels.cuda.launcher import encode_tensor_map
 
     def encoded(name: str, rows: int) -> bytes | None:
         if name not in tensors:
@@ -98,9 +98,9 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         value = tensors[name]
         *matrices, height, width = value.shape
         shape = (height * (matrices[0] if matrices else 1), width)
-        return tensor_map(
-            value.data_ptr(), shape, (width, 1), (rows, PANEL), dtype, swizzled=True, fetched_bytes=ROW_BYTES
-        ).words
+        return encode_tensor_map(
+            value.data_ptr(), shape, (width, 1), (rows, PANEL), dtype, is_swizzled=True, l2_fetch_bytes=ROW_BYTES
+        ).descriptor
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
     return OPERANDS.pack(
@@ -109,7 +109,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         gate=encoded("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
         **dict.fromkeys(("x_last", "weight_last", "gate_last", "x_scale")),
-        **{name: 0 if kind == "unsigned" else None for name, kind in WORDS},
+        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
         x_rows=op.grid[0] * bm,
         residual_rows=0,
         out=tensors["out"],
@@ -121,4 +121,4 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
-WALK_BODY = WalkBody(EXPERTS, OPERANDS, (), tile, pack, check, warpgroups, chunked=False)
+MEGAKERNEL_BODY = MegakernelBody(EXPERTS, OPERANDS, (), build_tile, pack, check, count_warpgroups, is_chunked=False)

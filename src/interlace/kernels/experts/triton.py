@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import dot, narrowed
+from interlace.kernels.primitives.dot import dot, narrow
 
 
 @triton.jit
@@ -45,4 +45,4 @@ def expert_matmul_tile(
     if gate is not None:
         acc = acc * gated * tl.sigmoid(gated)
     at = row.to(tl.int64)[:, None] * N + column[None, :]
-    tl.store(out + at, narrowed(acc, out.dtype.element_ty), mask=(column < N)[None, :])
+    tl.store(out + at, narrow(acc, out.dtype.element_ty), mask=(column < N)[None, :])

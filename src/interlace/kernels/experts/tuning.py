@@ -18,16 +18,16 @@ NAME = "expert_matmul"
 _TALLEST = 8  # row tiles of a panel
 
 
-def _default(graph: Graph, device: DeviceSpec) -> Setting:
+def _select_default(graph: Graph, device: DeviceSpec) -> Setting:
     ops = [op for op in graph.ops if op.kernel == NAME]
     shared = {op.name: op.grid[0] >= 2 * int(op.param("E")) for op in ops}
     return Setting(tuple((name, OpSetting(group=_TALLEST if some else 0)) for name, some in shared.items()))
 
 
-def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     ops = [op.name for op in graph.ops if op.kernel == NAME]
     for group in (0, 2, 4, 2 * _TALLEST):
         yield Setting(tuple((name, OpSetting(group=group)) for name in ops))
 
 
-WALK = Tuning(_default, _likely, _likely)
+MEGAKERNEL_TUNING = Tuning(_select_default, _iter_likely, _iter_likely)

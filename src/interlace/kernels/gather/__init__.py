@@ -11,9 +11,9 @@ from interlace.core.dtypes import int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.gather.cuda import GATHER_TEXT
+from interlace.kernels.gather.cuda import GATHER_CUDA
 
 _ROWS, _COLUMNS = 16, 1024
 
@@ -24,7 +24,7 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     return {"out": np.where(there[:, None], x[np.where(there, token, 0)], 0.0)}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.gather.triton import gather_tile
 
     return TritonBody(finish=gather_tile)
@@ -34,14 +34,21 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return gather(name, **tensors)
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """Rows dealt to tiles evenly, rather than any."""
     i, j = axes(2)
     first = i * (int(op.param("T")) // op.grid[0])
     return {"x": (Span(first, first + int(op.param("BM"))), j.block(int(op.param("BN"))))}
 
 
-GATHER = Kernel("gather", Reference(_finish), _triton, walk=GATHER_TEXT, make=_make, usual=_usual)
+GATHER = Kernel(
+    "gather",
+    Reference(_finish),
+    _build_triton_body,
+    megakernel=GATHER_CUDA,
+    make=_make,
+    expected_accesses=_expect_accesses,
+)
 
 
 def gather(name: str, x: Tensor, token: Tensor, out: Tensor) -> Op:
@@ -58,12 +65,12 @@ def gather(name: str, x: Tensor, token: Tensor, out: Tensor) -> Op:
     (t, h), (rows,) = x.shape, token.shape
     check_argument(name, "token", token, (rows,), int32)
     check_argument(name, "out", out, (rows, h))
-    same_dtype(name, x, out)
-    columns = min(_COLUMNS, power_of_two(h))
+    check_same_dtype(name, x, out)
+    columns = min(_COLUMNS, next_power_of_2(h))
     check_block(f"op {name!r}", _ROWS, columns)
     i, j = axes(2)
     row, own = i.block(_ROWS), j.block(columns)
-    return GATHER.op(
+    return GATHER.make_op(
         name,
         (-(-rows // _ROWS), -(-h // columns)),
         {"x": (x, (ALL, own)), "token": (token, (row,))},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from interlace.csrc import read_header
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-GATHER_TEXT = TextBody(
+GATHER_CUDA = CudaBody(
     ROWS + read_header("ops/gather.cuh"),
     "gather_tile",
     constants=("BM", "BN"),
-    proved=True,
+    is_proved=True,
 )

@@ -15,23 +15,23 @@ from interlace.core.dtypes import FLOATS
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.layer_norm.cuda import LAYER_NORM_TEXT
-from interlace.kernels.teams import tile_of
+from interlace.kernels.layer_norm.cuda import LAYER_NORM_CUDA
+from interlace.kernels.teams import select_tile
 
 
-def centred(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+def compute_layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
     """x of shape (..., n) with rows of mean 0 and variance 1, times ``weight`` (n,), plus ``bias`` (n,)."""
     off = x - x.mean(axis=-1, keepdims=True)
     return np.asarray(off / np.sqrt((off**2).mean(axis=-1, keepdims=True) + eps) * weight + bias)
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
-    return {"out": centred(regions["x"], regions["weight"], regions["bias"], float(params["EPS"]))}
+    return {"out": compute_layer_norm(regions["x"], regions["weight"], regions["bias"], float(params["EPS"]))}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.layer_norm.triton import layer_norm_tile
 
     return TritonBody(finish=layer_norm_tile)
@@ -44,8 +44,8 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 LAYER_NORM = Kernel(
     "layer_norm",
     Reference(_finish),
-    _triton,
-    walk=LAYER_NORM_TEXT,
+    _build_triton_body,
+    megakernel=LAYER_NORM_CUDA,
     dtypes=FLOATS,
     make=_make,
 )
@@ -65,11 +65,11 @@ def layer_norm(name: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, 
     check_argument(name, "weight", weight, (n,))
     check_argument(name, "bias", bias, (n,))
     check_argument(name, "out", out, (m, n))
-    same_dtype(name, x, weight, bias, out)
-    rows, block = tile_of(name, x.shape, rows)
+    check_same_dtype(name, x, weight, bias, out)
+    rows, block = select_tile(name, x.shape, rows)
     (i,) = axes(1)
     own = (i.block(rows), ALL)
-    return LAYER_NORM.op(
+    return LAYER_NORM.make_op(
         name,
         (-(-m // rows),),
         {"x": (x, own), "weight": (weight, (ALL,)), "bias": (bias, (ALL,))},

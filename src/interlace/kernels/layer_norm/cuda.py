@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.cuda.teams import of_whole_rows
+from interlace.kernels.cuda.teams import build_row_body
 
-LAYER_NORM_TEXT = of_whole_rows(read_header("ops/layer_norm.cuh"))
+LAYER_NORM_CUDA = build_row_body(read_header("ops/layer_norm.cuh"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def centred_outputs(weight: Any) -> Any:
+def centre_outputs(weight: Any) -> Any:
     """Weights (N, K), or a bias (N,), less the mean over outputs, so that what they write has rows of mean 0.
 
     Of an embedding (V, N), or of data, take the transpose. Arrays of NumPy or PyTorch, best in float32.
@@ -21,6 +21,6 @@ def centred_outputs(weight: Any) -> Any:
     return weight - weight.mean(0)
 
 
-def shifted_bias(weight: Any, shift: Any, bias: Any = None) -> Any:
+def fold_shift(weight: Any, shift: Any, bias: Any = None) -> Any:
     """The bias (N,) behind weights (N, K) that takes the place of the normalisation's own (K,)."""
     return weight @ shift if bias is None else weight @ shift + bias

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import narrowed
+from interlace.kernels.primitives.dot import narrow
 
 
 @triton.jit
@@ -30,4 +30,4 @@ def layer_norm_tile(tile, x, weight, bias, out, M, N: tl.constexpr, EPS, BM: tl.
         off = tl.load(x + at + first, mask=within, other=0.0).to(tl.float32) - mean
         gain = tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
         shift = tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)
-        tl.store(out + at + first, narrowed(off * scale * gain + shift, out.dtype.element_ty), mask=within)
+        tl.store(out + at + first, narrow(off * scale * gain + shift, out.dtype.element_ty), mask=within)

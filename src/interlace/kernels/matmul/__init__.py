@@ -25,14 +25,21 @@ from interlace.graph.access import ALL, Affine, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
-from interlace.kernels.base import Kernel, check_eps, check_extents, require, same_dtype
+from interlace.kernels.base import Kernel, check_eps, check_extents, check_same_dtype, require
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.tile import TILING, MatmulTile
-from interlace.kernels.matmul.tilings import NAME, WHOLE, check_powers, normalises, partial, scales_freely
-from interlace.kernels.matmul.triton_tuning import TRITON
-from interlace.kernels.matmul.walk_body import WALK_BODY
-from interlace.kernels.matmul.walk_tuning import WALK
-from interlace.kernels.squares import factors, left, squared_of, sums_of_squares
+from interlace.kernels.matmul.tilings import (
+    NAME,
+    X_WHOLE,
+    can_prescale,
+    check_powers,
+    count_partial_elements,
+    normalises,
+)
+from interlace.kernels.matmul.triton_tuning import TRITON_TUNING
+from interlace.kernels.matmul.walk_body import MEGAKERNEL_BODY
+from interlace.kernels.matmul.walk_tuning import MEGAKERNEL_TUNING
+from interlace.kernels.squares import check_folded_outputs, compute_rms_factors, find_squared_columns, sum_squares
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
@@ -66,9 +73,9 @@ def _accumulate(regions: Regions, params: Params) -> Array:
 def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     assert acc is not None
     if "x_squares" in regions:
-        acc = acc * factors(regions["x_squares"], int(params["K"]), float(params["EPS"]))
-    if WHOLE in regions:
-        acc = acc * factors(regions[WHOLE] ** 2, int(params["K"]), float(params["EPS"]))
+        acc = acc * compute_rms_factors(regions["x_squares"], int(params["K"]), float(params["EPS"]))
+    if X_WHOLE in regions:
+        acc = acc * compute_rms_factors(regions[X_WHOLE] ** 2, int(params["K"]), float(params["EPS"]))
     value = acc[0]
     if "bias" in regions:
         value = value + regions["bias"]
@@ -81,37 +88,39 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
     if "scale" not in regions:
         return {"out": value}
     kept = {"out": value} if params.get("KEPT", True) else {}
-    return {**kept, "scaled": value * regions["scale"], "squares": sums_of_squares(value, int(params["SQUARED"]))}
+    return {**kept, "scaled": value * regions["scale"], "squares": sum_squares(value, int(params["SQUARED"]))}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.matmul.triton import matmul_accumulate, matmul_finish, matmul_prefetch
 
-    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, partial, chunked=True, check=check_powers)
+    return TritonBody(
+        matmul_finish, matmul_accumulate, matmul_prefetch, count_partial_elements, is_chunked=True, check=check_powers
+    )
 
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     tile = MatmulTile(*(params[name] for name in TILING))  # type: ignore[arg-type]
     activation, eps = Activation(params["ACTIVATION"]), params.get("EPS")
-    tensors = {argument: tensor for argument, tensor in tensors.items() if argument != WHOLE}
+    tensors = {argument: tensor for argument, tensor in tensors.items() if argument != X_WHOLE}
     return matmul(name, **tensors, activation=activation, eps=eps, tile=tile)  # type: ignore[arg-type]
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """Rows that are normalised here come once: who multiplies them has them, or finds them in the L2."""
-    return {WHOLE: (Span(Affine(0), Affine(1)),) * 2} if normalises(op) else {}
+    return {X_WHOLE: (Span(Affine(0), Affine(1)),) * 2} if normalises(op) else {}
 
 
 MATMUL = Kernel(
     NAME,
     Reference(_finish, _accumulate),
-    _triton,
-    walk=WALK_BODY,
+    _build_triton_body,
+    megakernel=MEGAKERNEL_BODY,
     dtypes=FLOATS,
     make=_make,
     tiling=TILING,
-    tunings={BodyKind.TRITON: TRITON, BodyKind.WALK: WALK},
-    usual=_usual,
+    tunings={BodyKind.TRITON: TRITON_TUNING, BodyKind.MEGAKERNEL: MEGAKERNEL_TUNING},
+    expected_accesses=_expect_accesses,
 )
 
 
@@ -195,22 +204,22 @@ def matmul(
         f"op {name!r} has both x_scale and scale; let the op that writes {x} leave it scaled, with its squares",
     )
     if x_squares is not None:
-        squared = squared_of(name, "x_squares", x_squares, m, k)
-    leaves = left(name, result, scale, scaled, squares, tile.n)
+        squared = find_squared_columns(name, "x_squares", x_squares, m, k)
+    leaves = check_folded_outputs(name, result, scale, scaled, squares, tile.n)
     if leaves is not None:
         require(
             x_squares is None or leaves[3] == squared,
             f"op {name!r}: squares are of {leaves[3]} columns, and x_squares of {squared}; use one number for both",
         )
         squared = leaves[3]
-    if x_scale is not None and not scales_freely(x.dtype):
+    if x_scale is not None and not can_prescale(x.dtype):
         raise DTypeError(
             f"op {name!r} scales {x} before it divides by its root mean square, which may overflow in {x.dtype}; use "
             "rms_norm before it"
         )
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
     optional = [t for t in (gate, bias, residual, x_scale) if t is not None]
-    same_dtype(name, x, weight, result, *optional)
+    check_same_dtype(name, x, weight, result, *optional)
     i, j = axes(2)
     rows, columns = i.block(tile.m), j.block(tile.n)
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
@@ -226,12 +235,12 @@ def matmul(
     if x_squares is not None:
         reads["x_squares"] = (x_squares, (rows, ALL))
     if x_scale is not None:
-        reads |= {"x_scale": (x_scale, (K,)), WHOLE: (x, (rows, ALL))}
+        reads |= {"x_scale": (x_scale, (K,)), X_WHOLE: (x, (rows, ALL))}
     writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {} if out is None else {"out": (out, (rows, columns))}
     if leaves is not None:
         reads["scale"] = (leaves[0], (columns,))
         writes |= {"scaled": (leaves[1], (rows, columns)), "squares": (leaves[2], (rows, j.block(tile.n // leaves[3])))}
-    return MATMUL.op(
+    return MATMUL.make_op(
         name,
         (-(-m // tile.m), -(-n // tile.n)),
         reads,

@@ -7,14 +7,14 @@ their slots fill with what comes behind; tokens that are normalised here are sca
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.bodies import HELD_REGISTERS
+from interlace.kernels.bodies import OPERAND_REGISTERS
 from interlace.kernels.cuda.matrices import MATRICES
 
-_HELD = f"\n#ifndef REGISTERS_TO_HOLD\n#define REGISTERS_TO_HOLD {HELD_REGISTERS[0]}\n#endif"
-OPERANDS_OF_PRODUCTS = MATRICES + _HELD + read_header("ops/matmul/operands.cuh")
+_OPERAND_REGISTERS = f"\n#ifndef REGISTERS_TO_HOLD\n#define REGISTERS_TO_HOLD {OPERAND_REGISTERS[0]}\n#endif"
+OPERANDS_OF_PRODUCTS = MATRICES + _OPERAND_REGISTERS + read_header("ops/matmul/operands.cuh")
 
 
-def product(width: int) -> str:
+def generate_product(width: int) -> str:
     """``Product<width>``: sums += A (64 x 16) * B (16 x width), both contiguous along k; float32 sums.
 
     A comes from shared memory, or out of registers: lane l of warp w has of rows 16 w to 16 w + 15 what

@@ -31,12 +31,12 @@ from __future__ import annotations
 from interlace.csrc import read_header
 
 #: Words of tokens that a lane of the warp that loads asks for at once.
-POLLED_WORDS = 32
+MAX_POLLED_WORDS = 32
 #: Elements of a tile's tokens that are words and are polled by a warpgroup of consumers, at most: of more, which come
 #: piece by piece, those of later stages had better come while products of earlier ones are under way (docs/tried.md).
-POLLED_BY_CONSUMERS = 2048
+MAX_CONSUMER_POLLS = 2048
 #: A tile of fewer stages has a text made for so many; of more, all even counts share one, and all odd ones.
-FEW_TURNS = 4
+MAX_UNROLLED_TURNS = 4
 
-_LIMITS = f"constexpr int POLLED_WORDS = {POLLED_WORDS}, FEW_TURNS = {FEW_TURNS};"
+_LIMITS = f"constexpr int POLLED_WORDS = {MAX_POLLED_WORDS}, FEW_TURNS = {MAX_UNROLLED_TURNS};"
 SKINNY = read_header("ops/matmul/load_pair.cuh") + _LIMITS + read_header("ops/matmul/skinny.cuh")

@@ -69,7 +69,7 @@ class MatmulTile:
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileShape:
     """Extents of an op's output tile and of one chunk of its reduction."""
 
     m: int
@@ -80,7 +80,7 @@ class Tile:
 _CPU_TILE = MatmulTile(16, 64, 64)  # small, so that small graphs still have several waves
 
 
-def matmul_tile(m: int, device: DeviceSpec, tile: Tile | None) -> MatmulTile:
+def select_matmul_tile(m: int, device: DeviceSpec, tile: TileShape | None) -> MatmulTile:
     """A tile of a matmul over m rows, as given, else as it suits the device."""
     if tile is not None:
         return MatmulTile(tile.m, tile.n, tile.k)

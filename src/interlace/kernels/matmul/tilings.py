@@ -17,49 +17,49 @@ from interlace.kernels.matmul.tile import MatmulTile
 #: The kernel's.
 NAME = "matmul"
 #: The argument that is x again, of whose whole rows the squares are summed where a matmul normalises them itself.
-WHOLE = "x_whole"
+X_WHOLE = "x_whole"
 #: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
 SKINNY_TOKENS = 16
 #: float32 sums of one thread, beside which registers hold operands and addresses.
-SUMS_PER_THREAD = 128
+MAX_THREAD_ACCUMULATORS = 128
 #: The same in the one launch, by consumer warpgroups of a block: threads of one have 255 registers, of two 224 each, of
 #: three 152.
-SUMS_OF_LAUNCH = {1: 168, 2: 168, 3: 96}
-MOST_WARPGROUPS = max(SUMS_OF_LAUNCH)
+MAX_ACCUMULATORS = {1: 168, 2: 168, 3: 96}
+MAX_WARPGROUPS = max(MAX_ACCUMULATORS)
 _SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
-_BESIDE_SUMS = {1: 24, 2: 24, 3: 16}  # registers of operands, of tiles that have as many sums as there may be
+_OPERAND_REGISTERS = {1: 24, 2: 24, 3: 16}  # registers of operands, of tiles that have as many sums as there may be
 _STEP = 8  # columns of products
 
 
-def tensor_of(op: Op, argument: str) -> str | None:
+def find_tensor(op: Op, argument: str) -> str | None:
     """The tensor of an argument of a matmul, None if the op has no such argument."""
     return next((a.tensor for a in op.accesses if a.arg == argument), None)
 
 
-def sums(op: Op) -> int:
+def count_weights(op: Op) -> int:
     """Matrices of weights that multiply the same activations: two if there is a gate."""
-    return 1 if tensor_of(op, "gate") is None else 2
+    return 1 if find_tensor(op, "gate") is None else 2
 
 
-def step(op: Op) -> int:
+def get_width_step(op: Op) -> int:
     """Weight rows that the width of a tile of an op is a multiple of."""
-    return 8 if tensor_of(op, "squares") is None else int(op.param("SQUARED"))
+    return 8 if find_tensor(op, "squares") is None else int(op.param("SQUARED"))
 
 
-def matmuls(graph: Graph) -> tuple[Op, ...]:
+def select_matmuls(graph: Graph) -> tuple[Op, ...]:
     """The ops of a graph that are matmuls, in program order."""
     return tuple(op for op in graph.ops if op.kernel == NAME)
 
 
-def partial(op: Op) -> int:
+def count_partial_elements(op: Op) -> int:
     """float32 elements of one partial sum of a tile."""
-    return int(op.param("BM")) * int(op.param("BN")) * sums(op)
+    return int(op.param("BM")) * int(op.param("BN")) * count_weights(op)
 
 
-def triton_smem_bytes(op: Op, itemsize: int) -> int:
+def compute_triton_smem_bytes(op: Op, itemsize: int) -> int:
     """Shared memory of all stages of the software pipeline, for elements of so many bytes."""
     bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
-    return stages * k * (bm + sums(op) * bn) * itemsize
+    return stages * k * (bm + count_weights(op) * bn) * itemsize
 
 
 def check_powers(op: Op) -> None:
@@ -83,31 +83,31 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
     check_powers(op)
     bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
     tile = f"op {op.name!r}: tile of {bm} x {bn} x {k}"
-    nbytes = triton_smem_bytes(op, graph.tensor(op.writes[0].tensor).dtype.itemsize)
+    nbytes = compute_triton_smem_bytes(op, graph.tensor(op.writes[0].tensor).dtype.itemsize)
     require(
         nbytes <= device.smem_bytes,
         f"{tile}: {stages} stages take {nbytes} bytes of shared memory, and {device.name} has {device.smem_bytes}; "
         "use fewer stages or a smaller tile",
     )
-    registers = partial(op) // (32 * int(op.param("num_warps")))
+    registers = count_partial_elements(op) // (32 * int(op.param("num_warps")))
     require(
-        registers <= SUMS_PER_THREAD,
-        f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
+        registers <= MAX_THREAD_ACCUMULATORS,
+        f"{tile}: sums of {registers} registers per thread, and at most {MAX_THREAD_ACCUMULATORS} fit; "
         "use a smaller tile or more warps",
     )
 
 
 def normalises(op: Op) -> bool:
     """Whether a matmul normalises its rows itself (``x_scale``)."""
-    return tensor_of(op, "x_scale") is not None
+    return find_tensor(op, "x_scale") is not None
 
 
-def token_bytes(rows: int, k: int, gains: bool) -> int:
+def compute_token_bytes(rows: int, k: int, gains: bool) -> int:
     """A slot of so many rows of tokens of a stage k deep, and of the gains of its k behind them."""
     return -(-(rows + gains) * k * 2 // _SWIZZLED_BYTES) * _SWIZZLED_BYTES
 
 
-def registers_to_normalise(rows: int, columns: int, k: int, warpgroups: int) -> tuple[int, int]:
+def count_normalising_registers(rows: int, columns: int, k: int, warpgroups: int) -> tuple[int, int]:
     """Of a thread, for a tile of so many rows and columns of products, stages k deep, whose rows it normalises.
 
     Returns:
@@ -115,19 +115,21 @@ def registers_to_normalise(rows: int, columns: int, k: int, warpgroups: int) -> 
         how many fit.
     """
     each, at_once = 128 * warpgroups, PANEL if k // PANEL % 2 else 2 * PANEL
-    return rows * columns // each + 2 * rows * at_once // each, SUMS_OF_LAUNCH[warpgroups] + _BESIDE_SUMS[warpgroups]
+    return rows * columns // each + 2 * rows * at_once // each, MAX_ACCUMULATORS[warpgroups] + _OPERAND_REGISTERS[
+        warpgroups
+    ]
 
 
-def normalises_in(tile: MatmulTile, sums: int) -> bool:
+def can_normalise(tile: MatmulTile, sums: int) -> bool:
     """Whether a launch has registers to normalise rows in a tile of so many matrices, where rows are tokens."""
     warpgroups = max(1, tile.num_warps // 4)
-    if tile.swap_ab or warpgroups not in SUMS_OF_LAUNCH:
+    if tile.swap_ab or warpgroups not in MAX_ACCUMULATORS:
         return False
-    registers, most = registers_to_normalise(tile.m, tile.n * sums, tile.k, warpgroups)
+    registers, most = count_normalising_registers(tile.m, tile.n * sums, tile.k, warpgroups)
     return registers <= most
 
 
-def scales_freely(dtype: DType) -> bool:
+def can_prescale(dtype: DType) -> bool:
     """Whether rows may be scaled before they are divided, since a product that overflows has an operand as large."""
     return dtype is not fp16
 
@@ -139,12 +141,12 @@ def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
     it multiplies them, by pairs of elements.
     """
     if m <= SKINNY_TOKENS:
-        return scales_freely(dtype) and all(width % PANEL == 0 for width in widths)
+        return can_prescale(dtype) and all(width % PANEL == 0 for width in widths)
     halves = dtype.on_tensor_cores and dtype.itemsize == 2
-    return halves and scales_freely(dtype) and widths[0] % PANEL == 0
+    return halves and can_prescale(dtype) and widths[0] % PANEL == 0
 
 
-def share_of(columns: int, parts: int) -> int:
+def compute_share(columns: int, parts: int) -> int:
     """Columns of products of a tile that each of its parts adds and finishes, in steps of 8; the last may have 8 fewer.
 
     0 where a part would have none, and for a tile of one part.

@@ -11,17 +11,17 @@ import triton
 import triton.language as tl
 
 from interlace.kernels import gelu
-from interlace.kernels.primitives.dot import dot, narrowed
+from interlace.kernels.primitives.dot import dot, narrow
 from interlace.kernels.primitives.prefetch import prefetch_rows
-from interlace.kernels.primitives.semaphore import ready, stretches
-from interlace.kernels.primitives.squares import sums_of_squares
+from interlace.kernels.primitives.semaphore import count_chunks, wait_chunk
+from interlace.kernels.primitives.squares import sum_squares
 
 _GELU_TWICE, _GELU_CUBIC = tl.constexpr(2 * gelu.SCALE), tl.constexpr(gelu.CUBIC)
 _SQUARED_AT_ONCE = tl.constexpr(128)
 
 
 @triton.jit
-def _chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
+def _load_chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
     """One chunk of an operand; ``within`` numbers its elements along K."""
     if K % BK == 0:
         value = tl.load(pointer + k)
@@ -31,12 +31,12 @@ def _chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
 
 
 @triton.jit
-def _scaled(value, x_scale, along, K: tl.constexpr, BK: tl.constexpr, k, SWAP: tl.constexpr):
+def _scale_chunk(value, x_scale, along, K: tl.constexpr, BK: tl.constexpr, k, SWAP: tl.constexpr):
     """One chunk of x, scaled if there is a scale; K is its first axis if SWAP."""
     if x_scale is not None:
-        scale = _chunk(x_scale + along, along, K, BK, k).to(tl.float32)
+        scale = _load_chunk(x_scale + along, along, K, BK, k).to(tl.float32)
         scale = scale[:, None] if SWAP else scale[None, :]
-        value = narrowed(value.to(tl.float32) * scale, value.dtype)
+        value = narrow(value.to(tl.float32) * scale, value.dtype)
     return value
 
 
@@ -71,15 +71,15 @@ def matmul_accumulate(
         right = weight + column[None, :] + along[:, None]
         acc = tl.zeros((BM, BN), tl.float32)
     if gate is None:
-        for s in range(stretches(tile, sync)):
-            lo, hi = ready(tile, sync, s)
+        for s in range(count_chunks(tile, sync)):
+            lo, hi = wait_chunk(tile, sync, s)
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
-                a = _chunk(left, along[None, :], K, BK, chunk * BK)
-                b = _chunk(right, along[:, None], K, BK, chunk * BK)
+                a = _load_chunk(left, along[None, :], K, BK, chunk * BK)
+                b = _load_chunk(right, along[:, None], K, BK, chunk * BK)
                 if SWAP:
-                    b = _scaled(b, x_scale, along, K, BK, chunk * BK, SWAP)
+                    b = _scale_chunk(b, x_scale, along, K, BK, chunk * BK, SWAP)
                 else:
-                    a = _scaled(a, x_scale, along, K, BK, chunk * BK, SWAP)
+                    a = _scale_chunk(a, x_scale, along, K, BK, chunk * BK, SWAP)
                 acc = dot(a, b, acc, sync.INTERPRET)
         return (acc,)
     else:
@@ -88,20 +88,20 @@ def matmul_accumulate(
             gates = gate + column[:, None] + along[None, :]
         else:
             gates = gate + column[None, :] + along[:, None]
-        for s in range(stretches(tile, sync)):
-            lo, hi = ready(tile, sync, s)
+        for s in range(count_chunks(tile, sync)):
+            lo, hi = wait_chunk(tile, sync, s)
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
-                a = _chunk(left, along[None, :], K, BK, chunk * BK)
-                b = _chunk(right, along[:, None], K, BK, chunk * BK)
+                a = _load_chunk(left, along[None, :], K, BK, chunk * BK)
+                b = _load_chunk(right, along[:, None], K, BK, chunk * BK)
                 if SWAP:
-                    b = _scaled(b, x_scale, along, K, BK, chunk * BK, SWAP)
+                    b = _scale_chunk(b, x_scale, along, K, BK, chunk * BK, SWAP)
                 else:
-                    a = _scaled(a, x_scale, along, K, BK, chunk * BK, SWAP)
+                    a = _scale_chunk(a, x_scale, along, K, BK, chunk * BK, SWAP)
                 acc = dot(a, b, acc, sync.INTERPRET)
                 if SWAP:
-                    acc_gate = dot(_chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET)
+                    acc_gate = dot(_load_chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET)
                 else:
-                    acc_gate = dot(a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET)
+                    acc_gate = dot(a, _load_chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET)
         return (acc, acc_gate)
 
 
@@ -169,18 +169,18 @@ def matmul_finish(
     if residual is not None:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if KEPT:
-        stored = narrowed(value, out.dtype.element_ty)
+        stored = narrow(value, out.dtype.element_ty)
         tl.store(out + at, stored, mask=inside)
     else:
-        stored = narrowed(value, scaled.dtype.element_ty)
+        stored = narrow(value, scaled.dtype.element_ty)
     if scale is not None:
         value = tl.where(inside, stored.to(tl.float32), 0.0)
         gain = tl.load(scale + column, mask=column < N, other=0.0).to(tl.float32)
-        tl.store(scaled + at, narrowed(value * gain, scaled.dtype.element_ty), mask=inside)
+        tl.store(scaled + at, narrow(value * gain, scaled.dtype.element_ty), mask=inside)
         SUMS: tl.constexpr = (BN + SQUARED - 1) // SQUARED
         OF_ROW: tl.constexpr = (N + SQUARED - 1) // SQUARED
         block = tile.j * SUMS + tl.arange(0, SUMS)[None, :]
-        sums = sums_of_squares(value, BM, BN, SQUARED)
+        sums = sum_squares(value, BM, BN, SQUARED)
         tl.store(squares + row.to(tl.int64) * OF_ROW + block, sums, mask=(row < M) & (block < OF_ROW))
 
 

@@ -15,37 +15,37 @@ from interlace.core.dtypes import bf16
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import SUMS_PER_THREAD, check_triton, matmuls, sums
+from interlace.kernels.matmul.tilings import MAX_THREAD_ACCUMULATORS, check_triton, count_weights, select_matmuls
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
-_LEAST_CHUNK = 16
+_MIN_CHUNK = 16
 _NEIGHBOURS = (0.5, 1, 2)  # numbers of rows, as parts of ours, whose tiles may suit us too
 _PREFETCH_BYTES = 65536
-_SOME = 512  # rows up to which splits may pay
+_MAX_SPLIT_ROWS = 512  # rows up to which splits may pay
 
 
-def adapted(tile: MatmulTile, graph: Graph, op: Op, device: DeviceSpec) -> MatmulTile:
+def adapt_tile(tile: MatmulTile, graph: Graph, op: Op, device: DeviceSpec) -> MatmulTile:
     """A measured tile with chunks of as many bytes, and no more stages than shared memory holds."""
     itemsize = graph.tensor(op.writes[0].tensor).dtype.itemsize
-    k = max(_LEAST_CHUNK, tile.k * bf16.itemsize // itemsize)
-    room = device.smem_bytes // (k * (tile.m + sums(op) * tile.n) * itemsize)
+    k = max(_MIN_CHUNK, tile.k * bf16.itemsize // itemsize)
+    room = device.smem_bytes // (k * (tile.m + count_weights(op) * tile.n) * itemsize)
     return replace(tile, k=k, stages=max(1, min(tile.stages, room)))
 
 
-def default(graph: Graph, device: DeviceSpec) -> Setting:
+def select_default(graph: Graph, device: DeviceSpec) -> Setting:
     """Each op in the tile for its rows; with a gate half as wide where its two sums would not fit the registers."""
 
     def one(op: Op) -> OpSetting:
         tile = MatmulTile.heuristic(int(op.param("M")))
-        if sums(op) * tile.m * tile.n > SUMS_PER_THREAD * 32 * tile.num_warps:
+        if count_weights(op) * tile.m * tile.n > MAX_THREAD_ACCUMULATORS * 32 * tile.num_warps:
             tile = replace(tile, n=tile.n // 2)
-        return OpSetting(adapted(tile, graph, op, device).params)
+        return OpSetting(adapt_tile(tile, graph, op, device).params)
 
-    return Setting(tuple((op.name, one(op)) for op in matmuls(graph)))
+    return Setting(tuple((op.name, one(op)) for op in select_matmuls(graph)))
 
 
-def _measured(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTile], ...], tuple[int, ...]]:
+def _get_measured_tiles(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTile], ...], tuple[int, ...]]:
     """For so many rows, in a graph with a gate or without: tiles of ops with a gate and of others; groups of orders."""
 
     def tall(n: int, k: int, stages: int) -> MatmulTile:
@@ -75,28 +75,28 @@ def _measured(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTil
     return (((square, square), (square, wide)) if gated else same(square, wide)), (4, 8)
 
 
-def _arranged(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
+def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
     """What came out best for so many rows: tiles and orders, with reductions whole, and in two where SMs would idle."""
-    ops = matmuls(graph)
-    pairs, groups = _measured(rows, any(sums(op) == 2 for op in ops))
+    ops = select_matmuls(graph)
+    pairs, groups = _get_measured_tiles(rows, any(count_weights(op) == 2 for op in ops))
     for group, (gated, plain) in product(groups, pairs):
-        tiles = [gated if sums(op) == 2 else plain for op in ops]
-        for parts in _parts(ops, tiles, device.sms) if rows <= _SOME else ([1] * len(ops),):
+        tiles = [gated if count_weights(op) == 2 else plain for op in ops]
+        for parts in _iter_parts(ops, tiles, device.sms) if rows <= _MAX_SPLIT_ROWS else ([1] * len(ops),):
             each = zip(ops, tiles, parts, strict=True)
             yield Setting(
                 tuple(
-                    (op.name, OpSetting(adapted(tile, graph, op, device).params, count, group=group))
+                    (op.name, OpSetting(adapt_tile(tile, graph, op, device).params, count, group=group))
                     for op, tile, count in each
                 )
             )
 
 
-def _parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
+def _iter_parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
     """Every op whole, or in two parts if it has fewer tiles than two waves; ops of the same extents alike.
 
     Of more than two extents, as in a whole model, all that may be split are, or none: more would not be few.
     """
-    extents = [(*(int(op.param(name)) for name in "MNK"), sums(op)) for op in ops]
+    extents = [(*(int(op.param(name)) for name in "MNK"), count_weights(op)) for op in ops]
     counts = [-(-m // tile.m) * -(-n // tile.n) for (m, n, _, _), tile in zip(extents, tiles, strict=True)]
     both = {extent: (1, 2) if count < 2 * sms else (1,) for extent, count in zip(extents, counts, strict=True)}
     ways = product(*both.values()) if len(both) <= 2 else [(1,) * len(both), tuple(max(each) for each in both.values())]
@@ -105,18 +105,18 @@ def _parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator
         yield [parts[extent] for extent in extents]
 
 
-def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """The settings that came out best for some executor, for so many rows."""
-    ops = matmuls(graph)
+    ops = select_matmuls(graph)
     if ops:
-        yield from _arranged(graph, device, max(int(op.param("M")) for op in ops))
+        yield from _iter_arrangements(graph, device, max(int(op.param("M")) for op in ops))
 
 
-def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """Those that did well at about as many rows."""
-    ops = matmuls(graph)
+    ops = select_matmuls(graph)
     for share in _NEIGHBOURS if ops else ():
-        yield from _arranged(graph, device, max(1, int(max(int(op.param("M")) for op in ops) * share)))
+        yield from _iter_arrangements(graph, device, max(1, int(max(int(op.param("M")) for op in ops) * share)))
 
 
-TRITON = Tuning(default, likely, settings, check_triton)
+TRITON_TUNING = Tuning(select_default, iter_likely, iter_settings, check_triton)

@@ -23,32 +23,32 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import (
-    ALONE,
-    BOX_ROWS,
+    LL_WORD,
+    MAX_BOX_ROWS,
+    NO_CLUSTER,
     PANEL,
     ROW_FLOATS,
-    WORD,
     Cluster,
-    WalkBody,
-    WalkTile,
-    Worded,
-    check_address,
+    LLTensors,
+    MegakernelBody,
+    MegakernelTile,
+    check_alignment,
 )
 from interlace.kernels.matmul.cuda import MATMUL
-from interlace.kernels.matmul.operands_cuda import product
-from interlace.kernels.matmul.skinny_cuda import FEW_TURNS, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
+from interlace.kernels.matmul.operands_cuda import generate_product
+from interlace.kernels.matmul.skinny_cuda import MAX_CONSUMER_POLLS, MAX_POLLED_WORDS, MAX_UNROLLED_TURNS, SKINNY
 from interlace.kernels.matmul.tilings import (
-    MOST_WARPGROUPS,
+    MAX_ACCUMULATORS,
+    MAX_WARPGROUPS,
     SKINNY_TOKENS,
-    SUMS_OF_LAUNCH,
-    WHOLE,
+    X_WHOLE,
+    compute_share,
+    compute_token_bytes,
+    count_normalising_registers,
+    count_partial_elements,
+    count_weights,
+    find_tensor,
     normalises,
-    partial,
-    registers_to_normalise,
-    share_of,
-    sums,
-    tensor_of,
-    token_bytes,
 )
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
@@ -56,25 +56,25 @@ ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _STEP = 64, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
-_FETCHED_BYTES = ROW_BYTES
-_SKINNY_WARPGROUPS = 1, 2  # of which threads are shared by 16 rows evenly
-_MOST_SHARED = 128  # sums of a thread of three warpgroups, those of its share beside all
-_MOST_HELD = 3  # stages of weights in registers; more were no faster (docs/tried.md)
-_TOGETHER = 4  # parts of a tile whose sums are loaded at once
-_SHARES = 15  # numbers of a template before that of the parts that share sums
-_BEFORE_WORDS = 14  # the same, before that of what is words
-_AS_WORDS = ("x", "out", "scaled")  # by the bit of that; squares are words where what they are of is
+_L2_FETCH_BYTES = ROW_BYTES
+_SKINNY_WARPGROUP_COUNTS = 1, 2  # of which threads are shared by 16 rows evenly
+_MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups, those of its share beside all
+_MAX_PREFETCHED_STAGES = 3  # stages of weights in registers; more were no faster (docs/tried.md)
+_PARTS_AT_ONCE = 4  # parts of a tile whose sums are loaded at once
+_SHARES_INDEX = 15  # numbers of a template before that of the parts that share sums
+_LL_INDEX = 14  # the same, before that of what is words
+_LL_BITS = ("x", "out", "scaled")  # by the bit of that; squares are words where what they are of is
 _PIECE_BYTES = 16  # that bulk loads begin at a multiple of, and an epilogue loads and stores at once
 _SUMS_OF_SQUARES = ("x_squares", "squares")
-_BY_PIECES = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
+_VECTOR_OPERANDS = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
 #: Arguments that an op may poll.
-_READ = ("x", "x_squares")
+_LL_INPUTS = ("x", "x_squares")
 #: What operands have beside tensors where some are words.
-WORDS = (
-    *((f"{name}_words", f"const {WORD}*") for name in _READ),
-    *((f"{name}_words", f"{WORD}*") for name in ("out", "scaled", "squares")),
+LL_FIELDS = (
+    *((f"{name}_words", f"const {LL_WORD}*") for name in _LL_INPUTS),
+    *((f"{name}_words", f"{LL_WORD}*") for name in ("out", "scaled", "squares")),
     *((name, "unsigned") for name in ("x_number", "x_squares_number", "number", "publications")),
 )
 #: What a launch has of each op.
@@ -86,7 +86,7 @@ OPERANDS = Struct(
         *((name, "int") for name in ("m", "n", "x_rows", "residual_rows")),
         *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
         *((name, f"{kind}*") for name, kind in (("scaled", "ELEMENT"), ("squares", "float"))),
-        *WORDS,
+        *LL_FIELDS,
         ("k", "int"),
     ),
 )
@@ -101,11 +101,11 @@ def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         DTypeError, ShapeError: it cannot.
     """
-    anywhere = _SUMS_OF_SQUARES if any(name in tensors for name in _BY_PIECES) else (*_SUMS_OF_SQUARES, "out")
+    anywhere = _SUMS_OF_SQUARES if any(name in tensors for name in _VECTOR_OPERANDS) else (*_SUMS_OF_SQUARES, "out")
     check_operands(op, {name: tensor for name, tensor in tensors.items() if name not in anywhere})
 
 
-def _ragged(op: Op) -> bool:
+def _is_ragged(op: Op) -> bool:
     """Whether rows of out begin at no multiples of 16 bytes."""
     return int(op.param("N")) % _ROW_STEP != 0
 
@@ -130,48 +130,48 @@ def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
         )
 
 
-def warpgroups(op: Op) -> int:
+def count_warpgroups(op: Op) -> int:
     """A consumer warpgroup for each four warps that an op is tiled for."""
     return max(1, int(op.parameters.get("num_warps", 4)) // 4)
 
 
-def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
     """How the tiles of a matmul are computed, the most split of which have ``parts`` parts.
 
     Raises:
         ShapeError: its tile suits no warpgroups, registers or bulk loads.
     """
-    return _tile(op, parts, warpgroups)
+    return _build_tile(op, parts, warpgroups)
 
 
-def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
+def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> MegakernelTile:
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
-    gates, transposed = sums(op), bool(op.param("SWAP"))
+    gates, transposed = count_weights(op), bool(op.param("SWAP"))
     tall, wide = (bn, bm) if transposed else (bm, bn)
-    if skinny(op):
-        return _skinny_tile(op, parts, warpgroups)
-    what = checked_stage(op)
-    check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
-    rows = loaded_rows(op)
-    normalised, own = tensor_of(op, "x_squares") is not None, normalises(op)
+    if is_skinny(op):
+        return _build_skinny_tile(op, parts, warpgroups)
+    what = check_stage(op)
+    check_sums(what, tall, count_partial_elements(op), warpgroups, "a taller one, fewer warps, or swap_ab")
+    rows = count_loaded_rows(op)
+    normalised, own = find_tensor(op, "x_squares") is not None, normalises(op)
     if own:
         _check_normalising(op, what, warpgroups)
-    together = 1 if shares > 1 else min(parts, _TOGETHER)
-    numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), together, *_folded(op)]
+    together = 1 if shares > 1 else min(parts, _PARTS_AT_ONCE)
+    numbers = [bm, bn, k, rows, gates, int(transposed), *_encode_epilogue(op), together, *_encode_norm(op)]
     if shares > 1:
-        numbers += [0] * (_SHARES - len(numbers)) + [shares]
+        numbers += [0] * (_SHARES_INDEX - len(numbers)) + [shares]
     factors = -(-4 * (bm if transposed else tall // warpgroups) // 16) * 16 if normalised else 0
     squares = ROW_FLOATS * warpgroups if own else 0
-    return WalkTile(
+    return MegakernelTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
-        (product(wide),),
-        independent_bytes=gates * bn * k * 2,
-        dependent_bytes=token_bytes(rows, k, own),
+        (generate_product(wide),),
+        prefetchable_bytes=gates * bn * k * 2,
+        dependent_bytes=compute_token_bytes(rows, k, own),
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
-        beyond_bytes=0 if own else (bm - rows) * ROW_BYTES,
-        sums=partial(op) + squares,
-        share=partial(op) // wide * share_of(wide, shares) + squares * (shares > 1),
-        holds=own,
+        overread_bytes=0 if own else (bm - rows) * ROW_BYTES,
+        partial_elements=count_partial_elements(op) + squares,
+        shared_elements=count_partial_elements(op) // wide * compute_share(wide, shares) + squares * (shares > 1),
+        has_register_operands=own,
     )
 
 
@@ -187,7 +187,7 @@ def _check_normalising(op: Op, what: str, warpgroups: int) -> None:
         f"{what}: tiles normalise rows of a multiple of {PANEL} elements; use rms_norm before the op",
     )
     bm, bn, bk = (int(op.param(name)) for name in ("BM", "BN", "BK"))
-    registers, most = registers_to_normalise(bm, bn * sums(op), bk, warpgroups)
+    registers, most = count_normalising_registers(bm, bn * count_weights(op), bk, warpgroups)
     require(
         registers <= most,
         f"{what}: {registers} registers a thread for sums and for tokens that are normalised, and at most {most} fit; "
@@ -195,12 +195,12 @@ def _check_normalising(op: Op, what: str, warpgroups: int) -> None:
     )
 
 
-def checked_stage(op: Op) -> str:
+def check_stage(op: Op) -> str:
     """The tile of an op, for messages. Raises ShapeError unless bulk loads bring what it takes of a stage."""
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
     require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
-    require(max(bm, bn) <= BOX_ROWS, f"{what}: a bulk load brings at most {BOX_ROWS} rows; use a smaller tile")
+    require(max(bm, bn) <= MAX_BOX_ROWS, f"{what}: a bulk load brings at most {MAX_BOX_ROWS} rows; use a smaller tile")
     return what
 
 
@@ -210,63 +210,65 @@ def check_sums(what: str, tall: int, floats: int, warpgroups: int, instead: str)
         tall % (_TALL * warpgroups) == 0,
         f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use {instead}",
     )
-    registers, most = floats // (128 * warpgroups), SUMS_OF_LAUNCH[warpgroups]
+    registers, most = floats // (128 * warpgroups), MAX_ACCUMULATORS[warpgroups]
     require(
         registers <= most,
         f"{what}: sums of {registers} registers a thread, and at most {most} fit; use a smaller tile or more warps",
     )
 
 
-def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
+def build_cooperative_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile | None:
     """How tiles are computed of whose columns, of products, each of so many parts adds and finishes a share.
 
     None where a share would be empty, where rows are tokens and columns are scaled, which goes by 64 of them, and where
     three warpgroups have no registers for a part's sums and its share beside them.
     """
     wide = int(op.param("BM" if op.param("SWAP") else "BN"))
-    scales = not op.param("SWAP") and tensor_of(op, "scale") is not None
-    if skinny(op) or scales or not share_of(wide, parts):
+    scales = not op.param("SWAP") and find_tensor(op, "scale") is not None
+    if is_skinny(op) or scales or not compute_share(wide, parts):
         return None
-    kept = (partial(op) + partial(op) // wide * share_of(wide, parts)) // (128 * warpgroups)
-    return None if warpgroups > 2 and kept > _MOST_SHARED else _tile(op, parts, warpgroups, parts)
+    kept = (count_partial_elements(op) + count_partial_elements(op) // wide * compute_share(wide, parts)) // (
+        128 * warpgroups
+    )
+    return None if warpgroups > 2 and kept > _MAX_COOPERATIVE_REGISTERS else _build_tile(op, parts, warpgroups, parts)
 
 
-def ahead(op: Op, tile: WalkTile, least: int) -> WalkTile:
+def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> MegakernelTile:
     """A tile whose items have so much of k at least, and hold weights while they wait for their tokens.
 
     Of few weight rows all do; of others those of one warpgroup, which has registers for them, whose weights are the
     64-row operand, which may lie there. Not all of an item's: a slot that is kept until its post keeps further loads
     from being under way then (``megakernel/walk.keep_last``).
     """
-    stages = min(-(-least // int(op.param("BK"))) - 1, _MOST_HELD)
-    if skinny(op) or not op.param("SWAP") or warpgroups(op) > 1 or stages < 1:
+    stages = min(-(-least // int(op.param("BK"))) - 1, _MAX_PREFETCHED_STAGES)
+    if is_skinny(op) or not op.param("SWAP") or count_warpgroups(op) > 1 or stages < 1:
         return tile
-    return replace(tile, type=f"{tile.type}::Ahead<{stages}>", holds=True)
+    return replace(tile, type=f"{tile.type}::Ahead<{stages}>", has_register_operands=True)
 
 
-def skinny(op: Op) -> bool:
+def is_skinny(op: Op) -> bool:
     """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
     params = op.parameters
     return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
 
-def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> WalkTile:
-    """As ``tile``, of few weight rows; what is words is a bit each of ``_AS_WORDS``."""
-    what = checked_stage(op)
+def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: int = 0) -> MegakernelTile:
+    """As ``build_tile``, of few weight rows; what is words is a bit each of ``_LL_BITS``."""
+    what = check_stage(op)
     bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
-    rows, gates = loaded_rows(op), sums(op)
+    rows, gates = count_loaded_rows(op), count_weights(op)
     require(
         bm <= SKINNY_TOKENS,
         f"{what}: tiles of fewer than {_TALL} weight rows are for {SKINNY_TOKENS} tokens at most",
     )
     require(
-        warpgroups in _SKINNY_WARPGROUPS,
-        f"{what}: tiles of fewer than {_TALL} weight rows run in {4 * max(_SKINNY_WARPGROUPS)} warps at most, and an "
-        f"op of the launch is tiled for {4 * warpgroups}; give that fewer",
+        warpgroups in _SKINNY_WARPGROUP_COUNTS,
+        f"{what}: tiles of fewer than {_TALL} weight rows run in {4 * max(_SKINNY_WARPGROUP_COUNTS)} warps at most, "
+        f"and an op of the launch is tiled for {4 * warpgroups}; give that fewer",
     )
     require(parts == 1, f"{what}: a tile of fewer than {_TALL} weight rows is not split; use whole tiles")
     require(k % PANEL == 0, f"{what}: tiles of fewer than {_TALL} weight rows need a k of a multiple of {PANEL}")
-    normalised = tensor_of(op, "x_squares") is not None
+    normalised = find_tensor(op, "x_squares") is not None
     require(
         not normalised or k // int(op.param("SQUARED")) % 4 == 0,
         f"{what}: sums of squares of a row are loaded by four; use finer ones",
@@ -276,36 +278,36 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
     scratch = 4 * (warps * gates * rows * (bn + 4) + bm * (warps if own else 1))
     panels = bk // PANEL
     lines = panels * rows
-    here = as_words >> _AS_WORDS.index("x") & 1 and rows * k <= POLLED_BY_CONSUMERS * warpgroups
+    here = ll_bits >> _LL_BITS.index("x") & 1 and rows * k <= MAX_CONSUMER_POLLS * warpgroups
     stages = -(-k // bk)
     scratch += here * stages * lines * ROW_BYTES
-    turns = stages if stages < FEW_TURNS else FEW_TURNS + stages % 2
-    numbers = [bm, bn, bk, rows, gates, *_epilogue(op), turns, *_folded(op)]
-    if as_words:
-        numbers += [0] * (_BEFORE_WORDS - len(numbers)) + [as_words, *((stages,) if here else ())]
-    return WalkTile(
+    turns = stages if stages < MAX_UNROLLED_TURNS else MAX_UNROLLED_TURNS + stages % 2
+    numbers = [bm, bn, bk, rows, gates, *_encode_epilogue(op), turns, *_encode_norm(op)]
+    if ll_bits:
+        numbers += [0] * (_LL_INDEX - len(numbers)) + [ll_bits, *((stages,) if here else ())]
+    return MegakernelTile(
         f"Skinny<{', '.join(map(str, numbers))}>",
         (SKINNY,),
-        independent_bytes=gates * bn * bk * 2,
+        prefetchable_bytes=gates * bn * bk * 2,
         dependent_bytes=0 if here else -(-(lines + panels * own) // _STEP) * _STEP * ROW_BYTES,
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,
-        beyond_bytes=0,
-        sums=partial(op),
-        holds=True,
+        overread_bytes=0,
+        partial_elements=count_partial_elements(op),
+        has_register_operands=True,
     )
 
 
-def _epilogue(op: Op) -> list[int]:
+def _encode_epilogue(op: Op) -> list[int]:
     """Activation, and whether there are bias, residual and ragged rows of out, as numbers of a template."""
-    activation = _ACTIVATIONS["none" if sums(op) == 2 else str(op.param("ACTIVATION"))]
-    added = (tensor_of(op, name) is not None for name in ("bias", "residual"))
-    return [activation, *map(int, added), int(_ragged(op))]
+    activation = _ACTIVATIONS["none" if count_weights(op) == 2 else str(op.param("ACTIVATION"))]
+    added = (find_tensor(op, name) is not None for name in ("bias", "residual"))
+    return [activation, *map(int, added), int(_is_ragged(op))]
 
 
-def _folded(op: Op) -> list[int]:
+def _encode_norm(op: Op) -> list[int]:
     """Normalisation behind and before an op as numbers of a template, none if there is none."""
-    leaves = tensor_of(op, "scale") is not None
-    normalised = normalises(op) or tensor_of(op, "x_squares") is not None
+    leaves = find_tensor(op, "scale") is not None
+    normalised = normalises(op) or find_tensor(op, "x_squares") is not None
     if not leaves and not normalised:
         return []
     numbers = [int(op.parameters.get("SQUARED", 0)), int(leaves)]
@@ -315,7 +317,7 @@ def _folded(op: Op) -> list[int]:
     return numbers
 
 
-def loaded_rows(op: Op) -> int:
+def count_loaded_rows(op: Op) -> int:
     """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
 
     Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
@@ -323,17 +325,17 @@ def loaded_rows(op: Op) -> int:
     """
     params = op.parameters
     bm, m = int(params["BM"]), int(params["M"])
-    if skinny(op):
+    if is_skinny(op):
         return min(bm, m)
     return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)
 
 
-def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = ALONE) -> bytes:
-    """The operands of an op, as ``_operands``."""
-    return OPERANDS.pack(**_operands(op, tensors, dtype, cluster))
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = NO_CLUSTER) -> bytes:
+    """The operands of an op, as ``_build_operands``."""
+    return OPERANDS.pack(**_build_operands(op, tensors, dtype, cluster))
 
 
-def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = ALONE) -> dict[str, Any]:
+def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = NO_CLUSTER) -> dict[str, Any]:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
 
     Boxes are a block's share of what a tile needs.
@@ -342,16 +344,16 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
         ShapeError: what bulk loads bring, or epilogues take by more than an element, does not begin at a multiple of
             16 bytes.
     """
-    from interlace.kernels.cuda.launcher import tensor_map
+    from interlace.kernels.cuda.launcher import encode_tensor_map
 
     wanting = dict.fromkeys(("bias", "residual", "out", "scale", "scaled", "x_squares"), "its epilogue wants")
     wanting |= dict.fromkeys(("x", "weight", "gate", "x_scale"), "bulk loads want")
     for name, why in wanting.items():
         if name in tensors:
-            check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, why)
+            check_alignment(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, why)
     params = op.parameters
     bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
-    panels = skinny(op)
+    panels = is_skinny(op)
 
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
@@ -363,20 +365,22 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
             (m, k), (pitch, one) = shape, strides
             shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (bk // PANEL, *box)
         address = value.data_ptr()
-        return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES).words
+        return encode_tensor_map(
+            address, shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_L2_FETCH_BYTES
+        ).descriptor
 
     def gains() -> Any:
         """Of a stage, a line for each panel."""
         if "x_scale" not in tensors:
             return None
         value, panels = tensors["x_scale"], int(params["K"]) // PANEL
-        return tensor_map(value.data_ptr(), (panels, PANEL), (PANEL, 1), (bk // PANEL, PANEL), dtype).words
+        return encode_tensor_map(value.data_ptr(), (panels, PANEL), (PANEL, 1), (bk // PANEL, PANEL), dtype).descriptor
 
     def last(extent: int, step: int, most: int, shares: int) -> int:
         """Rows of a share of the last box, of at most so many, in steps of 8."""
         return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
 
-    rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), loaded_rows(op)
+    rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), count_loaded_rows(op)
     return {
         "x": encoded("x", loaded // cluster.columns),
         "weight": encoded("weight", bn // cluster.rows),
@@ -388,93 +392,93 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
         "x_rows": rows,
         "residual_rows": int(tensors["residual"].shape[0]) if "residual" in tensors else 0,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        **{name: 0 if kind == "unsigned" else None for name, kind in WORDS},
+        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
         "m": int(params["M"]),
         "n": columns,
         "k": int(params["K"]),
     }
 
 
-def clustered(op: Op, cluster: Cluster) -> WalkBody:
+def build_clustered_body(op: Op, cluster: Cluster) -> MegakernelBody:
     """The part of an op in a cluster, each block of which loads its share of the rows that several need.
 
     Raises:
         ShapeError: tiles that ``mma`` multiplies, or rows of which blocks have no equal shares.
     """
-    bn, loaded = int(op.param("BN")), loaded_rows(op)
+    bn, loaded = int(op.param("BN")), count_loaded_rows(op)
     what = f"op {op.name!r}: tile of {loaded} tokens x {bn} weight rows in a cluster of {cluster}"
-    require(not skinny(op), f"{what}: tiles of fewer than {_TALL} weight rows are loaded whole; use wider ones")
+    require(not is_skinny(op), f"{what}: tiles of fewer than {_TALL} weight rows are loaded whole; use wider ones")
     for rows, of, shares in ((bn, "weights", cluster.rows), (loaded, "tokens", cluster.columns)):
         require(
             rows % (_STEP * shares) == 0,
             f"{what}: {shares} blocks load as many of its {rows} rows of {of} each, in steps of {_STEP}; use a "
             f"multiple of {_STEP * shares}, or no cluster",
         )
-    return replace(WALK_BODY, pack=partial_of(pack, cluster=cluster))
+    return replace(MEGAKERNEL_BODY, pack=partial_of(pack, cluster=cluster))
 
 
-def _by_words(op: Op, name: str) -> bool:
+def _can_use_ll(op: Op, name: str) -> bool:
     """Whether an argument may be words, of a tile of few weight rows.
 
     Tokens may where a lane asks for those of a stage at once, and one tile has all of them, unless it normalises them.
     Of results what the norm behind takes may, where there is one: x itself is for later.
     """
-    if not skinny(op) or (name in _READ and normalises(op)):
+    if not is_skinny(op) or (name in _LL_INPUTS and normalises(op)):
         return False
-    if name in _READ:
+    if name in _LL_INPUTS:
         one_tile = int(op.param("M")) <= int(op.param("BM"))
-        return one_tile and int(op.param("BK")) // PANEL * loaded_rows(op) <= POLLED_WORDS
-    leaves = tensor_of(op, "scale") is not None
-    return leaves if name in ("scaled", "squares") else not leaves and not _ragged(op)
+        return one_tile and int(op.param("BK")) // PANEL * count_loaded_rows(op) <= MAX_POLLED_WORDS
+    leaves = find_tensor(op, "scale") is not None
+    return leaves if name in ("scaled", "squares") else not leaves and not _is_ragged(op)
 
 
-def _worded(worded: Worded) -> WalkBody:
+def _build_ll_body(ll_tensors: LLTensors) -> MegakernelBody:
     """The part of an op some of whose arguments are words."""
-    numbers = worded.numbers
-    own = next((number for name, number in numbers.items() if name not in _READ), 0)
+    numbers = ll_tensors.epochs
+    own = next((number for name, number in numbers.items() if name not in _LL_INPUTS), 0)
 
     def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-        words = {name: tensors.get(name) for name, _ in WORDS if name.endswith("_words")}
-        read = {f"{name}_number": numbers.get(name, 0) for name in _READ}
-        of = {"number": own, "publications": worded.publications}
-        return OPERANDS.pack(**{**_operands(op, tensors, dtype), **words, **read, **of})
+        words = {name: tensors.get(name) for name, _ in LL_FIELDS if name.endswith("_words")}
+        read = {f"{name}_number": numbers.get(name, 0) for name in _LL_INPUTS}
+        of = {"number": own, "publications": ll_tensors.epochs_per_run}
+        return OPERANDS.pack(**{**_build_operands(op, tensors, dtype), **words, **read, **of})
 
-    def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
-        bits = sum(1 << bit for bit, name in enumerate(_AS_WORDS) if name in numbers)
-        return _skinny_tile(op, parts, warpgroups, bits)
+    def tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
+        bits = sum(1 << bit for bit, name in enumerate(_LL_BITS) if name in numbers)
+        return _build_skinny_tile(op, parts, warpgroups, bits)
 
-    return replace(WALK_BODY, pack=pack, tile=tile)
+    return replace(MEGAKERNEL_BODY, pack=pack, tile=tile)
 
 
-def _trips(op: Op) -> int:
+def _count_ll_trips(op: Op) -> int:
     """In which all tokens of a tile are asked for, two elements a word, where the warp that loads does it."""
-    return -(-loaded_rows(op) * int(op.param("K")) // (2 * 32 * POLLED_WORDS))
+    return -(-count_loaded_rows(op) * int(op.param("K")) // (2 * 32 * MAX_POLLED_WORDS))
 
 
-def _gathers(op: Op) -> bool:
+def _reads_before_ll_stores(op: Op) -> bool:
     """Warps' sums meet before words are left, but not residuals, of which a thread has its own."""
-    return tensor_of(op, "residual") is None
+    return find_tensor(op, "residual") is None
 
 
-WALK_BODY = WalkBody(
+MEGAKERNEL_BODY = MegakernelBody(
     MATMUL,
     OPERANDS,
     ("weight", "gate", "bias", "scale", "x_scale"),
-    tile,
+    build_tile,
     pack,
     check,
-    warpgroups,
-    most_warpgroups=MOST_WARPGROUPS,
-    filled=("x", WHOLE, "residual"),
-    clustered=clustered,
-    shared=shared,
-    ahead=ahead,
-    polls=_READ,
-    publishes=("out", "scaled", "squares"),
-    keeps=True,
-    by_words=_by_words,
-    trips=_trips,
-    gathers=_gathers,
-    words_need_reads=True,
-    worded=_worded,
+    count_warpgroups,
+    max_warpgroups=MAX_WARPGROUPS,
+    short_inputs=("x", X_WHOLE, "residual"),
+    build_clustered_body=build_clustered_body,
+    build_cooperative_tile=build_cooperative_tile,
+    build_prefetching_tile=build_prefetching_tile,
+    ll_inputs=_LL_INPUTS,
+    ll_outputs=("out", "scaled", "squares"),
+    has_tensor_copy=True,
+    can_use_ll=_can_use_ll,
+    count_ll_trips=_count_ll_trips,
+    reads_before_ll_stores=_reads_before_ll_stores,
+    ll_needs_reads=True,
+    build_ll_body=_build_ll_body,
 )

@@ -14,7 +14,7 @@ and there are as many behind each other as there are waves. Whatever is longest 
 every stage costs besides, and each panel that more than one warpgroup scales, and the epilogue, by the float32 sums of
 a tile; and of a split tile the others' sums are stored and loaded, several at a time.
 
-Six constants of a chip are fitted (``Stages``), those of an H200 to 236 ways of 43 FFNs, gated and not, over 17 to
+Six constants of a chip are fitted (``StageCosts``), those of an H200 to 236 ways of 43 FFNs, gated and not, over 17 to
 4,096 tokens (``walk-cost-h200.json``); those of scaling were chosen by layers (below), and everything else was measured
 by itself. It is ways of one FFN that they tell apart: to 2.1 % (root mean square), where each FFN has a factor of its
 own, for its run's clocks and what a launch costs besides, and to 8 % without. The way that costs least is 0.3 % slower
@@ -33,123 +33,132 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import token_bytes
+from interlace.kernels.matmul.tilings import compute_token_bytes
 from interlace.policies.setting import OpSetting
 
-_ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
+_ENOUGH_BYTES, _MAX_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
-_ENOUGH_STAGES, _ALONE = 4, 1.35
-_IN_THE_WAY = 6  # if both are alike, the sixth root of 2 times as long (docs/tried.md)
+_ENOUGH_STAGES, _SERIAL_LOAD_FACTOR = 4, 1.35
+_OVERLAP_EXPONENT = 6  # if both are alike, the sixth root of 2 times as long (docs/tried.md)
 # Scaling a panel of rows that are normalised, by a warpgroup that is alone (docs/tried.md for all).
 _SCALED_NS = 120.0
 # By more: for each, beside so much of their products; and besides, where few tiles have the same weights, or more.
-_BESIDE_NS, _OF_PRODUCTS = 90.0, 0.7
-_BESIDES_NS, _FEW_ROW_TILES, _BESIDES_OF_MORE_NS = 45.0, 2, 110.0
+_OVERLAPPED_SCALE_NS, _OVERLAPPED_PRODUCTS = 90.0, 0.7
+_EXTRA_SCALE_NS, _FEW_ROW_TILES, _EXTRA_SCALE_MANY_TILES_NS = 45.0, 2, 110.0
 # What an SM reads of such rows for an op that does nothing else.
 _NORMED_BYTES_PER_S = 7e9
-_THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
+_THREE_WARPGROUPS_FACTOR = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
 
 @dataclass(frozen=True)
-class Extents:
+class MatmulExtents:
     """Of ops that multiply the same tokens, m x k: each has n x k weights, and as many again for a gate.
 
     Attributes:
         widths: n of each.
         sums: matrices of each.
-        normalised: they normalise their rows themselves.
+        has_own_norm: they normalise their rows themselves.
     """
 
     m: int
     widths: tuple[int, ...]
     k: int
     sums: int
-    normalised: bool = False
+    has_own_norm: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class TilingCandidate:
     """A tile, how many parts it has along k, and the rows of weights of all its matrices.
 
     Attributes:
         tile: its tokens are those that are multiplied, 64 or 128, or, swapped, those that there are.
         parts: along k.
         sums: matrices of weights.
-        loaded: of its tokens.
-        gains: whether those of its k come with tokens.
+        loaded_rows: of its tokens.
+        has_gains: whether those of its k come with tokens.
     """
 
     tile: MatmulTile
     parts: int
     sums: int
-    loaded: int
-    gains: bool = False
+    loaded_rows: int
+    has_gains: bool = False
 
     @cached_property
-    def rows(self) -> int:
+    def weight_rows(self) -> int:
         """Of weights, of a tile."""
         return self.tile.n * self.sums
 
     @cached_property
     def stage_bytes(self) -> tuple[int, int]:
         """Of weights and of tokens."""
-        return self.rows * self.tile.k * 2, token_bytes(self.loaded, self.tile.k, self.gains)
+        return self.weight_rows * self.tile.k * 2, compute_token_bytes(self.loaded_rows, self.tile.k, self.has_gains)
 
     @cached_property
     def sum_bytes(self) -> int:
         """float32 sums of a tile."""
-        return self.tile.m * self.rows * 4
+        return self.tile.m * self.weight_rows * 4
 
-    def setting(self, group: int) -> OpSetting:
+    def to_setting(self, group: int) -> OpSetting:
         """As an op has it."""
         return OpSetting(self.tile.params, self.parts, group=group)
 
 
-def ring_stages(ways: Sequence[Way], smem_bytes: int) -> int:
+def count_ring_stages(candidates: Sequence[TilingCandidate], smem_bytes: int) -> int:
     """How many stages a ring has that ops in these ways share."""
-    weights, tokens = map(max, zip(*[way.stage_bytes for way in ways], strict=True))
-    fixed = _FIXED_BYTES + _THIRD_BYTES * any(way.tile.num_warps > 8 for way in ways)
+    weights, tokens = map(max, zip(*[way.stage_bytes for way in candidates], strict=True))
+    fixed = _FIXED_BYTES + _THIRD_BYTES * any(way.tile.num_warps > 8 for way in candidates)
     return (smem_bytes - fixed) // (weights + tokens)
 
 
-def loaded_bytes(extents: Extents, way: Way) -> int:
+def count_loaded_bytes(extents: MatmulExtents, candidate: TilingCandidate) -> int:
     """Of weights and tokens through the L2."""
-    items = -(-extents.m // way.tile.m) * sum(-(-width // way.tile.n) for width in extents.widths)
-    return items * (way.loaded + way.rows) * extents.k * 2
+    items = -(-extents.m // candidate.tile.m) * sum(-(-width // candidate.tile.n) for width in extents.widths)
+    return items * (candidate.loaded_rows + candidate.weight_rows) * extents.k * 2
 
 
-def norm_seconds(m: int, k: int, device: DeviceSpec) -> float:
+def estimate_norm_seconds(m: int, k: int, device: DeviceSpec) -> float:
     """How long others wait for an op that normalises m rows of k elements of 2 bytes, till they multiply."""
-    first = (device.latencies.hand_over_ns + device.latencies.fill_ns) * 1e-9
+    first = (device.latencies.hand_off_ns + device.latencies.fill_ns) * 1e-9
     return first + -(-m // device.sms) * k * 2 / _NORMED_BYTES_PER_S
 
 
-def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> float:
+def estimate_seconds(extents: MatmulExtents, candidate: TilingCandidate, stages: int, device: DeviceSpec) -> float:
     """What ops of these extents take in a way, in a ring of so many stages."""
     stage = device.stages
-    columns = sum([-(-width // way.tile.n) for width in extents.widths])
-    row_tiles = -(-extents.m // way.tile.m)
-    items = row_tiles * columns * way.parts
+    columns = sum([-(-width // candidate.tile.n) for width in extents.widths])
+    row_tiles = -(-extents.m // candidate.tile.m)
+    items = row_tiles * columns * candidate.parts
     waves = -(-items // device.sms)
-    k = extents.k / way.parts
-    products = 2 * way.tile.m * way.rows * k * device.sms / device.flops_per_s(bf16)
-    loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s * (_ALONE if stages < _ENOUGH_STAGES else 1.0)
-    chunks = k / way.tile.k
+    k = extents.k / candidate.parts
+    products = 2 * candidate.tile.m * candidate.weight_rows * k * device.sms / device.flops_per_s(bf16)
+    loads = (
+        (candidate.loaded_rows + candidate.weight_rows)
+        * k
+        * 2
+        / device.sm_l2_bytes_per_s
+        * (_SERIAL_LOAD_FACTOR if stages < _ENOUGH_STAGES else 1.0)
+    )
+    chunks = k / candidate.tile.k
     item = max(products, loads, chunks * stage.least_ns * 1e-9)
     each, panels = chunks * stage.each_ns, k / PANEL
-    if way.gains and way.tile.num_warps > 4:
-        item = max(item, _OF_PRODUCTS * products + panels * (way.tile.num_warps // 4) * _BESIDE_NS * 1e-9)
-        each += panels * (_BESIDES_NS if row_tiles <= _FEW_ROW_TILES else _BESIDES_OF_MORE_NS)
-    elif way.gains and waves > 1:  # of an SM's only item a warpgroup's is hidden
+    if candidate.has_gains and candidate.tile.num_warps > 4:
+        item = max(
+            item,
+            _OVERLAPPED_PRODUCTS * products + panels * (candidate.tile.num_warps // 4) * _OVERLAPPED_SCALE_NS * 1e-9,
+        )
+        each += panels * (_EXTRA_SCALE_NS if row_tiles <= _FEW_ROW_TILES else _EXTRA_SCALE_MANY_TILES_NS)
+    elif candidate.has_gains and waves > 1:  # of an SM's only item a warpgroup's is hidden
         item = max(item, products + panels * _SCALED_NS * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
     weights *= max(1.0, stage.saturating * device.sms / items)
-    under_way = min(_MOST_BYTES, stages * way.stage_bytes[0])
+    under_way = min(_MAX_BYTES, stages * candidate.stage_bytes[0])
     weights *= 1 + stage.shallow * max(0.0, 1 - under_way / _ENOUGH_BYTES)
-    epilogue = way.sum_bytes / stage.epilogue_bytes_per_s * (stage.turned if way.tile.swap_ab else 1.0)
-    fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
-    if way.tile.num_warps > 4 and way.tile.k > PANEL and way.loaded > way.rows:
-        weights = (weights**_IN_THE_WAY + (waves * loads) ** _IN_THE_WAY) ** (1 / _IN_THE_WAY)
+    epilogue = candidate.sum_bytes / stage.epilogue_bytes_per_s * (stage.turned if candidate.tile.swap_ab else 1.0)
+    fix_up = (candidate.parts - 1) ** 0.5 * candidate.sum_bytes / device.sm_sum_bytes_per_s
+    if candidate.tile.num_warps > 4 and candidate.tile.k > PANEL and candidate.loaded_rows > candidate.weight_rows:
+        weights = (weights**_OVERLAP_EXPONENT + (waves * loads) ** _OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT)
     found = max(waves * item, weights) + waves * (epilogue + each * 1e-9) + fix_up
-    return found * (_THREE if way.tile.num_warps > 8 else 1.0)
+    return found * (_THREE_WARPGROUPS_FACTOR if candidate.tile.num_warps > 8 else 1.0)

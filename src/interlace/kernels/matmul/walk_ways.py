@@ -22,34 +22,41 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Op
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import (
-    MOST_WARPGROUPS,
-    SUMS_OF_LAUNCH,
+    MAX_ACCUMULATORS,
+    MAX_WARPGROUPS,
+    can_normalise,
+    count_weights,
+    find_tensor,
+    get_width_step,
     normalises,
-    normalises_in,
-    step,
-    sums,
-    tensor_of,
 )
-from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, norm_seconds, ring_stages, seconds
+from interlace.kernels.matmul.walk_cost import (
+    MatmulExtents,
+    TilingCandidate,
+    count_loaded_bytes,
+    count_ring_stages,
+    estimate_norm_seconds,
+    estimate_seconds,
+)
 from interlace.policies.setting import Setting
 
 _ROWS = 64  # of the tensor core's first operand, by each warpgroup
 _NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, all matrices together; what they are a multiple of
-_MOST_PARTS = 8  # that a last part waits for
+_MAX_PARTS = 8  # that a last part waits for
 _DEPTHS = (64, 128, 256)
 _SHALLOW_FROM = 3  # warpgroups, whose tokens make a deep stage so large that ways with some were 14 to 24 % slower
-_MOST_STAGE_BYTES = 32 << 10  # of weights
+_MAX_STAGE_BYTES = 32 << 10  # of weights
 # Stages of a ring: two that are multiplied, and as many under way; or one, where a stage cannot be shallower.
-_LEAST_STAGES, _SHALLOW_STAGES = 4, 3
-_ALIKE = 0.01  # of the time, within which what loads least is taken: it takes least power too
-_LIGHT = 192  # tokens up to which power is no limit
-_TRIED = 512  # combinations of ways of unlike ops
-_FEW = 128  # tokens up to which there is one row panel of tiles
-_LOW, _HIGH = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
-_LOW_TOKENS = 1024
+_MIN_STAGES, _SHALLOW_STAGES = 4, 3
+_TIE_TOLERANCE = 0.01  # of the time, within which what loads least is taken: it takes least power too
+_LIGHT_TOKENS = 192  # tokens up to which power is no limit
+_MAX_TRIED = 512  # combinations of ways of unlike ops
+_FEW_TOKENS = 128  # tokens up to which there is one row panel of tiles
+_SMALL_GROUP, _LARGE_GROUP = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
+_SMALL_GROUP_TOKENS = 1024
 
 
-def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MOST_WARPGROUPS) -> Iterator[Setting]:
+def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MAX_WARPGROUPS) -> Iterator[Setting]:
     """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them.
 
     Beyond 192 tokens, of those that take hardly more than the least what loads least comes first.
@@ -57,49 +64,51 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MO
     Args:
         warpgroups: that a block may have at most.
     """
-    kinds = _kinds(ops)
+    kinds = _group_ops(ops)
     unlike = list(dict.fromkeys(kinds.values()))
-    rings, costs = _priced(unlike, device, warpgroups)
-    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _LIGHT else 0.0))
+    rings, costs = _price_rings(unlike, device, warpgroups)
+    alike = min(costs, default=0.0) * (1 + (_TIE_TOLERANCE if m > _LIGHT_TOKENS else 0.0))
 
     def cost(n: int) -> tuple[float, ...]:
         if costs[n] > alike:
             return (costs[n],)
-        loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n], strict=True))
+        loads = sum(count_loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n], strict=True))
         return 0.0, loads, costs[n]
 
-    group = 0 if m <= _FEW else _LOW if m <= _LOW_TOKENS else _HIGH
+    group = 0 if m <= _FEW_TOKENS else _SMALL_GROUP if m <= _SMALL_GROUP_TOKENS else _LARGE_GROUP
     for n in sorted(range(len(rings)), key=cost):
         of = dict(zip(unlike, rings[n], strict=True))
-        yield Setting(tuple((op.name, of[kinds[op.name]].setting(group)) for op in ops))
+        yield Setting(tuple((op.name, of[kinds[op.name]].to_setting(group)) for op in ops))
 
 
-def least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
+def estimate_least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
     """What matmuls over some tokens, 17 or more, take in the way that takes least; infinite if no ring holds them."""
-    return _least(list(dict.fromkeys(_kinds(ops).values())), device)
+    return _find_least_seconds(list(dict.fromkeys(_group_ops(ops).values())), device)
 
 
 @cache
-def normalises_sooner(m: int, hidden: int, ffn: int, sums: int, device: DeviceSpec) -> bool:
+def is_fused_norm_faster(m: int, hidden: int, ffn: int, sums: int, device: DeviceSpec) -> bool:
     """Whether an FFN whose up-projection normalises its rows takes no longer than behind an op that does.
 
     Args:
         m: tokens, 17 or more.
         sums: matrices of up, which are ffn x hidden.
     """
-    up, down = Extents(m, (ffn,), hidden, sums), Extents(m, (hidden,), ffn, 1)
-    own, apart = (_least([(first, _STEP), (down, _STEP)], device) for first in (replace(up, normalised=True), up))
-    return own <= norm_seconds(m, hidden, device) + apart
+    up, down = MatmulExtents(m, (ffn,), hidden, sums), MatmulExtents(m, (hidden,), ffn, 1)
+    own, apart = (
+        _find_least_seconds([(first, _STEP), (down, _STEP)], device) for first in (replace(up, has_own_norm=True), up)
+    )
+    return own <= estimate_norm_seconds(m, hidden, device) + apart
 
 
-def _least(unlike: Sequence[tuple[Extents, int]], device: DeviceSpec) -> float:
-    _, costs = _priced(unlike, device, MOST_WARPGROUPS)
+def _find_least_seconds(unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec) -> float:
+    _, costs = _price_rings(unlike, device, MAX_WARPGROUPS)
     return min(costs, default=inf)
 
 
-def _priced(
-    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec, warpgroups: int
-) -> tuple[list[tuple[Way, ...]], list[float]]:
+def _price_rings(
+    unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec, warpgroups: int
+) -> tuple[list[tuple[TilingCandidate, ...]], list[float]]:
     """Combinations of ways of unlike ops that a ring holds, and seconds of each.
 
     Args:
@@ -113,71 +122,75 @@ def _priced(
     for count in counts:
         depths = _DEPTHS if count < _SHALLOW_FROM else _DEPTHS[:1]
         # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
-        rings += _rings(unlike, device, count, depths) or _rings(unlike, device, count, depths[:1])
+        rings += _combine_candidates(unlike, device, count, depths) or _combine_candidates(
+            unlike, device, count, depths[:1]
+        )
 
     @cache
-    def priced(kind: int, way: Way, stages: int) -> float:
-        return seconds(unlike[kind][0], way, stages, device)
+    def priced(kind: int, way: TilingCandidate, stages: int) -> float:
+        return estimate_seconds(unlike[kind][0], way, stages, device)
 
     costs = [sum(priced(kind, way, stages) for kind, way in enumerate(each)) for each, stages in rings]
     return [each for each, _ in rings], costs
 
 
-def _rings(
-    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec, warpgroups: int, depths: Sequence[int]
-) -> list[tuple[tuple[Way, ...], int]]:
+def _combine_candidates(
+    unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec, warpgroups: int, depths: Sequence[int]
+) -> list[tuple[tuple[TilingCandidate, ...], int]]:
     """Combinations of the best ways of unlike ops, of these depths, that a ring holds, and its stages."""
-    most = max(1, int(_TRIED ** (1 / len(unlike))))
-    ways = [_ways(extents, narrowest, device, most, warpgroups, depths) for extents, narrowest in unlike]
-    rings = ((each, ring_stages(each, device.smem_bytes)) for each in product(*ways))
-    return [(each, stages) for each, stages in rings if stages >= _least_stages(each)]
+    most = max(1, int(_MAX_TRIED ** (1 / len(unlike))))
+    ways = [_select_candidates(extents, narrowest, device, most, warpgroups, depths) for extents, narrowest in unlike]
+    rings = ((each, count_ring_stages(each, device.smem_bytes)) for each in product(*ways))
+    return [(each, stages) for each, stages in rings if stages >= _get_min_stages(each)]
 
 
-def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
+def _group_ops(ops: Sequence[Op]) -> dict[str, tuple[MatmulExtents, int]]:
     """Of each op its extents, with those next to it that multiply the same tokens, and the step of its widths."""
-    found: dict[str, tuple[Extents, int]] = {}
-    for _, run in groupby(ops, lambda op: (tensor_of(op, "x"), sums(op), op.param("K"), normalises(op))):
+    found: dict[str, tuple[MatmulExtents, int]] = {}
+    for _, run in groupby(ops, lambda op: (find_tensor(op, "x"), count_weights(op), op.param("K"), normalises(op))):
         some = [*run]
         m, k = (int(some[0].param(name)) for name in "MK")
         widths = tuple(sorted(int(op.param("N")) for op in some))
-        kind = Extents(m, widths, k, sums(some[0]), normalises(some[0])), max(map(step, some))
+        kind = MatmulExtents(m, widths, k, count_weights(some[0]), normalises(some[0])), max(map(get_width_step, some))
         found |= dict.fromkeys((op.name for op in some), kind)
     return found
 
 
-def _least_stages(ways: Sequence[Way]) -> int:
-    return _SHALLOW_STAGES if all(way.tile.k == _DEPTHS[0] for way in ways) else _LEAST_STAGES
+def _get_min_stages(ways: Sequence[TilingCandidate]) -> int:
+    return _SHALLOW_STAGES if all(way.tile.k == _DEPTHS[0] for way in ways) else _MIN_STAGES
 
 
-def _ways(
-    extents: Extents, narrowest: int, device: DeviceSpec, most: int, warpgroups: int, depths: Sequence[int]
-) -> list[Way]:
+def _select_candidates(
+    extents: MatmulExtents, narrowest: int, device: DeviceSpec, most: int, warpgroups: int, depths: Sequence[int]
+) -> list[TilingCandidate]:
     """The best of ops of some extents, as many as that, by a ring of their own."""
 
-    def cost(way: Way) -> float:
-        return seconds(extents, way, max(1, ring_stages([way], device.smem_bytes)), device)
+    def cost(way: TilingCandidate) -> float:
+        return estimate_seconds(extents, way, max(1, count_ring_stages([way], device.smem_bytes)), device)
 
-    return list(islice(sorted(_every(extents, narrowest, warpgroups, depths), key=cost), most))
+    return list(islice(sorted(_iter_candidates(extents, narrowest, warpgroups, depths), key=cost), most))
 
 
-def _every(extents: Extents, width_step: int, warpgroups: int, depths: Sequence[int]) -> Iterator[Way]:
+def _iter_candidates(
+    extents: MatmulExtents, width_step: int, warpgroups: int, depths: Sequence[int]
+) -> Iterator[TilingCandidate]:
     m, gates = extents.m, extents.sums
-    tall, warps, most_sums = _ROWS * warpgroups, 4 * warpgroups, 2 * SUMS_OF_LAUNCH[warpgroups]
+    tall, warps, most_sums = _ROWS * warpgroups, 4 * warpgroups, 2 * MAX_ACCUMULATORS[warpgroups]
     least = -(-max(_NARROWEST // gates, 1) // width_step) * width_step
     for depth in depths:
-        widest = min(_WIDEST, most_sums, _MOST_STAGE_BYTES // (depth * 2)) // gates
+        widest = min(_WIDEST, most_sums, _MAX_STAGE_BYTES // (depth * 2)) // gates
         widths = range(least, widest + 1, width_step)
-        tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
-        if extents.normalised:
-            tiles = [(tile, loaded) for tile, loaded in tiles if normalises_in(tile, gates)]
-        elif tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
+        tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_round_up(m), tall)) for n in widths]
+        if extents.has_own_norm:
+            tiles = [(tile, loaded) for tile, loaded in tiles if can_normalise(tile, gates)]
+        elif tall % width_step == 0 and tall * gates * depth * 2 <= _MAX_STAGE_BYTES:
             for most in dict.fromkeys((min(_WIDEST, most_sums) // gates, min(_WIDEST, most_sums // gates))):
-                tokens = _up(-(-m // -(-m // most)))
+                tokens = _round_up(-(-m // -(-m // most)))
                 tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
         for tile, loaded in tiles:
-            for parts in range(1, min(_MOST_PARTS, -(-extents.k // depth)) + 1):
-                yield Way(tile, parts, gates, loaded, extents.normalised)
+            for parts in range(1, min(_MAX_PARTS, -(-extents.k // depth)) + 1):
+                yield TilingCandidate(tile, parts, gates, loaded, extents.has_own_norm)
 
 
-def _up(extent: int) -> int:
+def _round_up(extent: int) -> int:
     return -(-extent // _STEP) * _STEP

@@ -14,9 +14,9 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.merge.cuda import MERGE_TEXT
+from interlace.kernels.merge.cuda import MERGE_CUDA
 
 _ROWS, _COLUMNS = 8, 512
 
@@ -28,7 +28,7 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     return {"out": (regions["weights"][:, :, None] * made).sum(axis=1)}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.merge.triton import merge_tile
 
     return TritonBody(finish=merge_tile)
@@ -38,13 +38,20 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return merge(name, **tensors)
 
 
-def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """A row for each pair, rather than any."""
     i, j = axes(2)
     return {"y": (i.block(int(op.param("BM")) * int(op.param("CHOSEN"))), j.block(int(op.param("BN"))))}
 
 
-MERGE = Kernel("merge", Reference(_finish), _triton, walk=MERGE_TEXT, make=_make, usual=_usual)
+MERGE = Kernel(
+    "merge",
+    Reference(_finish),
+    _build_triton_body,
+    megakernel=MERGE_CUDA,
+    make=_make,
+    expected_accesses=_expect_accesses,
+)
 
 
 def merge(name: str, y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> Op:
@@ -64,12 +71,12 @@ def merge(name: str, y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> 
     check_argument(name, "place", place, (t, chosen), int32)
     check_argument(name, "weights", weights, (t, chosen), fp32)
     check_argument(name, "out", out, (t, h))
-    same_dtype(name, y, out)
-    columns = min(_COLUMNS, power_of_two(h))
+    check_same_dtype(name, y, out)
+    columns = min(_COLUMNS, next_power_of_2(h))
     check_block(f"op {name!r}", _ROWS, columns)
     i, j = axes(2)
     block, own = (i.block(_ROWS), ALL), j.block(columns)
-    return MERGE.op(
+    return MERGE.make_op(
         name,
         (-(-t // _ROWS), -(-h // columns)),
         {"y": (y, (ALL, own)), "place": (place, block), "weights": (weights, block)},

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.cuda.rows import ROWS, WORDS
-from interlace.kernels.text import TextBody
+from interlace.kernels.cuda.rows import ROWS, VECTORS
+from interlace.kernels.text import CudaBody
 
-MERGE_TEXT = TextBody(
-    ROWS + WORDS + read_header("ops/merge.cuh"),
+MERGE_CUDA = CudaBody(
+    ROWS + VECTORS + read_header("ops/merge.cuh"),
     "merge_tile",
     constants=("H", "CHOSEN", "BM", "BN"),
-    proved=True,
+    is_proved=True,
 )

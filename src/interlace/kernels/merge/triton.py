@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import narrowed
+from interlace.kernels.primitives.dot import narrow
 
 
 @triton.jit
@@ -21,4 +21,4 @@ def merge_tile(tile, y, place, weights, out, T, H, R, CHOSEN: tl.constexpr, BM: 
         made = tl.load(y + source, mask=there[:, None] & (column < H)[None, :], other=0.0).to(tl.float32)
         acc += weight[:, None] * made
     inside = (row < T)[:, None] & (column < H)[None, :]
-    tl.store(out + row.to(tl.int64)[:, None] * H + column[None, :], narrowed(acc, out.dtype.element_ty), mask=inside)
+    tl.store(out + row.to(tl.int64)[:, None] * H + column[None, :], narrow(acc, out.dtype.element_ty), mask=inside)

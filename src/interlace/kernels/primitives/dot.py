@@ -20,7 +20,7 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
 
 
 @triton.jit
-def narrowed(value, dtype: tl.constexpr):
+def narrow(value, dtype: tl.constexpr):
     """A float32 block in a narrower dtype, rounded to nearest even; the interpreter would truncate."""
     if dtype == tl.float32:
         result = value

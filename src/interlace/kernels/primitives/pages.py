@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def row_of(table, sequence, head, at, HEADS: tl.constexpr, CAPACITY, PAGE: tl.constexpr, PAGES):
+def find_row(table, sequence, head, at, HEADS: tl.constexpr, CAPACITY, PAGE: tl.constexpr, PAGES):
     """The row of a cache, as one matrix of D columns, that has a position of a head: int64, negative where there is
     no page."""
     sequence, at = tl.cast(sequence, tl.int64), tl.cast(at, tl.int64)  # the interpreter's loops count in Python

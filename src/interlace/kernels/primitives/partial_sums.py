@@ -2,7 +2,7 @@
 
 Part ``p`` of a tile has slot ``tile.slot + p`` of the workspace, ``sync.SLOT`` float32 elements wide; in it lie the
 blocks of its sums one after another. When a sum may be read is not said here: keeping comes before the add of
-``semaphore.fix_up``, and ``sum_of_parts`` after it, in the part that ``fix_up`` calls the last.
+``semaphore.fix_up``, and ``sum_partials`` after it, in the part that ``fix_up`` calls the last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _within(block):
+def _compute_offsets(block):
     """Where each element of a block lies in its partial sum."""
     rows: tl.constexpr = block.shape[0]
     columns: tl.constexpr = block.shape[1]
@@ -20,16 +20,16 @@ def _within(block):
 
 
 @triton.jit
-def keep(tile, sync, acc):
+def store_partial(tile, sync, acc):
     """Store a part's sums in its slot, through the L2; ``acc`` is that of ``semaphore.fix_up``."""
     size: tl.constexpr = acc[0].shape[0] * acc[0].shape[1]
     mine = sync.workspace + (tile.slot + tile.part).to(tl.int64) * sync.SLOT
     for b in tl.static_range(len(acc)):
-        tl.store(mine + b * size + _within(acc[b]), acc[b], cache_modifier=".cg")
+        tl.store(mine + b * size + _compute_offsets(acc[b]), acc[b], cache_modifier=".cg")
 
 
 @triton.jit
-def sum_of_parts(tile, sync, acc, block: tl.constexpr, PARTS: tl.constexpr):
+def sum_partials(tile, sync, acc, block: tl.constexpr, PARTS: tl.constexpr):
     """Sum of ``acc[block]`` over all parts, in part order; for the last part to arrive.
 
     Its own part is read back too: beside the sum it would spill.
@@ -38,7 +38,7 @@ def sum_of_parts(tile, sync, acc, block: tl.constexpr, PARTS: tl.constexpr):
     if PARTS > 1 and tile.parts > 1:
         size: tl.constexpr = value.shape[0] * value.shape[1]
         slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT + block * size
-        within = _within(value)
+        within = _compute_offsets(value)
         value = tl.load(slot + within, cache_modifier=".cg")
         for _ in range(1, tile.parts):
             slot += sync.SLOT

@@ -7,13 +7,13 @@ import triton.language as tl
 
 
 @triton.jit
-def position_at(position, b, CAPACITY):
+def load_position(position, b, CAPACITY):
     """The position of sequence ``b``, clamped to the cache."""
     return tl.minimum(tl.maximum(tl.load(position + b), 0), CAPACITY - 1)
 
 
 @triton.jit
-def elements(D: tl.constexpr):
+def make_indices(D: tl.constexpr):
     """Which elements of a head a block has: all, and the last one again up to a power of two.
 
     What is computed of that is the same each time, and may be stored each time.
@@ -26,8 +26,8 @@ def elements(D: tl.constexpr):
 
 
 @triton.jit
-def counted(value, D: tl.constexpr):
-    """A block (n, of ``elements``) with zeros for those that are there again."""
+def mask_padding(value, D: tl.constexpr):
+    """A block (n, of ``make_indices``) with zeros for those that are there again."""
     WIDE: tl.constexpr = triton.next_power_of_2(D)
     if WIDE != D:
         value = tl.where(tl.arange(0, WIDE)[None, :] < D, value, 0.0)
@@ -35,11 +35,11 @@ def counted(value, D: tl.constexpr):
 
 
 @triton.jit
-def placed(x, weight, angles, D: tl.constexpr, EPS: tl.constexpr):
+def apply_rope(x, weight, angles, D: tl.constexpr, EPS: tl.constexpr):
     """A head of D elements for each pointer of ``x`` (n, 1), normalised by ``weight`` unless None, rotated by a row of
-    the table: float32 (n, of ``elements``)."""
+    the table: float32 (n, of ``make_indices``)."""
     WIDE: tl.constexpr = triton.next_power_of_2(D)
-    d = elements(D)[None, :]
+    d = make_indices(D)[None, :]
     half: tl.constexpr = D // 2
     if WIDE == D:
         pair = d ^ half
@@ -48,7 +48,7 @@ def placed(x, weight, angles, D: tl.constexpr, EPS: tl.constexpr):
     value = tl.load(x + d).to(tl.float32)
     other = tl.load(x + pair).to(tl.float32)
     if weight is not None:
-        scale = 1.0 / tl.sqrt(tl.sum(counted(value * value, D), 1)[:, None] / D + EPS)
+        scale = 1.0 / tl.sqrt(tl.sum(mask_padding(value * value, D), 1)[:, None] / D + EPS)
         value *= scale * tl.load(weight + d).to(tl.float32)
         other *= scale * tl.load(weight + pair).to(tl.float32)
     cos = tl.load(angles + d % half)

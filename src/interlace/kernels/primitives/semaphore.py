@@ -18,7 +18,7 @@ counters that the run itself advances, so that a replayed CUDA graph counts on.
 Every wait is bounded: after ``TIMEOUT_NS`` on the GPU's clock, or as soon as any other wait has failed, it
 records itself and falls through; the run completes with undefined contents and the host raises HangError.
 
-In a Triton kernel of your own, ``own = tile(sync)``, ``wait(own, sync)`` and ``post(own, sync)`` are all that
+In a Triton kernel of your own, ``own = load_tile(sync)``, ``wait(own, sync)`` and ``post(own, sync)`` are all that
 it takes; see ``examples/04_place_your_own_waits.py``.
 """
 
@@ -59,7 +59,7 @@ from interlace.kernels.primitives.columns import (
     WAIT_STRIDE,
     WAIT_THRESHOLD,
 )
-from interlace.kernels.primitives.partial_sums import keep
+from interlace.kernels.primitives.partial_sums import store_partial
 
 
 class Sync(NamedTuple):
@@ -140,7 +140,7 @@ class Tile(NamedTuple):
 
 
 @triton.jit
-def begin(sync):
+def start_run(sync):
     """Count this program in; returns the number of the run."""
     if sync.WAITS:
         run = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") // sync.programs
@@ -150,14 +150,14 @@ def begin(sync):
 
 
 @triton.jit
-def tile(sync):
+def load_tile(sync):
     """The item of this program, in a launch of one program per item."""
-    run = begin(sync)
-    return tile_at(sync, sync.first + tl.program_id(0), run)
+    run = start_run(sync)
+    return load_tile_at(sync, sync.first + tl.program_id(0), run)
 
 
 @triton.jit
-def tile_at(sync, position, run):
+def load_tile_at(sync, position, run):
     """The item at a row of the item table, in the given run."""
     row = sync.items + position * ITEM_COLUMNS
     return Tile(
@@ -180,13 +180,13 @@ def tile_at(sync, position, run):
 
 
 @triton.jit
-def op_of(sync, position):
+def load_op(sync, position):
     """Which op the item at a row of the item table belongs to."""
     return tl.load(sync.items + position * ITEM_COLUMNS + ITEM_OP)
 
 
 @triton.jit
-def now_ns(INTERPRET: tl.constexpr):
+def read_clock_ns(INTERPRET: tl.constexpr):
     """The GPU's global clock in nanoseconds (32 ns steps on an H200); 0 under the interpreter."""
     if INTERPRET:
         time = tl.full((), 0, tl.int64)
@@ -196,7 +196,7 @@ def now_ns(INTERPRET: tl.constexpr):
 
 
 @triton.jit
-def _clock(lane, INTERPRET: tl.constexpr):
+def _read_clock(lane, INTERPRET: tl.constexpr):
     """The global clock as each thread reads it."""
     if INTERPRET:
         time = lane.to(tl.int64) * 0
@@ -244,19 +244,19 @@ def back_off(sync, NS: tl.constexpr):
 
 
 @triton.jit
-def _jitter(tile, sync, salt: tl.constexpr):
+def _delay_randomly(tile, sync, salt: tl.constexpr):
     """A random delay, different for each item, run and place."""
     if sync.JITTER_NS > 0 and not sync.INTERPRET:
         mixed = (tile.item.to(tl.int64) * 2 + salt + 1) * 1640531527 + (tile.run + 1) * 2246822519
         mixed = (mixed ^ (mixed >> 15)) * 739982445
         delay = ((mixed ^ (mixed >> 13)) & 0x7FFFFFFF) % sync.JITTER_NS
-        begin = now_ns(sync.INTERPRET)
-        while now_ns(sync.INTERPRET) - begin < delay:
+        begin = read_clock_ns(sync.INTERPRET)
+        while read_clock_ns(sync.INTERPRET) - begin < delay:
             pass
 
 
 @triton.jit
-def _give_up(sync, item, semaphore, expected, seen):
+def _record_fault(sync, item, semaphore, expected, seen):
     """Record the first failed wait; later ones leave it as it is."""
     if tl.atomic_cas(sync.fault, 0, 1, sem="relaxed", scope="gpu") == 0:
         tl.store(sync.record + RECORD_ITEM, item)
@@ -267,7 +267,7 @@ def _give_up(sync, item, semaphore, expected, seen):
 
 
 @triton.jit
-def _lanes(sync):
+def _make_lanes(sync):
     """A number per thread of the block.
 
     Polls are spread over exactly these: a reduction over them crosses all warps, so its result is the same in
@@ -282,7 +282,7 @@ def _lanes(sync):
 
 
 @triton.jit
-def _wait_at(tile, sync, row):
+def _load_wait(tile, sync, row):
     """One wait of an item: (first, count, stride, threshold, what its semaphores reach in this run)."""
     base = sync.waits + row * WAIT_COLUMNS
     first = tl.load(base + WAIT_FIRST)
@@ -293,10 +293,10 @@ def _wait_at(tile, sync, row):
 
 
 @triton.jit
-def _behind(tile, sync, row):
+def _poll_lag(tile, sync, row):
     """One poll of every semaphore of one wait: by how many posts the latest of them is behind, -1 if none."""
-    first, count, stride, _, target = _wait_at(tile, sync, row)
-    lane = _lanes(sync)
+    first, count, stride, _, target = _load_wait(tile, sync, row)
+    lane = _make_lanes(sync)
     lag = lane * 0 - 1
     for begin in range(0, count, lane.shape[0]):
         index = first + tl.minimum(begin + lane, count - 1) * stride
@@ -309,29 +309,29 @@ def _behind(tile, sync, row):
 @triton.jit
 def _wait_row(tile, sync, row):
     """Wait until every semaphore of one wait has all of its posts of this run."""
-    first, count, stride, threshold, target = _wait_at(tile, sync, row)
-    lane = _lanes(sync)
+    first, count, stride, threshold, target = _load_wait(tile, sync, row)
+    lane = _make_lanes(sync)
     for begin in range(0, count, lane.shape[0]):
         index = first + tl.minimum(begin + lane, count - 1) * stride
         pointer = sync.semaphores + index
         lag = target - _load_acquire(pointer, sync.INTERPRET)
         behind = tl.max(lag, 0)
-        since = _clock(lane, sync.INTERPRET)
+        since = _read_clock(lane, sync.INTERPRET)
         while behind > 0:
             back_off(sync, 64)
             lag = target - _load_acquire(pointer, sync.INTERPRET)
             behind = tl.max(lag, 0)
             failed = _load_relaxed(sync.fault + lane * 0, sync.INTERPRET)
-            late = (_clock(lane, sync.INTERPRET) - since > sync.TIMEOUT_NS) | (failed != 0) | sync.INTERPRET
+            late = (_read_clock(lane, sync.INTERPRET) - since > sync.TIMEOUT_NS) | (failed != 0) | sync.INTERPRET
             if behind > 0 and tl.max(late.to(tl.int32), 0) > 0:
                 semaphore = tl.max(tl.where(lag == behind, index, 0), 0)
-                _give_up(sync, tile.item, semaphore, threshold, threshold - behind)
+                _record_fault(sync, tile.item, semaphore, threshold, threshold - behind)
                 behind = behind * 0
     tl.debug_barrier()
 
 
 @triton.jit
-def blocked(tile, sync):
+def is_blocked(tile, sync):
     """One poll of what an item's start needs: whether some of it is still missing.
 
     If not, all threads may read it. The barrier stands even where nothing is polled: it keeps ptxas from pulling
@@ -339,9 +339,9 @@ def blocked(tile, sync):
     """
     missing = False
     if sync.WAITS:
-        _jitter(tile, sync, 0)
+        _delay_randomly(tile, sync, 0)
         for row in range(tile.wait_lo, tile.wait_mid):
-            missing = missing | (_behind(tile, sync, row) > 0)
+            missing = missing | (_poll_lag(tile, sync, row) > 0)
     tl.debug_barrier()
     return missing
 
@@ -350,30 +350,30 @@ def blocked(tile, sync):
 def wait(tile, sync):
     """Before an item starts: everything that its start needs is visible to all threads afterwards."""
     if sync.WAITS:
-        _jitter(tile, sync, 2)
+        _delay_randomly(tile, sync, 2)
         for row in range(tile.wait_lo, tile.wait_mid):
             _wait_row(tile, sync, row)
 
 
 @triton.jit
-def wait_begun(sync, run, producer):
+def wait_started(sync, run, producer):
     """Wait until every program of a launch has begun in this run; ``sync`` and ``producer`` are that launch's.
 
     Its polls are relaxed, because it orders nothing: what those programs write is still waited for tile by tile.
     """
     target = (run + 1) * sync.programs
     behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
-    since = now_ns(sync.INTERPRET)
+    since = read_clock_ns(sync.INTERPRET)
     while behind > 0:
         behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
         if behind > 0:
-            if sync.INTERPRET or now_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS:
-                _give_up(sync, -1 - producer, -1, sync.programs, (sync.programs - behind).to(tl.int32))
+            if sync.INTERPRET or read_clock_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS:
+                _record_fault(sync, -1 - producer, -1, sync.programs, (sync.programs - behind).to(tl.int32))
                 behind = behind * 0
 
 
 @triton.jit
-def stretches(tile, sync):
+def count_chunks(tile, sync):
     """Number of stretches of the item's k-range that become readable one after another."""
     if sync.WAITS and sync.CHUNKED:
         n = tile.wait_hi - tile.wait_mid + 1
@@ -383,12 +383,12 @@ def stretches(tile, sync):
 
 
 @triton.jit
-def ready(tile, sync, stretch):
+def wait_chunk(tile, sync, chunk):
     """Wait for one stretch; returns the k-range [lo, hi) that may be read now (possibly empty)."""
     if sync.WAITS and sync.CHUNKED:
-        row = tile.wait_mid + stretch - 1
+        row = tile.wait_mid + chunk - 1
         lo = tile.k_lo
-        if stretch > 0:
+        if chunk > 0:
             _wait_row(tile, sync, row)
             lo = tl.load(sync.waits + row * WAIT_COLUMNS + WAIT_K)
         hi = tile.k_hi
@@ -405,7 +405,7 @@ def post(tile, sync):
     """After a tile's last store: make it visible and count it."""
     if sync.WAITS:
         if tile.post >= 0:
-            _jitter(tile, sync, 1)
+            _delay_randomly(tile, sync, 1)
             tl.store(sync.done + tile.item, (tile.run + 1).to(tl.int32))
             tl.debug_barrier()
             tl.atomic_add(sync.semaphores + tile.post, 1, sem="release", scope="gpu")
@@ -419,7 +419,7 @@ def fix_up(tile, sync, acc, PARTS: tl.constexpr):
     """
     last = tile.parts == 1
     if PARTS > 1 and not last:
-        keep(tile, sync, acc)
+        store_partial(tile, sync, acc)
         tl.debug_barrier()
         arrived = tl.atomic_add(sync.arrivals + tile.split, 1, sem="acq_rel", scope="gpu")
         tl.debug_barrier()
@@ -428,15 +428,15 @@ def fix_up(tile, sync, acc, PARTS: tl.constexpr):
 
 
 @triton.jit
-def draw(sync):
-    """Draw the next ticket; ``drawn`` turns it into a number.
+def claim_ticket(sync):
+    """Draw the next ticket; ``read_ticket`` turns it into a number.
 
     Only the block's first thread holds the ticket until then, so what runs in between hides the latency.
     """
     if sync.INTERPRET:
         ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") + tl.zeros((1,), tl.int64)
     else:
-        lane = _lanes(sync)
+        lane = _make_lanes(sync)
         ticket = tl.inline_asm_elementwise(
             "{ .reg .pred first; setp.eq.s32 first, $2, 0; mov.u64 $0, 0; "
             "@first atom.global.relaxed.gpu.add.u64 $0, [$1], 1; }",
@@ -450,6 +450,6 @@ def draw(sync):
 
 
 @triton.jit
-def drawn(ticket):
+def read_ticket(ticket):
     """The number of a ticket, known to all threads."""
     return tl.max(ticket, 0)

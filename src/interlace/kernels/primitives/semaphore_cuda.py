@@ -6,7 +6,7 @@ How threads share the work, and where they meet, is left to the text that follow
     ... all threads' stores, a barrier ...
     if (threadIdx.x == 0) add_release(launch.semaphores + item.post);
 
-    await_posts(launch, item, load_row(launch.waits + wait), threadIdx.x, blockDim.x, 64);
+    await_posts(launch, item, generate_row_load(launch.waits + wait), threadIdx.x, blockDim.x, 64);
     ... a barrier; for bulk loads, fence.proxy.async.global ...
 
 ``L`` is any struct that has the fields ``semaphores``, ``fault``, ``record``, ``timeout_ns`` and ``jitter_ns`` of

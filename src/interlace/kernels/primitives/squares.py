@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def sums_of_squares(value, ROWS: tl.constexpr, WIDTH: tl.constexpr, SQUARED: tl.constexpr):
+def sum_squares(value, ROWS: tl.constexpr, WIDTH: tl.constexpr, SQUARED: tl.constexpr):
     """Of float32 values (ROWS, WIDTH): (ROWS, 1) if there are no more columns than SQUARED, else WIDTH / SQUARED."""
     if WIDTH <= SQUARED:
         sums = tl.sum(value * value, 1)[:, None]

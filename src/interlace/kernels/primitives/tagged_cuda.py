@@ -1,4 +1,4 @@
-"""Tagged words as CUDA C++: data that say themselves whether they are there, for texts of the one launch.
+"""LL words as CUDA C++: data that say themselves whether they are there, for texts of the one launch.
 
 A word is 32 bits of data and, above them, the number of their publication, stored and loaded as one in relaxed order.
 Who reads polls the word itself until it has the number that is wanted. So nothing is released, and nobody waits for a
@@ -16,8 +16,8 @@ from __future__ import annotations
 from interlace.csrc import read_header
 
 #: What a wait for words records as its semaphore, beside the number that it wanted and the one that it found.
-AWAITED = -3
+LL_WAIT = -3
 
-TAGGED = rf"""
-constexpr int AWAITED_WORDS = {AWAITED};
+LL_PROTOCOL = rf"""
+constexpr int AWAITED_WORDS = {LL_WAIT};
 """ + read_header("ll.cuh")

@@ -26,4 +26,4 @@ from interlace.csrc import read_header
 #: Each byte of an empty word. As a float32 that is a NaN, in place of which the usual NaN is stored.
 EMPTY_BYTE = 0xFF
 
-WORDS = f"\nconstexpr unsigned EMPTY_WORD = {EMPTY_BYTE}u * 0x01010101u;" + read_header("sentinel.cuh")
+SENTINEL_WORDS = f"\nconstexpr unsigned EMPTY_WORD = {EMPTY_BYTE}u * 0x01010101u;" + read_header("sentinel.cuh")

@@ -20,53 +20,53 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.dtypes import fp32, int32
 from interlace.core.errors import ArgumentError
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.quadrature.cuda import REFINE_TEXT, TOTAL_TEXT
+from interlace.kernels.quadrature.cuda import REFINE_CUDA, TOTAL_CUDA
 
 #: Levels at most: intervals of a deeper one are narrower than float32 tells apart near 1.
-MOST_LEVELS = 20
+MAX_LEVELS = 20
 _RICHARDSON = 15.0
 
 
-def peaks(centre: Array, width: Array, t: Array) -> Array:
+def evaluate_integrand(centre: Array, width: Array, t: Array) -> Array:
     """The integrand at each t."""
     return np.asarray((width / (width**2 + (t[..., None] - centre) ** 2)).sum(axis=-1))
 
 
-def exact(centre: Array, width: Array) -> float:
+def integrate_exactly(centre: Array, width: Array) -> float:
     """Its integral over [0, 1]."""
     return float((np.arctan((1 - centre) / width) + np.arctan(centre / width)).sum())
 
 
-def simpson(values: Array) -> float:
+def apply_simpson(values: Array) -> float:
     """Simpson's rule over [0, 1], from values at both ends and at even steps between."""
     odd, even = values[1:-1:2].sum(), values[2:-1:2].sum()
     return float(values[0] + 4 * odd + 2 * even + values[-1]) / (3 * (len(values) - 1))
 
 
-def _refine(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+def _compute_refine(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
     points, length = int(params["POINTS"]), 0.5 ** int(params["LEVEL"])
     t = (where[0] + np.arange(points + 1) / points) * length
-    values = peaks(regions["centre"], regions["width"], t)
-    fine, coarse = length * simpson(values), length * simpson(values[::2])
+    values = evaluate_integrand(regions["centre"], regions["width"], t)
+    fine, coarse = length * apply_simpson(values), length * apply_simpson(values[::2])
     last = bool(params["LAST"])
     split = not last and abs(fine - coarse) > _RICHARDSON * float(params["TOLERANCE"])
     value = np.array([0.0 if split else fine + (fine - coarse) / _RICHARDSON])
     return {"value": value} if last else {"value": value, "more": np.full(2, float(split))}
 
 
-def _total(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+def _compute_total(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     return {"out": np.array([regions["value"].sum()])}
 
 
-def _triton(which: str) -> TritonBody:
+def _build_triton_body(which: str) -> TritonBody:
     from interlace.kernels.quadrature import triton
 
     return TritonBody(finish=getattr(triton, f"{which}_tile"))
@@ -82,9 +82,15 @@ def _make_total(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 REFINE = Kernel(
-    "refine", Reference(_refine, located=True), lambda: _triton("refine"), walk=REFINE_TEXT, make=_make_refine
+    "refine",
+    Reference(_compute_refine, needs_coords=True),
+    lambda: _build_triton_body("refine"),
+    megakernel=REFINE_CUDA,
+    make=_make_refine,
 )
-TOTAL = Kernel("total", Reference(_total), lambda: _triton("total"), walk=TOTAL_TEXT, make=_make_total)
+TOTAL = Kernel(
+    "total", Reference(_compute_total), lambda: _build_triton_body("total"), megakernel=TOTAL_CUDA, make=_make_total
+)
 
 
 def refine(
@@ -119,9 +125,11 @@ def refine(
     check_type(tolerance, float, where, "tolerance", "1e-6")
     if not 0 < tolerance < 1:
         raise ArgumentError(f"{where} has a tolerance of {tolerance}; use one between 0 and 1")
-    require(0 <= whole(level, where, "level") < MOST_LEVELS, f"{where} is of level {level}; use 0 to {MOST_LEVELS - 1}")
     require(
-        whole(points, where, "points") >= 4 and points == power_of_two(points),
+        0 <= check_int(level, where, "level") < MAX_LEVELS, f"{where} is of level {level}; use 0 to {MAX_LEVELS - 1}"
+    )
+    require(
+        check_int(points, where, "points") >= 4 and points == next_power_of_2(points),
         f"{where} has {points} points; use a power of two of at least 4",
     )
     check_block(where, points)
@@ -144,7 +152,7 @@ def refine(
     if more is not None:
         check_argument(name, "more", more, (all_,), int32)
         writes["more"] = (more, (Span(i * 2 + halves, i * 2 + (halves + 2)),))
-    return REFINE.op(
+    return REFINE.make_op(
         name,
         (tiles,),
         reads,
@@ -174,6 +182,6 @@ def total(name: str, value: Tensor, out: Tensor) -> Op:
     check_argument(name, "value", value, value.shape, fp32)
     check_argument(name, "out", out, (1,), fp32)
     (n,) = value.shape
-    block = power_of_two(n)
+    block = next_power_of_2(n)
     check_block(f"op {name!r}", block)
-    return TOTAL.op(name, (1,), {"value": (value, (ALL,))}, {"out": (out, (ALL,))}, params={"N": n, "BN": block})
+    return TOTAL.make_op(name, (1,), {"value": (value, (ALL,))}, {"out": (out, (ALL,))}, params={"N": n, "BN": block})

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from interlace.csrc import read_header
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-_MOST_WARPS = 8
+_MAX_WARPS = 8
 #: Behind ``ROWS``: the sum of what all threads have, in the same order every time.
 _SUM = read_header("ops/quadrature/block_sum.cuh")
 
-REFINE_TEXT = TextBody(
+REFINE_CUDA = CudaBody(
     ROWS + _SUM + read_header("ops/quadrature/refine.cuh"),
     "refine_tile",
-    optional=("wanted", "more"),
-    scratch_bytes=lambda op: 2 * 4 * _MOST_WARPS,
-    proved=True,
+    optional_args=("wanted", "more"),
+    scratch_bytes=lambda op: 2 * 4 * _MAX_WARPS,
+    is_proved=True,
 )
 
-TOTAL_TEXT = TextBody(
+TOTAL_CUDA = CudaBody(
     ROWS + _SUM + read_header("ops/quadrature/total.cuh"),
     "total_tile",
-    scratch_bytes=lambda op: 4 * _MOST_WARPS,
-    proved=True,
+    scratch_bytes=lambda op: 4 * _MAX_WARPS,
+    is_proved=True,
 )

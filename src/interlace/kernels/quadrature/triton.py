@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _sums(centre, width, t, weight, PEAKS):
+def _integrate(centre, width, t, weight, PEAKS):
     height = tl.zeros_like(t)
     for p in range(PEAKS):
         w = tl.load(width + p)
@@ -31,10 +31,10 @@ def refine_tile(
     fine_weight = tl.where(k == POINTS, 1.0, tl.where(k % 2 == 1, 4.0, 2.0))
     coarse_weight = tl.where(k % 2 == 1, 0.0, tl.where(k == POINTS, 1.0, tl.where(k % 4 == 2, 4.0, 2.0)))
     once = tl.where(k == 1, 1.0, 0.0)
-    begin = _sums(centre, width, first, once, PEAKS)
+    begin = _integrate(centre, width, first, once, PEAKS)
     step = LENGTH / (3 * POINTS)
-    fine = step * (begin + _sums(centre, width, t, fine_weight, PEAKS))
-    coarse = 2 * step * (begin + _sums(centre, width, t, coarse_weight, PEAKS))
+    fine = step * (begin + _integrate(centre, width, t, fine_weight, PEAKS))
+    coarse = 2 * step * (begin + _integrate(centre, width, t, coarse_weight, PEAKS))
     off = fine - coarse
     split = runs & (tl.abs(off) > 15 * TOLERANCE)
     if LAST:

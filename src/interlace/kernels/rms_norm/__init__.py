@@ -11,22 +11,22 @@ from interlace.core.dtypes import FLOATS
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.rms_norm.cuda import RMS_NORM_TEXT
-from interlace.kernels.teams import tile_of
+from interlace.kernels.rms_norm.cuda import RMS_NORM_CUDA
+from interlace.kernels.teams import select_tile
 
 
-def normalised(x: Array, weight: Array, eps: float) -> Array:
+def compute_rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x of shape (..., n) with rows of root mean square 1, times ``weight`` (n,)."""
     return np.asarray(x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight)
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
-    return {"out": normalised(regions["x"], regions["weight"], float(params["EPS"]))}
+    return {"out": compute_rms_norm(regions["x"], regions["weight"], float(params["EPS"]))}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.rms_norm.triton import rms_norm_tile
 
     return TritonBody(finish=rms_norm_tile)
@@ -36,7 +36,9 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return rms_norm(name, **tensors, eps=params["EPS"], rows=params["BM"])  # type: ignore[arg-type]
 
 
-RMS_NORM = Kernel("rms_norm", Reference(_finish), _triton, walk=RMS_NORM_TEXT, dtypes=FLOATS, make=_make)
+RMS_NORM = Kernel(
+    "rms_norm", Reference(_finish), _build_triton_body, megakernel=RMS_NORM_CUDA, dtypes=FLOATS, make=_make
+)
 
 
 def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float, *, rows: int = 1) -> Op:
@@ -52,11 +54,11 @@ def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float, *, r
     m, n = x.shape
     check_argument(name, "weight", weight, (n,))
     check_argument(name, "out", out, (m, n))
-    same_dtype(name, x, weight, out)
-    rows, block = tile_of(name, x.shape, rows)
+    check_same_dtype(name, x, weight, out)
+    rows, block = select_tile(name, x.shape, rows)
     (i,) = axes(1)
     own = (i.block(rows), ALL)
-    return RMS_NORM.op(
+    return RMS_NORM.make_op(
         name,
         (-(-m // rows),),
         {"x": (x, own), "weight": (weight, (ALL,))},

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.cuda.teams import of_whole_rows
+from interlace.kernels.cuda.teams import build_row_body
 
-RMS_NORM_TEXT = of_whole_rows(read_header("ops/rms_norm.cuh"))
+RMS_NORM_CUDA = build_row_body(read_header("ops/rms_norm.cuh"))

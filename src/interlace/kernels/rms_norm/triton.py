@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import narrowed
+from interlace.kernels.primitives.dot import narrow
 
 
 @triton.jit
@@ -24,4 +24,4 @@ def rms_norm_tile(tile, x, weight, out, M, N: tl.constexpr, EPS, BM: tl.constexp
         within = inside & (column < N)
         value = tl.load(x + at + first, mask=within, other=0.0).to(tl.float32)
         gain = tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
-        tl.store(out + at + first, narrowed(value * scale * gain, out.dtype.element_ty), mask=within)
+        tl.store(out + at + first, narrow(value * scale * gain, out.dtype.element_ty), mask=within)

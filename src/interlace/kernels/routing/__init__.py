@@ -6,7 +6,8 @@
              tokens, and begin at a multiple of ``rows``, so that a tile of rows belongs to one expert
     fill     the inverse: which token is in which row, -1 for none, and which expert owns a tile, -1 for none
 
-How many tiles there are depends on data; a grid has ``most_tiles``, whatever they are. Worked example, 5 tokens, 2 of 3
+How many tiles there are depends on data; a grid has ``compute_max_tiles``, whatever they are. Worked example, 5 tokens,
+2 of 3
 experts each, tiles of 4 rows: at most (10 - 3) // 4 + 3 = 4 tiles.
 
     experts    (0, 1) (0, 1) (0, 2) (0, 1) (0, 1)
@@ -27,24 +28,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import check_type, whole
+from interlace.core.arguments import check_int, check_type
 from interlace.core.dtypes import fp32, int32
 from interlace.core.errors import RoutingError
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.routing.cuda import FILL_TEXT, PLACE_TEXT, ROUTE_TEXT
+from interlace.kernels.routing.cuda import FILL_CUDA, PLACE_CUDA, ROUTE_CUDA
 
 #: Whole numbers, as regions have them too.
-Numbers = NDArray[Any]
+AnyArray = NDArray[Any]
 
 #: Tokens of a tile of ``route`` and ``place``.
 BLOCK = 32
 
 
-def most_tiles(tokens: int, chosen: int, experts: int, rows: int) -> int:
+def compute_max_tiles(tokens: int, chosen: int, experts: int, rows: int) -> int:
     """Tiles of ``rows`` rows that the experts fill at most: all full but for one of each expert that has any."""
     pairs = tokens * chosen
     owners = min(experts, pairs)
@@ -62,7 +63,7 @@ def check_experts(table: np.ndarray, experts: int) -> None:
         )
 
 
-def routed(logits: Array, chosen: int) -> tuple[Numbers, Array, Numbers]:
+def select_experts(logits: Array, chosen: int) -> tuple[AnyArray, Array, AnyArray]:
     """Experts and weights of each token, and (1, E) how many tokens each expert gets."""
     experts = np.argsort(-logits, axis=1, kind="stable")[:, :chosen]
     best = np.take_along_axis(logits, experts, axis=1)
@@ -71,13 +72,13 @@ def routed(logits: Array, chosen: int) -> tuple[Numbers, Array, Numbers]:
     return experts, weights / weights.sum(axis=1, keepdims=True), counts
 
 
-def first_rows(counts: Numbers, rows: int) -> Numbers:
+def compute_first_rows(counts: AnyArray, rows: int) -> AnyArray:
     """The row in which each expert's pairs begin."""
     tiles = -(-counts.sum(axis=0) // rows)
     return np.asarray((np.cumsum(tiles) - tiles) * rows)
 
 
-def placed(experts: Numbers, following: Numbers, count: int) -> Numbers:
+def place_pairs(experts: AnyArray, following: AnyArray, count: int) -> AnyArray:
     """The row of each pair, given the first that each of so many experts has left; -1 of experts out of range."""
     place, following = np.full(experts.shape, -1), following.copy()
     for at, expert in np.ndenumerate(experts):
@@ -87,7 +88,7 @@ def placed(experts: Numbers, following: Numbers, count: int) -> Numbers:
     return place
 
 
-def tokens_of(place: Numbers, first: int, rows: int) -> Numbers:
+def find_tokens(place: AnyArray, first: int, rows: int) -> AnyArray:
     """Which token is in each of so many rows, -1 for none."""
     row = place - first
     token = np.full(rows, -1)
@@ -97,25 +98,25 @@ def tokens_of(place: Numbers, first: int, rows: int) -> Numbers:
 
 
 def _route(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
-    experts, weights, counts = routed(regions["logits"], int(params["CHOSEN"]))
+    experts, weights, counts = select_experts(regions["logits"], int(params["CHOSEN"]))
     return {"experts": experts, "weights": weights, "counts": counts}
 
 
 def _place(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
     experts, counts = regions["experts"].astype(np.int64), regions["counts"]
-    following = first_rows(counts, int(params["ROWS"])) + counts[: where[0]].sum(axis=0)
-    return {"place": placed(experts, following, counts.shape[1])}
+    following = compute_first_rows(counts, int(params["ROWS"])) + counts[: where[0]].sum(axis=0)
+    return {"place": place_pairs(experts, following, counts.shape[1])}
 
 
 def _fill(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
     rows = int(params["ROWS"])
     ends = np.cumsum(-(-regions["counts"].sum(axis=0) // rows))
     owner = int(np.searchsorted(ends, where[0], side="right"))
-    token = tokens_of(regions["place"], where[0] * rows, rows)
+    token = find_tokens(regions["place"], where[0] * rows, rows)
     return {"token": token, "owner": np.array([owner if owner < len(ends) else -1])}
 
 
-def _triton(which: str) -> TritonBody:
+def _build_triton_body(which: str) -> TritonBody:
     from interlace.kernels.routing import triton
 
     return TritonBody(finish=getattr(triton, f"{which}_tile"))
@@ -133,9 +134,21 @@ def _make_fill(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return fill(name, **tensors)
 
 
-ROUTE = Kernel("route", Reference(_route), lambda: _triton("route"), walk=ROUTE_TEXT, make=_make_route)
-PLACE = Kernel("place", Reference(_place, located=True), lambda: _triton("place"), walk=PLACE_TEXT, make=_make_place)
-FILL = Kernel("fill", Reference(_fill, located=True), lambda: _triton("fill"), walk=FILL_TEXT, make=_make_fill)
+ROUTE = Kernel("route", Reference(_route), lambda: _build_triton_body("route"), megakernel=ROUTE_CUDA, make=_make_route)
+PLACE = Kernel(
+    "place",
+    Reference(_place, needs_coords=True),
+    lambda: _build_triton_body("place"),
+    megakernel=PLACE_CUDA,
+    make=_make_place,
+)
+FILL = Kernel(
+    "fill",
+    Reference(_fill, needs_coords=True),
+    lambda: _build_triton_body("fill"),
+    megakernel=FILL_CUDA,
+    make=_make_fill,
+)
 
 
 def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: Tensor) -> Op:
@@ -161,15 +174,15 @@ def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: T
     check_argument(name, "experts", experts, (t, chosen), int32)
     check_argument(name, "weights", weights, (t, chosen), fp32)
     check_argument(name, "counts", counts, (-(-t // BLOCK), e), int32)
-    check_block(f"op {name!r}", BLOCK, power_of_two(e))
+    check_block(f"op {name!r}", BLOCK, next_power_of_2(e))
     (i,) = axes(1)
     block = (i.block(BLOCK), ALL)
-    return ROUTE.op(
+    return ROUTE.make_op(
         name,
         counts.shape[:1],
         {"logits": (logits, block)},
         {"experts": (experts, block), "weights": (weights, block), "counts": (counts, (i.block(1), ALL))},
-        params={"T": t, "E": e, "CHOSEN": chosen, **_blocks(e, chosen)},
+        params={"T": t, "E": e, "CHOSEN": chosen, **_compute_blocks(e, chosen)},
         flops=float(BLOCK * e * chosen),
     )
 
@@ -180,17 +193,24 @@ def place(name: str, experts: Tensor, counts: Tensor, place: Tensor, rows: int) 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
-    t, chosen, e = _routed(name, "experts", experts, counts)
+    t, chosen, e = _check_routing(name, "experts", experts, counts)
     check_argument(name, "place", place, (t, chosen), int32)
-    require(whole(rows, f"op {name!r}", "rows") > 0, f"op {name!r} has tiles of {rows} rows; use some")
+    require(check_int(rows, f"op {name!r}", "rows") > 0, f"op {name!r} has tiles of {rows} rows; use some")
     (i,) = axes(1)
     block = (i.block(BLOCK), ALL)
-    return PLACE.op(
+    return PLACE.make_op(
         name,
         counts.shape[:1],
         {"experts": (experts, block), "counts": (counts, (ALL, ALL))},
         {"place": (place, block)},
-        params={"T": t, "E": e, "CHOSEN": chosen, "BLOCKS": counts.shape[0], "ROWS": rows, **_blocks(e, chosen)},
+        params={
+            "T": t,
+            "E": e,
+            "CHOSEN": chosen,
+            "BLOCKS": counts.shape[0],
+            "ROWS": rows,
+            **_compute_blocks(e, chosen),
+        },
     )
 
 
@@ -200,7 +220,7 @@ def fill(name: str, place: Tensor, counts: Tensor, token: Tensor, owner: Tensor)
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
-    t, chosen, e = _routed(name, "place", place, counts)
+    t, chosen, e = _check_routing(name, "place", place, counts)
     check_type(owner, Tensor, f"op {name!r}", "owner")
     check_type(token, Tensor, f"op {name!r}", "token")
     require(
@@ -209,24 +229,31 @@ def fill(name: str, place: Tensor, counts: Tensor, token: Tensor, owner: Tensor)
     )
     (tiles,), rows = owner.shape, token.shape[0] // owner.shape[0]
     require(
-        tiles >= most_tiles(t, chosen, e, rows),
-        f"op {name!r}: {t} tokens, {chosen} of {e} experts each, may fill {most_tiles(t, chosen, e, rows)} tiles of "
-        f"{rows} rows, and owner {owner} has {tiles}; give it as many",
+        tiles >= compute_max_tiles(t, chosen, e, rows),
+        f"op {name!r}: {t} tokens, {chosen} of {e} experts each, may fill {compute_max_tiles(t, chosen, e, rows)} "
+        f"tiles of {rows} rows, and owner {owner} has {tiles}; give it as many",
     )
     check_argument(name, "owner", owner, (tiles,), int32)
     check_argument(name, "token", token, (tiles * rows,), int32)
-    require(rows == power_of_two(rows), f"op {name!r} has tiles of {rows} rows; use a power of two")
+    require(rows == next_power_of_2(rows), f"op {name!r} has tiles of {rows} rows; use a power of two")
     (i,) = axes(1)
-    return FILL.op(
+    return FILL.make_op(
         name,
         (tiles,),
         {"place": (place, (ALL, ALL)), "counts": (counts, (ALL, ALL))},
         {"token": (token, (i.block(rows),)), "owner": (owner, (i.block(1),))},
-        params={"T": t, "E": e, "CHOSEN": chosen, "BLOCKS": counts.shape[0], "ROWS": rows, **_blocks(e, chosen)},
+        params={
+            "T": t,
+            "E": e,
+            "CHOSEN": chosen,
+            "BLOCKS": counts.shape[0],
+            "ROWS": rows,
+            **_compute_blocks(e, chosen),
+        },
     )
 
 
-def _routed(name: str, arg: str, pairs: Tensor, counts: Tensor) -> tuple[int, int, int]:
+def _check_routing(name: str, arg: str, pairs: Tensor, counts: Tensor) -> tuple[int, int, int]:
     """Tokens, how many experts each has, and experts."""
     check_type(pairs, Tensor, f"op {name!r}", arg)
     check_type(counts, Tensor, f"op {name!r}", "counts")
@@ -234,10 +261,10 @@ def _routed(name: str, arg: str, pairs: Tensor, counts: Tensor) -> tuple[int, in
     (t, chosen), e = pairs.shape, counts.shape[1]
     check_argument(name, arg, pairs, (t, chosen), int32)
     check_argument(name, "counts", counts, (-(-t // BLOCK), e), int32)
-    check_block(f"op {name!r}", BLOCK, power_of_two(e))
+    check_block(f"op {name!r}", BLOCK, next_power_of_2(e))
     return t, chosen, e
 
 
-def _blocks(experts: int, chosen: int) -> dict[str, int]:
+def _compute_blocks(experts: int, chosen: int) -> dict[str, int]:
     """Extents of Triton's blocks."""
-    return {"BLOCK": BLOCK, "BE": power_of_two(experts), "BC": power_of_two(chosen), "num_warps": 4}
+    return {"BLOCK": BLOCK, "BE": next_power_of_2(experts), "BC": next_power_of_2(chosen), "num_warps": 4}

@@ -9,17 +9,17 @@ from __future__ import annotations
 from interlace.csrc import read_header
 from interlace.graph.op import Op
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
-_TOGETHER = 4
+_GROUP_SIZE = 4
 #: Tokens that a block has at a time at most: some for each of its warps.
-MOST_AT_ONCE = 8 * _TOGETHER
+MAX_AT_ONCE = 8 * _GROUP_SIZE
 _AT_ONCE = 8
 
 CHOOSE = (
     ROWS
     + rf"""
-constexpr int TOGETHER = {_TOGETHER};
+constexpr int TOGETHER = {_GROUP_SIZE};
 """
     + read_header("ops/routing/choose.cuh")
 )
@@ -37,28 +37,28 @@ _PLACE = _SUM_UP + read_header("ops/routing/place.cuh")
 _FILL = _SUM_UP + read_header("ops/routing/fill.cuh")
 
 
-def _of_experts(op: Op, *, more: int = 0) -> int:
+def _count_scratch_bytes(op: Op, *, more: int = 0) -> int:
     return 4 * (2 * int(op.param("E")) + more)
 
 
-ROUTE_TEXT = TextBody(
+ROUTE_CUDA = CudaBody(
     _ROUTE,
     "route_tile",
     constants=("E", "CHOSEN", "BLOCK"),
-    scratch_bytes=lambda op: 4 * (int(op.param("E")) + MOST_AT_ONCE * int(op.param("CHOSEN"))),
-    proved=True,
+    scratch_bytes=lambda op: 4 * (int(op.param("E")) + MAX_AT_ONCE * int(op.param("CHOSEN"))),
+    is_proved=True,
 )
-PLACE_TEXT = TextBody(
+PLACE_CUDA = CudaBody(
     _PLACE,
     "place_tile",
     constants=("E", "CHOSEN", "BLOCK", "ROWS"),
-    scratch_bytes=lambda op: _of_experts(op, more=int(op.param("BLOCK")) * int(op.param("CHOSEN"))),
-    proved=True,
+    scratch_bytes=lambda op: _count_scratch_bytes(op, more=int(op.param("BLOCK")) * int(op.param("CHOSEN"))),
+    is_proved=True,
 )
-FILL_TEXT = TextBody(
+FILL_CUDA = CudaBody(
     _FILL,
     "fill_tile",
     constants=("E", "CHOSEN", "ROWS"),
-    scratch_bytes=lambda op: _of_experts(op, more=int(op.param("ROWS")) + 1),
-    proved=True,
+    scratch_bytes=lambda op: _count_scratch_bytes(op, more=int(op.param("ROWS")) + 1),
+    is_proved=True,
 )

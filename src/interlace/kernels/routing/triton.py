@@ -67,7 +67,7 @@ def route_tile(
 
 
 @triton.jit
-def _of_experts(counts, before, E: tl.constexpr, BLOCKS, BLOCK: tl.constexpr, BE: tl.constexpr):
+def _count_pairs(counts, before, E: tl.constexpr, BLOCKS, BLOCK: tl.constexpr, BE: tl.constexpr):
     """Pairs of each expert, and those of them in the first ``before`` blocks of tokens."""
     column = tl.arange(0, BE)[None, :]
     total = tl.zeros((BE,), tl.int32)
@@ -94,7 +94,7 @@ def place_tile(
     BLOCK: tl.constexpr,
     BE: tl.constexpr,
 ):
-    total, earlier = _of_experts(counts, tile.i, E, BLOCKS, BLOCK, BE)
+    total, earlier = _count_pairs(counts, tile.i, E, BLOCKS, BLOCK, BE)
     tiles = (total + ROWS - 1) // ROWS
     first = (tl.cumsum(tiles, 0) - tiles) * ROWS + earlier
     row = tile.i * BLOCK + tl.arange(0, BLOCK)
@@ -127,7 +127,7 @@ def fill_tile(
     BLOCK: tl.constexpr,
     BE: tl.constexpr,
 ):
-    total, _ = _of_experts(counts, 0, E, BLOCKS, BLOCK, BE)
+    total, _ = _count_pairs(counts, 0, E, BLOCKS, BLOCK, BE)
     tiles = (total + ROWS - 1) // ROWS
     end = tl.cumsum(tiles, 0)
     column = tl.arange(0, BE)

@@ -5,30 +5,30 @@ from __future__ import annotations
 from interlace.csrc import read_header
 from interlace.kernels.argmax.cuda import FIRST
 from interlace.kernels.cuda.rows import ROWS
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
 _WARPS = 8  # of a block, at most
 _SEGMENTS = read_header("ops/sample/segments.cuh")
 
-OUTLINE_TEXT = TextBody(
+SEGMENT_STATS_CUDA = CudaBody(
     ROWS + _SEGMENTS + read_header("ops/sample/outline.cuh"),
     "outline_tile",
     constants=("BN",),
-    proved=True,
+    is_proved=True,
 )
 
-CUTOFF_TEXT = TextBody(
+CUTOFF_CUDA = CudaBody(
     ROWS + _SEGMENTS + read_header("ops/sample/cutoff.cuh"),
     "cutoff_tile",
     constants=("LOW",),
     scratch_bytes=lambda op: 8 * _WARPS,
-    proved=True,
+    is_proved=True,
 )
 
-NOISY_TEXT = TextBody(
+GUMBEL_ARGMAX_CUDA = CudaBody(
     ROWS + _SEGMENTS + FIRST + read_header("ops/sample/noisy.cuh"),
     "noisy_tile",
     constants=("BN",),
     scratch_bytes=lambda op: 8 * _WARPS,
-    proved=True,
+    is_proved=True,
 )

@@ -6,6 +6,6 @@ from __future__ import annotations
 SEGMENT = 64
 
 
-def segments(columns: int) -> int:
+def count_segments(columns: int) -> int:
     """Of a row of so many columns."""
     return -(-columns // SEGMENT)

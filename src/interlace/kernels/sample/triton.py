@@ -12,14 +12,14 @@ CHUNK = tl.constexpr(32 * COLUMNS)  # columns of a tile that are taken at a time
 
 
 @triton.jit
-def inverse_of(temperature):
+def invert_temperature(temperature):
     """What a difference of logits is multiplied by; at temperature 0 nothing is drawn, and all weigh the same."""
     return tl.where(temperature > 0, 1.0 / tl.where(temperature > 0, temperature, 1.0), 0.0)
 
 
 @triton.jit
 def outline_tile(tile, x, temperature, peak, weight, N, BN: tl.constexpr, SEGMENTS):
-    inverse = inverse_of(tl.load(temperature + tile.i))
+    inverse = invert_temperature(tl.load(temperature + tile.i))
     for start in range(0, BN, CHUNK):
         first = tile.j * BN + start
         column = first + tl.arange(0, CHUNK)
@@ -35,19 +35,19 @@ def outline_tile(tile, x, temperature, peak, weight, N, BN: tl.constexpr, SEGMEN
 
 
 @triton.jit
-def number_of(value, LOW: tl.constexpr):
+def encode_ordered(value, LOW: tl.constexpr):
     """Numbers as whole ones in the same order, one for each number of x's dtype."""
     bits = value.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> LOW
 
 
 @triton.jit
-def value_of(number, LOW: tl.constexpr):
+def decode_ordered(number, LOW: tl.constexpr):
     return tl.where(number < 0, (~number << LOW) ^ -0x80000000, number << LOW).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def share_of(row, peaks, least, most, inverse, N):
+def sum_above(row, peaks, least, most, inverse, N):
     """Count and weight of what is not below a number; columns are read only where a segment has such."""
     count, weight = 0.0, 0.0
     for first in range(0, N, CHUNK):
@@ -63,21 +63,21 @@ def share_of(row, peaks, least, most, inverse, N):
 
 
 @triton.jit
-def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LOW: tl.constexpr):
+def search_cutoff(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LOW: tl.constexpr):
     """The largest number from low on that still leaves so many, or so much weight; low if none does."""
     segment = tl.arange(0, BLOCK)
     peak = tl.load(peaks + segment, mask=segment < SEGMENTS, other=float("-inf"))
-    high = number_of(most, LOW) + 1
+    high = encode_ordered(most, LOW) + 1
     for _ in range(32 - LOW):
         middle = (low & high) + ((low ^ high) >> 1)  # low + high may be more than 31 bits
         if middle != low:
-            least = value_of(middle, LOW)
+            least = decode_ordered(middle, LOW)
             # At least as much as this there is: of every segment, its largest.
             found = peak >= least
             counted = tl.sum(found.to(tl.float32))
             weighed = tl.sum(tl.where(found, tl.exp((peak - most) * inverse), 0.0))
             if (counted < count) | (weighed < weight):
-                counted, weighed = share_of(row, peaks, least, most, inverse, N)
+                counted, weighed = sum_above(row, peaks, least, most, inverse, N)
             enough = (counted >= count) & (weighed >= weight)
             low = tl.where(enough, middle, low)
             high = tl.where(enough, high, middle)
@@ -88,7 +88,7 @@ def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LO
 def cutoff_tile(
     tile, x, peak, weight, temperature, top_k, top_p, least, N, SEGMENTS, BLOCK: tl.constexpr, LOW: tl.constexpr
 ):
-    inverse = inverse_of(tl.load(temperature + tile.i))
+    inverse = invert_temperature(tl.load(temperature + tile.i))
     kept = tl.load(top_k + tile.i)
     share = tl.load(top_p + tile.i)
     row = x + tile.i.to(tl.int64) * N
@@ -101,21 +101,21 @@ def cutoff_tile(
         inside = segment < SEGMENTS
         highest = tl.load(peaks + segment, mask=inside, other=float("-inf"))
         most = tl.max(highest)
-        at = number_of(lowest, LOW)
+        at = encode_ordered(lowest, LOW)
         if counted:
-            at = search(row, peaks, at, kept.to(tl.float32), 0.0, most, inverse, N, SEGMENTS, BLOCK, LOW)
+            at = search_cutoff(row, peaks, at, kept.to(tl.float32), 0.0, most, inverse, N, SEGMENTS, BLOCK, LOW)
         if share < 1.0:
             weights = tl.load(weight + tile.i.to(tl.int64) * SEGMENTS + segment, mask=inside, other=0.0)
             whole = tl.sum(weights * tl.exp((highest - most) * inverse))
             if counted:
-                _, whole = share_of(row, peaks, value_of(at, LOW), most, inverse, N)
-            at = search(row, peaks, at, 0.0, share * whole, most, inverse, N, SEGMENTS, BLOCK, LOW)
-        found = value_of(at, LOW)
+                _, whole = sum_above(row, peaks, decode_ordered(at, LOW), most, inverse, N)
+            at = search_cutoff(row, peaks, at, 0.0, share * whole, most, inverse, N, SEGMENTS, BLOCK, LOW)
+        found = decode_ordered(at, LOW)
     tl.store(least + tile.i, found)
 
 
 @triton.jit
-def noise_of(word):
+def compute_gumbel_noise(word):
     """-log(E) with E = -log(1 - u), u uniform: by its series where 1 - u would lose what u has."""
     u = tl.minimum(word.to(tl.float32) * 2.0**-32 + 2.0**-33, 1.0 - 2.0**-24)
     series = u * (1.0 + u * (0.5 + u * (1.0 / 3.0)))
@@ -142,7 +142,7 @@ def noisy_tile(tile, x, least, temperature, position, key, best, at, N, BN: tl.c
             zero = tl.zeros_like(quad)
             a, b, c, d = tl.philox((sequence.to(tl.uint64) << 32) | seed, quad, zero + where, zero, zero)
             word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
-            score = value * inverse_of(heat) + noise_of(word)
+            score = value * invert_temperature(heat) + compute_gumbel_noise(word)
         score = tl.where(inside & (value >= lowest), score, float("-inf"))
         largest = tl.max(score)
         # Of equal ones the first.

@@ -16,23 +16,23 @@ from interlace.core.errors import ArgumentError
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.softmax.cuda import SOFTMAX_TEXT
-from interlace.kernels.teams import tile_of
+from interlace.kernels.softmax.cuda import SOFTMAX_CUDA
+from interlace.kernels.teams import select_tile
 
 
-def shares(x: Array, scale: float = 1.0) -> Array:
+def compute_softmax(x: Array, scale: float = 1.0) -> Array:
     """Softmax of scale * x along the last axis."""
     weights = np.exp(scale * (x - x.max(axis=-1, keepdims=True)))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
-    return {"out": shares(regions["x"], float(params["SCALE"]))}
+    return {"out": compute_softmax(regions["x"], float(params["SCALE"]))}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.softmax.triton import softmax_tile
 
     return TritonBody(finish=softmax_tile)
@@ -42,7 +42,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return softmax(name, **tensors, scale=params["SCALE"], rows=params["BM"])  # type: ignore[arg-type]
 
 
-SOFTMAX = Kernel("softmax", Reference(_finish), _triton, walk=SOFTMAX_TEXT, dtypes=FLOATS, make=_make)
+SOFTMAX = Kernel("softmax", Reference(_finish), _build_triton_body, megakernel=SOFTMAX_CUDA, dtypes=FLOATS, make=_make)
 
 
 def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int = 1) -> Op:
@@ -59,12 +59,12 @@ def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int 
     require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
     m, n = x.shape
     check_argument(name, "out", out, (m, n))
-    same_dtype(name, x, out)
-    rows, block = tile_of(name, x.shape, rows)
+    check_same_dtype(name, x, out)
+    rows, block = select_tile(name, x.shape, rows)
     (i,) = axes(1)
     own = (i.block(rows), ALL)
     params = {"M": m, "N": n, "SCALE": float(scale), "EXPONENT": float(scale) * log2(e)}
-    return SOFTMAX.op(
+    return SOFTMAX.make_op(
         name,
         (-(-m // rows),),
         {"x": (x, own)},

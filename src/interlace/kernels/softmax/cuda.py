@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from interlace.csrc import read_header
-from interlace.kernels.cuda.teams import of_whole_rows
+from interlace.kernels.cuda.teams import build_row_body
 
-SOFTMAX_TEXT = of_whole_rows(read_header("ops/softmax.cuh"))
+SOFTMAX_CUDA = build_row_body(read_header("ops/softmax.cuh"))

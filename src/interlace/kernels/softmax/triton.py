@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import narrowed
+from interlace.kernels.primitives.dot import narrow
 
 
 @triton.jit
@@ -28,4 +28,4 @@ def softmax_tile(tile, x, out, M, N: tl.constexpr, EXPONENT, BM: tl.constexpr, B
         within = first + column < N
         value = tl.load(x + at + first, mask=within, other=float("-inf")).to(tl.float32)
         share = tl.exp2((value - largest) * EXPONENT) / total
-        tl.store(out + at + first, narrowed(share, out.dtype.element_ty), mask=within & (row < M))
+        tl.store(out + at + first, narrow(share, out.dtype.element_ty), mask=within & (row < M))

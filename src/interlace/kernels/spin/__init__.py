@@ -11,26 +11,26 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.text import TextBody
+from interlace.kernels.text import CudaBody
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     return {"out": regions["ns"]}
 
 
-def _triton() -> TritonBody:
+def _build_triton_body() -> TritonBody:
     from interlace.kernels.spin.triton import spin_tile
 
     return TritonBody(finish=spin_tile)
 
 
-_TEXT = TextBody(
+_SPIN_CUDA = CudaBody(
     read_header("ops/spin.cuh"),
     "spin_tile",
-    proved=True,
+    is_proved=True,
 )
 
-SPIN = Kernel("spin", Reference(_finish), _triton, walk=_TEXT)
+SPIN = Kernel("spin", Reference(_finish), _build_triton_body, megakernel=_SPIN_CUDA)
 
 
 def spin(name: str, ns: Tensor, out: Tensor) -> Op:
@@ -44,4 +44,4 @@ def spin(name: str, ns: Tensor, out: Tensor) -> Op:
         f"op {name!r} spins for {ns} and writes {out}; both must be int32 vectors of one length",
     )
     (i,) = axes(1)
-    return SPIN.op(name, ns.shape, {"ns": (ns, (i.block(1),))}, {"out": (out, (i.block(1),))})
+    return SPIN.make_op(name, ns.shape, {"ns": (ns, (i.block(1),))}, {"out": (out, (i.block(1),))})

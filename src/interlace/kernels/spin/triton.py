@@ -5,15 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.semaphore import now_ns
+from interlace.kernels.primitives.semaphore import read_clock_ns
 
 
 @triton.jit
 def spin_tile(tile, sync, ns, out):
-    begin = now_ns(sync.INTERPRET)
+    begin = read_clock_ns(sync.INTERPRET)
     wanted = tl.load(ns + tile.i)
     if not sync.INTERPRET:
         now = begin
         while now - begin < wanted:
-            now = now_ns(sync.INTERPRET)
+            now = read_clock_ns(sync.INTERPRET)
     tl.store(out + tile.i, wanted)

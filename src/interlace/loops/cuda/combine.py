@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interlace.loops.cuda.lines import UNROLL, Lines, Scope
-from interlace.loops.cuda.spread import Spread
+from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
+from interlace.loops.cuda.spread import BlockedLayout
 from interlace.loops.ir.statements import Reduce, ReduceOp
 
 NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}
@@ -27,52 +27,52 @@ class Partial:
         return f"{self.reduce.dst.tensor}_part"
 
 
-def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, scope: Scope) -> int:
+def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, scope: ThreadScope) -> int:
     """Over ``width`` threads side by side: shuffles in a warp, then through shared memory. Returns its bytes."""
     op, name = partial.reduce.op, partial.name
     lanes = min(width, 32)
-    out.add(UNROLL)
+    out.add_line(UNROLL)
     out.open(f"for (int k = 0; k < {count}; ++k)")
-    out.add(UNROLL)
-    out.add(f"for (int distance = {lanes // 2}; distance; distance /= 2)")
+    out.add_line(UNROLL)
+    out.add_line(f"for (int distance = {lanes // 2}; distance; distance /= 2)")
     other = f"__shfl_xor_sync(0xffffffff, {name}[k], distance)"
-    out.add(f"  {name}[k] = {combine(op, f'{name}[k]', other)};")
+    out.add_line(f"  {name}[k] = {emit_combine(op, f'{name}[k]', other)};")
     out.close()
     if width <= 32:
         return 0
     warps, each = scope.threads // 32, width // 32
-    out.add(UNROLL)
-    out.add(f"for (int k = 0; k < {count}; ++k)")
-    out.add(f"  if ({scope.thread} % 32 == 0) scratch[k * {warps} + {scope.thread} / 32] = {name}[k];")
-    out.add(scope.sync)
-    out.add(UNROLL)
+    out.add_line(UNROLL)
+    out.add_line(f"for (int k = 0; k < {count}; ++k)")
+    out.add_line(f"  if ({scope.thread} % 32 == 0) scratch[k * {warps} + {scope.thread} / 32] = {name}[k];")
+    out.add_line(scope.sync)
+    out.add_line(UNROLL)
     out.open(f"for (int k = 0; k < {count}; ++k)")
-    out.add(f"const float* const of = scratch + k * {warps} + {scope.thread} / {width} * {each};")
-    out.add(f"{name}[k] = of[0];")
-    out.add(UNROLL)
-    out.add(f"for (int i = 1; i < {each}; ++i) {name}[k] = {combine(op, f'{name}[k]', 'of[i]')};")
+    out.add_line(f"const float* const of = scratch + k * {warps} + {scope.thread} / {width} * {each};")
+    out.add_line(f"{name}[k] = of[0];")
+    out.add_line(UNROLL)
+    out.add_line(f"for (int i = 1; i < {each}; ++i) {name}[k] = {emit_combine(op, f'{name}[k]', 'of[i]')};")
     out.close()
-    out.add(scope.sync)
+    out.add_line(scope.sync)
     return 4 * warps * count
 
 
-def combine_groups(out: Lines, partial: Partial, count: int, layout: Spread, scope: Scope) -> int:
+def combine_groups(out: Lines, partial: Partial, count: int, layout: BlockedLayout, scope: ThreadScope) -> int:
     """Over threads at the same place of every group, through shared memory. Returns its bytes."""
     op, name = partial.reduce.op, partial.name
-    out.add(UNROLL)
-    out.add(f"for (int k = 0; k < {count}; ++k) scratch[k * {layout.threads} + {scope.thread}] = {name}[k];")
-    out.add(scope.sync)
-    out.add(UNROLL)
+    out.add_line(UNROLL)
+    out.add_line(f"for (int k = 0; k < {count}; ++k) scratch[k * {layout.threads} + {scope.thread}] = {name}[k];")
+    out.add_line(scope.sync)
+    out.add_line(UNROLL)
     out.open(f"for (int k = 0; k < {count}; ++k)")
-    out.add(f"const float* const of = scratch + k * {layout.threads} + {scope.thread} % {layout.across};")
-    out.add(f"{name}[k] = of[0];")
-    out.add(UNROLL)
-    other = f"of[i * {layout.across}]"
-    out.add(f"for (int i = 1; i < {layout.down}; ++i) {name}[k] = {combine(op, f'{name}[k]', other)};")
+    out.add_line(f"const float* const of = scratch + k * {layout.threads} + {scope.thread} % {layout.threads_per_row};")
+    out.add_line(f"{name}[k] = of[0];")
+    out.add_line(UNROLL)
+    other = f"of[i * {layout.threads_per_row}]"
+    out.add_line(f"for (int i = 1; i < {layout.thread_rows}; ++i) {name}[k] = {emit_combine(op, f'{name}[k]', other)};")
     out.close()
-    out.add(scope.sync)
+    out.add_line(scope.sync)
     return 4 * layout.threads * count
 
 
-def combine(op: ReduceOp, a: str, b: str) -> str:
+def emit_combine(op: ReduceOp, a: str, b: str) -> str:
     return f"{a} + {b}" if op is ReduceOp.SUM else f"larger({a}, {b})"

@@ -15,21 +15,21 @@ from typing import Any, Protocol
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
-from interlace.core.overlap import Piece, clash
-from interlace.kernels.cuda.compiler import Binary, compile_text
-from interlace.kernels.cuda.launcher import Argument, LoadedKernel, TensorMap, current_context, tensor_map
-from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.core.overlap import MemoryRange, find_overlap
+from interlace.kernels.cuda.compiler import CudaBinary, compile_source
+from interlace.kernels.cuda.launcher import Argument, LoadedKernel, TensorMap, encode_tensor_map, get_current_context
+from interlace.loops.cuda.emit import EmittedKernel, emit_kernel
 from interlace.loops.cuda.preamble import PREAMBLE
-from interlace.loops.cuda.rules import MapSpec
+from interlace.loops.cuda.rules import TensorMapSpec
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import LoopKernel, Memory
+from interlace.loops.ir.statements import LoopKernel, MemorySpace
 from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite.circular import lower
 from interlace.loops.rules.check import check_sizes
 from interlace.loops.rules.limits import check_range
 
 
-class Tensor(Protocol):
+class TensorLike(Protocol):
     """What a tensor of PyTorch has."""
 
     dtype: Any
@@ -43,10 +43,10 @@ class Tensor(Protocol):
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """Everything of a launch but the stream: extents checked, tensor maps built."""
 
-    loaded: LoadedKernel
+    loaded_kernel: LoadedKernel
     blocks: int
     threads: int
     arguments: tuple[Argument, ...]
@@ -54,37 +54,39 @@ class Launch:
     def __call__(self, stream: int) -> None:
         """Enqueue the kernel; without blocks there is nothing to do."""
         if self.blocks:
-            self.loaded.launch((self.blocks, 1, 1), self.threads, self.arguments, stream)
+            self.loaded_kernel.launch((self.blocks, 1, 1), self.threads, self.arguments, stream)
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledKernel:
     """A compiled kernel; loaded into each context at its first launch there."""
 
     source: LoopKernel
-    emitted: Emitted
-    binary: Binary
+    emitted_kernel: EmittedKernel
+    binary: CudaBinary
     _contexts: dict[int, LoadedKernel] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def _loaded(self) -> LoadedKernel:
-        context = current_context()
+    def _loaded_kernel(self) -> LoadedKernel:
+        context = get_current_context()
         if context not in self._contexts:
-            self._contexts[context] = LoadedKernel(self.binary, self.emitted.layout.total_bytes)
+            self._contexts[context] = LoadedKernel(self.binary, self.emitted_kernel.layout.total_bytes)
         return self._contexts[context]
 
-    def bind(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Launch:
+    def bind(self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int]) -> KernelLaunch:
         """The launch of the whole grid; raises as ``arguments`` does."""
-        arguments = self.arguments(tensors, sizes)
-        blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted.grid)
-        return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
+        arguments = self.build_arguments(tensors, sizes)
+        blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted_kernel.grid)
+        return KernelLaunch(self._loaded_kernel, blocks, self.emitted_kernel.kernel.block_threads, arguments)
 
-    def bind_items(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], blocks: int, sync: bytes) -> Launch:
+    def bind_items(
+        self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int], blocks: int, sync: bytes
+    ) -> KernelLaunch:
         """The launch of some items of a plan, a block each; of a kernel compiled for items. See ``arguments``."""
-        arguments = (*self.arguments(tensors, sizes), sync)
-        return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
+        arguments = (*self.build_arguments(tensors, sizes), sync)
+        return KernelLaunch(self._loaded_kernel, blocks, self.emitted_kernel.kernel.block_threads, arguments)
 
-    def arguments(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> tuple[Argument, ...]:
+    def build_arguments(self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int]) -> tuple[Argument, ...]:
         """Check extents and tensors and build tensor maps; the tensors must outlive the launches.
 
         Raises:
@@ -97,43 +99,45 @@ class Compiled:
         check_range(kernel, {name: sizes[name] for name in kernel.symbols})
         arguments: list[Argument] = []
         for tensor in kernel.tensors:
-            if tensor.memory is Memory.GLOBAL:
+            if tensor.memory is MemorySpace.GLOBAL:
                 shape = tuple(evaluate(n, sizes) for n in tensor.shape)
-                arguments.append(_checked(kernel, tensor.name, tensors, shape))
-        _check_apart(kernel, tensors)
-        arguments += [_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted.maps]
+                arguments.append(_check_tensor(kernel, tensor.name, tensors, shape))
+        _check_disjoint(kernel, tensors)
+        arguments += [_build_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted_kernel.maps]
         return (*arguments, *(sizes[name] for name in kernel.symbols))
 
-    def run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], stream: int = 0) -> None:
+    def run(self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int], stream: int = 0) -> None:
         """One launch on ``stream``; see ``bind``."""
         self.bind(tensors, sizes)(stream)
 
 
 def compile_kernel(
     kernel: LoopKernel, device: DeviceSpec = DEFAULT_GPU, *, warp_specialised: bool = False, items: bool = False
-) -> Compiled:
+) -> CompiledKernel:
     """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it; ``items``: for items of a plan.
 
     Raises:
         PipelineError, SharedMemoryError: see ``circular.lower`` and ``emit_kernel``.
         HazardError: see ``proof.prove``; a bug of the rewrite.
-        CompileError, NoDeviceError: see ``compile_text``.
+        CompileError, NoDeviceError: see ``compile_source``.
     """
-    emitted = proved_text(kernel, device, warp_specialised, items)
-    binary = compile_text(emitted.text, kernel.name, device.architecture, preamble=PREAMBLE)
-    return Compiled(kernel, emitted, binary)
+    emitted = emit_proved_kernel(kernel, device, warp_specialised, items)
+    binary = compile_source(emitted.cuda_source, kernel.name, device.architecture, preamble=PREAMBLE)
+    return CompiledKernel(kernel, emitted, binary)
 
 
 @lru_cache(maxsize=256)
-def proved_text(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> Emitted:
+def emit_proved_kernel(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> EmittedKernel:
     """What ``compile_kernel`` compiles; raises as that does, but for what the compiler finds."""
     emitted = emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=items)
     prove(kernel, warp_specialised=warp_specialised)
     return emitted
 
 
-def _checked(kernel: LoopKernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
-    declared = kernel.tensor(name)
+def _check_tensor(
+    kernel: LoopKernel, name: str, tensors: Mapping[str, TensorLike], shape: tuple[int, ...]
+) -> TensorLike:
+    declared = kernel.find_tensor(name)
     if name not in tensors:
         raise PipelineError(f"kernel {kernel.name!r}: tensor {name!r} is missing; pass one of shape {shape}")
     tensor = tensors[name]
@@ -151,12 +155,12 @@ def _checked(kernel: LoopKernel, name: str, tensors: Mapping[str, Tensor], shape
     return tensor
 
 
-def _check_apart(kernel: LoopKernel, tensors: Mapping[str, Tensor]) -> None:
+def _check_disjoint(kernel: LoopKernel, tensors: Mapping[str, TensorLike]) -> None:
     """Outputs share no memory with inputs or with each other: threads synchronise over neither."""
-    found = clash(
-        Piece(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
+    found = find_overlap(
+        MemoryRange(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.is_written, t.name)
         for t in kernel.tensors
-        if t.memory is Memory.GLOBAL
+        if t.memory is MemorySpace.GLOBAL
     )
     if found is not None:
         first, second = found
@@ -166,10 +170,15 @@ def _check_apart(kernel: LoopKernel, tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def _map(kernel: LoopKernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
+def _build_map(kernel: LoopKernel, spec: TensorMapSpec, tensor: TensorLike) -> TensorMap:
     """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
     shape = list(tensor.shape) if 0 not in tensor.shape else list(spec.box)
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return tensor_map(
-        tensor.data_ptr() or 4096, shape, strides, spec.box, kernel.tensor(spec.tensor).dtype, swizzled=spec.swizzled
+    return encode_tensor_map(
+        tensor.data_ptr() or 4096,
+        shape,
+        strides,
+        spec.box,
+        kernel.find_tensor(spec.tensor).dtype,
+        is_swizzled=spec.swizzled,
     )

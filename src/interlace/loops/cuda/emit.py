@@ -19,23 +19,24 @@ from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
 from interlace.kernels.abi import AXES
-from interlace.kernels.cuda.ptx import registers_at_entry, wgmma, wgmma_name
-from interlace.loops.cuda.barriers import barrier_slot, emit_barrier
+from interlace.kernels.cuda.ptx import count_entry_registers, generate_wgmma, get_wgmma_name
+from interlace.loops.cuda.barriers import emit_barrier, emit_barrier_slot
 from interlace.loops.cuda.combine import Partial
 from interlace.loops.cuda.indices import emit_index, emit_less
-from interlace.loops.cuda.lines import UNROLL, Lines, Scope
-from interlace.loops.cuda.names import own
+from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
+from interlace.loops.cuda.names import mangle
 from interlace.loops.cuda.preamble import PRODUCTS
-from interlace.loops.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
-from interlace.loops.cuda.spread import Fragment, spread_registers
-from interlace.loops.cuda.tiles import Tiles
+from interlace.loops.cuda.rules import TensorMapSpec, check_emittable, find_map_spec, list_tensor_maps
+from interlace.loops.cuda.spread import Fragment, lay_out_registers
+from interlace.loops.cuda.tiles import TileEmitter
 from interlace.loops.ir.index import Index
-from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.nest import split_block_loops
 from interlace.loops.ir.smem import SCRATCH, SharedLayout, lay_out
 from interlace.loops.ir.statements import (
     AllocBarrier,
     Arrive,
     Copy,
+    ElectionScope,
     ElectOne,
     For,
     If,
@@ -44,8 +45,7 @@ from interlace.loops.ir.statements import (
     LoopKernel,
     LoopKind,
     Matmul,
-    Memory,
-    Per,
+    MemorySpace,
     Pointwise,
     Reduce,
     Role,
@@ -56,12 +56,12 @@ from interlace.loops.ir.statements import (
 )
 from interlace.loops.ir.traverse import walk
 from interlace.loops.rewrite.peepholes import (
-    deferred_stores,
-    filled_by_tma,
-    hoisted,
-    lagging_releases,
-    overlapping_product,
-    pending_stores,
+    count_pending_stores,
+    find_deferred_stores,
+    find_hoistable,
+    find_lagging_releases,
+    find_overlapping_product,
+    is_filled_by_tma,
 )
 
 #: Shared memory through which a block learns the number of its run.
@@ -69,7 +69,7 @@ ITEM_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Emitted:
+class EmittedKernel:
     """A kernel as text, and what a launch needs to know.
 
     Attributes:
@@ -78,13 +78,13 @@ class Emitted:
     """
 
     kernel: LoopKernel
-    text: str
-    maps: tuple[MapSpec, ...]
+    cuda_source: str
+    maps: tuple[TensorMapSpec, ...]
     layout: SharedLayout
     grid: tuple[Index, ...]
 
 
-def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) -> Emitted:
+def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) -> EmittedKernel:
     """The text of a kernel that ``circular.lower`` returned; ``items``: for items of a plan.
 
     Raises:
@@ -94,15 +94,15 @@ def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) 
     check_emittable(kernel)
     layout = lay_out(kernel, device)
     first = Emitter(kernel, layout, items)
-    first.body()
+    first.emit_body()
     scratch_bytes = max(first.tiles.scratch_bytes, ITEM_BYTES if items else 0)  # known only now
     if scratch_bytes:
         layout = lay_out(kernel, device, scratch_bytes=scratch_bytes)
     emitter = Emitter(kernel, layout, items)
-    emitter.body()
-    maps = tensor_maps(kernel)
-    grid = tuple(loop.stop for loop in block_loops(kernel)[0])
-    return Emitted(kernel, emitter.text(maps), maps, layout, grid)
+    emitter.emit_body()
+    maps = list_tensor_maps(kernel)
+    grid = tuple(loop.stop for loop in split_block_loops(kernel)[0])
+    return EmittedKernel(kernel, emitter.emit_source(maps), maps, layout, grid)
 
 
 class Emitter:
@@ -113,152 +113,152 @@ class Emitter:
         self.items = items
         self.layout = layout
         self.out = Lines()
-        sizes = [t.dtype.itemsize for t in kernel.tensors if t.memory is not Memory.REGISTER]
+        sizes = [t.dtype.itemsize for t in kernel.tensors if t.memory is not MemorySpace.REGISTER]
         itemsize = max(sizes, default=4)
-        placed = {p.name: p.slot_bytes for p in layout.placed}
-        registers = spread_registers(kernel, itemsize)
-        self.tiles = Tiles(kernel, self.out, registers, itemsize, placed)
+        placed = {p.name: p.slot_bytes for p in layout.placements}
+        registers = lay_out_registers(kernel, itemsize)
+        self.tiles = TileEmitter(kernel, self.out, registers, itemsize, placed)
         self.open: dict[str, Partial] = {}
         self.lagging: set[str] = set()
         self.late_store: Store | None = None
-        self.deferred = deferred_stores(kernel)
+        self.deferred = find_deferred_stores(kernel)
 
-    def body(self) -> None:
+    def emit_body(self) -> None:
         """The inside of the function."""
         kernel, out = self.kernel, self.out
         out.depth = 1
         for symbol in kernel.symbols:
-            out.add(f"const int {own(symbol)} = (int){symbol}_given;")
+            out.add_line(f"const int {mangle(symbol)} = (int){symbol}_given;")
         if self.layout.total_bytes:
-            out.add("extern __shared__ __align__(1024) unsigned char shared[];")
+            out.add_line("extern __shared__ __align__(1024) unsigned char shared[];")
         barriers = {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
-        for placed in self.layout.placed:
+        for placed in self.layout.placements:
             if placed.name == SCRATCH:
-                out.add(f"float* const scratch = reinterpret_cast<float*>(shared + {placed.offset_bytes});")
+                out.add_line(f"float* const scratch = reinterpret_cast<float*>(shared + {placed.offset_bytes});")
             elif placed.name in barriers:
-                out.add(f"const unsigned {own(placed.name)} = shared_address(shared + {placed.offset_bytes});")
+                out.add_line(f"const unsigned {mangle(placed.name)} = shared_address(shared + {placed.offset_bytes});")
             else:
-                out.add(f"unsigned char* const {own(placed.name)} = shared + {placed.offset_bytes};")
-        out.add("const int thread = threadIdx.x;")
-        scope = Scope(0, kernel.block_threads, "thread", "__syncthreads();")
+                out.add_line(f"unsigned char* const {mangle(placed.name)} = shared + {placed.offset_bytes};")
+        out.add_line("const int thread = threadIdx.x;")
+        scope = ThreadScope(0, kernel.block_threads, "thread", "__syncthreads();")
         if not any(isinstance(s, Role) for s in walk(kernel.body)):
-            self._registers()
+            self._declare_registers()
         if self.items:
-            out.add("const Item item = begin_item(sync, reinterpret_cast<unsigned long long*>(scratch));")
-        loops, body = block_loops(kernel)
-        self._blocks(loops)
-        self._statements(body, scope)
+            out.add_line("const Item item = begin_item(sync, reinterpret_cast<unsigned long long*>(scratch));")
+        loops, body = split_block_loops(kernel)
+        self._emit_blocks(loops)
+        self._emit_statements(body, scope)
         if any(isinstance(s, Store) and s.by is Copy.TMA for s in walk(kernel.body)):
-            out.add("bulk_wait<0>();")
+            out.add_line("bulk_wait<0>();")
         if self.items:
-            out.add("end_item(sync, item);")
+            out.add_line("end_item(sync, item);")
 
-    def text(self, maps: tuple[MapSpec, ...]) -> str:
+    def emit_source(self, maps: tuple[TensorMapSpec, ...]) -> str:
         """The whole text."""
         kernel = self.kernel
         restrict = "" if self.items else "__restrict__ "
         parameters = [
-            f"{'' if t.written else 'const '}{t.dtype}* {restrict}{own(t.name)}"
+            f"{'' if t.is_written else 'const '}{t.dtype}* {restrict}{mangle(t.name)}"
             for t in kernel.tensors
-            if t.memory is Memory.GLOBAL
+            if t.memory is MemorySpace.GLOBAL
         ]
         parameters += [f"const __grid_constant__ TensorMap {m.name}" for m in maps]
         parameters += [f"long long {symbol}_given" for symbol in kernel.symbols]
         if self.items:
             parameters.append("const __grid_constant__ Sync sync")
-        lines = [wgmma(n, kind) for n, kind in products(kernel) if (n, kind) not in PRODUCTS]
+        lines = [generate_wgmma(n, kind) for n, kind in find_products(kernel) if (n, kind) not in PRODUCTS]
         # One block per SM is all that is requested: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
-        function = own(kernel.name)
+        function = mangle(kernel.name)
         lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")
-        return "\n".join([*lines, *self.out.text(), "}"]) + "\n"
+        return "\n".join([*lines, *self.out.render(), "}"]) + "\n"
 
-    def _registers(self) -> None:
+    def _declare_registers(self) -> None:
         for tensor in self.kernel.tensors:
-            if tensor.memory is Memory.REGISTER:
+            if tensor.memory is MemorySpace.REGISTER:
                 self.tiles.declare(tensor)
 
-    def _statements(self, body: tuple[Stmt, ...], scope: Scope) -> None:
+    def _emit_statements(self, body: tuple[Stmt, ...], scope: ThreadScope) -> None:
         for stmt in body:
-            self._statement(stmt, scope)
+            self._emit_statement(stmt, scope)
 
-    def _statement(self, stmt: Stmt, scope: Scope) -> None:
+    def _emit_statement(self, stmt: Stmt, scope: ThreadScope) -> None:
         match stmt:
             case For() if stmt.kind is LoopKind.THREAD:
-                var = own(stmt.var)
+                var = mangle(stmt.var)
                 head = f"int {var} = {scope.thread}; {var} < {emit_index(stmt.stop)}"
-                self._block(f"for ({head}; {var} += {scope.threads})", stmt.body, scope.one)
+                self._emit_block(f"for ({head}; {var} += {scope.threads})", stmt.body, scope.one_thread)
             case For():
-                self._for(stmt, scope)
+                self._emit_for(stmt, scope)
             case If():
-                self._block(f"if ({emit_less(stmt.condition)})", stmt.body, scope)
+                self._emit_block(f"if ({emit_less(stmt.condition)})", stmt.body, scope)
             case Section():
-                self.out.add(f"// {stmt.name}")
-                self._statements(stmt.body, scope)
+                self.out.add_line(f"// {stmt.name}")
+                self._emit_statements(stmt.body, scope)
                 if any(s in self.deferred for s in walk(stmt.body)):
-                    self.out.add(f"if (thread == {scope.first}) bulk_wait_read<0>();")
+                    self.out.add_line(f"if (thread == {scope.first}) bulk_wait_read<0>();")
             case Role():
-                self._role(stmt)
+                self._emit_role(stmt)
             case ElectOne():
-                self._elect(stmt, scope)
+                self._emit_elect(stmt, scope)
             case AllocBarrier():
                 pass
             case Let():
-                self.out.add(f"const int {own(stmt.var)} = {emit_index(stmt.value)};")
+                self.out.add_line(f"const int {mangle(stmt.var)} = {emit_index(stmt.value)};")
             case Load() if stmt.by is Copy.TMA:
-                self._tma_load(stmt)
+                self._emit_tma_load(stmt)
             case Load():
-                self.tiles.load(stmt, scope)
+                self.tiles.emit_load(stmt, scope)
             case Store() if stmt.by is Copy.TMA:
-                self._tma_store(stmt, scope)
+                self._emit_tma_store(stmt, scope)
             case Store():
-                self.tiles.store(stmt, scope)
+                self.tiles.emit_store(stmt, scope)
             case Pointwise():
-                self.tiles.pointwise(stmt, scope)
+                self.tiles.emit_pointwise(stmt, scope)
             case Reduce():
-                self._reduce(stmt, scope)
+                self._emit_reduce(stmt, scope)
             case Matmul():
-                self._matmul(stmt, scope)
+                self._emit_matmul(stmt, scope)
             case _:
-                self.out.add(emit_barrier(stmt, scope, self.layout))
+                self.out.add_line(emit_barrier(stmt, scope, self.layout))
 
-    def _blocks(self, loops: tuple[For, ...]) -> None:
+    def _emit_blocks(self, loops: tuple[For, ...]) -> None:
         """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
         if self.items:
             for axis, loop in enumerate(loops):
-                self.out.add(f"const int {own(loop.var)} = item.{AXES[axis]};")
+                self.out.add_line(f"const int {mangle(loop.var)} = item.{AXES[axis]};")
             return
         number = "blockIdx.x"
         for loop in reversed(loops[1:]):
             extent = emit_index(loop.stop)
-            self.out.add(f"const int {own(loop.var)} = rest({number}, {extent});")
+            self.out.add_line(f"const int {mangle(loop.var)} = rest({number}, {extent});")
             number = f"quotient({number}, {extent})"
         if loops:
-            self.out.add(f"const int {own(loops[0].var)} = {number};")
+            self.out.add_line(f"const int {mangle(loops[0].var)} = {number};")
 
-    def _block(self, head: str, body: tuple[Stmt, ...], scope: Scope) -> None:
+    def _emit_block(self, head: str, body: tuple[Stmt, ...], scope: ThreadScope) -> None:
         self.out.open(head)
-        self._statements(body, scope)
+        self._emit_statements(body, scope)
         self.out.close()
 
-    def _for(self, loop: For, scope: Scope) -> None:
-        reductions = [Partial(r) for r in hoisted(loop) if r.dst.tensor not in self.open]
+    def _emit_for(self, loop: For, scope: ThreadScope) -> None:
+        reductions = [Partial(r) for r in find_hoistable(loop) if r.dst.tensor not in self.open]
         if reductions:
             self.out.open()
         for partial in reductions:
             self.tiles.begin(partial)
             self.open[partial.reduce.dst.tensor] = partial
-        product = self._overlapping(loop)
+        product = self._find_overlapping(loop)
         if product is not None:
-            self._settle(product)  # else ptxas moves the zeros between products and serialises these
-        self.out.add(UNROLL if loop.kind is LoopKind.UNROLLED else f"{UNROLL} 1")
-        var = own(loop.var)
+            self._emit_settle(product)  # else ptxas moves the zeros between products and serialises these
+        self.out.add_line(UNROLL if loop.kind is LoopKind.UNROLLED else f"{UNROLL} 1")
+        var = mangle(loop.var)
         head = f"for (int {var} = {emit_index(loop.start)}; {var} < {emit_index(loop.stop)}; ++{var})"
-        self._block(head, loop.body, scope)
+        self._emit_block(head, loop.body, scope)
         if product is not None:
-            self.out.add("wgmma_wait<0>();")
-            self._settle(product)
-            self.out.add("__syncwarp();")
+            self.out.add_line("wgmma_wait<0>();")
+            self._emit_settle(product)
+            self.out.add_line("__syncwarp();")
             self._release_late()
             self.lagging = set()
         for partial in reductions:
@@ -267,52 +267,53 @@ class Emitter:
         if reductions:
             self.out.close()
 
-    def _overlapping(self, loop: For) -> Matmul | None:
+    def _find_overlapping(self, loop: For) -> Matmul | None:
         """The product of which two are in flight in a loop; what it releases late is in ``lagging`` until its end."""
-        lag = lagging_releases(self.kernel, loop)
+        lag = find_lagging_releases(self.kernel, loop)
         for name in lag:
-            self.out.add(f"unsigned {name}_before = 0;")
+            self.out.add_line(f"unsigned {name}_before = 0;")
         self.lagging = set(lag)
-        return overlapping_product(self.kernel, loop) if lag else None
+        return find_overlapping_product(self.kernel, loop) if lag else None
 
     def _release_late(self) -> None:
         for name in sorted(self.lagging):
-            self.out.add(f"if (thread % 32 == 0 && {name}_before) mbarrier_arrive({name}_before);")
+            self.out.add_line(f"if (thread % 32 == 0 && {name}_before) mbarrier_arrive({name}_before);")
 
-    def _role(self, role: Role) -> None:
+    def _emit_role(self, role: Role) -> None:
         consumer = role.kind is RoleKind.CONSUMER
-        self.out.add(f"// {role.kind.value}")
+        self.out.add_line(f"// {role.kind.value}")
         low = f"thread >= {role.first} && " if role.first else ""
         self.out.open(f"if ({low}thread < {role.first + role.threads})")
-        change = "raise" if role.registers >= registers_at_entry(self.kernel.block_threads) else "lower"
-        self.out.add(f"registers_{change}<{role.registers}>();")
+        change = "raise" if role.registers >= count_entry_registers(self.kernel.block_threads) else "lower"
+        self.out.add_line(f"registers_{change}<{role.registers}>();")
         place = "thread" if role.first == 0 else "place"
         if role.first:
-            self.out.add(f"const int place = thread - {role.first};")
+            self.out.add_line(f"const int place = thread - {role.first};")
         if consumer:
-            self._registers()
-        self._statements(
-            role.body, Scope(role.first, role.threads, place, f"named_barrier({1 if consumer else 2}, {role.threads});")
+            self._declare_registers()
+        self._emit_statements(
+            role.body,
+            ThreadScope(role.first, role.threads, place, f"named_barrier({1 if consumer else 2}, {role.threads});"),
         )
         if not consumer:
-            self.out.add("__syncwarp();")  # one of its threads may have been away
+            self.out.add_line("__syncwarp();")  # one of its threads may have been away
         self.out.close()
 
-    def _elect(self, stmt: ElectOne, scope: Scope) -> None:
+    def _emit_elect(self, stmt: ElectOne, scope: ThreadScope) -> None:
         late = [s for s in stmt.body if isinstance(s, Arrive) and s.barrier.name in self.lagging]
         for arrive in late:
             before = f"{arrive.barrier.name}_before"
-            self.out.add(f"if (thread % 32 == 0 && {before}) mbarrier_arrive({before});")
-            self.out.add(f"{before} = {barrier_slot(arrive.barrier)};")
+            self.out.add_line(f"if (thread % 32 == 0 && {before}) mbarrier_arrive({before});")
+            self.out.add_line(f"{before} = {emit_barrier_slot(arrive.barrier)};")
         now = tuple(s for s in stmt.body if s not in late)
         if not now:
             return
-        if stmt.per is Per.WARP:
-            self.out.add("__syncwarp();")
-        condition = f"thread == {scope.first}" if stmt.per is Per.SCOPE else "thread % 32 == 0"
-        self._block(f"if ({condition})", now, scope)
+        if stmt.per is ElectionScope.WARP:
+            self.out.add_line("__syncwarp();")
+        condition = f"thread == {scope.first}" if stmt.per is ElectionScope.SCOPE else "thread % 32 == 0"
+        self._emit_block(f"if ({condition})", now, scope)
 
-    def _reduce(self, stmt: Reduce, scope: Scope) -> None:
+    def _emit_reduce(self, stmt: Reduce, scope: ThreadScope) -> None:
         partial = self.open.get(stmt.dst.tensor)
         if partial is not None:
             self.tiles.accumulate(partial, stmt, scope)
@@ -324,71 +325,71 @@ class Emitter:
         self.tiles.finish(partial, scope)
         self.out.close()
 
-    def _tma_load(self, stmt: Load) -> None:
+    def _emit_tma_load(self, stmt: Load) -> None:
         assert stmt.barrier is not None
-        pending = next((pending_stores(self.kernel, stmt, store) for store in self.deferred), None)
+        pending = next((count_pending_stores(self.kernel, stmt, store) for store in self.deferred), None)
         if pending is not None:
-            self.out.add(f"bulk_wait_read<{pending}>();")
+            self.out.add_line(f"bulk_wait_read<{pending}>();")
         box = stmt.src
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
-        target = f"shared_address({self.tiles.slot(stmt.dst)})"
-        name = map_of(self.kernel, stmt).name
-        self.out.add(f"tma_load_{len(box.shape)}d({target}, {name}, {where}, {barrier_slot(stmt.barrier)});")
+        target = f"shared_address({self.tiles.emit_slot(stmt.dst)})"
+        name = find_map_spec(self.kernel, stmt).name
+        self.out.add_line(f"tma_load_{len(box.shape)}d({target}, {name}, {where}, {emit_barrier_slot(stmt.barrier)});")
 
-    def _tma_store(self, stmt: Store, scope: Scope) -> None:
+    def _emit_tma_store(self, stmt: Store, scope: ThreadScope) -> None:
         box = stmt.dst
-        if not filled_by_tma(self.kernel, stmt.src.tensor):
-            self.out.add("fence_proxy_async();")
-            self.out.add(scope.sync)
+        if not is_filled_by_tma(self.kernel, stmt.src.tensor):
+            self.out.add_line("fence_proxy_async();")
+            self.out.add_line(scope.sync)
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
         self.out.open(f"if (thread == {scope.first})")
-        source = f"shared_address({self.tiles.slot(stmt.src)})"
-        self.out.add(f"tma_store_{len(box.shape)}d({map_of(self.kernel, stmt).name}, {where}, {source});")
-        self.out.add("bulk_commit();")
+        source = f"shared_address({self.tiles.emit_slot(stmt.src)})"
+        self.out.add_line(f"tma_store_{len(box.shape)}d({find_map_spec(self.kernel, stmt).name}, {where}, {source});")
+        self.out.add_line("bulk_commit();")
         if stmt not in self.deferred:
-            self.out.add(f"bulk_wait_read<{int(stmt == self.late_store)}>();")
+            self.out.add_line(f"bulk_wait_read<{int(stmt == self.late_store)}>();")
         self.out.close()
 
-    def _matmul(self, stmt: Matmul, scope: Scope) -> None:
+    def _emit_matmul(self, stmt: Matmul, scope: ThreadScope) -> None:
         acc = stmt.acc.tensor
         layout = self.tiles.registers[acc]
         assert isinstance(layout, Fragment)
-        a, b = self.kernel.tensor(stmt.a.tensor), self.kernel.tensor(stmt.b.tensor)
+        a, b = self.kernel.find_tensor(stmt.a.tensor), self.kernel.find_tensor(stmt.b.tensor)
         groups = scope.threads // 128
         out = self.out
         out.open()
         group = (scope.warpgroup or f"{scope.thread} / 128") if groups > 1 else "0"
-        out.add("__syncwarp();")
-        out.add(f"const unsigned long long a = matrix_descriptor(shared_address({self.tiles.slot(stmt.a)}));")
-        out.add(f"const unsigned long long b = matrix_descriptor(shared_address({self.tiles.slot(stmt.b)}));")
-        out.add("wgmma_fence();")
-        out.add(UNROLL)
+        out.add_line("__syncwarp();")
+        out.add_line(f"const unsigned long long a = matrix_descriptor(shared_address({self.tiles.emit_slot(stmt.a)}));")
+        out.add_line(f"const unsigned long long b = matrix_descriptor(shared_address({self.tiles.emit_slot(stmt.b)}));")
+        out.add_line("wgmma_fence();")
+        out.add_line(UNROLL)
         out.open(f"for (int block = 0; block < {layout.blocks}; ++block)")
-        out.add(UNROLL)
-        out.add(f"for (int k = 0; k < {a.tile[1] // 16}; ++k)")
+        out.add_line(UNROLL)
+        out.add_line(f"for (int k = 0; k < {a.tile[1] // 16}; ++k)")
         # A block of 64 rows has 64 * 128 bytes, 512 units of a descriptor; 16 elements along k have 2 units.
-        name = wgmma_name(b.tile[0], _ptx_kind(self.kernel, stmt))
-        out.add(f"  {name}({own(acc)}[block], a + (block * {groups} + {group}) * 512 + k * 2, b + k * 2);")
+        name = get_wgmma_name(b.tile[0], _find_ptx_kind(self.kernel, stmt))
+        out.add_line(f"  {name}({mangle(acc)}[block], a + (block * {groups} + {group}) * 512 + k * 2, b + k * 2);")
         out.close()
-        out.add("wgmma_commit();")
+        out.add_line("wgmma_commit();")
         if self.lagging:
-            out.add("wgmma_wait<1>();")
+            out.add_line("wgmma_wait<1>();")
         else:
-            out.add("wgmma_wait<0>();")
-            self._settle(stmt)
+            out.add_line("wgmma_wait<0>();")
+            self._emit_settle(stmt)
         out.close()
 
-    def _settle(self, stmt: Matmul) -> None:
+    def _emit_settle(self, stmt: Matmul) -> None:
         layout = self.tiles.registers[stmt.acc.tensor]
         assert isinstance(layout, Fragment)
         for block in range(layout.blocks):
-            self.out.add(f"settle({own(stmt.acc.tensor)}[{block}]);")
+            self.out.add_line(f"settle({mangle(stmt.acc.tensor)}[{block}]);")
 
 
-def products(kernel: LoopKernel) -> list[tuple[int, str]]:
+def find_products(kernel: LoopKernel) -> list[tuple[int, str]]:
     """Columns and element types of a kernel's matrix products, each once."""
-    return sorted({(s.acc.shape[1], _ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)})
+    return sorted({(s.acc.shape[1], _find_ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)})
 
 
-def _ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:
-    return kernel.tensor(stmt.a.tensor).dtype.ptx
+def _find_ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:
+    return kernel.find_tensor(stmt.a.tensor).dtype.ptx

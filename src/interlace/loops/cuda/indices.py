@@ -11,8 +11,8 @@ and ``floor_rest``. Worked example, slot and parity of the step three ahead in a
 
 from __future__ import annotations
 
-from interlace.loops.cuda.names import own
-from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Less, Var, never_negative
+from interlace.loops.cuda.names import mangle
+from interlace.loops.ir.index import BinaryIndex, Const, Index, IndexOp, Less, Var, is_never_negative
 
 _BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2}
 _CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
@@ -23,11 +23,11 @@ def emit_index(index: Index, outer: int = 0) -> str:
     if isinstance(index, Const):
         return str(index.value)
     if isinstance(index, Var):
-        return own(index.name)
-    assert isinstance(index, Binary)
+        return mangle(index.name)
+    assert isinstance(index, BinaryIndex)
     if index.op in _CALLS:
         name = _CALLS[index.op]
-        if index.op in (IndexOp.FLOORDIV, IndexOp.MOD) and not never_negative(index.left):
+        if index.op in (IndexOp.FLOORDIV, IndexOp.MOD) and not is_never_negative(index.left):
             name = f"floor_{name}"
         return f"{name}({emit_index(index.left)}, {emit_index(index.right)})"
     binding = _BINDING[index.op]

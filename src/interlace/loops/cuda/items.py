@@ -12,4 +12,4 @@ from __future__ import annotations
 from interlace.csrc import read_header
 from interlace.kernels.abi import SYNC
 
-ITEMS = f"\n{SYNC.text}" + read_header("loops/items.cuh")
+ITEMS = f"\n{SYNC.source}" + read_header("loops/items.cuh")

@@ -16,21 +16,21 @@ class Lines:
     depth: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         """One line."""
         self.lines.append((self.depth, text))
 
     def open(self, text: str = "") -> None:
         """A line that opens a block."""
-        self.add(f"{text} {{" if text else "{")
+        self.add_line(f"{text} {{" if text else "{")
         self.depth += 1
 
     def close(self) -> None:
         """The end of the block."""
         self.depth -= 1
-        self.add("}")
+        self.add_line("}")
 
-    def text(self) -> list[str]:
+    def render(self) -> list[str]:
         """The lines, without constants that nothing in their scope uses; directives stand at the beginning."""
         kept: list[tuple[int, str]] = []  # from the last line back
         for depth, line in reversed(self.lines):
@@ -44,7 +44,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Scope:
+class ThreadScope:
     """Threads that run statements together: from ``first`` on; ``thread`` is a thread's place.
 
     ``warpgroup`` is the number of its warpgroup, where something is known to be the same in all lanes.
@@ -57,6 +57,6 @@ class Scope:
     warpgroup: str | None = None
 
     @property
-    def one(self) -> Scope:
+    def one_thread(self) -> ThreadScope:
         """One of its threads, which synchronises with no other."""
-        return Scope(self.first, 1, "0", "")
+        return ThreadScope(self.first, 1, "0", "")

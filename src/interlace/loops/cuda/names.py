@@ -19,7 +19,7 @@ from interlace.loops.ir.statements import For, Let, LoopKernel
 from interlace.loops.ir.traverse import walk
 
 
-def own(name: str) -> str:
+def mangle(name: str) -> str:
     """What the text calls ``name``, which something has in the kernel."""
     return f"{name}_"
 

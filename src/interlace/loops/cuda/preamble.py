@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from interlace.core.dtypes import bf16
-from interlace.kernels.cuda.ptx import PTX, wgmma
+from interlace.kernels.cuda.ptx import PTX, generate_wgmma
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.loops.cuda.items import ITEMS
 from interlace.loops.cuda.tile_functions import TILE_FUNCTIONS
 
 #: Columns and element types of the products that every text has.
 PRODUCTS = ((128, bf16.ptx), (256, bf16.ptx))
-PREAMBLE = PTX + "".join(wgmma(n, kind) for n, kind in PRODUCTS) + TILE_FUNCTIONS + SEMAPHORES + ITEMS
+PREAMBLE = PTX + "".join(generate_wgmma(n, kind) for n, kind in PRODUCTS) + TILE_FUNCTIONS + SEMAPHORES + ITEMS

@@ -24,32 +24,32 @@ from typing import Any
 
 from interlace.core.devices import DeviceSpec
 from interlace.kernels.abi import AXES, TENSOR_MAP, Struct
-from interlace.kernels.cuda.ptx import wgmma
-from interlace.loops.cuda.emit import Emitter, products
+from interlace.kernels.cuda.ptx import generate_wgmma
+from interlace.loops.cuda.emit import Emitter, find_products
 from interlace.loops.cuda.indices import emit_index
-from interlace.loops.cuda.lines import Scope
-from interlace.loops.cuda.names import own
-from interlace.loops.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
+from interlace.loops.cuda.lines import ThreadScope
+from interlace.loops.cuda.names import mangle
+from interlace.loops.cuda.rules import TensorMapSpec, check_emittable, find_map_spec, list_tensor_maps
 from interlace.loops.cuda.tile_functions import INDICES, VALUES
-from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.smem import SCRATCH, SharedLayout, lay_out, slot_bytes, tile_align_bytes
+from interlace.loops.ir.nest import split_block_loops
+from interlace.loops.ir.smem import SCRATCH, SharedLayout, compute_slot_bytes, find_tile_align_bytes, lay_out
 from interlace.loops.ir.statements import (
     Copy,
     DoneStage,
     For,
     Load,
     LoopKernel,
+    LoopTensor,
     Matmul,
-    Memory,
+    MemorySpace,
     NextStage,
     Section,
     Stmt,
     Store,
-    Tensor,
 )
 from interlace.loops.ir.traverse import walk
-from interlace.loops.rewrite.peepholes import overlapping_product, overlapping_store
-from interlace.loops.rewrite.shared import AHEAD, BEHIND, CONSUMERS
+from interlace.loops.rewrite.peepholes import find_overlapping_product, find_overlapping_store
+from interlace.loops.rewrite.shared import CONSUMERS, POST_WAIT, PRE_WAIT
 
 #: What the text of a launch has before all kernels of one namespace.
 PREAMBLE = INDICES + VALUES
@@ -59,7 +59,7 @@ _SLOT_STEP = 1024
 
 
 @dataclass(frozen=True)
-class Slots:
+class StageSlots:
     """Where the tiles of each step lie in the slots of their stage.
 
     Attributes:
@@ -72,7 +72,7 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class RoleText:
+class RoleSource:
     """A kernel's part in a launch.
 
     Attributes:
@@ -81,19 +81,19 @@ class RoleText:
         operands: what a launch has of each op: tensor maps, pointers, extents.
         slots: what the ring has of it.
         scratch_bytes: of the shared memory that all consumers have together.
-        held: float32 elements that all consumers have in register tiles.
+        register_elements: float32 elements that all consumers have in register tiles.
     """
 
     type: str
     functions: tuple[str, ...]
     operands: Struct
-    slots: Slots
+    slots: StageSlots
     scratch_bytes: int
-    held: int
+    register_elements: int
 
 
-def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, fixed: bool = False) -> RoleText:
-    """The text of a kernel that ``shared.share_ring`` returned; ``fixed``: no launch writes what is loaded ahead.
+def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, read_only: bool = False) -> RoleSource:
+    """The text of a kernel that ``shared.share_ring`` returned; ``read_only``: no launch writes what is loaded ahead.
 
     Raises:
         PipelineError: something that the emitter does not take; the message says what to change.
@@ -101,54 +101,56 @@ def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, fixed: bool = False) -
     """
     check_emittable(kernel)
     sections = {s.name: s.body for s in walk(kernel.body) if isinstance(s, Section)}
-    slots, maps = _cut(kernel, sections), tensor_maps(kernel)
+    slots, maps = _lay_out_slots(kernel, sections), list_tensor_maps(kernel)
     consumers = replace(kernel, body=sections[CONSUMERS])
     in_slots = replace(consumers, tensors=tuple(t for t in kernel.tensors if t.name not in slots.offsets))
     first = _Consumers(consumers, lay_out(in_slots, device), slots, sections)
-    first.statements()
+    first.emit_role()
     layout = lay_out(in_slots, device, scratch_bytes=first.tiles.scratch_bytes)  # known only now
     written: list[str] = []
-    first_role = _AheadOfAll if fixed else _Ahead
-    for role in (first_role, _Behind, _Consumers):
+    first_role = _ReadOnlyLoader if read_only else _PreWaitLoader
+    for role in (first_role, _PostWaitLoader, _Consumers):
         emitter = role(consumers, layout, slots, sections)
-        emitter.function(block_loops(kernel)[0], maps)
-        written += emitter.out.text()
+        emitter.emit_function(split_block_loops(kernel)[0], maps)
+        written += emitter.out.render()
     text = "\n".join(written)
     type_ = f"Loops_{sha256(text.encode()).hexdigest()[:8]}"
-    functions = *(wgmma(n, kind) for n, kind in products(consumers)), f"struct {type_} {{\n{text}\n}};\n"
-    return RoleText(type_, functions, operands(kernel), slots, layout.total_bytes, first.held)
+    functions = *(generate_wgmma(n, kind) for n, kind in find_products(consumers)), f"struct {type_} {{\n{text}\n}};\n"
+    return RoleSource(type_, functions, build_operands(kernel), slots, layout.total_bytes, first.register_elements)
 
 
-def operands(kernel: LoopKernel) -> Struct:
+def build_operands(kernel: LoopKernel) -> Struct:
     """What a launch has of each op of a kernel: maps, pointers, extents."""
-    fields: list[tuple[str, Any]] = [(m.name, TENSOR_MAP) for m in tensor_maps(kernel)]
-    fields += [(own(t.name), f"{_const(t)}{t.dtype}*") for t in kernel.tensors if t.memory is Memory.GLOBAL]
+    fields: list[tuple[str, Any]] = [(m.name, TENSOR_MAP) for m in list_tensor_maps(kernel)]
+    fields += [
+        (mangle(t.name), f"{_emit_const(t)}{t.dtype}*") for t in kernel.tensors if t.memory is MemorySpace.GLOBAL
+    ]
     return Struct("Operands", (*fields, *((f"{symbol}_given", "int") for symbol in kernel.symbols)))
 
 
-def _const(tensor: Tensor) -> str:
-    return "" if tensor.written else "const "
+def _emit_const(tensor: LoopTensor) -> str:
+    return "" if tensor.is_written else "const "
 
 
-def _cut(kernel: LoopKernel, sections: dict[str, tuple[Stmt, ...]]) -> Slots:
+def _lay_out_slots(kernel: LoopKernel, sections: dict[str, tuple[Stmt, ...]]) -> StageSlots:
     offsets: dict[str, int] = {}
     most: dict[str, int] = {}
-    for section in (AHEAD, BEHIND):
+    for section in (PRE_WAIT, POST_WAIT):
         most[section] = 0
         for loop in walk(sections[section]):
             if not isinstance(loop, For):
                 continue
             end = 0
-            for tile in _loaded(kernel, loop.body):
-                step = tile_align_bytes(tile)
+            for tile in _find_loaded_tiles(kernel, loop.body):
+                step = find_tile_align_bytes(tile)
                 offsets[tile.name] = -(-end // step) * step
-                end = offsets[tile.name] + slot_bytes(tile)
+                end = offsets[tile.name] + compute_slot_bytes(tile)
             most[section] = max(most[section], -(-end // _SLOT_STEP) * _SLOT_STEP)
-    return Slots(offsets, most)
+    return StageSlots(offsets, most)
 
 
-def _loaded(kernel: LoopKernel, body: tuple[Stmt, ...]) -> list[Tensor]:
-    return [kernel.tensor(stmt.dst.tensor) for stmt in body if isinstance(stmt, Load)]
+def _find_loaded_tiles(kernel: LoopKernel, body: tuple[Stmt, ...]) -> list[LoopTensor]:
+    return [kernel.find_tensor(stmt.dst.tensor) for stmt in body if isinstance(stmt, Load)]
 
 
 class _Role(Emitter):
@@ -158,64 +160,64 @@ class _Role(Emitter):
     name, parameters = "", ""
 
     def __init__(
-        self, kernel: LoopKernel, layout: SharedLayout, slots: Slots, sections: dict[str, tuple[Stmt, ...]]
+        self, kernel: LoopKernel, layout: SharedLayout, slots: StageSlots, sections: dict[str, tuple[Stmt, ...]]
     ) -> None:
         super().__init__(kernel, layout, items=True)
         self.slots, self.sections = slots, sections
-        self.scope = Scope(0, kernel.threads, "thread", "synchronise_block();", "group")
+        self.scope = ThreadScope(0, kernel.threads, "thread", "synchronise_block();", "group")
 
-    def function(self, loops: tuple[For, ...], maps: Sequence[MapSpec]) -> None:
+    def emit_function(self, loops: tuple[For, ...], maps: Sequence[TensorMapSpec]) -> None:
         """The whole function, given the block loops around the sections."""
         out = self.out
         out.depth = 1
         parameters = f"const Launch& launch, const Item& item, {self.parameters}"
         out.open(f"DEVICE static void {self.name}({parameters})")
-        self._before()
-        out.add("const Operands& op = operands_of<Operands>(launch, item);")
+        self._emit_entry()
+        out.add_line("const Operands& op = operands_of<Operands>(launch, item);")
         for spec in maps:
-            out.add(f"const TensorMap& {spec.name} = op.{spec.name};")
-        self._pointers()
+            out.add_line(f"const TensorMap& {spec.name} = op.{spec.name};")
+        self._emit_pointers()
         for symbol in self.kernel.symbols:
-            out.add(f"const int {own(symbol)} = op.{symbol}_given;")
+            out.add_line(f"const int {mangle(symbol)} = op.{symbol}_given;")
         for axis, loop in enumerate(loops):
-            out.add(f"const int {own(loop.var)} = item.{AXES[axis]};")
-        out.add("bool any = false;")
-        self.statements()
+            out.add_line(f"const int {mangle(loop.var)} = item.{AXES[axis]};")
+        out.add_line("bool any = false;")
+        self.emit_role()
         out.open("if (!any)")
-        self._open(())
-        self._done()
+        self._open_stage(())
+        self._finish_stage()
         out.close()
-        self._behind()
+        self._emit_exit()
         out.close()
 
-    def statements(self) -> None:
+    def emit_role(self) -> None:
         """Those of the role."""
         raise NotImplementedError
 
-    def _before(self) -> None:
+    def _emit_entry(self) -> None:
         """What stands before anything of the operands is read."""
 
-    def _pointers(self) -> None:
+    def _emit_pointers(self) -> None:
         """Of tensors that the role touches itself."""
 
-    def _behind(self) -> None:
+    def _emit_exit(self) -> None:
         """The end of the function."""
 
-    def _open(self, tiles: tuple[str, ...]) -> None:
+    def _open_stage(self, tiles: tuple[str, ...]) -> None:
         raise NotImplementedError
 
-    def _done(self) -> None:
+    def _finish_stage(self) -> None:
         raise NotImplementedError
 
-    def _statement(self, stmt: Stmt, scope: Scope) -> None:
+    def _emit_statement(self, stmt: Stmt, scope: ThreadScope) -> None:
         match stmt:
             case NextStage():
-                self.out.add("any = true;")
-                self._open(stmt.tiles)
+                self.out.add_line("any = true;")
+                self._open_stage(stmt.tiles)
             case DoneStage():
-                self._done()
+                self._finish_stage()
             case _:
-                super()._statement(stmt, scope)
+                super()._emit_statement(stmt, scope)
 
 
 class _Loader(_Role):
@@ -223,67 +225,67 @@ class _Loader(_Role):
 
     section, kind = "", ""
 
-    def statements(self) -> None:
-        self._statements(self.sections[self.section], self.scope)
+    def emit_role(self) -> None:
+        self._emit_statements(self.sections[self.section], self.scope)
 
-    def _step_bytes(self, tiles: tuple[str, ...]) -> int:
+    def _count_step_bytes(self, tiles: tuple[str, ...]) -> int:
         mine = {s.dst.tensor for s in walk(self.sections[self.section]) if isinstance(s, Load)}
-        return sum(self.kernel.tensor(name).tile_bytes for name in tiles if name in mine)
+        return sum(self.kernel.find_tensor(name).tile_bytes for name in tiles if name in mine)
 
-    def _open(self, tiles: tuple[str, ...]) -> None:
-        self._open_for(self._step_bytes(tiles))
-        self.out.add(f"const unsigned slot = {self.kind}_slot(stage.slot), full = {self.kind}_full(stage.slot);")
+    def _open_stage(self, tiles: tuple[str, ...]) -> None:
+        self._emit_open(self._count_step_bytes(tiles))
+        self.out.add_line(f"const unsigned slot = {self.kind}_slot(stage.slot), full = {self.kind}_full(stage.slot);")
 
-    def _open_for(self, step_bytes: int) -> None:
+    def _emit_open(self, step_bytes: int) -> None:
         raise NotImplementedError
 
-    def _done(self) -> None:
-        self.out.add("stage.advance();")
+    def _finish_stage(self) -> None:
+        self.out.add_line("stage.advance();")
 
-    def _tma_load(self, stmt: Load) -> None:
+    def _emit_tma_load(self, stmt: Load) -> None:
         box = stmt.src
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
-        name = map_of(self.kernel, stmt).name
+        name = find_map_spec(self.kernel, stmt).name
         target = f"slot + {self.slots.offsets[stmt.dst.tensor]}"
-        self.out.add(f"if (first_lane()) tma_load_{len(box.shape)}d({target}, {name}, {where}, full);")
+        self.out.add_line(f"if (first_lane()) tma_load_{len(box.shape)}d({target}, {name}, {where}, full);")
 
 
-class _Ahead(_Loader):
+class _PreWaitLoader(_Loader):
     """Loads what no op before it writes: behind the launch before, which may have written it, and before waits."""
 
     name, parameters = "prefetch", "Stage& stage, int& n, Tickets& tickets"
-    section, kind = AHEAD, "prefetch"
+    section, kind = PRE_WAIT, "prefetch"
 
-    def _before(self) -> None:
-        if self.slots.bytes[AHEAD]:
-            self.out.add("await_launch_before();")
-            self.out.add('asm volatile("fence.proxy.async.global;" ::: "memory");')
+    def _emit_entry(self) -> None:
+        if self.slots.bytes[PRE_WAIT]:
+            self.out.add_line("await_launch_before();")
+            self.out.add_line('asm volatile("fence.proxy.async.global;" ::: "memory");')
 
-    def _open_for(self, step_bytes: int) -> None:
+    def _emit_open(self, step_bytes: int) -> None:
         under_way = f"(IN_FLIGHT_BYTES + {step_bytes - 1}) / {step_bytes}" if step_bytes else "STAGES"
-        self.out.add("tickets.look(launch);")
-        self.out.add(f"open_prefetch(stage, n, {under_way}, {step_bytes});")
+        self.out.add_line("tickets.look(launch);")
+        self.out.add_line(f"open_prefetch(stage, n, {under_way}, {step_bytes});")
 
-    def _done(self) -> None:
-        super()._done()
-        self.out.add("++n;")
+    def _finish_stage(self) -> None:
+        super()._finish_stage()
+        self.out.add_line("++n;")
 
 
-class _AheadOfAll(_Ahead):
+class _ReadOnlyLoader(_PreWaitLoader):
     """Loads what nothing writes: before the launch before has ended."""
 
-    def _before(self) -> None:
+    def _emit_entry(self) -> None:
         pass
 
 
-class _Behind(_Loader):
+class _PostWaitLoader(_Loader):
     """Loads all else: the item's waits are over."""
 
     name, parameters = "load", "int k_lo, int k_hi, Stage& stage"
-    section, kind = BEHIND, "load"
+    section, kind = POST_WAIT, "load"
 
-    def _open_for(self, step_bytes: int) -> None:
-        self.out.add(f"open_load(stage, {step_bytes});")
+    def _emit_open(self, step_bytes: int) -> None:
+        self.out.add_line(f"open_load(stage, {step_bytes});")
 
 
 class _Consumers(_Role):
@@ -291,79 +293,81 @@ class _Consumers(_Role):
 
     name, parameters = "compute", "Stage& stage"
 
-    def _pointers(self) -> None:
+    def _emit_pointers(self) -> None:
         out = self.out
         for tensor in self.kernel.tensors:
-            if tensor.memory is Memory.GLOBAL:
-                out.add(f"{_const(tensor)}{tensor.dtype}* const {own(tensor.name)} = op.{own(tensor.name)};")
-        for placed in self.layout.placed:
+            if tensor.memory is MemorySpace.GLOBAL:
+                out.add_line(
+                    f"{_emit_const(tensor)}{tensor.dtype}* const {mangle(tensor.name)} = op.{mangle(tensor.name)};"
+                )
+        for placed in self.layout.placements:
             if placed.name == SCRATCH:
-                out.add(f"float* const scratch = reinterpret_cast<float*>({_SHARED} + {placed.offset_bytes});")
+                out.add_line(f"float* const scratch = reinterpret_cast<float*>({_SHARED} + {placed.offset_bytes});")
             else:
-                out.add(f"unsigned char* const {own(placed.name)} = {_SHARED} + {placed.offset_bytes};")
-        out.add("const int thread = threadIdx.x;")
-        out.add("const unsigned group = uniform(thread / 128);")
+                out.add_line(f"unsigned char* const {mangle(placed.name)} = {_SHARED} + {placed.offset_bytes};")
+        out.add_line("const int thread = threadIdx.x;")
+        out.add_line("const unsigned group = uniform(thread / 128);")
         # What the item waits for is seen behind its first stage.
-        out.add("await(load_full(stage.slot), stage.phase);")
+        out.add_line("await(load_full(stage.slot), stage.phase);")
         # The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
-        out.add("if (WARPGROUPS > 1) synchronise_block();")
-        self._registers()
+        out.add_line("if (WARPGROUPS > 1) synchronise_block();")
+        self._declare_registers()
 
     @property
-    def held(self) -> int:
+    def register_elements(self) -> int:
         """Float32 elements of register tiles, of all threads."""
-        tiles = {t.name: t.tile for t in self.kernel.tensors if t.memory is Memory.REGISTER}
+        tiles = {t.name: t.tile for t in self.kernel.tensors if t.memory is MemorySpace.REGISTER}
         layouts = self.tiles.registers
-        return self.scope.threads * sum(layouts[name].registers(tile) for name, tile in tiles.items())
+        return self.scope.threads * sum(layouts[name].count_registers(tile) for name, tile in tiles.items())
 
-    def statements(self) -> None:
-        self._statements(self.sections[CONSUMERS], self.scope)
+    def emit_role(self) -> None:
+        self._emit_statements(self.sections[CONSUMERS], self.scope)
 
-    def _behind(self) -> None:
+    def _emit_exit(self) -> None:
         if any(isinstance(s, Store) and s.by is Copy.TMA for s in walk(self.kernel.body)):
-            self.out.add("bulk_wait<0>();")
-        self.out.add("if (WARPGROUPS > 1) synchronise_block();")
+            self.out.add_line("bulk_wait<0>();")
+        self.out.add_line("if (WARPGROUPS > 1) synchronise_block();")
 
-    def _open(self, tiles: tuple[str, ...]) -> None:
+    def _open_stage(self, tiles: tuple[str, ...]) -> None:
         out = self.out
-        out.add("await_stage(stage);")
-        ahead = {s.dst.tensor for s in walk(self.sections[AHEAD]) if isinstance(s, Load)}
+        out.add_line("await_stage(stage);")
+        ahead = {s.dst.tensor for s in walk(self.sections[PRE_WAIT]) if isinstance(s, Load)}
         for name in tiles:
             slot = "stage.slot * PREFETCH_BYTES"
             if name not in ahead:
                 slot = "STAGES * PREFETCH_BYTES + stage.slot * LOAD_BYTES"
-            out.add(f"unsigned char* const {own(name)} = shared_memory + {slot} + {self.slots.offsets[name]};")
+            out.add_line(f"unsigned char* const {mangle(name)} = shared_memory + {slot} + {self.slots.offsets[name]};")
 
-    def _done(self) -> None:
-        self.out.add("__syncwarp();")
+    def _finish_stage(self) -> None:
+        self.out.add_line("__syncwarp();")
         if self.lagging:
-            self.out.add("if (before >= 0) release(stage, before);")
-            self.out.add("before = stage.slot;")
+            self.out.add_line("if (before >= 0) release(stage, before);")
+            self.out.add_line("before = stage.slot;")
         else:
-            self.out.add("release(stage, stage.slot);")
-        self.out.add("stage.advance();")
+            self.out.add_line("release(stage, stage.slot);")
+        self.out.add_line("stage.advance();")
 
-    def _for(self, loop: For, scope: Scope) -> None:
-        store = overlapping_store(loop)
+    def _emit_for(self, loop: For, scope: ThreadScope) -> None:
+        store = find_overlapping_store(loop)
         if store is None:
-            super()._for(loop, scope)
+            super()._emit_for(loop, scope)
             return
         self.late_store, self.lagging = store, {"stage"}
-        self.out.add("int before = -1;")
-        super()._for(loop, scope)
-        self.out.add("if (thread == 0) bulk_wait_read<0>();")
-        self.out.add("__syncwarp();")
+        self.out.add_line("int before = -1;")
+        super()._emit_for(loop, scope)
+        self.out.add_line("if (thread == 0) bulk_wait_read<0>();")
+        self.out.add_line("__syncwarp();")
         self._release_late()
         self.late_store, self.lagging = None, set()
 
-    def _overlapping(self, loop: For) -> Matmul | None:
-        product = overlapping_product(self.kernel, loop)
+    def _find_overlapping(self, loop: For) -> Matmul | None:
+        product = find_overlapping_product(self.kernel, loop)
         stages = any(isinstance(s, DoneStage) for s in loop.body)
         if product is None or not stages:
             return None
-        self.out.add("int before = -1;")
+        self.out.add_line("int before = -1;")
         self.lagging = {"stage"}
         return product
 
     def _release_late(self) -> None:
-        self.out.add("if (before >= 0) release(stage, before);")
+        self.out.add_line("if (before >= 0) release(stage, before);")

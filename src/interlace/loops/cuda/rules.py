@@ -11,7 +11,7 @@ from interlace.loops.ir.traverse import walk
 
 
 @dataclass(frozen=True)
-class MapSpec:
+class TensorMapSpec:
     """A tensor map that the host builds: which tensor, in boxes of which shape, with the 128-byte swizzle or not."""
 
     tensor: str
@@ -33,7 +33,7 @@ def check_emittable(kernel: LoopKernel) -> None:
     check_names(kernel)
     for stmt in walk(kernel.body):
         if isinstance(stmt, Matmul):
-            for tensor in (kernel.tensor(stmt.a.tensor), kernel.tensor(stmt.b.tensor)):
+            for tensor in (kernel.find_tensor(stmt.a.tensor), kernel.find_tensor(stmt.b.tensor)):
                 if not tensor.swizzle_bytes:
                     raise PipelineError(
                         f"matmul reads {tensor.name!r} {tensor.tile}: it takes 64 elements along k, "
@@ -41,13 +41,13 @@ def check_emittable(kernel: LoopKernel) -> None:
                     )
 
 
-def map_of(kernel: LoopKernel, stmt: Load | Store) -> MapSpec:
+def find_map_spec(kernel: LoopKernel, stmt: Load | Store) -> TensorMapSpec:
     """The map that a copy by TMA goes through."""
     inside, box = (stmt.dst, stmt.src) if isinstance(stmt, Load) else (stmt.src, stmt.dst)
-    return MapSpec(box.tensor, box.shape, kernel.tensor(inside.tensor).swizzle_bytes > 0)
+    return TensorMapSpec(box.tensor, box.shape, kernel.find_tensor(inside.tensor).swizzle_bytes > 0)
 
 
-def tensor_maps(kernel: LoopKernel) -> tuple[MapSpec, ...]:
+def list_tensor_maps(kernel: LoopKernel) -> tuple[TensorMapSpec, ...]:
     """All maps of a kernel, each once, in the order of its parameters."""
     copies = (s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.by is Copy.TMA)
-    return tuple(dict.fromkeys(map_of(kernel, s) for s in copies))
+    return tuple(dict.fromkeys(find_map_spec(kernel, s) for s in copies))

@@ -1,10 +1,11 @@
 """How the elements of a tile are spread over threads.
 
 Pointwise tiles are seen as rows x columns (all dimensions but the last, and the last). A thread holds ``vector``
-neighbours of a row at a time. ``across`` threads stand beside each other along a row, ``down`` groups of them below
-each other. Worked example, 8 x 256 fp32 over 128 threads: 4 neighbours, 32 across, 4 down. Thread 37 stands at place
-5 of group 1 and holds, of rows 1 and 5, columns 20 .. 23 and 148 .. 151: 16 elements, ``up = 2`` by ``along = 2``
-vectors. What a reduction of the tile along its rows leaves, 8 x 1, each thread keeps for its own two rows.
+neighbours of a row at a time. ``threads_per_row`` threads stand beside each other along a row, ``thread_rows`` groups
+of them below each other. Worked example, 8 x 256 fp32 over 128 threads: 4 neighbours, 32 across, 4 down. Thread 37
+stands at place 5 of group 1 and holds, of rows 1 and 5, columns 20 .. 23 and 148 .. 151: 16 elements, ``rows_per_thread
+= 2`` by ``vectors_per_thread = 2`` vectors. What a reduction of the tile along its rows leaves, 8 x 1, each thread
+keeps for its own two rows.
 
 Sums of a matrix product lie as wgmma leaves them: a warpgroup has 64 rows, a warp 16 of these, and a thread two
 neighbours in every 8 columns of two rows that lie 8 apart.
@@ -23,17 +24,17 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     Matmul,
-    Memory,
+    MemorySpace,
     Pointwise,
     Reduce,
     Stmt,
     Store,
 )
-from interlace.loops.ir.traverse import read, value_boxes, walk
+from interlace.loops.ir.traverse import find_read_boxes, list_value_boxes, walk
 
 
 @dataclass(frozen=True)
-class Spread:
+class BlockedLayout:
     """Rows and columns of a tile over ``threads`` threads.
 
     Attributes:
@@ -54,35 +55,35 @@ class Spread:
         return self.shape[-1]
 
     @property
-    def vectors(self) -> int:
+    def vectors_per_row(self) -> int:
         """Of one row."""
         return self.columns // self.vector
 
     @property
-    def across(self) -> int:
+    def threads_per_row(self) -> int:
         """Threads along a row: a warp at most while there are rows for all, so that rows are reduced by shuffles."""
         most = self.threads & -self.threads
         across = 1
-        while across < min(most, self.vectors) and (across < WARP or self.threads // across > self.rows):
+        while across < min(most, self.vectors_per_row) and (across < WARP or self.threads // across > self.rows):
             across *= 2
         return across
 
     @property
-    def down(self) -> int:
+    def thread_rows(self) -> int:
         """Groups of threads below each other."""
-        return self.threads // self.across
+        return self.threads // self.threads_per_row
 
     @property
-    def up(self) -> int:
+    def rows_per_thread(self) -> int:
         """Rows that one thread holds."""
-        return -(-self.rows // self.down)
+        return -(-self.rows // self.thread_rows)
 
     @property
-    def along(self) -> int:
+    def vectors_per_thread(self) -> int:
         """Vectors of a row that one thread holds."""
-        return -(-self.vectors // self.across)
+        return -(-self.vectors_per_row // self.threads_per_row)
 
-    def keeps(self, shape: tuple[int, ...]) -> tuple[bool, bool]:
+    def has_axes(self, shape: tuple[int, ...]) -> tuple[bool, bool]:
         """Whether a tile of ``shape`` has the rows of this one (else one row), and its columns (else one).
 
         Raises:
@@ -96,10 +97,10 @@ class Spread:
             )
         return lead == whole and self.rows > 1, padded[-1] == self.columns and self.columns > 1
 
-    def registers(self, shape: tuple[int, ...]) -> int:
+    def count_registers(self, shape: tuple[int, ...]) -> int:
         """Registers of each thread for a tile of ``shape``."""
-        rows, columns = self.keeps(shape)
-        return (self.up if rows else 1) * (self.along * self.vector if columns else 1)
+        rows, columns = self.has_axes(shape)
+        return (self.rows_per_thread if rows else 1) * (self.vectors_per_thread * self.vector if columns else 1)
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,12 @@ class Fragment:
         """Blocks of 64 rows of each warpgroup."""
         return self.shape[0] // (64 * (self.threads // WARPGROUP))
 
-    def registers(self, shape: tuple[int, ...]) -> int:
+    def count_registers(self, shape: tuple[int, ...]) -> int:
         """Registers of each thread for all of them, of ``shape``."""
         return self.blocks * shape[1] // 2
 
 
-def vector_of(columns: int, itemsize: int) -> int:
+def select_vector(columns: int, itemsize: int) -> int:
     """Neighbours that fill 16 bytes, or fewer where rows are no multiple of that."""
     vector = 16 // itemsize
     while columns % vector:
@@ -127,18 +128,18 @@ def vector_of(columns: int, itemsize: int) -> int:
     return vector
 
 
-def spread_registers(kernel: LoopKernel, itemsize: int) -> dict[str, Spread | Fragment]:
+def lay_out_registers(kernel: LoopKernel, itemsize: int) -> dict[str, BlockedLayout | Fragment]:
     """How each register tile lies: those that meet in a statement lie alike.
 
     Raises:
         PipelineError: tiles meet in shapes that no spread has both, or a matmul's rows do not fit its warpgroups.
     """
-    registers = {t.name: t for t in kernel.tensors if t.memory is Memory.REGISTER}
+    registers = {t.name: t for t in kernel.tensors if t.memory is MemorySpace.REGISTER}
     shapes = {name: t.tile for name, t in registers.items()}
     groups = {name: {name} for name in registers}
     sums = {s.acc.tensor for s in walk(kernel.body) if isinstance(s, Matmul)}
     for stmt in walk(kernel.body):
-        used = [n for n in dict.fromkeys(_tiles(stmt)) if n in registers]
+        used = [n for n in dict.fromkeys(_list_tiles(stmt)) if n in registers]
         if not used:
             continue
         first = groups[used[0]]
@@ -147,13 +148,13 @@ def spread_registers(kernel: LoopKernel, itemsize: int) -> dict[str, Spread | Fr
                 first |= groups[name]
                 for other in groups[name]:
                     groups[other] = first
-        joined = _joined((_space(stmt), *(shapes[n] for n in first)), used[0])
+        joined = _join_shapes((_find_shape(stmt), *(shapes[n] for n in first)), used[0])
         shapes |= dict.fromkeys(first, joined)
-    out: dict[str, Spread | Fragment] = {}
+    out: dict[str, BlockedLayout | Fragment] = {}
     for name, tensor in registers.items():
         if not groups[name] & sums:
             shape = shapes[name]
-            out[name] = Spread(shape, kernel.threads, vector_of(shape[-1], itemsize))
+            out[name] = BlockedLayout(shape, kernel.threads, select_vector(shape[-1], itemsize))
             continue
         if tensor.tile != shapes[name]:
             raise PipelineError(f"register tile {name!r} of {tensor.tile} meets sums of a matmul; give it their shape")
@@ -166,22 +167,22 @@ def spread_registers(kernel: LoopKernel, itemsize: int) -> dict[str, Spread | Fr
     return out
 
 
-def _tiles(stmt: Stmt) -> Iterable[str]:
+def _list_tiles(stmt: Stmt) -> Iterable[str]:
     match stmt:
         case Pointwise():
-            return (stmt.dst.tensor, *(b.tensor for b in value_boxes(stmt.value)))
+            return (stmt.dst.tensor, *(b.tensor for b in list_value_boxes(stmt.value)))
         case Reduce():
-            return (stmt.dst.tensor, *(b.tensor for b in value_boxes(stmt.value)))
+            return (stmt.dst.tensor, *(b.tensor for b in list_value_boxes(stmt.value)))
         case Load():
             return (stmt.dst.tensor,)
         case Store():
             return (stmt.src.tensor,)
         case Matmul():
             return (stmt.acc.tensor,)
-    return tuple(b.tensor for b in read(stmt))
+    return tuple(b.tensor for b in find_read_boxes(stmt))
 
 
-def _space(stmt: Stmt) -> tuple[int, ...]:
+def _find_shape(stmt: Stmt) -> tuple[int, ...]:
     """The tile that a statement runs over."""
     match stmt:
         case Reduce():
@@ -195,7 +196,7 @@ def _space(stmt: Stmt) -> tuple[int, ...]:
     return ()
 
 
-def _joined(shapes: tuple[tuple[int, ...], ...], name: str) -> tuple[int, ...]:
+def _join_shapes(shapes: tuple[tuple[int, ...], ...], name: str) -> tuple[int, ...]:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     joined = tuple(map(max, zip(*padded, strict=True)))

@@ -1,6 +1,6 @@
 """Values as CUDA C++ expressions, for the element ``j`` of a thread's current vector.
 
-Worked example, ``larger(x_s * z_r + 1, 0)`` with the operands' elements in ``v0[j]`` and ``z_r_[j]``:
+Worked example, ``select_larger(x_s * z_r + 1, 0)`` with the operands' elements in ``v0[j]`` and ``z_r_[j]``:
 
     larger(((v0[j] * z_r_[j]) + 1.0f), 0.0f)
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import isinf
 
 from interlace.loops.cuda.indices import emit_index
-from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, Read, Scalar, Value, ValueOp
+from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, ReadBox, Scalar, Value, ValueOp
 
 _INFIX = {ValueOp.ADD: "+", ValueOp.SUB: "-", ValueOp.MUL: "*", ValueOp.DIV: "/"}
 _CALLS = {
@@ -28,13 +28,13 @@ def emit_value(value: Value, shape: tuple[int, ...], reads: Mapping[Box, str]) -
     """``value`` over a tile of ``shape``; ``reads`` says where each operand's element is."""
     match value:
         case Scalar():
-            return _number(value.number)
+            return _emit_number(value.number)
         case FromIndex():
             return f"(float)({emit_index(value.index)})"
         case Coord():
             last = value.axis == len(shape) - 1
             return f"(float)(c{value.axis} + j)" if last else f"(float)c{value.axis}"
-        case Read():
+        case ReadBox():
             return reads[value.box]
     assert isinstance(value, Apply)
     args = [emit_value(a, shape, reads) for a in value.args]
@@ -49,7 +49,7 @@ def emit_value(value: Value, shape: tuple[int, ...], reads: Mapping[Box, str]) -
     return f"{_CALLS[value.op]}({', '.join(args)})"
 
 
-def _number(number: float) -> str:
+def _emit_number(number: float) -> str:
     if isinf(number):
         return "INFINITE" if number > 0 else "(-INFINITE)"
     text = f"{number!r}f"

@@ -30,32 +30,32 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     LoopKind,
+    LoopTensor,
     Matmul,
-    Memory,
+    MemorySpace,
     Pointwise,
     Reduce,
     ReduceOp,
     Stmt,
     Store,
-    Tensor,
 )
-from interlace.loops.ir.traverse import value_boxes
-from interlace.loops.ir.values import Arithmetic, Box, Read, Value, ValueLike, as_value
+from interlace.loops.ir.traverse import list_value_boxes
+from interlace.loops.ir.values import Arithmetic, Box, ReadBox, Value, ValueLike, as_value
 from interlace.loops.rules.check import check_kernel
 
 
 class Handle(Arithmetic):
     """A tensor under construction; in an expression it represents all of its elements."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: LoopTensor) -> None:
         self.tensor = tensor
 
-    def value(self) -> Value:
-        return Read(self.box())
+    def to_value(self) -> Value:
+        return ReadBox(self.to_box())
 
-    def box(self) -> Box:
+    def to_box(self) -> Box:
         """Return the box of the whole tile of a shared or register tensor."""
-        if self.tensor.memory is Memory.GLOBAL:
+        if self.tensor.memory is MemorySpace.GLOBAL:
             raise PipelineError(f"tensor {self.tensor.name!r} is global; say which box of it: .at(origin, shape=...)")
         return Box(self.tensor.name, (Const(0),) * len(self.tensor.shape), self.tensor.tile)
 
@@ -66,10 +66,10 @@ class Handle(Arithmetic):
                 f"tensor {self.tensor.name!r} has {len(self.tensor.shape)} dimensions, "
                 f"but its box begins at {len(origin)} coordinates; give one for each"
             )
-        return Box(self.tensor.name, tuple(as_index(o) for o in origin), _integers(shape))
+        return Box(self.tensor.name, tuple(as_index(o) for o in origin), _as_integers(shape))
 
 
-Place = Handle | Box
+Operand = Handle | Box
 
 
 class Builder:
@@ -79,7 +79,7 @@ class Builder:
         self._name = name
         self._threads = as_integer(threads)
         self._symbols: list[str] = []
-        self._tensors: list[Tensor] = []
+        self._tensors: list[LoopTensor] = []
         self._stack: list[list[Stmt]] = [[]]
 
     def symbol(self, name: str) -> Var:
@@ -89,35 +89,39 @@ class Builder:
 
     def input(self, name: str, shape: tuple[IndexLike, ...], dtype: DType, *, align_bytes: int = 16) -> Handle:
         """Declare a global tensor that the kernel reads."""
-        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.GLOBAL, align_bytes=align_bytes))
+        return self._add_tensor(LoopTensor(name, _as_shape(shape), dtype, MemorySpace.GLOBAL, align_bytes=align_bytes))
 
     def output(self, name: str, shape: tuple[IndexLike, ...], dtype: DType, *, align_bytes: int = 16) -> Handle:
         """Declare a global tensor that the kernel writes."""
-        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.GLOBAL, written=True, align_bytes=align_bytes))
+        return self._add_tensor(
+            LoopTensor(name, _as_shape(shape), dtype, MemorySpace.GLOBAL, is_written=True, align_bytes=align_bytes)
+        )
 
     def shared(self, name: str, shape: tuple[int, ...], dtype: DType, *, swizzle_bytes: int = 0) -> Handle:
         """Declare a tile in shared memory."""
-        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.SHARED, swizzle_bytes=swizzle_bytes))
+        return self._add_tensor(
+            LoopTensor(name, _as_shape(shape), dtype, MemorySpace.SHARED, swizzle_bytes=swizzle_bytes)
+        )
 
     def register(self, name: str, shape: tuple[int, ...], dtype: DType) -> Handle:
         """Declare a tile spread over the registers of the block's threads."""
-        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.REGISTER))
+        return self._add_tensor(LoopTensor(name, _as_shape(shape), dtype, MemorySpace.REGISTER))
 
     def block(self, var: str, extent: IndexLike) -> _Loop:
         """Open a loop with one thread block per iteration."""
-        return self._loop(var, extent, LoopKind.BLOCK)
+        return self._make_loop(var, extent, LoopKind.BLOCK)
 
     def serial(self, var: str, extent: IndexLike) -> _Loop:
         """Open a serial loop."""
-        return self._loop(var, extent, LoopKind.SERIAL)
+        return self._make_loop(var, extent, LoopKind.SERIAL)
 
     def unrolled(self, var: str, extent: int) -> _Loop:
         """Open an unrolled loop: serial iterations, each with its own code."""
-        return self._loop(var, extent, LoopKind.UNROLLED)
+        return self._make_loop(var, extent, LoopKind.UNROLLED)
 
     def thread(self, var: str, extent: IndexLike) -> _Loop:
         """Open a loop with one thread per iteration, in turns, on small boxes; ``check_threads`` has the rules."""
-        return self._loop(var, extent, LoopKind.THREAD)
+        return self._make_loop(var, extent, LoopKind.THREAD)
 
     @contextmanager
     def when(self, condition: Less) -> Iterator[None]:
@@ -126,33 +130,35 @@ class Builder:
         yield
         self._close(If(condition, tuple(body)))
 
-    def load(self, dst: Place, src: Box, by: Copy = Copy.TMA) -> None:
+    def load(self, dst: Operand, src: Box, by: Copy = Copy.TMA) -> None:
         """Copy a global box to shared memory, or plainly to registers."""
-        box = _box(dst)
-        self._stack[-1].append(Load(box, _shaped(src, box.shape), by))
+        box = _as_box(dst)
+        self._stack[-1].append(Load(box, _fit_shape(src, box.shape), by))
 
-    def store(self, dst: Box, src: Place, by: Copy = Copy.PLAIN) -> None:
+    def store(self, dst: Box, src: Operand, by: Copy = Copy.PLAIN) -> None:
         """Copy a tile to global memory; elements past the bounds are dropped."""
-        box = _box(src)
-        self._stack[-1].append(Store(_shaped(dst, box.shape), box, by))
+        box = _as_box(src)
+        self._stack[-1].append(Store(_fit_shape(dst, box.shape), box, by))
 
-    def assign(self, dst: Place, value: ValueLike) -> None:
+    def assign(self, dst: Operand, value: ValueLike) -> None:
         """Assign ``dst = value``, element by element. A box without a shape takes that of the largest operand."""
-        expression, box = as_value(value), _box(dst)
+        expression, box = as_value(value), _as_box(dst)
         if not box.shape:
-            shapes = [b.shape for b in value_boxes(expression)]
-            box = _shaped(box, max(shapes, key=lambda s: (len(s), s), default=()))
+            shapes = [b.shape for b in list_value_boxes(expression)]
+            box = _fit_shape(box, max(shapes, key=lambda s: (len(s), s), default=()))
         self._stack[-1].append(Pointwise(box, expression))
 
-    def reduce(self, dst: Place, op: ReduceOp, value: ValueLike, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    def reduce(
+        self, dst: Operand, op: ReduceOp, value: ValueLike, axes: tuple[int, ...], shape: tuple[int, ...]
+    ) -> None:
         """Reduce: ``dst = op(dst, value reduced along axes)``, with the value evaluated over a tile of ``shape``."""
-        self._stack[-1].append(Reduce(_box(dst), op, _integers(axes), as_value(value), _integers(shape)))
+        self._stack[-1].append(Reduce(_as_box(dst), op, _as_integers(axes), as_value(value), _as_integers(shape)))
 
-    def matmul(self, acc: Place, a: Place, b: Place) -> None:
+    def matmul(self, acc: Operand, a: Operand, b: Operand) -> None:
         """Multiply and accumulate: ``acc[m, n] += a[m, k] @ b[n, k].T``."""
-        self._stack[-1].append(Matmul(_box(acc), _box(a), _box(b)))
+        self._stack[-1].append(Matmul(_as_box(acc), _as_box(a), _as_box(b)))
 
-    def kernel(self) -> LoopKernel:
+    def build_kernel(self) -> LoopKernel:
         """Check the kernel and return it.
 
         Raises:
@@ -163,11 +169,11 @@ class Builder:
         check_kernel(kernel)
         return kernel
 
-    def _tensor(self, tensor: Tensor) -> Handle:
+    def _add_tensor(self, tensor: LoopTensor) -> Handle:
         self._tensors.append(tensor)
         return Handle(tensor)
 
-    def _loop(self, var: str, extent: IndexLike, kind: LoopKind) -> _Loop:
+    def _make_loop(self, var: str, extent: IndexLike, kind: LoopKind) -> _Loop:
         return _Loop(self, var, as_index(extent), kind)
 
     def _open(self) -> list[Stmt]:
@@ -195,19 +201,19 @@ class _Loop:
         self._builder._close(replace(self._loop, body=tuple(self._body)))
 
 
-def _shape(shape: tuple[IndexLike, ...]) -> tuple[Index, ...]:
+def _as_shape(shape: tuple[IndexLike, ...]) -> tuple[Index, ...]:
     return tuple(as_index(n) for n in shape)
 
 
-def _integers(numbers: tuple[SupportsIndex, ...]) -> tuple[int, ...]:
+def _as_integers(numbers: tuple[SupportsIndex, ...]) -> tuple[int, ...]:
     return tuple(map(as_integer, numbers))
 
 
-def _box(place: Place) -> Box:
-    return place if isinstance(place, Box) else place.box()
+def _as_box(place: Operand) -> Box:
+    return place if isinstance(place, Box) else place.to_box()
 
 
-def _shaped(box: Box, shape: tuple[int, ...]) -> Box:
+def _fit_shape(box: Box, shape: tuple[int, ...]) -> Box:
     """Give ``box`` the other side's shape if it has none, with leading 1s added or extents of 1 dropped to fit."""
     if box.shape:
         return box

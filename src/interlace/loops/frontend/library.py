@@ -13,11 +13,11 @@ from interlace.core.dtypes import DType, bf16, fp32
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import Index, Var, ceil_div, minimum
 from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
-from interlace.loops.ir.values import Coord, larger, less, rsqrt, where
+from interlace.loops.ir.values import Coord, compare_less, rsqrt, select_larger, where
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
 
-def _steps(tiles: Index, block: Var, walk: int) -> Index:
+def _count_steps(tiles: Index, block: Var, walk: int) -> Index:
     """Return how many of ``tiles`` tiles block ``block`` processes."""
     return minimum(walk, tiles - block * walk)
 
@@ -28,11 +28,11 @@ def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = C
     n = k.symbol("n")
     x, y = k.input("x", (n,), dtype), k.output("y", (n,), dtype)
     s = k.shared("s", (tile,), dtype)
-    with k.block("b", ceil_div(n, tile * walk)) as b, k.serial("i", _steps(ceil_div(n, tile), b, walk)) as i:
+    with k.block("b", ceil_div(n, tile * walk)) as b, k.serial("i", _count_steps(ceil_div(n, tile), b, walk)) as i:
         at = (b * walk + i) * tile
         k.load(s, x.at(at), by)
         k.store(y.at(at), s)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = fp32) -> LoopKernel:
@@ -42,11 +42,11 @@ def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = 
     x, y = k.input("x", (m, n), dtype), k.output("y", (m, n), dtype)
     s = k.shared("s", tile, dtype)
     with k.block("r", ceil_div(m, tile[0])) as r, k.block("b", ceil_div(n, tile[1] * walk)) as b:  # noqa: SIM117
-        with k.serial("c", _steps(ceil_div(n, tile[1]), b, walk)) as c:
+        with k.serial("c", _count_steps(ceil_div(n, tile[1]), b, walk)) as c:
             at = (r * tile[0], (b * walk + c) * tile[1])
             k.load(s, x.at(*at))
             k.store(y.at(*at), s, Copy.TMA)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> LoopKernel:
@@ -60,7 +60,7 @@ def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> 
             at = (bd * tile[0], bm * tile[1], i * tile[2])
             k.load(s, x.at(*at))
             k.store(y.at(*at), s, Copy.TMA)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> LoopKernel:
@@ -74,12 +74,12 @@ def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> LoopKernel:
     rows, columns = tile
     s = k.shared("s", tile, fp32, swizzle_bytes=128 if columns * fp32.itemsize == 128 else 0)
     with k.block("r", ceil_div(m, rows)) as r, k.block("b", ceil_div(n, columns * walk)) as b:  # noqa: SIM117
-        with k.serial("c", _steps(ceil_div(n, columns), b, walk)) as c:
+        with k.serial("c", _count_steps(ceil_div(n, columns), b, walk)) as c:
             row, column = r * rows, (b * walk + c) * columns
             k.load(s, x.at(row, column))
             with k.thread("t", rows * columns) as t:
                 k.store(y.at(column + t // rows, row + t % rows), s.at(t % rows, t // rows, shape=(1, 1)))
-    return k.kernel()
+    return k.build_kernel()
 
 
 def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = Copy.PLAIN) -> LoopKernel:
@@ -91,12 +91,12 @@ def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = 
     x_s = k.shared("x_s", tile, fp32)
     z_t = k.register("z_r", tile, fp32) if plain is Copy.PLAIN else k.shared("z_s", tile, fp32)
     with k.block("r", ceil_div(m, tile[0])) as r, k.block("b", ceil_div(n, tile[1] * walk)) as b:  # noqa: SIM117
-        with k.serial("c", _steps(ceil_div(n, tile[1]), b, walk)) as c:
+        with k.serial("c", _count_steps(ceil_div(n, tile[1]), b, walk)) as c:
             at = (r * tile[0], (b * walk + c) * tile[1])
             k.load(x_s, x.at(*at))
             k.load(z_t, z.at(*at), plain)
-            k.assign(y.at(*at), larger(x_s * z_t + 1, 0))
-    return k.kernel()
+            k.assign(y.at(*at), select_larger(x_s * z_t + 1, 0))
+    return k.build_kernel()
 
 
 def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceOp = ReduceOp.SUM) -> LoopKernel:
@@ -108,15 +108,15 @@ def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceO
     acc = k.register("acc", (tile[0], 1), fp32)
     start = 0.0 if op is ReduceOp.SUM else float("-inf")
     panels = ceil_div(m, tile[0])
-    with k.block("b", ceil_div(m, tile[0] * walk)) as b, k.serial("r", _steps(panels, b, walk)) as r:
+    with k.block("b", ceil_div(m, tile[0] * walk)) as b, k.serial("r", _count_steps(panels, b, walk)) as r:
         row = (b * walk + r) * tile[0]
         k.assign(acc, start)
         with k.serial("c", ceil_div(n, tile[1])) as c:
             k.load(s, x.at(row, c * tile[1]))
-            term = s.value() if op is ReduceOp.SUM else where(less(Coord(1) + c * tile[1], n), s, start)
+            term = s.to_value() if op is ReduceOp.SUM else where(compare_less(Coord(1) + c * tile[1], n), s, start)
             k.reduce(acc, op, term, axes=(1,), shape=tile)
         k.store(y.at(row), acc)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> LoopKernel:
@@ -132,7 +132,7 @@ def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> LoopKernel:
             k.load(s, x.at(r * tile[0], b * tile[1]))
             k.reduce(acc, ReduceOp.SUM, s, axes=(0,), shape=tile)
         k.store(y.at(b * tile[1]), acc)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: float = 1e-5) -> LoopKernel:
@@ -147,7 +147,7 @@ def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: flo
     weight, bias = k.input("weight", (pieces, chunk), fp32), k.input("bias", (pieces, chunk), fp32)
     row = k.shared("row", (1, pieces, chunk), fp32)
     mean, variance = k.register("mean", (1, 1, 1), fp32), k.register("variance", (1, 1, 1), fp32)
-    with k.block("b", ceil_div(m, walk)) as b, k.serial("r", _steps(m, b, walk)) as r:
+    with k.block("b", ceil_div(m, walk)) as b, k.serial("r", _count_steps(m, b, walk)) as r:
         at = b * walk + r
         k.load(row, x.at(at, 0, 0))
         k.assign(mean, 0)
@@ -157,20 +157,20 @@ def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: flo
         k.reduce(variance, ReduceOp.SUM, (row - mean) * (row - mean), axes=(1, 2), shape=(1, pieces, chunk))
         w, c = (t.at(0, 0, shape=(pieces, chunk)) for t in (weight, bias))
         k.assign(y.at(at, 0, 0), (row - mean) * rsqrt(variance / columns + eps) * w + c)
-    return k.kernel()
+    return k.build_kernel()
 
 
 def matmul(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
     """Build ``c = a @ b.T`` with ``a`` M x K, ``b`` N x K; a block per tile of ``m`` x ``n``, steps of ``k``."""
-    return _matmul("matmul", (m, n, k), threads, dtype, bias=False)
+    return _build_matmul("matmul", (m, n, k), threads, dtype, bias=False)
 
 
 def matmul_bias(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
     """Build ``c = a @ b.T + bias``: the bias is one row, broadcast over all rows of the tile."""
-    return _matmul("matmul_bias", (m, n, k), threads, dtype, bias=True)
+    return _build_matmul("matmul_bias", (m, n, k), threads, dtype, bias=True)
 
 
-def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *, bias: bool) -> LoopKernel:
+def _build_matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *, bias: bool) -> LoopKernel:
     m, n, k = tile
     build = Builder(name, threads=threads)
     rows, columns, depth = (build.symbol(s) for s in ("rows", "columns", "depth"))
@@ -190,7 +190,7 @@ def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *
         if row is not None:
             build.assign(acc, acc + row.at(j * n, shape=(n,)))
         build.store(c.at(i * m, j * n), acc)
-    return build.kernel()
+    return build.build_kernel()
 
 
 def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
@@ -211,7 +211,7 @@ def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 25
                 build.load(b_s, b.at(g, j * n, s * k))
                 build.matmul(acc, a_s, b_s)
             build.store(c.at(g, i * m, j * n), acc)
-    return build.kernel()
+    return build.build_kernel()
 
 
 @dataclass(frozen=True)
@@ -221,37 +221,37 @@ class Example:
     kernel: LoopKernel
     warp_specialised: bool = False
 
-    def rewritten(self) -> LoopKernel:
+    def rewrite(self) -> LoopKernel:
         """Return the kernel with its barriers."""
         return lower(self.kernel, warp_specialised=self.warp_specialised)
 
 
-def examples() -> dict[str, Example]:
+def build_examples() -> dict[str, Example]:
     """Return the golden files' kernels by name: each of the above, with mixed depths, distances, copies and forms."""
     tma_and_plain, tma_and_async = pointwise(), pointwise(plain=Copy.CP_ASYNC)
     two = {"a_s": 4, "b_s": 4}
     return {
-        "copy_1d": Example(_marked(copy_1d(), {"s": 4})),
-        "copy_1d_plain": Example(_marked(copy_1d(by=Copy.PLAIN), {"s": 2})),
+        "copy_1d": Example(_mark_rings(copy_1d(), {"s": 4})),
+        "copy_1d_plain": Example(_mark_rings(copy_1d(by=Copy.PLAIN), {"s": 2})),
         "copy_2d": Example(circular_buffer(copy_2d(), "s", 4, prefetch=2)),
-        "copy_3d": Example(_marked(copy_3d(), {"s": 2})),
-        "transpose": Example(_marked(transpose(), {"s": 4})),
-        "pointwise": Example(_marked(tma_and_plain, {"x_s": 4})),
-        "pointwise_synchronous": Example(_marked(tma_and_async, {"x_s": 4})),
-        "pointwise_mixed": Example(_marked(tma_and_async, {"x_s": 4, "z_s": 3})),
-        "pointwise_mixed_specialised": Example(_marked(tma_and_async, {"x_s": 4, "z_s": 3}), warp_specialised=True),
-        "row_sum": Example(_marked(reduce_inner(), {"s": 4})),
-        "row_max": Example(_marked(reduce_inner(op=ReduceOp.MAX), {"s": 3})),
-        "column_sum": Example(_marked(reduce_outer(), {"s": 8})),
-        "layer_norm": Example(_marked(layer_norm(), {"row": 3})),
-        "matmul": Example(_marked(matmul(), {"a_s": 4, "b_s": 3})),
-        "matmul_specialised": Example(_marked(matmul(), two), warp_specialised=True),
-        "matmul_bias_specialised": Example(_marked(matmul_bias(), two), warp_specialised=True),
-        "matmul_batched_specialised": Example(_marked(matmul_batched(), two), warp_specialised=True),
+        "copy_3d": Example(_mark_rings(copy_3d(), {"s": 2})),
+        "transpose": Example(_mark_rings(transpose(), {"s": 4})),
+        "pointwise": Example(_mark_rings(tma_and_plain, {"x_s": 4})),
+        "pointwise_synchronous": Example(_mark_rings(tma_and_async, {"x_s": 4})),
+        "pointwise_mixed": Example(_mark_rings(tma_and_async, {"x_s": 4, "z_s": 3})),
+        "pointwise_mixed_specialised": Example(_mark_rings(tma_and_async, {"x_s": 4, "z_s": 3}), warp_specialised=True),
+        "row_sum": Example(_mark_rings(reduce_inner(), {"s": 4})),
+        "row_max": Example(_mark_rings(reduce_inner(op=ReduceOp.MAX), {"s": 3})),
+        "column_sum": Example(_mark_rings(reduce_outer(), {"s": 8})),
+        "layer_norm": Example(_mark_rings(layer_norm(), {"row": 3})),
+        "matmul": Example(_mark_rings(matmul(), {"a_s": 4, "b_s": 3})),
+        "matmul_specialised": Example(_mark_rings(matmul(), two), warp_specialised=True),
+        "matmul_bias_specialised": Example(_mark_rings(matmul_bias(), two), warp_specialised=True),
+        "matmul_batched_specialised": Example(_mark_rings(matmul_batched(), two), warp_specialised=True),
     }
 
 
-def _marked(kernel: LoopKernel, stages: dict[str, int]) -> LoopKernel:
+def _mark_rings(kernel: LoopKernel, stages: dict[str, int]) -> LoopKernel:
     for tensor, depth in stages.items():
         kernel = circular_buffer(kernel, tensor, depth)
     return kernel

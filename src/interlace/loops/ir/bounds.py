@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 
 from interlace.graph.access import Affine, axes
-from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate
-from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.index import BinaryIndex, Const, Index, IndexOp, Var, evaluate
+from interlace.loops.ir.nest import split_block_loops
 from interlace.loops.ir.statements import Block, For, LoopKernel, Stmt
 
 
@@ -31,27 +31,27 @@ class Grid:
 
     extents: tuple[int, ...]
 
-    def reach(self, value: Affine) -> tuple[int, int]:
+    def find_range(self, value: Affine) -> tuple[int, int]:
         """Return the smallest and the largest number that ``value`` takes."""
         far = [c * max(n - 1, 0) for c, n in zip_longest(value.tile, self.extents, fillvalue=0)]
         return value.const + sum(min(f, 0) for f in far), value.const + sum(max(f, 0) for f in far)
 
-    def least(self, value: Affine) -> int:
-        return self.reach(value)[0]
+    def find_minimum(self, value: Affine) -> int:
+        return self.find_range(value)[0]
 
-    def most(self, value: Affine) -> int:
-        return self.reach(value)[1]
+    def find_maximum(self, value: Affine) -> int:
+        return self.find_range(value)[1]
 
 
-def at_blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str, Bounds]]:
+def bound_blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str, Bounds]]:
     """Return the grid of a kernel and the bounds of its run-time extents and of the block loops' variables."""
-    loops, _ = block_loops(kernel)
-    known = {name: number(value) for name, value in sizes.items()}
+    loops, _ = split_block_loops(kernel)
+    known = {name: make_constant_bounds(value) for name, value in sizes.items()}
     known |= {loop.var: Bounds(axis, axis) for loop, axis in zip(loops, axes(len(loops)), strict=True)}
     return Grid(tuple(evaluate(loop.stop, sizes) for loop in loops)), known
 
 
-def reached(
+def walk_reachable(
     body: tuple[Stmt, ...], known: dict[str, Bounds], grid: Grid, steps: int = 1
 ) -> Iterator[tuple[Stmt, dict[str, Bounds], int]]:
     """Yield every statement that some block reaches if all conditions hold, with the bounds of variables there.
@@ -61,62 +61,62 @@ def reached(
     for stmt in body:
         yield stmt, known, steps
         if isinstance(stmt, For):
-            start, stop = bounds_of(stmt.start, known, grid).lo, bounds_of(stmt.stop, known, grid).hi
-            most = grid.most(stop) - grid.least(start)
+            start, stop = compute_bounds(stmt.start, known, grid).lo, compute_bounds(stmt.stop, known, grid).hi
+            most = grid.find_maximum(stop) - grid.find_minimum(start)
             if most > 0:
-                yield from reached(stmt.body, known | {stmt.var: Bounds(start, stop - 1)}, grid, steps * most)
+                yield from walk_reachable(stmt.body, known | {stmt.var: Bounds(start, stop - 1)}, grid, steps * most)
         elif isinstance(stmt, Block):
-            yield from reached(stmt.body, known, grid, steps)
+            yield from walk_reachable(stmt.body, known, grid, steps)
 
 
-def either(x: Affine, y: Affine, choose: Callable[[int, int], int], reach: Callable[[Affine], int]) -> Affine:
+def combine_bounds(x: Affine, y: Affine, choose: Callable[[int, int], int], reach: Callable[[Affine], int]) -> Affine:
     """Return a bound for both of two indices: one of the two if their coefficients agree, else a number."""
     if x.tile == y.tile:
         return x + (choose(x.const, y.const) - x.const)
     return Affine(choose(reach(x), reach(y)))
 
 
-def number(value: int) -> Bounds:
+def make_constant_bounds(value: int) -> Bounds:
     return Bounds(Affine(value), Affine(value))
 
 
-def bounds_of(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Bounds:
+def compute_bounds(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Bounds:
     """Return the bounds of ``index``, computed from those of its variables."""
     if isinstance(index, Const):
-        return number(index.value)
+        return make_constant_bounds(index.value)
     if isinstance(index, Var):
         return known[index.name]
-    assert isinstance(index, Binary)
-    a, b = bounds_of(index.left, known, grid), bounds_of(index.right, known, grid)
+    assert isinstance(index, BinaryIndex)
+    a, b = compute_bounds(index.left, known, grid), compute_bounds(index.right, known, grid)
     match index.op:
         case IndexOp.ADD:
             return Bounds(a.lo + b.lo, a.hi + b.hi)
         case IndexOp.SUB:
             return Bounds(a.lo - b.hi, a.hi - b.lo)
         case IndexOp.MIN:  # both upper bounds hold: take the tighter one
-            return Bounds(either(a.lo, b.lo, min, grid.least), min(a.hi, b.hi, key=grid.most))
+            return Bounds(combine_bounds(a.lo, b.lo, min, grid.find_minimum), min(a.hi, b.hi, key=grid.find_maximum))
         case IndexOp.MAX:
-            return Bounds(max(a.lo, b.lo, key=grid.least), either(a.hi, b.hi, max, grid.most))
+            return Bounds(max(a.lo, b.lo, key=grid.find_minimum), combine_bounds(a.hi, b.hi, max, grid.find_maximum))
     if b.lo == b.hi and not b.lo.tile:
         factor = b.lo.const
         if index.op is IndexOp.MUL:
             ends = (a.lo * factor, a.hi * factor)
             return Bounds(*(ends if factor >= 0 else reversed(ends)))
         if index.op is IndexOp.FLOORDIV and all(c % factor == 0 for c in (*a.lo.tile, *a.hi.tile)):
-            return Bounds(_quotient(a.lo, factor), _quotient(a.hi, factor))
+            return Bounds(_divide(a.lo, factor), _divide(a.hi, factor))
     elif index.op is IndexOp.MUL and a.lo == a.hi and not a.lo.tile:
-        return bounds_of(Binary(index.op, index.right, index.left), known, grid)
-    return _numbers(index.op, a, b, grid)
+        return compute_bounds(BinaryIndex(index.op, index.right, index.left), known, grid)
+    return _compute_numeric_bounds(index.op, a, b, grid)
 
 
-def _quotient(value: Affine, divisor: int) -> Affine:
+def _divide(value: Affine, divisor: int) -> Affine:
     """Divide and round down, where every coefficient of a coordinate is a multiple of the divisor."""
     return Affine(value.const // divisor, tuple(c // divisor for c in value.tile))
 
 
-def _numbers(op: IndexOp, a: Bounds, b: Bounds, grid: Grid) -> Bounds:
+def _compute_numeric_bounds(op: IndexOp, a: Bounds, b: Bounds, grid: Grid) -> Bounds:
     """Return numeric bounds of a product, a quotient or a remainder."""
-    lefts, rights = ((grid.least(x.lo), grid.most(x.hi)) for x in (a, b))
+    lefts, rights = ((grid.find_minimum(x.lo), grid.find_maximum(x.hi)) for x in (a, b))
     if op is IndexOp.MOD:
         return Bounds(Affine(0), Affine(rights[1] - 1))
     ends = [x * y if op is IndexOp.MUL else x // max(y, 1) for x, y in product(lefts, rights)]

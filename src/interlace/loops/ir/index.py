@@ -42,28 +42,28 @@ class Index:
     """An integer expression; ``+ - * // %`` build larger ones, ``<`` a condition."""
 
     def __add__(self, other: IndexLike) -> Index:
-        return binary(IndexOp.ADD, self, other)
+        return make_binary(IndexOp.ADD, self, other)
 
     def __radd__(self, other: SupportsIndex) -> Index:
-        return binary(IndexOp.ADD, other, self)
+        return make_binary(IndexOp.ADD, other, self)
 
     def __sub__(self, other: IndexLike) -> Index:
-        return binary(IndexOp.SUB, self, other)
+        return make_binary(IndexOp.SUB, self, other)
 
     def __rsub__(self, other: SupportsIndex) -> Index:
-        return binary(IndexOp.SUB, other, self)
+        return make_binary(IndexOp.SUB, other, self)
 
     def __mul__(self, other: IndexLike) -> Index:
-        return binary(IndexOp.MUL, self, other)
+        return make_binary(IndexOp.MUL, self, other)
 
     def __rmul__(self, other: SupportsIndex) -> Index:
-        return binary(IndexOp.MUL, other, self)
+        return make_binary(IndexOp.MUL, other, self)
 
     def __floordiv__(self, other: IndexLike) -> Index:
-        return binary(IndexOp.FLOORDIV, self, other)
+        return make_binary(IndexOp.FLOORDIV, self, other)
 
     def __mod__(self, other: IndexLike) -> Index:
-        return binary(IndexOp.MOD, self, other)
+        return make_binary(IndexOp.MOD, self, other)
 
     def __lt__(self, other: IndexLike) -> Less:
         return Less(self, as_index(other))
@@ -84,8 +84,8 @@ class Var(Index):
 
 
 @dataclass(frozen=True)
-class Binary(Index):
-    """Two expressions combined. Build it with ``binary``, which folds constants."""
+class BinaryIndex(Index):
+    """Two expressions combined. Build it with ``make_binary``, which folds constants."""
 
     op: IndexOp
     left: Index
@@ -126,12 +126,12 @@ def as_index(value: IndexLike) -> Index:
 
 def minimum(left: IndexLike, right: IndexLike) -> Index:
     """Return the smaller of the two."""
-    return binary(IndexOp.MIN, left, right)
+    return make_binary(IndexOp.MIN, left, right)
 
 
 def maximum(left: IndexLike, right: IndexLike) -> Index:
     """Return the larger of the two."""
-    return binary(IndexOp.MAX, left, right)
+    return make_binary(IndexOp.MAX, left, right)
 
 
 def ceil_div(numerator: IndexLike, denominator: SupportsIndex) -> Index:
@@ -140,7 +140,7 @@ def ceil_div(numerator: IndexLike, denominator: SupportsIndex) -> Index:
     return (as_index(numerator) + (piece - 1)) // piece
 
 
-def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
+def make_binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
     """Build ``left op right``, with constants folded and neutral elements dropped.
 
     Raises:
@@ -162,22 +162,24 @@ def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
             return a
         if b.value == 1 and op is IndexOp.MOD:
             return Const(0)
-        inner = _shift(a) if op in (IndexOp.ADD, IndexOp.SUB) else None
+        inner = _split_shift(a) if op in (IndexOp.ADD, IndexOp.SUB) else None
         if inner is not None:  # fold (x + 3) + 2 and (x + 3) - 2 to one constant
             base, shift = inner
             total = shift + (b.value if op is IndexOp.ADD else -b.value)
-            return base if total == 0 else Binary(IndexOp.ADD if total > 0 else IndexOp.SUB, base, Const(abs(total)))
+            return (
+                base if total == 0 else BinaryIndex(IndexOp.ADD if total > 0 else IndexOp.SUB, base, Const(abs(total)))
+            )
     if isinstance(a, Const):
         if a.value == 0 and op in (IndexOp.MUL, IndexOp.FLOORDIV, IndexOp.MOD):
             return a
         if a.value == 1 and op is IndexOp.MUL:
             return b
-    return Binary(op, a, b)
+    return BinaryIndex(op, a, b)
 
 
-def _shift(index: Index) -> tuple[Index, int] | None:
+def _split_shift(index: Index) -> tuple[Index, int] | None:
     """Split ``x + c`` or ``x - c`` into ``(x, c)``."""
-    if isinstance(index, Binary) and isinstance(index.right, Const):
+    if isinstance(index, BinaryIndex) and isinstance(index.right, Const):
         if index.op is IndexOp.ADD:
             return index.left, index.right.value
         if index.op is IndexOp.SUB:
@@ -191,11 +193,11 @@ def evaluate(index: Index, values: Mapping[str, int]) -> int:
         return index.value
     if isinstance(index, Var):
         return values[index.name]
-    assert isinstance(index, Binary)
+    assert isinstance(index, BinaryIndex)
     return _apply(index.op, evaluate(index.left, values), evaluate(index.right, values))
 
 
-def holds(condition: Less, values: Mapping[str, int]) -> bool:
+def is_true(condition: Less, values: Mapping[str, int]) -> bool:
     """Return True if ``condition`` is true under ``values``."""
     return evaluate(condition.left, values) < evaluate(condition.right, values)
 
@@ -204,49 +206,49 @@ def substitute(index: Index, by: Mapping[str, Index]) -> Index:
     """Return ``index`` with variables replaced."""
     if isinstance(index, Var):
         return by.get(index.name, index)
-    if isinstance(index, Binary):
-        return binary(index.op, substitute(index.left, by), substitute(index.right, by))
+    if isinstance(index, BinaryIndex):
+        return make_binary(index.op, substitute(index.left, by), substitute(index.right, by))
     return index
 
 
-def never_negative(index: Index) -> bool:
+def is_never_negative(index: Index) -> bool:
     """Return True if ``index`` is known to be 0 or more, as extents and loop variables are."""
-    if isinstance(index, Binary):
-        left, right = never_negative(index.left), never_negative(index.right)
+    if isinstance(index, BinaryIndex):
+        left, right = is_never_negative(index.left), is_never_negative(index.right)
         return (left or right) if index.op is IndexOp.MAX else left and right and index.op is not IndexOp.SUB
     return not isinstance(index, Const) or index.value >= 0
 
 
-def always_positive(index: Index) -> bool:
+def is_always_positive(index: Index) -> bool:
     """Return True if ``index`` is known to be 1 or more."""
-    if isinstance(index, Binary):
-        left, right = always_positive(index.left), always_positive(index.right)
+    if isinstance(index, BinaryIndex):
+        left, right = is_always_positive(index.left), is_always_positive(index.right)
         match index.op:
             case IndexOp.MUL | IndexOp.MIN:
                 return left and right
             case IndexOp.MAX:
                 return left or right
             case IndexOp.ADD:
-                return (left and never_negative(index.right)) or (right and never_negative(index.left))
+                return (left and is_never_negative(index.right)) or (right and is_never_negative(index.left))
         return False
     return isinstance(index, Const) and index.value > 0
 
 
-def divided_by(index: Index) -> Iterator[Index]:
+def walk_divisors(index: Index) -> Iterator[Index]:
     """Yield every divisor in ``index``."""
-    if isinstance(index, Binary):
-        yield from divided_by(index.left)
-        yield from divided_by(index.right)
+    if isinstance(index, BinaryIndex):
+        yield from walk_divisors(index.left)
+        yield from walk_divisors(index.right)
         if index.op in DIVISIONS:
             yield index.right
 
 
-def divisor(index: Index) -> int:
+def find_divisor(index: Index) -> int:
     """Return a number that divides every value of ``index``; 0 for the constant 0."""
     if isinstance(index, Const):
         return abs(index.value)
-    if isinstance(index, Binary):
-        left, right = divisor(index.left), divisor(index.right)
+    if isinstance(index, BinaryIndex):
+        left, right = find_divisor(index.left), find_divisor(index.right)
         if index.op is IndexOp.MUL:
             return left * right
         if index.op is not IndexOp.FLOORDIV:
@@ -254,12 +256,12 @@ def divisor(index: Index) -> int:
     return 1
 
 
-def names(index: Index) -> frozenset[str]:
+def find_names(index: Index) -> frozenset[str]:
     """Return every variable and symbol in ``index``."""
     if isinstance(index, Var):
         return frozenset((index.name,))
-    if isinstance(index, Binary):
-        return names(index.left) | names(index.right)
+    if isinstance(index, BinaryIndex):
+        return find_names(index.left) | find_names(index.right)
     return frozenset()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from interlace.loops.ir.index import Const, Index, Var, evaluate, maximum, names, never_negative
+from interlace.loops.ir.index import Const, Index, Var, evaluate, find_names, is_never_negative, maximum
 from interlace.loops.ir.statements import Block, For, Let, LoopKernel, LoopKind, Stmt
 
 
@@ -20,11 +20,11 @@ class Site:
     """A statement with its enclosing statements, outermost first, and its position in program order."""
 
     stmt: Stmt
-    around: tuple[Stmt, ...]
-    place: int
+    enclosing: tuple[Stmt, ...]
+    position: int
 
 
-def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
+def walk_sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
     """Yield every statement with its enclosing statements, outer before inner, in program order."""
     stack: list[tuple[Stmt, tuple[Stmt, ...]]] = [(s, ()) for s in reversed(body)]
     place = 0
@@ -36,7 +36,7 @@ def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
             stack += [(s, (*around, stmt)) for s in reversed(stmt.body)]
 
 
-def block_loops(kernel: LoopKernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
+def split_block_loops(kernel: LoopKernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
     """Return the loops that are bound to thread blocks, outermost first, and the body that one block runs."""
     loops: list[For] = []
     body = kernel.body
@@ -46,9 +46,9 @@ def block_loops(kernel: LoopKernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
     return tuple(loops), body
 
 
-def blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def iterate_blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yield the values of the block loops' variables, block by block."""
-    loops, _ = block_loops(kernel)
+    loops, _ = split_block_loops(kernel)
     for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):
         yield {loop.var: value for loop, value in zip(loops, at, strict=True)}
 
@@ -74,50 +74,54 @@ class Nest:
         """Number of the current step."""
         return Var(self.root.var) if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_step")
 
-    def variables(self, flat: Index) -> dict[str, Index]:
+    def compute_variables(self, flat: Index) -> dict[str, Index]:
         """Return the loop variables of step ``flat``."""
         values: dict[str, Index] = {}
         for loop in reversed(self.loops[1:]):
-            values[loop.var] = flat % _divisor(loop)
-            flat = flat // _divisor(loop)
+            values[loop.var] = flat % _find_divisor(loop)
+            flat = flat // _find_divisor(loop)
         return {self.root.var: flat} | values
 
-    def before(self) -> tuple[Let, ...]:
+    def define_before(self) -> tuple[Let, ...]:
         """Return the names to define before the nest: inner extents and the number of steps."""
         if len(self.loops) == 1:
             return ()
-        lets = [Let(f"{loop.var}_extent", _count(loop)) for loop in self.loops[1:] if _extent(loop) != loop.stop]
-        total = _count(self.root)
+        lets = [
+            Let(f"{loop.var}_extent", _count_iterations(loop))
+            for loop in self.loops[1:]
+            if _find_extent(loop) != loop.stop
+        ]
+        total = _count_iterations(self.root)
         for loop in self.loops[1:]:
-            total = total * _extent(loop)
+            total = total * _find_extent(loop)
         return (*lets, Let(f"{self.loops[-1].var}_steps", total))
 
-    def inside(self) -> tuple[Let, ...]:
+    def define_inside(self) -> tuple[Let, ...]:
         """Return the step number, to define first in the innermost loop."""
         if len(self.loops) == 1:
             return ()
         flat: Index = Var(self.root.var)
         for loop in self.loops[1:]:
-            flat = flat * _extent(loop) + Var(loop.var)
+            flat = flat * _find_extent(loop) + Var(loop.var)
         return (Let(f"{self.loops[-1].var}_step", flat),)
 
 
-def _extent(loop: For) -> Index:
+def _find_extent(loop: For) -> Index:
     """Return the iterations of an inner loop: the extent itself if it is a number or a symbol, else its name."""
     return loop.stop if isinstance(loop.stop, Const | Var) else Var(f"{loop.var}_extent")
 
 
-def _divisor(loop: For) -> Index:
-    """Return ``_extent``, but 1 where a number or a symbol is 0: without iterations, no step needs a number."""
-    extent = _extent(loop)
+def _find_divisor(loop: For) -> Index:
+    """Return ``_find_extent``, but 1 where a number or a symbol is 0: without iterations, no step needs a number."""
+    extent = _find_extent(loop)
     return maximum(extent, 1) if extent == loop.stop else extent
 
 
-def _count(loop: For) -> Index:
-    return loop.stop if never_negative(loop.stop) else maximum(loop.stop, 0)
+def _count_iterations(loop: For) -> Index:
+    return loop.stop if is_never_negative(loop.stop) else maximum(loop.stop, 0)
 
 
-def nest_of(around: tuple[Stmt, ...]) -> Nest | None:
+def find_nest(around: tuple[Stmt, ...]) -> Nest | None:
     """Return the nest of a load with these enclosing statements, or None if no loop directly contains it.
 
     The nest extends outward while loops follow each other without a condition between them and no inner extent
@@ -127,7 +131,7 @@ def nest_of(around: tuple[Stmt, ...]) -> Nest | None:
     for stmt in reversed(around):
         if not isinstance(stmt, For) or stmt.kind in (LoopKind.BLOCK, LoopKind.THREAD):
             break
-        if any(stmt.var in names(inner.stop) for inner in loops):
+        if any(stmt.var in find_names(inner.stop) for inner in loops):
             break
         loops.insert(0, stmt)
     return Nest(tuple(loops)) if loops else None

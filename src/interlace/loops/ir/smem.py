@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import SharedMemoryError
 from interlace.loops.ir.index import Const
-from interlace.loops.ir.nest import Site, sites
+from interlace.loops.ir.nest import Site, walk_sites
 from interlace.loops.ir.statements import (
     AllocBarrier,
     ElectOne,
@@ -41,13 +41,13 @@ from interlace.loops.ir.statements import (
     Invalidate,
     LoopKernel,
     LoopKind,
-    Memory,
+    LoopTensor,
+    MemorySpace,
     Role,
     Section,
     Stmt,
-    Tensor,
 )
-from interlace.loops.ir.traverse import read, walk, written
+from interlace.loops.ir.traverse import find_read_boxes, find_written_box, walk
 
 #: Alignment of tiles, and bytes of an mbarrier.
 TILE_ALIGN_BYTES = 128
@@ -59,7 +59,7 @@ SCRATCH = "(scratch)"
 
 
 @dataclass(frozen=True)
-class Placed:
+class Placement:
     """A tile or an array of barriers: bytes ``offset_bytes .. offset_bytes + size_bytes - 1``.
 
     Attributes:
@@ -87,18 +87,18 @@ class Placed:
 class SharedLayout:
     """The one shared-memory allocation of a block: ``total_bytes``, its base a multiple of ``align_bytes``."""
 
-    placed: tuple[Placed, ...]
+    placements: tuple[Placement, ...]
     total_bytes: int
     align_bytes: int
 
-    def of(self, name: str) -> Placed:
+    def find_placement(self, name: str) -> Placement:
         """Return the placement of the tile or barrier array called ``name``."""
-        return next(p for p in self.placed if p.name == name)
+        return next(p for p in self.placements if p.name == name)
 
     def __str__(self) -> str:
         lines = [
             f"{p.offset_bytes:>7} .. {p.offset_bytes + p.size_bytes - 1:<7} {p}, lives {p.first} .. {p.last}"
-            for p in sorted(self.placed, key=lambda p: (p.offset_bytes, p.first))
+            for p in sorted(self.placements, key=lambda p: (p.offset_bytes, p.first))
         ]
         return "\n".join([*lines, f"{self.total_bytes} bytes, base aligned to {self.align_bytes}"]) + "\n"
 
@@ -109,69 +109,69 @@ def lay_out(kernel: LoopKernel, device: DeviceSpec, *, scratch_bytes: int = 0) -
     Raises:
         SharedMemoryError: more than a block of ``device`` may use; lists all bytes and the depth that would fit.
     """
-    lives = _lifetimes(kernel)
+    lives = _find_lifetimes(kernel)
     layout = _place(kernel, lives, scratch_bytes)
     if layout.total_bytes <= device.smem_bytes:
         return layout
     depth = max((t.stages or 1 for t in kernel.tensors), default=1)
-    sizes = ((d, _place(_capped(kernel, d), lives, scratch_bytes).total_bytes) for d in range(depth - 1, 0, -1))
+    sizes = ((d, _place(_cap_rings(kernel, d), lives, scratch_bytes).total_bytes) for d in range(depth - 1, 0, -1))
     fits = next((d for d, total_bytes in sizes if total_bytes <= device.smem_bytes), None)
     advice = f"{fits} stages would fit" if fits else "not even one stage would fit; make the tiles smaller"
     raise SharedMemoryError(
         f"kernel {kernel.name!r} needs {layout.total_bytes} bytes of shared memory, a block on {device.name} has "
-        f"{device.smem_bytes}: {', '.join(map(str, layout.placed))}; {advice}"
+        f"{device.smem_bytes}: {', '.join(map(str, layout.placements))}; {advice}"
     )
 
 
 def place(kernel: LoopKernel) -> SharedLayout:
     """Place the tiles and barriers of a rewritten kernel, even if a block may not use so many bytes."""
-    return _place(kernel, _lifetimes(kernel), 0)
+    return _place(kernel, _find_lifetimes(kernel), 0)
 
 
-def _capped(kernel: LoopKernel, depth: int) -> LoopKernel:
+def _cap_rings(kernel: LoopKernel, depth: int) -> LoopKernel:
     """Return ``kernel`` with no ring deeper than ``depth``; only the sizes of the result are meaningful."""
     tensors = (replace(t, stages=None if t.stages is None else min(t.stages, depth)) for t in kernel.tensors)
     return replace(kernel, tensors=tuple(tensors))
 
 
-def most_stages(tile: Tensor) -> int:
+def find_max_stages(tile: LoopTensor) -> int:
     """Return the stages of the deepest ring of ``tile`` that fits in a block with one barrier each and nothing else."""
-    return BLOCK_BYTES // (slot_bytes(tile) + BARRIER_BYTES)
+    return BLOCK_BYTES // (compute_slot_bytes(tile) + BARRIER_BYTES)
 
 
 def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
-    tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
-    align_bytes = max((tile_align_bytes(t) for t in tiles), default=TILE_ALIGN_BYTES)
-    placed: list[Placed] = []
+    tiles = [t for t in kernel.tensors if t.memory is MemorySpace.SHARED and t.name in lives]
+    align_bytes = max((find_tile_align_bytes(t) for t in tiles), default=TILE_ALIGN_BYTES)
+    placed: list[Placement] = []
     # Largest first; every size is a multiple of its alignment, so gaps stay usable.
     for tile in sorted(tiles, key=lambda t: (-(t.stages or 1) * t.tile_bytes, t.name)):
-        new = Placed(tile.name, 0, tile.stages or 1, slot_bytes(tile), *lives[tile.name])
-        placed.append(_fit(new, placed, tile_align_bytes(tile)))
-    barriers: list[Placed] = []
+        new = Placement(tile.name, 0, tile.stages or 1, compute_slot_bytes(tile), *lives[tile.name])
+        placed.append(_fit(new, placed, find_tile_align_bytes(tile)))
+    barriers: list[Placement] = []
     base = max((p.offset_bytes + p.size_bytes for p in placed), default=0)
     for stmt in dict.fromkeys(s for s in walk(kernel.body) if isinstance(s, AllocBarrier)):
-        stages = kernel.tensor(stmt.tensor).stages or 1
-        array = Placed(stmt.name, base, stages, BARRIER_BYTES, *lives[stmt.name])
+        stages = kernel.find_tensor(stmt.tensor).stages or 1
+        array = Placement(stmt.name, base, stages, BARRIER_BYTES, *lives[stmt.name])
         barriers.append(_fit(array, barriers, BARRIER_BYTES))
     end = max((p.offset_bytes + p.size_bytes for p in barriers), default=base)
     if scratch_bytes:
         end = -(-end // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
-        placed.append(Placed(SCRATCH, end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
+        placed.append(Placement(SCRATCH, end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
         end += scratch_bytes
     return SharedLayout((*placed, *barriers), end, align_bytes)
 
 
-def tile_align_bytes(tile: Tensor) -> int:
+def find_tile_align_bytes(tile: LoopTensor) -> int:
     """Return the alignment of a tile's offset in shared memory, in bytes."""
     return max(TILE_ALIGN_BYTES, 8 * tile.swizzle_bytes)
 
 
-def slot_bytes(tile: Tensor) -> int:
+def compute_slot_bytes(tile: LoopTensor) -> int:
     """Return the distance from one slot of a tile to the next, in bytes."""
-    return -(-tile.tile_bytes // tile_align_bytes(tile)) * tile_align_bytes(tile)
+    return -(-tile.tile_bytes // find_tile_align_bytes(tile)) * find_tile_align_bytes(tile)
 
 
-def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
+def _fit(new: Placement, placed: list[Placement], align_bytes: int) -> Placement:
     """Place ``new`` at the lowest offset, not below its own, where it overlaps nothing with an overlapping lifetime."""
     living = [p for p in placed if p.first <= new.last and new.first <= p.last]
     ends = (p.offset_bytes + p.size_bytes for p in living)
@@ -185,32 +185,32 @@ def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
 
 @dataclass(frozen=True)
 class _Touch:
-    """A statement that reads a tile, or writes it either completely (``whole``) or in part."""
+    """A statement that reads a tile, or writes it either completely (``is_whole``) or in part."""
 
     site: Site
-    whole: bool
+    is_whole: bool
 
-    def begins_in(self, loop: For) -> bool:
+    def is_fresh_in(self, loop: For) -> bool:
         """Return True if an iteration of the enclosing ``loop`` uses no tile contents from an earlier iteration."""
-        inside = self.site.around[self.site.around.index(loop) + 1 :]
-        return self.whole and all(map(_surely_runs, inside))
+        inside = self.site.enclosing[self.site.enclosing.index(loop) + 1 :]
+        return self.is_whole and all(map(_is_always_run, inside))
 
 
-def _surely_runs(block: Stmt) -> bool:
+def _is_always_run(block: Stmt) -> bool:
     if isinstance(block, For):
         start, stop = block.start, block.stop
         return isinstance(start, Const) and isinstance(stop, Const) and start.value < stop.value
     return isinstance(block, ElectOne | Role | Section)
 
 
-def _lifetimes(kernel: LoopKernel) -> dict[str, tuple[int, int]]:
-    every = tuple(sites(kernel.body))
+def _find_lifetimes(kernel: LoopKernel) -> dict[str, tuple[int, int]]:
+    every = tuple(walk_sites(kernel.body))
     lives: dict[str, tuple[int, int]] = {}
     for site in every:
         if isinstance(site.stmt, InitBarrier | Invalidate):
-            first, _ = lives.get(site.stmt.name, (site.place, site.place))
-            lives[site.stmt.name] = first, site.place
-    tiles = {t.name: t for t in kernel.tensors if t.memory is Memory.SHARED}
+            first, _ = lives.get(site.stmt.name, (site.position, site.position))
+            lives[site.stmt.name] = first, site.position
+    tiles = {t.name: t for t in kernel.tensors if t.memory is MemorySpace.SHARED}
     for site in every:
         if isinstance(site.stmt, AllocBarrier) and tiles[site.stmt.tensor].stages is not None:
             first, last = lives[site.stmt.name]
@@ -218,26 +218,26 @@ def _lifetimes(kernel: LoopKernel) -> dict[str, tuple[int, int]]:
             lives[site.stmt.tensor] = min(first, others_first), max(last, others_last)
     touches: dict[str, list[_Touch]] = {name: [] for name in tiles if name not in lives}
     for site in every:
-        target = written(site.stmt)
+        target = find_written_box(site.stmt)
         if target is not None and target.tensor in touches:
-            touches[target.tensor].append(_Touch(site, whole=target.shape == tiles[target.tensor].tile))
-        for box in read(site.stmt):
+            touches[target.tensor].append(_Touch(site, is_whole=target.shape == tiles[target.tensor].tile))
+        for box in find_read_boxes(site.stmt):
             if box.tensor in touches:
-                touches[box.tensor].append(_Touch(site, whole=False))
+                touches[box.tensor].append(_Touch(site, is_whole=False))
     loops = [
-        (site.stmt, site.place, site.place + sum(1 for _ in walk(site.stmt.body)))
+        (site.stmt, site.position, site.position + sum(1 for _ in walk(site.stmt.body)))
         for site in every
         if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK
     ]
-    return lives | {name: _life(where, loops) for name, where in touches.items() if where}
+    return lives | {name: _find_life(where, loops) for name, where in touches.items() if where}
 
 
-def _life(touches: list[_Touch], loops: list[tuple[For, int, int]]) -> tuple[int, int]:
-    first, last = touches[0].site.place, touches[-1].site.place
+def _find_life(touches: list[_Touch], loops: list[tuple[For, int, int]]) -> tuple[int, int]:
+    first, last = touches[0].site.position, touches[-1].site.position
     for loop, start, end in reversed(loops):  # inner before outer
         holds_first, holds_last = (start < place <= end for place in (first, last))
         if holds_last and not holds_first:
             last = end
-        elif holds_first and not touches[0].begins_in(loop):
+        elif holds_first and not touches[0].is_fresh_in(loop):
             first, last = start, max(last, end)
     return first, last

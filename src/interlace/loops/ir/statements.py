@@ -30,7 +30,7 @@ WARPGROUP = 128
 ROLE_REGISTERS = 240
 
 
-class Memory(Enum):
+class MemorySpace(Enum):
     """The memory that holds a tensor."""
 
     GLOBAL = "global"
@@ -39,13 +39,13 @@ class Memory(Enum):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LoopTensor:
     """A named array, row-major.
 
     Attributes:
         shape: extents; those of shared and register tensors are constants.
         stages: slots of a ring in shared memory; None for a tensor that is not a ring (before the rewrite: all).
-        written: for global tensors, True if the kernel writes it.
+        is_written: for global tensors, True if the kernel writes it.
         align_bytes: alignment of a global tensor's base address in bytes.
         swizzle_bytes: 0, or 128: TMA permutes the 16-byte pieces of its rows, which are 128 bytes long.
     """
@@ -53,9 +53,9 @@ class Tensor:
     name: str
     shape: tuple[Index, ...]
     dtype: DType
-    memory: Memory
+    memory: MemorySpace
     stages: int | None = None
-    written: bool = False
+    is_written: bool = False
     align_bytes: int = 16
     swizzle_bytes: int = 0
 
@@ -218,12 +218,12 @@ class InitBarrier(Stmt):
 
 @dataclass(frozen=True)
 class FenceBarrierInit(Stmt):
-    """Fence that makes initialised barriers visible to the async proxy; a ``Sync`` makes them visible to threads."""
+    """Fence that makes initialised barriers visible to the async proxy; ``SyncScope`` does so for threads."""
 
 
 @dataclass(frozen=True)
 class FenceProxy(Stmt):
-    """Proxy fence: orders earlier ordinary writes to shared memory before bulk copies after the next ``Sync``."""
+    """Proxy fence: orders earlier ordinary writes to shared memory before bulk copies after the next ``SyncScope``."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Invalidate(Stmt):
 
 
 @dataclass(frozen=True)
-class Sync(Stmt):
+class SyncScope(Stmt):
     """Synchronisation of all threads of the scope (``__syncthreads`` for the block, a named barrier in a role)."""
 
 
@@ -283,7 +283,7 @@ class DoneStage(Stmt):
     """End of work on a stage: consumers release it, a loader has issued all its loads. Both advance to the next one."""
 
 
-class Per(Enum):
+class ElectionScope(Enum):
     """Group of threads that elects one thread."""
 
     SCOPE = "scope"
@@ -297,7 +297,7 @@ class ElectOne(Stmt):
     """``body`` executed by one thread of the scope, or by one of each of its warps."""
 
     body: tuple[Stmt, ...]
-    per: Per = Per.SCOPE
+    per: ElectionScope = ElectionScope.SCOPE
 
 
 class RoleKind(Enum):
@@ -349,7 +349,7 @@ class LoopKernel:
 
     name: str
     symbols: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[LoopTensor, ...]
     body: tuple[Stmt, ...]
     threads: int
     rings: tuple[Ring, ...] = field(default=())
@@ -360,11 +360,11 @@ class LoopKernel:
         """Number of all threads of a block."""
         return self.threads + self.loader_threads
 
-    def tensor(self, name: str) -> Tensor:
+    def find_tensor(self, name: str) -> LoopTensor:
         """Return the tensor called ``name``."""
         return next(t for t in self.tensors if t.name == name)
 
-    def ring(self, name: str) -> Ring | None:
+    def find_ring(self, name: str) -> Ring | None:
         """Return the mark on tensor ``name``, if any."""
         return next((r for r in self.rings if r.tensor == name), None)
 

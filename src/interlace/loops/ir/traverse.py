@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from interlace.loops.ir.index import Index, substitute
 from interlace.loops.ir.statements import Block, For, If, Load, Matmul, Pointwise, Reduce, Stmt, Store
-from interlace.loops.ir.values import Apply, Box, FromIndex, Read, Value
+from interlace.loops.ir.values import Apply, Box, FromIndex, ReadBox, Value
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -18,45 +18,45 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from walk(stmt.body)
 
 
-def written(stmt: Stmt) -> Box | None:
+def find_written_box(stmt: Stmt) -> Box | None:
     """Return the box that a statement writes."""
     if isinstance(stmt, Load | Store | Pointwise | Reduce):
         return stmt.dst
     return stmt.acc if isinstance(stmt, Matmul) else None
 
 
-def read(stmt: Stmt) -> tuple[Box, ...]:
+def find_read_boxes(stmt: Stmt) -> tuple[Box, ...]:
     """Return the boxes that a statement reads, without those of nested statements."""
     match stmt:
         case Load() | Store():
             return (stmt.src,)
         case Pointwise():
-            return value_boxes(stmt.value)
+            return list_value_boxes(stmt.value)
         case Reduce():
-            return (*value_boxes(stmt.value), stmt.dst)
+            return (*list_value_boxes(stmt.value), stmt.dst)
         case Matmul():
             return stmt.a, stmt.b, stmt.acc
     return ()
 
 
-def boxes(stmt: Stmt) -> tuple[Box, ...]:
+def list_boxes(stmt: Stmt) -> tuple[Box, ...]:
     """Return the box that a statement writes, if any, and those that it reads."""
-    target = written(stmt)
-    return read(stmt) if target is None else (target, *read(stmt))
+    target = find_written_box(stmt)
+    return find_read_boxes(stmt) if target is None else (target, *find_read_boxes(stmt))
 
 
-def leaves(value: Value) -> Iterator[Value]:
+def walk_leaves(value: Value) -> Iterator[Value]:
     """Yield the leaves of a value in order: boxes read, numbers, indices, coordinates."""
     if isinstance(value, Apply):
         for arg in value.args:
-            yield from leaves(arg)
+            yield from walk_leaves(arg)
     else:
         yield value
 
 
-def value_boxes(value: Value) -> tuple[Box, ...]:
+def list_value_boxes(value: Value) -> tuple[Box, ...]:
     """Return every box that a value reads, in order."""
-    return tuple(leaf.box for leaf in leaves(value) if isinstance(leaf, Read))
+    return tuple(leaf.box for leaf in walk_leaves(value) if isinstance(leaf, ReadBox))
 
 
 def map_boxes(stmt: Stmt, change: Callable[[Box], Box]) -> Stmt:
@@ -74,8 +74,8 @@ def map_boxes(stmt: Stmt, change: Callable[[Box], Box]) -> Stmt:
 
 
 def _map_value(value: Value, change: Callable[[Box], Box]) -> Value:
-    if isinstance(value, Read):
-        return Read(change(value.box))
+    if isinstance(value, ReadBox):
+        return ReadBox(change(value.box))
     return Apply(value.op, tuple(_map_value(a, change) for a in value.args)) if isinstance(value, Apply) else value
 
 
@@ -85,14 +85,14 @@ def substitute_box(box: Box, by: dict[str, Index]) -> Box:
     return replace(box, origin=tuple(substitute(o, by) for o in box.origin), slot=slot)
 
 
-def value_indices(value: Value) -> tuple[Index, ...]:
+def list_value_indices(value: Value) -> tuple[Index, ...]:
     """Return the index expressions that a value uses as numbers."""
-    return tuple(leaf.index for leaf in leaves(value) if isinstance(leaf, FromIndex))
+    return tuple(leaf.index for leaf in walk_leaves(value) if isinstance(leaf, FromIndex))
 
 
-def indices(stmt: Stmt) -> Iterator[Index]:
+def walk_indices(stmt: Stmt) -> Iterator[Index]:
     """Yield the index expressions of a source statement, without those of nested statements."""
-    for box in boxes(stmt):
+    for box in list_boxes(stmt):
         yield from box.origin
     match stmt:
         case For():
@@ -100,4 +100,4 @@ def indices(stmt: Stmt) -> Iterator[Index]:
         case If():
             yield from (stmt.condition.left, stmt.condition.right)
         case Pointwise() | Reduce():
-            yield from value_indices(stmt.value)
+            yield from list_value_indices(stmt.value)

@@ -1,7 +1,7 @@
 """Values: arithmetic on the elements of tiles.
 
 A value has no shape of its own. The statement that uses it sets the tile over which it is evaluated, and every
-``Read`` in it broadcasts to that tile as in NumPy (aligned at the last dimension, extent 1 repeats).
+``ReadBox`` in it broadcasts to that tile as in NumPy (aligned at the last dimension, extent 1 repeats).
 
 Worked example over a tile of 2 x 3, with ``x`` a 2 x 3 box, ``bias`` a box of 3 and ``scale`` a box of 2 x 1:
 
@@ -42,7 +42,7 @@ class ValueOp(Enum):
 class Arithmetic:
     """Base class with the operators that build values, for everything that represents a tile of numbers."""
 
-    def value(self) -> Value:
+    def to_value(self) -> Value:
         """Return the value that represents this object in an expression."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class Arithmetic:
 class Value(Arithmetic):
     """An expression over the elements of a tile."""
 
-    def value(self) -> Value:
+    def to_value(self) -> Value:
         return self
 
 
@@ -111,12 +111,12 @@ class Box(Arithmetic):
     shape: tuple[int, ...]
     slot: Index | None = None
 
-    def value(self) -> Value:
-        return Read(self)
+    def to_value(self) -> Value:
+        return ReadBox(self)
 
 
 @dataclass(frozen=True)
-class Read(Value):
+class ReadBox(Value):
     """The elements of a box in global, shared or register memory."""
 
     box: Box
@@ -136,7 +136,7 @@ ValueLike = Arithmetic | Index | float
 def as_value(like: ValueLike) -> Value:
     """Convert ``like`` to a value: read tensors and boxes, wrap indices and numbers."""
     if isinstance(like, Arithmetic):
-        return like.value()
+        return like.to_value()
     if isinstance(like, Index):
         return FromIndex(like)
     return Scalar(float(like))
@@ -167,17 +167,17 @@ def rsqrt(x: ValueLike) -> Value:
     return apply(ValueOp.RSQRT, x)
 
 
-def larger(x: ValueLike, y: ValueLike) -> Value:
+def select_larger(x: ValueLike, y: ValueLike) -> Value:
     """Return the larger of two values."""
     return apply(ValueOp.MAX, x, y)
 
 
-def smaller(x: ValueLike, y: ValueLike) -> Value:
+def select_smaller(x: ValueLike, y: ValueLike) -> Value:
     """Return the smaller of two values."""
     return apply(ValueOp.MIN, x, y)
 
 
-def less(x: ValueLike, y: ValueLike) -> Value:
+def compare_less(x: ValueLike, y: ValueLike) -> Value:
     """Return 1 where x < y, else 0."""
     return apply(ValueOp.LESS, x, y)
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from interlace.core.errors import BarrierError, PipelineError
 from interlace.core.rounding import round_to
-from interlace.loops.ir.index import Var, evaluate, holds
-from interlace.loops.ir.nest import block_loops, blocks
+from interlace.loops.ir.index import Var, evaluate, is_true
+from interlace.loops.ir.nest import iterate_blocks, split_block_loops
 from interlace.loops.ir.statements import (
     WARP,
     AllocBarrier,
@@ -31,6 +31,7 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     BarrierSlot,
     Copy,
+    ElectionScope,
     ElectOne,
     FenceBarrierInit,
     FenceProxy,
@@ -43,8 +44,7 @@ from interlace.loops.ir.statements import (
     LoopKernel,
     LoopKind,
     Matmul,
-    Memory,
-    Per,
+    MemorySpace,
     Pointwise,
     Reduce,
     ReduceOp,
@@ -52,10 +52,10 @@ from interlace.loops.ir.statements import (
     Section,
     Stmt,
     Store,
-    Sync,
+    SyncScope,
     WaitParity,
 )
-from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, Read, Scalar, Value
+from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, ReadBox, Scalar, Value
 from interlace.loops.meaning.arithmetic import OPERATIONS, Floats
 from interlace.loops.meaning.mbarrier import MBarrier
 from interlace.loops.rules.check import check_sizes
@@ -77,14 +77,14 @@ def interpret(
         BarrierError: a wait cannot complete, or a barrier is used that does not exist.
     """
     arrays = {t.name: np.asarray(inputs[t.name], np.float32) for t in kernel.tensors if t.name in inputs}
-    known = _sizes(kernel, arrays) | dict(sizes or {})
+    known = _find_sizes(kernel, arrays) | dict(sizes or {})
     check_sizes(kernel, known)
     memory: dict[str, Floats] = {}
     for tensor in kernel.tensors:
-        if tensor.memory is not Memory.GLOBAL:
+        if tensor.memory is not MemorySpace.GLOBAL:
             continue
         shape = tuple(evaluate(n, known) for n in tensor.shape)
-        if tensor.written:
+        if tensor.is_written:
             memory[tensor.name] = np.full(shape, np.nan, np.float32)
         elif tensor.name not in arrays or arrays[tensor.name].shape != shape:
             got = arrays[tensor.name].shape if tensor.name in arrays else None
@@ -93,9 +93,9 @@ def interpret(
             memory[tensor.name] = round_to(arrays[tensor.name], tensor.dtype)
     with np.errstate(all="ignore"):
         random = Random(seed)
-        for block in blocks(kernel, known):
+        for block in iterate_blocks(kernel, known):
             _run_block(kernel, known | block, memory, random, {})
-    return {t.name: memory[t.name] for t in kernel.tensors if t.written}
+    return {t.name: memory[t.name] for t in kernel.tensors if t.is_written}
 
 
 def interpret_block(
@@ -112,7 +112,7 @@ def interpret_block(
         _run_block(kernel, values, memory, Random(0), origins)
 
 
-def _sizes(kernel: LoopKernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
+def _find_sizes(kernel: LoopKernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
     found: dict[str, int] = {}
     for tensor in kernel.tensors:
         if tensor.name in arrays and arrays[tensor.name].ndim == len(tensor.shape):
@@ -129,7 +129,7 @@ def _run_block(
     origins: Mapping[str, tuple[int, ...]],
 ) -> None:
     block = _ThreadBlock(kernel, memory, random, origins)
-    block.drive([block.run(block_loops(kernel)[1], dict(values), kernel.block_threads)])
+    block.drive([block.run(split_block_loops(kernel)[1], dict(values), kernel.block_threads)])
     block.finish()
 
 
@@ -159,7 +159,7 @@ class _ThreadBlock:
         self.random = random
         self.memory = dict(memory)  # the global arrays themselves, and the block's own tiles
         for t in kernel.tensors:
-            if t.memory is not Memory.GLOBAL:
+            if t.memory is not MemorySpace.GLOBAL:
                 self.memory[t.name] = np.full((t.stages or 1, *t.tile), np.nan, np.float32)
         self.barriers: dict[str, list[MBarrier | None]] = {}
         self.copies: list[_Copy] = []
@@ -198,18 +198,18 @@ class _ThreadBlock:
             position += 1
             match stmt:
                 case For() if stmt.kind is LoopKind.THREAD:
-                    yield from self._over_threads(stmt, env)
+                    yield from self._run_thread_loop(stmt, env)
                 case For():
                     for value in range(evaluate(stmt.start, env), evaluate(stmt.stop, env)):
                         env[stmt.var] = value
                         yield from self.run(stmt.body, env, threads)
                 case If():
-                    if holds(stmt.condition, env):
+                    if is_true(stmt.condition, env):
                         yield from self.run(stmt.body, env, threads)
                 case Section():
                     yield from self.run(stmt.body, env, threads)
                 case ElectOne():
-                    elected = 1 if stmt.per is Per.SCOPE else threads // WARP
+                    elected = 1 if stmt.per is ElectionScope.SCOPE else threads // WARP
                     yield from self.run(stmt.body, env, elected)
                 case Role():
                     roles = [stmt]
@@ -218,14 +218,14 @@ class _ThreadBlock:
                         position += 1
                     self.drive([self.run(role.body, dict(env), role.threads) for role in roles])
                 case WaitParity():
-                    name, slot = self._slot(stmt.barrier, env)
+                    name, slot = self._find_slot(stmt.barrier, env)
                     parity = evaluate(stmt.parity, env)
-                    while not self._barrier(name, slot).passes(parity):
+                    while not self._find_barrier(name, slot).can_pass(parity):
                         yield f"wait {name}{{{slot}}}, parity {parity}"
                 case _:
-                    self._step(stmt, env, threads)
+                    self._execute(stmt, env, threads)
 
-    def _over_threads(self, loop: For, env: dict[str, int]) -> Task:
+    def _run_thread_loop(self, loop: For, env: dict[str, int]) -> Task:
         """Run iterations in a random order, one thread each; no iteration may write another's elements."""
         order = list(range(evaluate(loop.start, env), evaluate(loop.stop, env)))
         self.random.shuffle(order)
@@ -236,7 +236,7 @@ class _ThreadBlock:
             yield from self.run(loop.body, env, 1)
         self.iteration = None
 
-    def _step(self, stmt: Stmt, env: dict[str, int], threads: int) -> None:
+    def _execute(self, stmt: Stmt, env: dict[str, int], threads: int) -> None:
         """Execute a statement that never blocks."""
         match stmt:
             case Let():
@@ -246,10 +246,10 @@ class _ThreadBlock:
             case Store():
                 self._write(stmt.dst, env, self._read(stmt.src, env))
             case Pointwise():
-                value = self._value(stmt.value, env, stmt.dst.shape)
+                value = self._evaluate(stmt.value, env, stmt.dst.shape)
                 self._write(stmt.dst, env, np.broadcast_to(value, stmt.dst.shape))
             case Reduce():
-                terms = np.broadcast_to(self._value(stmt.value, env, stmt.shape), stmt.shape)
+                terms = np.broadcast_to(self._evaluate(stmt.value, env, stmt.shape), stmt.shape)
                 before = self._read(stmt.dst, env)
                 if stmt.op is ReduceOp.SUM:
                     after = before + np.sum(terms, axis=stmt.axes, keepdims=True, dtype=np.float32)
@@ -262,17 +262,19 @@ class _ThreadBlock:
             case AllocBarrier():
                 self.barriers[stmt.name] = [None] * stmt.slots
             case InitBarrier():
-                self.barriers[stmt.name] = [MBarrier.fresh(stmt.count) for _ in self.barriers[stmt.name]]
+                self.barriers[stmt.name] = [MBarrier.initialise(stmt.count) for _ in self.barriers[stmt.name]]
             case Invalidate():
                 self.barriers[stmt.name] = [None] * len(self.barriers[stmt.name])
             case ArriveExpect():
-                self._set(*self._slot(stmt.barrier, env), lambda b: b.arrive(threads, stmt.bytes * threads))
+                self._update_barrier(
+                    *self._find_slot(stmt.barrier, env), lambda b: b.arrive(threads, stmt.bytes * threads)
+                )
             case Arrive():
-                self._set(*self._slot(stmt.barrier, env), lambda b: b.arrive(threads))
+                self._update_barrier(*self._find_slot(stmt.barrier, env), lambda b: b.arrive(threads))
             case ArriveCopies():
-                self.copies.append(_Copy(self.uncommitted, self._slot(stmt.barrier, env), 0, threads))
+                self.copies.append(_Copy(self.uncommitted, self._find_slot(stmt.barrier, env), 0, threads))
                 self.uncommitted = []
-            case FenceBarrierInit() | FenceProxy() | Sync():
+            case FenceBarrierInit() | FenceProxy() | SyncScope():
                 pass  # a scope is one coroutine, and memory is one array
             case _:
                 raise PipelineError(f"no meaning for {type(stmt).__name__}")
@@ -289,27 +291,29 @@ class _ThreadBlock:
             self.uncommitted.append(write)
             return
         nbytes = prod(stmt.dst.shape) * self.tensors[stmt.dst.tensor].dtype.itemsize
-        self.copies.append(_Copy([write], self._slot(stmt.barrier, env), nbytes, 0))
+        self.copies.append(_Copy([write], self._find_slot(stmt.barrier, env), nbytes, 0))
 
     def _land(self) -> None:
         """Complete one random copy in flight: write its data and update its barrier."""
         copy = self.copies.pop(self.random.randrange(len(self.copies)))
         for box, env, values in copy.writes:
             self._write(box, env, values)
-        self._set(*copy.barrier, lambda b: b.arrive(copy.arrivals) if copy.arrivals else b.complete(copy.bytes))
+        self._update_barrier(
+            *copy.barrier, lambda b: b.arrive(copy.arrivals) if copy.arrivals else b.complete(copy.bytes)
+        )
 
-    def _slot(self, barrier: BarrierSlot, env: dict[str, int]) -> tuple[str, int]:
+    def _find_slot(self, barrier: BarrierSlot, env: dict[str, int]) -> tuple[str, int]:
         return barrier.name, evaluate(barrier.slot, env)
 
-    def _barrier(self, name: str, slot: int) -> MBarrier:
+    def _find_barrier(self, name: str, slot: int) -> MBarrier:
         slots = self.barriers.get(name, [])
         barrier = slots[slot] if 0 <= slot < len(slots) else None
         if barrier is None:
             raise BarrierError(f"kernel {self.kernel.name!r}: {name}{{{slot}}} is used but not initialised")
         return barrier
 
-    def _set(self, name: str, slot: int, change: Callable[[MBarrier], MBarrier]) -> None:
-        after = change(self._barrier(name, slot))
+    def _update_barrier(self, name: str, slot: int, change: Callable[[MBarrier], MBarrier]) -> None:
+        after = change(self._find_barrier(name, slot))
         if after.pending < 0:
             raise BarrierError(
                 f"kernel {self.kernel.name!r}: {name}{{{slot}}} gets more than its {after.needed} arrivals in a phase"
@@ -317,7 +321,7 @@ class _ThreadBlock:
         self.barriers[name][slot] = after
         self.events += 1
 
-    def _value(self, value: Value, env: dict[str, int], shape: tuple[int, ...]) -> Floats:
+    def _evaluate(self, value: Value, env: dict[str, int], shape: tuple[int, ...]) -> Floats:
         match value:
             case Scalar():
                 return np.asarray(value.number, np.float32)
@@ -327,15 +331,15 @@ class _ThreadBlock:
                 along = [1] * len(shape)
                 along[value.axis] = shape[value.axis]
                 return np.arange(shape[value.axis], dtype=np.float32).reshape(along)
-            case Read():
+            case ReadBox():
                 return self._read(value.box, env)
         assert isinstance(value, Apply)
-        return OPERATIONS[value.op](*(self._value(a, env, shape) for a in value.args))
+        return OPERATIONS[value.op](*(self._evaluate(a, env, shape) for a in value.args))
 
     def _view(self, box: Box, env: dict[str, int]) -> tuple[Floats, tuple[slice, ...], tuple[slice, ...]]:
         """Return the array, the part of it that the box covers, and that part within the box."""
         array = self.memory[box.tensor]
-        tile = self.tensors[box.tensor].memory is not Memory.GLOBAL
+        tile = self.tensors[box.tensor].memory is not MemorySpace.GLOBAL
         if tile:
             array = array[0 if box.slot is None else evaluate(box.slot, env)]
         there, here = [], []

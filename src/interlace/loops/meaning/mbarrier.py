@@ -31,28 +31,28 @@ class MBarrier(NamedTuple):
     bytes: int
 
     @staticmethod
-    def fresh(count: int) -> MBarrier:
+    def initialise(count: int) -> MBarrier:
         """Return the state after initialisation."""
         return MBarrier(count, 0, count, 0)
 
     def arrive(self, arrivals: int, expect_bytes: int = 0) -> MBarrier:
         """Add ``expect_bytes`` to the pending bytes, then count ``arrivals``."""
-        return self._next(self.pending - arrivals, self.bytes + expect_bytes)
+        return self._advance(self.pending - arrivals, self.bytes + expect_bytes)
 
     def complete(self, copied_bytes: int) -> MBarrier:
         """Count the bytes that a bulk copy has written."""
-        return self._next(self.pending, self.bytes - copied_bytes)
+        return self._advance(self.pending, self.bytes - copied_bytes)
 
-    def passes(self, parity: int) -> bool:
+    def can_pass(self, parity: int) -> bool:
         """Return True if a wait for ``parity`` passes now."""
         return self.phase % 2 != parity
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """True if no event of the current phase has happened yet."""
         return self.pending == self.needed and self.bytes == 0
 
-    def _next(self, pending: int, left_bytes: int) -> MBarrier:
+    def _advance(self, pending: int, left_bytes: int) -> MBarrier:
         if pending == 0 and left_bytes == 0:
             return MBarrier(self.needed, self.phase + 1, self.needed, 0)
         return MBarrier(self.needed, self.phase, pending, left_bytes)

@@ -18,24 +18,24 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import PipelineError, PlanError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.bodies import WalkBody, WalkTile, check_address
+from interlace.kernels.bodies import MegakernelBody, MegakernelTile, check_alignment
 from interlace.kernels.cuda import launcher
-from interlace.loops.cuda.names import own
-from interlace.loops.cuda.roles import PREAMBLE, RoleText, emit_roles, operands
-from interlace.loops.cuda.rules import tensor_maps
-from interlace.loops.ir.statements import WARPGROUP, Copy, Load, LoopKernel, Matmul, Memory
+from interlace.loops.cuda.names import mangle
+from interlace.loops.cuda.roles import PREAMBLE, RoleSource, build_operands, emit_roles
+from interlace.loops.cuda.rules import list_tensor_maps
+from interlace.loops.ir.statements import WARPGROUP, Copy, Load, LoopKernel, Matmul, MemorySpace
 from interlace.loops.ir.traverse import walk
 from interlace.loops.ops.views import View
 from interlace.loops.proof.prove import prove
-from interlace.loops.rewrite.shared import AHEAD, BEHIND, mark_loads, share_ring
+from interlace.loops.rewrite.shared import POST_WAIT, PRE_WAIT, mark_loads, share_ring
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 #: Maximum number of consumer warpgroups of a launch.
 _MOST_WARPGROUPS = 2
 
 
 @dataclass(frozen=True)
-class Joined:
+class MegakernelLoops:
     """A kernel of loops that builds its ops' parts of the megakernel.
 
     Attributes:
@@ -55,47 +55,56 @@ class Joined:
     def check_weights(self, op: str) -> None:
         """Raise PipelineError unless TMA loads tiles from all weights."""
         for name in self.weights:
-            if name not in self._through:
+            if name not in self._ring_tensors:
                 raise PipelineError(
                     f"op {op!r} has {name!r} among its weights, and TMA loads no tile from it, but from "
-                    f"{sorted(self._through)}; leave it out, or load its tile by TMA"
+                    f"{sorted(self._ring_tensors)}; leave it out, or load its tile by TMA"
                 )
 
     @property
-    def _through(self) -> frozenset[str]:
+    def _ring_tensors(self) -> frozenset[str]:
         """Global tensors that come through the ring."""
         loads = (s for s in walk(self.kernel.body) if isinstance(s, Load) and s.by is Copy.TMA)
         return frozenset(s.src.tensor for s in loads)
 
-    def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
-        """Load tiles of weights before the waits (of ``settled`` arguments if there are no weights); see ``WalkMaker``.
+    def build_megakernel_body(self, op: Op, tensors: Mapping[str, Tensor], read_only: frozenset[str]) -> MegakernelBody:
+        """Load tiles of weights before the waits (of ``read_only`` arguments if there are no weights); see
+        ``MegakernelBodyFactory``.
 
         Raises:
             PlanError: loops that the launch cannot take, or not in so many warpgroups.
         """
         kernel = self.kernel
         fixed = frozenset(self.weights)
-        ahead = fixed or self._through & settled
-        _joining(op, lambda: share_ring(kernel, ahead))
+        ahead = fixed or self._ring_tensors & read_only
+        _convert_errors(op, lambda: share_ring(kernel, ahead))
 
-        def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
-            roles = _joining(op, lambda: _roles(kernel, ahead, bool(fixed), warpgroups, self.device))
+        def tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
+            roles = _convert_errors(op, lambda: _emit_roles(kernel, ahead, bool(fixed), warpgroups, self.device))
             scratch_bytes = -(-roles.scratch_bytes // warpgroups // 16) * 16
             slots = roles.slots.bytes
-            return WalkTile(roles.type, roles.functions, slots[AHEAD], slots[BEHIND], scratch_bytes, 0, roles.held)
+            return MegakernelTile(
+                roles.type,
+                roles.functions,
+                slots[PRE_WAIT],
+                slots[POST_WAIT],
+                scratch_bytes,
+                0,
+                roles.register_elements,
+            )
 
         products = any(isinstance(s, Matmul) for s in walk(kernel.body))
         wanted = min(_MOST_WARPGROUPS, max(1, kernel.threads // WARPGROUP))
-        return WalkBody(
+        return MegakernelBody(
             PREAMBLE,
-            operands(kernel),
+            build_operands(kernel),
             self.weights,
             tile,
             self._pack,
-            _any,
+            _accept_operands,
             warpgroups=(lambda op: wanted) if products else None,
-            chunked=False,
-            early=tuple(sorted(ahead - fixed)),
+            is_chunked=False,
+            pre_wait_inputs=tuple(sorted(ahead - fixed)),
         )
 
     def _pack(self, op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
@@ -107,33 +116,35 @@ class Joined:
         kernel = self.kernel
         values: dict[str, Any] = {f"{symbol}_given": self.sizes[symbol] for symbol in kernel.symbols}
         for tensor in kernel.tensors:
-            if tensor.memory is not Memory.GLOBAL:
+            if tensor.memory is not MemorySpace.GLOBAL:
                 continue
-            check_address(op.name, tensor.name, given[tensor.name].data_ptr(), tensor.align_bytes, "its loops want")
-            values[own(tensor.name)] = given[tensor.name]
-        for spec in tensor_maps(kernel):
+            check_alignment(op.name, tensor.name, given[tensor.name].data_ptr(), tensor.align_bytes, "its loops want")
+            values[mangle(tensor.name)] = given[tensor.name]
+        for spec in list_tensor_maps(kernel):
             shape = self.views[spec.tensor].shape
             strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-            values[spec.name] = launcher.tensor_map(
+            values[spec.name] = launcher.encode_tensor_map(
                 given[spec.tensor].data_ptr(),
                 shape,
                 strides,
                 spec.box,
-                kernel.tensor(spec.tensor).dtype,
-                swizzled=spec.swizzled,
-            ).words
-        return operands(kernel).pack(**values)
+                kernel.find_tensor(spec.tensor).dtype,
+                is_swizzled=spec.swizzled,
+            ).descriptor
+        return build_operands(kernel).pack(**values)
 
 
 @lru_cache(maxsize=256)
-def _roles(kernel: LoopKernel, ahead: frozenset[str], fixed: bool, warpgroups: int, device: DeviceSpec) -> RoleText:
-    """Return the CUDA source for this many warpgroups, proved; ``fixed``: no launch writes what is loaded ahead."""
+def _emit_roles(
+    kernel: LoopKernel, pre_wait: frozenset[str], read_only: bool, warpgroups: int, device: DeviceSpec
+) -> RoleSource:
+    """Return the CUDA source for this many warpgroups, proved; ``read_only``: no launch writes what is loaded ahead."""
     kernel = mark_loads(replace(kernel, threads=warpgroups * WARPGROUP))
     prove(kernel, warp_specialised=bool(kernel.rings))
-    return emit_roles(share_ring(kernel, ahead), device, fixed=fixed)
+    return emit_roles(share_ring(kernel, pre_wait), device, read_only=read_only)
 
 
-def _joining(op: Op, make: Callable[[], _Made]) -> _Made:
+def _convert_errors(op: Op, make: Callable[[], _Result]) -> _Result:
     try:
         return make()
     except PipelineError as error:
@@ -143,5 +154,5 @@ def _joining(op: Op, make: Callable[[], _Made]) -> _Made:
         ) from error
 
 
-def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:
+def _accept_operands(op: Op, tensors: Mapping[str, Tensor]) -> None:
     """Accept any operands: those of loops were checked when the op was made."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.arguments import series
+from interlace.core.arguments import check_sequence
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import DTypeError, PipelineError
 from interlace.core.rounding import round_to
@@ -27,17 +27,17 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import STATE, SYNC
 from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import Array, Params, Reference, Regions
-from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel, proved_text
+from interlace.loops.cuda.compiled import CompiledKernel, KernelLaunch, compile_kernel, emit_proved_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import LoopKernel, Memory
+from interlace.loops.ir.nest import split_block_loops
+from interlace.loops.ir.statements import LoopKernel, MemorySpace
 from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.arithmetic import Floats
 from interlace.loops.meaning.interpret import interpret_block
-from interlace.loops.ops.flops import block_flops
-from interlace.loops.ops.joined import Joined
-from interlace.loops.ops.regions import touched
-from interlace.loops.ops.views import View, views_of
+from interlace.loops.ops.flops import count_block_flops
+from interlace.loops.ops.joined import MegakernelLoops
+from interlace.loops.ops.regions import find_touched_spans
+from interlace.loops.ops.views import View, find_views
 from interlace.loops.rules.check import check_sizes
 from interlace.loops.rules.limits import check_range
 
@@ -71,35 +71,37 @@ def as_op(
         ShapeError: a grid without tiles.
         HazardError: the rewrite has a hazard; see ``proof.prove``.
     """
-    proved_text(kernel, device, warp_specialised, items=True)
-    views, known = _views(name, kernel, tensors, dict(sizes or {}))
+    emit_proved_kernel(kernel, device, warp_specialised, items=True)
+    views, known = _find_views(name, kernel, tensors, dict(sizes or {}))
     check_sizes(kernel, known)
     check_range(kernel, known)
-    spans = touched(kernel, known)
+    spans = find_touched_spans(kernel, known)
     untouched = sorted(views.keys() - spans.keys())
     if untouched:
         raise PipelineError(f"op {name!r}: with extents {known} no block touches {untouched}; leave them out")
-    weights = series(weights, str, f"op {name!r}", "weights")
+    weights = check_sequence(weights, str, f"op {name!r}", "weights")
     body = _Body(kernel, warp_specialised, weights, device, known, views, spans)
-    accesses = {arg: (tensors[arg], _merged(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
-    written = {t.name for t in kernel.tensors if t.written}
-    joined = Joined(kernel, weights, device, known, views)
+    accesses = {arg: (tensors[arg], _merge_spans(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
+    written = {t.name for t in kernel.tensors if t.is_written}
+    joined = MegakernelLoops(kernel, weights, device, known, views)
     joined.check_weights(name)
-    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch, walk=joined, make=body.make).op(
+    return Kernel(
+        body.name, Reference(body.reference, needs_coords=True), cuda=body.launch, megakernel=joined, make=body.make
+    ).make_op(
         name,
-        tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
+        tuple(evaluate(loop.stop, known) for loop in split_block_loops(kernel)[0]) or (1,),
         {arg: access for arg, access in accesses.items() if arg not in written},
         {arg: access for arg, access in accesses.items() if arg in written},
         params={**known, "warp-specialised": warp_specialised},
-        flops=block_flops(kernel, known),
+        flops=count_block_flops(kernel, known),
     )
 
 
-def _views(
+def _find_views(
     name: str, kernel: LoopKernel, tensors: Mapping[str, Tensor], known: dict[str, int]
 ) -> tuple[dict[str, View], dict[str, int]]:
     """Return the kernel's view of each tensor, and all run-time extents."""
-    waiting = [t for t in kernel.tensors if t.memory is Memory.GLOBAL]
+    waiting = [t for t in kernel.tensors if t.memory is MemorySpace.GLOBAL]
     for declared in waiting:
         if declared.name not in tensors:
             raise PipelineError(f"op {name!r}: kernel {kernel.name!r} takes a tensor {declared.name!r}; pass one")
@@ -111,14 +113,14 @@ def _views(
             )
     views: dict[str, View] = {}
     while waiting:  # the extents of one tensor may determine the view of another
-        fits = {t.name: views_of(t.shape, tensors[t.name].shape, known) for t in waiting}
+        fits = {t.name: find_views(t.shape, tensors[t.name].shape, known) for t in waiting}
         settled = next((arg for arg, ways in fits.items() if len(ways) == 1), None)
         if settled is None:
             arg, ways = min(fits.items(), key=lambda fit: len(fit[1]))
             why = f"in {len(ways)} ways; pass extents in sizes=" if ways else "in no way; give it the kernel's shape"
             raise PipelineError(
                 f"op {name!r}: {tensors[arg]} can be seen as {arg!r} of kernel {kernel.name!r}, "
-                f"of {len(kernel.tensor(arg).shape)} dimensions under extents {known}, {why}"
+                f"of {len(kernel.find_tensor(arg).shape)} dimensions under extents {known}, {why}"
             )
         ((views[settled], known),) = fits[settled]
         waiting = [t for t in waiting if t.name != settled]
@@ -128,8 +130,8 @@ def _views(
     return views, known
 
 
-def _merged(name: str, tensor: Tensor, view: View, spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    merged = view.merged(spans)
+def _merge_spans(name: str, tensor: Tensor, view: View, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    merged = view.merge(spans)
     if merged is None:
         raise PipelineError(
             f"op {name!r}: what a block touches is no box of {tensor}, whose dimensions are merged ones of the "
@@ -181,17 +183,19 @@ class _Body:
         origins = {}
         for arg, spans in self.spans.items():
             one = np.array([tile]), np.array([0]), np.array([1])
-            (lo,), (hi,) = Access(arg, arg, spans).bounds(self.views[arg].shape, *one)
+            (lo,), (hi,) = Access(arg, arg, spans).compute_bounds(self.views[arg].shape, *one)
             origins[arg], shape = tuple(lo.tolist()), tuple((hi - lo).tolist())
             if arg in regions:
-                memory[arg] = round_to(regions[arg].reshape(shape).astype(np.float32), self.kernel.tensor(arg).dtype)
+                memory[arg] = round_to(
+                    regions[arg].reshape(shape).astype(np.float32), self.kernel.find_tensor(arg).dtype
+                )
             else:
                 memory[arg] = np.full(shape, np.nan, np.float32)
-        loops, _ = block_loops(self.kernel)
+        loops, _ = split_block_loops(self.kernel)
         at = {loop.var: c for loop, c in zip(loops, tile, strict=False)}  # a kernel without loops has the one tile (0,)
         interpret_block(self.kernel, self.sizes | at, memory, origins)
-        written = {arg: memory[arg].astype(np.float64) for arg in self.spans if self.kernel.tensor(arg).written}
-        return {arg: values.reshape(self.views[arg].merged_shape(values.shape)) for arg, values in written.items()}
+        written = {arg: memory[arg].astype(np.float64) for arg in self.spans if self.kernel.find_tensor(arg).is_written}
+        return {arg: values.reshape(self.views[arg].merge_shape(values.shape)) for arg, values in written.items()}
 
     def launch(self, op: Op, tensors: Mapping[str, Any], sync: Any, programs: int) -> _Launch:
         """Return a launch of ``programs`` items."""
@@ -209,28 +213,28 @@ class _Launch:
 
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream."""
-        self._bound(stream)
+        self._bound_launch(stream)
 
-    def compile(self) -> Compiled:
+    def compile(self) -> CompiledKernel:
         """Compile; this needs no device."""
         return _compile(self.body.kernel, self.body.device, self.body.warp_specialised)
 
     def load(self) -> None:
         """Load for the current device."""
-        self._bound  # noqa: B018
+        self._bound_launch  # noqa: B018
 
     @cached_property
-    def _bound(self) -> Launch:
+    def _bound_launch(self) -> KernelLaunch:
         seen = {arg: tensor.view(self.body.views[arg].shape) for arg, tensor in self.tensors.items()}
-        return self.compile().bind_items(seen, self.body.sizes, self.programs, _packed(self.sync))
+        return self.compile().bind_items(seen, self.body.sizes, self.programs, _pack_sync(self.sync))
 
 
 @lru_cache(maxsize=256)
-def _compile(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool) -> Compiled:
+def _compile(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool) -> CompiledKernel:
     return compile_kernel(kernel, device, warp_specialised=warp_specialised, items=True)
 
 
-def _packed(sync: Any) -> bytes:
+def _pack_sync(sync: Any) -> bytes:
     """The ``Sync`` that executors hand to Triton bodies, as the struct that CUDA C++ takes."""
     values = {name: getattr(sync, name) for name, _ in STATE}
     if not sync.WAITS.value:

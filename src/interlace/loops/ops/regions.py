@@ -12,31 +12,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.graph.access import Span
-from interlace.loops.ir.bounds import Grid, at_blocks, bounds_of, either, reached
-from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import LoopKernel, Memory
-from interlace.loops.ir.traverse import boxes
+from interlace.loops.ir.bounds import Grid, bound_blocks, combine_bounds, compute_bounds, walk_reachable
+from interlace.loops.ir.nest import split_block_loops
+from interlace.loops.ir.statements import LoopKernel, MemorySpace
+from interlace.loops.ir.traverse import list_boxes
 
 
-def touched(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, ...]]:
+def find_touched_spans(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, ...]]:
     """Return the span of each global tensor that block ``t0, t1, ...`` touches, along each of its dimensions.
 
     Args:
         kernel: source kernel, not rewritten yet.
         sizes: run-time extents.
     """
-    _, body = block_loops(kernel)
-    grid, known = at_blocks(kernel, sizes)
+    _, body = split_block_loops(kernel)
+    grid, known = bound_blocks(kernel, sizes)
     out: dict[str, tuple[Span, ...]] = {}
-    for stmt, known_there, _ in reached(body, known, grid):
-        for box in boxes(stmt):
-            if kernel.tensor(box.tensor).memory is Memory.GLOBAL:
-                at = (bounds_of(origin, known_there, grid) for origin in box.origin)
+    for stmt, known_there, _ in walk_reachable(body, known, grid):
+        for box in list_boxes(stmt):
+            if kernel.find_tensor(box.tensor).memory is MemorySpace.GLOBAL:
+                at = (compute_bounds(origin, known_there, grid) for origin in box.origin)
                 spans = tuple(Span(b.lo, b.hi + n) for b, n in zip(at, box.shape, strict=True))
-                out[box.tensor] = _hull(out.get(box.tensor, spans), spans, grid)
+                out[box.tensor] = _compute_hull(out.get(box.tensor, spans), spans, grid)
     return out
 
 
-def _hull(a: tuple[Span, ...], b: tuple[Span, ...], grid: Grid) -> tuple[Span, ...]:
+def _compute_hull(a: tuple[Span, ...], b: tuple[Span, ...], grid: Grid) -> tuple[Span, ...]:
     pairs = zip(a, b, strict=True)
-    return tuple(Span(either(x.lo, y.lo, min, grid.least), either(x.hi, y.hi, max, grid.most)) for x, y in pairs)
+    return tuple(
+        Span(combine_bounds(x.lo, y.lo, min, grid.find_minimum), combine_bounds(x.hi, y.hi, max, grid.find_maximum))
+        for x, y in pairs
+    )

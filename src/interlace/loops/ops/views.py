@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from math import prod
 
 from interlace.graph.access import ALL, Span
-from interlace.loops.ir.index import Index, Var, evaluate, names
+from interlace.loops.ir.index import Index, Var, evaluate, find_names
 
 Group = tuple[int, ...]
 
@@ -25,7 +25,7 @@ class View:
     groups: tuple[Group, ...]
     shape: tuple[int, ...]
 
-    def merged(self, spans: tuple[Span, ...]) -> tuple[Span, ...] | None:
+    def merge(self, spans: tuple[Span, ...]) -> tuple[Span, ...] | None:
         """Return ``spans`` of the kernel's dimensions as spans of the graph's; None if the result is not a box."""
         out = []
         for group in self.groups:
@@ -35,19 +35,19 @@ class View:
                 out.append(spans[group[0]] if len(group) == 1 else ALL)
                 continue
             first, *inner = long
-            if any(not _whole(spans[d], self.shape[d]) for d in inner):
+            if any(not _is_whole(spans[d], self.shape[d]) for d in inner):
                 return None
             below = prod(self.shape[d] for d in inner)
             span = spans[first]
-            out.append(ALL if _whole(span, self.shape[first]) else Span(span.lo * below, span.hi * below))
+            out.append(ALL if _is_whole(span, self.shape[first]) else Span(span.lo * below, span.hi * below))
         return tuple(out)
 
-    def merged_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def merge_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the graph's shape of a part of ``shape`` in the kernel's dimensions."""
         return tuple(prod(shape[d] for d in group) for group in self.groups)
 
 
-def views_of(
+def find_views(
     declared: tuple[Index, ...], shape: tuple[int, ...], known: Mapping[str, int]
 ) -> list[tuple[View, dict[str, int]]]:
     """Return every view of a graph's tensor of ``shape`` as ``declared``, with the extents that follow.
@@ -59,15 +59,15 @@ def views_of(
     for cuts in combinations(range(1, rank), len(shape) - 1):
         groups = tuple(tuple(range(a, b)) for a, b in pairwise((0, *cuts, rank)))
         found = dict(known)
-        if all(_fits([declared[d] for d in group], n, found) for group, n in zip(groups, shape, strict=True)):
+        if all(_solve_extents([declared[d] for d in group], n, found) for group, n in zip(groups, shape, strict=True)):
             seen = tuple(evaluate(n, found) for n in declared)
             fits.setdefault(seen, (View(groups, seen), found))
     return list(fits.values())
 
 
-def _fits(extents: list[Index], merged: int, found: dict[str, int]) -> bool:
+def _solve_extents(extents: list[Index], merged: int, found: dict[str, int]) -> bool:
     """Return True if ``extents`` multiply to ``merged``; at most one may be unknown, and is added to ``found``."""
-    unknown = [n for n in extents if names(n) - found.keys()]
+    unknown = [n for n in extents if find_names(n) - found.keys()]
     rest = prod(evaluate(n, found) for n in extents if n not in unknown)
     if not unknown:
         return rest == merged
@@ -78,7 +78,7 @@ def _fits(extents: list[Index], merged: int, found: dict[str, int]) -> bool:
     return True
 
 
-def _whole(span: Span, extent: int) -> bool:
+def _is_whole(span: Span, extent: int) -> bool:
     """Return True if every block touches the whole extent."""
     constant = not any((*span.lo.tile, *span.hi.tile))
     return span == ALL or (constant and span.lo.const <= 0 and span.hi.const >= extent)

@@ -30,7 +30,7 @@ from interlace.core.errors import (
     ProxyHazard,
     StepHazard,
 )
-from interlace.loops.meaning.steps import Numbers
+from interlace.loops.meaning.steps import ValueNumbering
 from interlace.loops.proof.cells import Cells
 
 #: One row per part, with the last known event of each agent and the last known phase of each barrier.
@@ -40,14 +40,14 @@ PARTS = 4
 
 
 @dataclass(slots=True, eq=False)
-class Access:
+class SharedAccess:
     """One access of an agent.
 
     Attributes:
         instance: statement that it belongs to; equal for all agents that execute it together.
         content: content that it writes, or should read (None: any).
         end: index into clocks, and the value there that shows that it has ended; None while nothing will show it.
-        copied: True if it is a copy by cp.async, or the arrival of such copies.
+        is_cp_async: True if it is a copy by cp.async, or the arrival of such copies.
     """
 
     agent: int
@@ -56,9 +56,9 @@ class Access:
     asynchronous: bool
     content: int | None
     end: tuple[int, int] | None
-    copied: bool = False
+    is_cp_async: bool = False
 
-    def ended(self, clock: Clock, part: int = KNOWN) -> bool:
+    def has_ended(self, clock: Clock, part: int = KNOWN) -> bool:
         """Return True if the owner of this clock knows that the access has ended (in later parts: is fenced)."""
         return self.end is not None and bool(clock[part, self.end[0]] >= self.end[1])
 
@@ -68,13 +68,13 @@ class _Cell:
     """Accesses since the last write, including the write itself; ``before``: the accesses that precede that write."""
 
     instance: int = 0
-    now: list[Access] = field(default_factory=list)
-    before: list[Access] = field(default_factory=list)
+    now: list[SharedAccess] = field(default_factory=list)
+    before: list[SharedAccess] = field(default_factory=list)
     content: int = 0
     content_before: int = 0
 
 
-class SharedMemory:
+class AccessTracker:
     """Contents of every cell, and the accesses to it.
 
     Args:
@@ -82,15 +82,15 @@ class SharedMemory:
         agents: names of the agents.
     """
 
-    def __init__(self, cells: Cells, numbers: Numbers, coming: dict[int, set[int]], agents: list[str]) -> None:
+    def __init__(self, cells: Cells, numbers: ValueNumbering, coming: dict[int, set[int]], agents: list[str]) -> None:
         self.cells = cells
         self.numbers = numbers
-        self.coming = coming
+        self.future_contents = coming
         self.agents = agents
-        self.was: dict[int, set[int]] = {}
+        self.past_contents: dict[int, set[int]] = {}
         self._cells = [_Cell() for _ in range(cells.count)]
 
-    def touch(self, cell: int, access: Access, clock: Clock, *, whole: bool = True) -> None:
+    def touch(self, cell: int, access: SharedAccess, clock: Clock, *, whole: bool = True) -> None:
         """Begin an access; ``clock`` is its agent's.
 
         Raises:
@@ -108,118 +108,122 @@ class SharedMemory:
         if not access.write:
             if access.content is not None:
                 self._check_content(cell, access, at.content_before if together else at.content)
-            _keep(at.now, access)
+            _add_read(at.now, access)
             return
         if together:
             at.now.append(access)
             return
         at.before, at.now, at.instance = at.now, [access], access.instance
         assert access.content is not None
-        at.content_before, at.content = at.content, self.numbers.after(at.content, access.content, whole=whole)
-        self.was.setdefault(cell, set()).add(access.content)
+        at.content_before, at.content = at.content, self.numbers.number_update(at.content, access.content, whole=whole)
+        self.past_contents.setdefault(cell, set()).add(access.content)
         for other in self.cells.shared[cell]:
             self._cells[other].content = self._cells[other].content_before = 0
 
-    def _compare(self, cell: int, x: Access, other: int, accesses: Iterable[Access], clock: Clock) -> None:
+    def _compare(self, cell: int, x: SharedAccess, other: int, accesses: Iterable[SharedAccess], clock: Clock) -> None:
         for y in accesses:
             if x.write or y.write:
-                if not y.ended(clock):
-                    raise self._race(cell, x, other, y)
+                if not y.has_ended(clock):
+                    raise self._build_race_error(cell, x, other, y)
                 part = BEGUN if self.cells.is_barrier(cell) else FENCED
-                if x.asynchronous and y.write and not y.asynchronous and not y.ended(clock, part):
-                    raise self._unseen(cell, x, other, y)
+                if x.asynchronous and y.write and not y.asynchronous and not y.has_ended(clock, part):
+                    raise self._build_proxy_error(cell, x, other, y)
 
-    def _check_content(self, cell: int, x: Access, found: int) -> None:
+    def _check_content(self, cell: int, x: SharedAccess, found: int) -> None:
         if found != x.content:
-            raise self._misread(cell, x, self.numbers.say(found))
+            raise self._build_misread_error(cell, x, self.numbers.describe(found))
 
-    def _misread(self, cell: int, x: Access, found: str) -> HazardError:
+    def _build_misread_error(self, cell: int, x: SharedAccess, found: str) -> HazardError:
         """Return the error for a read whose expected content comes later, is gone, or is never present."""
-        name, slot = self.cells.name(cell)
-        expected = None if x.content is None else self.numbers.latest(x.content)
-        if expected is None or expected in self.was.get(cell, ()):
-            return OverwriteHazard(self._overwritten(cell, x))
-        if expected in self.coming.get(cell, ()):
-            return EarlyReadHazard(self._early(cell, x))
-        if not self.coming.get(cell):
-            return EarlyReadHazard(f"{name!r}: {self._who(x)} reads slot {slot}, which is never written")
+        name, slot = self.cells.find_name(cell)
+        expected = None if x.content is None else self.numbers.find_latest(x.content)
+        if expected is None or expected in self.past_contents.get(cell, ()):
+            return OverwriteHazard(self._describe_overwrite(cell, x))
+        if expected in self.future_contents.get(cell, ()):
+            return EarlyReadHazard(self._describe_early_read(cell, x))
+        if not self.future_contents.get(cell):
+            return EarlyReadHazard(f"{name!r}: {self._name_agent(x)} reads slot {slot}, which is never written")
         return StepHazard(
-            f"{name!r}: {self._who(x)} reads slot {slot}, which holds {found}, never {self._said(x)}; read the slot of "
-            "its own step"
+            f"{name!r}: {self._name_agent(x)} reads slot {slot}, which holds {found}, never "
+            f"{self._describe_content(x)}; read the slot of its own step"
         )
 
-    def _race(self, cell: int, x: Access, other: int, y: Access) -> HazardError:
+    def _build_race_error(self, cell: int, x: SharedAccess, other: int, y: SharedAccess) -> HazardError:
         """Return the error for ``x`` not being ordered after ``y``, which came first in this run."""
-        name, slot = self.cells.name(cell)
+        name, slot = self.cells.find_name(cell)
         if self.cells.is_barrier(cell) or self.cells.is_barrier(other):
-            return LifetimeHazard(self._barrier(cell, x, other, y))
+            return LifetimeHazard(self._describe_barrier_race(cell, x, other, y))
         if cell != other:
-            reads = self._who(y if x.write else x)
-            what = f"{reads} may still read" if not (x.write and y.write) else f"{self._who(y)} may still write"
+            reads = self._name_agent(y if x.write else x)
+            what = f"{reads} may still read" if not (x.write and y.write) else f"{self._name_agent(y)} may still write"
             return OverwriteHazard(
-                f"{name!r}: slot {slot} has bytes of {self.cells.said(other)}; one is written while {what} the other; "
+                f"{name!r}: slot {slot} has bytes of {self.cells.label(other)}; one is written while {what} the other; "
                 "let all threads synchronise in between"
             )
         if not x.write:
-            if x.content is not None and y.content == self.numbers.latest(x.content):
-                return EarlyReadHazard(self._early(cell, x))
-            return self._misread(cell, x, "what is being written")
+            if x.content is not None and y.content == self.numbers.find_latest(x.content):
+                return EarlyReadHazard(self._describe_early_read(cell, x))
+            return self._build_misread_error(cell, x, "what is being written")
         if not y.write:
-            if y.content is not None and x.content == self.numbers.latest(y.content):
-                return EarlyReadHazard(self._early(cell, y))
-            return OverwriteHazard(self._overwritten(cell, y))
-        by = "a copy into it is" if y.asynchronous or y.copied else f"writes of {self._who(y)} are"
+            if y.content is not None and x.content == self.numbers.find_latest(y.content):
+                return EarlyReadHazard(self._describe_early_read(cell, y))
+            return OverwriteHazard(self._describe_overwrite(cell, y))
+        by = "a copy into it is" if y.asynchronous or y.is_cp_async else f"writes of {self._name_agent(y)} are"
         return OverwriteHazard(f"{name!r}: slot {slot} is written while {by} under way; wait for that first")
 
-    def _barrier(self, cell: int, x: Access, other: int, y: Access) -> str:
-        name = self.cells.said(cell)
+    def _describe_barrier_race(self, cell: int, x: SharedAccess, other: int, y: SharedAccess) -> str:
+        name = self.cells.label(cell)
         if cell != other:
             return (
-                f"{name} is used where {self.cells.said(other)} may still use its bytes; "
+                f"{name} is used where {self.cells.label(other)} may still use its bytes; "
                 "let all threads synchronise in between"
             )
         if x.write:
-            return f"{name} begins or ends while {self._who(y)} may still use it; let all threads synchronise before"
-        return f"{self._who(x)} uses {name}, which is not initialised there; let all threads synchronise in between"
-
-    def _unseen(self, cell: int, x: Access, other: int, y: Access) -> HazardError:
-        name, slot = self.cells.name(cell)
-        if self.cells.is_barrier(cell):
-            return ProxyHazard(
-                f"a copy completes {self.cells.said(cell)}, whose initialisation is not shown to it; fence it"
-            )
-        wrote = "wrote" if cell == other else f"wrote as {self.cells.said(other)}"
-        return ProxyHazard(
-            f"{name!r}: a bulk copy or a product takes slot {slot}, which {self._who(y)} {wrote}, without a proxy "
-            "fence in between; fence before the threads synchronise"
+            agent = self._name_agent(y)
+            return f"{name} begins or ends while {agent} may still use it; let all threads synchronise before"
+        return (
+            f"{self._name_agent(x)} uses {name}, which is not initialised there; let all threads synchronise in between"
         )
 
-    def _early(self, cell: int, x: Access) -> str:
-        name, slot = self.cells.name(cell)
-        return f"{name!r}: {self._who(x)} reads slot {slot} for {self._said(x)} before it is full"
+    def _build_proxy_error(self, cell: int, x: SharedAccess, other: int, y: SharedAccess) -> HazardError:
+        name, slot = self.cells.find_name(cell)
+        if self.cells.is_barrier(cell):
+            return ProxyHazard(
+                f"a copy completes {self.cells.label(cell)}, whose initialisation is not shown to it; fence it"
+            )
+        wrote = "wrote" if cell == other else f"wrote as {self.cells.label(other)}"
+        return ProxyHazard(
+            f"{name!r}: a bulk copy or a product takes slot {slot}, which {self._name_agent(y)} {wrote}, without a "
+            "proxy fence in between; fence before the threads synchronise"
+        )
 
-    def _overwritten(self, cell: int, reader: Access) -> str:
-        name, slot = self.cells.name(cell)
-        return f"{name!r}: slot {slot} is overwritten while {self._who(reader)} may still read {self._said(reader)}"
+    def _describe_early_read(self, cell: int, x: SharedAccess) -> str:
+        name, slot = self.cells.find_name(cell)
+        return f"{name!r}: {self._name_agent(x)} reads slot {slot} for {self._describe_content(x)} before it is full"
 
-    def _who(self, access: Access) -> str:
+    def _describe_overwrite(self, cell: int, reader: SharedAccess) -> str:
+        name, slot = self.cells.find_name(cell)
+        agent, content = self._name_agent(reader), self._describe_content(reader)
+        return f"{name!r}: slot {slot} is overwritten while {agent} may still read {content}"
+
+    def _name_agent(self, access: SharedAccess) -> str:
         return self.agents[access.agent]
 
-    def _said(self, access: Access) -> str:
-        return "it" if access.content is None else self.numbers.say(access.content)
+    def _describe_content(self, access: SharedAccess) -> str:
+        return "it" if access.content is None else self.numbers.describe(access.content)
 
 
-def _keep(now: list[Access], access: Access) -> None:
+def _add_read(now: list[SharedAccess], access: SharedAccess) -> None:
     """Add a read to the earlier ones, and drop those that it makes redundant.
 
     Of one agent's ordinary reads, the last two, of two different statements, imply all others; of the copies that use
     one barrier, the last does.
     """
-    if access.asynchronous or access.copied:
+    if access.asynchronous or access.is_cp_async:
         if access.end is not None:
-            now[:] = [y for y in now if not (_by_copies(y) and y.end is not None and y.end[0] == access.end[0])]
+            now[:] = [y for y in now if not (_is_by_copy(y) and y.end is not None and y.end[0] == access.end[0])]
     else:
-        mine = [y for y in now if y.agent == access.agent and not (y.write or _by_copies(y))]
+        mine = [y for y in now if y.agent == access.agent and not (y.write or _is_by_copy(y))]
         if mine and mine[-1].instance == access.instance:
             return
         if len(mine) > 1:
@@ -227,5 +231,5 @@ def _keep(now: list[Access], access: Access) -> None:
     now.append(access)
 
 
-def _by_copies(access: Access) -> bool:
-    return access.asynchronous or access.copied
+def _is_by_copy(access: SharedAccess) -> bool:
+    return access.asynchronous or access.is_cp_async

@@ -28,8 +28,8 @@ class Cells:
     def __init__(self, kernel: LoopKernel, layout: SharedLayout) -> None:
         arrays = {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
         sizes = {t.name: t.tile_bytes for t in kernel.tensors if t.name not in arrays}
-        tiles = [p for p in layout.placed if p.name in sizes]
-        barriers = [p for p in layout.placed if p.name in arrays]
+        tiles = [p for p in layout.placements if p.name in sizes]
+        barriers = [p for p in layout.placements if p.name in arrays]
         self._first: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._names: list[tuple[str, int]] = []
@@ -44,7 +44,7 @@ class Cells:
         shared: list[list[int]] = [[] for _ in spans]
         for p, q in permutations((*tiles, *barriers), 2):
             if p.offset_bytes < q.offset_bytes + q.size_bytes and q.offset_bytes < p.offset_bytes + p.size_bytes:
-                for i, j in product(self.array(p.name), self.array(q.name)):
+                for i, j in product(self.find_array(p.name), self.find_array(q.name)):
                     if spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]:
                         shared[i].append(j)
         self.shared = tuple(map(tuple, shared))
@@ -54,7 +54,7 @@ class Cells:
         """Number of cells."""
         return len(self._names)
 
-    def at(self, name: str, slot: int) -> int:
+    def find_cell(self, name: str, slot: int) -> int:
         """Return the cell of a slot.
 
         Raises:
@@ -67,16 +67,16 @@ class Cells:
             raise UnknownHazard(f"slot {slot} of {name!r} does not exist; use 0 to {last}")
         return self._first[name] + slot
 
-    def array(self, name: str) -> range:
-        """Return all cells of a tile or an array of barriers; raises as ``at`` does."""
-        first = self.at(name, 0)
+    def find_array(self, name: str) -> range:
+        """Return all cells of a tile or an array of barriers; raises as ``find_cell`` does."""
+        first = self.find_cell(name, 0)
         return range(first, first + self._slots[name])
 
-    def name(self, cell: int) -> tuple[str, int]:
+    def find_name(self, cell: int) -> tuple[str, int]:
         """Return the tile or barrier of a cell, and the slot."""
         return self._names[cell]
 
-    def said(self, cell: int) -> str:
+    def label(self, cell: int) -> str:
         """Return the label of a cell for messages."""
         name, slot = self._names[cell]
         return f"{name}{{{slot}}}"

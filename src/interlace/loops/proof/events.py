@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from interlace.loops.ir.statements import Per
+from interlace.loops.ir.statements import ElectionScope
 from interlace.loops.meaning.steps import Loads
 
 #: Reads through the async proxy, in groups that are awaited in order: TMA stores and matrix products.
@@ -114,6 +114,6 @@ class Agent:
     times: dict[int, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
 
-    def arrivals(self, per: Per | None) -> int:
+    def count_arrivals(self, per: ElectionScope | None) -> int:
         """Return the number of its threads that execute a statement: all, one of each warp, or only one."""
-        return self.threads if per is None else 1 if per is Per.SCOPE else self.warps
+        return self.threads if per is None else 1 if per is ElectionScope.SCOPE else self.warps

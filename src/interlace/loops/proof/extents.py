@@ -23,14 +23,21 @@ from functools import partial
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.index import evaluate, holds
-from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.index import evaluate, is_true
+from interlace.loops.ir.nest import split_block_loops
 from interlace.loops.ir.statements import For, If, LoopKind, Stmt
-from interlace.loops.proof.general import ITERATIONS, General, Sizes, some, some_blocks, statements
+from interlace.loops.proof.general import (
+    ITERATIONS,
+    GeneralKernel,
+    Sizes,
+    list_statements,
+    sample_blocks,
+    sample_indices,
+)
 
 #: An occurrence at some extents: its kind, its subject, and its count.
-Item = tuple[str, Hashable, int]
-Happens = frozenset[Item]
+CoverageItem = tuple[str, Hashable, int]
+CoverageItems = frozenset[CoverageItem]
 #: If an extent brings nothing new when it grows by 2 to this power, the search assumes that it never does.
 LARGEST_POWER = 30
 #: Maximum iterations of a loop that are all visited to find extents.
@@ -39,81 +46,83 @@ FEW = 64
 LONGEST = 20_000
 
 
-def small_extents(general: General) -> list[Sizes]:
+def find_small_extents(general: GeneralKernel) -> list[Sizes]:
     """Return extents at which everything to be covered happens, as far as any extents reach it."""
-    return _Search(general).found()
+    return _Search(general).find()
 
 
 class _Search:
-    def __init__(self, general: General) -> None:
+    def __init__(self, general: GeneralKernel) -> None:
         self.general = general
         self.kernel = general.kernel
         self.symbols = self.kernel.symbols
-        self.seen: set[Item] = set()
-        self.taken: list[Sizes] = []
-        self._known: dict[tuple[int, ...], Happens] = {}
+        self.seen: set[CoverageItem] = set()
+        self.selected: list[Sizes] = []
+        self._known: dict[tuple[int, ...], CoverageItems] = {}
 
-    def found(self) -> list[Sizes]:
+    def find(self) -> list[Sizes]:
         ones = dict.fromkeys(self.symbols, 1)
-        twos = self._grown(ones, lambda kind: 0 if kind == "nest" else 2)
-        bases = [ones, twos, self._grown(twos, lambda kind: 2 if kind == "loop" else None)]
+        twos = self._grow(ones, lambda kind: 0 if kind == "nest" else 2)
+        bases = [ones, twos, self._grow(twos, lambda kind: 2 if kind == "loop" else None)]
         while bases:
             base = bases.pop(0)
             self._take(base)
             for symbol in self.symbols:
                 self._scan(base, symbol)
-            if not bases and (entered := self._entered(twos)) is not None:
+            if not bases and (entered := self._find_entering(twos)) is not None:
                 bases.append(entered)
-        return self.taken
+        return self.selected
 
     def _take(self, sizes: Sizes) -> None:
-        if sizes not in self.taken and self._happens(sizes):
-            self.taken.append(sizes)
-            self.seen |= self._happens(sizes)
+        if sizes not in self.selected and self._find_covered(sizes):
+            self.selected.append(sizes)
+            self.seen |= self._find_covered(sizes)
 
     def _scan(self, base: Sizes, symbol: str) -> None:
         """Take every value of one extent that brings something new over smaller ones, and the last value before it."""
-        sizes = {**base, symbol: self.general.lowest(symbol)}
-        if not self._happens(sizes) <= self.seen:
+        sizes = {**base, symbol: self.general.find_lowest(symbol)}
+        if not self._find_covered(sizes) <= self.seen:
             self._take(sizes)
-        while (more := self._further(sizes, (symbol,), lambda happens: not happens <= self.seen)) is not None:
+        while (more := self._find_growth(sizes, (symbol,), lambda happens: not happens <= self.seen)) is not None:
             self._take({**more, symbol: more[symbol] - 1})
             self._take(more)
             sizes = more
 
-    def _entered(self, base: Sizes) -> Sizes | None:
+    def _find_entering(self, base: Sizes) -> Sizes | None:
         """Return extents at which some statement is reached for the first time."""
-        missing = {("does", self._place(stmt), 1) for stmt in statements(self.kernel.body)} - self.seen
+        missing = {("does", self._find_position(stmt), 1) for stmt in list_statements(self.kernel.body)} - self.seen
         if not missing:
             return None
         candidates = (*((symbol,) for symbol in self.symbols), *((a, b) for a in self.symbols for b in self.symbols))
-        return self._first_further(base, (*candidates, self.symbols), lambda happens: bool(happens & missing))
+        return self._find_first_growth(base, (*candidates, self.symbols), lambda happens: bool(happens & missing))
 
-    def _grown(self, sizes: Sizes, most: Callable[[str], int | None]) -> Sizes:
+    def _grow(self, sizes: Sizes, most: Callable[[str], int | None]) -> Sizes:
         """Grow ``sizes`` until everything iterates as often as counts, each time by the least growth of one extent."""
         grown: Sizes | None = sizes
         while grown is not None:
             sizes = grown
-            more = partial(_exceeds, most=most, amount=_amount(self._happens(sizes), most))
+            more = partial(_exceeds, most=most, amount=_sum_counts(self._find_covered(sizes), most))
             candidates = (*((symbol,) for symbol in sorted(sizes, key=lambda s: sizes[s])), self.symbols)
-            grown = self._first_further(sizes, candidates, more)
+            grown = self._find_first_growth(sizes, candidates, more)
         return sizes
 
-    def _first_further(
-        self, sizes: Sizes, candidates: Iterable[tuple[str, ...]], enough: Callable[[Happens], bool]
+    def _find_first_growth(
+        self, sizes: Sizes, candidates: Iterable[tuple[str, ...]], enough: Callable[[CoverageItems], bool]
     ) -> Sizes | None:
         """Return the result of the first candidate growth that is ever enough."""
-        further = (self._further(sizes, growing, enough) for growing in candidates)
+        further = (self._find_growth(sizes, growing, enough) for growing in candidates)
         return next((more for more in further if more is not None), None)
 
-    def _further(self, sizes: Sizes, growing: tuple[str, ...], enough: Callable[[Happens], bool]) -> Sizes | None:
+    def _find_growth(
+        self, sizes: Sizes, growing: tuple[str, ...], enough: Callable[[CoverageItems], bool]
+    ) -> Sizes | None:
         """Return the least joint growth of some extents that is enough, if any."""
 
         def grown(by: int) -> Sizes:
-            return {s: self._capped(s, n + by) if s in growing else n for s, n in sizes.items()}
+            return {s: self._cap(s, n + by) if s in growing else n for s, n in sizes.items()}
 
         def good(by: int) -> bool:
-            return enough(self._happens(grown(by)))
+            return enough(self._find_covered(grown(by)))
 
         power = next((p for p in range(LARGEST_POWER + 1) if good(1 << p)), None)
         if power is None:
@@ -124,58 +133,60 @@ class _Search:
             low, high = (low, middle) if good(middle) else (middle, high)
         return grown(high)
 
-    def _capped(self, symbol: str, value: int) -> int:
+    def _cap(self, symbol: str, value: int) -> int:
         return min(value, self.general.constants.get(symbol, value))
 
-    def _happens(self, sizes: Sizes) -> Happens:
+    def _find_covered(self, sizes: Sizes) -> CoverageItems:
         """Return what happens at these extents; nothing if the kernel does not accept them."""
         key = tuple(sizes.values())
         if key not in self._known:
             try:
-                self._known[key] = frozenset(self._everything(sizes))
+                self._known[key] = frozenset(self._walk_covered(sizes))
             except PipelineError:  # a divisor is not positive, or a block is too long to follow
                 self._known[key] = frozenset()
         return self._known[key]
 
-    def _length(self, body: tuple[Stmt, ...], values: Sizes) -> int:
+    def _estimate_length(self, body: tuple[Stmt, ...], values: Sizes) -> int:
         """Estimate the number of statements that a block executes."""
         length = 0
         for stmt in body:
             if isinstance(stmt, For) and stmt.kind is not LoopKind.THREAD:
                 extent = evaluate(stmt.stop, values)
-                ends = some(extent)[:1] + some(extent)[-1:]
-                length += extent * max((self._length(stmt.body, {**values, stmt.var: at}) for at in ends), default=0)
+                ends = sample_indices(extent)[:1] + sample_indices(extent)[-1:]
+                length += extent * max(
+                    (self._estimate_length(stmt.body, {**values, stmt.var: at}) for at in ends), default=0
+                )
             else:
-                length += 1 if not isinstance(stmt, If) else self._length(stmt.body, values)
+                length += 1 if not isinstance(stmt, If) else self._estimate_length(stmt.body, values)
         return length
 
-    def _everything(self, sizes: Sizes) -> Iterator[Item]:
-        loops, body = block_loops(self.kernel)
+    def _walk_covered(self, sizes: Sizes) -> Iterator[CoverageItem]:
+        loops, body = split_block_loops(self.kernel)
         for loop in loops:
             yield "block", loop.var, min(evaluate(loop.stop, sizes), ITERATIONS)
-        for values in some_blocks(self.kernel, sizes, self.general.deciding):
-            if self._length(body, values) > LONGEST:
+        for values in sample_blocks(self.kernel, sizes, self.general.control_variables):
+            if self._estimate_length(body, values) > LONGEST:
                 raise PipelineError("a block is too long")
-            yield from self._inside(body, values)
+            yield from self._walk_body(body, values)
 
-    def _inside(self, body: tuple[Stmt, ...], values: Sizes) -> Iterator[Item]:
+    def _walk_body(self, body: tuple[Stmt, ...], values: Sizes) -> Iterator[CoverageItem]:
         for stmt in body:
             match stmt:
                 case For() if stmt.kind is LoopKind.THREAD:
                     if evaluate(stmt.stop, values) > 0:
-                        yield from (("does", self._place(inner), 1) for inner in statements(stmt.body))
+                        yield from (("does", self._find_position(inner), 1) for inner in list_statements(stmt.body))
                 case For():
-                    yield from self._loop(stmt, values)
+                    yield from self._walk_loop(stmt, values)
                 case If():
-                    if holds(stmt.condition, values):
-                        yield from self._inside(stmt.body, values)
+                    if is_true(stmt.condition, values):
+                        yield from self._walk_body(stmt.body, values)
                 case _:
-                    yield "does", self._place(stmt), 1
+                    yield "does", self._find_position(stmt), 1
 
-    def _place(self, stmt: Stmt) -> int:
-        return self.general.places[id(stmt)]
+    def _find_position(self, stmt: Stmt) -> int:
+        return self.general.positions[id(stmt)]
 
-    def _loop(self, loop: For, values: Sizes) -> Iterator[Item]:
+    def _walk_loop(self, loop: For, values: Sizes) -> Iterator[CoverageItem]:
         extent = max(evaluate(loop.stop, values), 0)
         yield "loop", loop.var, min(extent, ITERATIONS)
         for name, (nest, tells) in self.general.nests.items():
@@ -184,15 +195,15 @@ class _Search:
                 extents = [max(evaluate(n.stop, values), 0) for n in nest]
                 steps = prod(extents)
                 yield "nest", (name, *(n > 1 for n in extents)), max(n for n in tells if n <= steps)
-        if loop.var not in self.general.deciding:
+        if loop.var not in self.general.control_variables:
             iterations: list[int] | range = range(min(extent, 1))
         else:
-            iterations = range(extent) if extent <= FEW else some(extent)
+            iterations = range(extent) if extent <= FEW else sample_indices(extent)
         for at in iterations:
-            yield from self._inside(loop.body, {**values, loop.var: at})
+            yield from self._walk_body(loop.body, {**values, loop.var: at})
 
 
-def _amount(happens: Happens, most: Callable[[str], int | None]) -> int:
+def _sum_counts(happens: CoverageItems, most: Callable[[str], int | None]) -> int:
     """Return the sum of the largest counts of all items; each kind counts up to its maximum."""
     largest: dict[tuple[str, Hashable], int] = {}
     for kind, name, number in happens:
@@ -201,5 +212,5 @@ def _amount(happens: Happens, most: Callable[[str], int | None]) -> int:
     return sum(largest.values())
 
 
-def _exceeds(happens: Happens, most: Callable[[str], int | None], amount: int) -> bool:
-    return _amount(happens, most) > amount
+def _exceeds(happens: CoverageItems, most: Callable[[str], int | None], amount: int) -> bool:
+    return _sum_counts(happens, most) > amount

@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from interlace.core.errors import CountHazard, LifetimeHazard, StuckHazard, UnknownHazard
-from interlace.loops.meaning.steps import Numbers
-from interlace.loops.proof.accesses import BEGUN, CAME, FENCED, KNOWN, PARTS, Access, Clock, SharedMemory
+from interlace.loops.meaning.steps import ValueNumbering
+from interlace.loops.proof.accesses import BEGUN, CAME, FENCED, KNOWN, PARTS, AccessTracker, Clock, SharedAccess
 from interlace.loops.proof.agents import Traces
 from interlace.loops.proof.cells import Cells
 from interlace.loops.proof.events import (
@@ -80,50 +80,50 @@ class _Life:
         return self.first + len(self.known)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """True if no event of the current phase has happened yet."""
         return self.pending == self.needed and self.bytes == 0
 
 
-def follow_all(traces: Traces, cells: Cells, numbers: Numbers) -> int:
+def follow_all(traces: Traces, cells: Cells, numbers: ValueNumbering) -> int:
     """Follow one run of a block and return the number of its events.
 
     Raises:
         HazardError: some run fails; the subclass names the kind of hazard.
     """
-    return _Run(traces, cells, numbers).run()
+    return _BlockRun(traces, cells, numbers).run()
 
 
-class _Run:
-    def __init__(self, traces: Traces, cells: Cells, numbers: Numbers) -> None:
+class _BlockRun:
+    def __init__(self, traces: Traces, cells: Cells, numbers: ValueNumbering) -> None:
         self.agents = traces.agents
         self.cells = cells
         self.width = len(self.agents) + cells.count - cells.first_barrier
-        self.clocks: list[Clock] = [self._nothing() for _ in self.agents]
+        self.clocks: list[Clock] = [self._make_clock() for _ in self.agents]
         self.at = [0] * len(self.agents)
         self.phases = [0] * cells.count
         self.lives: dict[int, _Life] = {}
-        self.copies: list[list[Access]] = [[] for _ in self.agents]
-        self.reads: list[dict[str, list[Access]]] = [{} for _ in self.agents]
+        self.copies: list[list[SharedAccess]] = [[] for _ in self.agents]
+        self.reads: list[dict[str, list[SharedAccess]]] = [{} for _ in self.agents]
         self.missed: list[StuckHazard] = []
         self.alone = 0
         coming: dict[int, set[int]] = {}
         for event in (e for agent in self.agents for e in agent.events):
             if isinstance(event, Write | Begin):
                 coming.setdefault(event.cell, set()).add(event.content)
-        self.memory = SharedMemory(cells, numbers, coming, [agent.name for agent in self.agents])
+        self.memory = AccessTracker(cells, numbers, coming, [agent.name for agent in self.agents])
 
     def run(self) -> int:
         moved = True
         while moved:
             moved = False
             for i in range(len(self.agents)):
-                while (event := self._next(i)) is not None and self._step(i, event):
+                while (event := self._peek(i)) is not None and self._step(i, event):
                     moved = True
         self._check_end()
         return sum(self.at)
 
-    def _next(self, i: int) -> Event | None:
+    def _peek(self, i: int) -> Event | None:
         events = self.agents[i].events
         return events[self.at[i]] if self.at[i] < len(events) else None
 
@@ -138,21 +138,21 @@ class _Run:
                 clock[:FENCED, i] -= 1
                 return False
         else:
-            self._do(i, event, clock)
+            self._apply(i, event, clock)
         self.at[i] += 1
         return True
 
-    def _do(self, i: int, event: Event, clock: Clock) -> None:
+    def _apply(self, i: int, event: Event, clock: Clock) -> None:
         match event:
             case Read():
                 queue = event.queue
-                ends = (i, _time(clock, i)) if queue is None else None
-                access = Access(i, event.instance, False, queue is not None, event.content, ends)
+                ends = (i, _read_time(clock, i)) if queue is None else None
+                access = SharedAccess(i, event.instance, False, queue is not None, event.content, ends)
                 if queue is not None:
                     self.reads[i].setdefault(queue, []).append(access)
                 self.memory.touch(event.cell, access, clock)
             case Write():
-                access = Access(i, event.instance, True, False, event.content, (i, _time(clock, i)))
+                access = SharedAccess(i, event.instance, True, False, event.content, (i, _read_time(clock, i)))
                 self.memory.touch(event.cell, access, clock, whole=event.whole)
             case Begin():
                 self._begin(i, event, clock)
@@ -174,12 +174,12 @@ class _Run:
                 life = self._use(i, event.cell, clock, later=True)
                 life.copied.add(life.phase)
                 for access in self.copies[i]:
-                    access.end = self._entry(event.cell), life.phase + 1
+                    access.end = self._find_entry(event.cell), life.phase + 1
                 self.copies[i] = []
                 self._arrive(i, life, event.cell, event.arrivals, 0, releases=False)
 
     def _sync_threads(self, event: SyncThreads) -> bool:
-        if any(self._next(j) != event for j in event.scope):
+        if any(self._peek(j) != event for j in event.scope):
             return False
         clocks = [self.clocks[j] for j in event.scope]
         for j, clock in zip(event.scope, clocks, strict=True):
@@ -191,20 +191,20 @@ class _Run:
         return True
 
     def _begin(self, i: int, event: Begin, clock: Clock) -> None:
-        access = Access(i, event.instance, True, event.barrier is not None, event.content, None)
+        access = SharedAccess(i, event.instance, True, event.barrier is not None, event.content, None)
         if event.barrier is None:
-            access.copied = True
+            access.is_cp_async = True
             self.copies[i].append(access)
             self.memory.touch(event.cell, access, clock)
             return
         life = self._use(i, event.barrier, clock, copy=True)
         life.copied.add(life.phase)
-        access.end = self._entry(event.barrier), life.phase + 1
+        access.end = self._find_entry(event.barrier), life.phase + 1
         self.memory.touch(event.cell, access, clock)
         life.bytes -= event.bytes
         if life.bytes < 0:
             raise CountHazard(
-                f"{self.cells.said(event.barrier)} may get {event.bytes} bytes before it expects them; "
+                f"{self.cells.label(event.barrier)} may get {event.bytes} bytes before it expects them; "
                 "expect them first"
             )
         self._complete(event.barrier, life)
@@ -215,44 +215,50 @@ class _Run:
         kept = groups[len(groups) - event.pending :] if event.pending else []
         for access in reads:
             if access.instance not in kept:
-                access.end = i, _time(clock, i)
+                access.end = i, _read_time(clock, i)
         self.reads[i][event.queue] = [access for access in reads if access.instance in kept]
 
     def _init(self, i: int, event: Init, clock: Clock) -> None:
         if event.cell in self.lives:
-            raise LifetimeHazard(f"{self.cells.said(event.cell)} is initialised while it lives; invalidate it first")
-        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
+            raise LifetimeHazard(f"{self.cells.label(event.cell)} is initialised while it lives; invalidate it first")
+        self.memory.touch(
+            event.cell, SharedAccess(i, self._make_instance(), True, False, 0, (i, _read_time(clock, i))), clock
+        )
         first = self.phases[event.cell]
-        clock[:FENCED, self._entry(event.cell)] = first
-        self.lives[event.cell] = _Life(event.arrivals, first, event.arrivals, 0, self._nothing())
+        clock[:FENCED, self._find_entry(event.cell)] = first
+        self.lives[event.cell] = _Life(event.arrivals, first, event.arrivals, 0, self._make_clock())
 
     def _end(self, i: int, event: End, clock: Clock) -> None:
         life = self.lives.get(event.cell)
         if life is None:
-            raise LifetimeHazard(f"{self.cells.said(event.cell)} ends, which is not initialised; initialise it once")
-        if not life.idle or self._known(event.cell, life, clock) < life.phase:
+            raise LifetimeHazard(f"{self.cells.label(event.cell)} ends, which is not initialised; initialise it once")
+        if not life.is_idle or self._find_first_unknown(event.cell, life, clock) < life.phase:
             raise CountHazard(
-                f"{self.cells.said(event.cell)} ends while arrivals or bytes are pending; wait for every phase before"
+                f"{self.cells.label(event.cell)} ends while arrivals or bytes are pending; wait for every phase before"
             )
-        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
+        self.memory.touch(
+            event.cell, SharedAccess(i, self._make_instance(), True, False, 0, (i, _read_time(clock, i))), clock
+        )
         del self.lives[event.cell]
 
     def _use(self, i: int, cell: int, clock: Clock, *, copy: bool = False, later: bool = False) -> _Life:
         """Record a use of a barrier in the current phase by an agent, a bulk copy, or (``later``) cp.async copies."""
         life = self.lives.get(cell)
         if life is None:
-            raise LifetimeHazard(f"{self.agents[i].name} uses {self.cells.said(cell)}, which is not initialised")
-        end = (self._entry(cell), life.phase + 1) if copy or later else (i, _time(clock, i))
-        self.memory.touch(cell, Access(i, self._alone(), False, copy, None, end, copied=later), clock)
-        if copy and self._known(cell, life, clock) < life.phase:
+            raise LifetimeHazard(f"{self.agents[i].name} uses {self.cells.label(cell)}, which is not initialised")
+        end = (self._find_entry(cell), life.phase + 1) if copy or later else (i, _read_time(clock, i))
+        self.memory.touch(
+            cell, SharedAccess(i, self._make_instance(), False, copy, None, end, is_cp_async=later), clock
+        )
+        if copy and self._find_first_unknown(cell, life, clock) < life.phase:
             raise CountHazard(
-                f"{self.cells.said(cell)} may get bytes in a phase that does not expect them; expect them first"
+                f"{self.cells.label(cell)} may get bytes in a phase that does not expect them; expect them first"
             )
         return life
 
-    def _known(self, cell: int, life: _Life, clock: Clock) -> int:
+    def _find_first_unknown(self, cell: int, life: _Life, clock: Clock) -> int:
         """Return the first phase not known to be complete under this clock; knowing all arrivals implies the phase."""
-        entry, agents = self._entry(cell), len(self.agents)
+        entry, agents = self._find_entry(cell), len(self.agents)
         came = clock[CAME]
         while came[entry] < life.phase and came[entry] not in life.copied:
             arrived = life.known[came[entry] - life.first][CAME]
@@ -261,19 +267,19 @@ class _Run:
             came[entry] += 1
         return int(came[entry])
 
-    def _nothing(self) -> Clock:
+    def _make_clock(self) -> Clock:
         return np.zeros((PARTS, self.width), np.int64)
 
-    def _alone(self) -> int:
+    def _make_instance(self) -> int:
         """Return a new instance for an event that no other agent shares."""
         self.alone -= 1
         return self.alone
 
     def _arrive(self, i: int, life: _Life, cell: int, arrivals: int, nbytes: int, *, releases: bool = True) -> None:
         clock = self.clocks[i]
-        if self._known(cell, life, clock) < life.phase or life.pending < arrivals:
+        if self._find_first_unknown(cell, life, clock) < life.phase or life.pending < arrivals:
             raise CountHazard(
-                f"{self.cells.said(cell)} gets more than its {life.needed} arrivals in a phase, from "
+                f"{self.cells.label(cell)} gets more than its {life.needed} arrivals in a phase, from "
                 f"{self.agents[i].name}; wait for the phase before"
             )
         life.pending -= arrivals
@@ -290,25 +296,25 @@ class _Run:
         for agent, time in life.waits.pop(phase - 1, ()):
             if life.arriving[CAME, agent] < time:
                 self._miss(agent, cell, phase - 1 - life.first)
-        life.arriving[:FENCED, self._entry(cell)] = self.phases[cell] = phase + 1
+        life.arriving[:FENCED, self._find_entry(cell)] = self.phases[cell] = phase + 1
         life.known.append(life.arriving)
-        life.pending, life.arriving = life.needed, self._nothing()
+        life.pending, life.arriving = life.needed, self._make_clock()
 
     def _wait(self, i: int, event: Wait) -> bool:
         life = self.lives.get(event.cell)
         clock, who = self.clocks[i], self.agents[i].name
         if event.parity not in (0, 1):
-            raise UnknownHazard(f"{who} waits for parity {event.parity} of {self.cells.said(event.cell)}; use 0 or 1")
-        if life is None or clock[KNOWN, self._entry(event.cell)] < life.first:
-            raise LifetimeHazard(f"{who} waits for {self.cells.said(event.cell)}, which is not initialised there")
-        known = self._known(event.cell, life, clock) - life.first
+            raise UnknownHazard(f"{who} waits for parity {event.parity} of {self.cells.label(event.cell)}; use 0 or 1")
+        if life is None or clock[KNOWN, self._find_entry(event.cell)] < life.first:
+            raise LifetimeHazard(f"{who} waits for {self.cells.label(event.cell)}, which is not initialised there")
+        known = self._find_first_unknown(event.cell, life, clock) - life.first
         phase = known - 1 if (known - 1) % 2 == event.parity else known
         if life.phase - life.first <= phase:
             return False
         self._use(i, event.cell, clock)
         if life.phase - life.first > phase + 1:
             self._miss(i, event.cell, phase)
-        life.waits.setdefault(life.first + phase, []).append((i, _time(clock, i)))
+        life.waits.setdefault(life.first + phase, []).append((i, _read_time(clock, i)))
         if phase >= 0:
             np.maximum(clock, life.known[phase], out=clock)
         return True
@@ -316,7 +322,7 @@ class _Run:
     def _miss(self, i: int, cell: int, phase: int) -> None:
         self.missed.append(
             StuckHazard(
-                f"{self.agents[i].name} misses parity {phase % 2} of {self.cells.said(cell)}: the phase after may "
+                f"{self.agents[i].name} misses parity {phase % 2} of {self.cells.label(cell)}: the phase after may "
                 "complete before it waits; let that need its arrival"
             )
         )
@@ -325,28 +331,28 @@ class _Run:
         """Check, when no agent can advance, that all agents are done and nothing is pending."""
         if self.missed:
             raise self.missed[0]
-        left = [(agent.name, self._next(i)) for i, agent in enumerate(self.agents)]
-        stays = [f"{name} stays at: {self._say(event)}" for name, event in left if event is not None]
+        left = [(agent.name, self._peek(i)) for i, agent in enumerate(self.agents)]
+        stays = [f"{name} stays at: {self._describe(event)}" for name, event in left if event is not None]
         if stays:
             raise StuckHazard(f"{', '.join(stays)}; nothing can complete this")
         for cell in self.lives:
-            raise LifetimeHazard(f"{self.cells.said(cell)} is never invalidated; add it at the end")
+            raise LifetimeHazard(f"{self.cells.label(cell)} is never invalidated; add it at the end")
         if any(self.copies) or any(reads for queues in self.reads for reads in queues.values()):
             raise CountHazard("copies are never waited for; wait before the block ends")
 
-    def _entry(self, cell: int) -> int:
+    def _find_entry(self, cell: int) -> int:
         """Return the index of a barrier's phases in a clock."""
         return len(self.agents) + cell - self.cells.first_barrier
 
-    def _say(self, event: Event) -> str:
+    def _describe(self, event: Event) -> str:
         match event:
             case SyncThreads():
                 return "sync"
             case Wait():
-                return f"wait {self.cells.said(event.cell)}, parity {event.parity}"
+                return f"wait {self.cells.label(event.cell)}, parity {event.parity}"
         return type(event).__name__.lower()
 
 
-def _time(clock: Clock, agent: int) -> int:
+def _read_time(clock: Clock, agent: int) -> int:
     """Return the number of its own events that an agent has reached."""
     return int(clock[KNOWN, agent])

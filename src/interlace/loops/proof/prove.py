@@ -14,15 +14,22 @@ from functools import lru_cache
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.smem import place
 from interlace.loops.ir.statements import LoopKernel, Stmt
-from interlace.loops.ir.traverse import boxes
-from interlace.loops.proof.extents import small_extents
-from interlace.loops.proof.general import General, Sizes, deciding, generalised, some_blocks, statements
-from interlace.loops.proof.hazards import Checker
+from interlace.loops.ir.traverse import list_boxes
+from interlace.loops.proof.extents import find_small_extents
+from interlace.loops.proof.general import (
+    GeneralKernel,
+    Sizes,
+    find_control_variables,
+    generalise,
+    list_statements,
+    sample_blocks,
+)
+from interlace.loops.proof.hazards import HazardChecker
 from interlace.loops.rewrite.circular import lower
 
 
 @dataclass(frozen=True)
-class Proved:
+class ProofCoverage:
     """Coverage of a proof: extents, blocks, and the events of those that differ."""
 
     extents: int
@@ -31,7 +38,7 @@ class Proved:
 
 
 @lru_cache(maxsize=256)
-def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
+def prove(source: LoopKernel, *, warp_specialised: bool = False) -> ProofCoverage:
     """Follow the kernel that ``circular.lower`` produces from ``source``.
 
     Raises:
@@ -39,29 +46,29 @@ def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
         PipelineError: a rule is broken, see ``circular.lower``; or a statement is reached at no extents that were
             tried, or only in blocks of too many events.
     """
-    general, extents = _looked_at(source)
+    general, extents = _select_extents(source)
     rewritten = lower(general.kernel, warp_specialised=warp_specialised)
-    checker = Checker(general.kernel, rewritten, place(lower(source, warp_specialised=warp_specialised)))
-    decide = deciding(general.kernel) | deciding(rewritten)
+    checker = HazardChecker(general.kernel, rewritten, place(lower(source, warp_specialised=warp_specialised)))
+    decide = find_control_variables(general.kernel) | find_control_variables(rewritten)
     reached: set[Stmt] = set()
     blocks = events = 0
     for sizes in extents:
-        checked = checker.check(sizes, some_blocks(general.kernel, sizes, decide))
+        checked = checker.check(sizes, sample_blocks(general.kernel, sizes, decide))
         reached |= checked.reached
         blocks, events = blocks + checked.blocks, events + checked.events
-    for stmt in statements(general.kernel.body):
+    for stmt in list_statements(general.kernel.body):
         if stmt not in reached:
-            target = next(iter(boxes(stmt))).tensor
+            target = next(iter(list_boxes(stmt))).tensor
             raise PipelineError(
                 f"kernel {source.name!r}: a {type(stmt).__name__.lower()} to {target!r} is reached at none of "
                 f"{len(extents)} extents, so nothing is proved of it; drop it, or let what it stands under hold at "
                 "some extents"
             )
-    return Proved(len(extents), blocks, events)
+    return ProofCoverage(len(extents), blocks, events)
 
 
 @lru_cache(maxsize=256)
-def _looked_at(source: LoopKernel) -> tuple[General, tuple[Sizes, ...]]:
+def _select_extents(source: LoopKernel) -> tuple[GeneralKernel, tuple[Sizes, ...]]:
     """Return the kernel that is followed for ``source`` and its extents: the same in both forms."""
-    general = generalised(source)
-    return general, tuple(small_extents(general))
+    general = generalise(source)
+    return general, tuple(find_small_extents(general))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 
 from interlace.core.errors import UnknownHazard
-from interlace.loops.ir.index import Index, names
+from interlace.loops.ir.index import Index, find_names
 from interlace.loops.ir.statements import Block, For, Let, LoopKernel, Section, Stmt
 
 
@@ -30,7 +30,7 @@ def check_scopes(kernel: LoopKernel) -> None:
 def _check(body: tuple[Stmt, ...], known: frozenset[str]) -> frozenset[str]:
     """Return ``known`` with the names that ``body`` defines."""
     for stmt in body:
-        unknown = sorted(_used(stmt) - known)
+        unknown = sorted(_find_variables(stmt) - known)
         if unknown:
             raise UnknownHazard(f"the variable {unknown[0]!r} is used where nothing defines it")
         inside = known
@@ -45,12 +45,12 @@ def _check(body: tuple[Stmt, ...], known: frozenset[str]) -> frozenset[str]:
     return known
 
 
-def _used(part: object) -> frozenset[str]:
+def _find_variables(part: object) -> frozenset[str]:
     """Return the variables in a statement, or in a part of one, without those of nested statements."""
     if isinstance(part, Index):
-        return names(part)
+        return find_names(part)
     if isinstance(part, tuple):
-        return frozenset().union(*(_used(one) for one in part if not isinstance(one, Stmt)))
+        return frozenset().union(*(_find_variables(one) for one in part if not isinstance(one, Stmt)))
     if is_dataclass(part):
-        return frozenset().union(*(_used(getattr(part, field.name)) for field in fields(part)))
+        return frozenset().union(*(_find_variables(getattr(part, field.name)) for field in fields(part)))
     return frozenset()

@@ -32,15 +32,15 @@ from interlace.loops.ir.statements import (
     Let,
     Load,
     LoopKernel,
-    Memory,
+    MemorySpace,
     Pointwise,
     Stmt,
-    Sync,
+    SyncScope,
     WaitParity,
 )
 from interlace.loops.ir.traverse import map_boxes, walk
 from interlace.loops.ir.values import Box
-from interlace.loops.rewrite.ring import Buffered
+from interlace.loops.rewrite.ring import CircularBuffer
 
 
 @dataclass(frozen=True)
@@ -48,46 +48,46 @@ class Rings:
     """The circular buffers of a kernel by tensor name."""
 
     kernel: LoopKernel
-    by_tensor: dict[str, Buffered]
+    by_tensor: dict[str, CircularBuffer]
 
-    def directly_in(self, loop: For) -> tuple[Buffered, ...]:
+    def find_directly_in(self, loop: For) -> tuple[CircularBuffer, ...]:
         """Return the buffers whose load is directly in ``loop``, in program order."""
         tensors = [s.dst.tensor for s in loop.body if isinstance(s, Load)]
         return tuple(self.by_tensor[t] for t in tensors if t in self.by_tensor)
 
-    def within(self, body: tuple[Stmt, ...]) -> tuple[Buffered, ...]:
+    def find_within(self, body: tuple[Stmt, ...]) -> tuple[CircularBuffer, ...]:
         """Return the buffers whose load is anywhere in ``body``, in program order."""
         tensors = [s.dst.tensor for s in walk(body) if isinstance(s, Load)]
         return tuple(self.by_tensor[t] for t in tensors if t in self.by_tensor)
 
-    def statement(self, stmt: Stmt) -> tuple[Stmt, ...]:
+    def rewrite_statement(self, stmt: Stmt) -> tuple[Stmt, ...]:
         """Rewrite a statement without nested ones, or a loop over threads as a whole."""
         if isinstance(stmt, Load) and stmt.dst.tensor in self.by_tensor:
             buffered = self.by_tensor[stmt.dst.tensor]
             return (buffered.wait_full(buffered.nest.flat),)
-        stmt = self._in_slots(stmt)
-        if isinstance(stmt, Load) and self._shared(stmt.dst):
-            return self._synchronous(stmt)
-        if any(isinstance(s, Pointwise) and self._shared(s.dst) for s in walk((stmt,))):
-            return Sync(), stmt, FenceProxy(), Sync()
+        stmt = self._assign_slots(stmt)
+        if isinstance(stmt, Load) and self._is_shared(stmt.dst):
+            return self._load_synchronously(stmt)
+        if any(isinstance(s, Pointwise) and self._is_shared(s.dst) for s in walk((stmt,))):
+            return SyncScope(), stmt, FenceProxy(), SyncScope()
         return (stmt,)
 
-    def _shared(self, box: Box) -> bool:
-        return self.kernel.tensor(box.tensor).memory is Memory.SHARED
+    def _is_shared(self, box: Box) -> bool:
+        return self.kernel.find_tensor(box.tensor).memory is MemorySpace.SHARED
 
-    def _in_slots(self, stmt: Stmt) -> Stmt:
+    def _assign_slots(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Block):
-            return replace(stmt, body=tuple(self._in_slots(s) for s in stmt.body))
-        return map_boxes(stmt, self._in_slot)
+            return replace(stmt, body=tuple(self._assign_slots(s) for s in stmt.body))
+        return map_boxes(stmt, self._assign_slot)
 
-    def _in_slot(self, box: Box) -> Box:
+    def _assign_slot(self, box: Box) -> Box:
         buffered = self.by_tensor.get(box.tensor)
-        return box if buffered is None else replace(box, slot=buffered.slot(buffered.nest.flat))
+        return box if buffered is None else replace(box, slot=buffered.find_slot(buffered.nest.flat))
 
-    def _synchronous(self, load: Load) -> tuple[Stmt, ...]:
-        tensor = self.kernel.tensor(load.dst.tensor)
+    def _load_synchronously(self, load: Load) -> tuple[Stmt, ...]:
+        tensor = self.kernel.find_tensor(load.dst.tensor)
         if load.by is Copy.PLAIN:
-            return Sync(), load, FenceProxy(), Sync()
+            return SyncScope(), load, FenceProxy(), SyncScope()
         name = f"{tensor.name}_full"
         barrier = BarrierSlot(name, Const(0))
         load = replace(load, barrier=barrier if load.by is Copy.TMA else None)
@@ -97,41 +97,43 @@ class Rings:
         count = 1 if load.by is Copy.TMA else self.kernel.threads
         return (
             AllocBarrier(name, 1, tensor.name),
-            Sync(),  # all reads of the tile in the previous iteration are done
+            SyncScope(),  # all reads of the tile in the previous iteration are done
             InitBarrier(name, count),
             FenceBarrierInit(),
-            Sync(),
+            SyncScope(),
             *copy,
             WaitParity(barrier, Const(0)),
             *(() if load.by is Copy.TMA else (FenceProxy(),)),
-            Sync(),
+            SyncScope(),
             Invalidate(name),
         )
 
 
-def names_before(rings: tuple[Buffered, ...]) -> tuple[Let, ...]:
+def define_before(rings: tuple[CircularBuffer, ...]) -> tuple[Let, ...]:
     """Return the definitions needed before the nests of ``rings``, each name once."""
-    return tuple(dict.fromkeys(let for b in rings for let in b.nest.before()))
+    return tuple(dict.fromkeys(let for b in rings for let in b.nest.define_before()))
 
 
-def names_inside(rings: tuple[Buffered, ...]) -> tuple[Let, ...]:
+def define_inside(rings: tuple[CircularBuffer, ...]) -> tuple[Let, ...]:
     """Return the definitions that begin the loop that loads ``rings``, each name once."""
-    return tuple(dict.fromkeys(let for b in rings for let in b.nest.inside()))
+    return tuple(dict.fromkeys(let for b in rings for let in b.nest.define_inside()))
 
 
-def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_threads: int = 0) -> tuple[Stmt, ...]:
+def open_barriers(
+    rings: tuple[CircularBuffer, ...], loading_threads: int, releasing_threads: int = 0
+) -> tuple[Stmt, ...]:
     """Declare and initialise the barriers of ``rings``, and make them visible to all threads and the async proxy."""
     pairs = [b.open(loading_threads, releasing_threads) for b in rings]
     declared = tuple(stmt for d, _ in pairs for stmt in d)
     initialised = tuple(stmt for _, i in pairs for stmt in i)
-    return *declared, *initialised, FenceBarrierInit(), Sync()
+    return *declared, *initialised, FenceBarrierInit(), SyncScope()
 
 
-def close_barriers(rings: tuple[Buffered, ...], *, empty: bool = False) -> tuple[Stmt, ...]:
+def close_barriers(rings: tuple[CircularBuffer, ...], *, empty: bool = False) -> tuple[Stmt, ...]:
     """Invalidate the barriers of ``rings`` once every thread is past its last wait.
 
     Where threads wrote stages themselves, a proxy fence orders those writes before bulk copies into whatever uses the
     memory next.
     """
-    fence = () if all(b.by_tma for b in rings) else (FenceProxy(),)
-    return *fence, Sync(), *(stmt for b in rings for stmt in b.close(empty=empty))
+    fence = () if all(b.is_by_tma for b in rings) else (FenceProxy(),)
+    return *fence, SyncScope(), *(stmt for b in rings for stmt in b.close(empty=empty))

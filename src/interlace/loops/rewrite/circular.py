@@ -26,14 +26,14 @@ from interlace.loops.ir.statements import (
     Ring,
     Section,
     Stmt,
-    Sync,
+    SyncScope,
 )
 from interlace.loops.ir.traverse import walk
-from interlace.loops.rewrite.body import Rings, close_barriers, names_before, names_inside, open_barriers
+from interlace.loops.rewrite.body import Rings, close_barriers, define_before, define_inside, open_barriers
 from interlace.loops.rewrite.elect import elect
-from interlace.loops.rewrite.ring import Buffered
+from interlace.loops.rewrite.ring import CircularBuffer
 from interlace.loops.rewrite.specialise import specialise
-from interlace.loops.rules.check import check_kernel, check_ring, declared_names
+from interlace.loops.rules.check import check_kernel, check_ring, list_declared_names
 
 
 def circular_buffer(kernel: LoopKernel, tensor: str, stages: int, prefetch: int | None = None) -> LoopKernel:
@@ -46,7 +46,7 @@ def circular_buffer(kernel: LoopKernel, tensor: str, stages: int, prefetch: int 
         DepthError, SharedMemoryError, ScopeError, CarriedError: see ``check.check_ring``.
         PipelineError: the tensor is marked already, or the kernel is rewritten already, or a number is not an integer.
     """
-    if kernel.ring(tensor) is not None:
+    if kernel.find_ring(tensor) is not None:
         raise PipelineError(f"circular buffer {tensor!r}: marked twice; mark it once")
     _check_source(kernel)
     stages = as_integer(stages)
@@ -70,14 +70,14 @@ def lower(kernel: LoopKernel, *, warp_specialised: bool = False) -> LoopKernel:
     for ring in kernel.rings:
         nest = check_ring(kernel, ring)
         load = next(s for s in walk(kernel.body) if isinstance(s, Load) and s.dst.tensor == ring.tensor)
-        by_tensor[ring.tensor] = Buffered(ring, load, nest, kernel.tensor(ring.tensor).tile_bytes)
+        by_tensor[ring.tensor] = CircularBuffer(ring, load, nest, kernel.find_tensor(ring.tensor).tile_bytes)
     rings = Rings(kernel, by_tensor)
     stages = {ring.tensor: ring.stages for ring in kernel.rings}
     tensors = tuple(replace(t, stages=stages.get(t.name)) for t in kernel.tensors)
     if warp_specialised:
         rewritten = specialise(replace(kernel, tensors=tensors), rings)
     else:
-        rewritten = replace(kernel, tensors=tensors, rings=(), body=_body(rings, kernel.body))
+        rewritten = replace(kernel, tensors=tensors, rings=(), body=_rewrite_body(rings, kernel.body))
     _check_new_names(kernel, rewritten)
     return elect(rewritten)
 
@@ -89,7 +89,7 @@ def _check_source(kernel: LoopKernel) -> None:
 
 def _check_new_names(source: LoopKernel, rewritten: LoopKernel) -> None:
     """Check that the kernel does not use names that the rewrite introduces."""
-    taken = set(declared_names(source))
+    taken = set(list_declared_names(source))
     for stmt in walk(rewritten.body):
         name = stmt.name if isinstance(stmt, AllocBarrier) else stmt.var if isinstance(stmt, Let) else None
         if isinstance(stmt, For) and stmt.var.endswith("_first"):
@@ -98,34 +98,34 @@ def _check_new_names(source: LoopKernel, rewritten: LoopKernel) -> None:
             raise PipelineError(f"kernel {source.name!r}: the rewrite needs the name {name!r}; rename yours")
 
 
-def _body(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    return tuple(new for stmt in body for new in _statement(rings, stmt))
+def _rewrite_body(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return tuple(new for stmt in body for new in _rewrite_statement(rings, stmt))
 
 
-def _statement(rings: Rings, stmt: Stmt) -> tuple[Stmt, ...]:
+def _rewrite_statement(rings: Rings, stmt: Stmt) -> tuple[Stmt, ...]:
     if not isinstance(stmt, Block) or (isinstance(stmt, For) and stmt.kind is LoopKind.THREAD):
-        return rings.statement(stmt)
+        return rings.rewrite_statement(stmt)
     if not isinstance(stmt, For):
-        return (replace(stmt, body=_body(rings, stmt.body)),)
-    inside = rings.within(stmt.body)
+        return (replace(stmt, body=_rewrite_body(rings, stmt.body)),)
+    inside = rings.find_within(stmt.body)
     rooted = tuple(b for b in inside if b.nest.root == stmt)
     if not rooted:
-        return (_step(rings, stmt),)
+        return (_rewrite_step(rings, stmt),)
     # A body that contains other rings' loads is not duplicated.
     single = all(b.nest.loops == (stmt,) for b in inside)
-    pipeline = _peeled(rings, stmt, rooted) if single else _carried(rings, stmt)
+    pipeline = _peel_loop(rings, stmt, rooted) if single else _rewrite_nest(rings, stmt)
     return (
-        *names_before(rooted),
+        *define_before(rooted),
         Section("barriers", open_barriers(rooted, rings.kernel.threads)),
-        Section("prologue", _prologue(rooted, stmt.var)),
+        Section("prologue", _build_prologue(rooted, stmt.var)),
         *pipeline,
         Section("end", close_barriers(rooted)),
     )
 
 
-def _prologue(rooted: tuple[Buffered, ...], var: str) -> tuple[Stmt, ...]:
+def _build_prologue(rooted: tuple[CircularBuffer, ...], var: str) -> tuple[Stmt, ...]:
     """Issue the first steps; rings of equal nest and prefetch distance share one loop."""
-    groups: dict[tuple[Index, int], list[Buffered]] = {}
+    groups: dict[tuple[Index, int], list[CircularBuffer]] = {}
     for b in rooted:
         groups.setdefault((b.nest.steps, b.ring.prefetch), []).append(b)
     return tuple(
@@ -141,35 +141,35 @@ def _prologue(rooted: tuple[Buffered, ...], var: str) -> tuple[Stmt, ...]:
     )
 
 
-def _peeled(rings: Rings, loop: For, rooted: tuple[Buffered, ...]) -> tuple[Stmt, ...]:
+def _peel_loop(rings: Rings, loop: For, rooted: tuple[CircularBuffer, ...]) -> tuple[Stmt, ...]:
     """Rewrite one loop: a main part, where every ring issues, and an epilogue, where shorter distances still issue."""
     farthest = max(b.ring.prefetch for b in rooted)
-    body = _body(rings, loop.body)
+    body = _rewrite_body(rings, loop.body)
     step = Var(loop.var)
     ahead = tuple(stmt for b in rooted for stmt in b.issue(step + b.ring.prefetch))
-    main = replace(loop, stop=loop.stop - farthest, body=(*ahead, *body, Sync()))
+    main = replace(loop, stop=loop.stop - farthest, body=(*ahead, *body, SyncScope()))
     if not farthest:
         return (Section("main", (main,)),)
     late = tuple(_issue_ahead(b) for b in rooted if b.ring.prefetch < farthest)
-    drain = (*(stmt for issue in late for stmt in issue), *body, *((Sync(),) if late else ()))
+    drain = (*(stmt for issue in late for stmt in issue), *body, *((SyncScope(),) if late else ()))
     epilogue = replace(loop, start=maximum(loop.stop - farthest, 0), body=drain)
     return Section("main", (main,)), Section("epilogue", (epilogue,))
 
 
-def _carried(rings: Rings, loop: For) -> tuple[Stmt, ...]:
+def _rewrite_nest(rings: Rings, loop: For) -> tuple[Stmt, ...]:
     """Rewrite a nest: one copy of its loops; the last steps, which issue nothing, are its epilogue."""
-    return (Section("main, epilogue in its last steps", (_step(rings, loop),)),)
+    return (Section("main, epilogue in its last steps", (_rewrite_step(rings, loop),)),)
 
 
-def _step(rings: Rings, loop: For) -> For:
+def _rewrite_step(rings: Rings, loop: For) -> For:
     """Rewrite ``loop`` so that each ring loaded directly in it issues ahead and threads synchronise after each step."""
-    here = rings.directly_in(loop)
+    here = rings.find_directly_in(loop)
     issues = tuple(stmt for b in here for stmt in _issue_ahead(b))
-    sync = (Sync(),) if here else ()
-    return replace(loop, body=(*names_inside(here), *issues, *_body(rings, loop.body), *sync))
+    sync = (SyncScope(),) if here else ()
+    return replace(loop, body=(*define_inside(here), *issues, *_rewrite_body(rings, loop.body), *sync))
 
 
-def _issue_ahead(b: Buffered) -> tuple[Stmt, ...]:
+def _issue_ahead(b: CircularBuffer) -> tuple[Stmt, ...]:
     """Issue the step ``prefetch`` after the current one, if there is one."""
     ahead = b.nest.flat + b.ring.prefetch
     return (If(Less(ahead, b.nest.steps), b.issue(ahead)),) if b.ring.prefetch else b.issue(ahead)

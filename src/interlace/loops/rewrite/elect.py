@@ -21,6 +21,7 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     Block,
     Copy,
+    ElectionScope,
     ElectOne,
     FenceBarrierInit,
     InitBarrier,
@@ -28,7 +29,6 @@ from interlace.loops.ir.statements import (
     Let,
     Load,
     LoopKernel,
-    Per,
     Role,
     RoleKind,
     Stmt,
@@ -40,43 +40,43 @@ from interlace.loops.ir.traverse import walk
 def elect(kernel: LoopKernel) -> LoopKernel:
     """Add thread predicates to ``kernel``."""
     counts = {s.name: s.count for s in walk(kernel.body) if isinstance(s, InitBarrier)}
-    return replace(kernel, body=_elected(kernel.body, kernel.block_threads, counts, loader=False))
+    return replace(kernel, body=_elect_body(kernel.body, kernel.block_threads, counts, loader=False))
 
 
-def _elected(body: tuple[Stmt, ...], threads: int, counts: dict[str, int], *, loader: bool) -> tuple[Stmt, ...]:
+def _elect_body(body: tuple[Stmt, ...], threads: int, counts: dict[str, int], *, loader: bool) -> tuple[Stmt, ...]:
     """Add predicates to a scope of ``threads`` threads; adjacent statements of the same threads are grouped."""
-    who: list[Per | None] = []
+    who: list[ElectionScope | None] = []
     for stmt in reversed(body):
-        guards = loader and isinstance(stmt, WaitParity) and bool(who) and who[-1] is Per.SCOPE
-        who.append(Per.SCOPE if guards else _who(stmt, threads, counts))
+        guards = loader and isinstance(stmt, WaitParity) and bool(who) and who[-1] is ElectionScope.SCOPE
+        who.append(ElectionScope.SCOPE if guards else _find_group(stmt, threads, counts))
     out: list[Stmt] = []
     for per, together in groupby(zip(body, reversed(who), strict=True), key=lambda pair: pair[1]):
         stmts = tuple(stmt for stmt, _ in together)
         if per is None:
-            out += (_inside(stmt, threads, counts, loader=loader) for stmt in stmts)
+            out += (_elect_inside(stmt, threads, counts, loader=loader) for stmt in stmts)
         else:
             out.append(ElectOne(stmts, per))
     return tuple(out)
 
 
-def _who(stmt: Stmt, threads: int, counts: dict[str, int]) -> Per | None:
+def _find_group(stmt: Stmt, threads: int, counts: dict[str, int]) -> ElectionScope | None:
     match stmt:
         case InitBarrier() | FenceBarrierInit() | Invalidate() | ArriveExpect():
-            return Per.SCOPE
+            return ElectionScope.SCOPE
         case Load() if stmt.by is Copy.TMA:
-            return Per.SCOPE
+            return ElectionScope.SCOPE
         case Arrive() if counts[stmt.barrier.name] == threads // WARP:
-            return Per.WARP
+            return ElectionScope.WARP
     return None
 
 
-def _inside(stmt: Stmt, threads: int, counts: dict[str, int], *, loader: bool) -> Stmt:
+def _elect_inside(stmt: Stmt, threads: int, counts: dict[str, int], *, loader: bool) -> Stmt:
     if not isinstance(stmt, Block):
         return stmt
     if not isinstance(stmt, Role):
-        return replace(stmt, body=_elected(stmt.body, threads, counts, loader=loader))
+        return replace(stmt, body=_elect_body(stmt.body, threads, counts, loader=loader))
     loader = stmt.kind is RoleKind.LOADER
     leaves = [s for s in walk(stmt.body) if not isinstance(s, Block | Let | WaitParity)]
-    if loader and all(_who(s, stmt.threads, counts) is Per.SCOPE for s in leaves):
+    if loader and all(_find_group(s, stmt.threads, counts) is ElectionScope.SCOPE for s in leaves):
         return replace(stmt, body=(ElectOne(stmt.body),))
-    return replace(stmt, body=_elected(stmt.body, stmt.threads, counts, loader=loader))
+    return replace(stmt, body=_elect_body(stmt.body, stmt.threads, counts, loader=loader))

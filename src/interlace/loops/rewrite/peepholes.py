@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from interlace.loops.ir.index import Binary
+from interlace.loops.ir.index import BinaryIndex
 from interlace.loops.ir.statements import (
     AllocBarrier,
     Arrive,
@@ -25,16 +25,16 @@ from interlace.loops.ir.statements import (
     Stmt,
     Store,
 )
-from interlace.loops.ir.traverse import boxes, value_boxes, walk, written
+from interlace.loops.ir.traverse import find_written_box, list_boxes, list_value_boxes, walk
 
 
-def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
+def walk_touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
     for stmt in walk(body):
-        if name in {box.tensor for box in boxes(stmt)}:
+        if name in {box.tensor for box in list_boxes(stmt)}:
             yield stmt
 
 
-def hoisted(loop: For) -> tuple[Reduce, ...]:
+def find_hoistable(loop: For) -> tuple[Reduce, ...]:
     """Return reductions that threads may combine once after the loop: nothing else in it touches their result."""
     found: dict[str, Reduce] = {}
     for stmt in walk(loop.body):
@@ -42,15 +42,15 @@ def hoisted(loop: For) -> tuple[Reduce, ...]:
             same = (
                 isinstance(s, Reduce)
                 and (s.op, s.dst, s.shape) == (stmt.op, stmt.dst, stmt.shape)
-                and s.dst.tensor not in {box.tensor for box in value_boxes(s.value)}
-                for s in touching(loop.body, stmt.dst.tensor)
+                and s.dst.tensor not in {box.tensor for box in list_value_boxes(s.value)}
+                for s in walk_touching(loop.body, stmt.dst.tensor)
             )
             if all(same):
                 found[stmt.dst.tensor] = stmt
     return tuple(found.values())
 
 
-def overlapping_product(kernel: LoopKernel, loop: For) -> Matmul | None:
+def find_overlapping_product(kernel: LoopKernel, loop: For) -> Matmul | None:
     """Return the matmul of a loop that may have two in flight if stages are released a step late, or None.
 
     The loop must contain exactly one matmul. Nothing else in the loop touches its accumulator, only the matmul reads
@@ -63,14 +63,14 @@ def overlapping_product(kernel: LoopKernel, loop: For) -> Matmul | None:
     operands = {product.a.tensor, product.b.tensor}
     if any(isinstance(s, Block) and not isinstance(s, ElectOne) for s in loop.body):
         return None
-    if any(len(list(touching(loop.body, name))) > 1 for name in (product.acc.tensor, *operands)):
+    if any(len(list(walk_touching(loop.body, name))) > 1 for name in (product.acc.tensor, *operands)):
         return None
-    return None if any((kernel.tensor(name).stages or 1) < 2 for name in operands) else product
+    return None if any((kernel.find_tensor(name).stages or 1) < 2 for name in operands) else product
 
 
-def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
+def find_lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
     """Return barriers whose arrival may come a step late, so that two matrix products are in flight."""
-    product = overlapping_product(kernel, loop)
+    product = find_overlapping_product(kernel, loop)
     if product is None:
         return ()
     released = [b.barrier.name for s in loop.body if isinstance(s, ElectOne) for b in s.body if isinstance(b, Arrive)]
@@ -78,7 +78,7 @@ def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
     return tuple(name for name in released if of[name] in (product.a.tensor, product.b.tensor))
 
 
-def overlapping_store(loop: For) -> Store | None:
+def find_overlapping_store(loop: For) -> Store | None:
     """Return the TMA store of a loop that may have two in flight if shared stages are released a step late.
 
     The loop must directly contain exactly one, of a tile of its step's stage. It must contain neither a matrix product
@@ -92,13 +92,13 @@ def overlapping_store(loop: For) -> Store | None:
     return store if {stage, store} <= set(loop.body) and store.src.tensor in stage.tiles else None
 
 
-def filled_by_tma(kernel: LoopKernel, tile: str) -> bool:
+def is_filled_by_tma(kernel: LoopKernel, tile: str) -> bool:
     """Return True if only bulk copies write a tile, so that a TMA store of it needs no proxy fence."""
-    writers = (s for s in walk(kernel.body) if (box := written(s)) is not None and box.tensor == tile)
+    writers = (s for s in walk(kernel.body) if (box := find_written_box(s)) is not None and box.tensor == tile)
     return all(isinstance(s, Load) and s.by is Copy.TMA for s in writers)
 
 
-def deferred_stores(kernel: LoopKernel) -> frozenset[Store]:
+def find_deferred_stores(kernel: LoopKernel) -> frozenset[Store]:
     """Return the one TMA store, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
 
     The storing thread also issues the loads, so it can wait before a load for the stores from that load's slot.
@@ -108,25 +108,29 @@ def deferred_stores(kernel: LoopKernel) -> frozenset[Store]:
         return frozenset()
     (store,) = stores
     loads = [s for s in walk(kernel.body) if isinstance(s, Load) and s.dst.tensor == store.src.tensor]
-    ahead = [s for s in loads if pending_stores(kernel, s, store) is not None]
+    ahead = [s for s in loads if count_pending_stores(kernel, s, store) is not None]
     held = [s for s in walk(kernel.body) if isinstance(s, For) and store in s.body]
     with_load = [loop for loop in held if set(ahead) & set(walk(loop.body))]
     by_tma = all(s.by is Copy.TMA for s in loads)
     return frozenset(stores) if by_tma and ahead and with_load else frozenset()
 
 
-def pending_stores(kernel: LoopKernel, load: Load, store: Store) -> int | None:
+def count_pending_stores(kernel: LoopKernel, load: Load, store: Store) -> int | None:
     """Return how many stores may still be unread when ``load`` begins; None if it fills another ring.
 
     Worked example, 4 stages, prefetch 2: at step 6 the load is of step 8, into the slot of step 4. Steps 0 to 5 have
     been stored; all but the newest one must have been read: ``4 - 1 - 2``.
     """
     ahead, here = load.dst.slot, store.src.slot
-    stages = kernel.tensor(load.dst.tensor).stages
+    stages = kernel.find_tensor(load.dst.tensor).stages
     if load.dst.tensor != store.src.tensor or ahead is None or here is None or stages is None:
         return None
     for prefetch in range(stages):
-        names = (ahead.left, here.left) if isinstance(ahead, Binary) and isinstance(here, Binary) else (ahead, here)
+        names = (
+            (ahead.left, here.left)
+            if isinstance(ahead, BinaryIndex) and isinstance(here, BinaryIndex)
+            else (ahead, here)
+        )
         if names[0] == names[1] + prefetch:
             return stages - 1 - prefetch
     return None

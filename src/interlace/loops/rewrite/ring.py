@@ -30,7 +30,7 @@ from interlace.loops.ir.traverse import substitute_box
 
 
 @dataclass(frozen=True)
-class Buffered:
+class CircularBuffer:
     """A marked tensor, its load, the loops that it is carried through, and the bytes of one stage."""
 
     ring: Ring
@@ -39,25 +39,25 @@ class Buffered:
     stage_bytes: int
 
     @property
-    def full(self) -> str:
+    def full_barrier(self) -> str:
         """Name of the barriers that signal that a stage has arrived."""
         return f"{self.ring.tensor}_full"
 
     @property
-    def empty(self) -> str:
+    def empty_barrier(self) -> str:
         """Name of the barriers that signal that all consumers have released a stage; warp-specialised blocks only."""
         return f"{self.ring.tensor}_empty"
 
-    def slot(self, flat: Index) -> Index:
+    def find_slot(self, flat: Index) -> Index:
         """Return the slot of step ``flat`` in the ring."""
         return flat % self.ring.stages
 
-    def parity(self, flat: Index) -> Index:
+    def find_parity(self, flat: Index) -> Index:
         """Return the parity of the phase that step ``flat`` completes."""
         return flat // self.ring.stages % 2
 
     @property
-    def by_tma(self) -> bool:
+    def is_by_tma(self) -> bool:
         """True if one thread fills a stage by a bulk copy, False if all loading threads fill it together."""
         return self.load.by is Copy.TMA
 
@@ -69,24 +69,28 @@ class Buffered:
         warp's sync.
         """
         slots = self.ring.stages
-        count = 1 if self.by_tma else loading_threads
-        declared: list[Stmt] = [AllocBarrier(self.full, slots, self.ring.tensor)]
-        initialised: list[Stmt] = [InitBarrier(self.full, count)]
+        count = 1 if self.is_by_tma else loading_threads
+        declared: list[Stmt] = [AllocBarrier(self.full_barrier, slots, self.ring.tensor)]
+        initialised: list[Stmt] = [InitBarrier(self.full_barrier, count)]
         if releasing_threads:
-            declared.append(AllocBarrier(self.empty, slots, self.ring.tensor))
-            initialised.append(InitBarrier(self.empty, releasing_threads // (WARP if self.by_tma else 1)))
+            declared.append(AllocBarrier(self.empty_barrier, slots, self.ring.tensor))
+            initialised.append(InitBarrier(self.empty_barrier, releasing_threads // (WARP if self.is_by_tma else 1)))
         return tuple(declared), tuple(initialised)
 
     def close(self, *, empty: bool = False) -> tuple[Stmt, ...]:
         """Return the statements that end the barriers' lifetimes."""
-        return (Invalidate(self.full), Invalidate(self.empty)) if empty else (Invalidate(self.full),)
+        return (
+            (Invalidate(self.full_barrier), Invalidate(self.empty_barrier))
+            if empty
+            else (Invalidate(self.full_barrier),)
+        )
 
     def issue(self, flat: Index) -> tuple[Stmt, ...]:
         """Start the load of step ``flat`` and arrive on its full barrier."""
-        slot = self.slot(flat)
-        barrier = BarrierSlot(self.full, slot)
+        slot = self.find_slot(flat)
+        barrier = BarrierSlot(self.full_barrier, slot)
         # At the current step the loop variables stay as they are: more readable than recomputing them.
-        by = {} if flat == self.nest.flat else self.nest.variables(flat)
+        by = {} if flat == self.nest.flat else self.nest.compute_variables(flat)
         load = replace(self.load, src=substitute_box(self.load.src, by), dst=replace(self.load.dst, slot=slot))
         match self.load.by:
             case Copy.TMA:
@@ -98,12 +102,14 @@ class Buffered:
 
     def wait_full(self, flat: Index) -> Stmt:
         """Wait until step ``flat`` has arrived."""
-        return WaitParity(BarrierSlot(self.full, self.slot(flat)), self.parity(flat))
+        return WaitParity(BarrierSlot(self.full_barrier, self.find_slot(flat)), self.find_parity(flat))
 
     def wait_empty(self, flat: Index) -> Stmt:
         """Wait until the slot of step ``flat`` may be overwritten."""
-        return WaitParity(BarrierSlot(self.empty, self.slot(flat)), (flat // self.ring.stages + Const(1)) % 2)
+        return WaitParity(
+            BarrierSlot(self.empty_barrier, self.find_slot(flat)), (flat // self.ring.stages + Const(1)) % 2
+        )
 
     def release(self, flat: Index) -> Stmt:
         """Return the arrivals that signal that the consumers are done with step ``flat``."""
-        return Arrive(BarrierSlot(self.empty, self.slot(flat)))
+        return Arrive(BarrierSlot(self.empty_barrier, self.find_slot(flat)))

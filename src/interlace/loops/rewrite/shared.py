@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from interlace.core.errors import PipelineError, StepHazard
-from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.nest import split_block_loops
 from interlace.loops.ir.statements import (
     WARP,
     Block,
@@ -29,19 +29,19 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     LoopKind,
-    Memory,
+    MemorySpace,
     NextStage,
     Section,
     Stmt,
 )
-from interlace.loops.ir.traverse import boxes, walk
+from interlace.loops.ir.traverse import list_boxes, walk
 from interlace.loops.rewrite.body import Rings
 from interlace.loops.rewrite.circular import circular_buffer
 from interlace.loops.rules.check import check_kernel, check_ring
 
-_LEAST_STAGES = 2  # minimum stages of a ring for one product to be in flight while the next one begins
+_MIN_STAGES = 2  # minimum stages of a ring for one product to be in flight while the next one begins
 #: Sections of the code of one block.
-AHEAD, BEHIND, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
+PRE_WAIT, POST_WAIT, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
 
 
 def mark_loads(kernel: LoopKernel) -> LoopKernel:
@@ -51,16 +51,16 @@ def mark_loads(kernel: LoopKernel) -> LoopKernel:
         PipelineError: a tile that no ring can hold; see ``circular.circular_buffer``.
     """
     for load in walk(kernel.body):
-        if isinstance(load, Load) and load.by is Copy.TMA and kernel.ring(load.dst.tensor) is None:
-            kernel = circular_buffer(kernel, load.dst.tensor, _LEAST_STAGES)
+        if isinstance(load, Load) and load.by is Copy.TMA and kernel.find_ring(load.dst.tensor) is None:
+            kernel = circular_buffer(kernel, load.dst.tensor, _MIN_STAGES)
     return kernel
 
 
-def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ()) -> LoopKernel:
+def share_ring(kernel: LoopKernel, pre_wait: frozenset[str] | tuple[str, ...] = ()) -> LoopKernel:
     """Split a source kernel into the roles of the megakernel: three sections in its block loops.
 
     Args:
-        ahead: global tensors that are loaded before the item's dependency wait.
+        pre_wait: global tensors that are loaded before the item's dependency wait.
 
     Raises:
         PipelineError: a rule is broken, see ``check``; or a tile that TMA loads is held while an inner loop takes
@@ -72,12 +72,16 @@ def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ())
         check_ring(kernel, ring)
     tiles = {ring.tensor for ring in kernel.rings}
     for load in walk(kernel.body):
-        if isinstance(load, Load) and kernel.tensor(load.dst.tensor).memory is Memory.SHARED:
+        if isinstance(load, Load) and kernel.find_tensor(load.dst.tensor).memory is MemorySpace.SHARED:
             _check_load(kernel, load, marked=load.dst.tensor in tiles)
-    loops, body = block_loops(kernel)
-    first = _loads(body, tiles, frozenset(ahead), mine=True)
-    second = _loads(body, tiles, frozenset(ahead), mine=False)
-    body = Section(AHEAD, first), Section(BEHIND, second), Section(CONSUMERS, _uses(Rings(kernel, {}), body, tiles))
+    loops, body = split_block_loops(kernel)
+    first = _extract_loads(body, tiles, frozenset(pre_wait), mine=True)
+    second = _extract_loads(body, tiles, frozenset(pre_wait), mine=False)
+    body = (
+        Section(PRE_WAIT, first),
+        Section(POST_WAIT, second),
+        Section(CONSUMERS, _extract_uses(Rings(kernel, {}), body, tiles)),
+    )
     check_steps(kernel.name, *(section.body for section in body))
     rewritten: tuple[Stmt, ...] = body
     for loop in reversed(loops):
@@ -93,18 +97,18 @@ def check_steps(name: str, *roles: tuple[Stmt, ...]) -> None:
     Raises:
         StepHazard: they are not.
     """
-    first, *others = (tuple(_steps(role)) for role in roles)
+    first, *others = (tuple(_walk_stages(role)) for role in roles)
     if any(other != first for other in others):
         raise StepHazard(f"kernel {name!r}: loaders and consumers count different stages, so a launch of it would hang")
 
 
-def _steps(body: tuple[Stmt, ...]) -> Iterator[object]:
+def _walk_stages(body: tuple[Stmt, ...]) -> Iterator[object]:
     """Yield stage statements and their enclosing statements."""
     for stmt in body:
         if isinstance(stmt, NextStage | DoneStage):
             yield stmt
         elif isinstance(stmt, Block):
-            inside = tuple(_steps(stmt.body))
+            inside = tuple(_walk_stages(stmt.body))
             if inside:
                 yield replace(stmt, body=()), inside
 
@@ -118,19 +122,19 @@ def _check_load(kernel: LoopKernel, load: Load, *, marked: bool) -> None:
         )
 
 
-def _in_step(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Load, ...]:
+def _find_step_loads(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Load, ...]:
     """Return the loads of marked tiles directly in the body of a loop: those of one stage."""
     return tuple(s for s in body if isinstance(s, Load) and s.dst.tensor in tiles)
 
 
-def _held(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
+def _find_held_range(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
     """Return the first and last statement of a body between which its stage is held; (-1, -1) without one."""
-    here = {load.dst.tensor for load in _in_step(body, tiles)}
-    touched = [n for n, stmt in enumerate(body) if here & {box.tensor for s in walk((stmt,)) for box in boxes(s)}]
+    here = {load.dst.tensor for load in _find_step_loads(body, tiles)}
+    touched = [n for n, stmt in enumerate(body) if here & {box.tensor for s in walk((stmt,)) for box in list_boxes(s)}]
     if not touched:
         return -1, -1
     for stmt in body[touched[0] : touched[-1] + 1]:
-        if isinstance(stmt, Block) and _in_step(tuple(walk(stmt.body)), tiles):
+        if isinstance(stmt, Block) and _find_step_loads(tuple(walk(stmt.body)), tiles):
             raise PipelineError(
                 f"circular buffer {sorted(here)[0]!r}: its stage is held while an inner loop takes further ones of the "
                 "ring of the one launch, which may be full of them; keep what that loop needs in a register tile, or "
@@ -139,34 +143,34 @@ def _held(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
     return touched[0], touched[-1]
 
 
-def _loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mine: bool) -> tuple[Stmt, ...]:
+def _extract_loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mine: bool) -> tuple[Stmt, ...]:
     """Return a loader's part: with ``mine``, the loads of tensors in ``ahead``, else all others."""
     out: list[Stmt] = []
-    here, (first, _) = _in_step(body, tiles), _held(body, tiles)
+    here, (first, _) = _find_step_loads(body, tiles), _find_held_range(body, tiles)
     for n, stmt in enumerate(body):
         if n == first:
             loads = (load for load in here if (load.src.tensor in ahead) == mine)
-            out += (NextStage(_names(here)), *loads, DoneStage())
-        elif isinstance(stmt, Block) and _in_step(tuple(walk(stmt.body)), tiles):
-            out.append(replace(stmt, body=_loads(stmt.body, tiles, ahead, mine=mine)))
+            out += (NextStage(_list_names(here)), *loads, DoneStage())
+        elif isinstance(stmt, Block) and _find_step_loads(tuple(walk(stmt.body)), tiles):
+            out.append(replace(stmt, body=_extract_loads(stmt.body, tiles, ahead, mine=mine)))
     return tuple(out)
 
 
-def _uses(plain: Rings, body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Stmt, ...]:
+def _extract_uses(plain: Rings, body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Stmt, ...]:
     """Return the consumers' part: all but these loads, the first of which becomes a wait for their stage."""
     out: list[Stmt] = []
-    here, (first, last) = _in_step(body, tiles), _held(body, tiles)
+    here, (first, last) = _find_step_loads(body, tiles), _find_held_range(body, tiles)
     for n, stmt in enumerate(body):
         if n == first:
-            out.append(NextStage(_names(here)))
+            out.append(NextStage(_list_names(here)))
         elif isinstance(stmt, Block) and not (isinstance(stmt, For) and stmt.kind is LoopKind.THREAD):
-            out.append(replace(stmt, body=_uses(plain, stmt.body, tiles)))
+            out.append(replace(stmt, body=_extract_uses(plain, stmt.body, tiles)))
         elif stmt not in here:
-            out += plain.statement(stmt)
+            out += plain.rewrite_statement(stmt)
         if n == last:
             out.append(DoneStage())
     return tuple(out)
 
 
-def _names(loads: tuple[Load, ...]) -> tuple[str, ...]:
+def _list_names(loads: tuple[Load, ...]) -> tuple[str, ...]:
     return tuple(load.dst.tensor for load in loads)

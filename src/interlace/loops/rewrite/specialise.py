@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from interlace.core.errors import PipelineError, ScopeError
-from interlace.kernels.cuda.ptx import registers_at_entry
+from interlace.kernels.cuda.ptx import count_entry_registers
 from interlace.loops.ir.statements import (
     ROLE_REGISTERS,
     WARPGROUP,
@@ -30,7 +30,7 @@ from interlace.loops.ir.statements import (
     Section,
     Stmt,
 )
-from interlace.loops.rewrite.body import Rings, close_barriers, names_before, names_inside, open_barriers
+from interlace.loops.rewrite.body import Rings, close_barriers, define_before, define_inside, open_barriers
 
 
 def specialise(kernel: LoopKernel, rings: Rings) -> LoopKernel:
@@ -48,13 +48,15 @@ def specialise(kernel: LoopKernel, rings: Rings) -> LoopKernel:
         )
     if not rings.by_tensor:
         raise PipelineError(f"kernel {kernel.name!r} has no circular buffer, so nothing for a loader to do; mark one")
-    return replace(kernel, rings=(), loader_threads=WARPGROUP, body=_inside_blocks(kernel, rings, kernel.body, groups))
+    return replace(
+        kernel, rings=(), loader_threads=WARPGROUP, body=_specialise_body(kernel, rings, kernel.body, groups)
+    )
 
 
-def _inside_blocks(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], groups: int) -> tuple[Stmt, ...]:
+def _specialise_body(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], groups: int) -> tuple[Stmt, ...]:
     if len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
-        return (replace(body[0], body=_inside_blocks(kernel, rings, body[0].body, groups)),)
-    every = rings.within(body)
+        return (replace(body[0], body=_specialise_body(kernel, rings, body[0].body, groups)),)
+    every = rings.find_within(body)
     for b in every:
         if b.nest.root not in body:
             raise ScopeError(
@@ -62,31 +64,31 @@ def _inside_blocks(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], gro
                 "on which its extent depends, so the loader cannot number its steps; leave warp_specialised out"
             )
     loader_registers = 40 if groups <= 2 else 24
-    at_entry = registers_at_entry((groups + 1) * WARPGROUP) * (groups + 1)
+    at_entry = count_entry_registers((groups + 1) * WARPGROUP) * (groups + 1)
     per_group = (at_entry - loader_registers) // groups
     consumer_registers = min(ROLE_REGISTERS, per_group // 8 * 8)
     return (
-        *names_before(every),
+        *define_before(every),
         Section("barriers", open_barriers(every, WARPGROUP, kernel.threads)),
         Role(
             RoleKind.LOADER,
             kernel.threads,
             WARPGROUP,
             loader_registers,
-            _loads(rings, body),
+            _extract_loads(rings, body),
         ),
-        Role(RoleKind.CONSUMER, 0, kernel.threads, consumer_registers, _uses(rings, body)),
+        Role(RoleKind.CONSUMER, 0, kernel.threads, consumer_registers, _extract_uses(rings, body)),
         Section("end", close_barriers(every, empty=True)),
     )
 
 
-def _loads(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def _extract_loads(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Return the loader's part: circular loads and the loops around them."""
     out: list[Stmt] = []
     for stmt in body:
-        if isinstance(stmt, For) and rings.within(stmt.body):
-            names = names_inside(rings.directly_in(stmt))
-            out.append(replace(stmt, body=(*names, *_loads(rings, stmt.body))))
+        if isinstance(stmt, For) and rings.find_within(stmt.body):
+            names = define_inside(rings.find_directly_in(stmt))
+            out.append(replace(stmt, body=(*names, *_extract_loads(rings, stmt.body))))
         elif isinstance(stmt, Load) and stmt.dst.tensor in rings.by_tensor:
             b = rings.by_tensor[stmt.dst.tensor]
             flat = b.nest.flat
@@ -94,18 +96,18 @@ def _loads(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
-def _uses(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def _extract_uses(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Return the consumers' part: circular loads become waits, with a release at the end of a step; the rest stays."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
-            out += rings.statement(stmt)
+            out += rings.rewrite_statement(stmt)
         elif isinstance(stmt, For):
-            here = rings.directly_in(stmt)
+            here = rings.find_directly_in(stmt)
             release = tuple(b.release(b.nest.flat) for b in here)
-            out.append(replace(stmt, body=(*names_inside(here), *_uses(rings, stmt.body), *release)))
+            out.append(replace(stmt, body=(*define_inside(here), *_extract_uses(rings, stmt.body), *release)))
         elif isinstance(stmt, Block):
-            out.append(replace(stmt, body=_uses(rings, stmt.body)))
+            out.append(replace(stmt, body=_extract_uses(rings, stmt.body)))
         else:
-            out += rings.statement(stmt)
+            out += rings.rewrite_statement(stmt)
     return tuple(out)

@@ -8,9 +8,9 @@ from math import isinf
 
 from interlace.core.dtypes import DTYPES, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError, SharedMemoryError
-from interlace.loops.ir.index import Const, Index, always_positive, divided_by, evaluate, names
-from interlace.loops.ir.nest import Nest, Site, nest_of, sites
-from interlace.loops.ir.smem import BLOCK_BYTES, most_stages
+from interlace.loops.ir.index import Const, Index, evaluate, find_names, is_always_positive, walk_divisors
+from interlace.loops.ir.nest import Nest, Site, find_nest, walk_sites
+from interlace.loops.ir.smem import BLOCK_BYTES, find_max_stages
 from interlace.loops.ir.statements import (
     WARP,
     Copy,
@@ -18,17 +18,25 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     LoopKind,
+    LoopTensor,
     Matmul,
-    Memory,
+    MemorySpace,
     Pointwise,
     Reduce,
     Ring,
     Stmt,
     Store,
-    Tensor,
 )
 from interlace.loops.ir.text import print_index
-from interlace.loops.ir.traverse import boxes, indices, leaves, read, value_boxes, walk, written
+from interlace.loops.ir.traverse import (
+    find_read_boxes,
+    find_written_box,
+    list_boxes,
+    list_value_boxes,
+    walk,
+    walk_indices,
+    walk_leaves,
+)
 from interlace.loops.ir.values import Box, Coord, Scalar, Value
 from interlace.loops.rules.copies import check_load, check_store, check_strides
 from interlace.loops.rules.outputs import check_outputs
@@ -37,7 +45,7 @@ from interlace.loops.rules.threads import check_thread_loop
 #: Length of a swizzled row in bytes.
 SWIZZLE_BYTES = 128
 #: The largest finite fp32 number.
-FP32_MOST = (2 - 2**-23) * 2.0**127
+FP32_MAX = (2 - 2**-23) * 2.0**127
 
 
 def check_kernel(kernel: LoopKernel) -> None:
@@ -52,11 +60,11 @@ def check_kernel(kernel: LoopKernel) -> None:
         _check_tensor(tensor)
         for extent in tensor.shape:
             _check_divided_by(kernel, extent)
-    for site in sites(kernel.body):
+    for site in walk_sites(kernel.body):
         _check_scope(kernel, site)
-        for index in indices(site.stmt):
+        for index in walk_indices(site.stmt):
             _check_divided_by(kernel, index)
-        for box in boxes(site.stmt):
+        for box in list_boxes(site.stmt):
             _check_box(kernel, box)
         match site.stmt:
             case Load():
@@ -89,11 +97,11 @@ def check_sizes(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
             raise PipelineError(
                 f"kernel {kernel.name!r}: extent {name!r} is {sizes.get(name)}; give a number from 0 up"
             )
-    statements = [site.stmt for site in sites(kernel.body)]
+    statements = [site.stmt for site in walk_sites(kernel.body)]
     extents = (n for tensor in kernel.tensors for n in tensor.shape)
-    for index in chain(extents, *map(indices, statements)):
-        for by in divided_by(index):
-            if names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
+    for index in chain(extents, *map(walk_indices, statements)):
+        for by in walk_divisors(index):
+            if find_names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
                 raise PipelineError(
                     f"kernel {kernel.name!r} divides by {print_index(by)}, which is {evaluate(by, sizes)} under "
                     f"{dict(sizes)}; it must be 1 or more"
@@ -109,7 +117,7 @@ def check_sizes(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
         match stmt:
             case Load() | Store() if stmt.by is not Copy.PLAIN:
                 box = stmt.src if isinstance(stmt, Load) else stmt.dst
-                tensor = kernel.tensor(box.tensor)
+                tensor = kernel.find_tensor(box.tensor)
                 check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
 
 
@@ -123,7 +131,7 @@ def check_ring(kernel: LoopKernel, ring: Ring) -> Nest:
         CarriedError: an iteration uses contents of the tensor from an earlier iteration.
     """
     name = ring.tensor
-    if name not in {t.name for t in kernel.tensors} or kernel.tensor(name).memory is not Memory.SHARED:
+    if name not in {t.name for t in kernel.tensors} or kernel.find_tensor(name).memory is not MemorySpace.SHARED:
         raise ScopeError(f"circular buffer {name!r}: kernel {kernel.name!r} has no shared tensor of this name")
     if ring.stages < 1:
         raise DepthError(f"circular buffer {name!r}: depth is {ring.stages} stages; use 1 or more")
@@ -132,16 +140,16 @@ def check_ring(kernel: LoopKernel, ring: Ring) -> Nest:
             f"circular buffer {name!r}: prefetch distance is {ring.prefetch} with {ring.stages} stages; "
             f"use 0 to {ring.stages - 1}"
         )
-    tile = kernel.tensor(name)
-    most = most_stages(tile)
+    tile = kernel.find_tensor(name)
+    most = find_max_stages(tile)
     if ring.stages > most:
         raise SharedMemoryError(
             f"circular buffer {name!r}: {ring.stages} stages of {tile.tile_bytes} bytes and their barriers are more "
             f"than the {BLOCK_BYTES} bytes of shared memory that a block has; "
             + (f"{most} stages would fit" if most else "not even one stage would fit; make the tile smaller")
         )
-    everything = tuple(sites(kernel.body))
-    writers = [s for s in everything if (w := written(s.stmt)) is not None and w.tensor == name]
+    everything = tuple(walk_sites(kernel.body))
+    writers = [s for s in everything if (w := find_written_box(s.stmt)) is not None and w.tensor == name]
     loads = [s for s in writers if isinstance(s.stmt, Load)]
     if not loads:
         raise ScopeError(f"circular buffer {name!r}: nothing loads it; mark a tensor that a load writes")
@@ -152,20 +160,20 @@ def check_ring(kernel: LoopKernel, ring: Ring) -> Nest:
         )
     load, stmt = loads[0], loads[0].stmt
     assert isinstance(stmt, Load)
-    nest = nest_of(load.around)
+    nest = find_nest(load.enclosing)
     if nest is None:
         raise ScopeError(
             f"circular buffer {name!r}: its load is not directly in a serial or unrolled loop; move it there"
         )
     for use in everything:
-        if name not in {box.tensor for box in read(use.stmt)}:
+        if name not in {box.tensor for box in find_read_boxes(use.stmt)}:
             continue
-        if nest.loops[-1] not in use.around:
+        if nest.loops[-1] not in use.enclosing:
             raise ScopeError(
                 f"circular buffer {name!r}: used outside of loop {nest.loops[-1].var!r}, where its slot is not "
                 "defined; copy what is needed to registers inside"
             )
-        if use.place < load.place:
+        if use.position < load.position:
             raise CarriedError(
                 f"circular buffer {name!r}: read before its load in the same iteration, which is the stage of the "
                 "iteration before; move the load up"
@@ -177,24 +185,24 @@ def _check_names(kernel: LoopKernel) -> None:
     if kernel.threads < WARP or kernel.threads % WARP or kernel.threads > 1024:
         raise PipelineError(f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024")
     seen: set[str] = set()
-    for name in declared_names(kernel):
+    for name in list_declared_names(kernel):
         if name in seen:
             raise PipelineError(f"kernel {kernel.name!r}: the name {name!r} is used twice; rename one")
         seen.add(name)
 
 
-def declared_names(kernel: LoopKernel) -> list[str]:
+def list_declared_names(kernel: LoopKernel) -> list[str]:
     """Return the names of tensors, extents and loop variables; each must be unique in the whole kernel."""
     loops = [stmt.var for stmt in walk(kernel.body) if isinstance(stmt, For)]
     return [*(t.name for t in kernel.tensors), *kernel.symbols, *loops]
 
 
-def _check_tensor(tensor: Tensor) -> None:
+def _check_tensor(tensor: LoopTensor) -> None:
     if not tensor.shape:
         raise PipelineError(f"tensor {tensor.name!r} has no dimensions; give it at least one")
     if tensor.align_bytes < 1:
         raise PipelineError(f"tensor {tensor.name!r} is aligned to {tensor.align_bytes} bytes; give a positive number")
-    if tensor.memory is Memory.GLOBAL:
+    if tensor.memory is MemorySpace.GLOBAL:
         return
     if len(tensor.tile) != len(tensor.shape) or min(tensor.tile) < 1:
         raise PipelineError(
@@ -212,8 +220,8 @@ def _check_tensor(tensor: Tensor) -> None:
 
 def _check_divided_by(kernel: LoopKernel, index: Index) -> None:
     """Check the divisors of an index, except those made only of run-time extents (see ``check_sizes``)."""
-    for by in divided_by(index):
-        if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
+    for by in walk_divisors(index):
+        if not is_always_positive(by) and (not find_names(by) or not find_names(by) <= set(kernel.symbols)):
             raise PipelineError(
                 f"kernel {kernel.name!r} divides by {print_index(by)}, which may be 0 or less; "
                 "divide by positive numbers or by extents"
@@ -221,33 +229,33 @@ def _check_divided_by(kernel: LoopKernel, index: Index) -> None:
 
 
 def _check_scope(kernel: LoopKernel, site: Site) -> None:
-    known = {*kernel.symbols, *(a.var for a in site.around if isinstance(a, For))}
-    for index in indices(site.stmt):
-        unknown = sorted(names(index) - known)
+    known = {*kernel.symbols, *(a.var for a in site.enclosing if isinstance(a, For))}
+    for index in walk_indices(site.stmt):
+        unknown = sorted(find_names(index) - known)
         if unknown:
             raise PipelineError(
                 f"kernel {kernel.name!r}: {unknown[0]!r} is neither an extent nor a loop variable where it is used"
             )
     if isinstance(site.stmt, For) and site.stmt.kind is LoopKind.BLOCK:
-        around = [a for a in site.around if isinstance(a, For) and a.kind is LoopKind.BLOCK]
-        moving = sorted(names(site.stmt.stop) - set(kernel.symbols))
+        around = [a for a in site.enclosing if isinstance(a, For) and a.kind is LoopKind.BLOCK]
+        moving = sorted(find_names(site.stmt.stop) - set(kernel.symbols))
         if moving:
             raise PipelineError(
                 f"kernel {kernel.name!r}: block loop {site.stmt.var!r} runs to {print_index(site.stmt.stop)}, but "
                 f"blocks are numbered before there is a {moving[0]!r}; let it run to the most that this can be, and "
                 "put what its blocks do under a condition"
             )
-        if len(around) != len(site.around) or len(around) > 2 or len(_body_around(kernel, site)) != 1:
+        if len(around) != len(site.enclosing) or len(around) > 2 or len(_find_enclosing_body(kernel, site)) != 1:
             raise PipelineError(
                 f"kernel {kernel.name!r}: block loop {site.stmt.var!r} must stand alone at the outside, "
                 "with at most two others"
             )
 
 
-def _body_around(kernel: LoopKernel, site: Site) -> tuple[Stmt, ...]:
-    if not site.around:
+def _find_enclosing_body(kernel: LoopKernel, site: Site) -> tuple[Stmt, ...]:
+    if not site.enclosing:
         return kernel.body
-    outer = site.around[-1]
+    outer = site.enclosing[-1]
     assert isinstance(outer, For)
     return outer.body
 
@@ -255,13 +263,13 @@ def _body_around(kernel: LoopKernel, site: Site) -> tuple[Stmt, ...]:
 def _check_box(kernel: LoopKernel, box: Box) -> None:
     if box.tensor not in {t.name for t in kernel.tensors}:
         raise PipelineError(f"kernel {kernel.name!r} has no tensor {box.tensor!r}; declare it")
-    tensor = kernel.tensor(box.tensor)
+    tensor = kernel.find_tensor(box.tensor)
     if len(box.shape) != len(tensor.shape) or len(box.origin) != len(tensor.shape) or min(box.shape) < 1:
         raise PipelineError(
             f"tensor {box.tensor!r} has {len(tensor.shape)} dimensions; its box has shape {box.shape}; "
             "give a positive extent for each"
         )
-    if tensor.memory is Memory.GLOBAL:
+    if tensor.memory is MemorySpace.GLOBAL:
         return
     for axis, (first, n, extent) in enumerate(zip(box.origin, box.shape, tensor.tile, strict=True)):
         start = first.value if isinstance(first, Const) else 0  # a variable origin is known only at run time
@@ -273,17 +281,20 @@ def _check_box(kernel: LoopKernel, box: Box) -> None:
 
 
 def _check_value(kernel: LoopKernel, shape: tuple[int, ...], value: Value, target: Box) -> None:
-    if kernel.tensor(target.tensor).memory is Memory.GLOBAL and not kernel.tensor(target.tensor).written:
+    if (
+        kernel.find_tensor(target.tensor).memory is MemorySpace.GLOBAL
+        and not kernel.find_tensor(target.tensor).is_written
+    ):
         raise PipelineError(f"{target.tensor!r} is assigned to but is an input; declare it as an output")
-    for leaf in leaves(value):
+    for leaf in walk_leaves(value):
         if isinstance(leaf, Coord) and not 0 <= leaf.axis < len(shape):
             raise PipelineError(
                 f"value of {target.tensor!r} takes coordinate {leaf.axis} of a tile of {shape}; "
                 f"its axes are 0 to {len(shape) - 1}"
             )
-        if isinstance(leaf, Scalar) and not (isinf(leaf.number) or abs(leaf.number) <= FP32_MOST):
+        if isinstance(leaf, Scalar) and not (isinf(leaf.number) or abs(leaf.number) <= FP32_MAX):
             raise PipelineError(f"value of {target.tensor!r} has the number {leaf.number}, which fp32 does not have")
-    for box in value_boxes(value):
+    for box in list_value_boxes(value):
         padded = (1,) * (len(shape) - len(box.shape)) + box.shape
         if len(padded) != len(shape) or any(n not in (1, e) for n, e in zip(padded, shape, strict=True)):
             raise PipelineError(
@@ -298,16 +309,16 @@ def _check_in_place(kernel: LoopKernel, stmt: Pointwise) -> None:
     Each thread reads and writes its own elements. Of the tile that it writes, the statement may read the same box or
     boxes disjoint from it.
     """
-    for box in value_boxes(stmt.value):
+    for box in list_value_boxes(stmt.value):
         mine = box == stmt.dst or box.tensor != stmt.dst.tensor
-        if kernel.tensor(box.tensor).memory is Memory.SHARED and not mine and not _apart(box, stmt.dst):
+        if kernel.find_tensor(box.tensor).memory is MemorySpace.SHARED and not mine and not _is_disjoint(box, stmt.dst):
             raise PipelineError(
                 f"value of {box.tensor!r} reads elements of it that other threads write in the same statement; "
                 "use another tile"
             )
 
 
-def _apart(a: Box, b: Box) -> bool:
+def _is_disjoint(a: Box, b: Box) -> bool:
     """Return True if two boxes of one tile are known to be disjoint."""
     return any(
         isinstance(i, Const) and isinstance(j, Const) and (i.value + m <= j.value or j.value + n <= i.value)
@@ -316,7 +327,7 @@ def _apart(a: Box, b: Box) -> bool:
 
 
 def _check_reduce(kernel: LoopKernel, stmt: Reduce) -> None:
-    target, rank = kernel.tensor(stmt.dst.tensor), len(stmt.shape)
+    target, rank = kernel.find_tensor(stmt.dst.tensor), len(stmt.shape)
     if min(stmt.shape, default=0) < 1:
         raise PipelineError(f"reduction to {target.name!r} over a tile of {stmt.shape}; give it positive extents")
     if len(set(stmt.axes)) != len(stmt.axes) or not set(stmt.axes) <= set(range(rank)):
@@ -324,7 +335,7 @@ def _check_reduce(kernel: LoopKernel, stmt: Reduce) -> None:
             f"reduction to {target.name!r}: axes {stmt.axes} of {stmt.shape}; name each once, from 0 to {rank - 1}"
         )
     kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
-    if target.memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+    if target.memory is not MemorySpace.REGISTER or stmt.dst.shape != kept or not stmt.axes:
         raise PipelineError(
             f"reduction to {target.name!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
         )
@@ -337,9 +348,9 @@ def _check_reduce(kernel: LoopKernel, stmt: Reduce) -> None:
 
 
 def _check_matmul(kernel: LoopKernel, stmt: Matmul) -> None:
-    acc, a, b = (kernel.tensor(box.tensor) for box in (stmt.acc, stmt.a, stmt.b))
+    acc, a, b = (kernel.find_tensor(box.tensor) for box in (stmt.acc, stmt.a, stmt.b))
     memories = acc.memory, a.memory, b.memory
-    if memories != (Memory.REGISTER, Memory.SHARED, Memory.SHARED) or acc.dtype != fp32:
+    if memories != (MemorySpace.REGISTER, MemorySpace.SHARED, MemorySpace.SHARED) or acc.dtype != fp32:
         raise PipelineError(f"matmul into {acc.name!r}: needs an fp32 register tile and two shared tiles")
     if a.dtype != b.dtype or not a.dtype.on_tensor_cores:
         multiplied = ", or both ".join(d.name for d in DTYPES if d.on_tensor_cores)
@@ -357,8 +368,8 @@ def _check_matmul(kernel: LoopKernel, stmt: Matmul) -> None:
             f"not {acc.tile[0]} x {acc.tile[1]} x {a.tile[1]}"
         )
     for tensor in (a, b):
-        for stmt_ in (s.stmt for s in sites(kernel.body)):
-            target = written(stmt_)
+        for stmt_ in (s.stmt for s in walk_sites(kernel.body)):
+            target = find_written_box(stmt_)
             by_tma = isinstance(stmt_, Load) and stmt_.by is Copy.TMA
             if target is not None and target.tensor == tensor.name and not by_tma:
                 raise PipelineError(

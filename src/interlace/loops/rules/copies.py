@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import prod
 
 from interlace.core.errors import BoxError, PipelineError
-from interlace.loops.ir.index import Const, divisor
-from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, Store, Tensor
+from interlace.loops.ir.index import Const, find_divisor
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, LoopTensor, MemorySpace, Store
 from interlace.loops.ir.values import Box
 
 #: Maximum side of a TMA box in elements, and maximum number of dimensions.
@@ -31,10 +31,10 @@ def check_load(kernel: LoopKernel, load: Load) -> None:
         BoxError: an asynchronous copy of a box or a tensor that the hardware does not support.
         PipelineError: any other broken rule.
     """
-    source, target = kernel.tensor(load.src.tensor), kernel.tensor(load.dst.tensor)
-    if source.memory is not Memory.GLOBAL or target.memory is Memory.GLOBAL:
+    source, target = kernel.find_tensor(load.src.tensor), kernel.find_tensor(load.dst.tensor)
+    if source.memory is not MemorySpace.GLOBAL or target.memory is MemorySpace.GLOBAL:
         raise PipelineError(f"load of {target.name!r}: a load goes from global memory to a tile")
-    if target.memory is Memory.REGISTER and load.by is not Copy.PLAIN:
+    if target.memory is MemorySpace.REGISTER and load.by is not Copy.PLAIN:
         raise PipelineError(f"load of {target.name!r}: {load.by.value} writes shared memory; use Copy.PLAIN")
     _check_copy(kernel, load, load.src, load.dst)
 
@@ -46,24 +46,24 @@ def check_store(kernel: LoopKernel, store: Store) -> None:
         BoxError: an asynchronous copy of a box or a tensor that the hardware does not support.
         PipelineError: any other broken rule.
     """
-    source, target = kernel.tensor(store.src.tensor), kernel.tensor(store.dst.tensor)
-    if target.memory is not Memory.GLOBAL or source.memory is Memory.GLOBAL:
+    source, target = kernel.find_tensor(store.src.tensor), kernel.find_tensor(store.dst.tensor)
+    if target.memory is not MemorySpace.GLOBAL or source.memory is MemorySpace.GLOBAL:
         raise PipelineError(f"store of {source.name!r}: a store goes from a tile to global memory")
-    if store.by is Copy.CP_ASYNC or (store.by is Copy.TMA and source.memory is not Memory.SHARED):
+    if store.by is Copy.CP_ASYNC or (store.by is Copy.TMA and source.memory is not MemorySpace.SHARED):
         raise PipelineError(f"store of {source.name!r}: store plainly, or from shared memory by TMA")
-    if not target.written:
+    if not target.is_written:
         raise PipelineError(f"store to {target.name!r}, which is an input; declare it as an output")
     _check_copy(kernel, store, store.dst, store.src)
 
 
 def _check_copy(kernel: LoopKernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
-    if _squeezed(outside.shape) != _squeezed(inside.shape):
+    if _squeeze(outside.shape) != _squeeze(inside.shape):
         raise PipelineError(
             f"copy between {outside.tensor!r} and {inside.tensor!r}: boxes of {outside.shape} and {inside.shape} differ"
         )
     if stmt.by is Copy.PLAIN:
         return
-    tensor, tile = kernel.tensor(outside.tensor), kernel.tensor(inside.tensor)
+    tensor, tile = kernel.find_tensor(outside.tensor), kernel.find_tensor(inside.tensor)
     if tensor.dtype != tile.dtype:
         raise BoxError(
             f"{stmt.by.value} copies bytes: {tensor.name!r} is {tensor.dtype}, {tile.name!r} is {tile.dtype}; "
@@ -89,14 +89,14 @@ def _check_copy(kernel: LoopKernel, stmt: Load | Store, outside: Box, inside: Bo
             f"cp.async box of {tensor.name!r}: its rows have {outside.shape[-1]} elements, those of {tile.name!r} "
             f"{inside.shape[-1]}; give the tile the box's last dimension"
         )
-    elif divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
+    elif find_divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
         raise BoxError(
             f"cp.async box of {tensor.name!r}: its inner origin is no known multiple of {COPY_BYTES} bytes; "
             "use multiples of the tile, or TMA"
         )
 
 
-def check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
+def check_strides(tensor: LoopTensor, shape: tuple[int, ...], by: Copy) -> None:
     """Check the strides of a tensor of ``shape`` that is copied asynchronously; unknown extents count as 0 and pass.
 
     Raises:
@@ -111,7 +111,7 @@ def check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
             )
 
 
-def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
+def _check_tma(tensor: LoopTensor, tile: LoopTensor, box: Box) -> None:
     if len(box.shape) > TMA_RANK:
         raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; use up to {TMA_RANK}")
     if max(box.shape) > TMA_SIDE:
@@ -125,5 +125,5 @@ def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
         )
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)

@@ -10,12 +10,12 @@ from functools import lru_cache
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.bounds import Bounds, Grid, at_blocks, bounds_of, reached
-from interlace.loops.ir.index import Binary, Const, Index
-from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.bounds import Bounds, Grid, bound_blocks, compute_bounds, walk_reachable
+from interlace.loops.ir.index import BinaryIndex, Const, Index
+from interlace.loops.ir.nest import split_block_loops
 from interlace.loops.ir.statements import For, LoopKernel
 from interlace.loops.ir.text import print_index
-from interlace.loops.ir.traverse import indices
+from interlace.loops.ir.traverse import walk_indices
 
 #: The largest index, with room for a tile and for steps past the end.
 INDEX_LIMIT = 2**31 - 2**16
@@ -28,7 +28,7 @@ def check_range(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
         PipelineError: with run-time extents ``sizes``, an extent, an index, or a number of steps or blocks is too
             large.
     """
-    far, index = _farthest(kernel, tuple(sizes.items()))
+    far, index = _find_farthest(kernel, tuple(sizes.items()))
     if far > INDEX_LIMIT:
         raise PipelineError(
             f"kernel {kernel.name!r}: {print_index(index)} or a part of it reaches {far} with extents {dict(sizes)}; "
@@ -37,24 +37,24 @@ def check_range(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _farthest(kernel: LoopKernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, Index]:
+def _find_farthest(kernel: LoopKernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, Index]:
     """Return the index of a source kernel, or part of one, that is farthest from 0, and its distance."""
-    loops, body = block_loops(kernel)
-    grid, known = at_blocks(kernel, dict(sizes))
+    loops, body = split_block_loops(kernel)
+    grid, known = bound_blocks(kernel, dict(sizes))
     every = [(index, known) for index in (*(n for t in kernel.tensors for n in t.shape), *(x.stop for x in loops))]
     found = [(prod(grid.extents), loops[0].stop if loops else Const(1))]
-    for stmt, known_there, steps in reached(body, known, grid):
-        every += [(index, known_there) for index in indices(stmt)]
+    for stmt, known_there, steps in walk_reachable(body, known, grid):
+        every += [(index, known_there) for index in walk_indices(stmt)]
         if isinstance(stmt, For):
-            found.append((steps * grid.most(bounds_of(stmt.stop, known_there, grid).hi), stmt.stop))
-    found += [(abs(n), index) for index, there in every for n in _numbers(index, there, grid)]
+            found.append((steps * grid.find_maximum(compute_bounds(stmt.stop, known_there, grid).hi), stmt.stop))
+    found += [(abs(n), index) for index, there in every for n in _walk_bounds(index, there, grid)]
     return max(found, key=lambda f: f[0])
 
 
-def _numbers(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Iterator[int]:
+def _walk_bounds(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Iterator[int]:
     """Yield numeric lower and upper bounds of ``index`` and its parts."""
-    bounds = bounds_of(index, known, grid)
-    yield from (grid.least(bounds.lo), grid.most(bounds.hi))
-    if isinstance(index, Binary):
-        yield from _numbers(index.left, known, grid)
-        yield from _numbers(index.right, known, grid)
+    bounds = compute_bounds(index, known, grid)
+    yield from (grid.find_minimum(bounds.lo), grid.find_maximum(bounds.hi))
+    if isinstance(index, BinaryIndex):
+        yield from _walk_bounds(index.left, known, grid)
+        yield from _walk_bounds(index.right, known, grid)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.nest import Site, sites
+from interlace.loops.ir.nest import Site, walk_sites
 from interlace.loops.ir.statements import For, LoopKernel, LoopKind
-from interlace.loops.ir.traverse import read, written
+from interlace.loops.ir.traverse import find_read_boxes, find_written_box
 
 
 def check_outputs(kernel: LoopKernel) -> None:
@@ -28,24 +28,24 @@ def check_outputs(kernel: LoopKernel) -> None:
         PipelineError: an output is read, or written in two locations; the message names it.
     """
     places: dict[str, Hashable] = {}
-    for site in sites(kernel.body):
-        for box in read(site.stmt):
-            if kernel.tensor(box.tensor).written:
+    for site in walk_sites(kernel.body):
+        for box in find_read_boxes(site.stmt):
+            if kernel.find_tensor(box.tensor).is_written:
                 raise PipelineError(
                     f"kernel {kernel.name!r} reads its output {box.tensor!r}, over which threads do not synchronise; "
                     "keep what it needs in a tile, or read an input"
                 )
-        target = written(site.stmt)
-        if target is None or not kernel.tensor(target.tensor).written:
+        target = find_written_box(site.stmt)
+        if target is None or not kernel.find_tensor(target.tensor).is_written:
             continue
-        if places.setdefault(target.tensor, _place(site)) != _place(site):
+        if places.setdefault(target.tensor, _find_position(site)) != _find_position(site):
             raise PipelineError(
                 f"kernel {kernel.name!r} writes its output {target.tensor!r} in two places, between which threads do "
                 "not synchronise; write it by one statement, or in one loop over threads"
             )
 
 
-def _place(site: Site) -> Hashable:
+def _find_position(site: Site) -> Hashable:
     """Return the loop over threads around a statement, or else the statement's position."""
-    loops = (s.var for s in site.around if isinstance(s, For) and s.kind is LoopKind.THREAD)
-    return next(loops, site.place)
+    loops = (s.var for s in site.enclosing if isinstance(s, For) and s.kind is LoopKind.THREAD)
+    return next(loops, site.position)

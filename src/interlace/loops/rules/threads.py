@@ -17,9 +17,9 @@ write the same element: these rules cannot check it, but the interpreter does.
 from __future__ import annotations
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.index import names
-from interlace.loops.ir.statements import Copy, For, If, LoopKernel, LoopKind, Memory, Pointwise, Stmt, Store
-from interlace.loops.ir.traverse import boxes, read, walk, written
+from interlace.loops.ir.index import find_names
+from interlace.loops.ir.statements import Copy, For, If, LoopKernel, LoopKind, MemorySpace, Pointwise, Stmt, Store
+from interlace.loops.ir.traverse import find_read_boxes, find_written_box, list_boxes, walk
 
 
 def check_thread_loop(kernel: LoopKernel, loop: For) -> None:
@@ -31,17 +31,17 @@ def check_thread_loop(kernel: LoopKernel, loop: For) -> None:
     inside = tuple(walk(loop.body))
     for stmt in inside:
         _check_kind(loop, stmt)
-        for used in boxes(stmt):
-            if kernel.tensor(used.tensor).memory is Memory.REGISTER:
-                raise _refused(loop, f"{used.tensor!r} lies in registers of all threads; keep it in shared memory")
-        target = written(stmt)
-        if target is not None and not any(loop.var in names(o) for o in target.origin):
+        for used in list_boxes(stmt):
+            if kernel.find_tensor(used.tensor).memory is MemorySpace.REGISTER:
+                raise _build_error(loop, f"{used.tensor!r} lies in registers of all threads; keep it in shared memory")
+        target = find_written_box(stmt)
+        if target is not None and not any(loop.var in find_names(o) for o in target.origin):
             what = f"every iteration writes the same box of {target.tensor!r}"
-            raise _refused(loop, f"{what}; let its origin depend on {loop.var!r}")
-    wrote = {box.tensor for stmt in inside if (box := written(stmt)) is not None}
-    for box in (b for stmt in inside for b in read(stmt)):
+            raise _build_error(loop, f"{what}; let its origin depend on {loop.var!r}")
+    wrote = {box.tensor for stmt in inside if (box := find_written_box(stmt)) is not None}
+    for box in (b for stmt in inside for b in find_read_boxes(stmt)):
         if box.tensor in wrote:
-            raise _refused(loop, f"it reads {box.tensor!r}, which its other iterations write; use another tensor")
+            raise _build_error(loop, f"it reads {box.tensor!r}, which its other iterations write; use another tensor")
 
 
 def _check_kind(loop: For, stmt: Stmt) -> None:
@@ -50,12 +50,12 @@ def _check_kind(loop: For, stmt: Stmt) -> None:
             return
         case For():
             if stmt.kind is LoopKind.THREAD:
-                raise _refused(loop, f"another of them, {stmt.var!r}, stands in it; make that one serial")
+                raise _build_error(loop, f"another of them, {stmt.var!r}, stands in it; make that one serial")
         case _:
-            (target, *_) = boxes(stmt)
+            (target, *_) = list_boxes(stmt)
             what = f"a {type(stmt).__name__.lower()} to {target.tensor!r} takes all threads together"
-            raise _refused(loop, f"{what}; move it out")
+            raise _build_error(loop, f"{what}; move it out")
 
 
-def _refused(loop: For, why: str) -> PipelineError:
+def _build_error(loop: For, why: str) -> PipelineError:
     return PipelineError(f"loop {loop.var!r} over threads: {why}")

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import torch
 
-from interlace.core.arguments import printed, whole
+from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import ArgumentError, DecodeError, UnsupportedModelError
-from interlace.core.memory import available_bytes
+from interlace.core.memory import get_available_bytes
 from interlace.models.llama import LlamaShape
 
 #: Default capacity in tokens, unless the model's maximum length is smaller.
-CAPACITY = 4096
-_MOST_BYTES = 10**30  # limit of the number in a message, which a float must hold
+DEFAULT_MAX_SEQ_LEN = 4096
+_MAX_BYTES = 10**30  # limit of the number in a message, which a float must hold
 
 
 @dataclass(frozen=True)
-class Cache:
+class KVCache:
     """Contiguous KV cache with one row per slot; ``decoder.lengths`` holds the number of valid tokens of each.
 
     Attributes:
@@ -28,14 +28,14 @@ class Cache:
     v: tuple[torch.Tensor, ...]
 
     @staticmethod
-    def make(shape: LlamaShape, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> Cache:
+    def make(shape: LlamaShape, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         """Build an empty cache, all zeros."""
         extents = (batch, shape.kv_heads, capacity, shape.head_dim)
 
         def tensors() -> tuple[torch.Tensor, ...]:
             return tuple(torch.zeros(extents, dtype=dtype, device=device) for _ in range(shape.layers))
 
-        return Cache(tensors(), tensors())
+        return KVCache(tensors(), tensors())
 
     def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write keys and values (kv_heads, t, head_dim) to a slot, from position ``start`` on."""
@@ -57,7 +57,7 @@ class Cache:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors, by their names in ``decode_graph``."""
+        """All tensors, by their names in ``build_decode_graph``."""
         caches = {"k_cache": self.k, "v_cache": self.v}
         return {f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)}
 
@@ -67,7 +67,7 @@ class Cache:
         return sum(2 * k.element_size() * k.shape[1] * k.shape[3] for k in self.k)
 
 
-def cache_bytes(shape: LlamaShape, positions: int, dtype: torch.dtype) -> int:
+def count_cache_bytes(shape: LlamaShape, positions: int, dtype: torch.dtype) -> int:
     """Return the bytes of a cache with this total number of positions."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * positions * dtype.itemsize
 
@@ -78,25 +78,25 @@ def check_memory(what: str, needed: int, device: torch.device) -> None:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         free = torch.cuda.mem_get_info(device)[0] + kept
     else:
-        free = available_bytes()
+        free = get_available_bytes()
     if needed > free:
-        gigabytes = min(needed, _MOST_BYTES) / 1e9
+        gigabytes = min(needed, _MAX_BYTES) / 1e9
         raise DecodeError(
             f"{what} take {gigabytes:.3g} GB, and {device} has {free / 1e9:.3g} GB free; use a smaller model, batch "
             "or capacity, or fewer pages"
         )
 
 
-def capacity_of(given: int | None, positions: int, window: int | None) -> int:
+def resolve_max_seq_len(requested: int | None, positions: int, window: int | None) -> int:
     """Return the capacity of a cache, for a model with this maximum length and attention window.
 
     Raises:
         ArgumentError: the given capacity is not a positive number.
         UnsupportedModelError: the given capacity exceeds the window.
     """
-    if given is None:
-        return min(positions, CAPACITY, CAPACITY if window is None else window)
-    capacity = positive(given, "capacity")
+    if requested is None:
+        return min(positions, DEFAULT_MAX_SEQ_LEN, DEFAULT_MAX_SEQ_LEN if window is None else window)
+    capacity = check_positive(requested, "capacity")
     if window is not None and window < capacity:
         raise UnsupportedModelError(
             f"attention looks back over a sliding window of {window} positions, which a decoder of capacity {capacity} "
@@ -105,8 +105,8 @@ def capacity_of(given: int | None, positions: int, window: int | None) -> int:
     return capacity
 
 
-def positive(value: int, name: str) -> int:
-    number = whole(value, "Decoder", name)
+def check_positive(value: int, name: str) -> int:
+    number = check_int(value, "Decoder", name)
     if number < 1:
-        raise ArgumentError(f"Decoder: {name} is {printed(number)}; give a positive number")
+        raise ArgumentError(f"Decoder: {name} is {safe_repr(number)}; give a positive number")
     return number

@@ -11,42 +11,43 @@ from torch import nn
 
 from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
-from interlace.models.llama import PAGE, LlamaShape
+from interlace.models.llama import PAGE_TOKENS, LlamaShape
 from interlace.models.notices import warn_missing
-from interlace.models.trained import Trained, read_model
+from interlace.models.trained import PretrainedModel, load_model_quietly
 from interlace.nn.decoder import step as plain
-from interlace.nn.decoder.cache import Cache, cache_bytes, capacity_of, check_memory, positive
-from interlace.nn.decoder.family import Parts, parts_of
-from interlace.nn.decoder.files import Progress, device_of, read
-from interlace.nn.decoder.ids import Prompt, step_ids, stop_ids
-from interlace.nn.decoder.launch import StepLaunch, describe_launch, step_launch
-from interlace.nn.decoder.own_past import Past
+from interlace.nn.decoder.cache import KVCache, check_memory, check_positive, count_cache_bytes, resolve_max_seq_len
+from interlace.nn.decoder.family import ModelParts, find_parts
+from interlace.nn.decoder.files import Progress, load_weights, select_device
+from interlace.nn.decoder.ids import Prompt, check_stop_ids, make_step_ids
+from interlace.nn.decoder.launch import StepLaunch, build_step_launch, describe_launch
+from interlace.nn.decoder.own_past import SlotCache
 from interlace.nn.decoder.padding import Padding, read_prompt
-from interlace.nn.decoder.pages import PagedCache, Pages
-from interlace.nn.decoder.past import fill, pairs_of, positions_of
-from interlace.nn.decoder.runs import Runs, Stepped
-from interlace.nn.decoder.sampling import GREEDY, Sampling, Ways
+from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
+from interlace.nn.decoder.past import count_positions, extract_pairs, fill_slot
+from interlace.nn.decoder.runs import StepReport, StepResult
+from interlace.nn.decoder.sampling import GREEDY, SamplingParams, SamplingState
 from interlace.nn.decoder.slots import Slots
-from interlace.nn.decoder.texts import Texts
-from interlace.nn.decoder.turns import Turns
-from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
+from interlace.nn.decoder.texts import GenerationMixin
+from interlace.nn.decoder.turns import ExclusiveLock
+from interlace.nn.decoder.weights import build_rope_table, check_weights, count_streamed_bytes
 
 
-class Decoder(Texts):
-    """Model of the Llama family with a static KV cache; built by ``from_model``, ``from_file`` or ``from_weights``.
+class Decoder(GenerationMixin):
+    """Model of the Llama family with a static KV cache; built by ``from_model``, ``from_pretrained`` or
+    ``from_weights``.
 
-    Sequences are added and removed between steps: ``join`` claims a slot and prefills a prompt, ``step`` decodes one
-    token of every sequence, and ``leave`` frees the slot. ``generate`` and ``stream`` do all of this for a list of
+    Sequences are added and removed between steps: ``add`` claims a slot and prefills a prompt, ``step`` decodes one
+    token of every sequence, and ``abort`` frees the slot. ``generate`` and ``stream`` do all of this for a list of
     prompts.
 
     Attributes:
         shape: dimensions of the model.
         batch: number of slots.
         capacity: KV-cache capacity of each sequence, in tokens.
-        pages: number of pages of ``PAGE`` tokens that all slots share; 0 if each slot has its own memory.
+        pages: number of pages of ``PAGE_TOKENS`` tokens that all slots share; 0 if each slot has its own memory.
         cache: KV cache of all layers.
         logits: (batch, vocabulary), logits of the last token of each slot.
-        next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``join``.
+        next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``add``.
         stop: token ids that end a sequence.
         window: attention window in tokens, None if unlimited; the capacity never exceeds it.
         padding: token ids that identify padding in prompts.
@@ -59,35 +60,41 @@ class Decoder(Texts):
         weights: Mapping[str, torch.Tensor],
         rope: torch.Tensor,
         batch: int,
-        stop: tuple[int, ...],
-        pages: int | None,
+        stop_token_ids: tuple[int, ...],
+        num_blocks: int | None,
         window: int | None,
     ) -> None:
-        self.shape, self.batch, self.capacity, self.stop, self.window = shape, batch, len(rope), stop, window
-        self.padding, self.turns = Padding(stop=stop), Turns()
-        self._weights = checked(shape, weights)
+        self.shape, self.batch, self.max_seq_len, self.stop_token_ids, self.window = (
+            shape,
+            batch,
+            len(rope),
+            stop_token_ids,
+            window,
+        )
+        self.padding, self.lock = Padding(stop_token_ids=stop_token_ids), ExclusiveLock()
+        self._weights = check_weights(shape, weights)
         first = self._weights["embed"]
         self.device, self.dtype = first.device, first.dtype
-        positions = batch * self.capacity if pages is None else pages * PAGE
-        slots = batch * (shape.vocabulary * self.dtype.itemsize + 4 * Pages.of(self.capacity))
-        check_memory("caches", cache_bytes(shape, positions, self.dtype) + slots, self.device)
+        positions = batch * self.max_seq_len if num_blocks is None else num_blocks * PAGE_TOKENS
+        slots = batch * (shape.vocabulary * self.dtype.itemsize + 4 * PageAllocator.count_pages(self.max_seq_len))
+        check_memory("caches", count_cache_bytes(shape, positions, self.dtype) + slots, self.device)
         self._rope = rope.to(self.device, torch.float32).contiguous()
-        self.pages = pages or 0
-        self._pages = None if pages is None else Pages(pages, batch, self.capacity, self.device)
+        self.num_blocks = num_blocks or 0
+        self._pages = None if num_blocks is None else PageAllocator(num_blocks, batch, self.max_seq_len, self.device)
         if self._pages is None:
-            self.cache = Cache.make(shape, batch, self.capacity, self.dtype, self.device)
+            self.cache = KVCache.make(shape, batch, self.max_seq_len, self.dtype, self.device)
         else:
-            self.cache = PagedCache.of(shape, self._pages, self.dtype)
+            self.cache = PagedKVCache.of(shape, self._pages, self.dtype)
         self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
         self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
-        self._slots = Slots(batch, self.capacity, self._pages, self.device, window)
-        self._ways = Ways(batch, self.device)
-        self._drawing = False  # True if the launches can sample
-        self._launch = self._launches()
+        self._slots = Slots(batch, self.max_seq_len, self._pages, self.device, window)
+        self._sampling = SamplingState(batch, self.device)
+        self._is_sampling = False  # True if the launches can sample
+        self._launch = self._build_launch()
 
     @classmethod
     def from_model(
-        cls, model: nn.Module, *, batch: int = 1, capacity: int | None = None, pages: int | None = None
+        cls, model: nn.Module, *, batch: int = 1, max_seq_len: int | None = None, num_blocks: int | None = None
     ) -> Decoder:
         """Build a decoder on the weights of a ``transformers`` causal model.
 
@@ -96,9 +103,9 @@ class Decoder(Texts):
 
         Args:
             batch: number of concurrent sequences.
-            capacity: KV-cache capacity of each sequence in tokens; by default the model's maximum length, limited to
+            max_seq_len: KV-cache capacity of each sequence in tokens; by default the model's maximum length, limited to
                 ``CAPACITY``.
-            pages: number of 64-token pages that all sequences share; by default each sequence has memory for the
+            num_blocks: number of 64-token pages that all sequences share; by default each sequence has memory for the
                 capacity.
 
         Raises:
@@ -109,19 +116,21 @@ class Decoder(Texts):
             GraphError, ShapeError, DTypeError: the weights are inconsistent or have no data.
             DecodeError: the caches do not fit in memory.
         """
-        parts = parts_of(model)
-        capacity = capacity_of(capacity, parts.positions, parts.window)
+        parts = find_parts(model)
+        max_seq_len = resolve_max_seq_len(max_seq_len, parts.max_positions, parts.window)
         warn_missing(parts.notices, stacklevel=1)
-        return cls._build(parts, parts.weights, batch, capacity, pages, Padding.of_model(model, parts.stop))
+        return cls._build(
+            parts, parts.weights, batch, max_seq_len, num_blocks, Padding.from_model(model, parts.stop_token_ids)
+        )
 
     @classmethod
-    def from_file(
+    def from_pretrained(
         cls,
-        model: str | Path | Trained,
+        model: str | Path | PretrainedModel,
         *,
         batch: int = 1,
-        capacity: int | None = None,
-        pages: int | None = None,
+        max_seq_len: int | None = None,
+        num_blocks: int | None = None,
         device: str | torch.device | None = None,
         progress: Progress = iter,
     ) -> Decoder:
@@ -132,7 +141,7 @@ class Decoder(Texts):
 
         Args:
             model: file or folder, or the result of ``workloads.trained.open_model`` for it.
-            batch, capacity, pages: see ``from_model``.
+            batch, max_seq_len, num_blocks: see ``from_model``.
             device: device of the weights; by default the current GPU, if there is one.
             progress: iterator over the names of the weights, which may display the progress.
 
@@ -144,27 +153,33 @@ class Decoder(Texts):
             NoDeviceError: the device does not exist on this machine.
             DecodeError: the model does not fit in memory.
         """
-        check_type(model, (str, Path, Trained), "Decoder.from_file", "model", "'FOLDER_OR_GGUF'")
-        trained = model if isinstance(model, Trained) else read_model(model)
-        capacity = capacity_of(capacity, trained.positions, trained.window)
-        held = positive(batch, "batch") * capacity if pages is None else positive(pages, "pages") * PAGE
-        weights = read(trained, device_of(device), held, progress)
+        check_type(model, (str, Path, PretrainedModel), "Decoder.from_file", "model", "'FOLDER_OR_GGUF'")
+        trained = model if isinstance(model, PretrainedModel) else load_model_quietly(model)
+        max_seq_len = resolve_max_seq_len(max_seq_len, trained.max_positions, trained.window)
+        held = (
+            check_positive(batch, "batch") * max_seq_len
+            if num_blocks is None
+            else check_positive(num_blocks, "pages") * PAGE_TOKENS
+        )
+        weights = load_weights(trained, select_device(device), held, progress)
         warn_missing(() if trained is model else trained.notices, stacklevel=1)
-        return cls._build(trained, weights, batch, capacity, pages, Padding.of_file(trained))
+        return cls._build(trained, weights, batch, max_seq_len, num_blocks, Padding.from_pretrained(trained))
 
     @classmethod
     def _build(
         cls,
-        model: Parts | Trained,
+        model: ModelParts | PretrainedModel,
         weights: Any,
         batch: int,
-        capacity: int,
-        pages: int | None,
+        max_seq_len: int,
+        num_blocks: int | None,
         padding: Padding,
     ) -> Decoder:
-        rope = rope_table(torch.as_tensor(model.inv_freq), capacity, model.scaling)
-        stop, window = model.stop, model.window
-        decoder = cls.from_weights(model.shape, weights, rope, batch=batch, stop=stop, pages=pages, window=window)
+        rope = build_rope_table(torch.as_tensor(model.inv_freq), max_seq_len, model.scaling)
+        stop, window = model.stop_token_ids, model.window
+        decoder = cls.from_weights(
+            model.shape, weights, rope, batch=batch, stop_token_ids=stop, num_blocks=num_blocks, window=window
+        )
         decoder.padding = padding
         return decoder
 
@@ -176,51 +191,61 @@ class Decoder(Texts):
         rope: torch.Tensor,
         *,
         batch: int = 1,
-        stop: Sequence[int] = (),
-        pages: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+        num_blocks: int | None = None,
         window: int | None = None,
     ) -> Decoder:
-        """Build a decoder on weights that are named as in ``interlace.models.weights.wanted``.
+        """Build a decoder on weights that are named as in ``interlace.models.weights.list_weights``.
 
         Args:
-            rope: (capacity, head_dim), table built by ``rope_table``.
+            rope: (capacity, head_dim), table built by ``build_rope_table``.
             batch: number of concurrent sequences.
-            stop: token ids that end a sequence.
-            pages: see ``from_model``.
+            stop_token_ids: token ids that end a sequence.
+            num_blocks: see ``from_model``.
             window: attention window in tokens, None if unlimited.
 
         Raises:
-            ArgumentError: the batch or number of pages is not positive, or ``stop`` does not hold token ids.
+            ArgumentError: the batch or number of pages is not positive, or ``stop_token_ids`` does not hold token ids.
             UnsupportedModelError: the capacity exceeds the window.
             GraphError, ShapeError, DTypeError: the weights do not match the shape or each other, or have no data.
             DecodeError: the caches do not fit in memory.
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
-        pages = None if pages is None else positive(pages, "pages")
-        capacity_of(len(rope), len(rope), window)
-        return cls(shape, weights, rope, positive(batch, "batch"), stop_ids(stop, "Decoder"), pages, window)
+        num_blocks = None if num_blocks is None else check_positive(num_blocks, "pages")
+        resolve_max_seq_len(len(rope), len(rope), window)
+        return cls(
+            shape,
+            weights,
+            rope,
+            check_positive(batch, "batch"),
+            check_stop_ids(stop_token_ids, "Decoder"),
+            num_blocks,
+            window,
+        )
 
     @property
-    def taken(self) -> tuple[int, ...]:
-        """Active slots, including those that a ``Past`` holds."""
-        return self._slots.taken
+    def active_slots(self) -> tuple[int, ...]:
+        """Active slots, including those that a ``SlotCache`` holds."""
+        return self._slots.active_slots
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Number of cached tokens of each slot; 0 for a free slot."""
         return self._slots.lengths
 
-    def join(self, ids: Prompt, past: Any = None, sampling: Sampling = GREEDY, *, attention_mask: Any = None) -> int:
+    def add(
+        self, ids: Prompt, past_key_values: Any = None, sampling: SamplingParams = GREEDY, *, attention_mask: Any = None
+    ) -> int:
         """Add a sequence: prefill its prompt into a free slot, and return the slot.
 
         The first sequence with a temperature above 0 takes longer: the decoder then builds launches that sample, and
         uses them from then on.
 
         Args:
-            past: KV cache of the first ids, which are not prefilled again. Either a ``Past`` made by ``past``, which
-                has a slot already, or ``past_key_values`` as a ``transformers`` model returns them (one sequence
-                without padding), which are copied. The last id is prefilled in any case.
+            past_key_values: KV cache of the first ids, which are not prefilled again. Either a ``SlotCache`` made by
+                ``past_key_values``, which has a slot already, or ``past_key_values`` as a ``transformers`` model
+                returns them (one sequence without padding), which are copied. The last id is prefilled in any case.
             sampling: sampling parameters of the sequence.
             attention_mask: see ``stream``.
 
@@ -231,59 +256,59 @@ class Decoder(Texts):
             LengthError: the prompt is longer than the capacity.
             PageError: the prompt needs more pages than are free.
             GraphError, ShapeError, DTypeError: the past is not a KV cache, or does not match this model.
-            ArgumentError: ``sampling`` is not a ``Sampling``.
+            ArgumentError: ``sampling`` is not a ``SamplingParams``.
         """
-        check_type(sampling, Sampling, "Decoder.join", "sampling", "Sampling(temperature=0.8)")
-        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding, past)
-        with self.turns.take("Decoder.join"):
-            return self._join(tokens, past, sampling)
+        check_type(sampling, SamplingParams, "Decoder.join", "sampling", "SamplingParams(temperature=0.8)")
+        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding, past_key_values)
+        with self.lock.acquire("Decoder.join"):
+            return self._add(tokens, past_key_values, sampling)
 
     @torch.inference_mode()
-    def _join(self, tokens: list[int], past: Any, sampling: Sampling) -> int:
+    def _add(self, tokens: list[int], past_key_values: Any, sampling: SamplingParams) -> int:
         self._slots.check_room(None, 0, len(tokens))
-        pairs, own = None, isinstance(past, Past)
-        if isinstance(past, Past):
-            slot, length = past.slot, past.positions_for(len(tokens), self._slots)
+        pairs, own = None, isinstance(past_key_values, SlotCache)
+        if isinstance(past_key_values, SlotCache):
+            slot, length = past_key_values.slot, past_key_values.count_cached(len(tokens), self._slots)
         else:
-            slot, pairs = self._slots.free(), None if past is None else pairs_of(past)
-            length = 0 if pairs is None else min(positions_of(pairs, self.cache), len(tokens) - 1)
+            slot, pairs = self._slots.find_free(), None if past_key_values is None else extract_pairs(past_key_values)
+            length = 0 if pairs is None else min(count_positions(pairs, self.cache), len(tokens) - 1)
         self._slots.grow({slot: len(tokens)})
         try:
             if pairs is not None:
-                fill(self.cache, slot, pairs, length)
-            if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._drawing:
+                fill_slot(self.cache, slot, pairs, length)
+            if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._is_sampling:
                 self._launch = "launches that draw are being made"  # frees the memory of the old launches first
-                self._drawing = True
+                self._is_sampling = True
                 with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
-                    self._launch = self._launches()
-            self._ways.set(slot, sampling)
-            self._read(tokens[length:], slot, length)
+                    self._launch = self._build_launch()
+            self._sampling.set(slot, sampling)
+            self._prefill_slot(tokens[length:], slot, length)
         except BaseException:
             if not own:
                 self._slots.clear(slot)
             raise
         return slot
 
-    def leave(self, slot: int) -> None:
-        """Remove the sequence or the ``Past`` in a slot, and free the slot.
+    def abort(self, slot: int) -> None:
+        """Remove the sequence or the ``SlotCache`` in a slot, and free the slot.
 
         Raises:
             BusyError: another call or stream is in progress.
             SlotError: the slot is not active.
         """
-        with self.turns.take("Decoder.leave"):
-            self._leave(slot)
+        with self.lock.acquire("Decoder.leave"):
+            self._abort(slot)
 
     @torch.inference_mode()
-    def _leave(self, slot: int) -> None:
-        self._slots.clear(self._slots.check_taken(slot))
-        self._ways.set(slot, GREEDY)
+    def _abort(self, slot: int) -> None:
+        self._slots.clear(self._slots.check_active(slot))
+        self._sampling.set(slot, GREEDY)
 
-    def past(self, slot: int | None = None) -> Past:
+    def kv_cache(self, slot: int | None = None) -> SlotCache:
         """Return a slot's KV cache that a ``transformers`` model can fill: pass it as ``past_key_values``.
 
-        The model writes keys and values directly into the memory that steps read. ``join(ids, past)`` then starts the
-        sequence in that slot. Until then, steps skip the slot. Run steps between the model's forward passes, not
+        The model writes keys and values directly into the memory that steps read. ``add(ids, kv_cache)`` then starts
+        the sequence in that slot. Until then, steps skip the slot. Run steps between the model's forward passes, not
         during one: a step would overwrite what the first layers wrote.
 
         Args:
@@ -293,39 +318,39 @@ class Decoder(Texts):
             BusyError: another call or stream is in progress.
             SlotError: no slot is free, or the slot has no sequence.
         """
-        with self.turns.take("Decoder.past"):
+        with self.lock.acquire("Decoder.past"):
             if slot is not None:
-                self._slots.length(slot)
-            return Past(self.cache, self._slots, self._slots.free() if slot is None else slot)
+                self._slots.get_length(slot)
+            return SlotCache(self.cache, self._slots, self._slots.find_free() if slot is None else slot)
 
     @torch.inference_mode()
     def prefill(self, ids: Prompt, slot: int, *, attention_mask: Any = None) -> torch.Tensor:
         """Append tokens to the sequence in a slot; return the logits (vocabulary,) of the last token.
 
         Raises:
-            PromptError, BusyError: see ``join``.
-            SlotError: the slot has no sequence; see ``join``.
+            PromptError, BusyError: see ``add``.
+            SlotError: the slot has no sequence; see ``add``.
             LengthError: the sequence would exceed the capacity.
             PageError: the tokens need more pages than are free.
         """
         tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding)
-        with self.turns.take("Decoder.prefill"):
-            length = self._slots.length(slot)
+        with self.lock.acquire("Decoder.prefill"):
+            length = self._slots.get_length(slot)
             self._slots.check_room(slot, length, len(tokens))
             self._slots.grow({slot: length + len(tokens)})
-            return self._read(tokens, slot, length)
+            return self._prefill_slot(tokens, slot, length)
 
-    def _read(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
+    def _prefill_slot(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
         ids = torch.tensor(tokens, device=self.device)
         logits = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
         self.logits[slot] = logits
         end, slots = length + len(tokens), slice(slot, slot + 1)
         last = torch.full((1,), end - 1, device=self.device)
-        self.next[slots] = self._ways.tokens(self.logits[slots], last, slots)
-        self._slots.join(slot, end)
+        self.next[slots] = self._sampling.sample(self.logits[slots], last, slots)
+        self._slots.activate(slot, end)
         return self.logits[slot]
 
-    def step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> Stepped:
+    def step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> StepResult:
         """Append one token to every sequence and compute the logits of the next token.
 
         The step copies nothing to the host and does not wait for the device.
@@ -341,43 +366,43 @@ class Decoder(Texts):
             PageError: the sequences need more new pages than are free.
             PromptError: an id is out of the vocabulary, or the number of ids differs from the number of slots.
         """
-        with self.turns.take("Decoder.step"):
+        with self.lock.acquire("Decoder.step"):
             return self._step(tokens)
 
     @torch.inference_mode()
-    def _step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> Stepped:
-        taken, lengths = self._slots.stepped, self._slots.lengths
+    def _step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> StepResult:
+        taken, lengths = self._slots.stepped_slots, self._slots.lengths
         if not taken:
-            self._slots.length(0)  # raises
+            self._slots.get_length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
-        chosen = self.next if tokens is None else self._chosen(tokens, taken)
+        chosen = self.next if tokens is None else self._convert_tokens(tokens, taken)
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
-        self._slots.make_way()
+        self._slots.redirect_writes()
         self._tokens.copy_(chosen)
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
         else:
-            self._plain(max(lengths[slot] for slot in taken) + 1)
-        self._slots.move()
-        return Stepped(self.logits, self.next)
+            self._run_plain(max(lengths[slot] for slot in taken) + 1)
+        self._slots.advance_lengths()
+        return StepResult(self.logits, self.next)
 
-    def _chosen(self, tokens: Sequence[int] | torch.Tensor, taken: Sequence[int]) -> torch.Tensor:
-        return step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
+    def _convert_tokens(self, tokens: Sequence[int] | torch.Tensor, taken: Sequence[int]) -> torch.Tensor:
+        return make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
 
-    def _plain(self, reach: int) -> None:
+    def _run_plain(self, reach: int) -> None:
         """Run the step with PyTorch's own ops."""
         position = self._slots.position.long()
         logits = plain.decode(self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach)
         self.logits.copy_(logits)
-        self.next.copy_(self._ways.tokens(self.logits, position, slice(None)))
+        self.next.copy_(self._sampling.sample(self.logits, position, slice(None)))
         self._slots.position += self._slots.advance
 
-    def pages_of(self, positions: int) -> int:
+    def count_pages(self, positions: int) -> int:
         """Return the number of pages that a sequence of this many tokens needs; 0 if each slot has its own memory."""
-        return 0 if self._pages is None else self._pages.of(positions)
+        return 0 if self._pages is None else self._pages.count_pages(positions)
 
-    def _launches(self) -> StepLaunch | str:
+    def _build_launch(self) -> StepLaunch | str:
         tensors = {
             "tokens": self._tokens,
             "position": self._slots.position,
@@ -385,13 +410,15 @@ class Decoder(Texts):
             "logits": self.logits,
             "next": self.next,
             **self.cache.tensors,
-            **self._ways.tensors,
+            **self._sampling.tensors,
             **self._weights,
         }
-        pages = None if self._pages is None else self.pages
-        return step_launch(self.shape, self.batch, self.capacity, tensors, self._slots.advance, self._drawing, pages)
+        pages = None if self._pages is None else self.num_blocks
+        return build_step_launch(
+            self.shape, self.batch, self.max_seq_len, tensors, self._slots.advance, self._is_sampling, pages
+        )
 
-    def explain(self) -> Runs:
+    def explain(self) -> StepReport:
         """Return what runs the steps, why, and the minimum number of bytes that a step reads."""
-        moved = streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
-        return Runs(*describe_launch(self._launch), *moved)
+        moved = count_streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
+        return StepReport(*describe_launch(self._launch), *moved)

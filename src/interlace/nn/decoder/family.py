@@ -20,10 +20,10 @@ from interlace.core.errors import UnsupportedModelError
 from interlace.models.config_fields import SILU, check_fields, check_rope, list_fields
 from interlace.models.generation_settings import GENERATION_FIELDS, list_ignored
 from interlace.models.llama import LlamaShape
-from interlace.models.stops import read_stops
-from interlace.models.trained import FAMILY
+from interlace.models.stops import read_stop_tokens
+from interlace.models.trained import MODEL_TYPES
 from interlace.models.windows import find_window
-from interlace.nn.hooks import hooks_of
+from interlace.nn.hooks import list_hooks
 
 _CHANGING = ("dynamic", "longrope")  # kinds of RoPE whose frequencies depend on the length
 _LINEARS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}
@@ -34,7 +34,7 @@ _NORMS = {"input_layernorm": "input_norm", "post_attention_layernorm": "post_nor
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """Parts of a model that a decoder uses.
 
     Attributes:
@@ -42,9 +42,9 @@ class Parts:
         weights: the model's own tensors, by the names of ``wanted``.
         inv_freq: (head_dim / 2,), rotation frequencies in radians per position.
         scaling: factor of cosines and sines.
-        positions: maximum length in tokens, from the model's config.
+        max_positions: maximum length in tokens, from the model's config.
         window: attention window in tokens, None if unlimited.
-        stop: token ids that end a sequence, from the model's config.
+        stop_token_ids: token ids that end a sequence, from the model's config.
         notices: one line for each missing setting that changes tokens.
     """
 
@@ -52,13 +52,13 @@ class Parts:
     weights: Mapping[str, torch.Tensor]
     inv_freq: torch.Tensor
     scaling: float
-    positions: int
+    max_positions: int
     window: int | None
-    stop: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
     notices: tuple[str, ...]
 
 
-def parts_of(model: nn.Module) -> Parts:
+def find_parts(model: nn.Module) -> ModelParts:
     """Return the parts of a model that ``AutoModelForCausalLM.from_pretrained`` built.
 
     Raises:
@@ -67,9 +67,9 @@ def parts_of(model: nn.Module) -> Parts:
     """
     config = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
-    if not isinstance(model, nn.Module) or config is None or kind not in FAMILY:
+    if not isinstance(model, nn.Module) or config is None or kind not in MODEL_TYPES:
         what = f"of type {kind!r}" if kind else f"a {type(model).__name__} without config.model_type"
-        raise UnsupportedModelError(f"the model is {what}; a decoder takes those of type {', '.join(FAMILY)}")
+        raise UnsupportedModelError(f"the model is {what}; a decoder takes those of type {', '.join(MODEL_TYPES)}")
     activation = getattr(config, "hidden_act", "silu")
     if activation not in SILU:
         raise UnsupportedModelError(f"config.hidden_act is {activation!r}; a decoder has 'silu' alone")
@@ -77,18 +77,24 @@ def parts_of(model: nn.Module) -> Parts:
     rope = settings.get("rope_scaling") or settings.get("rope_parameters")
     check_fields(settings, "the model's config")
     check_rope(rope if isinstance(rope, Mapping) else {}, "the model's config", is_computed=True)
-    base, head = _children("the model", model, ("model", "lm_head"))
-    embed, layers, norm, rotary = _children("model", base, ("embed_tokens", "layers", "norm", "rotary_emb"))
+    base, head = _find_children("the model", model, ("model", "lm_head"))
+    embed, layers, norm, rotary = _find_children("model", base, ("embed_tokens", "layers", "norm", "rotary_emb"))
     eps = float(config.rms_norm_eps)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    weights = {"embed": _table("model.embed_tokens", embed), "norm": _norm("model.norm", norm, eps)}
-    _untouched("model.layers", layers)
+    weights = {
+        "embed": _find_embedding_weight("model.embed_tokens", embed),
+        "norm": _find_norm_weight("model.norm", norm, eps),
+    }
+    _check_untouched("model.layers", layers)
     for l, layer in enumerate(layers.children()):
-        weights |= {f"layers.{l}.{name}": tensor for name, tensor in _layer(f"model.layers.{l}", layer, eps, head_dim)}
-    lm_head = _linear("lm_head", head)
+        weights |= {
+            f"layers.{l}.{name}": tensor
+            for name, tensor in _find_layer_weights(f"model.layers.{l}", layer, eps, head_dim)
+        }
+    lm_head = _find_linear_weight("lm_head", head)
     if head.bias is not None:
         raise UnsupportedModelError("lm_head has a bias, which a decode step has no place for")
-    tied = _same(lm_head, weights["embed"])
+    tied = _is_same(lm_head, weights["embed"])
     if not tied:
         weights["head"] = lm_head
     shape = LlamaShape(
@@ -104,24 +110,24 @@ def parts_of(model: nn.Module) -> Parts:
         qk_norm="layers.0.q_norm" in weights,
         tied=tied,
     )
-    _untouched("model.rotary_emb", rotary)
-    inv_freq, scaling = _frequencies(rotary, head_dim)
+    _check_untouched("model.rotary_emb", rotary)
+    inv_freq, scaling = _find_frequencies(rotary, head_dim)
     positions = int(config.max_position_embeddings)
     if positions < 1:
         raise UnsupportedModelError(f"the model's config has max_position_embeddings {positions}; it must be positive")
     window = find_window(settings, shape.layers, "the model's config")
-    generation = _generation(model)
-    stops = read_stops(settings, generation, "the model's config")
+    generation = _read_generation_config(model)
+    stops = read_stop_tokens(settings, generation, "the model's config")
     notices = (*stops.notices, *list_ignored(generation, "the model"))
-    return Parts(shape, weights, inv_freq, scaling, positions, window, stops.ids, notices)
+    return ModelParts(shape, weights, inv_freq, scaling, positions, window, stops.ids, notices)
 
 
-def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[tuple[str, torch.Tensor]]:
-    attention, mlp, *norms = _children(name, layer, ("self_attn", "mlp", *_NORMS))
+def _find_layer_weights(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[tuple[str, torch.Tensor]]:
+    attention, mlp, *norms = _find_children(name, layer, ("self_attn", "mlp", *_NORMS))
     for (part, ours), norm in zip(_NORMS.items(), norms, strict=True):
-        yield ours, _norm(f"{name}.{part}", norm, eps)
+        yield ours, _find_norm_weight(f"{name}.{part}", norm, eps)
     where = f"{name}.self_attn"
-    _children(where, attention, _LINEARS, (*_HEAD_NORMS, "rotary_emb"))
+    _find_children(where, attention, _LINEARS, (*_HEAD_NORMS, "rotary_emb"))
     scaling = getattr(attention, "scaling", None)
     if scaling is not None and not math.isclose(scaling, head_dim**-0.5, rel_tol=1e-6):
         raise UnsupportedModelError(f"{where} scales scores by {scaling:g}; a decoder does so by {head_dim**-0.5:g}")
@@ -129,31 +135,33 @@ def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[t
         raise UnsupportedModelError(f"{where} is not causal, which a decoder is")
     for part, ours in _LINEARS.items():
         linear = getattr(attention, part)
-        yield ours, _linear(f"{where}.{part}", linear)
+        yield ours, _find_linear_weight(f"{where}.{part}", linear)
         if linear.bias is not None:
             if ours == "o":
                 raise UnsupportedModelError(f"{where}.{part} has a bias, which a decode step has no place for")
             yield f"{ours}_bias", linear.bias
     for part in _HEAD_NORMS:
         if part in attention._modules:
-            yield part, _norm(f"{where}.{part}", getattr(attention, part), eps)
+            yield part, _find_norm_weight(f"{where}.{part}", getattr(attention, part), eps)
     where = f"{name}.mlp"
-    _children(where, mlp, _FFN, ("act_fn",))
+    _find_children(where, mlp, _FFN, ("act_fn",))
     if "act_fn" in mlp._modules:
         act = mlp.get_submodule("act_fn")
         if type(act).__name__ not in _SILU:
             raise UnsupportedModelError(f"{where}.act_fn is a {type(act).__name__}; a decoder has SiLU alone")
-        _untouched(f"{where}.act_fn", act)
+        _check_untouched(f"{where}.act_fn", act)
     for part, ours in _FFN.items():
         linear = getattr(mlp, part)
-        yield ours, _linear(f"{where}.{part}", linear)
+        yield ours, _find_linear_weight(f"{where}.{part}", linear)
         if linear.bias is not None:
             raise UnsupportedModelError(f"{where}.{part} has a bias, which a decode step has no place for")
 
 
-def _children(name: str, module: nn.Module, needed: Iterable[str], optional: Iterable[str] = ()) -> list[nn.Module]:
+def _find_children(
+    name: str, module: nn.Module, needed: Iterable[str], optional: Iterable[str] = ()
+) -> list[nn.Module]:
     """Return the needed parts of a module in order; refuse other parts, except optional ones."""
-    _untouched(name, module)
+    _check_untouched(name, module)
     parts = {**module._modules, **module._parameters, **module._buffers}
     lacking = [part for part in needed if part not in parts]
     more = sorted(parts.keys() - {*needed, *optional})
@@ -166,43 +174,44 @@ def _children(name: str, module: nn.Module, needed: Iterable[str], optional: Ite
     return [getattr(module, part) for part in needed]
 
 
-def _untouched(name: str, module: nn.Module) -> None:
-    hooks = hooks_of(module)
+def _check_untouched(name: str, module: nn.Module) -> None:
+    hooks = list_hooks(module)
     if hooks or "forward" in vars(module):
         what = " and ".join(hooks) or "a forward of its own"
         raise UnsupportedModelError(f"{name} has {what}, which a decoder would drop; remove that first")
-    if _overridden(type(module)):
+    if _is_overridden(type(module)):
         raise UnsupportedModelError(
-            f"{name} is a {_full(type(module))}, whose forward is not one of transformers and would be dropped; merge "
-            "adapters, or pass the plain model"
+            f"{name} is a {_format_class(type(module))}, whose forward is not one of transformers and would be "
+            "dropped; merge adapters, or pass the plain model"
         )
 
 
-def _overridden(kind: type[nn.Module]) -> bool:
+def _is_overridden(kind: type[nn.Module]) -> bool:
     """Return True if a class of ``transformers``, or a subclass, has a forward method from elsewhere."""
     known = ("transformers", "torch")
-    return any(_package(base) == known[0] for base in kind.__mro__) and _package(kind.forward) not in known
+    return any(_find_package(base) == known[0] for base in kind.__mro__) and _find_package(kind.forward) not in known
 
 
-def _package(thing: Any) -> str:
+def _find_package(thing: Any) -> str:
     return str(thing.__module__).partition(".")[0]
 
 
-def _full(kind: type) -> str:
+def _format_class(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _plain(name: str, module: nn.Module, kind: type[nn.Module], tensors: set[str]) -> torch.Tensor:
+def _find_plain_weight(name: str, module: nn.Module, kind: type[nn.Module], tensors: set[str]) -> torch.Tensor:
     """Return the weight of a module of exactly this class, which has no tensors except these."""
     if type(module) is not kind:
         raise UnsupportedModelError(
-            f"{name} is a {_full(type(module))}, no plain nn.{kind.__name__}; merge adapters and dequantise first"
+            f"{name} is a {_format_class(type(module))}, no plain nn.{kind.__name__}; merge adapters and dequantise "
+            "first"
         )
-    return _weight(name, module, tensors)
+    return _find_weight(name, module, tensors)
 
 
-def _weight(name: str, module: nn.Module, tensors: set[str]) -> torch.Tensor:
-    _untouched(name, module)
+def _find_weight(name: str, module: nn.Module, tensors: set[str]) -> torch.Tensor:
+    _check_untouched(name, module)
     more = sorted({**module._modules, **module._parameters, **module._buffers}.keys() - tensors)
     if more:
         raise UnsupportedModelError(f"{name} holds {', '.join(more)} beside its weight; merge adapters first")
@@ -217,27 +226,27 @@ def _weight(name: str, module: nn.Module, tensors: set[str]) -> torch.Tensor:
     return weight
 
 
-def _linear(name: str, module: nn.Module) -> torch.Tensor:
-    return _plain(name, module, nn.Linear, {"weight", "bias"})
+def _find_linear_weight(name: str, module: nn.Module) -> torch.Tensor:
+    return _find_plain_weight(name, module, nn.Linear, {"weight", "bias"})
 
 
-def _table(name: str, module: nn.Module) -> torch.Tensor:
-    weight = _plain(name, module, nn.Embedding, {"weight"})
+def _find_embedding_weight(name: str, module: nn.Module) -> torch.Tensor:
+    weight = _find_plain_weight(name, module, nn.Embedding, {"weight"})
     if getattr(module, "max_norm", None) is not None:
         raise UnsupportedModelError(f"{name} has max_norm, which a decoder would drop")
     return weight
 
 
-def _norm(name: str, module: nn.Module, eps: float) -> torch.Tensor:
+def _find_norm_weight(name: str, module: nn.Module, eps: float) -> torch.Tensor:
     if not type(module).__name__.endswith("RMSNorm"):
         raise UnsupportedModelError(f"{name} is a {type(module).__name__}; a decoder has RMSNorm alone")
     own = getattr(module, "variance_epsilon", getattr(module, "eps", eps))
     if own != eps:
         raise UnsupportedModelError(f"{name} adds {own} to the mean square, the config says {eps}; use one for all")
-    return _weight(name, module, {"weight"})
+    return _find_weight(name, module, {"weight"})
 
 
-def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]:
+def _find_frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]:
     kind = getattr(rotary, "rope_type", "default")
     if kind in _CHANGING:
         raise UnsupportedModelError(
@@ -252,7 +261,7 @@ def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]
     return inv_freq, float(getattr(rotary, "attention_scaling", 1.0))
 
 
-def _generation(model: nn.Module) -> Mapping[str, Any] | None:
+def _read_generation_config(model: nn.Module) -> Mapping[str, Any] | None:
     """Return the fields of a model's generation config that affect tokens, None without such a config."""
     config = getattr(model, "generation_config", None)
     if config is None:
@@ -262,5 +271,5 @@ def _generation(model: nn.Module) -> Mapping[str, Any] | None:
     return {**fields, "eos_token_id": ids.tolist() if isinstance(ids, torch.Tensor) else ids}
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is b or (a.device.type != "meta" and a.data_ptr() == b.data_ptr() and a.shape == b.shape)

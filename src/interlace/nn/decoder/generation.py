@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from interlace.core.arguments import printed, whole
+from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import ArgumentError, LengthError, SlotError
 from interlace.models.llama import LlamaShape
-from interlace.nn.decoder.ids import stop_ids
+from interlace.nn.decoder.ids import check_stop_ids
 from interlace.nn.decoder.padding import Padding
-from interlace.nn.decoder.sampling import Sampling
+from interlace.nn.decoder.sampling import SamplingParams
 from interlace.nn.decoder.slots import advise_capacity
-from interlace.nn.decoder.turns import Turns
+from interlace.nn.decoder.turns import ExclusiveLock
 
 
-class Piece(NamedTuple):
+class GeneratedToken(NamedTuple):
     """Generated token.
 
     Attributes:
@@ -31,28 +31,28 @@ class Piece(NamedTuple):
     token: int
 
 
-class Steps(Protocol):
+class DecoderProtocol(Protocol):
     """Interface of ``Decoder`` that generation uses."""
 
     shape: LlamaShape
     batch: int
-    capacity: int
-    pages: int
+    max_seq_len: int
+    num_blocks: int
     window: int | None
     device: torch.device
     next: torch.Tensor
-    stop: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
     padding: Padding
-    turns: Turns
+    lock: ExclusiveLock
 
     @property
-    def taken(self) -> tuple[int, ...]: ...
+    def active_slots(self) -> tuple[int, ...]: ...
 
-    def pages_of(self, positions: int) -> int: ...
+    def count_pages(self, positions: int) -> int: ...
 
-    def _join(self, ids: list[int], past: None, sampling: Sampling) -> int: ...
+    def _add(self, ids: list[int], past_key_values: None, sampling: SamplingParams) -> int: ...
 
-    def _leave(self, slot: int) -> None: ...
+    def _abort(self, slot: int) -> None: ...
 
     def _step(self) -> object: ...
 
@@ -61,33 +61,33 @@ class Steps(Protocol):
 class _Sequence:
     number: int
     left: int
-    pages: int  # upper bound at the end of the sequence
+    num_pages: int  # upper bound at the end of the sequence
 
 
-class TextStream(Iterator[Piece]):
+class TokenStream(Iterator[GeneratedToken]):
     """Iterator over generated tokens.
 
     From the first piece on, the decoder refuses other calls until the stream ends or is closed. A dropped stream is
     closed. Any thread may read it, one at a time.
     """
 
-    def __init__(self, turns: Turns, user: str, begin: Callable[[], Iterator[Piece]]) -> None:
-        self._turns, self._user, self._begin = turns, user, begin
-        self._reader, self._has_begun = Turns(), False
+    def __init__(self, turns: ExclusiveLock, user: str, begin: Callable[[], Iterator[GeneratedToken]]) -> None:
+        self._lock, self._user, self._begin = turns, user, begin
+        self._reader, self._has_begun = ExclusiveLock(), False
         self._pieces = self._hold()
 
-    def _hold(self) -> Generator[Piece]:
-        with self._turns.take(self._user):
+    def _hold(self) -> Generator[GeneratedToken]:
+        with self._lock.acquire(self._user):
             yield from self._begin()
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> GeneratedToken:
         """Return the next piece.
 
         Raises:
             BusyError: the decoder does something else, or another thread reads this stream.
             SlotError: sequences that were added hold slots.
         """
-        with self._reader.take(self._user):
+        with self._reader.acquire(self._user):
             try:
                 piece = next(self._pieces)
             except SlotError:
@@ -103,51 +103,56 @@ class TextStream(Iterator[Piece]):
         Raises:
             BusyError: another thread reads this stream.
         """
-        with self._reader.take(self._user):
+        with self._reader.acquire(self._user):
             self._pieces.close()
 
 
-def run(
-    decoder: Steps,
+def start_stream(
+    decoder: DecoderProtocol,
     prompts: Sequence[list[int]],
     max_new_tokens: int,
-    stop: Any,
-    sampling: Sampling,
+    stop_token_ids: Any,
+    sampling: SamplingParams,
     user: str,
-) -> TextStream:
+) -> TokenStream:
     """Check all arguments, and return a stream of generated tokens; see ``Decoder.stream``.
 
     Args:
         user: name of the calling method, for messages.
     """
-    most = whole(max_new_tokens, "generate", "max_new_tokens")
+    most = check_int(max_new_tokens, "generate", "max_new_tokens")
     if most < 1:
-        raise ArgumentError(f"generate: max_new_tokens is {printed(most)}; give a positive number")
-    ends = frozenset(stop_ids(stop, "generate"))
+        raise ArgumentError(f"generate: max_new_tokens is {safe_repr(most)}; give a positive number")
+    ends = frozenset(check_stop_ids(stop_token_ids, "generate"))
     for number, prompt in enumerate(prompts):
         # The last new token is never an input of a step, so it needs no position.
         positions = len(prompt) + most - 1
-        if positions > decoder.capacity:
+        if positions > decoder.max_seq_len:
             raise LengthError(
-                f"prompt {number} has {len(prompt)} tokens, and with {printed(most)} new ones it takes "
-                f"{printed(positions)} positions of a capacity of {decoder.capacity}; shorten either"
-                f"{advise_capacity(decoder.capacity, decoder.window)}"
+                f"prompt {number} has {len(prompt)} tokens, and with {safe_repr(most)} new ones it takes "
+                f"{safe_repr(positions)} positions of a capacity of {decoder.max_seq_len}; shorten either"
+                f"{advise_capacity(decoder.max_seq_len, decoder.window)}"
             )
-        if decoder.pages_of(positions) > decoder.pages:
+        if decoder.count_pages(positions) > decoder.num_blocks:
             raise LengthError(
                 f"prompt {number} has {len(prompt)} tokens, and with {most} new ones it takes "
-                f"{decoder.pages_of(positions)} pages of {decoder.pages}; shorten either, or build the decoder with "
-                "more pages"
+                f"{decoder.count_pages(positions)} pages of {decoder.num_blocks}; shorten either, or build the decoder "
+                "with more pages"
             )
-    decoder.turns.check(user, decoder.taken)
+    decoder.lock.check(user, decoder.active_slots)
     _check_empty(decoder)
     ahead = decoder.device.type != "cpu"
-    return TextStream(decoder.turns, user, lambda: pieces(decoder, [*prompts], most, ends, sampling, ahead))
+    return TokenStream(decoder.lock, user, lambda: generate_tokens(decoder, [*prompts], most, ends, sampling, ahead))
 
 
-def pieces(
-    decoder: Steps, prompts: list[list[int]], most: int, ends: frozenset[int], sampling: Sampling, ahead: bool
-) -> Iterator[Piece]:
+def generate_tokens(
+    decoder: DecoderProtocol,
+    prompts: list[list[int]],
+    most: int,
+    ends: frozenset[int],
+    sampling: SamplingParams,
+    ahead: bool,
+) -> Iterator[GeneratedToken]:
     """Yield tokens as they are generated.
 
     Args:
@@ -160,19 +165,19 @@ def pieces(
 
     def end(slot: int) -> None:
         del running[slot]
-        decoder._leave(slot)
+        decoder._abort(slot)
 
     try:
         while waiting or running:
             while waiting and len(running) < decoder.batch:
                 number, prompt = waiting[0]
-                pages = decoder.pages_of(len(prompt) + most - 1)
-                if sum(sequence.pages for sequence in running.values()) + pages > decoder.pages:
+                pages = decoder.count_pages(len(prompt) + most - 1)
+                if sum(sequence.num_pages for sequence in running.values()) + pages > decoder.num_blocks:
                     break  # reserves pages for the whole text, so that no step runs out of pages
                 waiting.popleft()
-                slot = decoder._join(prompt, None, replace(sampling, sequence=number))
+                slot = decoder._add(prompt, None, replace(sampling, sequence=number))
                 running[slot] = _Sequence(number, most, pages)
-            read, made_by = _reading(decoder.next), sorted(running.items())
+            read, made_by = _make_reader(decoder.next), sorted(running.items())
             for slot, sequence in made_by:
                 if sequence.left == 1 or (not ahead and read()[slot] in ends):
                     end(slot)
@@ -182,7 +187,7 @@ def pieces(
             for slot, sequence in made_by:
                 if made[slot] not in ends:
                     sequence.left -= 1
-                    yield Piece(sequence.number, made[slot])
+                    yield GeneratedToken(sequence.number, made[slot])
                 elif slot in running:
                     end(slot)
             if not ahead and running:
@@ -192,7 +197,7 @@ def pieces(
             end(slot)
 
 
-def _reading(tokens: torch.Tensor) -> Callable[[], list[int]]:
+def _make_reader(tokens: torch.Tensor) -> Callable[[], list[int]]:
     """Return a function that reads tokens as a list, without waiting for work enqueued after this call."""
     if tokens.device.type == "cpu":
         made: list[int] = tokens.tolist()
@@ -210,6 +215,8 @@ def _reading(tokens: torch.Tensor) -> Callable[[], list[int]]:
     return read
 
 
-def _check_empty(decoder: Steps) -> None:
-    if decoder.taken:
-        raise SlotError(f"other sequences hold slots {list(decoder.taken)}; let them leave before a text is generated")
+def _check_empty(decoder: DecoderProtocol) -> None:
+    if decoder.active_slots:
+        raise SlotError(
+            f"other sequences hold slots {list(decoder.active_slots)}; let them leave before a text is generated"
+        )

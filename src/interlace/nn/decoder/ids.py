@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interlace.core.arguments import printed, shown, whole
+from interlace.core.arguments import check_int, format_value, safe_repr
 from interlace.core.errors import ArgumentError, PromptError
 
 Prompt = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor | Mapping[str, Any]
 Prompts = Prompt | Sequence[Prompt]
 _MOST = 1 << 24  # ids, more than the maximum length of any model
-_MOST_STOPS = 1 << 20
+_MAX_STOP_TOKENS = 1 << 20
 _TEXTS = (str, bytes, bytearray, memoryview)
 
 
@@ -27,18 +27,18 @@ def is_array(values: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Content:
+class AllowedContent:
     """Permitted content of tensors and arrays.
 
     Attributes:
-        such: description for messages.
+        description: description for messages.
         kinds: permitted kinds of NumPy dtypes.
-        admits: function that returns True for permitted PyTorch dtypes.
+        is_allowed: function that returns True for permitted PyTorch dtypes.
     """
 
-    such: str
+    description: str
     kinds: str
-    admits: Callable[[torch.dtype], bool]
+    is_allowed: Callable[[torch.dtype], bool]
 
 
 _INTEGERS = frozenset(
@@ -51,11 +51,11 @@ def _is_plain(dtype: torch.dtype) -> bool:
     return dtype in _INTEGERS or dtype is torch.bool or (dtype.is_floating_point and dtype.itemsize > 1)
 
 
-IDS = Content("ids of tokens", "iuO", _INTEGERS.__contains__)
-MASK = Content("ones and zeros", "iuObf", _is_plain)
+IDS = AllowedContent("ids of tokens", "iuO", _INTEGERS.__contains__)
+MASK = AllowedContent("ones and zeros", "iuObf", _is_plain)
 
 
-def fault_of(tensor: torch.Tensor) -> str:
+def find_fault(tensor: torch.Tensor) -> str:
     """Return why the values of a tensor cannot be read, empty if they can."""
     if tensor.is_nested:
         return "is nested; give a list of tensors, by unbind()"
@@ -70,7 +70,7 @@ def fault_of(tensor: torch.Tensor) -> str:
     return ""
 
 
-def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
+def to_lists(values: Any, what: str, content: AllowedContent = IDS) -> Any:
     """Convert a tensor or an array to nested lists; return anything else as it is.
 
     Args:
@@ -82,12 +82,12 @@ def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
     if not is_array(values):
         return values
     tensor = isinstance(values, torch.Tensor)
-    if tensor and (fault := fault_of(values)):
+    if tensor and (fault := find_fault(values)):
         raise PromptError(f"{what} is a tensor that {fault}")
     count = values.numel() if tensor else values.size
-    if count and (not content.admits(values.dtype) if tensor else values.dtype.kind not in content.kinds):
+    if count and (not content.is_allowed(values.dtype) if tensor else values.dtype.kind not in content.kinds):
         kind, such = ("a tensor", "torch.int64") if tensor else ("an array", "int64")
-        raise PromptError(f"{what} is {kind} of {values.dtype}; give {content.such}, as {such}")
+        raise PromptError(f"{what} is {kind} of {values.dtype}; give {content.description}, as {such}")
     if count > _MOST:
         raise PromptError(f"{what} has {count} ids; give at most {_MOST}")
     try:
@@ -97,7 +97,7 @@ def to_lists(values: Any, what: str, content: Content = IDS) -> Any:
         raise PromptError(f"{what} is a {type(values).__name__} that cannot be read ({lines[0]})") from None
 
 
-def id_list(values: Any) -> list[int]:
+def to_id_list(values: Any) -> list[int]:
     """Return ids of tokens as a list of ints.
 
     Raises:
@@ -105,11 +105,11 @@ def id_list(values: Any) -> list[int]:
     """
     content = to_lists(values, "a prompt")
     if isinstance(content, _TEXTS) or not isinstance(content, Sequence):
-        raise PromptError(f"a prompt is {shown(content)}; give ids of tokens, as a list of ints")
+        raise PromptError(f"a prompt is {format_value(content)}; give ids of tokens, as a list of ints")
     if len(content) > _MOST:
         raise PromptError(f"a prompt has {len(content)} ids; give at most {_MOST}")
     try:
-        ids = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(content)]
+        ids = [check_int(value, "prompt", f"ids[{i}]") for i, value in enumerate(content)]
     except ArgumentError as error:
         raise PromptError(f"{error}, an id of a token") from None
     if not ids:
@@ -121,10 +121,10 @@ def check_vocabulary(ids: Sequence[int], vocabulary: int) -> None:
     """Raise PromptError for an id outside the vocabulary."""
     for i, id in enumerate(ids):
         if not 0 <= id < vocabulary:
-            raise PromptError(f"ids[{i}] is {printed(id)}; the vocabulary has ids 0 to {vocabulary - 1}")
+            raise PromptError(f"ids[{i}] is {safe_repr(id)}; the vocabulary has ids 0 to {vocabulary - 1}")
 
 
-def stop_ids(values: Any, where: str) -> tuple[int, ...]:
+def check_stop_ids(values: Any, where: str) -> tuple[int, ...]:
     """Return the ids that end a text.
 
     Args:
@@ -140,16 +140,16 @@ def stop_ids(values: Any, where: str) -> tuple[int, ...]:
     has_ids = isinstance(content, (Collection, Iterator)) and not isinstance(content, (*_TEXTS, Mapping))
     if not has_ids:
         such = [content] if type(content) is int and 0 <= content < 1 << 31 else [2]
-        value = shown(content)
+        value = format_value(content)
         raise ArgumentError(f"{where}: stop is {value}; give the ids that end a text, as {such}, or [] for none")
-    first = [*islice(content, _MOST_STOPS + 1)]
-    if len(first) > _MOST_STOPS:
-        raise ArgumentError(f"{where}: stop has more than {_MOST_STOPS} ids; give those that end a text")
-    return tuple(whole(id, where, f"stop[{i}]") for i, id in enumerate(first))
+    first = [*islice(content, _MAX_STOP_TOKENS + 1)]
+    if len(first) > _MAX_STOP_TOKENS:
+        raise ArgumentError(f"{where}: stop has more than {_MAX_STOP_TOKENS} ids; give those that end a text")
+    return tuple(check_int(id, where, f"stop[{i}]") for i, id in enumerate(first))
 
 
-def step_ids(
-    tokens: Sequence[int] | torch.Tensor, taken: Sequence[int], batch: int, vocabulary: int, device: torch.device
+def make_step_ids(
+    tokens: Sequence[int] | torch.Tensor, active_slots: Sequence[int], batch: int, vocabulary: int, device: torch.device
 ) -> torch.Tensor:
     """Return the token of each slot as the input of a step; entries of slots without a sequence are ignored.
 
@@ -157,7 +157,7 @@ def step_ids(
         PromptError: an id is out of the vocabulary, or the number of ids differs from the number of slots.
     """
     if isinstance(tokens, torch.Tensor) and tokens.device.type == device.type != "cpu":
-        if fault := fault_of(tokens):
+        if fault := find_fault(tokens):
             raise PromptError(f"tokens are a tensor that {fault}")
         if tokens.dtype not in _INTEGERS:
             raise PromptError(f"tokens are a tensor of {tokens.dtype}; give ids of tokens, as torch.int64")
@@ -167,9 +167,9 @@ def step_ids(
         return wide.clamp(0, vocabulary - 1)
     content = to_lists(tokens, "the token of each slot")
     if not isinstance(content, Sequence) or isinstance(content, (str, bytes)) or len(content) != batch:
-        count = len(content) if isinstance(content, (list, tuple)) else shown(content)
+        count = len(content) if isinstance(content, (list, tuple)) else format_value(content)
         raise PromptError(f"{count} tokens were given; give {batch}, one for each slot")
-    active = id_list([content[slot] for slot in taken])
+    active = to_id_list([content[slot] for slot in active_slots])
     check_vocabulary(active, vocabulary)
-    ids = dict(zip(taken, active, strict=True))
+    ids = dict(zip(active_slots, active, strict=True))
     return torch.tensor([ids.get(slot, 0) for slot in range(batch)])

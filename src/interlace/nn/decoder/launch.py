@@ -14,21 +14,21 @@ import torch
 
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import InterlaceError, LaunchEndedError
-from interlace.deploy.deployment import Deployment, overlaps
+from interlace.deploy.deployment import Deployment, can_overlap
 from interlace.executors import DeviceExecutor
-from interlace.executors.gpu import spec_by_name
-from interlace.executors.megakernel import OneLaunchExecutor
+from interlace.executors.gpu import find_spec
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.graph.graph import Graph
-from interlace.megakernel.capture import captured
-from interlace.megakernel.options import Options
-from interlace.models.llama import LlamaShape, decode_graph
-from interlace.nn.op import obstacle_of_device
+from interlace.megakernel.capture import capture_graph
+from interlace.megakernel.options import RunOptions
+from interlace.models.llama import LlamaShape, build_decode_graph
+from interlace.nn.op import device_fallback_reason
 
 #: Executors that may run a step. Without a GPU to time them, the first that can run the step is selected.
-RUNNERS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor)
+STEP_EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PdlExecutor)
 _DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, known.torch): known for known in DTYPES}
-_TIMED = 5  # steps
+_TIMED_STEPS = 5  # steps
 
 
 class StepLaunch:
@@ -46,15 +46,15 @@ class StepLaunch:
         InterlaceError: the executor fails to run.
     """
 
-    def __init__(self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor) -> None:
-        self.executor, self._tensors, self._taken = executor, tensors, taken
-        self.left_out: tuple[str, ...] = ()
+    def __init__(self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], advance: torch.Tensor) -> None:
+        self.executor, self._tensors, self._advance = executor, tensors, advance
+        self.rejections: tuple[str, ...] = ()
         self._captured: torch.cuda.CUDAGraph | None = None
-        if taken.device.type == "cuda":
+        if advance.device.type == "cuda":
             self._enqueue()  # compiles, which a capture forbids; the first step overwrites its results
             executor.synchronize()
             self._captured = torch.cuda.CUDAGraph()
-            with torch.cuda.device(taken.device), captured(self._captured):
+            with torch.cuda.device(advance.device), capture_graph(self._captured):
                 self._enqueue()
 
     def run(self) -> None:
@@ -67,11 +67,11 @@ class StepLaunch:
         if self._captured is None:
             self._enqueue()
             return
-        if self.executor.failed:
+        if self.executor.has_failed:
             self.executor.synchronize()  # raises
         self._captured.replay()
 
-    def step_us(self) -> float:
+    def measure_step_us(self) -> float:
         """Return the median time of a few captured steps at the current positions, in microseconds; 0 without a GPU.
 
         The call waits for the device. Later steps overwrite the results of these steps before they read them.
@@ -83,8 +83,8 @@ class StepLaunch:
         if self._captured is None:
             return 0.0
         times: list[float] = []
-        with torch.cuda.device(self._taken.device):
-            for _ in range(_TIMED):
+        with torch.cuda.device(self._advance.device):
+            for _ in range(_TIMED_STEPS):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
                 begin.record()
                 self._captured.replay()
@@ -95,7 +95,7 @@ class StepLaunch:
 
     def _enqueue(self) -> None:
         self.executor.run(self._tensors)
-        self._tensors["position"].add_(self._taken)
+        self._tensors["position"].add_(self._advance)
 
 
 def describe_launch(launch: StepLaunch | str) -> tuple[str | None, str]:
@@ -103,16 +103,16 @@ def describe_launch(launch: StepLaunch | str) -> tuple[str | None, str]:
     if isinstance(launch, str):
         return None, launch
     executor = type(launch.executor)
-    return executor.name, "; without ".join((executor.what, *launch.left_out))
+    return executor.name, "; without ".join((executor.description, *launch.rejections))
 
 
-def step_launch(
+def build_step_launch(
     shape: LlamaShape,
     batch: int,
     capacity: int,
     tensors: Mapping[str, torch.Tensor],
-    taken: torch.Tensor,
-    drawn: bool = False,
+    advance: torch.Tensor,
+    has_sampling: bool = False,
     pages: int | None = None,
 ) -> StepLaunch | str:
     """Return the fastest launches of a step on these tensors, or the reason why no launches can run it.
@@ -120,15 +120,15 @@ def step_launch(
     A few steps are timed with half-full caches; everything that they write is restored.
 
     Args:
-        tensors: inputs and outputs by the names of ``decode_graph``; may include others.
-        taken: see ``StepLaunch``.
-        drawn, pages: see ``decode_graph``.
+        tensors: inputs and outputs by the names of ``build_decode_graph``; may include others.
+        advance: see ``StepLaunch``.
+        has_sampling, pages: see ``build_decode_graph``.
 
     Raises:
         LaunchEndedError: a launch ended itself, and with it the CUDA context.
     """
     embed = tensors["embed"]
-    reason = obstacle_of_device(embed.device)
+    reason = device_fallback_reason(embed.device)
     if reason is not None:
         return reason
     if embed.dtype not in _DTYPES:
@@ -136,18 +136,20 @@ def step_launch(
     device = str(embed.device)
     try:
         dtype = _DTYPES[embed.dtype]
-        graph = decode_graph(shape, batch, capacity, spec_by_name(device), dtype=dtype, drawn=drawn, pages=pages)
+        graph = build_decode_graph(
+            shape, batch, capacity, find_spec(device), dtype=dtype, has_sampling=has_sampling, pages=pages
+        )
     except InterlaceError as error:
         return str(error)
     given = {name: tensors[name] for name in (*graph.inputs, *graph.outputs)}
     able: list[tuple[float, StepLaunch]] = []
     reasons = []
-    with _half_full(given, taken, capacity // 2):
-        for runner in RUNNERS:
+    with _hold_half_full(given, advance, capacity // 2):
+        for runner in STEP_EXECUTORS:
             try:
-                runner.check(graph, spec_by_name(device))
-                launch = StepLaunch(made(graph, runner, device), given, taken)
-                able.append((launch.step_us(), launch))
+                runner.check(graph, find_spec(device))
+                launch = StepLaunch(build_executor(graph, runner, device), given, advance)
+                able.append((launch.measure_step_us(), launch))
             except LaunchEndedError:  # no other launch can run in this process
                 raise
             except (InterlaceError, torch.OutOfMemoryError) as error:  # memory may suffice for one only
@@ -155,14 +157,14 @@ def step_launch(
     if not able:
         return "; ".join(reasons)
     _, fastest = min(able, key=lambda timed: timed[0])
-    fastest.left_out = tuple(reasons)
+    fastest.rejections = tuple(reasons)
     return fastest
 
 
 @contextmanager
-def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: int) -> Iterator[None]:
+def _hold_half_full(tensors: Mapping[str, torch.Tensor], advance: torch.Tensor, half: int) -> Iterator[None]:
     """Hold every sequence at position ``half``, and restore all tensors afterwards."""
-    written = [tensors["position"], tensors["logits"], tensors["next"], taken]
+    written = [tensors["position"], tensors["logits"], tensors["next"], advance]
     # With pages, save this row of every page.
     caches = [tensor for name, tensor in tensors.items() if name.endswith("_cache")]
     written += [cache[:, :, half % cache.shape[2]] for cache in caches]
@@ -172,7 +174,7 @@ def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: i
     if table is not None:
         table.copy_(torch.arange(table.numel(), device=table.device).view_as(table) % len(caches[0]))
     tensors["position"].fill_(half)
-    taken.zero_()
+    advance.zero_()
     try:
         yield
     finally:
@@ -180,13 +182,13 @@ def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: i
             tensor.copy_(value)
 
 
-def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecutor:
+def build_executor(graph: Graph, executor: type[DeviceExecutor], device: str) -> DeviceExecutor:
     """Build the executor of a step, with a plan by the device's rules, verified once for all processes.
 
     Raises:
         InterlaceError: planning or building the executor fails.
     """
-    found = Deployment(graph, spec_by_name(device), runner)
-    proof = found.proof(found.setting())
-    options = Options(device=device, dependent_launch=overlaps(runner, proof.plan, found.device))
-    return runner(proof, options)
+    found = Deployment(graph, find_spec(device), executor)
+    proof = found.prove_plan(found.select_setting())
+    options = RunOptions(device=device, dependent_launch=can_overlap(executor, proof.plan, found.device))
+    return executor(proof, options)

@@ -1,6 +1,6 @@
-"""Decoder slot as the ``Cache`` of a ``transformers`` model, which prefills a prompt directly into the slot.
+"""Decoder slot as the ``KVCache`` of a ``transformers`` model, which prefills a prompt directly into the slot.
 
-That library is never imported: this class has the methods of ``Cache`` that models call in its releases since 4.57.
+That library is never imported: this class has the methods of ``KVCache`` that models call in its releases since 4.57.
 Example of a forward pass of 3 tokens after 5 cached ones, with pages or without:
 
     get_seq_length() -> 5, get_mask_sizes(3, 0) -> (8, 0)
@@ -19,15 +19,15 @@ from typing import Any
 import torch
 
 from interlace.core.errors import DecodeError, DTypeError, GraphError, LengthError, ShapeError, SlotError
-from interlace.nn.decoder.cache import Cache
+from interlace.nn.decoder.cache import KVCache
 from interlace.nn.decoder.slots import Slots
 
 
-class Past:
-    """KV cache of one decoder sequence that a model fills; built by ``Decoder.past``.
+class SlotCache:
+    """KV cache of one decoder sequence that a model fills; built by ``Decoder.kv_cache``.
 
     Pass it as ``past_key_values`` to consecutive forward passes or to ``model.generate``, and then to
-    ``Decoder.join``. ``Decoder.leave(past.slot)`` discards it. After ``join`` or ``leave``, every call raises a
+    ``Decoder.add``. ``Decoder.abort(past.slot)`` discards it. After ``join`` or ``leave``, every call raises a
     SlotError.
 
     Attributes:
@@ -37,13 +37,13 @@ class Past:
     #: The number of key rows varies, so ``generate`` must not compile the model for each number on its own.
     is_compileable = False
 
-    def __init__(self, cache: Cache, slots: Slots, slot: int) -> None:
+    def __init__(self, cache: KVCache, slots: Slots, slot: int) -> None:
         self.slot = slot
         self._cache, self._slots = cache, slots
         # Tensors made in inference mode are writable only in that mode, and compiled models do not enable it.
         self._mode = torch.inference_mode if cache.k[0].is_inference() else nullcontext
         self._written = self._count = 0  # layers written by this forward pass, and its tokens
-        slots.hand_to(self, slot)
+        slots.assign_reader(self, slot)
 
     @property
     def length(self) -> int:
@@ -52,9 +52,9 @@ class Past:
         Raises:
             SlotError: the sequence has joined or left.
         """
-        return self._slots.read_by(self.slot, self)
+        return self._slots.get_reader_length(self.slot, self)
 
-    def positions_for(self, count: int, slots: Slots) -> int:
+    def count_cached(self, count: int, slots: Slots) -> int:
         """Return how many tokens of a prompt of ``count`` ids need no prefill.
 
         Raises:

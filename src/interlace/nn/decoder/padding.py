@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from interlace.core.arguments import shown
+from interlace.core.arguments import format_value
 from interlace.core.errors import PromptError
-from interlace.models.folder import json_object
-from interlace.models.trained import Trained
-from interlace.nn.decoder.ids import MASK, Prompt, Prompts, check_vocabulary, id_list, is_array, to_lists
+from interlace.models.folder import read_json
+from interlace.models.trained import PretrainedModel
+from interlace.nn.decoder.ids import MASK, Prompt, Prompts, check_vocabulary, is_array, to_id_list, to_lists
 
 #: Fields that a tokenizer may return in addition to ids and mask, and that change no token.
 _IGNORED = frozenset(
@@ -47,33 +47,35 @@ class Padding:
     Attributes:
         pad: pad id in the model's config, None if it declares none.
         begin: id that begins texts, None without one.
-        stop: ids that end a text, which tokenizers without a pad id use for padding.
+        stop_token_ids: ids that end a text, which tokenizers without a pad id use for padding.
     """
 
     pad: int | None = None
     begin: int | None = None
-    stop: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
 
     @staticmethod
-    def of_model(model: Any, stop: tuple[int, ...]) -> Padding:
+    def from_model(model: Any, stop_token_ids: tuple[int, ...]) -> Padding:
         """Read the configs of a model of ``transformers``."""
         configs = [getattr(model, name, None) for name in ("generation_config", "config")]
         pad, begin = (
-            _first_id(getattr(config, f"{name}_token_id", None) for config in configs) for name in ("pad", "bos")
+            _find_first_id(getattr(config, f"{name}_token_id", None) for config in configs) for name in ("pad", "bos")
         )
-        return Padding(pad, begin, stop)
+        return Padding(pad, begin, stop_token_ids)
 
     @staticmethod
-    def of_file(model: Trained) -> Padding:
+    def from_pretrained(model: PretrainedModel) -> Padding:
         """Read the metadata of a GGUF file, or the configs of a folder."""
         if model.gguf is not None:
             data = model.gguf.metadata
-            pad, begin = (_first_id([data.get(f"tokenizer.ggml.{name}_token_id")]) for name in ("padding", "bos"))
+            pad, begin = (_find_first_id([data.get(f"tokenizer.ggml.{name}_token_id")]) for name in ("padding", "bos"))
         else:
             files = [model.path / name for name in ("generation_config.json", "config.json")]
-            configs = [json_object(file) for file in files if file.is_file()]
-            pad, begin = (_first_id(config.get(f"{name}_token_id") for config in configs) for name in ("pad", "bos"))
-        return Padding(pad, begin, model.stop)
+            configs = [read_json(file) for file in files if file.is_file()]
+            pad, begin = (
+                _find_first_id(config.get(f"{name}_token_id") for config in configs) for name in ("pad", "bos")
+            )
+        return Padding(pad, begin, model.stop_token_ids)
 
 
 def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> tuple[list[list[int]], bool]:
@@ -94,17 +96,17 @@ def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> 
         ids, dense = [*ids.unbind()], False
     values = to_lists(ids, "a prompt")
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(values, Sequence):
-        raise PromptError(f"a prompt is {shown(values)}; give ids of tokens, as a list of ints, or several such")
+        raise PromptError(f"a prompt is {format_value(values)}; give ids of tokens, as a list of ints, or several such")
     if not len(values):
         raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
     single = not (isinstance(values[0], (Sequence, Mapping)) or (is_array(values[0]) and values[0].ndim))
     rows: Sequence[Any] = [values] if single else values
-    masks = [None] * len(rows) if mask is None else _mask_rows(mask, len(rows), single)
+    masks = [None] * len(rows) if mask is None else _split_mask(mask, len(rows), single)
     prompts, bare = [], []
     for number, (row, own) in enumerate(zip(rows, masks, strict=True)):
         try:
             row, own = _unpack_one(row, own)
-            prompts.append(_tokens(row, own))
+            prompts.append(_select_tokens(row, own))
             bare.append(own is None)
         except PromptError as error:
             raise error if single else PromptError(f"prompt {number}: {error}") from None
@@ -118,16 +120,16 @@ def read_prompts(ids: Prompts, mask: Any, vocabulary: int, padding: Padding) -> 
     return prompts, single
 
 
-def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding, past: Any = None) -> list[int]:
+def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding, past_key_values: Any = None) -> list[int]:
     """Return one prompt without padding; see ``read_prompts``. A tokenizer's batch of one prompt is one.
 
     Args:
-        past: keys and values of the first ids, without pads.
+        past_key_values: keys and values of the first ids, without pads.
     """
     packed = isinstance(ids, Mapping)
     ids, mask = _unpack_one(ids, mask)
-    prompt = _tokens(ids, mask)
-    if past is not None and mask is not None and len(prompt) < len(mask):
+    prompt = _select_tokens(ids, mask)
+    if past_key_values is not None and mask is not None and len(prompt) < len(mask):
         raise PromptError(
             "attention_mask leaves out pads, of which a past has keys and values too; run the model without padding"
         )
@@ -137,7 +139,7 @@ def read_prompt(ids: Prompt, mask: Any, vocabulary: int, padding: Padding, past:
     return prompt
 
 
-def _first_id(values: Any) -> int | None:
+def _find_first_id(values: Any) -> int | None:
     return next((value for value in values if type(value) is int), None)
 
 
@@ -146,7 +148,7 @@ def _unpack(ids: Any, mask: Any) -> tuple[Any, Any]:
     if not isinstance(ids, Mapping):
         return ids, mask
     if "input_ids" not in ids:
-        raise PromptError(f"a prompt is a mapping of {shown([*ids])}; give one with input_ids")
+        raise PromptError(f"a prompt is a mapping of {format_value([*ids])}; give one with input_ids")
     if others := {*ids} - {"input_ids", "attention_mask"} - _IGNORED:
         raise PromptError(f"a prompt has {sorted(map(str, others))[0]}, which a decoder would drop; leave it out")
     if mask is not None and "attention_mask" in ids:
@@ -164,36 +166,36 @@ def _unpack_one(ids: Any, mask: Any) -> tuple[Any, Any]:
         return ids, mask
     if len(rows) > 1:
         raise PromptError(f"input_ids have {len(rows)} prompts; give one")
-    return rows[0], mask if mask is None else _mask_rows(mask, 1, single=False)[0]
+    return rows[0], mask if mask is None else _split_mask(mask, 1, single=False)[0]
 
 
-def _mask_rows(mask: Any, count: int, single: bool) -> Sequence[Any]:
+def _split_mask(mask: Any, count: int, single: bool) -> Sequence[Any]:
     rows = to_lists(mask, "attention_mask", MASK)
     if single:
         return [rows]
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)) or len(rows) != count:
-        other = len(rows) if isinstance(rows, Sequence) else shown(rows)
+        other = len(rows) if isinstance(rows, Sequence) else format_value(rows)
         raise PromptError(f"attention_mask is of {other} prompts, the ids of {count}; give it in the shape of the ids")
     return rows
 
 
-def _tokens(ids: Any, mask: Any) -> list[int]:
+def _select_tokens(ids: Any, mask: Any) -> list[int]:
     """Return the unmasked ids as ints."""
     if mask is None:
-        return id_list(ids)
+        return to_id_list(ids)
     values, entries = to_lists(ids, "a prompt"), to_lists(mask, "attention_mask", MASK)
     several = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
     if not several or not isinstance(entries, Sequence) or len(values) != len(entries):
-        shape = f"{len(entries)} positions" if isinstance(entries, Sequence) else shown(entries)
-        of = f"{len(values)} ids" if several else shown(values)
+        shape = f"{len(entries)} positions" if isinstance(entries, Sequence) else format_value(entries)
+        of = f"{len(values)} ids" if several else format_value(values)
         raise PromptError(f"attention_mask has {shape} for {of}; give it in the shape of the ids")
     for position, entry in enumerate(entries):
         if not isinstance(entry, (bool, int, float, np.generic)) or entry not in (0, 1):
-            raise PromptError(f"attention_mask[{position}] is {shown(entry)}; it is 1 for a token, 0 for a pad")
+            raise PromptError(f"attention_mask[{position}] is {format_value(entry)}; it is 1 for a token, 0 for a pad")
     tokens = [id for id, entry in zip(values, entries, strict=True) if entry]
     if values and not tokens:
         raise PromptError("attention_mask has no token; give a prompt of one at least")
-    return id_list(tokens)
+    return to_id_list(tokens)
 
 
 def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bool) -> None:
@@ -215,9 +217,9 @@ def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bo
     for at, place in ((0, "begins"), (-1, "ends")):
         edges = {prompt[at] for prompt in prompts}
         for number, prompt in enumerate(prompts):
-            id, count, some = prompt[at], _edge_run(prompt, at), len(edges) > 1
-            pads = id == padding.pad or id in padding.stop
-            alone = id == padding.pad and id != padding.begin and id not in padding.stop
+            id, count, some = prompt[at], _count_edge_run(prompt, at), len(edges) > 1
+            pads = id == padding.pad or id in padding.stop_token_ids
+            alone = id == padding.pad and id != padding.begin and id not in padding.stop_token_ids
             if not dense:
                 is_padded = pads and some and (count > 1 or alone)
             elif pads:
@@ -233,7 +235,7 @@ def _check_padding(prompts: Sequence[Sequence[int]], padding: Padding, dense: bo
                 )
 
 
-def _edge_run(prompt: Sequence[int], at: int) -> int:
+def _count_edge_run(prompt: Sequence[int], at: int) -> int:
     """Return the length of the run of equal ids at the start (``at`` 0) or at the end (-1)."""
     run = groupby(prompt if at == 0 else reversed(prompt))
     return sum(1 for _ in next(run)[1])

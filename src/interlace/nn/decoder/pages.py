@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from interlace.core.errors import PageError
-from interlace.models.llama import PAGE, LlamaShape
-from interlace.nn.decoder.cache import Cache
+from interlace.models.llama import PAGE_TOKENS, LlamaShape
+from interlace.nn.decoder.cache import KVCache
 
 
-class Pages:
+class PageAllocator:
     """Page allocator and page table of all slots. Every method raises before it changes anything.
 
     Args:
@@ -27,19 +27,19 @@ class Pages:
 
     def __init__(self, count: int, batch: int, capacity: int, device: torch.device) -> None:
         self.count = count
-        self.table = torch.full((batch, self.of(capacity)), -1, dtype=torch.int32, device=device)
+        self.table = torch.full((batch, self.count_pages(capacity)), -1, dtype=torch.int32, device=device)
         self._free = [*reversed(range(count))]
         self._owned: list[list[int]] = [[] for _ in range(batch)]
 
     @property
-    def free(self) -> int:
+    def num_free(self) -> int:
         """Number of free pages."""
         return len(self._free)
 
     @staticmethod
-    def of(positions: int) -> int:
+    def count_pages(positions: int) -> int:
         """Return the number of pages that this many tokens need."""
-        return -(-positions // PAGE)
+        return -(-positions // PAGE_TOKENS)
 
     def grow(self, lengths: Mapping[int, int]) -> None:
         """Allocate pages so that each slot can hold the given number of tokens.
@@ -47,13 +47,13 @@ class Pages:
         Raises:
             PageError: the slots need more pages than are free.
         """
-        lacking = {slot: self.of(length) - len(self._owned[slot]) for slot, length in lengths.items()}
+        lacking = {slot: self.count_pages(length) - len(self._owned[slot]) for slot, length in lengths.items()}
         lacking = {slot: more for slot, more in lacking.items() if more > 0}
         wanted = sum(lacking.values())
-        if wanted > self.free:
+        if wanted > self.num_free:
             raise PageError(
-                f"slots {sorted(lacking)} need {wanted} more pages of {PAGE} positions, and {self.free} of the "
-                f"{self.count} are free; let a sequence leave, or build the decoder with more pages"
+                f"slots {sorted(lacking)} need {wanted} more pages of {PAGE_TOKENS} positions, and {self.num_free} of "
+                f"the {self.count} are free; let a sequence leave, or build the decoder with more pages"
             )
         for slot, more in lacking.items():
             owned = self._owned[slot]
@@ -66,28 +66,28 @@ class Pages:
 
     def release(self, slot: int, length: int = 0) -> None:
         """Release all pages of a slot beyond those for its first ``length`` tokens."""
-        kept = self.of(length)
+        kept = self.count_pages(length)
         self._free += reversed(self._owned[slot][kept:])
         del self._owned[slot][kept:]
         self.table[slot, kept:] = -1
 
 
 @dataclass(frozen=True)
-class PagedCache(Cache):
+class PagedKVCache(KVCache):
     """KV cache in pools of pages.
 
     Attributes:
         k, v: for each layer (pages, kv_heads, PAGE, head_dim), keys after RoPE.
-        table: page table of the slots, see ``Pages``.
+        table: page table of the slots, see ``PageAllocator``.
     """
 
     table: torch.Tensor
 
     @staticmethod
-    def of(shape: LlamaShape, pages: Pages, dtype: torch.dtype) -> PagedCache:
+    def of(shape: LlamaShape, pages: PageAllocator, dtype: torch.dtype) -> PagedKVCache:
         """Build an empty cache, all zeros."""
-        pools = Cache.make(shape, pages.count, PAGE, dtype, pages.table.device)
-        return PagedCache(pools.k, pools.v, pages.table)
+        pools = KVCache.make(shape, pages.count, PAGE_TOKENS, dtype, pages.table.device)
+        return PagedKVCache(pools.k, pools.v, pages.table)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -95,26 +95,26 @@ class PagedCache(Cache):
 
     def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         at = torch.arange(start, start + keys.shape[1], device=keys.device)
-        page, row = self.table[slot, at // PAGE].long(), at % PAGE
+        page, row = self.table[slot, at // PAGE_TOKENS].long(), at % PAGE_TOKENS
         self.k[layer][page, :, row], self.v[layer][page, :, row] = keys.transpose(0, 1), values.transpose(0, 1)
 
     def read(self, layer: int, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._rows(layer, self.table[slot : slot + 1], end)
+        return self._gather_rows(layer, self.table[slot : slot + 1], end)
 
     def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         slots = torch.arange(len(position), device=position.device)
-        page, row = self.table[slots, position // PAGE].long(), position % PAGE
+        page, row = self.table[slots, position // PAGE_TOKENS].long(), position % PAGE_TOKENS
         # A slot without a page repeats the write of the first slot with one, which needs no wait for the device.
         of = torch.where(page >= 0, slots, (page >= 0).int().argmax())
         page, row = page[of], row[of]
         self.k[layer][page, :, row], self.v[layer][page, :, row] = keys[of], values[of]
 
     def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._rows(layer, self.table, reach)
+        return self._gather_rows(layer, self.table, reach)
 
-    def _rows(self, layer: int, table: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather_rows(self, layer: int, table: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values (slots, kv_heads, end, head_dim) of the first ``end`` tokens of slots."""
-        pages = table[:, : Pages.of(end)].long().clamp_min(0)
+        pages = table[:, : PageAllocator.count_pages(end)].long().clamp_min(0)
 
         def rows(pool: torch.Tensor) -> torch.Tensor:
             return pool[pages].transpose(1, 2).flatten(2, 3)[:, :, :end]

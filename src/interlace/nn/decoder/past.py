@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from interlace.core.errors import DTypeError, GraphError, ShapeError
-from interlace.nn.decoder.cache import Cache
-from interlace.nn.decoder.ids import fault_of
+from interlace.nn.decoder.cache import KVCache
+from interlace.nn.decoder.ids import find_fault
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
-def pairs_of(past: Any) -> Pairs:
-    """Return keys and values by layer of a ``transformers`` ``Cache``, or of pairs as in earlier releases.
+def extract_pairs(past_key_values: Any) -> Pairs:
+    """Return keys and values by layer of a ``transformers`` ``KVCache``, or of pairs as in earlier releases.
 
     If a layer has memory for more positions than were written, only the written positions are returned.
 
@@ -23,19 +23,21 @@ def pairs_of(past: Any) -> Pairs:
         GraphError: the past is neither, or has tensors without data or of another layout, or a layer holds fewer
             positions than were written to it, as sliding windows do.
     """
-    layers = getattr(past, "layers", past)
+    layers = getattr(past_key_values, "layers", past_key_values)
     if not isinstance(layers, Iterable):
-        raise GraphError(f"past is a {type(past).__name__}; pass past_key_values, or keys and values by layer")
-    return [_pair(number, layer) for number, layer in enumerate(layers)]
+        raise GraphError(
+            f"past is a {type(past_key_values).__name__}; pass past_key_values, or keys and values by layer"
+        )
+    return [_extract_pair(number, layer) for number, layer in enumerate(layers)]
 
 
-def _pair(number: int, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _extract_pair(number: int, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     pair = (layer.keys, layer.values) if hasattr(layer, "keys") else layer
     if not isinstance(pair, Sequence) or len(pair) < 2 or not all(isinstance(t, torch.Tensor) for t in pair[:2]):
         raise GraphError("past has a layer without keys and values; run the model on the prompt first")
     keys, values = pair[:2]
     for name, tensor in (("keys", keys), ("values", values)):
-        if fault := fault_of(tensor):
+        if fault := find_fault(tensor):
             raise GraphError(f"{name} of layer {number} of past are a tensor that {fault}")
     if not hasattr(layer, "get_seq_length") or keys.ndim != 4:
         return keys, values
@@ -48,7 +50,7 @@ def _pair(number: int, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return keys[:, :, :given], values[:, :, :given]
 
 
-def positions_of(pairs: Pairs, cache: Cache) -> int:
+def count_positions(pairs: Pairs, cache: KVCache) -> int:
     """Return the number of tokens in the pairs, after checking that they match the cache.
 
     Raises:
@@ -70,7 +72,7 @@ def positions_of(pairs: Pairs, cache: Cache) -> int:
     return length
 
 
-def fill(cache: Cache, slot: int, pairs: Pairs, count: int) -> None:
+def fill_slot(cache: KVCache, slot: int, pairs: Pairs, count: int) -> None:
     """Copy the keys and values of the first ``count`` tokens into a slot."""
     for layer, (keys, values) in enumerate(pairs):
         cache.write(layer, slot, 0, keys[0, :, :count], values[0, :, :count])

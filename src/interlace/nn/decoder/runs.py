@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 
-class Stepped(NamedTuple):
+class StepResult(NamedTuple):
     """Result of a step for each slot, in the decoder's own tensors, which the next step overwrites.
 
     Attributes:
@@ -21,7 +21,7 @@ class Stepped(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Runs:
+class StepReport:
     """Report on what runs a decoder's steps.
 
     Attributes:

@@ -12,21 +12,21 @@ from numbers import Real
 
 import torch
 
-from interlace.core.arguments import printed, whole
+from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import SamplingError
-from interlace.kernels.sample.philox import uniform, words
+from interlace.kernels.sample.philox import generate_words, to_uniform
 
 _NUMBERS = 1 << 31
-_MOST_HEAT = 1e9
+_MAX_TEMPERATURE = 1e9
 
 
 def _check_real(name: str, value: object, least: float, most: float) -> None:
     if not isinstance(value, Real) or isinstance(value, bool) or not least <= value <= most:  # type: ignore[operator]
-        raise SamplingError(f"{name} is {printed(value)}; give a number from {least:g} to {most:g}")
+        raise SamplingError(f"{name} is {safe_repr(value)}; give a number from {least:g} to {most:g}")
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """Sampling parameters of a sequence.
 
     Attributes:
@@ -49,26 +49,27 @@ class Sampling:
     sequence: int = 0
 
     def __post_init__(self) -> None:
-        _check_real("temperature", self.temperature, 0.0, _MOST_HEAT)
+        _check_real("temperature", self.temperature, 0.0, _MAX_TEMPERATURE)
         # With a smaller divisor several logits may be infinite in float32, and the first of them would be selected.
-        if 0 < self.temperature < 1 / _MOST_HEAT:
+        if 0 < self.temperature < 1 / _MAX_TEMPERATURE:
             raise SamplingError(
-                f"temperature is {self.temperature!r}; give 0 for the likeliest token, or {1 / _MOST_HEAT:g} or more"
+                f"temperature is {self.temperature!r}; give 0 for the likeliest token, or {1 / _MAX_TEMPERATURE:g} or "
+                "more"
             )
         if self.top_p is not None:
             _check_real("top_p", self.top_p, 1e-9, 1.0)
-        if self.top_k is not None and whole(self.top_k, "Sampling", "top_k") < 1:
-            raise SamplingError(f"top_k is {printed(self.top_k)}; give 1 or more, or None for all")
+        if self.top_k is not None and check_int(self.top_k, "Sampling", "top_k") < 1:
+            raise SamplingError(f"top_k is {safe_repr(self.top_k)}; give 1 or more, or None for all")
         for name in ("seed", "sequence"):
             number = getattr(self, name)
-            if not 0 <= whole(number, "Sampling", name) < _NUMBERS:
-                raise SamplingError(f"{name} is {printed(number)}; give a number from 0 to {_NUMBERS - 1}")
+            if not 0 <= check_int(number, "Sampling", name) < _NUMBERS:
+                raise SamplingError(f"{name} is {safe_repr(number)}; give a number from 0 to {_NUMBERS - 1}")
 
 
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 
 
-class Ways:
+class SamplingState:
     """Sampling parameters of all slots, in the device tensors that the launches of a step read.
 
     Args:
@@ -85,11 +86,11 @@ class Ways:
             **made,
             "key": torch.zeros(batch, 2, dtype=torch.int32, device=device),
         }
-        self._drawn = [False] * batch
+        self._is_random = [False] * batch
 
-    def set(self, slot: int, sampling: Sampling) -> None:
+    def set(self, slot: int, sampling: SamplingParams) -> None:
         """Set the sampling parameters of a slot, without waiting for the device."""
-        self._drawn[slot] = sampling.temperature > 0
+        self._is_random[slot] = sampling.temperature > 0
         t = self.tensors
         # Assigning a Python number to a tensor element copies it from the host, which waits; fill_ does not.
         t["temperature"][slot].fill_(float(sampling.temperature))
@@ -98,18 +99,18 @@ class Ways:
         t["key"][slot, 0].fill_(sampling.seed)
         t["key"][slot, 1].fill_(sampling.sequence)
 
-    def tokens(self, logits: torch.Tensor, position: torch.Tensor, slots: slice) -> torch.Tensor:
+    def sample(self, logits: torch.Tensor, position: torch.Tensor, slots: slice) -> torch.Tensor:
         """Sample tokens (n,) for some slots, from the logits (n, vocabulary) of the tokens at these positions (n,)."""
-        if not any(self._drawn[slots]):
+        if not any(self._is_random[slots]):
             return logits.argmax(dim=-1)
-        return drawn(logits, position, {name: tensor[slots] for name, tensor in self.tensors.items()})
+        return sample_tokens(logits, position, {name: tensor[slots] for name, tensor in self.tensors.items()})
 
 
-def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Sample tokens (n,) from logits (n, vocabulary) of tokens at positions (n,), by the rows of ``Ways.tensors``."""
+def sample_tokens(logits: torch.Tensor, position: torch.Tensor, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Sample tokens (n,) from logits (n, vocabulary) at positions (n,), by rows of ``SamplingState.tensors``."""
     x, count = logits.float(), logits.shape[-1]
-    cold, top_p, top_k = ways["temperature"] <= 0, ways["top_p"][:, None], ways["top_k"].long()
-    heat = torch.where(cold, 1.0, ways["temperature"])[:, None]
+    cold, top_p, top_k = state["temperature"] <= 0, state["top_p"][:, None], state["top_k"].long()
+    heat = torch.where(cold, 1.0, state["temperature"])[:, None]
     ranked = x.sort(dim=-1, descending=True).values
     least = ranked.gather(-1, torch.where((top_k > 0) & (top_k < count), top_k, count)[:, None] - 1)
     weights = ((ranked - ranked[:, :1]) / heat).exp() * (ranked >= least)
@@ -117,9 +118,9 @@ def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch
     before = weights.cumsum(dim=-1) - weights
     last = (before < top_p * weights.sum(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True).clamp_min(1) - 1
     least = torch.where(top_p < 1, torch.maximum(least, ranked.gather(-1, last)), least)
-    key = ways["key"].long()
+    key = state["key"].long()
     columns = torch.arange(count, device=x.device)
-    drawn_words = words(columns, position.long()[:, None], key[:, :1], key[:, 1:])
-    noise = -(-(-uniform(drawn_words.float())).log1p()).log()  # independent of the default dtype
+    drawn_words = generate_words(columns, position.long()[:, None], key[:, :1], key[:, 1:])
+    noise = -(-(-to_uniform(drawn_words.float())).log1p()).log()  # independent of the default dtype
     scores = (x / heat + noise).masked_fill(x < least, -torch.inf)
     return torch.where(cold[:, None], x, scores).argmax(dim=-1)

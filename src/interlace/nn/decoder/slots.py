@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import torch
 
-from interlace.core.arguments import printed, whole
+from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import LengthError, SlotError
-from interlace.nn.decoder.pages import Pages
+from interlace.nn.decoder.pages import PageAllocator
 
 
-def advise_capacity(capacity: int, window: int | None) -> str:
+def advise_capacity(max_seq_len: int, window: int | None) -> str:
     """Return the end of an error about a capacity that is too small, if a model looks back over this window."""
-    if window is not None and capacity >= window:
+    if window is not None and max_seq_len >= window:
         return f" (its sliding window of {window} positions admits no larger capacity)"
     return f", or build the decoder with a larger capacity{'' if window is None else f', {window} at most'}"
 
@@ -21,7 +21,7 @@ def advise_capacity(capacity: int, window: int | None) -> str:
 class Slots:
     """Sequence lengths by slot. Every method raises before it changes anything.
 
-    A slot is in one of three states: free; extended by steps; or paused while a model fills it (see ``Past``).
+    A slot is in one of three states: free; extended by steps; or paused while a model fills it (see ``SlotCache``).
 
     Args:
         batch: number of slots.
@@ -35,30 +35,30 @@ class Slots:
     """
 
     def __init__(
-        self, batch: int, capacity: int, pages: Pages | None, device: torch.device, window: int | None = None
+        self, batch: int, max_seq_len: int, pages: PageAllocator | None, device: torch.device, window: int | None = None
     ) -> None:
-        self.capacity, self.window = capacity, window
+        self.max_seq_len, self.window = max_seq_len, window
         self.position, self.advance = (torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(2))
         self._pages = pages
         self._lengths: list[int | None] = [None] * batch
         self._readers: dict[int, object] = {}
 
     @property
-    def taken(self) -> tuple[int, ...]:
+    def active_slots(self) -> tuple[int, ...]:
         """Active slots."""
         return tuple(slot for slot, length in enumerate(self._lengths) if length is not None)
 
     @property
-    def stepped(self) -> tuple[int, ...]:
+    def stepped_slots(self) -> tuple[int, ...]:
         """Active slots whose sequences steps extend."""
-        return tuple(slot for slot in self.taken if slot not in self._readers)
+        return tuple(slot for slot in self.active_slots if slot not in self._readers)
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Number of cached tokens of each slot; 0 for a free slot."""
         return tuple(length or 0 for length in self._lengths)
 
-    def free(self) -> int:
+    def find_free(self) -> int:
         """Return the first free slot.
 
         Raises:
@@ -71,32 +71,32 @@ class Slots:
             f"all {len(self._lengths)} slots hold sequences; let one leave, or build the decoder with a larger batch"
         )
 
-    def check_taken(self, slot: int) -> int:
+    def check_active(self, slot: int) -> int:
         """Return the slot if it is active.
 
         Raises:
             ArgumentError: the slot is not a whole number.
             SlotError: the slot does not exist, or has no sequence.
         """
-        slot = whole(slot, "Decoder", "slot")
+        slot = check_int(slot, "Decoder", "slot")
         if not 0 <= slot < len(self._lengths):
-            raise SlotError(f"there is no slot {printed(slot)}; slots are 0 to {len(self._lengths) - 1}")
+            raise SlotError(f"there is no slot {safe_repr(slot)}; slots are 0 to {len(self._lengths) - 1}")
         if self._lengths[slot] is None:
             raise SlotError(f"slot {slot} holds no sequence; one joins by join(ids)")
         return slot
 
-    def length(self, slot: int) -> int:
+    def get_length(self, slot: int) -> int:
         """Return the length of the sequence in a slot that steps extend.
 
         Raises:
-            ArgumentError, SlotError: see ``check_taken``; also if a model fills the slot.
+            ArgumentError, SlotError: see ``check_active``; also if a model fills the slot.
         """
-        slot = self.check_taken(slot)
+        slot = self.check_active(slot)
         if slot in self._readers:
             raise SlotError(f"a model reads the sequence in slot {slot}; join(ids, past) lets it go on from there")
         return self._lengths[slot] or 0
 
-    def read_by(self, slot: int, reader: object) -> int:
+    def get_reader_length(self, slot: int, reader: object) -> int:
         """Return the length of the sequence in a slot that this reader fills.
 
         Raises:
@@ -108,11 +108,11 @@ class Slots:
 
     def check_room(self, slot: int | None, length: int, more: int) -> None:
         """Raise LengthError if a sequence of this length has no room for ``more`` tokens."""
-        if length + more > self.capacity:
+        if length + more > self.max_seq_len:
             where = f"a prompt of {more} tokens" if slot is None else f"slot {slot}, {length} positions and {more} more"
             raise LengthError(
-                f"{where}: that is more than the capacity of {self.capacity}; shorten it or let it leave"
-                f"{advise_capacity(self.capacity, self.window)}"
+                f"{where}: that is more than the capacity of {self.max_seq_len}; shorten it or let it leave"
+                f"{advise_capacity(self.max_seq_len, self.window)}"
             )
 
     def grow(self, lengths: Mapping[int, int]) -> None:
@@ -136,30 +136,30 @@ class Slots:
         self._lengths[slot] = length
 
     @torch.inference_mode()
-    def make_way(self) -> None:
+    def redirect_writes(self) -> None:
         """Direct the writes of a step to an unused row in the slots that a model fills.
 
         A step writes one row of every slot. In these slots it is the row after the sequence. A full sequence has no
-        such row, so the step overwrites its last one, which is safe: ``join`` always prefills the last id again.
+        such row, so the step overwrites its last one, which is safe: ``activate`` always prefills the last id again.
         """
         for slot in self._readers:
-            self.position[slot].fill_(min(self.lengths[slot], self.capacity - 1))
+            self.position[slot].fill_(min(self.lengths[slot], self.max_seq_len - 1))
 
-    def move(self) -> None:
+    def advance_lengths(self) -> None:
         """Increment the lengths of the sequences after a step; the step itself has advanced ``position``."""
         for slot, length in enumerate(self._lengths):
             if length is not None and slot not in self._readers:
                 self._lengths[slot] = length + 1
 
     @torch.inference_mode()
-    def hand_to(self, reader: object, slot: int) -> None:
+    def assign_reader(self, reader: object, slot: int) -> None:
         """Give the sequence in a slot, or a new one, to a reader; steps then skip the slot."""
         self._readers[slot] = reader
         self.advance[slot].zero_()
         self._lengths[slot] = self._lengths[slot] or 0
 
     @torch.inference_mode()
-    def join(self, slot: int, length: int) -> None:
+    def activate(self, slot: int, length: int) -> None:
         """Let steps extend the sequence in a slot, which has this length."""
         self._readers.pop(slot, None)
         self._lengths[slot] = length

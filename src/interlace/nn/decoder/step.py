@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from interlace.models.llama import LlamaShape
-from interlace.nn.decoder.cache import Cache
+from interlace.nn.decoder.cache import KVCache
 
 Weights = Mapping[str, torch.Tensor]
 #: Maps layer, queries (n, heads, t, d), keys and values (n, kv_heads, t, d) to attention outputs shaped like queries.
@@ -30,7 +30,7 @@ def decode(
     shape: LlamaShape,
     weights: Weights,
     rope: torch.Tensor,
-    cache: Cache,
+    cache: KVCache,
     tokens: torch.Tensor,
     position: torch.Tensor,
     reach: int,
@@ -54,12 +54,12 @@ def decode(
         return functional.scaled_dot_product_attention(q, keys, values, seen[:, None, None], enable_gqa=True)
 
     with torch.autocast(tokens.device.type, enabled=False):  # caches have the dtype of the weights
-        x = _layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
-        return _logits(shape, weights, x[:, 0])
+        x = _run_layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
+        return _compute_logits(shape, weights, x[:, 0])
 
 
 def prefill(
-    shape: LlamaShape, weights: Weights, rope: torch.Tensor, cache: Cache, ids: torch.Tensor, slot: int, length: int
+    shape: LlamaShape, weights: Weights, rope: torch.Tensor, cache: KVCache, ids: torch.Tensor, slot: int, length: int
 ) -> torch.Tensor:
     """Append tokens after the ``length`` cached tokens of a slot; return the logits (vocabulary,) of the last token.
 
@@ -76,11 +76,11 @@ def prefill(
         )
 
     with torch.autocast(ids.device.type, enabled=False):
-        x = _layers(shape, weights, rope[None, length:end], ids[None], attend)
-        return _logits(shape, weights, x[0, -1:])[0]
+        x = _run_layers(shape, weights, rope[None, length:end], ids[None], attend)
+        return _compute_logits(shape, weights, x[0, -1:])[0]
 
 
-def _layers(
+def _run_layers(
     shape: LlamaShape, weights: Weights, rope: torch.Tensor, ids: torch.Tensor, attend: _Attend
 ) -> torch.Tensor:
     """Return the output (n, t, hidden) of the last layer for ids (n, t).
@@ -91,7 +91,7 @@ def _layers(
     x = functional.embedding(ids, weights["embed"])
     cos, sin = (half.repeat(1, 1, 2)[:, None] for half in rope.chunk(2, dim=-1))
     for layer in range(shape.layers):
-        own = {name: weights.get(f"layers.{layer}.{name}") for name in _OF_A_LAYER}
+        own = {name: weights.get(f"layers.{layer}.{name}") for name in _LAYER_WEIGHTS}
         h = functional.rms_norm(x, (shape.hidden,), own["input_norm"], shape.eps)
 
         def heads(name: str, h: torch.Tensor = h, own: dict[str, torch.Tensor | None] = own) -> torch.Tensor:
@@ -104,7 +104,7 @@ def _layers(
         if shape.qk_norm:
             q = functional.rms_norm(q, (shape.head_dim,), own["q_norm"], shape.eps)
             k = functional.rms_norm(k, (shape.head_dim,), own["k_norm"], shape.eps)
-        found = attend(layer, _rotated(q, cos, sin), _rotated(k, cos, sin), v)
+        found = attend(layer, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
         x = x + functional.linear(found.transpose(1, 2).flatten(2), weights[f"layers.{layer}.o"])
         h = functional.rms_norm(x, (shape.hidden,), own["post_norm"], shape.eps)
         gate, up, down = (weights[f"layers.{layer}.{name}"] for name in ("gate", "up", "down"))
@@ -112,15 +112,15 @@ def _layers(
     return x
 
 
-_OF_A_LAYER = ("input_norm", "q", "k", "v", "q_bias", "k_bias", "v_bias", "q_norm", "k_norm", "post_norm")
+_LAYER_WEIGHTS = ("input_norm", "q", "k", "v", "q_bias", "k_bias", "v_bias", "q_norm", "k_norm", "post_norm")
 
 
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Apply RoPE (Su et al., arXiv 2104.09864) as transformers does: rotate elements i and i + d/2 by frequency i."""
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
-def _logits(shape: LlamaShape, weights: Weights, x: torch.Tensor) -> torch.Tensor:
+def _compute_logits(shape: LlamaShape, weights: Weights, x: torch.Tensor) -> torch.Tensor:
     head = weights["embed"] if shape.tied else weights["head"]
     return functional.linear(functional.rms_norm(x, (shape.hidden,), weights["norm"], shape.eps), head)

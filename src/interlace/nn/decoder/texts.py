@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interlace.nn.decoder.generation import Steps, TextStream, run
+from interlace.nn.decoder.generation import DecoderProtocol, TokenStream, start_stream
 from interlace.nn.decoder.ids import Prompts
 from interlace.nn.decoder.padding import read_prompts
-from interlace.nn.decoder.sampling import Sampling
+from interlace.nn.decoder.sampling import SamplingParams
 
 
-class Texts:
+class GenerationMixin:
     """Generation methods of a decoder, which take whole prompts."""
 
     def generate(
-        self: Steps,
+        self: DecoderProtocol,
         ids: Prompts,
         max_new_tokens: int,
         *,
         attention_mask: Any = None,
-        stop: Sequence[int] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -29,23 +29,26 @@ class Texts:
         """Return the generated ids of a prompt, or a list of ids for each of several prompts; see ``stream``."""
         prompts, single = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
         texts: list[list[int]] = [[] for _ in prompts]
-        sampling, ends = Sampling(temperature, top_k, top_p, seed), self.stop if stop is None else stop
-        for piece in run(self, prompts, max_new_tokens, ends, sampling, "Decoder.generate"):
+        sampling, ends = (
+            SamplingParams(temperature, top_k, top_p, seed),
+            self.stop_token_ids if stop_token_ids is None else stop_token_ids,
+        )
+        for piece in start_stream(self, prompts, max_new_tokens, ends, sampling, "Decoder.generate"):
             texts[piece.sequence].append(piece.token)
         return texts[0] if single else texts
 
     def stream(
-        self: Steps,
+        self: DecoderProtocol,
         ids: Prompts,
         max_new_tokens: int,
         *,
         attention_mask: Any = None,
-        stop: Sequence[int] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
-    ) -> TextStream:
+    ) -> TokenStream:
         """Return an iterator over the generated tokens, each with the index of its prompt.
 
         Prompts that exceed the slots or pages wait until a sequence has ended. Each prompt gets the same tokens as it
@@ -57,8 +60,8 @@ class Texts:
                 mapping with ``input_ids``, and ``attention_mask`` if prompts are padded.
             max_new_tokens: maximum number of new tokens for each prompt.
             attention_mask: 1 for tokens and 0 for pads, in the shape of the ids; pads are removed at any position.
-            stop: token ids that end a sequence and are not returned; by default the decoder's.
-            temperature, top_k, top_p, seed: see ``Sampling``.
+            stop_token_ids: token ids that end a sequence and are not returned; by default the decoder's.
+            temperature, top_k, top_p, seed: see ``SamplingParams``.
 
         Raises:
             PromptError, ArgumentError, SamplingError: invalid arguments, or a tensor of prompts that look padded,
@@ -69,5 +72,8 @@ class Texts:
             SlotError: sequences added by ``join`` hold slots.
         """
         prompts, _ = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
-        sampling, ends = Sampling(temperature, top_k, top_p, seed), self.stop if stop is None else stop
-        return run(self, prompts, max_new_tokens, ends, sampling, "Decoder.stream")
+        sampling, ends = (
+            SamplingParams(temperature, top_k, top_p, seed),
+            self.stop_token_ids if stop_token_ids is None else stop_token_ids,
+        )
+        return start_stream(self, prompts, max_new_tokens, ends, sampling, "Decoder.stream")

@@ -21,7 +21,7 @@ from threading import Lock
 from interlace.core.errors import BusyError
 
 
-class Turns:
+class ExclusiveLock:
     """Lock that admits one user and refuses others."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Turns:
         self._user = ""
 
     @contextmanager
-    def take(self, user: str) -> Iterator[None]:
+    def acquire(self, user: str) -> Iterator[None]:
         """Hold the lock until the context ends.
 
         Args:
@@ -39,7 +39,7 @@ class Turns:
             BusyError: the lock has another user; nothing has changed.
         """
         if not self._lock.acquire(blocking=False):
-            raise self.busy(user)
+            raise self.build_busy_error(user)
         try:
             self._user = user
             yield
@@ -50,9 +50,9 @@ class Turns:
     def check(self, user: str, slots: tuple[int, ...]) -> None:
         """Raise BusyError if the lock has a user, which holds these slots."""
         if self._lock.locked():
-            raise self.busy(f"{user}: other sequences hold slots {[*slots]}")
+            raise self.build_busy_error(f"{user}: other sequences hold slots {[*slots]}")
 
-    def busy(self, what: str) -> BusyError:
+    def build_busy_error(self, what: str) -> BusyError:
         """Return the error for a second user."""
         return BusyError(
             f"{what}: {self._user or 'another call'} is under way; let it end (a stream is read to its end, or "

@@ -8,20 +8,20 @@ import torch
 
 from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.models.llama import LlamaShape
-from interlace.models.weights import wanted
+from interlace.models.weights import list_weights
 from interlace.nn.decoder.cache import check_memory
 
-_LEAST_BYTES = 2  # smallest element that PyTorch multiplies on every device
+_MIN_BYTES = 2  # smallest element that PyTorch multiplies on every device
 
 
-def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def check_weights(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Check the weights of a shape, and return them contiguous; only non-contiguous weights are copied.
 
     Raises:
         GraphError: a weight is missing or unknown, has no data, or is on a different device from the rest.
         ShapeError, DTypeError: a weight has the wrong extents, or a different dtype from the rest.
     """
-    extents = wanted(shape)
+    extents = list_weights(shape)
     missing, unknown = sorted(extents.keys() - weights.keys()), sorted(weights.keys() - extents.keys())
     if missing or unknown:
         told = [f"{what} {', '.join(names[:4])}" for what, names in (("lacks", missing), ("has", unknown)) if names]
@@ -35,19 +35,19 @@ def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str,
             raise DTypeError(f"weight {name!r} is {weight.dtype}, embed is {first.dtype}; cast them to one dtype")
         if weight.device != first.device:
             raise GraphError(f"weight {name!r} is on {weight.device}, embed is on {first.device}; use one device")
-    if not first.dtype.is_floating_point or first.dtype.itemsize < _LEAST_BYTES:
+    if not first.dtype.is_floating_point or first.dtype.itemsize < _MIN_BYTES:
         raise DTypeError(f"the weights are {first.dtype}; cast or dequantise them, as to {torch.get_default_dtype()}")
     if first.device.type == "meta":
         raise GraphError("the weights have no data, they are on the device 'meta'; load them first")
     return {name: weights[name].detach().contiguous() for name in extents}
 
 
-def streamed_bytes(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> int:
+def count_streamed_bytes(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> int:
     """Return the bytes of weights that a step reads in full: all except an untied embedding, which is only indexed."""
     return sum(weight.nbytes for name, weight in weights.items() if name != "embed" or shape.tied)
 
 
-def rope_table(inv_freq: torch.Tensor, capacity: int, scaling: float = 1.0) -> torch.Tensor:
+def build_rope_table(inv_freq: torch.Tensor, capacity: int, scaling: float = 1.0) -> torch.Tensor:
     """Build the RoPE table (capacity, head_dim), fp32, on the device of ``inv_freq``: cosines, then sines.
 
     Args:
