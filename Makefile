@@ -39,7 +39,7 @@ TESTS := tests/unit tests/compile tests/browser
 test simulated searched collected fast test-triton thorough mutants random: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test types simulated searched collected fast test-triton thorough mutants random format docs pictures dist records gpu-test clean
+.PHONY: help run setup test types simulated searched collected fast test-triton thorough mutants random format docs pages pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ format: $(VENV)/.installed-test  ## Format the CUDA C++ headers
 
 docs: $(VENV)/.installed-docs  ## Build the pages and the API reference as a site, in build/docs
 	$(BIN)/mkdocs build
+
+pages: $(VENV)/.installed-test  ## Fill the tables of the pages from records, and write docs/cli.md from the commands
+	$(BIN)/python benchmarks/report.py
+	$(BIN)/python docs/commands.py
 
 pictures: $(VENV)/.installed-test  ## Make the pictures of docs/studio.md anew; needs Chromium
 	$(BIN)/python docs/pictures.py

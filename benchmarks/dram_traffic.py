@@ -30,7 +30,7 @@ MEASURES = (
     "kernels/abi",
     "kernels/matmul",
     "kernels/primitives",
-    "launch",
+    "megakernel",
     "planner/build.py",
     "planner/settings.py",
     "planner/waits.py",

@@ -28,6 +28,7 @@ MEASURES = (
     "sim/lockstep.py",
     "sim/machine.py",
     "sim/memory.py",
+    "sim/state.py",
     "sim/traffic.py",
     "sim/units.py",
 )

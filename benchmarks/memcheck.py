@@ -5,7 +5,7 @@
 
 The second runs the one launch alone; with names of its parts, these. Answers are compared with float64 ones. Racecheck
 takes what a thread stores to be seen by those who wait for a barrier at which that thread itself arrives. In the launch
-the lanes of a warp store, or read, and meet, and one of them arrives (``megakernel/walk``, messages), which is as good
+the lanes of a warp store, or read, and meet, and one of them arrives (``ring/ring.cuh``, messages), which is as good
 by PTX's memory model. So with ``--races`` all lanes arrive there, and nothing else is changed. In clusters, and where a
 warp brings words into the ring for others, one lane still arrives for all; neither is run here.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import interlace as il
-from interlace.megakernel import compose
+from interlace import csrc
 from interlace.workloads import NormedMatmuls
 from tests.cases import GRAPHS, Case, by_default, ffn_shape, relative_error
 from tests.gpu.cases import EXECUTORS, case, executor, one_launch
@@ -97,10 +97,18 @@ def check_steps(batch: int) -> None:
 
 def all_lanes_arrive() -> None:
     """In the text of all launches from now on."""
-    for one, every in _ARRIVALS.items():
-        if one not in compose.RING + compose.ROLES:
+    read = csrc.read_header
+    for one in _ARRIVALS:
+        if one not in read("ring/ring.cuh") + read("roles.cuh"):
             sys.exit(f"the text of the launch has no {one!r}; change it here, too")
-        compose.RING, compose.ROLES = (text.replace(one, every) for text in (compose.RING, compose.ROLES))
+
+    def read_header(name: str) -> str:
+        text = read(name)
+        for one, every in _ARRIVALS.items():
+            text = text.replace(one, every)
+        return text
+
+    csrc.read_header = read_header
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ MEASURES = (
     "kernels/gelu.py",
     "kernels/matmul",
     "kernels/primitives",
-    "launch",
+    "megakernel",
     "nn/choice.py",
     "nn/instances.py",
     "nn/op.py",

@@ -34,7 +34,7 @@ NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH:
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
 #: Of a decode step, label and colour, and ways, of which the fastest counts.
 STEPS = {
-    ("Interlace, one launch", FASTER): ("one_launch",),
+    ("Interlace, megakernel", FASTER): ("one_launch",),
     ("best of torch.compile, CUDA graph", "#9aa0a6"): ("compile", "max-autotune"),
     ("eager PyTorch, CUDA graph", "#dadce0"): ("eager",),
 }

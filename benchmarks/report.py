@@ -1,4 +1,4 @@
-"""Fills the blocks of README and docs/ that are made from records; see ``BLOCKS``.
+"""Fills the blocks of README, docs/ and benchmarks/notes/ that are made from records; see ``BLOCKS``.
 
     python benchmarks/report.py
 
@@ -25,7 +25,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 STEP_RECORDS = "decode-h200.json", "decode-8b-h200.json"
 #: Where each block stands, the records that it is made from, and what makes it of them.
 BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
-    "speedup-ends": ("README.md", ("ffn-h200.json",), ffn.speedup_ends),
+    "readme": ("README.md", ("ffn-h200.json", "ffn-models-h200.json", "decode-h200.json"), ffn.readme),
     "summary": (
         "docs/performance.md",
         (
@@ -43,31 +43,36 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "models": ("docs/performance.md", ("ffn-models-h200.json",), ffn.models_table),
     "sync": ("docs/performance.md", ("sync-h200.json",), launches.sync_table),
     "trace": ("docs/performance.md", ("trace-h200.json",), launches.trace_lines),
-    "dependencies": ("docs/performance.md", ("dependencies-cpu.json",), planner.dependencies_table),
+    "dependencies": ("benchmarks/notes/records.md", ("dependencies-cpu.json",), planner.dependencies_table),
     "speedups-summary": ("docs/performance.md", ("ffn-h200.json",), ffn.speedups_summary),
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), planner.predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), planner.chosen_table),
-    "decode": ("docs/decode.md", STEP_RECORDS, modules.decode_table),
-    "rivals": ("docs/decode.md", STEP_RECORDS, modules.rivals_table),
+    "decode": ("docs/models.md", STEP_RECORDS, modules.decode_table),
+    "rivals": ("docs/performance.md", STEP_RECORDS, modules.rivals_table),
     "decode-h100": (
-        "docs/decode.md",
+        "docs/performance.md",
         ("decode-h100.json", "decode-batch16-h100.json", "decode-batch64-h100.json"),
         modules.decode_table,
     ),
-    "hand-overs": ("docs/tried.md", ("decode-h200.json", "explored-decode-h200.json"), modules.hand_overs_table),
-    "fences": ("docs/memory-order.md", ("fences-h200.json",), launches.fences_table),
-    "tried": ("docs/tried.md", ("explored-decode-chain-h200.json",), launches.explored_table),
-    "moe": ("docs/moe.md", ("moe-h200.json",), launches.uneven_table),
-    "ragged": ("docs/ragged.md", ("ragged-h200.json",), launches.uneven_table),
+    "hand-overs": (
+        "benchmarks/notes/decode.md",
+        ("decode-h200.json", "explored-decode-h200.json"),
+        modules.hand_overs_table,
+    ),
+    "fences": ("benchmarks/notes/memory-order.md", ("fences-h200.json",), launches.fences_table),
+    "tried": ("benchmarks/notes/decode-log.md", ("explored-decode-chain-h200.json",), launches.explored_table),
+    "moe": ("benchmarks/notes/moe.md", ("moe-h200.json",), launches.uneven_table),
+    "moe-range": ("docs/performance.md", ("moe-h200.json",), launches.uneven_range),
+    "ragged": ("docs/performance.md", ("ragged-h200.json",), launches.uneven_table),
     "dispatches": ("docs/concepts.md", ("dispatch-h200.json",), launches.dispatches_table),
-    "prefill": ("docs/prefill.md", ("prefill-h200.json",), modules.prefill_table),
+    "prefill": ("docs/performance.md", ("prefill-h200.json",), modules.prefill_table),
     "choice": ("docs/pytorch.md", ("choose-h200.json",), modules.choice_line),
     "choice-h100": ("docs/pytorch.md", ("choose-h100.json",), modules.choice_line),
-    "nn": ("docs/pytorch.md", ("nn-h200.json",), modules.nn_table),
-    "nn-drawn": ("docs/pytorch.md", ("nn-drawn-h200.json",), modules.drawn_table),
-    "nn-h100": ("docs/pytorch.md", ("nn-h100.json",), modules.nn_table),
+    "nn": ("docs/performance.md", ("nn-h200.json",), modules.nn_table),
+    "nn-drawn": ("docs/performance.md", ("nn-drawn-h200.json",), modules.drawn_table),
+    "nn-h100": ("docs/performance.md", ("nn-h100.json",), modules.nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), loops.pipeline_table),
-    "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), loops.depth_table),
+    "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
 }
 
 

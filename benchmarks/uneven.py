@@ -107,7 +107,7 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
     def executor(kind: type[Any], **given: Any) -> tuple[float, Callable[[], None]]:
         plan = autoplan(work.build_graph(device), device, kind, **given)
         made = kind(plan, RunOptions(dependent_launch=can_overlap(kind, plan, device)))
-        for launch in made.launches({**problem.rest, **problem.weights[0], **problem.outputs}):
+        for launch in made.build_launches({**problem.rest, **problem.weights[0], **problem.outputs}):
             launch.compile()
         return problem.check(made), problem.make_rotation(problem.make_run(made))
 

@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs/: the files of the root that they link to, and the API reference.
+"""What the site has beside the pages of docs/: the files that they link to, the notes, and the API reference.
 
 A hook of mkdocs. The reference is a page for each room of the package with the names that ``interlace`` exports from
 it, and one for each public module in ``MODULES``. It is read from the text of the package: nothing is imported, so
@@ -26,6 +26,7 @@ ROOMS = {
     "planner": "Choices, and plans of them",
     "deploy": "Planning for an executor",
     "executors": "Executors",
+    "megakernel": "Options of a run",
     "trace": "Traces",
     "sim": "Executors, simulated",
     "core": "Devices and dtypes",
@@ -102,6 +103,8 @@ def on_files(files: Any, config: Any) -> Any:
     texts = {f"reference/{name}": text for name, text in reference().items()}
     texts |= {name: (ROOT / origin).read_text(encoding="utf-8") for name, origin in ADDED.items()}
     texts |= {f"examples/{path.name}": path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")}
+    notes = (ROOT / "benchmarks/notes").glob("*.md")
+    texts |= {f"notes/{path.name}": path.read_text(encoding="utf-8") for path in notes}
     texts["examples/index.md"] = _listed(path.name for path in sorted((ROOT / "examples").glob("[0-9]*.py")))
     texts["LICENSE.md"] = f"# Licence\n\n```text\n{(ROOT / 'LICENSE').read_text(encoding='utf-8')}```\n"
     for name, text in texts.items():
@@ -115,9 +118,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def site_links(markdown: str) -> str:
-    """``docs/x.md`` and ``../README.md`` become ``x.md`` and ``index.md``, as all pages stand side by side."""
+    """Turn ``docs/loops.md`` into ``loops.md``, ``../README.md`` into ``index.md``: only notes have a folder."""
     for pattern, by in (
-        (r"\]\((?:docs|\.\.)/", "]("),
+        (r"\]\((?:\.\./)?benchmarks/notes/", "](notes/"),
+        (r"\]\((?:docs|\.\.)/(?!\.\.)", "]("),
+        (r"\]\(\.\./\.\./docs/", "](../"),
         (r"\]\(README\.md", "](index.md"),
         (r"\]\(examples/?\)", "](examples/index.md)"),
         (r"\]\(LICENSE\)", "](LICENSE.md)"),

@@ -27,33 +27,32 @@ def packaged() -> Path | None:
 
 
 def from_file(path: Path, prompt: str) -> None:
-    from interlace.workloads.tokenizer import open_tokenizer
-    from interlace.workloads.trained import open_model
-
+    from interlace.models.tokenizer import open_tokenizer
+    from interlace.models.trained import load_model
     from interlace.nn import Decoder
 
-    model = open_model(path)
+    model = load_model(path)
     tokenizer = open_tokenizer(path, model.gguf)
     ids = tokenizer.encode(prompt)
     decoder = Decoder.from_pretrained(model, max_seq_len=len(ids) + NEW_TOKENS)
     print(decoder.explain())
     tokens = (piece.token for piece in decoder.stream(ids, NEW_TOKENS))
-    for text in tokenizer.pieces(tokens):
+    for text in tokenizer.decode_stream(tokens):
         print(text, end="", flush=True)
     print()
 
 
 def from_nothing() -> None:
     import torch
-    from interlace.workloads.weights import wanted
 
+    from interlace.models.weights import list_weights
     from interlace.nn import Decoder
     from interlace.nn.decoder.weights import build_rope_table
     from interlace.workloads import LlamaShape
 
     shape = LlamaShape(layers=2, hidden=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocabulary=256, tied=True)
     torch.manual_seed(0)
-    weights = {name: 0.2 * torch.randn(extents) for name, extents in wanted(shape).items()}
+    weights = {name: 0.2 * torch.randn(extents) for name, extents in list_weights(shape).items()}
     rope = build_rope_table(10000.0 ** (-torch.arange(0, 16, 2) / 16), capacity=48)
     decoder = Decoder.from_weights(shape, weights, rope, batch=2)
     print(decoder.explain())

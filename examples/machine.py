@@ -55,7 +55,7 @@ def run(executor: object, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         return executor.run(inputs)
     import torch
 
-    outputs = {name: executor.empty(name).fill_(float("nan")) for name in executor.plan.graph.outputs}
+    outputs = {name: executor.allocate_tensor(name).fill_(float("nan")) for name in executor.plan.graph.outputs}
     device = next(iter(outputs.values())).device
     executor.run({name: torch.from_numpy(value).to(device) for name, value in inputs.items()} | outputs)
     executor.synchronize()

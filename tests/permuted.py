@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import interlace
 
 _ROOT = Path(__file__).parents[1]
-_IMPORT = "from interlace.kernels.abi.struct import Struct, load_row, text_of\n"
+_IMPORT = "from interlace.kernels.abi.struct import Struct, generate_row_load, generate_structs\n"
 _REVERSED = f"""{_IMPORT}
 _Struct = Struct
 

@@ -1,4 +1,4 @@
-"""FFNs, and single products, as one launch and as Triton bodies beside PyTorch: README and docs/performance.md."""
+"""FFNs and products as a megakernel and as Triton bodies, compared with PyTorch: README, docs/performance.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def models_table(record: dict[str, Any]) -> str:
         "",
         f"Tile-synchronised against launches of the same bodies op by op, each with its best tiling: geometric mean "
         f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}. "
-        "[What was tried](tried.md#feed-forward-networks-by-plain-triton-bodies), and why.",
+        "[Notes](../benchmarks/notes/triton.md) say what was tried.",
     ]
     return "\n".join(lines)
 
@@ -79,16 +79,16 @@ def speedups_table(record: dict[str, Any]) -> str:
         f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
         f"`{record['command']}` repeats it.",
         "",
-        "| FFN | tokens | best of PyTorch | which | Interlace | which | speedup | in a model: PyTorch | Interlace "
+        "| FFN | tokens | best of PyTorch | which | Interlace | speedup | in a model: PyTorch | Interlace "
         "| speedup | memory or tensor-core limit |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in record["rows"]:
         layer = row["layer"]
         library, ours = _medians(row)
         library_layer, ours_layer = _medians(layer)
         lines.append(
-            f"| {row['preset']} | {row['size']} | {library} | {row['library']} | {ours} | {row['executor']} "
+            f"| {row['preset']} | {row['size']} | {library} | {row['library']} | {ours} "
             f"| {row['ratio']:.2f} | {library_layer} | {ours_layer} | {layer['ratio']:.2f} | {row['floor_us']:.1f} |"
         )
     for where, ratios in _ratios(record["rows"]).items():
@@ -99,31 +99,22 @@ def speedups_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def speedup_ends(record: dict[str, Any]) -> str:
-    """The README's table: of each size the best row and the worst, as users get them."""
-    lines = [
-        "| FFN | tokens | best of PyTorch, us | Interlace, us | speedup | back to back |",
-        "|---|---|---|---|---|---|",
-    ]
-    for _, least, most in SIZES:
-        rows = sorted(_within(record, least, most), key=lambda row: row["layer"]["ratio"])
-        for row in [rows[-1], rows[0]][: len(rows)]:
-            library, ours = _medians(row["layer"])
-            lines.append(
-                f"| {row['preset']} | {row['size']} | {library} | {ours} "
-                f"| {row['layer']['ratio']:.2f} | {row['ratio']:.2f} |"
-            )
-    means = {where: geometric_mean(ratios) for where, ratios in _ratios(record["rows"]).items()}
-    lines += [
-        "",
-        f"Feed-forward networks between a norm and an add, as in a model, on an {record['gpu']} ({record['date']}, "
-        f"{_versions(record)}), beside the best of eager PyTorch and torch.compile in a CUDA graph; "
-        f"[back to back](docs/glossary.md#back-to-back), each follows itself. Of each size "
-        f"({', '.join(name for name, *_ in SIZES)} tokens) these are the best row and the worst, where there are "
-        f"two. Over all {len(record['rows'])} rows the speedup is {means['in a model']:.2f}, "
-        f"back to back {means['back to back']:.2f}, in the geometric mean: [performance](docs/performance.md).",
-    ]
-    return "\n".join(lines)
+def readme(speedups: dict[str, Any], plain: dict[str, Any], steps: dict[str, Any]) -> str:
+    """Return the first figures of the README: decode steps, FFNs in the megakernel, and plain Triton bodies."""
+    step, ratios = steps["rows"][0], _ratios(speedups["rows"])["in a model"]
+    tiled, libraries = tiled_ratios(plain), step["libraries"]
+    best = min(libraries, key=lambda name: float(libraries[name]["median_us"]))
+    lines = (
+        f"**The megakernel on Hopper gains.** A [decode step](docs/glossary.md#decode-step) of {step['model']} takes "
+        f"{step['executors']['one_launch']['median_us']:.0f} us on an {steps['gpu']}; the best of PyTorch "
+        f"({best}) takes {libraries[best]['median_us']:.0f}. A feed-forward network (FFN) in a model runs at "
+        f"{geometric_mean(ratios):.2f} times the speed of the best of PyTorch, the geometric mean of {len(ratios)} "
+        f"rows ({min(ratios):.2f} to {max(ratios):.2f}).",
+        "**Plain Triton bodies gain nothing from tile synchronisation.** They run at "
+        f"{geometric_mean(tiled):.2f} of the speed of a launch per op ({min(tiled):.2f} to {max(tiled):.2f}). They get "
+        "the proof, the prediction and the trace.",
+    )
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def summary(
@@ -143,18 +134,18 @@ def summary(
     ns, off = sync["nanoseconds"], forecast["errors"]["all"]
     largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
     lines = (
-        f"On an {steps['gpu']} a [decode step](decode.md#what-was-measured) of {step['model']} for one sequence takes "
-        f"{one_launch:.0f} us as one launch, {one_launch / step['floor_us']:.2f} times what memory needs for its "
-        f"bytes; the best of PyTorch takes {pytorch:.0f}.",
-        f"An FFN as one launch, in a model on an {speedups['gpu']}, is {means['in a model']:.2f} times as fast as the "
-        f"best of PyTorch in the geometric mean, and more than 2 % ahead in {ahead['in a model']} of "
+        f"On an {steps['gpu']} a [decode step](models.md#what-was-measured) of {step['model']} for one sequence "
+        f"takes {one_launch:.0f} us in the megakernel, {one_launch / step['floor_us']:.2f} times what memory needs "
+        f"for its bytes; the best of PyTorch takes {pytorch:.0f}.",
+        f"An FFN in the megakernel, in a model on an {speedups['gpu']}, is {means['in a model']:.2f} times as fast as "
+        f"the best of PyTorch in the geometric mean, and more than 2 % ahead in {ahead['in a model']} of "
         f"{len(speedups['rows'])} rows; back to back {means['back to back']:.2f} times, and "
         f"{ahead['back to back']} rows.",
         "Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at "
-        f"{geometric_mean(tiled_ratios(plain)):.2f} of the speed of launches op by op: worth it where a last "
+        f"{geometric_mean(tiled_ratios(plain)):.2f} of the speed of launches op by op: worth it where the last "
         "[wave](glossary.md#wave) is badly filled, and nowhere else.",
         f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied "
-        f"{ns['satisfied wait']:.0f}, a hand-over between two SMs {ns['one-way hand-over']:.0f}.",
+        f"{ns['satisfied wait']:.0f}, a hand-off between two SMs {ns['one-way hand-over']:.0f}.",
         f"Predictions are off by {off['time']['median']:.1%} in time and {off['dram_read']['median']:.1%} in bytes "
         "from memory, in the median ([the planner](planner.md#how-well-it-predicts)); a graph of "
         f"{largest['counts']['tiles']:,} tiles is planned and proved in {sum(largest['seconds'].values()):.1f} s on a "
@@ -186,7 +177,7 @@ def products_table(*records: dict[str, Any]) -> str:
         f"Medians in microseconds on an {records[0]['gpu']} ({dates}, {_versions(records[0])}), by columns of x and of "
         "the result.",
         "",
-        "| product | tokens | fastest measured of PyTorch | which | one launch | speedup |",
+        "| product | tokens | fastest measured of PyTorch | which | megakernel | speedup |",
         "|---" * 6 + "|",
     ]
     for row in (row for record in records for row in record["rows"]):

@@ -10,6 +10,8 @@ from interlace.plan.plan import Dispatch
 #: What rows of uneven.py have beside what tells them apart, and how they call what torch.compile made.
 UNEVEN = "workload", "bytes_us", "flops_us", "pytorch_relative_error", "ways", "left_out"
 COMPILED = ", compiled"
+#: Variants that are launches of ours.
+OWN = [dispatch.value for dispatch in Dispatch] + ["CUDA graph of Triton bodies"]
 
 
 def sync_table(record: dict[str, Any]) -> str:
@@ -18,8 +20,8 @@ def sync_table(record: dict[str, Any]) -> str:
         "post": "post: barrier and release add",
         "satisfied wait": "wait that is already satisfied: read its row, one poll, barrier",
         "satisfied wait of 112": "the same over 112 semaphores at once",
-        "one-way hand-over": "hand-over between two SMs: from before a post to behind the wait that it ends",
-        "ticket": "ticket: draw one and tell all threads",
+        "one-way hand-over": "hand-off between two SMs: from before a post to the end of the wait",
+        "ticket": "ticket: claim one and tell all threads",
     }
     rows = (f"| {text} | {record['nanoseconds'][name]:.0f} |" for name, text in words.items())
     return "\n".join(["| part | ns |", "|---|---|", *rows])
@@ -55,27 +57,47 @@ def dispatches_table(record: dict[str, Any]) -> str:
 
 
 def uneven_table(record: dict[str, Any]) -> str:
-    """A table of docs/moe.md or docs/ragged.md: microseconds of each way, compiled or not, and what tickets gain.
+    """A table of docs/performance.md: microseconds of each way, compiled or not, and what tickets gain.
 
     The least that there can be is of bytes or of products, and the last column is over the fastest way that is no
     launch of ours.
     """
     rows = record["rows"]
     heads = [name for name in rows[0] if name not in UNEVEN]
-    own = [dispatch.value for dispatch in Dispatch] + ["CUDA graph of Triton bodies"]
     ways = list(dict.fromkeys(way.removesuffix(COMPILED) for row in rows for way in row["ways"]))
     lines = [f"| {' | '.join([*heads, 'floor', *ways, 'tickets gain'])} |", "|---" * (len(heads) + len(ways) + 2) + "|"]
     for row in rows:
-        us: dict[str, float] = {}
-        for way, told in row["ways"].items():
-            name = way.removesuffix(COMPILED)
-            us[name] = min(us.get(name, inf), told["median_us"])
-        others = [value for way, value in us.items() if way not in own]
+        us = _fastest_us(row)
+        gain = _ticket_gain(us)
         cells = [str(row[name]) for name in heads] + [f"{max(row['bytes_us'], row['flops_us']):.1f}"]
         cells += [f"{us[way]:.1f}" if way in us else "-" for way in ways]
-        cells += [f"{min(others) / us['ticket']:.2f}x" if others and "ticket" in us else "-"]
+        cells += ["-" if gain is None else f"{gain:.2f}x"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def uneven_range(record: dict[str, Any]) -> str:
+    """Return the range of that gain over all rows."""
+    gains = [gain for gain in map(_ticket_gain, map(_fastest_us, record["rows"])) if gain is not None]
+    return (
+        f"The megakernel with ticket dispatch runs at {min(gains):.2f} to {max(gains):.2f} times the speed of the "
+        f"faster of these in {len(gains)} rows."
+    )
+
+
+def _fastest_us(row: dict[str, Any]) -> dict[str, float]:
+    """Return microseconds by variant, the faster of compiled and not."""
+    us: dict[str, float] = {}
+    for way, timing in row["ways"].items():
+        name = way.removesuffix(COMPILED)
+        us[name] = min(us.get(name, inf), timing["median_us"])
+    return us
+
+
+def _ticket_gain(us: dict[str, float]) -> float | None:
+    """Return the speed of ticket dispatch over the fastest variant that is no launch of ours, None without both."""
+    others = [value for way, value in us.items() if way not in OWN]
+    return min(others) / us["ticket"] if others and "ticket" in us else None
 
 
 def explored_table(record: dict[str, Any]) -> str:

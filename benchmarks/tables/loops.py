@@ -33,7 +33,7 @@ DEPTHS = (
 def pipeline_table(record: dict[str, Any]) -> str:
     """The first table of docs/loops.md: the best setting of each kernel beside its best rival."""
     rows = {row["kernel"]: row for row in record["rows"]}
-    lines = ["| kernel | best setting | beside | times as fast | target |", "|---|---|---|---|---|"]
+    lines = ["| kernel | best setting | compared with | times as fast | target |", "|---|---|---|---|---|"]
     for kernel, title, beside, target in PIPELINES:
         row = rows[kernel]
         mine = {name: rate for name, rate in row["per_s"].items() if name.endswith(" stages")}
@@ -45,7 +45,7 @@ def pipeline_table(record: dict[str, Any]) -> str:
 
 
 def depth_table(record: dict[str, Any]) -> str:
-    """The second table of docs/loops.md: one shape of a kernel at every depth; a dash where it does not fit."""
+    """The table of benchmarks/notes/loops.md: one shape of a kernel at every depth; a dash where it does not fit."""
     rows = {row["kernel"]: row for row in record["rows"]}
     stages = range(1, 9)
     lines = [f"| stages | {' | '.join(map(str, stages))} |", "|---" * (1 + len(stages)) + "|"]

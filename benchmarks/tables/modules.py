@@ -1,4 +1,4 @@
-"""Modules for PyTorch and decode steps of whole models: blocks of docs/pytorch.md, docs/decode.md and docs/tried.md."""
+"""Modules for PyTorch, and decode steps of whole models: blocks of docs/ and benchmarks/notes/decode.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlace.bench.workload import MODES
 
 
 def nn_table(record: dict[str, Any]) -> str:
-    """The table of docs/pytorch.md: modules against PyTorch by number of tokens."""
+    """The table of docs/performance.md: modules against PyTorch by number of tokens."""
     lines = [
         f"Measured on an {record['gpu']} ({record['date']}, torch {record['versions']['torch'].split('+')[0]}), speed "
         "over the better of eager PyTorch and `torch.compile`, each in a CUDA graph; lowest of all: "
@@ -33,7 +33,7 @@ _SIZES = {"1 to 8": 8, "9 to 64": 64, "65 to 192": 192, "193 to 1000": 1000}  # 
 
 
 def drawn_table(record: dict[str, Any]) -> str:
-    """The table of docs/pytorch.md: FFNs drawn at random, by the launch of exactly their tokens and by modules."""
+    """The table of docs/performance.md: FFNs drawn at random, by the launch of exactly their tokens and by modules."""
     lines = [
         "| tokens | FFNs | the launch of them, alone | lowest | module, alone | in a layer | whole layer | lowest |",
         "|---" * 8 + "|",
@@ -66,9 +66,9 @@ def choice_line(record: dict[str, Any]) -> str:
 
 
 def decode_table(*records: dict[str, Any]) -> str:
-    """A table of docs/decode.md: steps of whole models, of some records, and the fastest of PyTorch's ways."""
+    """A table of docs/models.md: steps of whole models, of some records, and the fastest of PyTorch's ways."""
     names = "one_launch", "pdl", "cuda_graph"
-    titles = "one launch | dependent launches | CUDA graph | PyTorch | speedup"
+    titles = "megakernel | dependent launches | CUDA graph | PyTorch | speedup"
     lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 6) + "|"]
     for row in (row for record in records for row in record["rows"]):
         pytorch = min(way["median_us"] for way in row["libraries"].values())
@@ -95,9 +95,9 @@ def _cells(ways: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def prefill_table(record: dict[str, Any]) -> str:
-    """A table of docs/prefill.md: attention of prompts with its output product."""
-    names = {"flash + cuBLAS": "FlashAttention, cuBLAS", "cuDNN + cuBLAS": "cuDNN, cuBLAS", "one_launch": "one launch"}
-    heads = ("heads of", "prompts x tokens", *names.values(), "the better of both over one launch", "bodies op by op")
+    """A table of docs/performance.md: attention of prompts with its output product."""
+    names = {"flash + cuBLAS": "FlashAttention, cuBLAS", "cuDNN + cuBLAS": "cuDNN, cuBLAS", "one_launch": "megakernel"}
+    heads = ("heads of", "prompts x tokens", *names.values(), "the better of both over megakernel", "bodies op by op")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in record["rows"]:
         us = {name: timing["median_us"] for name, timing in row["times"].items()}
@@ -113,7 +113,7 @@ _TRACED = "llama3.2-1b", 1024  # model and positions of the hand-offs that are t
 
 
 def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
-    """Of docs/tried.md: when the ops of one layer of the one launch end, and when they did in the first version."""
+    """Return the table of benchmarks/notes/decode.md: when the ops of a layer of the megakernel end, then and now."""
     before = {layer["batch"]: layer["ops"] for layer in first["layers"]}
     columns: dict[str, dict[str, float]] = {}
     for row in record["rows"]:

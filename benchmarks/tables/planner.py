@@ -1,4 +1,4 @@
-"""How long planning takes, what it chooses, how well it predicts: blocks of docs/performance.md and docs/planner.md."""
+"""How long planning takes, what it chooses, how well it predicts: blocks of docs/planner.md and benchmarks/notes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def dependencies_table(record: dict[str, Any]) -> str:
-    """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
+    """The table of benchmarks/notes/records.md: CPU seconds of large graphs, now and before."""
     limit = record["limit_s"]
     rows = []
     for row in record["rows"]:

@@ -9,8 +9,8 @@ def assert_within(resources: KernelResources, code_kib: float, registers: int | 
     """What a block does once an item is fetched cold, and all layers of a step go through all of the code.
 
     So words that carry tags took 9.5 % longer than counters where they made 207 KiB of code, and 3 % longer with 139
-    (docs/tried.md). Registers have limits where a launch has some left; one that has all spills if it needs more, of
-    which tests have limits, too.
+    (benchmarks/notes/decode.md). Registers have limits where a launch has some left; one that has all spills if it
+    needs more, of which tests have limits, too.
     """
     assert resources.code_bytes <= code_kib * 1024, f"{resources.code_bytes / 1024:.1f} KiB of code: {resources}"
     assert registers is None or resources.registers <= registers, resources

@@ -36,7 +36,7 @@ def compile_it(text: str = TEXT, architecture: str = "sm_90a", preamble: str = "
 def test_a_second_process_compiles_nothing(folder: Path, compiled: list[str]) -> None:
     code = f"""
 from interlace.kernels.cuda import compiler
-binary = compiler.compile_text({TEXT!r}, "twice", "sm_90a", preamble="")
+binary = compiler.compile_source({TEXT!r}, "twice", "sm_90a", preamble="")
 print(binary.resources, binary.function, binary.cubin[:4])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, check=True)

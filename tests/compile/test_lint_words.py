@@ -9,10 +9,8 @@ import pytest
 
 import interlace as il
 from interlace.kernels.cuda.compiler import compile_source
-from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import LintFinding, lint
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
+from interlace.megakernel.compose import PREAMBLE
 from interlace.workloads import LLAMAS, build_decode_graph
 
 from ..thorough import some
@@ -112,10 +110,8 @@ def test_a_launch_without_words_where_its_plan_has_them_is_found() -> None:
 
 @pytest.mark.parametrize("how", some([*BROKEN], lambda how: how in ("stored weakly", "loaded weakly")))
 def test_the_lint_finds_a_word_that_is(how: str) -> None:
-    text = launch(OPTIONS["words"]).composition.source
+    text = launch(OPTIONS["words"]).composition.expanded_text
     before, after, rule = BROKEN[how]
     assert text.count(before) == 1
-    ptx = compile_source(
-        text.replace(before, after), "broken", il.H200.architecture, preamble=PTX + SEMAPHORES + SENTINEL_WORDS
-    )
+    ptx = compile_source(text.replace(before, after), "broken", il.H200.architecture, preamble=PREAMBLE)
     assert {finding.rule for finding in found(ptx.ptx)} - {"absent"} == {rule}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import interlace as il
+from interlace import csrc
 from interlace.core.errors import (
     DTypeError,
     GraphError,
@@ -20,9 +21,9 @@ from interlace.core.errors import (
 )
 from interlace.kernels.cuda.compiler import CudaBinary, KernelResources
 from interlace.kernels.lint import lint
-from interlace.megakernel import compose, registers
-from interlace.megakernel.compose import KEEPS
-from interlace.megakernel.spawn import Termination
+from interlace.megakernel import registers
+from interlace.megakernel.constants import KEEPS
+from interlace.megakernel.options import Termination
 from interlace.workloads import quadrature
 
 from ..cases import by_default
@@ -166,11 +167,10 @@ def test_the_largest_tiles_that_normalise_rows_fit_the_registers(
 
 
 def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WALK", "ROLES"):
-        monkeypatch.setattr(compose, name, getattr(compose, name))
+    monkeypatch.setattr(csrc, "read_header", csrc.read_header)
     before = launch(il.workloads.one_matmul(8, 64, 64)).binary.ptx.count("mbarrier.arrive")
     runpy.run_path(str(BENCHMARKS / "memcheck.py"))["all_lanes_arrive"]()
-    text = compose.RING + compose.ROLES
+    text = csrc.read_header("ring/ring.cuh") + csrc.read_header("roles.cuh")
     for barrier, arrivals in (("sent", "32"), ("received", "32 * (WARPGROUPS * 4 + 2)")):
         arrive = re.findall(rf".*mbarrier_arrive\({barrier}\(.*", text)
         assert {"if" in line for line in arrive} == {False}

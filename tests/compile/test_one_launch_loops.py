@@ -12,7 +12,7 @@ from interlace import loops
 from interlace.core.errors import PlanError
 from interlace.kernels.lint import lint
 from interlace.loops.ops.joined import MegakernelLoops
-from interlace.megakernel.compose import KEEPS
+from interlace.megakernel.constants import KEEPS
 
 from ..joined import chain, gelu_of_rows, library, side_by_side, twice
 from ..loops_graphs import marked

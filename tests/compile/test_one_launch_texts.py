@@ -9,13 +9,12 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, CompileError, ParamError, PlanError
+from interlace.csrc import expand
 from interlace.kernels import text_source
-from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
 from interlace.kernels.text_source import is_name
-from interlace.megakernel.compose import KEEPS
+from interlace.megakernel.compose import PREAMBLE
+from interlace.megakernel.constants import KEEPS
 
 from ..texts import GUARD, NORM, NORM_TEXT, chain, norm
 from ..thorough import some
@@ -211,9 +210,16 @@ def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_laun
     for more, told in (
         ({"scratch_bytes": lambda op: 232448}, "232448 bytes for its scratch, so give it smaller tiles, or its text"),
         ({"stage_bytes": lambda op: 1 << 17}, "262144 bytes for the slots of two stages, so give it smaller tiles$"),
-        ({"header_bytes": lambda op: 1 << 17, "headed": ("x",)}, "262400 bytes for the headers of two stages, so give"),
+        (
+            {"header_bytes": lambda op: 1 << 17, "header_inputs": ("x",)},
+            "262400 bytes for the headers of two stages, so give",
+        ),
     ):
-        loads = {} if "scratch_bytes" in more else {"streamed": ("x",), "loads": "Loads", "stage_bytes": lambda op: 64}
+        loads = (
+            {}
+            if "scratch_bytes" in more
+            else {"streamed_inputs": ("x",), "loads_struct": "Loads", "stage_bytes": lambda op: 64}
+        )
         with pytest.raises(PlanError, match=f"232448 do not hold two of them; op 'mine' takes {told}"):
             launch(alone(replace(TEXT, **{**loads, **more})))
     greedy = r"""
@@ -260,34 +266,36 @@ def test_what_no_text_takes_is_refused() -> None:
         il.CudaBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
     with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
-    with pytest.raises(ArgumentError, match="most_warpgroups is 4; use 2 or 3"):
+    with pytest.raises(ArgumentError, match="max_warpgroups is 4; use 2 or 3"):
         il.CudaBody(NORM_TEXT, "norm_rows", max_warpgroups=4)
     with pytest.raises(ParamError, match="a header comes with what is streamed, and has both arguments and a size"):
         il.CudaBody(NORM_TEXT, "norm_rows", header_inputs=("x",), header_bytes=lambda op: 16)
-    headed = replace(TEXT, streamed=("x",), loads="Loads", headed=("x",), header_bytes=lambda op: 16)
+    headed = replace(
+        TEXT, streamed_inputs=("x",), loads_struct="Loads", header_inputs=("x",), header_bytes=lambda op: 16
+    )
     with pytest.raises(ParamError, match="has both arguments and a size"):
-        replace(headed, headed=())
+        replace(headed, header_inputs=())
     with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead"):
-        launch(alone(replace(headed, headed=("w",))))
+        launch(alone(replace(headed, header_inputs=("w",))))
     with pytest.raises(ParamError, match="op 'mine': a header of -16 bytes; give 0 or more"):
         launch(alone(replace(headed, header_bytes=lambda op: -16)))
     with pytest.raises(ArgumentError, match=r"op 'mine': header_bytes is 1\.5; write a whole number"):
         launch(alone(replace(headed, header_bytes=lambda op: 1.5)))
     with pytest.raises(ParamError, match="op 'mine': an int of 16,610 bits bytes of scratch; give 0 or more, below 2"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: 10**5000)))
-    streamed = replace(TEXT, streamed=("x",), loads="Loads")
+    streamed = replace(TEXT, streamed_inputs=("x",), loads_struct="Loads")
     for stage, message in ((None, "stage_bytes is None"), (1.5, "stage_bytes is 1.5"), (-5, "a stage of -5 bytes")):
         with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):
             launch(alone(replace(streamed, stage_bytes=lambda op, stage=stage: stage)))
     for boxes, message in (
-        (3, "boxes is 3"),
+        (3, "box_rows is 3"),
         ({"x": 0}, "boxes of 0 rows of 'x'; give 1 to 256 rows"),
         ({"x": 300}, "boxes of 300"),
         ({"zz": 3}, "boxes of 3 rows of 'zz'"),
-        ({"x": "a"}, r"boxes\['x'\] is 'a'"),
+        ({"x": "a"}, r"box_rows\['x'\] is 'a'"),
     ):
         with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):
-            launch(alone(replace(streamed, boxes=lambda op, boxes=boxes: boxes)))
+            launch(alone(replace(streamed, box_rows=lambda op, boxes=boxes: boxes)))
     for more, message in (
         ("\udcff", "no UTF-8 at its"),
         ("\0", "has a NUL"),
@@ -334,9 +342,9 @@ def test_what_no_text_takes_is_refused() -> None:
         with pytest.raises(ParamError, match=f"CUDA C\\+\\+ has no name '{name}'"):
             launch(alone(TEXT, {name: 1}))
         with pytest.raises(ParamError, match=f"CUDA C\\+\\+ has no name '{name}'"):
-            launch(alone(replace(TEXT, optional=(name,))))
+            launch(alone(replace(TEXT, optional_args=(name,))))
     with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name ''"):
-        launch(alone(replace(TEXT, optional=("",))))
+        launch(alone(replace(TEXT, optional_args=("",))))
     with pytest.raises(ParamError, match="op 'mine': its text defines norm_rows, so no constant is called so"):
         launch(alone(replace(TEXT, constants=("norm_rows",)), {"norm_rows": 1}))
     launch(alone(TEXT, {"lambda": 1}))
@@ -346,7 +354,7 @@ def test_what_no_text_takes_is_refused() -> None:
 
 @pytest.mark.parametrize("graph", [chain(17, il.MatmulTile(24, 64, 64, swap_ab=True)), alone(TEXT)])
 def test_no_param_is_called_as_a_macro_of_the_launch(graph: il.Graph) -> None:
-    text = PTX + SEMAPHORES + SENTINEL_WORDS + launch(graph).composition.source
+    text = expand(PREAMBLE) + launch(graph).composition.expanded_text
     macros = {*re.findall(r"^\s*#\s*define\s+(\w+)", text, re.MULTILINE)}
     assert {"DEVICE", "SHARED_BASE", "ELEMENT"} <= macros
     assert [name for name in sorted(macros) if is_name(name)] == []

@@ -138,7 +138,7 @@ def gated() -> il.Graph:
 @pytest.mark.parametrize(
     ("short", "error", "message"),
     [
-        (("out",), GraphError, "Options.short names 'out', which is no input of graph 'gated'"),
+        (("out",), GraphError, "RunOptions.short_inputs names 'out', which is no input of graph 'gated'"),
         (("x",), PlanError, "op 'op' reads it as 'gate', where the one_launch executor fills nothing in; .* pad"),
     ],
 )
@@ -186,7 +186,9 @@ def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
 
 @pytest.mark.parametrize("short", ["x", ["x"], (1,)])
 def test_names_come_as_a_tuple(short: Any) -> None:
-    with pytest.raises(DeviceError, match=r"Options.short is .*; give names of inputs as a tuple, such as \('x',\)"):
+    with pytest.raises(
+        DeviceError, match=r"RunOptions.short_inputs is .*; give names of inputs as a tuple, such as \('x',\)"
+    ):
         il.RunOptions(short_inputs=short)
 
 

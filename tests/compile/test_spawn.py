@@ -6,7 +6,7 @@ import pytest
 
 import interlace as il
 from interlace.kernels.lint import lint
-from interlace.megakernel.spawn import Termination
+from interlace.megakernel.options import Termination
 from interlace.workloads import quadrature
 
 

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from interlace.core.files import write_atomic
+from interlace.csrc import expand
 from interlace.loops.cuda.preamble import PREAMBLE
 from interlace.loops.ir.smem import SharedLayout
 
@@ -139,7 +140,7 @@ def build(texts: Sequence[Text], preamble: str = PREAMBLE, level: str = "-Og") -
     Raises:
         RuntimeError: g++ refuses the text: it is no C++, or has an instruction that ``cuda.h`` lacks.
     """
-    parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(preamble), _CALLED]
+    parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(expand(preamble, "preamble")), _CALLED]
     for number, one in enumerate(texts):
         # Only the names of the functions would meet, which C does not tell apart by namespace.
         text = translate(one.cuda_source).replace('extern "C" ', "")

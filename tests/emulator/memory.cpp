@@ -6,7 +6,7 @@
 #include "shadow.h"
 
 namespace {
-constexpr unsigned EMPTY_WORD = 0xffffffffu;  // of kernels/primitives/words_cuda.py
+constexpr unsigned EMPTY_WORD = 0xffffffffu;  // as kernels/cuda/preamble.py has it
 
 void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line, bool atomic = false) {
   const char* const at = static_cast<const char*>(pointer);

@@ -71,7 +71,7 @@ def drawn(number: int) -> Chain | None:
 
 def _launch(plan: Plan, stages: int, words: tuple[str, ...]) -> EmulatedLaunch:
     at_once = plan.workers > 1
-    return EmulatedLaunch(plan, stages=stages, at_once=at_once, words=words, timeout_s=2.0, jitter_s=1e-6)
+    return EmulatedLaunch(plan, stages=stages, at_once=at_once, ll_tensors=words, timeout_s=2.0, jitter_s=1e-6)
 
 
 def _graph(random: Random) -> il.Graph:

@@ -104,7 +104,7 @@ def drawn(number: int) -> Step | None:
                 stages=stages,
                 in_flight_bytes=under_way,
                 at_once=plan.workers > 1,
-                words=words,
+                ll_tensors=words,
                 timeout_s=2.0,
                 jitter_s=1e-6,
             )

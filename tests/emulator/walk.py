@@ -29,17 +29,14 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import HangError, LaunchEndedError
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.op import Op
-from interlace.kernels.abi import ITEM
 from interlace.kernels.cuda.launcher import TensorMap
-from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.matmul.tilings import normalises
 from interlace.kernels.matmul.walk_body import count_loaded_rows
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import SENTINEL_WORDS
 from interlace.loops.ir.smem import Placement, SharedLayout
 from interlace.megakernel import pace
-from interlace.megakernel.compose import TICKETS, count_stages
+from interlace.megakernel.compose import PREAMBLE, count_stages
+from interlace.megakernel.constants import MESSAGE_BYTES, TICKETS
 from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Plan
 
@@ -65,7 +62,7 @@ class EmulatedLaunch(MegakernelExecutor):
     Args:
         plan, options: as for the executor.
         stages: of its ring.
-        select_bytes_in_flight: of independent operands under way.
+        in_flight_bytes: of independent operands under way.
         change: the text, broken.
         at_once: blocks run beside each other.
         timeout_s: of the emulator's clock, which goes on where a thread sleeps or none of a block has anything to do.
@@ -112,7 +109,7 @@ class EmulatedLaunch(MegakernelExecutor):
     @property
     def walk(self) -> Walk:
         """What is compiled."""
-        text = re.sub(r"^#line .*$", "", self.composition.source, flags=re.MULTILINE)
+        text = re.sub(r"^#line .*$", "", self.composition.expanded_text, flags=re.MULTILINE)
         if self._change is not None:
             before, after = self._change
             assert text.count(before) == 1, before
@@ -124,7 +121,7 @@ class EmulatedLaunch(MegakernelExecutor):
         return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", head)}
 
     def _placed(self) -> list[Placement]:
-        """As ``megakernel/walk`` lays it out."""
+        """As ``csrc/ring/ring.cuh`` lays it out."""
         c = self._numbers()
         count, warpgroups = c["STAGES"], c["WARPGROUPS"]
         parts = [
@@ -133,7 +130,7 @@ class EmulatedLaunch(MegakernelExecutor):
             ("header", count, c["HEADER_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             *(("resident", 1, c["RESIDENT_BYTES"]) for _ in range(c["RESIDENT_BYTES"] > 0)),
-            ("message", TICKETS, ITEM.size + 32),
+            ("message", TICKETS, MESSAGE_BYTES),
             *((name, count, _BARRIER_BYTES) for name in ("prefetch_full", "load_full")),
             *((name, count, _BARRIER_BYTES) for name in ("prefetch_empty", "load_empty")),
             *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received", "finished")),
@@ -218,7 +215,7 @@ class _Emulated:
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
     """Compiles the texts of launches, all at once."""
-    library = build([run.walk for run in runs], PTX + SEMAPHORES + SENTINEL_WORDS, level="-O0")
+    library = build([run.walk for run in runs], PREAMBLE, level="-O0")
     for number, run in enumerate(runs):
         run.library = library, number
     return library
@@ -254,7 +251,7 @@ def _tensor_map(
     box: Sequence[int],
     dtype: DType,
     *,
-    swizzled: bool = False,
-    fetched_bytes: int = 256,
+    is_swizzled: bool = False,
+    l2_fetch_bytes: int = 256,
 ) -> TensorMap:
-    return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled, strides=strides))
+    return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=is_swizzled, strides=strides))

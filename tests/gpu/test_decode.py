@@ -346,7 +346,7 @@ def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_the
     right = t["logits"].clone()
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.2))
     finish = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
-    text = run.composition.source
+    text = run.composition.expanded_text
     assert text.count(finish) == 1
     late = f"    if (GATES < 2 || item.j != 1) {{\n{finish}    }}\n"
     run.__dict__["composition"] = replace(run.composition, source=text.replace(finish, late))
@@ -364,7 +364,7 @@ def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them
     _, plan, t = by_words()
     part = "  const long long part = (((long long)tile.i"
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.2))
-    text = run.composition.source
+    text = run.composition.expanded_text
     assert text.count(part) == 1
     broken = text.replace(part, f"  if (!tile.j && tile.l == 1) return;\n{part}")
     run.__dict__["composition"] = replace(run.composition, source=broken)

@@ -324,7 +324,7 @@ def test_semaphores_survive_2_to_the_32_posts(m: int) -> None:
 @pytest.mark.parametrize("kind", FFNS)
 @pytest.mark.parametrize(("m", "rows"), [(16, 1), (16, 9), (64, 33), (64, 47), (128, 65), (300, 257), (384, 1)])
 def test_rows_that_a_short_input_has_are_right_and_the_others_change_none(m: int, rows: int, kind: str) -> None:
-    run, c = made(m, ffn_shape(kind), short=("x",), dependent_launch=True)
+    run, c = made(m, ffn_shape(kind), short_inputs=("x",), dependent_launch=True)
     inputs = c.inputs(seed=m)
     gold = c.exact(inputs)[:rows]
     unfused = relative_error(c.answer(inputs)[:rows], gold)

@@ -10,7 +10,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import QueueOverflowError, TooManyWorkersError
-from interlace.megakernel.spawn import Termination
+from interlace.megakernel.options import Termination
 from interlace.workloads import Quadrature
 
 PROBLEM = Quadrature.of({}, gpu=True)

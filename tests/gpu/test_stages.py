@@ -25,7 +25,7 @@ def ended(products: str, before: str, after: str) -> str:
     one, two = il.workloads.one_matmul(5, 64, 256, tile=own), il.workloads.ffn(5, shape, il.bf16, own, own)
     plan = il.build(two if products == "two" else one, il.Choices(2))
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
-    text = run.composition.source
+    text = run.composition.expanded_text
     assert text.count(before) == 1
     run.__dict__["composition"] = replace(run.composition, source=text.replace(before, after))
     graph = run.plan.graph

@@ -115,5 +115,5 @@ def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: p
     monkeypatch.setattr(launch.StepLaunch, "measure_step_us", fits)
     decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, max_seq_len=8)
     assert decoder.explain().executor == "serial"
-    assert decoder.explain().why.endswith("; without explain_too_large: CUDA out of memory.")
+    assert decoder.explain().why.endswith("; without too_large: CUDA out of memory.")
     assert decoder._slots.position.tolist() == [0, 0]

@@ -353,7 +353,7 @@ def test_what_is_no_tensor_is_answered_with_one(what: str) -> None:
 def test_a_stage_of_no_op_is_named() -> None:
     run = executor("semaphore_streams", case("two-copies", 17).graph)
     with (
-        run.stages() as stages,
+        run.open_stages() as stages,
         pytest.raises(GraphError, match=r"no op 'third' to launch; the graph has \['first', 'second'\]"),
     ):
         stages["third"]

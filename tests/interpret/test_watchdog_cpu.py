@@ -81,7 +81,7 @@ def test_the_first_failed_wait_is_the_one_reported() -> None:
 def test_a_gate_names_the_op_that_was_never_launched() -> None:
     c = case("two-copies", 20)
     run = executor("semaphore_streams", c.graph)
-    with run.stages() as stages, stages["second"]:
+    with run.open_stages() as stages, stages["second"]:
         pass
     with pytest.raises(HangError, match="op 'first' saw 0 of 4 thread blocks") as caught:
         run.synchronize()

@@ -49,7 +49,12 @@ EQUIVALENT: tuple[Mutant, ...] = (
         "plan/coverage.py", "self.tile_worker[:] = -1", "self.tile_worker[:] = -2", "items of one worker: none has -2"
     ),
     same("plan/coverage.py", "lowest, -2)[tiles.row]", "lowest, -3)[tiles.row]", "no tile has either number"),
-    same("plan/coverage.py", "of(runs, stop - start)", "of(runs, stop + start)", "further rows without runs"),
+    same(
+        "plan/coverage.py",
+        "find_ranges(runs, stop - start)",
+        "find_ranges(runs, stop + start)",
+        "further rows without runs",
+    ),
     same("plan/coverage.py", "self.tile_last, tiles) < first", "self.tile_last, tiles) <= first", _OTHER_OPS),
     same("plan/coverage.py", "self.tile_last[tile] >= items", "self.tile_last[tile] > items", _OTHER_OPS),
     same(
@@ -104,8 +109,8 @@ EQUIVALENT: tuple[Mutant, ...] = (
     ),
     same("plan/coverage.py", "    fresh = 1\n", "    fresh = 2\n", "any numbers above 0 name the classes"),
     same("plan/coverage.py", "size.max(initial=0)", "size.max(initial=1)", "no row goes on at depth 0 then"),
-    same("plan/coverage.py", "begin + _SHOWN + 1)]", "begin + _SHOWN + 2)]", "more of what is cut off below"),
-    same("plan/coverage.py", "[: _SHOWN + 1]]", "[: _SHOWN + 2]]", "more of what is cut off below"),
+    same("plan/coverage.py", "begin + _MAX_LISTED + 1)]", "begin + _MAX_LISTED + 2)]", "more of what is cut off below"),
+    same("plan/coverage.py", "[: _MAX_LISTED + 1]]", "[: _MAX_LISTED + 2]]", "more of what is cut off below"),
     # ------------------------------------------------ plan/implied.py
     same(
         "plan/implied.py",

@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         FIELDS,
     ),
     mutant("plan/verify.py", "posts.max() >= _POSTS_LIMIT", "posts.max() > _POSTS_LIMIT", LIMIT),
-    mutant("plan/verify.py", "if found.of != digest(plan):", "if False:", KEPT),
+    mutant("plan/verify.py", "if cached.plan_hash != hash_plan(plan):", "if False:", KEPT),
     mutant("plan/verify.py", "        Spawns.of(plan)\n", "        pass\n", PARTS),
     mutant("plan/verify.py", "    if len(order) < n:", "    if len(order) < n - 1:", FIELDS, SEVERAL),
     mutant("plan/verify.py", "while low < end and not posts_left[low]:", "while low < end:", FIELDS),
@@ -94,13 +94,13 @@ MUTANTS: tuple[Mutant, ...] = (
     # ------------------------------------------------ plan/coverage.py
     mutant(
         "plan/coverage.py",
-        "overtaking = plan.dispatch.when_ready or",
+        "overtaking = plan.dispatch.can_reorder or",
         "overtaking = plan.dispatch is Dispatch.QUEUE or",
         FIELDS,
     ),
     mutant(
         "plan/coverage.py",
-        "overtaking = plan.dispatch.when_ready or",
+        "overtaking = plan.dispatch.can_reorder or",
         "overtaking = plan.dispatch is Dispatch.DISPATCHER or",
         FIELDS,
     ),
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("plan/coverage.py", "np.arange(a + c, a + d,", "np.arange(a, a + d - c,", BATCHES),
     mutant("plan/coverage.py", "self.link.hazard is not Hazard.RAW", "True", FIELDS),
     mutant("plan/coverage.py", "at = groups.ptr[row] + depth", "at = groups.ptr[row] - depth", FIELDS),
-    mutant("plan/coverage.py", "if len(awaited) > _SHOWN else", "if len(awaited) >= _SHOWN else", NAMED),
+    mutant("plan/coverage.py", "if len(awaited) > _MAX_LISTED else", "if len(awaited) >= _MAX_LISTED else", NAMED),
     # ------------------------------------------------ plan/implied.py
     mutant("plan/implied.py", "silent == 0", "silent >= 0", IMPLIED),
     mutant("plan/implied.py", "self._all_wait and any_of", "any_of", IMPLIED),
@@ -190,7 +190,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "policies/consumers.py", "if op in awaited or some.link.hazard is Hazard.RAW", "if True", "test_policies.py"
     ),
     mutant("policies/consumers.py", "if not moving or not (split or self.by_chunk):", "if True:", SEVERAL_ITEMS),
-    mutant("policies/consumers.py", "start | self._behind_whole(", "start & self._behind_whole(", "test_policies.py"),
+    mutant(
+        "policies/consumers.py",
+        "start | self._find_ended_before_tiles(",
+        "start & self._find_ended_before_tiles(",
+        "test_policies.py",
+    ),
     mutant(
         "policies/consumers.py",
         "np.subtract.at(step, runs.last[which] + 1,",
@@ -259,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
         HAZARDS,
     ),
     mutant("loops/proof/agents.py", "1 if self.lagging else 0", "0", RACES),
-    mutant("loops/proof/agents.py", "self._events(scope.here, Fence(everything=True))", "pass", RACES),
+    mutant("loops/proof/agents.py", "self._emit_events(scope.agents, Fence(everything=True))", "pass", RACES),
     mutant("loops/proof/agents.py", 'agents.append(Agent(f"{role}, second warp", WARP, 1))', "pass", HAZARDS, RACES),
     mutant("loops/proof/extents.py", "while high - low > 1:", "while high - low > 2:", EXTENTS),
     mutant("loops/proof/extents.py", "self._take({**more, symbol: more[symbol] - 1})", "pass", EXTENTS),
@@ -377,8 +382,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "executors/reference.py",
-        '        self._spawn(item)\n        yield "posted"',
-        '        yield "posted"\n        self._spawn(item)',
+        '        self._queue_children(item)\n        yield "posted"',
+        '        yield "posted"\n        self._queue_children(item)',
         SPAWNS,
         "test_spawns_random.py",
     ),
@@ -409,14 +414,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("megakernel/ll_epochs.py", "{a.tensor for a in wanted} <= polled and", "", POLLS, "test_words_ends.py"),
     mutant(
         "megakernel/ll_epochs.py",
-        "if not body.words_need_reads else",
-        "if body.words_need_reads else",
+        "if not body.ll_needs_reads else",
+        "if body.ll_needs_reads else",
         POLLS,
         "test_words_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
-        "    if body.gathers is not None and body.gathers(publisher):\n        return True\n",
+        "    if body.reads_before_ll_stores is not None and body.reads_before_ll_stores(publisher):\n"
+        "        return True\n",
         "",
         POLLS,
         "test_words_ends.py",
@@ -465,5 +471,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "            frozen = column\n            frozen.setflags(write=False)\n",
         FIELDS_BY_HAND,
     ),
-    mutant("graph/graph.py", "body is None or not body.makes_ops,", "False,", "test_cli_plan_file.py"),
+    mutant("graph/graph.py", "body is None or not body.has_op_factory,", "False,", "test_cli_plan_file.py"),
 )

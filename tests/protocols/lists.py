@@ -1,4 +1,4 @@
-"""Lists of items from which others take when their own are empty: dispatch by stealing, as in ``megakernel/dispatch``.
+"""Lists of items from which others take when their own are empty: dispatch by stealing, as in ``csrc/dispatch``.
 
 A block is two workers. One takes items, up to two ahead of the other, and tells it by messages; the other does them in
 the order in which they were taken, each behind the items that it waits for. Of each list a word has the places that are

@@ -187,7 +187,7 @@ class Mailboxes:
         return process
 
 
-#: As ``megakernel/dispatcher`` has them.
+#: As ``csrc/dispatch/dispatcher.cuh`` has them.
 ONE_LAUNCH = Mailboxes(
     *(((), (), (0, 1)), 2, 2),
     ahead=True,

@@ -1,5 +1,5 @@
 """Mailboxes of runs that overlap: a dispatcher gives items while the run before drains, as in
-``megakernel/dispatcher``.
+``csrc/dispatch/dispatcher.cuh``.
 
 A run is a dispatcher and a worker of two, one that takes items and one that does them. A launch begins when the worker
 of the one before was told to stop; what it does, and what its dispatcher counts, waits for the end of that launch. Runs

@@ -1,4 +1,4 @@
-"""The animated game of the README is what its script makes: small, without scripts, with the loads of both orders."""
+"""The animated game of the studio page is what its script makes: small, no scripts, with the loads of both orders."""
 
 from __future__ import annotations
 

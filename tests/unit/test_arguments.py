@@ -43,8 +43,8 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: il.Choices(4, split="split-k"), "Choices: split is 'split-k'; write split=il.SplitK(parts)"),
     (lambda: il.Choices(4, split=2), "Choices: split is 2; write split=il.WholeTiles()"),
     (
-        lambda: il.Choices(4, interleaving="panels"),
-        "Choices: interleaving is 'panels'; write interleaving=il.RowPanels(rows)",
+        lambda: il.Choices(4, interleaving="rowpanels"),
+        "Choices: interleaving is 'rowpanels'; write interleaving=il.RowPanels(rows)",
     ),
     (lambda: il.Choices(4, dispatch="static"), "Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC"),
     (
@@ -76,7 +76,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: il.SplitK("2"), "SplitK: parts is '2'; write parts=2"),
     (lambda: il.StreamK(None), "StreamK: parts is None; write a whole number"),
     (lambda: il.SplitTail(1, "2"), "SplitTail: chunks is '2'; write chunks=2"),
-    (lambda: il.RowPanels(1, lag=0.5), "Panels: lag is 0.5; write a whole number"),
+    (lambda: il.RowPanels(1, lag=0.5), "RowPanels: lag is 0.5; write a whole number"),
     (lambda: il.GroupedColumnMajor("2"), "GroupedColumnMajor: rows is '2'; write rows=2"),
     (lambda: il.StridedSync([1]), "StridedSync: stride is [1]; write a whole number"),
     (lambda: I.block("16"), "block: size is '16'; write size=16"),

@@ -108,7 +108,7 @@ def _fits(graph: Graph, chosen: Choices) -> bool:
 
 def test_a_graph_takes_many_batches(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests here would show nothing if all fitted in one."""
-    most = {"batches": 0, "slices": 0}
+    most = {"iter_batches": 0, "iter_slices": 0}
 
     def watched(name: str) -> None:
         original = getattr(ragged, name)
@@ -122,8 +122,8 @@ def test_a_graph_takes_many_batches(small: int, monkeypatch: pytest.MonkeyPatch)
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, counted)
 
-    watched("batches")
-    watched("slices")
+    watched("iter_batches")
+    watched("iter_slices")
     for name in ("ffn", "all to all"):
         verify(build(SOME[name], Choices(3)))
     assert min(most.values()) > 1

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_a_workload_measures_the_kernels_that_it_has() -> None:
     of_ffn, of_decode = (
         set(list_launch_sources(kind.of({}, True).build_graph(H200))) for kind in (FeedForward, Decode)
     )
-    assert {"executors", "kernels/matmul", "launch", "policies"} <= of_ffn
+    assert {"executors", "kernels/matmul", "megakernel", "policies"} <= of_ffn
     assert of_decode - of_ffn == {f"kernels/{name}" for name in ("append", "argmax", "attend", "combine", "embedding")}
     graph = il.Graph("mine", (), (il.Kernel("mine").make_op("mine", (1,), {}, {}),), (), ())
     assert "loops" in list_launch_sources(graph)
@@ -314,24 +315,26 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_report_fills_the_block_of_a_table_and_nothing_else(report: Any) -> None:
     table = report.ffn.speedups_table(ffn_record())
-    assert "| relu | 8192 | 100.0 | compile | 125.0 | one_launch | 0.80 | 108.0 | 131.0 | 0.82 | 80.0 |" in table
+    assert "| relu | 8192 | 100.0 | compile | 125.0 | 0.80 | 108.0 | 131.0 | 0.82 | 80.0 |" in table
     text = "a\n<!-- speedups -->\nold\n<!-- /speedups -->\nb\n"
     filled = report.fill(text, "speedups", table)
     assert filled == text.replace("old", table)
     assert report.fill(filled, "models", "other") == filled
 
 
-def test_the_readme_shows_the_best_and_the_worst_row_of_each_size(report: Any) -> None:
+def test_the_readme_shows_what_gains_and_what_does_not(report: Any) -> None:
     record = ffn_record()
     template = record["rows"][0]
-    rows = [(1, 1.2), (16, 0.7), (64, 1.1), (128, 0.9), (512, 0.8), (1024, 1.3), (2048, 1.0)]
-    record["rows"] = [
-        template | {"size": m, "layer": template["layer"] | {"ratio": ratio}, "ratio": 1.0} for m, ratio in rows
-    ]
-    *table, _, words = report.ffn.speedup_ends(record).splitlines()[2:]
-    shown = [tuple(line.strip("| ").split(" | ")[at] for at in (1, 4)) for line in table]
-    assert shown == [("1", "1.20"), ("16", "0.70"), ("128", "0.90"), ("1024", "1.30"), ("512", "0.80")]
-    assert "Over all 7 rows the speedup is 0.98, back to back 1.00," in words
+    record["rows"] = [template | {"layer": template["layer"] | {"ratio": ratio}} for ratio in (0.5, 1.0, 2.0)]
+    plain = json.loads((BENCHMARKS / "results" / "ffn-models-h200.json").read_text())
+    steps = json.loads((BENCHMARKS / "results" / "decode-h200.json").read_text())
+    step = steps["rows"][0]
+    step["executors"]["one_launch"]["median_us"] = 7.0
+    step["libraries"] = {"eager": {"median_us": 9.0}, "tuned": {"median_us": 8.0}}
+    gains, nothing = report.ffn.readme(record, plain, steps).splitlines()
+    assert "takes 7 us on an NVIDIA H200; the best of PyTorch (tuned) takes 8." in gains
+    assert "1.00 times the speed of the best of PyTorch, the geometric mean of 3 rows (0.50 to 2.00)." in gains
+    assert "run at 0.99 of the speed of a launch per op (0.96 to" in nothing
 
 
 def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_not_and_what_tickets_gain_on_the_best(
@@ -348,6 +351,8 @@ def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_not_and_what_tick
         "| 1 | 3.0 | 8.0 | 5.0 | 4.0 | 2.00x |",
         "| 16 | 3.0 | 9.0 | 4.0 | - | - |",
     ]
+    told = report.launches.uneven_range({"rows": [*rows, row(64, PyTorch=9.0, static=1.0, ticket=6.0)]})
+    assert "at 1.50 to 2.00 times the speed of the faster of these in 2 rows" in told
 
 
 def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,24 +373,55 @@ def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest
     monkeypatch.setattr(moe, "autoplan", lambda graph, *_: il.build(graph, il.Choices(2)))
     monkeypatch.setattr(moe, "MegakernelExecutor", Each)
     work = moe.MoE(64, 128, 5, 2, 40, dtype=il.fp32)
-    tensors = {name: torch.from_numpy(value) for name, value in work.inputs(0).items()}
+    tensors = {name: torch.from_numpy(value) for name, value in work.make_inputs(0).items()}
     tensors["logits"][:, 4] = -9.0
     out = moe.per_expert(SimpleNamespace(workload=work, rest=tensors))(tensors)["out"]
-    torch.testing.assert_close(out, work.dense(torch, tensors)["out"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out, work.run_dense(torch, tensors)["out"], rtol=1e-4, atol=1e-5)
 
 
 def test_the_pipelines_page_shows_its_record(report: Any) -> None:
     record = json.loads((BENCHMARKS / "results" / "pipeline-h200.json").read_text())
     page = (BENCHMARKS.parent / "docs" / "loops.md").read_text()
-    best, depth = report.loops.pipeline_table(record), report.loops.depth_table(record)
+    best = report.loops.pipeline_table(record)
     assert best.count("\n") == 1 + len(record["rows"])
-    assert report.fill(report.fill(page, "pipeline-best", best), "pipeline-depth", depth) == page
+    assert report.fill(page, "pipeline-best", best) == page
     reads = next(row for row in record["rows"] if row["kernel"] == "row sums")
     depths = {f"walks of 16, {stages} stages": rate for stages, rate in ((1, 2.826), (2, 3.934), (4, 4.277))}
     reads["per_s"], reads["ratio"] = {"plain read": 5.126, **depths}, 0.875
     line = "| row sums, 4 GiB | walks of 16, 4 stages | a kernel that only reads, 5.13 TB/s | 0.88 | 0.90 |"
     assert line in report.loops.pipeline_table(record)
     assert "| row sums, 128 rows to a block | 2.83 | 3.93 | - | 4.28 | - |" in report.loops.depth_table(record)
+
+
+def test_the_page_of_losses_quotes_the_records(report: Any) -> None:
+    def rows(name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((BENCHMARKS / "results" / name).read_text())["rows"]
+        return found
+
+    large = [row["layer"]["ratio"] for row in rows("ffn-h200.json") if row["size"] >= 512]
+    (norm,) = (row["ratio"] for row in rows("normed-matmuls-h200.json") if row["size"] == 1024)
+    lowest = min(row["ratio"] for row in rows("one-matmul-h200.json"))
+    prompts = []
+    for row in rows("prefill-h200.json"):
+        us = {name: timing["median_us"] for name, timing in row["times"].items()}
+        prompts.append(us["one_launch"] / us["cuDNN + cuBLAS"])
+    slower = [round(ratio, 2) for ratio in prompts if round(ratio, 2) > 1]
+    steps = []
+    for row in (row for name in report.STEP_RECORDS for row in rows(name)):
+        best = min(variant["median_us"] for variant in row["libraries"].values())
+        steps.append(best / row["executors"]["one_launch"]["median_us"])
+    tiled = report.ffn.tiled_ratios(json.loads((BENCHMARKS / "results" / "ffn-models-h200.json").read_text()))
+    page = (BENCHMARKS.parent / "docs" / "when-not.md").read_text()
+    for quoted in (
+        f"{geometric_mean(tiled):.2f} of the speed of a launch per op",
+        f"{geometric_mean(large):.2f} times the speed of PyTorch in the mean, between {min(large):.2f} and "
+        f"{max(large):.2f}",
+        f"within {1 - lowest:.0%} of cuBLAS".replace("%", " %"),
+        f"{norm:.2f} of the speed of PyTorch",
+        f"slower than cuDNN in {len(slower)} of {len(prompts)} rows, by up to {max(slower) - 1:.0%}".replace("%", " %"),
+        f"{min(steps):.1f} to {max(steps):.1f} times the speed of PyTorch's best",
+    ):
+        assert quoted in page, quoted
 
 
 def test_every_page_shows_its_records(report: Any) -> None:

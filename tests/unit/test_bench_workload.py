@@ -74,11 +74,11 @@ class Gpu:
         self.orders: set[Order | None] = set()
         self.tells_clocks = False
 
-    def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int, *, watched: bool) -> Rounds:
+    def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int, *, read_clocks: bool) -> Rounds:
         self.rounds.append(list(functions))
         picked = {name: self._us(name, function) for name, function in functions.items()}
         # In the rounds that are reported all is 5 us slower.
-        clocks = Clocks(dict.fromkeys(functions, 1755.0), 699.0) if watched and self.tells_clocks else None
+        clocks = Clocks(dict.fromkeys(functions, 1755.0), 699.0) if read_clocks and self.tells_clocks else None
         reported = {name: [us, us, us + 5.0, us + 9.0, us + 9.0] for name, us in picked.items()}
         return Rounds({name: [us] for name, us in picked.items()}, reported, clocks)
 
@@ -473,7 +473,7 @@ class Dense:
     def synchronize(self) -> None:
         pass
 
-    def intermediate(self, name: str) -> None:
+    def get_intermediate(self, name: str) -> None:
         raise AssertionError("its graph has none")
 
 

@@ -228,14 +228,16 @@ def test_a_sweep_makes_a_table() -> None:
         assert row.launch_us == {"alone": 20.0 + row.tokens, "layer": 31.0, "compiled": 30.0}
         assert row.library_us == {"alone": 28.0, "layer": 34.0, "compiled": 33.0}
         assert row.norm is None
-        assert row.predicted_us == pytest.approx(predict_us(deploy_graph(row.graph(row.launched), H200)), abs=1e-3)
-    assert (whole.tokens, whole.launched, whole.norm, whole.worse) == (3, 8, 1e-5, "layer")
+        assert row.predicted_us == pytest.approx(
+            predict_us(deploy_graph(row.build_graph(row.launched), H200)), abs=1e-3
+        )
+    assert (whole.tokens, whole.launched, whole.norm, whole.worst_context) == (3, 8, 1e-5, "layer")
     assert whole.launch_us == {"layer": 27.0, "compiled": 26.0}
     assert whole.library_us == {"layer": 34.0, "compiled": 33.0}
-    assert whole.predicted_us == pytest.approx(predict_us(deploy_graph(whole.graph(8), H200)), abs=1e-3)
-    assert [row.worse for row in plain] == ["layer", "alone", "alone"]
+    assert whole.predicted_us == pytest.approx(predict_us(deploy_graph(whole.build_graph(8), H200)), abs=1e-3)
+    assert [row.worst_context for row in plain] == ["layer", "alone", "alone"]
     assert found.executor == MegakernelExecutor.name
-    lines = [table.format_table(some).splitlines() for some in (found, found.without(found.rows[:1]))]
+    lines = [table.format_table(some).splitlines() for some in (found, found.exclude_rows(found.rows[:1]))]
     assert set(lines[0]) - set(lines[1]) == {
         f"   [3, 8, {found.rows[0].predicted_us}, 23.0, 31.0, 30.0, 28.0, 34.0, 33.0],"
     }
@@ -287,7 +289,7 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
 
 def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
-    monkeypatch.setitem(sweep["force"].__globals__, "here", lambda: H200)
+    monkeypatch.setitem(sweep["force"].__globals__, "current_device", lambda: H200)
     forced = sweep["jobs"]([], launches=True)
     (job,) = [job for job in forced if (job.model, job.tokens) == ("falcon-7b", 200)]
     assert sweep["chosen"](job).executor is None

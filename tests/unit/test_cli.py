@@ -121,7 +121,7 @@ def test_run_takes_every_workload_and_schedule(tmp_path: Path, arguments: list[s
 def test_the_default_on_a_cpu_is_minilm_in_three_waves() -> None:
     machine = find_machine(Device.CPU)
     task = cpu_problem()
-    choices = task.choices(ScheduleOptions(), machine.spec)
+    choices = task.derive_choices(ScheduleOptions(), machine.spec)
     assert (task.facts["hidden"], task.facts["ffn"]) == (384, 1536)
     assert (task.graph.op("up").tiles, task.graph.op("down").tiles, choices.workers) == (24, 6, 8)
 
@@ -618,7 +618,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
         ("--preset", "llama3-8b, llama3-70b-tp8, gpt3-145b-tp8, minilm, relu, swiglu, gelu, swiglu-tp8"),
         ("--activation", "none, relu, gelu-tanh, silu"),
         ("--dtype", "bf16, fp16, fp32"),
-        ("--device", "auto, cpu, cuda"),
+        ("--device", "auto, cpu, cuda, h100, h200, FILE.toml"),
     ],
 )
 def test_unknown_names_list_the_valid_ones(tmp_path: Path, option: str, listed: str) -> None:
@@ -759,3 +759,11 @@ def test_explain_refuses_what_cannot_be_built() -> None:
     result = invoke("explain", "ffn", "--gated", "--activation", "relu")
     assert result.exit_code == 2
     assert "error: a gated FFN uses silu" in result.output
+
+
+@pytest.mark.parametrize("name", ["run", "plan", "explain", "trace", "traffic", "bench", "tune", "profile"])
+def test_help_of_a_group_lists_each_workload_once_and_shows_an_example(name: str) -> None:
+    shown = succeed(name, "--help")
+    cells = [line.strip("│ ").split(" ")[0] for line in shown.splitlines() if line.startswith("│")]
+    assert {workload.name: cells.count(workload.name) for workload in WORKLOADS} == {w.name: 1 for w in WORKLOADS}
+    assert f"Example: interlace {name} " in shown

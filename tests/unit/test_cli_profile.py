@@ -232,7 +232,7 @@ class Executor:
         assert not options.dependent_launch
         self.setting, self.plan, self.ffn = setting, case.build_plan(setting), case.graph.tensor("hidden").shape[1]
 
-    def empty(self, name: str) -> Any:
+    def allocate_tensor(self, name: str) -> Any:
         class Tensor:
             shape = self.plan.graph.tensor(name).shape
             scale = np.nan

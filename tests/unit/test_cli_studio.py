@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+import interlace as il
 from interlace.studio import server
+from interlace.studio.pending import Pending
+from interlace.studio.plan_view import PlanView
 
 from ..studio_server import send
 from .commands import fail, succeed
@@ -43,8 +48,11 @@ def test_a_plan_is_read_as_other_commands_do_and_is_where_the_page_begins(
     succeed("plan", "two-copies", "--m", 64, "--n", 64, "--out", plan)
     succeed("studio", plan, "--no-browser")
     succeed("studio")
-    assert served[0].plan.to_json() == plan.read_text()
-    assert served[0].fault is None
+    assert served[0].page == "plan.html"
+    while (view := served[0].view()) is None:
+        time.sleep(0.01)
+    assert view.plan.to_json() == plan.read_text()
+    assert (view.fault, view.trace is None) == (None, False)
     assert served[1] is None
     assert "no file" in fail(2, "studio", tmp_path)
     plan.write_text("{}")
@@ -90,3 +98,22 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr("interlace.studio.server", raising=False)
     monkeypatch.delitem(sys.modules, "interlace.studio.server", raising=False)
     assert "pip install 'interlace[studio]'" in fail(1, "studio", "--no-browser")
+
+
+def test_the_address_is_known_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    made = threading.Event()
+
+    def simulate() -> PlanView:
+        order.append("simulate")
+        made.set()
+        return PlanView.of(il.build(il.workloads.two_copies(64, 64), il.Choices(2)))
+
+    class Server:
+        def run(self, sockets: object) -> None:
+            assert made.wait(60)
+
+    monkeypatch.setattr(server, "build_server", lambda listening, view: Server())
+    pending = Pending(PlanView, simulate, "simulating")
+    server.serve(0, pending, browser=False, report=lambda address: order.append(address.rpartition("/")[2]))
+    assert order == ["plan.html", "simulate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -9,33 +10,20 @@ from pathlib import Path
 
 import pytest
 
+import interlace as il
 from interlace import csrc
 from interlace.bench.stream import _HEAD
-from interlace.csrc import read_header
+from interlace.csrc import expand, include, read_header
 from interlace.kernels.abi import SYNC, TABLES, TENSOR_MAP
-from interlace.kernels.bodies import Cluster
 from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.primitives.tagged_cuda import LL_WAIT
-from interlace.kernels.primitives.words_cuda import EMPTY_BYTE
+from interlace.kernels.cuda.preamble import WORDS
 from interlace.megakernel.compose import build_launch_struct
-from interlace.megakernel.dispatch import EMPTY, MAX_HELD_ITEMS, generate_constants, select_queue_struct
-from interlace.megakernel.spawn import _CONSTANTS
-from interlace.plan.plan import Dispatch
-from interlace.plan.stealing import Stealing
+from interlace.megakernel.constants import define_constants
+from interlace.megakernel.dispatch import CODES, select_code
 from tests.emulator.build import HERE, MISSING
 from tests.emulator.translate import translate
 
 ROOT = Path(csrc.__file__).parent
-#: Constants of a launch; any will do.
-LAUNCH = """
-constexpr int STAGES = 4, WARPGROUPS = 2, TICKETS = 4, PREFETCH_BYTES = 8192, LOAD_BYTES = 4096;
-constexpr int HEADER_BYTES = 0, RING_BYTES = 49152, SCRATCH_BYTES = 1024, RESIDENT_BYTES = 16, OPERAND_BYTES = 128;
-constexpr int IN_FLIGHT_BYTES = 32768, CONSUMER_REGISTERS = 224, LOADER_REGISTERS = 56, KEEPS = 1 << 16;
-constexpr int LEAVES_SUMS = 1 << 17, AGAIN = 1 << 18, LAST = 1 << 19, ENDED = 2, MISCOUNTED = -8, UNFINISHED = -9;
-constexpr int KEPT = 3, DEPENDENT_LAUNCH = 1, CLAIMS_AHEAD = 0;
-extern __shared__ __align__(1024) unsigned char shared_memory[];
-#define SHARED_BASE shared_address(shared_memory)
-"""
 SWITCHES = """
 DEVICE void look_ahead(const Launch& launch, Item& item) {}
 DEVICE void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {}
@@ -43,40 +31,38 @@ DEVICE void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Sta
 DEVICE void compute(const Launch& launch, const Item& item, Stage& stage) {}
 """
 HEADERS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.cuh"))
-#: Without tiles of ops, which take the arguments and constants of an op, and without tickets of clusters, which take
-#: other hooks of the ring.
-ALONE = [name for name in HEADERS if not name.startswith("ops/") and name != "dispatch/cluster_ticket.cuh"]
+#: Without tiles of ops, which take the arguments and constants of an op.
+ALONE = [name for name in HEADERS if not name.startswith("ops/")]
 #: The emulator has no clusters.
-EMULATED = [name for name in ALONE if name != "cluster/cluster.cuh"]
+EMULATED = [name for name in ALONE if "cluster" not in name or name == "cluster/alone.cuh"]
+#: What a launch generates otherwise for some headers, by a part of their names.
+UNLIKE = ("spawn", "cluster")
+
+
+def launch(dispatch: il.Dispatch) -> str:
+    """Constants and structs of a launch, with constants of all dispatches."""
+    plan = il.build(il.workloads.one_matmul(8, 64, 64), il.Choices(1))
+    constants = il.MegakernelExecutor(plan, il.RunOptions("meta")).composition.source.partition("struct Queue")[0]
+    constants += define_constants(
+        {name: n for code in CODES for name, n in select_code(code, blocks=132).constants.items()}
+    )
+    return f'#include "semaphore.cuh"\n{constants}{CODES[dispatch].queue.source}{build_launch_struct(dispatch).source}'
 
 
 def generated() -> dict[str, str]:
     """What a launch generates, by header: structs of ``kernels/abi``, and constants."""
-
-    def head(of: dict[str, int]) -> str:
-        return "".join(f"constexpr int {name} = {value};\n" for name, value in of.items())
-
-    def launch(dispatch: Dispatch) -> str:
-        structs = select_queue_struct(dispatch).source + build_launch_struct(dispatch).source
-        return f'#include "semaphore.cuh"\n{LAUNCH}{structs}'
-
     return {
         "generated/tensor_map": TENSOR_MAP.source,
-        "generated/tables": f"{TABLES}constexpr unsigned EMPTY_WORD = {EMPTY_BYTE}u * 0x01010101u;\n",
-        "generated/launch": launch(Dispatch.TICKET),
-        "spawn/generated/launch": launch(Dispatch.SPAWN),
-        "generated/clusters": f'#include "generated/launch.cuh"\n'
-        f"enum {{ CLUSTER_ROWS = 2, CLUSTER_COLUMNS = 1, CLUSTER = {Cluster(2, 1).blocks} }};\n",
-        "generated/late": f"constexpr int HELD = {MAX_HELD_ITEMS};\nconstexpr bool LAST_ALONE = false;\n",
-        "generated/empty": f"enum {{ EMPTY = {EMPTY} }};\n",
-        "generated/stealing": head(generate_constants(Dispatch.STEALING, Stealing(), 132)),
-        "generated/dispatcher": head(generate_constants(Dispatch.DISPATCHER, Stealing(), 132)),
+        "generated/tables": TABLES + WORDS.removesuffix(include("sentinel.cuh")),
+        "generated/launch": launch(il.Dispatch.TICKET),
+        "spawn/generated/launch": launch(il.Dispatch.SPAWN),
+        "generated/cluster": '#include "cluster/alone.cuh"\n',
+        "cluster/generated/cluster": '#include "cluster/cluster.cuh"\n',
+        "generated/dispatch": '#include "dispatch/ticket.cuh"\nusing Tickets = TicketDispatch;\n',
         "generated/elements": f'#include "ptx.cuh"\n{ELEMENTS}',
         "generated/sync": SYNC.source,
-        "generated/switches": f'#include "dispatch/ticket.cuh"\n{SWITCHES}',
+        "generated/switches": f'#include "generated/dispatch.cuh"\n{SWITCHES}',
         "generated/stream": f'#include "ptx.cuh"\n{_HEAD}',
-        "generated/words": f"constexpr int AWAITED_WORDS = {LL_WAIT};\n",
-        "generated/spawn": _CONSTANTS,
     }
 
 
@@ -96,8 +82,8 @@ def errors_of(folder: Path, names: Sequence[str], *command: str) -> str:
     for name in names:
         source = folder / "alone.cu"
         source.write_text(f'#include "{name}"\n')
-        queue = [f"-I{folder}/spawn"] if "spawn" in name else []  # spawn dispatch has a queue of its own kind
-        done = subprocess.run([*command, *queue, f"-I{folder}", source], capture_output=True, text=True, check=False)
+        unlike = [f"-I{folder}/{part}" for part in UNLIKE if part in name and name != "cluster/alone.cuh"]
+        done = subprocess.run([*command, *unlike, f"-I{folder}", source], capture_output=True, text=True, check=False)
         errors += done.stderr if done.returncode else ""
     return errors
 
@@ -126,3 +112,38 @@ def test_every_header_says_what_it_is() -> None:
     for name in HEADERS:
         assert (ROOT / name).read_text().startswith("// ")
         assert read_header(name).startswith("\n")
+
+
+def test_a_source_has_each_header_once_after_those_that_it_includes() -> None:
+    source = "int a;\n" + include("ring/passage.cuh") + "int b;\n" + include("ring/ring.cuh") + "int c;\n"
+    text = expand(source, "mine.cu")
+    order = ("ptx.cuh", "semaphore.cuh", "sentinel.cuh", "ring/ring.cuh", "ring/passage.cuh")
+    assert tuple(re.findall(r'^#line \d+ "(.*\.cuh)"$', text, re.MULTILINE)) == ("offsetof.cuh", *order)
+    assert re.findall(r'^#line (\d+) "mine.cu"\nint (\w);$', text, re.MULTILINE) == [("4", "b"), ("7", "c")]
+    assert "#include" not in text
+
+
+def test_lines_of_a_header_keep_their_numbers() -> None:
+    for name in HEADERS:
+        _, line, text = re.split(rf'^#line (\d+) "{name}"\n', expand(include(name)), flags=re.MULTILINE)
+        lines = (ROOT / name).read_text().split("\n")[int(line) - 1 :]
+        if "#include" not in "".join(lines):  # fragments have no lines of their own
+            assert text.split("\n")[: len(lines) - 1] == lines[:-1]
+
+
+def test_headers_of_a_source_that_precedes_are_not_repeated() -> None:
+    text = expand(include("sentinel.cuh"), after=include("semaphore.cuh"))
+    assert re.findall(r'"(.*\.cuh)"', text) == ["sentinel.cuh"]
+    assert expand(include("semaphore.cuh"), "mine.cu", after=include("semaphore.cuh")) == '\n#line 3 "mine.cu"\n'
+
+
+def test_line_directives_and_other_includes_of_a_source_stay() -> None:
+    source = '#line 7 "theirs.cu"\n#include "theirs.h"\n#include <cuda.h>\n' + include("offsetof.cuh") + "int a;\n"
+    text = expand(source)
+    assert text.startswith('#line 7 "theirs.cu"\n#include "theirs.h"\n#include <cuda.h>\n\n#line 3 "offsetof.cuh"\n')
+    assert text.endswith('#line 11 "theirs.cu"\nint a;\n')
+
+
+def test_a_header_of_ops_stands_in_each_namespace_that_includes_it() -> None:
+    source = f"namespace a {{\n{include('ops/rows.cuh')}}}\nnamespace b {{\n{include('ops/rows.cuh')}}}\n"
+    assert expand(source).count(read_header("ops/rows.cuh")) == 2

@@ -415,7 +415,7 @@ def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None
     tensors = {name: torch.from_numpy(value) for name, value in work.make_inputs(0).items()}
     weights = {name: value for name, value in tensors.items() if name in work.weights}
     rest = {name: value for name, value in tensors.items() if name not in weights}
-    problem = SimpleNamespace(rest=rest, weights=[weights], pytorch=lambda given: work.run_dense(torch, given))
+    problem = SimpleNamespace(rest=rest, weights=[weights], run_pytorch=lambda given: work.run_dense(torch, given))
     benchmark = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "decode.py"))
     step, sets = benchmark["WAYS"][way](work, problem)
     assert (sets is not None) == (way == "joined weights")

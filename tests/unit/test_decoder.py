@@ -239,14 +239,14 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         decoder.add([1])
     decoder.prefill([1] * 8, 0)
     before = decoder.logits.clone()
-    with pytest.raises(LengthError, match=r"slot 0, 16 positions and 1 more: .* capacity of 16"):
+    with pytest.raises(LengthError, match=r"slot 0, 16 positions and 1 more: .* max_seq_len of 16"):
         decoder.step()
     with pytest.raises(LengthError, match="slot 0, 16 positions and 2 more"):
         decoder.prefill([1, 2], 0)
     assert (decoder.lengths, decoder.active_slots) == ((16, 1, 3), (0, 1, 2))
     assert torch.equal(decoder.logits, before)
     decoder.abort(0)
-    with pytest.raises(LengthError, match="a prompt of 17 tokens: that is more than the capacity of 16"):
+    with pytest.raises(LengthError, match="a prompt of 17 tokens: that is more than the max_seq_len of 16"):
         decoder.add([1] * 17)
     assert decoder.active_slots == (1, 2)
     decoder.step()
@@ -257,15 +257,15 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
-        (lambda d: d.join([]), PromptError, "a prompt has no ids"),
-        (lambda d: d.join([1, 61]), PromptError, r"ids\[1\] is 61; the vocabulary has ids 0 to 60"),
-        (lambda d: d.join([-1]), PromptError, r"ids\[0\] is -1"),
-        (lambda d: d.join([1.5]), PromptError, "1.5"),
-        (lambda d: d.join("text"), PromptError, "give ids of tokens, as a list of ints"),
-        (lambda d: d.join(torch.tensor(3)), PromptError, "give ids"),
-        (lambda d: d.join(torch.tensor([[1]])), PromptError, "an id of a token"),
+        (lambda d: d.add([]), PromptError, "a prompt has no ids"),
+        (lambda d: d.add([1, 61]), PromptError, r"ids\[1\] is 61; the vocabulary has ids 0 to 60"),
+        (lambda d: d.add([-1]), PromptError, r"ids\[0\] is -1"),
+        (lambda d: d.add([1.5]), PromptError, "1.5"),
+        (lambda d: d.add("text"), PromptError, "give ids of tokens, as a list of ints"),
+        (lambda d: d.add(torch.tensor(3)), PromptError, "give ids"),
+        (lambda d: d.add(torch.tensor([[1]])), PromptError, "an id of a token"),
         (lambda d: d.step(), SlotError, "slot 0 holds no sequence"),
-        (lambda d: d.abort(0), SlotError, "slot 0 holds no sequence; one joins by"),
+        (lambda d: d.abort(0), SlotError, "slot 0 holds no sequence; add one with"),
         (lambda d: d.abort(3), SlotError, "there is no slot 3; slots are 0 to 2"),
         (lambda d: d.prefill([1], 2), SlotError, "slot 2 holds no sequence"),
         (lambda d: d.abort("a"), ArgumentError, "slot is 'a'"),
@@ -275,7 +275,7 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([[1], [61]], 2), PromptError, r"prompt 1: ids\[0\] is 61"),
         (lambda d: d.generate([], 2), PromptError, "a prompt has no ids"),
         (lambda d: d.generate("text", 2), PromptError, "give ids of tokens"),
-        (lambda d: d.generate([1] * 10, 8), LengthError, "takes 17 positions of a capacity of 16"),
+        (lambda d: d.generate([1] * 10, 8), LengthError, "takes 17 positions of a max_seq_len of 16"),
         (lambda d: d.generate([1], 2, temperature=-1), SamplingError, "temperature is -1"),
         (lambda d: d.generate([1], 2, temperature=float("nan")), SamplingError, "temperature is nan"),
         (lambda d: d.generate([1], 2, temperature=1e-37), SamplingError, "temperature is 1e-37"),
@@ -286,8 +286,16 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([1], 2, seed=10**5000), SamplingError, "seed is an int of 16,610 bits"),
         (lambda d: d.generate([1], 2, temperature=10**5000), SamplingError, "temperature is an int of 16,610 bits"),
         (lambda d: d.generate([1], 10**5000), LengthError, "with an int of 16,610 bits new ones"),
-        (lambda d: d.generate([1], 2, stop=torch.tensor(7)), ArgumentError, r"stop is 7; give the ids .* \[7\]"),
-        (lambda d: d.generate([1], 2, stop=7), ArgumentError, r"stop is 7; give the ids that end a text, as \[7\]"),
+        (
+            lambda d: d.generate([1], 2, stop_token_ids=torch.tensor(7)),
+            ArgumentError,
+            r"stop_token_ids is 7; give the ids .* \[7\]",
+        ),
+        (
+            lambda d: d.generate([1], 2, stop_token_ids=7),
+            ArgumentError,
+            r"stop_token_ids is 7; give the ids that end a text, as \[7\]",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused_before_anything_runs(
@@ -407,7 +415,7 @@ def test_texts_wait_for_pages_and_one_that_never_fits_is_refused(model: ToyForCa
     assert (decoder.active_slots, decoder._pages.num_free) == ((), 3)
     with pytest.raises(LengthError, match="prompt 1 has 60 tokens, and with 6 new ones it takes 2 pages of 1; shorten"):
         paged(model, pages=1).generate([[1], prompts[0]], 6)
-    with pytest.raises(ArgumentError, match="pages is 0; give a positive number"):
+    with pytest.raises(ArgumentError, match="num_blocks is 0; give a positive number"):
         paged(model, pages=0)
 
 
@@ -585,7 +593,10 @@ def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
         (_set("model.embed_tokens", nn.Embedding(61, 32, max_norm=1.0)), "embed_tokens has max_norm"),
         (_set("model.rotary_emb.rope_type", "dynamic"), "RoPE is of type 'dynamic', whose frequencies change"),
         (_set("model.rotary_emb.inv_freq", torch.ones(4)), "inv_freq has 4 frequencies; heads of width 16 turn by 8"),
-        (lambda m: m.config.__dict__.update(WINDOW), "a sliding window of 8 positions, .* use a capacity of 8 or less"),
+        (
+            lambda m: m.config.__dict__.update(WINDOW),
+            "a sliding window of 8 positions, .* use a max_seq_len of 8 or less",
+        ),
         (_set("config.layer_types", ["chunked_attention"]), "layers of the model's config have chunked_attention"),
         (lambda m: m.model.layers[0].register_forward_hook(_hook), r"model\.layers\.0 has forward hooks \(_hook\)"),
         (_set("model.layers.0.self_attn.forward", print), r"self_attn has a forward of its own"),
@@ -615,9 +626,11 @@ def test_a_window_that_leaves_nothing_out_is_taken(model: ToyForCausalLM) -> Non
     assert Decoder.from_model(other).max_seq_len == 8
     decoder = Decoder.from_model(other, max_seq_len=8)
     assert decoder.generate(PROMPTS[1], 5) == greedy(model, SHAPE, PROMPTS[1], 5)
-    with pytest.raises(LengthError, match=r"shorten either \(its sliding window of 8 positions admits no larger cap"):
+    with pytest.raises(
+        LengthError, match=r"shorten either \(its sliding window of 8 positions admits no larger max_seq_len"
+    ):
         decoder.generate(PROMPTS[1], 20)
-    with pytest.raises(LengthError, match="build the decoder with a larger capacity, 8 at most"):
+    with pytest.raises(LengthError, match="build the decoder with a larger max_seq_len, 8 at most"):
         Decoder.from_model(other, max_seq_len=4).add([1] * 5)
     with pytest.raises(UnsupportedModelError, match="a sliding window of 7 positions"):
         Decoder.from_weights(decoder.shape, decoder._weights, decoder._rope, window=7)
@@ -631,10 +644,12 @@ def test_what_is_no_model_is_refused() -> None:
             Decoder.from_model(thing)
 
 
-@pytest.mark.parametrize("much", [{"capacity": 10**14}, {"batch": 10**12}, {"pages": 10**12}, {"batch": 10**5000}])
+@pytest.mark.parametrize(
+    "much", [{"max_seq_len": 10**14}, {"batch": 10**12}, {"num_blocks": 10**12}, {"batch": 10**5000}]
+)
 def test_what_fits_no_memory_is_refused_before_any_is_taken(model: ToyForCausalLM, much: dict[str, int]) -> None:
     with pytest.raises(DecodeError, match=r"take .* GB, and cpu has .* GB free; use a smaller model"):
-        Decoder.from_model(model, **{"capacity": 16, **much})
+        Decoder.from_model(model, **{"max_seq_len": 16, **much})
 
 
 def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Decoder) -> None:
@@ -655,7 +670,7 @@ def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Dec
         Decoder.from_weights(SHAPE, {name: weight.to(torch.int8) for name, weight in weights.items()}, rope)
     with pytest.raises(ShapeError, match=r"rope has shape \(4, 8\); give \(capacity, 16\)"):
         Decoder.from_weights(SHAPE, weights, rope[:, :8])
-    for bad in ({"batch": 0}, {"capacity": 0}, {"capacity": "x"}):
+    for bad in ({"batch": 0}, {"max_seq_len": 0}, {"max_seq_len": "x"}):
         with pytest.raises(ArgumentError):
             Decoder.from_model(model, **bad)
     with pytest.raises(GraphError, match="no data"):

@@ -28,6 +28,7 @@ from interlace.core.devices import (
     load_known_chips,
     resolve_spec,
 )
+from interlace.core.devices.chips import read_chip
 from interlace.core.dtypes import DTYPES, DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import DeviceDataError, DTypeError
 from interlace.core.rounding import round_to
@@ -265,3 +266,45 @@ def test_no_code_lists_dtypes() -> None:
     halves = ({bf16.name, bf16.torch, bf16.safetensors}, {fp16.name, fp16.torch, fp16.safetensors, fp16.ptx})
     found = {file for file, words in code().items() if all(words & names for names in halves)}
     assert found == DTYPES_LEFT | {"api.py", "core/dtypes.py"}
+
+
+OWN = """
+like = "h200"
+name = "half an H200"
+capability = [9, 0]
+architecture = "sm_90a"
+sms = 66
+smem_bytes = 232_448
+l1_bytes = 262_144
+register_bytes = 262_144
+l2_bytes = 31_457_280
+"""
+
+
+def test_a_file_of_a_users_own_describes_a_gpu_like_a_known_one() -> None:
+    spec = read_chip(OWN, "mine.toml")
+    assert (spec.name, spec.sms, spec.l2.side_bytes) == ("half an H200", 66, H200.l2.side_bytes // 2)
+    assert "nobody measured" in spec.estimate_note
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("sms = 0", "mine.toml: sms is 0; use a positive number"),
+        ("sms = 6.5", "sms is 6.5; use a positive number"),
+        ('sms = "many"', "does not describe a chip|sms is 'many'"),
+        ("name = 3", "name is 3; use text"),
+        ("speed_spread = 1.5", "speed_spread is below 1"),
+        ("dram_bytes_per_s = nan", "dram_bytes_per_s is nan"),
+        ("rates = { bf16 = -1.0 }", r"rates.bf16 is -1.0"),
+        ("rates = { fp16 = 1e12 }", "rates need one for bf16"),
+        ("capability = [9]", r"does not describe a chip|capability \[9\]"),
+        ('architecture = "pascal"', "architecture 'pascal'"),
+        ("l2 = { sides = 2, side_bytes = -1 }", "l2.side_bytes is -1"),
+    ],
+)
+def test_a_value_that_no_device_has_is_named(line: str, message: str) -> None:
+    name = line.partition(" ")[0]
+    text = "\n".join([row for row in OWN.splitlines() if not row.startswith(f"{name} ")] + [line])
+    with pytest.raises(DeviceDataError, match=message):
+        read_chip(text, "mine.toml")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
+from interlace import csrc  # noqa: E402
 from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
-from interlace.megakernel.dispatch import MAX_HELD_ITEMS  # noqa: E402
-from interlace.megakernel.stealing import ROW_BITS  # noqa: E402
+from interlace.megakernel.constants import HELD  # noqa: E402
+from interlace.megakernel.dispatch import CODES, ROW_BITS, DispatchCode  # noqa: E402
 from interlace.trace.steals import find_steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
@@ -27,6 +30,7 @@ from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
+SOURCES = Path(csrc.__file__).parents[1]
 ITEMS, WORKERS = 8, 3
 ONE, HALF = il.Stealing(), il.Stealing(None, il.Victim.RANDOM)
 
@@ -111,6 +115,27 @@ DISPATCHER = {
     "never told": (_EMPTY, f"  if (item.number != 6)\n  {_EMPTY}"),
     "given twice": (_ROW, _ROW.replace("later", "n == launch.count - 1 ? later - 1 : later")),
 }
+
+
+class ToyDispatch(DispatchCode):
+    """Each worker runs its own queue: a dispatch that is this class and one header."""
+
+    header = "dispatch/toy.cuh"
+
+
+def toy() -> EmulatedLaunch:
+    header = (SOURCES / "csrc/dispatch/static.cuh").read_text().replace("StaticDispatch", "ToyDispatch")
+    read = csrc._read_file
+
+    def read_toy(name: str) -> str:
+        return header if name == ToyDispatch.header else read(name)
+
+    with mock.patch.object(csrc, "_read_file", read_toy), mock.patch.dict(CODES, {il.Dispatch.STATIC: ToyDispatch}):
+        made = launch(il.Dispatch.STATIC)
+        assert "struct ToyDispatch" in made.walk.cuda_source
+        return made
+
+
 LAUNCHES: dict[str, Callable[[], EmulatedLaunch]] = {d.value: partial(launch, d) for d in il.Dispatch}
 LAUNCHES |= {f"two lists, {name}": partial(two_lists, change) for name, change in STEALING.items()}
 LAUNCHES |= {name: partial(two_lists, change, stealing=HALF) for name, change in HALVES.items()}
@@ -120,6 +145,7 @@ LAUNCHES |= {name: partial(queue, change, il.Dispatch.DISPATCHER) for name, chan
 LAUNCHES["half, kept twice"] = partial(two_lists, HALVES["half, kept twice"], stealing=HALF, timeout_s=2.0)
 LAUNCHES["given twice"] = partial(queue, DISPATCHER["given twice"], il.Dispatch.DISPATCHER, 2.0)
 LAUNCHES["host"] = hosted
+LAUNCHES["toy"] = toy
 LAUNCHES["dispatcher, one op"] = partial(launch, il.Dispatch.DISPATCHER, ops=1)
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
@@ -177,6 +203,26 @@ def test_each_item_runs_once_whoever_takes_it(name: str) -> None:
     assert (stolen > 0) is ("stealing" in name)
     if stolen:
         assert left_of_lists(run) == [(len(runs), 0)] * WORKERS
+
+
+def test_a_dispatch_is_one_header_and_one_class() -> None:
+    run = launches()["toy"]
+    assert "using Tickets = ToyDispatch;" in run.walk.cuda_source
+    assert check(run, range(3)) == 0
+
+
+@pytest.mark.parametrize("name", ["stealing", "queue"])
+def test_only_its_class_and_its_header_know_how_a_dispatch_is_launched(name: str) -> None:
+    """Next to them only the reference executor, which models each dispatch."""
+    struct = CODES[il.Dispatch(name)].__name__
+    paths = [path for room in ("csrc", "megakernel", "executors") for path in (SOURCES / room).rglob("*.[pc][yu]*")]
+    assert len(paths) > 100
+    naming = {
+        path.relative_to(SOURCES).as_posix()
+        for path in paths
+        if re.search(rf"\b(Dispatch\.{name.upper()}|{struct})\b", path.read_text())
+    }
+    assert naming - {"executors/reference.py"} == {f"csrc/dispatch/{name}.cuh", "megakernel/dispatch.py"}
 
 
 def left_of_lists(run: EmulatedLaunch) -> list[tuple[int, int]]:
@@ -287,7 +333,7 @@ def test_an_item_that_the_dispatcher_does_not_give_is_named(name: str, lost: int
     said = rf"for an item of the dispatcher, for which \d+ of 24 items came .* \(item {lost}\) never came"
     with pytest.raises(HangError, match=said):
         run_once(run, 0)
-    assert run._heads.tolist() == [0] * (2 * MAX_HELD_ITEMS * WORKERS)
+    assert run._heads.tolist() == [0] * (2 * HELD * WORKERS)
 
 
 def test_an_item_that_the_dispatcher_gives_in_place_of_another_leaves_that_undone() -> None:
@@ -314,9 +360,7 @@ def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
         run._counters[0] = runs * WORKERS
         for value in (run._semaphores, run._memory.values["met"], run._memory.values["tail"]):
             value.fill_(np.uint32(runs).astype(np.int32).item())
-        run._heads.copy_(
-            torch.from_numpy(np.full(2 * MAX_HELD_ITEMS * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64))
-        )
+        run._heads.copy_(torch.from_numpy(np.full(2 * HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
         run_once(run, 0)
         assert run.faults == []
     run._reset()

@@ -19,7 +19,7 @@ from interlace.core.errors import (  # noqa: E402
     HangError,
     QueueOverflowError,
 )
-from interlace.megakernel.spawn import Termination  # noqa: E402
+from interlace.megakernel.options import Termination  # noqa: E402
 from interlace.workloads import quadrature  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
@@ -58,7 +58,7 @@ LAUNCHES = {
     "ticket": partial(launch, il.Dispatch.TICKET),
     **{kind.value: partial(launch, termination=kind, jitter_s=1e-6) for kind in Termination},
     "lost": partial(broken, _PUT, f"if (place != 1) {_PUT}"),
-    "off first": partial(broken, _SPAWN, f"  count_off(launch, item);\n  {_NAP}\n{_SPAWN}"),
+    "off first": partial(broken, _SPAWN, f"  Termination::count_off(launch, item);\n  {_NAP}\n{_SPAWN}"),
 }
 
 

@@ -18,7 +18,7 @@ import interlace as il  # noqa: E402
 from interlace.core.errors import InterlaceError, LaunchEndedError, StageCountError  # noqa: E402
 from interlace.executors.run import RunHandle  # noqa: E402
 from interlace.kernels.abi import RECORD  # noqa: E402
-from interlace.megakernel.walk import MISCOUNTED, UNFINISHED  # noqa: E402
+from interlace.megakernel.constants import MISCOUNTED, UNFINISHED  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned  # noqa: E402

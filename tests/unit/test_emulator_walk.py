@@ -15,9 +15,9 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
+from interlace.csrc import read_header  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
-from interlace.megakernel import compose  # noqa: E402
-from interlace.megakernel.roles import ROLES  # noqa: E402
+from interlace.megakernel.constants import LAST  # noqa: E402
 from interlace.plan.plan import Waits  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
@@ -220,10 +220,11 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
 _LOAD = "    prefetch(launch, item, stage, n, tickets);\n"
 _WAIT = "      load(launch, item, k, until, stage);\n"
 _DRAW = "    row = tickets.take(launch, sent_already);\n    if (row >= 0"
+ROLES = read_header("roles.cuh")
 _FROM_DRAW = ROLES[ROLES.index(_DRAW) : ROLES.index(_WAIT) + len(_WAIT)]
 _KNOWN = "*(volatile int*)&launch.done[item.number]"
 _TRAP = (
-    f"    if (item.code & {compose.LAST} && {_KNOWN} != (int)(item.run + 1) && {_KNOWN} != -(int)(item.run + 1)) "
+    f"    if (item.code & {LAST} && {_KNOWN} != (int)(item.run + 1) && {_KNOWN} != -(int)(item.run + 1)) "
     'asm volatile("trap;");\n'
 )
 _MARKED = f"      if (first_lane()) {_KNOWN} = -(int)(item.run + 1);\n{_WAIT}"
@@ -244,7 +245,7 @@ def products(widths: tuple[int, ...], *tiles: il.MatmulTile) -> il.Graph:
 
 def test_of_tokens_that_do_not_come_no_product_is_said_to_read_them() -> None:
     """Of 64 or 128 tokens, by tiles of 64, there are five: their box has eight."""
-    short = {"short": ("x",)}
+    short = {"short_inputs": ("x",)}
     runs = [launch(ffn(m, tile(64, 64), tile(64, 64)), 3, options=short) for m in (64, 128)]
     prepare(runs)
     for run in runs:
@@ -274,7 +275,9 @@ def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: st
     """Whoever is free first would have several, and who comes later none."""
     workers, graph = _LAST_ITEMS[name]
     plan = il.build(graph, il.Choices(workers))
-    run = EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, dependent_launch=True, words=())
+    run = EmulatedLaunch(
+        plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, dependent_launch=True, ll_tensors=()
+    )
     prepare([run])
     for seed in SEEDS:
         run_once(run, seed)
@@ -285,7 +288,7 @@ def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: st
 def test_who_draws_late_behind_an_item_longer_than_the_ring_waits_for_nothing(k: int) -> None:
     """Slots for tokens may be turns on by then; that of the first of the last stages is as it is waited for."""
     plan = il.build(products((128, k, 64), *(tile(8, n, swap_ab=True) for n in (48, 32))), il.Choices(2))
-    run = EmulatedLaunch(plan, stages=3, at_once=True, timeout_s=2.0, change=_LATE, words=())
+    run = EmulatedLaunch(plan, stages=3, at_once=True, timeout_s=2.0, change=_LATE, ll_tensors=())
     prepare([run])
     for seed in SEEDS:
         run_once(run, seed)

@@ -35,7 +35,7 @@ def nothing(*arguments: object) -> Iterator[None]:
 
 
 def step_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:
-    for name in ("obstacle_of_device", "spec_by_name"):
+    for name in ("device_fallback_reason", "find_spec"):
         monkeypatch.setattr(launch, name, lambda *given: None)
     monkeypatch.setattr(launch, "build_decode_graph", lambda *given, **more: SimpleNamespace(inputs=(), outputs=()))
     monkeypatch.setattr(launch, "_hold_half_full", nothing)
@@ -46,7 +46,7 @@ def step_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:
 
 
 def checked_by_tuning(error: InterlaceError) -> object:
-    case = SimpleNamespace(workload=None, deployment=SimpleNamespace(make=raising(error), device=CPU))
+    case = SimpleNamespace(workload=None, deployment=SimpleNamespace(make_executor=raising(error), device=CPU))
     return search._check_setting(SimpleNamespace(), case, None, False)  # type: ignore[arg-type]
 
 

@@ -36,17 +36,17 @@ def plan() -> il.Plan:
     ("option", "value", "message"),
     [
         *(
-            ("timeout_s", value, f"Options.timeout_s is {value!r}; give seconds as a number from 1e-09 to 9e+09")
+            ("timeout_s", value, f"RunOptions.timeout_s is {value!r}; give seconds as a number from 1e-09 to 9e+09")
             for value in (-1, 0, 0.0, 1e-10, 1e10, 10**400, float("nan"), float("inf"), "2", None, True, 2j)
         ),
         *(
-            ("jitter_s", value, f"Options.jitter_s is {value!r}; give seconds as a number from 0 to 2")
+            ("jitter_s", value, f"RunOptions.jitter_s is {value!r}; give seconds as a number from 0 to 2")
             for value in (-1e-9, 2.5, float("nan"), float("inf"), "0", None, False)
         ),
-        ("device", 0, "Options.device is 0; name a torch device in a text, such as 'cuda:0'"),
-        ("device", None, "Options.device is None; name a torch device"),
-        ("trace", "yes", "Options.trace is 'yes'; it is True or False"),
-        ("dependent_launch", 1, "Options.dependent_launch is 1; it is True or False"),
+        ("device", 0, "RunOptions.device is 0; name a torch device in a text, such as 'cuda:0'"),
+        ("device", None, "RunOptions.device is None; name a torch device"),
+        ("trace", "yes", "RunOptions.trace is 'yes'; it is True or False"),
+        ("dependent_launch", 1, "RunOptions.dependent_launch is 1; it is True or False"),
     ],
 )
 def test_an_option_of_another_type_or_out_of_range_is_named(option: str, value: Any, message: str) -> None:
@@ -56,10 +56,21 @@ def test_an_option_of_another_type_or_out_of_range_is_named(option: str, value: 
 
 
 @pytest.mark.parametrize(
-    "option", ["timeout_s", "jitter_s", "capacity", "device", "trace", "short", "words", "cluster", "termination"]
+    "option",
+    [
+        "timeout_s",
+        "jitter_s",
+        "queue_capacity",
+        "device",
+        "trace",
+        "short_inputs",
+        "ll_tensors",
+        "cluster",
+        "termination",
+    ],
 )
 def test_an_option_that_python_does_not_print_is_named(option: str) -> None:
-    with pytest.raises(DeviceError, match=rf"^Options\.{option} is an int of 16,610 bits; "):
+    with pytest.raises(DeviceError, match=rf"^RunOptions\.{option} is an int of 16,610 bits; "):
         il.RunOptions(**{option: -(10**5000)})
 
 
@@ -71,7 +82,7 @@ def test_the_limits_of_options_are_whole_nanoseconds_that_devices_hold() -> None
 
 @pytest.mark.parametrize("options", ["cpu", il.RunOptions, {"device": "cpu"}, 0, ""])
 def test_options_that_are_none_are_answered_with_an_object(options: Any) -> None:
-    with pytest.raises(DeviceError, match=r"^options is .*; pass an object, such as interlace\.Options\(device="):
+    with pytest.raises(DeviceError, match=r"^options is .*; pass an object, such as interlace\.RunOptions\(device="):
         il.SerialExecutor(plan(), options)
     with pytest.raises(DeviceError, match=r"^options is .*; pass an object"):
         il.MegakernelExecutor(plan(), options)

@@ -174,10 +174,10 @@ def launches() -> dict[str, Any]:
 def test_the_one_launch_is_right_and_touches_nothing_else(name: str) -> None:
     pytest.importorskip("triton")
     run, graph = launches()[name], GRAPHS[name]
-    t = inputs_of(graph) | {output: run.empty(output) for output in graph.outputs}
+    t = inputs_of(graph) | {output: run.allocate_tensor(output) for output in graph.outputs}
     for seed in range(2):
         for output in (*graph.outputs, "scaled"):
-            (t[output] if output in t else run.intermediate(output)).fill_(float("nan"))
+            (t[output] if output in t else run.get_intermediate(output)).fill_(float("nan"))
         run.seed = seed
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
@@ -242,7 +242,7 @@ def layers() -> dict[str, Any]:
 
     plans = {name: il.build(case.graph, RUN.get(name, il.Choices(2))) for name, case in LAYERS.items()}
     made = {
-        name: EmulatedLaunch(plan, stages=3, short=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
+        name: EmulatedLaunch(plan, stages=3, short_inputs=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
         for name, plan in plans.items()
     }
     assert [name for name, run in made.items() if run._parts[0].tile.shared_elements] == [*RUN][-3:]
@@ -412,7 +412,9 @@ def passed() -> list[Any]:
 
     plan = il.build(_ABSENT.graph, il.Choices(1))
     texts = _LATE + _PASSED, _LATE + _PASSED.replace("      __syncwarp();\n", "")
-    made = [EmulatedLaunch(plan, stages=3, short=("x",), timeout_s=2.0, change=(_PASSED, text)) for text in texts]
+    made = [
+        EmulatedLaunch(plan, stages=3, short_inputs=("x",), timeout_s=2.0, change=(_PASSED, text)) for text in texts
+    ]
     prepare(made)
     return made
 
@@ -506,7 +508,7 @@ def test_a_tile_that_cannot_normalise_its_rows_says_so(own: il.MatmulTile, k: in
 def test_a_norm_of_its_own_is_right_in_the_one_launch() -> None:
     pytest.importorskip("triton")
     run, t = launches()["alone"], inputs_of(GRAPHS["alone"])
-    t["out"] = run.empty("out")
+    t["out"] = run.allocate_tensor("out")
     run.run(t)
     assert [str(fault) for fault in run.faults] == []
     right = torch.nn.functional.rms_norm(t["x"].double(), (200,), t["weight"].double(), 1e-5)

@@ -20,6 +20,7 @@ from interlace.core.errors import (
     ScopeError,
     SharedMemoryError,
 )
+from interlace.csrc import expand
 from interlace.loops import library
 from interlace.loops.cuda.emit import emit_kernel
 from interlace.loops.cuda.preamble import PREAMBLE
@@ -347,7 +348,7 @@ def test_what_ends_in_an_underscore_in_a_text_is_the_kernels_and_nothing_else(na
     named |= {s.var for s in walk(kernel.body) if isinstance(s, Let)}
     named |= {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
     assert words <= {f"{n}_" for n in named}
-    assert not re.search(r"\b[A-Za-z]\w*(_|_part|_given|_before|_map_\w+)\b", PREAMBLE)
+    assert not re.search(r"\b[A-Za-z]\w*(_|_part|_given|_before|_map_\w+)\b", expand(PREAMBLE))
 
 
 def test_warp_specialisation_needs_warpgroups_and_something_to_load() -> None:

@@ -564,7 +564,7 @@ def test_arguments_that_mean_nothing_are_refused_by_name(
 ) -> None:
     folder = write_folder(tmp_path, stored, config(SHAPE))
     with pytest.raises(error, match=message):
-        Decoder.from_pretrained(**{"model": folder, "capacity": 8, "device": "cpu", **arguments})
+        Decoder.from_pretrained(**{"model": folder, "max_seq_len": 8, "device": "cpu", **arguments})
 
 
 def test_no_damage_escapes_as_another_error(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:

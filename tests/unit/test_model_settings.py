@@ -510,11 +510,11 @@ def test_files_and_models_end_texts_as_transformers_does(
     right = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
     of_file = collect_missing(lambda: load_model(folder))
     of_model = collect_missing(lambda: Decoder.from_model(loaded, max_seq_len=8))
-    assert of_file[0].stop == of_model[0].stop == right
+    assert of_file[0].stop_token_ids == of_model[0].stop_token_ids == right
     unnamed = stated is ABSENT and not generation
     assert len(of_file[1]) == (not right and (stated in (7, [7, 8]) or unnamed))
     assert len(of_model[1]) == (not right and loaded.config.eos_token_id is not None)
-    assert all("no token ends a text; pass stop= to end it" in text for text in (*of_file[1], *of_model[1]))
+    assert all("no token ends a text; pass stop_token_ids= to end it" in text for text in (*of_file[1], *of_model[1]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -523,7 +523,7 @@ def test_configs_of_transformers_have_harmless_fields_alone(tmp_path: Path, kind
     ids = [1, 2, 3, 4]
     with torch.no_grad():
         right = model(torch.tensor([ids])).logits[0, -1]
-    for decoder in decode_both(model, tmp_path / "model", capacity=8):
+    for decoder in decode_both(model, tmp_path / "model", max_seq_len=8):
         torch.testing.assert_close(decoder.logits[decoder.add(ids)], right, rtol=1e-4, atol=1e-4)
 
 

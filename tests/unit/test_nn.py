@@ -421,7 +421,7 @@ class FakeLaunch:
     """Computes as plain PyTorch does, on rows that are filled with zeros; counts."""
 
     made: ClassVar[list[FakeLaunch]] = []
-    running = False
+    is_running = False
 
     def __init__(self, key: Key, tensors: dict[str, torch.Tensor]) -> None:
         self.key = key

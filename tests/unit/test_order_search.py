@@ -21,7 +21,7 @@ from interlace.orders.families import Family, list_families
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit, relabel_walk
 from interlace.orders.remaining import bound_loads, compute_bound_table
 from interlace.orders.replay import count_loads
-from interlace.orders.states import SearchShape, make_key, unpack
+from interlace.orders.states import Scratch, SearchShape, make_key, unpack
 from interlace.policies.orders import GroupedSerpentine, RowMajor, Serpentine
 
 from ..draws import EXAMPLES, RANDOM
@@ -345,9 +345,9 @@ def test_states_that_differ_by_names_share_a_key_and_unpack_to_one_state(data: s
     renamed_units = [rename(unit // chunks) * chunks + unit % chunks for unit in units]
     keys = []
     for tiles, held in ((visited, units), (other.ravel(), renamed_units)):
-        key, scratch, panels = np.zeros(shape.words, np.int64), *np.zeros((2, rows + columns), np.int64)
+        key, panels = np.zeros(shape.words, np.int64), np.zeros(rows + columns, np.int64)
         bits = sum(1 << i for i, v in enumerate(tiles.tolist()) if v)
-        make_key(shape, bits, 0, np.array(held), len(held), scratch, key, panels)
+        make_key(shape, bits, 0, np.array(held), len(held), Scratch.of(shape), key, panels)
         keys.append(key.tolist())
         back = np.zeros(capacity, np.int64)
         seen, progress, count = unpack(shape, key, back)

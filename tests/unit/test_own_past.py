@@ -108,7 +108,7 @@ def test_a_paused_sequence_is_read_on_and_takes_up_its_steps(model: ToyForCausal
     ours.add([4])
     slot = ours.add(IDS[:10])
     past = ours.kv_cache(slot)
-    with pytest.raises(SlotError, match=r"a model reads the sequence in slot 1; join\(ids, past\)"):
+    with pytest.raises(SlotError, match=r"a model reads the sequence in slot 1; add\(ids, past_key_values=past\)"):
         ours.kv_cache(slot)
     before = ours.cache.k[0][slot, :, :10].clone()
     ours.step()

@@ -8,7 +8,7 @@ import pytest
 
 import interlace as il
 from interlace.deploy import Deployment
-from interlace.megakernel.dispatch import claims_ahead
+from interlace.megakernel.dispatch import CODES, select_code
 from interlace.megakernel.pace import select_bytes_in_flight, select_dispatch
 from interlace.workloads import Decode, FeedForward, FFNShape, RaggedAttention, ffn
 
@@ -72,11 +72,11 @@ def test_everything_is_under_way_where_products_take_longer_than_weights(shape: 
 
 
 def test_only_tickets_are_drawn_ahead() -> None:
-    assert [d for d in il.Dispatch if claims_ahead(d, loads_ahead=True)] == [il.Dispatch.TICKET]
-    assert not any(claims_ahead(d, loads_ahead=False) for d in il.Dispatch)
+    assert [d for d in CODES if select_code(d, loads_ahead=True).claims_ahead] == [il.Dispatch.TICKET]
+    assert not any(select_code(d, loads_ahead=False).claims_ahead for d in CODES)
     graph = ffn(16, replace(LARGE, norm=1e-5))
     launch = Deployment(graph, il.H200, il.MegakernelExecutor)
-    assert "CLAIMS_AHEAD = 1;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.text
+    assert "CLAIMS_AHEAD = 1;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.source
     graph = ffn(16, replace(SMALL, norm=1e-5))
     launch = Deployment(graph, il.H200, il.MegakernelExecutor)
-    assert "CLAIMS_AHEAD = 0;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.text
+    assert "CLAIMS_AHEAD = 0;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.source

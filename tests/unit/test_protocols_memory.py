@@ -263,7 +263,7 @@ def test_the_example_of_the_page_on_memory_order_is_what_check_says() -> None:
         return Model("post", {"data": 0, "semaphore": 0}, (producer, consumer))
 
     assert check(model(RELEASE)).states == 3
-    page = (Path(__file__).parents[2] / "docs/memory-order.md").read_text()
+    page = (Path(__file__).parents[2] / "benchmarks/notes/memory-order.md").read_text()
     with pytest.raises(StaleReadError) as caught:
         check(model(RELAXED))
     assert f"    {caught.value}\n" in page

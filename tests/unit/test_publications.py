@@ -40,7 +40,7 @@ def kernel(name: str, writes: tuple[str, ...], reads: tuple[str, ...], **words: 
         return {arg: np.full(params[f"n_{arg}"], total + n + len(name)) for n, arg in enumerate(writes)}
 
     text = f"DEVICE void {name}(const Tile& tile, const Arguments& a) {{ }}"
-    words = {"publishes": writes, "polls": reads} | words
+    words = {"ll_outputs": writes, "ll_inputs": reads} | words
     return il.Kernel(name, reference=Reference(finish), megakernel=CudaBody(text, name, **words))
 
 
@@ -76,10 +76,10 @@ def dead_words() -> il.Graph:
     """A publishes p and q; M polls p alone; B, which polls what M makes of it, publishes q anew, and C polls that."""
     x, p, q, r, y = vectors("xpqry")
     return graph_of(
-        op("A", {"x": x}, {"p": p, "q": q}, polls=()),
+        op("A", {"x": x}, {"p": p, "q": q}, ll_inputs=()),
         op("M", {"p": p}, {"r": r}),
         op("B", {"r": r}, {"q": q}),
-        op("C", {"q": q}, {"y": y}, publishes=()),
+        op("C", {"q": q}, {"y": y}, ll_outputs=()),
         output="y",
     )
 
@@ -139,13 +139,13 @@ def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False,
     x, u, p, q, s, r, y = vectors("xupqsry")
     writes = {"p": p, "q": q} | ({"s": s} if beside else {})
     graph = graph_of(
-        op("Z", {"x": x}, {"u": u}, publishes=(), polls=()),
-        op("A", {"u": u}, writes, polls=(), publishes=("p", "q")),
-        op("C", {name: {"p": p, "q": q}[name] for name in polls}, {"r": r}, publishes=()),
-        *(() if "q" in polls else (op("D", {"q": q}, {"y": y}, publishes=()),)),
-        *((op("E", {"s": s}, {"y": y}, publishes=(), polls=()),) if beside and "q" in polls else ()),
-        op("B", {"r": r}, {"u": u}, publishes=(), polls=()),
-        op("F", {"u": u, "r": r}, {"z": il.Tensor("z", (ELEMENTS,), il.fp32)}, publishes=(), polls=()),
+        op("Z", {"x": x}, {"u": u}, ll_outputs=(), ll_inputs=()),
+        op("A", {"u": u}, writes, ll_inputs=(), ll_outputs=("p", "q")),
+        op("C", {name: {"p": p, "q": q}[name] for name in polls}, {"r": r}, ll_outputs=()),
+        *(() if "q" in polls else (op("D", {"q": q}, {"y": y}, ll_outputs=()),)),
+        *((op("E", {"s": s}, {"y": y}, ll_outputs=(), ll_inputs=()),) if beside and "q" in polls else ()),
+        op("B", {"r": r}, {"u": u}, ll_outputs=(), ll_inputs=()),
+        op("F", {"u": u, "r": r}, {"z": il.Tensor("z", (ELEMENTS,), il.fp32)}, ll_outputs=(), ll_inputs=()),
         output="z",
     )
     plan = il.build(graph, il.Choices(8))
@@ -194,7 +194,7 @@ def test_a_poll_from_the_middle_of_a_tile_on_is_not_of_all_of_it(first: int, who
 @pytest.mark.parametrize("part", ["", "p", "q"])
 def test_every_tensor_is_polled_whole(part: str) -> None:
     x, p, q, y = vectors("xpqy")
-    publisher = op("A", {"x": x}, {"p": p, "q": q}, polls=())
+    publisher = op("A", {"x": x}, {"p": p, "q": q}, ll_inputs=())
     half = (I.block(ELEMENTS // 2),)
     reads = {name: (tensor, half if name == part else (ALL,)) for name, tensor in (("p", p), ("q", q))}
     ops = (publisher, il.Kernel("C").make_op("C", (1,), reads, {"y": (y, (ALL,))}))
@@ -219,10 +219,10 @@ def publishing(draw: Any) -> il.Graph:
         tiles, whole = draw(st.sampled_from((1, 2, 4))), draw(st.integers(0, 3)) > 0
         reads = {f"in{at}": tensor for at, tensor in enumerate(some)}
         made = {f"out{at}": tensor for at, tensor in enumerate(outs)}
-        ops.append(op(f"o{n}", reads, made, tiles, whole, polls=tuple(reads) if draw(st.integers(0, 7)) else ()))
+        ops.append(op(f"o{n}", reads, made, tiles, whole, ll_inputs=tuple(reads) if draw(st.integers(0, 7)) else ()))
         written = [*(tensor for tensor in written if tensor not in outs), *outs]
     last = il.Tensor("y", (ELEMENTS,), il.fp32)
-    ops.append(op("last", {f"in{at}": tensor for at, tensor in enumerate(written[-2:])}, {"out": last}, publishes=()))
+    ops.append(op("last", {f"in{at}": tensor for at, tensor in enumerate(written[-2:])}, {"out": last}, ll_outputs=()))
     return graph_of(*ops, output="y")
 
 

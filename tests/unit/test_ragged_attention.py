@@ -52,9 +52,9 @@ def test_every_position_is_in_one_share_and_full_ones_are_equal(lengths: list[in
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([3], 0, 64), ShapeError, "equal_shares has count 0; use a positive number"),
-        (([3], 2.0, 64), ArgumentError, "equal_shares"),
-        (([3, -1], 2, 64), ShapeError, r"equal_shares has lengths \[3, -1\]; give one, from 0, for each sequence"),
+        (([3], 0, 64), ShapeError, "build_share_table has count 0; use a positive number"),
+        (([3], 2.0, 64), ArgumentError, "build_share_table"),
+        (([3, -1], 2, 64), ShapeError, r"build_share_table has lengths \[3, -1\]; give one, from 0, for each sequence"),
     ],
 )
 def test_shares_of_nothing_are_refused(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
@@ -154,7 +154,7 @@ def test_the_one_launch_attends_by_shares(shape: tuple[int, int]) -> None:
     from ..cases import TORCH
 
     t = {name: torch.from_numpy(drawn[name]).to(TORCH[run.plan.graph.tensor(name).dtype.name]) for name in drawn}
-    t["out"] = torch.full_like(run.empty("out"), float("nan"))
+    t["out"] = torch.full_like(run.allocate_tensor("out"), float("nan"))
     run.run(t)
     assert [str(fault) for fault in run.faults] == []
     right = il.ReferenceExecutor(run.plan).run({name: t[name].double().numpy() for name in run.plan.graph.inputs})

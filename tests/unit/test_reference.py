@@ -80,6 +80,8 @@ def test_a_room_without_a_title_is_refused(tmp_path: Path) -> None:
         ("[a](examples)", "[a](examples/index.md)"),
         ("[a](LICENSE)", "[a](LICENSE.md)"),
         ("[a](planner.md)", "[a](planner.md)"),
+        ("[a](../benchmarks/notes/ffn.md#clusters)", "[a](notes/ffn.md#clusters)"),
+        ("[a](../../docs/planner.md)", "[a](../planner.md)"),
     ],
 )
 def test_links_of_the_repository_are_links_of_the_site(link: str, on_the_site: str) -> None:
@@ -91,6 +93,7 @@ def test_links_of_pages_lead_to_what_is_on_the_site() -> None:
     pages |= {name: (ROOT / origin).read_text() for name, origin in SITE["ADDED"].items()}
     there = {path.name for path in (ROOT / "docs").iterdir()} | pages.keys() | {"LICENSE.md", "examples/index.md"}
     there |= {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    there |= {f"notes/{path.name}" for path in (ROOT / "benchmarks/notes").glob("*.md")}
     links = {
         (name, link)
         for name, text in pages.items()
@@ -104,4 +107,4 @@ def test_the_site_is_built_from_every_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE))
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert listed == pages | set(SITE["ADDED"]) | {"reference/index.md"}
+    assert listed == pages | set(SITE["ADDED"]) | {"reference/index.md", "notes/README.md"}

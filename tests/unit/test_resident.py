@@ -61,7 +61,7 @@ def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
 
 @pytest.mark.parametrize("early", [(), ("position",)])
 def test_what_is_kept_is_read_early_of_what_is_streamed(early: tuple[str, ...]) -> None:
-    with pytest.raises(ParamError, match="resident='position'"):
+    with pytest.raises(ParamError, match="resident_input='position'"):
         il.CudaBody(
             "DEVICE void f(const Tile& tile, const Arguments& a) {}",
             "f",

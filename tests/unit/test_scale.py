@@ -48,7 +48,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Choices], tuple[in
 
     ranges = ragged.expand_ranges
     for module in (ragged, inverse, posts, waits, awaited, coverage):
-        monkeypatch.setattr(module, "ranges", counted)
+        monkeypatch.setattr(module, "expand_ranges", counted)
 
     made: list[Dependencies] = []
 

@@ -222,8 +222,8 @@ def test_what_words_are_worth_is_told_where_there_are_any_and_a_launch_without_i
     assert words.best.us < semaphores.best.us
     assert find_rival([words, semaphores, serial]) is serial
     found = {reason.decision: reason for reason in explain_differences(words, semaphores, il.H200)}
-    assert [*found] == ["executor", "hand-overs"]
-    assert found["hand-overs"].without_us > words.best.us
+    assert [*found] == ["executor", "hand-offs"]
+    assert found["hand-offs"].without_us > words.best.us
     (same,) = compare([ExecutorConfig(("a",), graphs, replace(RING, ll_hand_offs=LLHandOffs.empty), tickets)], il.H200)
     assert [reason.decision for reason in explain_differences(same, semaphores, il.H200)] == ["executor"]
 

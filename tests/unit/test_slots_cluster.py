@@ -1,4 +1,4 @@
-"""The rings of a cluster of two as an automaton, every state of which is visited; ``megakernel/cluster`` has the
+"""The rings of a cluster of two as an automaton, every state of which is visited; ``csrc/cluster/cluster.cuh`` has the
 protocol.
 
 Items are stages, as in ``test_slots``. A stage is two shares, one by each block, which land in both blocks whenever

@@ -238,4 +238,4 @@ def test_a_launch_can_be_sent_to_another_process() -> None:
     for case in (launch(), launch(device=A100)):
         there = pickle.loads(pickle.dumps(case))
         assert there == case
-        assert there.plan(there.default).to_json() == case.build_plan(case.default_setting).to_json()
+        assert there.build_plan(there.default_setting).to_json() == case.build_plan(case.default_setting).to_json()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,8 @@ import interlace as il
 from interlace.core.errors import PlanError, StudioError
 from interlace.graph.access import ALL, axes, constant_span
 from interlace.planner.predict import predict
+from interlace.studio.answers import build_answers
+from interlace.studio.pending import Pending
 from interlace.studio.plan_view import PlanView
 from interlace.studio.timeline import Timeline
 from interlace.trace.perfetto import to_perfetto
@@ -171,3 +175,37 @@ def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Wo
     timeline = Timeline.read(json.dumps(to_perfetto(view.trace, grids=grids))).to_data()
     assert sum(op["items"] for op in timeline["summary"]["ops"]) == len(plan.items)
     assert {op["name"] for op in timeline["ops"]} == {op.name for op in graph.ops}
+
+
+def test_a_page_whose_plan_is_not_simulated_yet_says_so() -> None:
+    ready = threading.Event()
+    proved = PlanView.prove(small(il.TileSync()))
+
+    def simulate() -> PlanView:
+        assert ready.wait(60)
+        return proved.simulate()
+
+    pending = Pending(PlanView, simulate, "simulating")
+    asked = build_answers(pending)
+    assert asked["plan"]({}) == {"name": "", "preparing": "simulating"}
+    assert asked["records"]({}) == {"name": ""}
+    with pytest.raises(StudioError, match="no plan here"):
+        asked["plan/item"]({"item": 0})
+    ready.set()
+    while "preparing" in (shown := asked["plan"]({})):
+        time.sleep(0.01)
+    assert (shown["name"], len(shown["worker"])) == (proved.plan.graph.name, len(proved.plan.items))
+    assert asked["plan/item"]({"item": 0})["item"] == 0
+
+
+def test_an_error_while_a_view_is_made_is_the_answer() -> None:
+    def simulate() -> PlanView:
+        raise StudioError("cannot be simulated")
+
+    def ask_until_it_is_made() -> None:
+        while build_answers(pending)["plan"]({})["name"] == "":
+            time.sleep(0.01)
+
+    pending = Pending(PlanView, simulate, "simulating")
+    with pytest.raises(StudioError, match="cannot be simulated"):
+        ask_until_it_is_made()

@@ -12,7 +12,7 @@ import pytest
 import interlace as il
 from interlace.kernels.bodies import ROW_FLOATS
 from interlace.megakernel import sums
-from interlace.megakernel.compose import LEAVES_SUMS
+from interlace.megakernel.constants import LEAVES_SUMS
 from interlace.workloads import LLAMAS, FeedForward, FFNLayers, build_decode_graph
 
 

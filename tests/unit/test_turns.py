@@ -53,8 +53,8 @@ def in_thread(act: Callable[[], object]) -> Any:
 CALLS: dict[str, Callable[[Decoder], object]] = {
     "generate": lambda d: d.generate([1], 2),
     "stream": lambda d: next(d.stream([1], 2)),
-    "join": lambda d: d.add([1]),
-    "leave": lambda d: d.abort(0),
+    "add": lambda d: d.add([1]),
+    "abort": lambda d: d.abort(0),
     "step": lambda d: d.step(),
     "prefill": lambda d: d.prefill([1], 0),
     "past": lambda d: d.kv_cache(),
@@ -79,7 +79,7 @@ def test_a_stream_has_the_decoder_until_it_ends(decoder: Decoder, name: str, thr
     decoder.abort(slot)
 
 
-@pytest.mark.parametrize("outer", ["generate", "step", "join", "prefill"])
+@pytest.mark.parametrize("outer", ["generate", "step", "add", "prefill"])
 @pytest.mark.parametrize("inner", CALLS)
 def test_a_call_during_another_is_refused(
     decoder: Decoder, outer: str, inner: str, monkeypatch: pytest.MonkeyPatch
@@ -179,7 +179,7 @@ def test_a_stream_that_finds_slots_taken_begins_when_they_are_free(decoder: Deco
     right = decoder.generate(PROMPTS[0], 3)
     stream = decoder.stream(PROMPTS[0], 3)
     slot = decoder.add([1])
-    with pytest.raises(SlotError, match=r"other sequences hold slots \[0\]; let them leave"):
+    with pytest.raises(SlotError, match=r"other sequences hold slots \[0\]; abort them"):
         next(stream)
     decoder.abort(slot)
     assert [piece.token for piece in stream] == right
@@ -257,21 +257,21 @@ def test_a_turn_ends_with_its_context() -> None:
 @pytest.mark.parametrize(
     ("stop", "message"),
     [
-        (np.array(3), r"generate: stop is 3; give the ids that end a text, as \[3\], or \[\] for none"),
-        (torch.tensor(3), r"stop is 3; give the ids that end a text, as \[3\]"),
-        (3.0, r"stop is 3\.0; give the ids"),
-        ("ab", "stop is 'ab'; give the ids"),
-        (b"ab", "stop is b'ab'; give the ids"),
-        ({2: 3}, "stop is {2: 3}; give the ids"),
-        (10**5000, r"stop is an int of 16,610 bits; give the ids that end a text, as \[2\]"),
-        (torch.tensor([3], device="meta"), "stop is a tensor that is on the device meta"),
-        (torch.tensor([3]).to_sparse(), "stop is a tensor that has layout torch.sparse_coo"),
-        (torch.tensor([3.0]), "stop is a tensor of torch.float32"),
-        (np.array([3.0]), "stop is an array of float64"),
-        (torch.tensor([[3]]), r"stop\[0\] is \[3\]"),
-        ([None], r"stop\[0\] is None"),
-        ([True], r"stop\[0\] is True"),
-        ([torch.tensor(3, device="meta")], r"stop\[0\] is a Tensor"),
+        (np.array(3), r"generate: stop_token_ids is 3; give the ids that end a text, as \[3\], or \[\] for none"),
+        (torch.tensor(3), r"stop_token_ids is 3; give the ids that end a text, as \[3\]"),
+        (3.0, r"stop_token_ids is 3\.0; give the ids"),
+        ("ab", r"stop_token_ids is 'ab'; give the ids"),
+        (b"ab", r"stop_token_ids is b'ab'; give the ids"),
+        ({2: 3}, r"stop_token_ids is {2: 3}; give the ids"),
+        (10**5000, r"stop_token_ids is an int of 16,610 bits; give the ids that end a text, as \[2\]"),
+        (torch.tensor([3], device="meta"), r"stop_token_ids is a tensor that is on the device meta"),
+        (torch.tensor([3]).to_sparse(), r"stop_token_ids is a tensor that has layout torch.sparse_coo"),
+        (torch.tensor([3.0]), r"stop_token_ids is a tensor of torch.float32"),
+        (np.array([3.0]), r"stop_token_ids is an array of float64"),
+        (torch.tensor([[3]]), r"stop_token_ids\[0\] is \[3\]"),
+        ([None], r"stop_token_ids\[0\] is None"),
+        ([True], r"stop_token_ids\[0\] is True"),
+        ([torch.tensor(3, device="meta")], r"stop_token_ids\[0\] is a Tensor"),
         (itertools.count(), "stop has more than 1048576 ids; give those that end a text"),
         (range(10**12), "stop has more than 1048576 ids"),
     ],
@@ -291,5 +291,5 @@ def test_stops_may_come_in_any_collection(model: ToyForCausalLM, decoder: Decode
     for stop in ([end], (end,), {end}, np.array([end]), torch.tensor([end]), iter([end]), range(end, end + 1)):
         assert decoder.generate(PROMPTS[0], 6, stop_token_ids=stop) == right
     assert decoder.generate(PROMPTS[0], 6, stop_token_ids=[]) == text
-    with pytest.raises(ArgumentError, match=r"Decoder: stop is 3; give the ids that end a text, as \[3\]"):
+    with pytest.raises(ArgumentError, match=r"Decoder: stop_token_ids is 3; give the ids that end a text, as \[3\]"):
         Decoder.from_weights(decoder.shape, decoder._weights, decoder._rope, stop_token_ids=np.array(3))

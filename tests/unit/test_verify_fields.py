@@ -328,7 +328,7 @@ def test_the_highest_number_of_any_range_of_semaphores_is_found() -> None:
         for low, step in product(range(numbers), range(1, 5)):
             whole = deepest.one[low::step]
             for count in range(1, len(whole) + 1):
-                assert deepest.of(low, count, step) == max(whole[:count]), (low, count, step)
+                assert deepest.query(low, count, step) == max(whole[:count]), (low, count, step)
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["range", "apart"])

@@ -99,7 +99,7 @@ def test_scaling_costs_more_beyond_two_tiles_of_rows_however_many_they_have(m: i
 
 
 def test_memory_and_loads_are_in_each_others_way_where_deep_stages_have_more_tokens_than_weights() -> None:
-    """To the sixth root of the sum of both times' sixth powers (docs/tried.md)."""
+    """To the sixth root of the sum of both times' sixth powers (benchmarks/notes/tiling.md)."""
     rows = MatmulExtents(96, (132 * 80,), 4096, 1)
     deep = TilingCandidate(MatmulTile(128, 80, 128, num_warps=8), 1, 1, 96)
     stream = 132 * 80 * 4096 * 2 / il.H200.dram_bytes_per_s * 1e6
@@ -119,7 +119,7 @@ def test_others_wait_for_an_op_that_normalises_as_long_as_its_busiest_sm_reads_r
 @pytest.mark.parametrize(
     ("m", "hidden", "ffn", "gated"),
     [(48, 3072, 8192, True), (17, 4544, 18176, False), (48, 5120, 14336, True)],
-)  # 6 to 16 % faster than tiles by what memory takes (docs/tried.md)
+)  # 6 to 16 % faster than tiles by what memory takes (benchmarks/notes/tiling.md)
 def test_tiles_whose_rows_are_normalised_are_wider_where_an_sm_has_several(
     m: int, hidden: int, ffn: int, gated: bool
 ) -> None:
@@ -273,7 +273,9 @@ def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit
     for row in rows[:2]:
         some = fit.settings(row, il.H200, 5)
         assert len(some) == 5
-        assert next(iter(some.values())) == il.MegakernelExecutor.select_default(row.workload.graph(il.H200), il.H200)
+        assert next(iter(some.values())) == il.MegakernelExecutor.select_default(
+            row.workload.build_graph(il.H200), il.H200
+        )
         assert len(set(replace(row, ways_us=some).predicted_us(il.H200))) == 5
 
 
@@ -284,7 +286,7 @@ def found(setting: Setting) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("narrow", [True, False])
 def test_tiles_of_few_tokens_are_narrow_where_they_load_little_more(narrow: bool) -> None:
-    """As measured at 16 tokens (docs/tried.md); the last of each are nearest to the bound."""
+    """As measured at 16 tokens (benchmarks/notes/norms.md); the last of each are nearest to the bound."""
     light = (576, 1536, True), (960, 2560, True), (768, 3072, False), (2048, 2048, True)
     for hidden, width, gated in light if narrow else ((2560, 10240, False), (4096, 2048, False), (1024, 4096, False)):
         activation = il.Activation.SILU if gated else il.Activation.GELU_TANH

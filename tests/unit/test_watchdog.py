@@ -7,7 +7,7 @@ import pytest
 
 from interlace.core.devices import CPU
 from interlace.core.errors import HangError
-from interlace.megakernel.dispatch import EMPTY
+from interlace.megakernel.constants import EMPTY
 from interlace.megakernel.watchdog import make_hang_error
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
@@ -67,7 +67,7 @@ def test_one_part_posts_for_a_tile_unless_all_parts_of_its_op_do() -> None:
     done = np.where(up & (plan.items.k_lo > 0), 0, plan.items.post >= 0)
     waiting = int(np.flatnonzero(~up)[0])
     assert "never posted, or too late" in str(error_of(plan, waiting, done))
-    assert "op 'up', tile (0, 0) never posted." in str(error_of(plan, waiting, done, shared={0}))
+    assert "op 'up', tile (0, 0) never posted." in str(error_of(plan, waiting, done, cooperative={0}))
 
 
 def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:

@@ -18,8 +18,7 @@ from interlace.core.errors import HangError, PlanError  # noqa: E402
 from interlace.executors.megakernel import MegakernelExecutor  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.bodies import Cluster  # noqa: E402
-from interlace.kernels.primitives.tagged_cuda import LL_WAIT  # noqa: E402
-from interlace.megakernel.compose import AGAIN  # noqa: E402
+from interlace.megakernel.constants import AGAIN, AWAITED  # noqa: E402
 from interlace.megakernel.ll_edges import select_ll_tensors  # noqa: E402
 from interlace.megakernel.parts import build_bodies  # noqa: E402
 from interlace.megakernel.watchdog import make_hang_error  # noqa: E402
@@ -277,7 +276,11 @@ def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> No
         (("nothing", "parts"), {}, r"\['nothing'\] cannot be words of this plan: graph '.*' has none of these names"),
         (("logits",), {}, r"\['logits'\] cannot be words of this plan: inputs and outputs are seen from outside"),
         (("tokens",), {}, r"\['tokens'\] cannot be words of this plan: inputs and outputs are seen from outside"),
-        (PARTS, {"cluster": Cluster(2, 1)}, r"\['parts', 'peak', 'total'\] .* leave out Options.cluster or Options"),
+        (
+            PARTS,
+            {"cluster": Cluster(2, 1)},
+            r"\['parts', 'peak', 'total'\] .* leave out RunOptions.cluster or RunOptions",
+        ),
         (("embedded",), {}, r"\['embedded'\] cannot be words of this plan: who writes one and who reads it must"),
     ],
 )
@@ -291,10 +294,13 @@ def launches(splits: int) -> dict[str, EmulatedLaunch]:
     one, of = plan(workers=1), plan(splits)
     at_once: dict[str, Any] = {"stages": 3, "at_once": True, "timeout_s": 1.0}
     words = ALL if splits > 1 else (*HEADS, *TOKENS, *EMBEDDED)
-    runs = {"semaphores": EmulatedLaunch(of, words=(), **at_once), "words": EmulatedLaunch(of, words=words, **at_once)}
+    runs = {
+        "semaphores": EmulatedLaunch(of, ll_tensors=(), **at_once),
+        "words": EmulatedLaunch(of, ll_tensors=words, **at_once),
+    }
     if splits > 1:
-        runs["no look"] = EmulatedLaunch(of, words=words, change=NO_LOOK, **at_once)
-        runs["no store"] = EmulatedLaunch(one, words=words, stages=3, timeout_s=HASTE_S, change=NO_STORE)
+        runs["no look"] = EmulatedLaunch(of, ll_tensors=words, change=NO_LOOK, **at_once)
+        runs["no store"] = EmulatedLaunch(one, ll_tensors=words, stages=3, timeout_s=HASTE_S, change=NO_STORE)
     prepare([*runs.values()])
     return runs
 
@@ -393,9 +399,9 @@ def chain(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedL
 def sound(m: int) -> dict[str, EmulatedLaunch]:
     """By words and by semaphores."""
     every = {
-        "words": chain(m, words=_WORDS, timeout_s=1.0),
-        "words, by the loader": chain(m, here=0, words=_WORDS, timeout_s=1.0),
-        "semaphores": chain(m, words=(), timeout_s=1.0),
+        "words": chain(m, ll_tensors=_WORDS, timeout_s=1.0),
+        "words, by the loader": chain(m, here=0, ll_tensors=_WORDS, timeout_s=1.0),
+        "semaphores": chain(m, ll_tensors=(), timeout_s=1.0),
     }
     prepare([*every.values()])
     return every
@@ -406,16 +412,16 @@ def broken() -> dict[Any, EmulatedLaunch]:
     """Chains of changed text, each wrong in its way, and one that is right all the same."""
     every: dict[Any, EmulatedLaunch] = {}
     for name, change in {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}.items():
-        every[name] = chain(3, 1, 0, words=_WORDS, change=change, timeout_s=HASTE_S)
+        every[name] = chain(3, 1, 0, ll_tensors=_WORDS, change=change, timeout_s=HASTE_S)
     for name, change in (("squares", NO_SQUARES), ("item", NO_ITEM), ("meeting", NO_MEETING)):
-        every[name, "here"] = chain(3, 1, words=_WORDS, change=change, timeout_s=HASTE_S)
+        every[name, "here"] = chain(3, 1, ll_tensors=_WORDS, change=change, timeout_s=HASTE_S)
     # Who polls itself is behind all that its own block left, so what is early is so in another.
     for name, change in (("tokens", NO_LOOK_BY_CONSUMERS), ("again", NOT_AGAIN)):
-        every[name, "here"] = chain(3, words=_WORDS, change=change, timeout_s=1.0)
+        every[name, "here"] = chain(3, ll_tensors=_WORDS, change=change, timeout_s=1.0)
     # Tokens of the last product come by bulk loads, into the slots that those of the one before were stored into.
-    every["turn"] = chain(2, 1, words=(), change=NO_TURN)
+    every["turn"] = chain(2, 1, ll_tensors=(), change=NO_TURN)
     for name, change in (("slot", NO_EMPTY), ("proxy", NO_PROXY_FENCE), ("bulk behind", NO_CHANGE)):
-        every[name] = chain(3, 1, 0, words=("scaled", "squares"), change=change)
+        every[name] = chain(3, 1, 0, ll_tensors=("scaled", "squares"), change=change)
     prepare([*every.values()])
     return every
 
@@ -521,7 +527,7 @@ def test_an_error_of_a_wait_for_words_names_their_tensors_and_who_did_not_leave_
     done = np.ones(len(items), np.int64)
     done[lost] = 0
     waits -= 1
-    error = make_hang_error(plan(), waits, LL_WAIT, attend + 1, 4, done)
+    error = make_hang_error(plan(), waits, AWAITED, attend + 1, 4, done)
     assert str(error).startswith(
         f"op 'layers.1.combine', tile (0, 0) (item {waits}) waited for words of 'parts' and 'peak' and 'total' before "
         "the watchdog fired; op 'layers.1.attend', tile (0, 0, 1) never posted."

@@ -36,7 +36,7 @@ def numbered() -> dict[tuple[str, int], EmulatedLaunch]:
     every = {}
     for key, (here, wrong) in WRONG.items():
         change = OWN, OWN.replace("op.number", f"op.number + {wrong}")
-        every[key] = chain(3, 1, here, words=(*WORDS, "inner"), change=change, timeout_s=HASTE_S)
+        every[key] = chain(3, 1, here, ll_tensors=(*WORDS, "inner"), change=change, timeout_s=HASTE_S)
     prepare([*every.values()])
     return every
 
@@ -110,8 +110,8 @@ def moved_ahead(run: EmulatedLaunch, op: str, of: str) -> None:
 
 @emulated
 def test_words_that_are_stored_over_before_they_are_polled_end_in_an_error_that_names_them() -> None:
-    run = EmulatedLaunch(twice(1), stages=3, words=WORDS, timeout_s=HASTE_S)
-    semaphores = EmulatedLaunch(twice(1), stages=3, words=())
+    run = EmulatedLaunch(twice(1), stages=3, ll_tensors=WORDS, timeout_s=HASTE_S)
+    semaphores = EmulatedLaunch(twice(1), stages=3, ll_tensors=())
     prepare([run, semaphores])
     random, graph = torch.Generator().manual_seed(0), run.plan.graph
     given = {name: torch.randn(graph.tensor(name).shape, generator=random).bfloat16() for name in graph.inputs}

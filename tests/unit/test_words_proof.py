@@ -159,7 +159,7 @@ def by_any(self: _Search, polled: Any) -> dict[int, int]:
 @pytest.mark.parametrize(("splits", "workers"), STEPS)
 @pytest.mark.parametrize(
     ("where", "name", "wrong"),
-    [(LLEdges, "_polled", polls_for_all), (_Search, "_ended_with", by_any)],
+    [(LLEdges, "_mask_polled_waits", polls_for_all), (_Search, "_find_end_pollers", by_any)],
     ids=["who polls waits for nothing", "an end is seen by who polls some"],
 )
 def test_waits_that_words_do_not_stand_for_are_missed(
@@ -184,5 +184,7 @@ def test_what_rests_on_the_order_of_a_worker_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("interlace.megakernel.ll_proof.select_ll_tensors", always(found))
         assert prove_ll(without, bodies, il.RunOptions("meta")).sizes == {}
-        with pytest.raises(PlanError, match=r"words order no items of one worker; name fewer in Options\.words"):
+        with pytest.raises(
+            PlanError, match=r"words order no items of one worker; name fewer in RunOptions\.ll_tensors"
+        ):
             prove_ll(without, bodies, il.RunOptions("meta", ll_tensors=ATTENTION))

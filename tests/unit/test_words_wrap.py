@@ -58,9 +58,9 @@ def last_numbers(run: EmulatedLaunch, runs: int) -> dict[str, list[int]]:
 def others() -> dict[str, EmulatedLaunch]:
     """Chains by the loader of one block: of changed text, and of tokens that may come with fewer rows."""
     every = {
-        "not exact": chain(OPS, 1, 0, words=WORDS, change=NOT_EXACT),
-        "short": chain(OPS, 1, 0, words=WORDS, short=("x",)),
-        "semaphores, short": chain(OPS, 1, words=(), short=("x",)),
+        "not exact": chain(OPS, 1, 0, ll_tensors=WORDS, change=NOT_EXACT),
+        "short": chain(OPS, 1, 0, ll_tensors=WORDS, short_inputs=("x",)),
+        "semaphores, short": chain(OPS, 1, ll_tensors=(), short_inputs=("x",)),
     }
     prepare([*every.values()])
     return every

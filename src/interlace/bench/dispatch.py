@@ -49,7 +49,7 @@ Ints32 = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 #: Rooms and modules that the figures depend on.
-MEASURES = ("csrc", "executors", "kernels/primitives", "kernels/spin", "kernels/templates.py", "launch")
+MEASURES = ("csrc", "executors", "kernels/primitives", "kernels/spin", "kernels/templates.py", "megakernel")
 _MEAN_NS = 20_000  # mean cost of an item: about the time of a matmul tile
 _EXPONENT = 1.2
 _LONGEST = 0.05  # maximum cost of an item as a share of a worker's work: a longer item would be split

@@ -1,4 +1,4 @@
-"""A dispatcher on the host: a thread that fills the mailboxes of ``megakernel/dispatcher`` through mapped memory.
+"""A dispatcher on the host: a thread that fills the mailboxes of ``dispatch/dispatcher.cuh`` through mapped memory.
 
 It exists to measure how much longer an item takes to arrive when the dispatcher is on the other side of the bus. It
 serves one run after another, including replays of a captured launch, until it is closed. A watchdog error also ends it.
@@ -18,11 +18,10 @@ from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.run import RunHandle
 from interlace.graph.access import Ints
 from interlace.megakernel.compose import LAUNCH
-from interlace.megakernel.dispatch import MAX_HELD_ITEMS
+from interlace.megakernel.constants import HELD
+from interlace.megakernel.dispatch import EMPTIED, STOP, TURN
 from interlace.megakernel.ready import ReadyGroups
 from interlace.plan.plan import Dispatch
-
-_EMPTIED, _TURN, _STOP = 0x80000000, 0x40000000, 0x3FFFFFFF
 
 
 class HostDispatchedExecutor(MegakernelExecutor):
@@ -94,13 +93,13 @@ def _serve(
             for w in range(workers):
                 if back[w] == given[w]:
                     continue
-                word = boxes[(first_box + w) * MAX_HELD_ITEMS + back[w] % MAX_HELD_ITEMS]
-                if not word & _EMPTIED:
+                word = boxes[(first_box + w) * HELD + back[w] % HELD]
+                if not word & EMPTIED:
                     continue
                 back[w] += 1
                 if not serves[w] and back[w] == given[w]:
                     taken += 1
-                semaphore = (word & (_EMPTIED - 1)) - 1
+                semaphore = (word & (EMPTIED - 1)) - 1
                 if semaphore < 0:
                     continue
                 posted[semaphore] += 1
@@ -113,18 +112,18 @@ def _serve(
                         for m in range(members[group], members[group + 1]):
                             queue[tail] = rows[m]
                             tail += 1
-            for held in range(MAX_HELD_ITEMS):
+            for held in range(HELD):
                 if held and 0 < count - head <= workers:
                     break
                 for w in range(workers):
                     if serves[w] and given[w] - back[w] == held and (head < tail or head == count):
-                        word = _STOP
+                        word = STOP
                         if head < tail:
                             word = queue[head]
                             head += 1
                         else:
                             serves[w] = False
-                        boxes[(first_box + w) * MAX_HELD_ITEMS + given[w] % MAX_HELD_ITEMS] = (
-                            run << 32 | (given[w] // MAX_HELD_ITEMS % 2) * _TURN | word
+                        boxes[(first_box + w) * HELD + given[w] % HELD] = (
+                            run << 32 | (given[w] // HELD % 2) * TURN | word
                         )
                         given[w] += 1

@@ -32,7 +32,7 @@ _LAUNCHES = (  # sources that every launch depends on
     "kernels/text.py",
     "kernels/text_source.py",
     "kernels/tuning.py",
-    "launch",
+    "megakernel",
     "planner/build.py",
     "planner/settings.py",
     "planner/waits.py",

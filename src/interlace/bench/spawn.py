@@ -16,8 +16,7 @@ import numpy as np
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ResultError
 from interlace.executors.megakernel import MegakernelExecutor
-from interlace.megakernel.options import RunOptions
-from interlace.megakernel.spawn import Termination
+from interlace.megakernel.options import RunOptions, Termination
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
 from interlace.workloads.quadrature import Quadrature

@@ -7,18 +7,16 @@ from functools import cache
 from typing import Any
 
 from interlace.core.devices import DeviceSpec
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.executors.gpu import open_device
 from interlace.kernels.cuda.compiler import CudaBinary, compile_source
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
-from interlace.megakernel.streamed import BULK_LOAD
 
 _BULK = (9, 0)  # compute capability that the kernel requires
 _BOX_BYTES, _STAGES = 32 << 10, 6
 _THREADS, _BARRIER_BYTES = 32, 8
 _HEAD = f"constexpr int STAGES = {_STAGES}, BOX_BYTES = {_BOX_BYTES};\n"
-_SOURCE = read_header("stream.cuh")
 
 
 def make_stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callable[[], None] | None:
@@ -49,4 +47,4 @@ def make_stream(buffers: Sequence[Any], runs: int, device: DeviceSpec) -> Callab
 @cache
 def compile_stream(architecture: str) -> CudaBinary:
     """Compile the stream; needs no GPU. Raises CompileError or NoDeviceError as ``compile_source`` does."""
-    return compile_source(_HEAD + _SOURCE, "stream", architecture, preamble=PTX + BULK_LOAD)
+    return compile_source(_HEAD + include("stream.cuh"), "stream", architecture, preamble=PTX)

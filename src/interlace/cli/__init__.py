@@ -23,7 +23,7 @@ _PANELS = {
 
 
 class _OrderedGroup(TyperGroup):
-    """The commands in the order of the panels, whose parsing ends as they do: Ctrl-C is one line there too."""
+    """Group that lists the commands in the order of the panels; Ctrl-C while it parses ends in one line too."""
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         with report_errors():

@@ -27,9 +27,9 @@ from interlace.cli import names
 from interlace.cli.bench_cases import Budget, Case, interleave_cases, list_cases, sort_rows
 from interlace.cli.bench_tables import compute_means, show_dispatch, show_rows, show_spawning
 from interlace.cli.console import BadInput, print_table, show_progress, show_spinner
-from interlace.cli.machine import find_machine, find_target
+from interlace.cli.machine import find_machine, target_gpu
 from interlace.cli.names import Device
-from interlace.cli.options import ExecutorOptions, register_command
+from interlace.cli.options import DeviceOption, ExecutorOptions, register_command
 from interlace.cli.outputs import Output, parse_output, parse_output_file, save
 from interlace.cli.table import build_facts, format_number
 from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
@@ -159,17 +159,18 @@ def register(app: typer.Typer) -> None:
     @register_command(commands, "dispatch")
     def dispatch(
         items: Annotated[int, typer.Option("--items", min=1, max=1 << 16, metavar="N", help="Items.")] = 4096,
+        device: DeviceOption = None,
         out: SyncOut = None,
     ) -> None:
         """How near each dispatch comes to the ideal, for items of equal and of unequal cost.
 
         The ideal is the work of all items over the workers. A second table has items that spawn others: what it is
-        worth to run those alone that are wanted, by how workers find that none is left. Without a GPU the times are
-        predicted for an NVIDIA H200.
+        worth to run those alone that are wanted, by how workers find that none is left. Without a GPU, or with a chip
+        or a file as --device, the times are predicted. The first use compiles the simulator, about 5 s once.
 
         Example: interlace bench dispatch --items 4096
         """
-        machine = find_target(Device.CUDA)
+        machine = target_gpu(device)
         here = machine.torch is not None
         if out is not None and not here:
             raise BadInput("--out: a record is of what was measured, and there is no CUDA GPU here")
@@ -204,7 +205,7 @@ class _Measurer:
     processes: int
 
     def __call__(self, case: Case) -> tuple[dict[str, Any] | InterlaceError, float]:
-        """The row of a case as JSON data, or why there is none, and the seconds that it took."""
+        """Return the row of a case as JSON data, or the reason why there is none, and the seconds that it took."""
         begin = time.monotonic()
         preset, problem = case
         pool = _get_compilers(self.processes)
@@ -222,7 +223,7 @@ class _Measurer:
 
 @cache
 def _get_compilers(processes: int) -> Pool:
-    """This process's own, for all its rows."""
+    """Return the compilers of this process, shared by all its rows."""
     pool = open_pool(share=processes)
     # A process that run_on_gpus started waits for its children before it ends, and they for work until the pool is shut
     # down; that needs the pool's queue, which is closed at priority 10.
@@ -231,7 +232,7 @@ def _get_compilers(processes: int) -> Pool:
 
 
 def _deduplicate(named: Sequence[type[Executor]]) -> list[type[Executor]]:
-    """Those that were named, each once."""
+    """Return the executors that were named, each once."""
     other = [e.name for e in named if e not in CANDIDATES]
     if other:
         raise BadInput(f"{', '.join(other)} cannot be captured; use {', '.join(e.name for e in CANDIDATES)}")
@@ -241,7 +242,7 @@ def _deduplicate(named: Sequence[type[Executor]]) -> list[type[Executor]]:
 def _format_command(
     work: Selection, executors: Sequence[type[Executor]], compiled: bool, order: names.NamedOrder | None, gpus: int
 ) -> str:
-    """What repeats the measurement."""
+    """Return the command line that repeats the measurement."""
     words = ["interlace", "bench", work.kind.name]
     for preset in work.presets:
         words += ["--preset", preset]

@@ -1,4 +1,4 @@
-"""Which problems ``interlace bench`` measures, in which order, and for how long."""
+"""Problems that ``interlace bench`` measures, their order, and a limit on the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Case = tuple[str | None, Workload]
 
 
 def list_cases(work: Selection) -> list[Case]:
-    """Every problem that the options ask for; without a preset or a shape, those that the project keeps records of."""
+    """Return the problems that the options select; without preset and shape, those that the project has records of."""
     kind = work.kind
     presets: Sequence[str | None] = work.presets
     if not presets:
@@ -32,9 +32,9 @@ def list_cases(work: Selection) -> list[Case]:
 
 
 def interleave_cases(cases: Sequence[Case]) -> list[Case]:
-    """Cases in an order in which any beginning has each preset, and of each the sizes spread out.
+    """Return cases in an order of which any prefix has each preset, with spread-out sizes of each.
 
-    Of eight sizes that is the first, fifth, third, seventh, second, sixth, fourth and last.
+    For eight sizes: the first, fifth, third, seventh, second, sixth, fourth and last.
     """
     presets = list(dict.fromkeys(preset for preset, _ in cases))
     seen: Counter[str | None] = Counter()
@@ -46,12 +46,12 @@ def interleave_cases(cases: Sequence[Case]) -> list[Case]:
 
 
 def _reverse_bits(n: int) -> int:
-    """The place of the n-th of many in an order that halves the gaps again and again: n with its bits reversed."""
+    """Return the position of the n-th case in an order that halves the gaps repeatedly: n with its bits reversed."""
     return int(f"{n:016b}"[::-1], 2)
 
 
 class Budget:
-    """Seconds for some cases, if they are bounded.
+    """Limit in seconds on the time of some cases, if there is one.
 
     Attributes:
         took: seconds of each case so far.
@@ -62,7 +62,7 @@ class Budget:
         self.durations_s: list[float] = []
 
     def take_affordable(self, cases: Sequence[Case]) -> Iterator[Case]:
-        """The cases, until another that takes as long as those so far did in the mean would end too late."""
+        """Yield cases until one more, of the mean duration so far, would exceed the limit."""
         for done, case in enumerate(cases):
             expected = fmean(self.durations_s) if self.durations_s else 0.0
             if self._end is not None and time.monotonic() + expected > self._end:
@@ -72,6 +72,6 @@ class Budget:
 
 
 def sort_rows(rows: list[dict[str, Any]], cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Rows of these cases in their order, behind others that the record had."""
+    """Return the rows of these cases in their order, after the other rows of the record."""
     order = [problem.to_data() for _, problem in cases]
     return sorted(rows, key=lambda row: order.index(row["workload"]) if row["workload"] in order else -1)

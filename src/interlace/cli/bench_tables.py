@@ -1,4 +1,4 @@
-"""What ``interlace bench`` prints."""
+"""Tables that ``interlace bench`` prints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def show_rows(kind: type[Workload], rows: Sequence[Mapping[str, Any]], machine: 
 
 
 def _show_clocks(name: Callable[[Mapping[str, Any]], str], size: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Clock and power where arithmetic is the limit; a row of an older record has neither."""
+    """Print clock and power where arithmetic is the limit; rows of older records have neither."""
     bound = [row for row in rows if row.get("compute_bound")]
     watched = [row for row in bound if row["watts"] is not None]
 

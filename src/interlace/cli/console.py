@@ -1,4 +1,4 @@
-"""What the commands say: results, errors, and that they are at work."""
+"""Output of the commands: results, errors and progress."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ T = TypeVar("T")
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _LONGEST = 2000  # characters of a message that are shown
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
+_spinners: list[Callable[[str], None]] = []  # what changes the text of each that is on the terminal
 
 
 class BadInput(Exception):
-    """Arguments or files that no run could make sense of."""
+    """Arguments or files are invalid."""
 
 
 @contextmanager
 def convert_to_bad_input() -> Iterator[None]:
-    """Count errors of the package as bad input: what was asked for cannot be built."""
+    """Raise errors of the package as ``BadInput``, because the arguments describe nothing that can be built."""
     try:
         yield
     except InterlaceError as error:
@@ -52,7 +53,7 @@ def report_errors() -> Iterator[None]:
 
 
 def fail(message: str, code: int) -> typer.Exit:
-    """Print an error; returns what to raise."""
+    """Print an error and return the exception to raise."""
     report(message)
     return typer.Exit(code)
 
@@ -63,7 +64,7 @@ def report(message: str) -> None:
 
 
 def note(message: str) -> None:
-    """Print on stderr what is worth knowing and no failure."""
+    """Print a note on stderr; it is not a failure."""
     typer.echo(f"note: {escape_text(message)}", err=True)
 
 
@@ -79,7 +80,7 @@ def note_warnings() -> Iterator[None]:
 
 
 def escape_text(text: str) -> str:
-    """Text as one line of bounded length; what would act on the terminal is escaped, since files may hold anything."""
+    """Return text as one line of bounded length, with control characters escaped, since files may hold anything."""
     words = " ".join(text[: 2 * _LONGEST].split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
     return line if max(len(line), len(text) // 2) <= _LONGEST else line[:_LONGEST] + " ..."
@@ -87,16 +88,31 @@ def escape_text(text: str) -> str:
 
 @contextmanager
 def show_spinner(what: str) -> Iterator[None]:
-    """A spinner on stderr while something slow goes on, if a person is watching."""
+    """Show a spinner on stderr during slow work, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
-    with Console(stderr=True).status(f"{what} ..."):
+    with Console(stderr=True).status(f"{what} ...") as status, _spinning(status.update):
         yield
 
 
+@contextmanager
+def _spinning(update: Callable[[str], None]) -> Iterator[None]:
+    _spinners.append(update)
+    try:
+        yield
+    finally:
+        _spinners.remove(update)
+
+
+def update_spinners(text: str) -> None:
+    """Change the text of the spinner or the bar on the terminal, if there is one."""
+    for update in tuple(_spinners):
+        update(text)
+
+
 def show_progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
-    """The items, with a bar on stderr that shows how many of ``total`` are done, if a person is watching."""
+    """Return the items, with a bar on stderr that shows how many of ``total`` are done, if stderr is a terminal."""
     console = Console(stderr=True)
     # Below rich 14.3 a bar that is disabled ends in an empty line all the same, so there is none.
     return track(items, what, total, console=console, transient=True) if console.is_terminal else items
@@ -104,14 +120,15 @@ def show_progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
 
 @contextmanager
 def show_stages() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr for work in stages, if a person is watching: call with stage, steps done and steps in all."""
+    """Yield a function that updates a bar on stderr, if it is a terminal: call it with stage, steps done and total."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what, done, total: None
         return
     with Progress(console=console, transient=True) as bars:
         bar = bars.add_task("", total=None)
-        yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
+        with _spinning(lambda text: bars.update(bar, description=text)):
+            yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
 
 def print_line(text: str) -> None:
@@ -120,7 +137,7 @@ def print_line(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines on stdout as they are, spaces and all; texts from elsewhere are made ``escape_text`` before."""
+    """Print lines on stdout unchanged, with all spaces; pass foreign text through ``escape_text`` first."""
     for line in lines:
         typer.echo(line)
 

@@ -36,7 +36,8 @@ def register(app: typer.Typer) -> None:
         """Let the planner choose executor, tiles, order, interleaving, splits and policy of a workload, and say why.
 
         Nothing runs: each executor has its best plan by prediction, and that of the fastest is proved safe. With
-        --device cuda it is for the GPU here, or for an NVIDIA H200 where there is none. Of each op it tells what limits
+        --device cuda it is for the GPU here, or for an NVIDIA H200 where there is none; a chip or a file names another
+        one. The first use compiles the simulator, about 5 s once. Of each op it tells what limits
         it, how full its last wave is, what it waits for and how long that is exposed; of the whole, the least time and
         bytes from memory beside lower bounds, how every executor would do, and what each decision is worth.
 
@@ -96,7 +97,7 @@ def _show(title: str, explanation: Explanation, found: Sequence[PredictedRun]) -
             f"{table.format_number(explanation.floor_us)} us; predicted is {best.us / explanation.floor_us:.2f} times "
             "that",
         ),
-        *([("hand-overs", f"{table.format_number(exposed)} us exposed")] if explanation.hand_offs else []),
+        *([("hand-offs", f"{table.format_number(exposed)} us exposed")] if explanation.hand_offs else []),
         *([("by dispatch", dispatches)] if len(explanation.dispatches_us) > 1 else []),
         ("from memory", f"{_format_mb(traffic.dram_read)}; row-major, op after op: {_format_mb(plain_read)}"),
         *((f"  {name}", _format_mb(count)) for name, count in sum_over_layers(traffic.read_bytes).items()),

@@ -1,4 +1,4 @@
-"""What a run without a GPU says of one: what the same workload would do there, by prediction."""
+"""Prediction for a GPU that a run without one prints: the same workload on each executor there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from interlace.cli.console import note, print_line, print_lines, print_table, show_spinner
 from interlace.cli.machine import HostMachine, find_target
-from interlace.cli.names import Device
+from interlace.cli.names import Device, DeviceChoice
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.problem import RunProblem, build_problem
 from interlace.cli.table import format_number
@@ -25,9 +25,9 @@ class GpuForecast:
     """A workload on a GPU that is not here.
 
     Attributes:
-        work: which.
-        machine: where.
-        predictions: what each executor would do, the fastest first.
+        work: the workload.
+        machine: the GPU.
+        predictions: prediction of each executor, the fastest first.
     """
 
     work: RunProblem
@@ -35,12 +35,12 @@ class GpuForecast:
     predictions: list[PredictedRun]
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the prediction as JSON data."""
         executors = [each.to_data() for each in self.predictions]
         return {"workload": dict(self.work.facts), "device": self.machine.facts, "executors": executors}
 
     def show(self) -> None:
-        """Print times of all executors, and where the time of the workers goes under the fastest and op by op."""
+        """Print times of all executors, and the timelines of the fastest one and of one that runs op by op."""
         from interlace.cli.predicted import build_comparison, draw_picture
 
         where = self.machine.name
@@ -60,20 +60,22 @@ class GpuForecast:
         print_line(f"from 0 to {until} us; the more workers, the darker; `interlace explain` tells more")
 
 
-def predict_for_gpu(work: Selection, schedule: ScheduleOptions) -> GpuForecast | None:
-    """What the executors of a GPU would do with a workload, in the size that is meant there; None if it is too large.
+def predict_for_gpu(
+    work: Selection, schedule: ScheduleOptions, device: DeviceChoice = Device.CUDA
+) -> GpuForecast | None:
+    """Return what the executors of a GPU would do with a workload, in its default size there; None if it is too large.
 
     Raises:
         BadInput: options that make no problem for a GPU.
     """
-    machine = find_target(Device.CUDA)
+    machine = find_target(device)
     task = build_problem(work, machine, schedule.tile)
     tiles = sum(op.tiles for op in task.graph.ops)
     if tiles > _MAX_TILES:
         does = f"`interlace explain {work.kind.name} --device cuda` does it"
         note(f"{tiles:,} tiles take long to predict on {machine.name}; {does}")
         return None
-    with show_spinner(f"predicting for {machine.name} (the first time, the simulated machine is compiled)"):
+    with show_spinner(f"predicting for {machine.name}"):
         from interlace.cli.predicted import predict_by_rule
 
         found = predict_by_rule(task.make_plans(schedule, machine.spec), machine.spec)

@@ -1,4 +1,4 @@
-"""``interlace generate``: the text that a model writes behind a prompt, and how fast."""
+"""``interlace generate``: the text that a model writes after a prompt, and its speed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from interlace.models.trained import PretrainedModel, load_model_quietly
 
 @dataclass(frozen=True)
 class _GeneratedText:
-    """What came out.
+    """Result of a generation.
 
     Attributes:
-        ids: of the new tokens.
-        text: of these.
-        seconds: reading the prompt, and from the first new token to the last.
+        ids: ids of the new tokens.
+        text: their text.
+        seconds: seconds to read the prompt, and seconds from the first new token to the last.
     """
 
     ids: list[int]
@@ -40,7 +40,7 @@ class _GeneratedText:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the steps behind the first token, None if there was none."""
+        """Tokens per second after the first token; None if there is only one."""
         return (len(self.ids) - 1) / self.seconds if len(self.ids) > 1 and self.seconds > 0 else None
 
 
@@ -92,7 +92,7 @@ def register(app: typer.Typer) -> None:
         if json is not None and json.stream is None and _is_part(json.path, model):
             raise BadInput(f"{str(json.path)!r} is a file of the model's folder; give the record another name")
         with convert_to_bad_input():
-            sampling = nn.Sampling(temperature, top_k, top_p, seed)
+            sampling = nn.SamplingParams(temperature, top_k, top_p, seed)
             trained = load_model_quietly(model)
             for notice in trained.notices:
                 note(notice)
@@ -112,7 +112,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _check_length(trained: PretrainedModel, prompt: int, more: int) -> None:
-    """Refuse a text of more positions than the model was made for, or than its sliding window has."""
+    """Raise BadInput for a text with more positions than the model, or its sliding window, supports."""
     limits = [(trained.max_positions, "positions that the model was made for")]
     if trained.window is not None:
         limits.append((trained.window, "positions of the model's sliding window, beyond which a decoder does not go"))
@@ -125,12 +125,12 @@ def _check_length(trained: PretrainedModel, prompt: int, more: int) -> None:
 
 
 def _is_part(path: Path, model: Path) -> bool:
-    """Whether a path names a file that is there, in a model's folder."""
+    """Return True if a path names an existing file in a model's folder."""
     return os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(model))
 
 
 def _import_nn() -> Any:
-    """``interlace.nn``, which needs PyTorch."""
+    """Return ``interlace.nn``, which needs PyTorch."""
     try:
         from interlace import nn
     except ImportError as error:
@@ -145,7 +145,7 @@ def _load_decoder(nn: Any, trained: PretrainedModel, machine: HostMachine, capac
             yield from show_progress(names, f"reading {trained.path.name}", len(trained.names))
             after.enter_context(show_spinner("making its steps ready"))
 
-        return nn.Decoder.from_file(trained, capacity=capacity, device=machine.device_name, progress=shown)
+        return nn.Decoder.from_pretrained(trained, max_seq_len=capacity, device=machine.device_name, progress=shown)
 
 
 def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sampling: Any) -> _GeneratedText:
@@ -175,12 +175,12 @@ def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sa
 
 
 def _escape_text(text: str) -> str:
-    """A text with its lines, in which nothing else acts on the terminal."""
+    """Return a text with its line breaks and all other control characters escaped."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _compute_floor_us(decoder: Any, machine: HostMachine, length: float) -> float | None:
-    """Microseconds in which a step could read its weights and the cache of a sequence of this length."""
+    """Return the microseconds that a step needs at least to read its weights and this long a KV cache."""
     if not machine.cuda:
         return None
     moved = decoder.explain().weight_bytes + decoder.cache.position_bytes * length

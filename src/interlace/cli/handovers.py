@@ -1,4 +1,4 @@
-"""What ops wait for, as a table."""
+"""Table of hand-offs between ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlace.planner.handovers import HandOff
 
 
 def build_waits_table(found: Iterable[HandOff]) -> Table:
-    """One line for layers that are alike: what an item of one waits for, and the exposed time of all of them."""
+    """Return the table; layers that are alike share a line with the waits of one item and the exposed time of all."""
     awaited: dict[str, dict[str, int]] = {}
     exposed: dict[str, float] = {}
     for each in found:

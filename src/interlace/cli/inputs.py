@@ -1,4 +1,4 @@
-"""Files that commands read: they may come from anywhere, so they are looked at before they are read."""
+"""Input files of commands; they may come from anywhere, so type and size are checked before reading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from interlace.cli.console import BadInput
 
 
 def read_text(path: Path, most_bytes: int, noun: str, maker: str) -> str:
-    """The text of a file that should hold a ``noun``, such as a plan, which ``maker`` writes.
+    """Return the text of a file that should hold a ``noun``, such as a plan, which ``maker`` writes.
 
     Raises:
         BadInput: the file is missing, too large, no text or no file at all.

@@ -1,4 +1,4 @@
-"""What a command refuses before any work: plans of too many items, and runs that do not fit in memory."""
+"""Checks before any work: plans with too many items, and runs that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEMPORARIES = 3  # arrays of an intermediate's size while it is computed withou
 
 
 def check_plan(graph: Graph, choices: Choices) -> None:
-    """Raise BadInput if a plan would have more items than one holds."""
+    """Raise BadInput if a plan would have more items than a plan can hold."""
     try:
         check_item_count(graph, choices)
     except TooManyItemsError as error:
@@ -29,8 +29,8 @@ def check_plan(graph: Graph, choices: Choices) -> None:
 def check_memory(graph: Graph, chosen: Sequence[type[Executor]], machine: HostMachine, *, compares: bool) -> None:
     """Raise BadInput if a run on these executors does not fit in memory.
 
-    Inputs are drawn in float32 on the host. Each reference executor holds all tensors in float64, and what is
-    right is computed in float64 where the other executors run, if the run ``compares``.
+    Inputs are drawn in float32 on the host. Each reference executor holds all tensors in float64. If the run
+    ``compares``, the expected outputs are computed in float64 where the other executors run.
     """
     inputs, inner, outputs = (
         _count_elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs)

@@ -1,4 +1,4 @@
-"""The machine at hand, and what else a record of a run should say about it."""
+"""Machine that runs or is predicted for, and what a record says about it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from interlace import __version__
-from interlace.cli.console import note
-from interlace.cli.names import Device
+from interlace.cli.console import BadInput, note
+from interlace.cli.names import Device, DeviceChoice
 from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import NoDeviceError
 from interlace.executors.gpu import EstimatedDeviceWarning, detect_spec, open_device
@@ -22,12 +22,12 @@ BLAS_THREADS = 1
 
 @dataclass(frozen=True)
 class HostMachine:
-    """Where plans run.
+    """Machine that plans run on or are predicted for.
 
     Attributes:
-        cuda: a GPU rather than the CPU.
-        spec: the device as data; on a CPU, its SMs are how many workers a plan has by default.
-        torch, device: of a GPU that is really here, else None. The command line itself never imports torch.
+        cuda: True for a GPU, False for the CPU.
+        spec: the device as data; on a CPU, its SMs are the default number of workers of a plan.
+        torch, device: module and device of a GPU that is present, else None. The command line never imports torch.
     """
 
     cuda: bool
@@ -37,32 +37,38 @@ class HostMachine:
 
     @property
     def name(self) -> str:
-        """As the driver reports it."""
+        """Name as the driver reports it."""
         return self.spec.name
 
     @property
     def device_name(self) -> str:
-        """The torch device that executors take."""
+        """Torch device for executors."""
         return str(self.device) if self.cuda else "cpu"
 
     @property
     def facts(self) -> dict[str, object]:
-        """The machine as JSON."""
+        """Machine as JSON data."""
         kind: dict[str, object] = {"kind": "cuda"} if self.cuda else {"kind": "cpu", "blas_threads": BLAS_THREADS}
         return {"name": self.name, **kind, "sms": self.spec.sms}
 
     @property
     def timing_title(self) -> str:
-        """The machine, as it stands above times."""
+        """Description of the machine above a table of times."""
         return self.name if self.cuda else f"{self.name}, one BLAS thread"
 
 
-def find_machine(device: Device | None) -> HostMachine:
-    """The machine to run on; a note tells of a GPU whose ceilings nobody measured, once.
+def find_machine(device: DeviceChoice | None) -> HostMachine:
+    """Return the machine to run on; a note tells of a GPU whose ceilings nobody measured, once.
 
     Raises:
         NoDeviceError: a GPU was asked for and there is none.
+        BadInput: the device is one to predict for.
     """
+    if isinstance(device, DeviceSpec):
+        raise BadInput(
+            f"--device: {device.name} is a GPU to predict for, but this command runs on the machine that is here; "
+            "use auto, cpu or cuda"
+        )
     if device is Device.CPU or (device is not Device.CUDA and not _has_driver()):
         return _make_cpu()
     try:
@@ -79,8 +85,12 @@ def find_machine(device: Device | None) -> HostMachine:
     return HostMachine(True, spec, torch, handle)
 
 
-def find_target(device: Device | None) -> HostMachine:
-    """The machine to plan for: a GPU that is asked for need not be here."""
+def find_target(device: DeviceChoice | None) -> HostMachine:
+    """Return the machine to plan and predict for: a GPU that is asked for need not be here."""
+    if isinstance(device, DeviceSpec):
+        if device.estimate_note:
+            note(device.estimate_note)
+        return HostMachine(True, device)
     absent = HostMachine(True, DEFAULT_GPU)
     if device is Device.CUDA and not _has_driver():
         return absent
@@ -90,8 +100,19 @@ def find_target(device: Device | None) -> HostMachine:
         return absent
 
 
+def target_gpu(device: DeviceChoice | None) -> HostMachine:
+    """Return the GPU to predict for; by default the GPU here, or else the one that plans are for where there is none.
+
+    Raises:
+        BadInput: the device is a CPU.
+    """
+    if device is Device.CPU:
+        raise BadInput("--device: predictions are for a GPU, not for the CPU; use cuda, a chip or a file")
+    return find_target(Device.CUDA if device is None or isinstance(device, Device) else device)
+
+
 def list_versions() -> dict[str, str]:
-    """Versions of what shapes a result; packages that are absent are left out."""
+    """Return the versions of the packages that influence a result, without packages that are absent."""
     found = {"interlace": __version__, "python": platform.python_version()}
     for package in ("numpy", "torch", "triton"):
         try:
@@ -106,7 +127,7 @@ def _make_cpu() -> HostMachine:
 
 
 def _has_driver() -> bool:
-    """Whether there is an NVIDIA driver: cheap to tell, while importing torch takes seconds."""
+    """Return True if there is an NVIDIA driver; this is cheap, while importing torch takes seconds."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

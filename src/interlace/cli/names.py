@@ -1,4 +1,4 @@
-"""Names on the command line, and the typed objects that they stand for. Nothing else reads names."""
+"""Names on the command line, and the typed objects that they stand for; no other module reads names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from interlace import executors
 from interlace.cli.console import BadInput
 from interlace.cli.inputs import read_text
-from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, load_known_chips
+from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, load_known_chips, read_chip
 from interlace.core.errors import InterlaceError
 from interlace.executors import Executor
 from interlace.executors.persistent import PersistentTicketExecutor
@@ -47,13 +47,13 @@ _LARGEST = 64 << 20  # bytes of a file that is one value of an option
 
 @dataclass(frozen=True)
 class NameTable(Generic[T]):
-    """A kind of thing and the names of all its members.
+    """Names of all members of a kind.
 
     Attributes:
         what: the kind, for messages.
         plain: members by name.
-        counted: members that take a number, as ``name:4``: an example number and the constructor.
-        filed: members that a file holds, as ``name:FILE``: what makes one of its text.
+        counted: an example number and the constructor of members that take a number, as ``name:4``.
+        filed: parser of the text of a file, for members given as ``name:FILE``.
     """
 
     what: str
@@ -63,7 +63,7 @@ class NameTable(Generic[T]):
 
     @property
     def listing(self) -> str:
-        """All names, as help texts and messages show them."""
+        """All names, as in help texts and messages."""
         return ", ".join([*self._listed_names, *(f"{name}:FILE" for name in self.filed)])
 
     @property
@@ -71,11 +71,11 @@ class NameTable(Generic[T]):
         return [*self.plain, *(f"{name}:{example}" for name, (example, _) in self.counted.items())]
 
     def complete(self, incomplete: str) -> list[str]:
-        """The names that begin so, for a shell that completes a value."""
+        """Return the names that begin with a text, for completion in a shell."""
         return [name for name in self._listed_names if name.startswith(incomplete)]
 
     def parse(self, text: str) -> T:
-        """The member that ``text`` names. Raises typer.BadParameter, which lists all names."""
+        """Return the member that ``text`` names. Raises typer.BadParameter, which lists all names."""
         if text in self.plain:
             return self.plain[text]
         name, _, number = text.partition(":")
@@ -102,7 +102,7 @@ class NameTable(Generic[T]):
 
 
 class Device(Enum):
-    """Where to run."""
+    """Machine to run on."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -111,7 +111,7 @@ class Device(Enum):
 
 @dataclass(frozen=True)
 class DispatchChoice:
-    """Who takes which item when; where workers have lists how items are dealt to them, and what is stolen of them."""
+    """Dispatch of a plan, with the assignment of items to per-worker queues and the rule for stealing from them."""
 
     dispatch: Dispatch
     assignment: Assignment = Assignment.STRIPED
@@ -120,13 +120,34 @@ class DispatchChoice:
 
 @dataclass(frozen=True)
 class NamedOrder:
-    """An order, and the name that it was asked for by."""
+    """Order with the name that selected it."""
 
     name: str
     order: Order
 
 
-DEVICES = NameTable("device", {d.value: d for d in Device})
+#: Where to run; or a GPU to plan and to predict for, which need not be here.
+DeviceChoice = Device | DeviceSpec
+
+
+@dataclass(frozen=True)
+class _Devices(NameTable[DeviceChoice]):
+    """Names of devices; a TOML file is accepted too."""
+
+    @property
+    def listing(self) -> str:
+        return f"{super().listing}, FILE.toml"
+
+    def parse(self, text: str) -> DeviceChoice:
+        if not text.endswith(".toml"):
+            return super().parse(text)
+        try:
+            return read_chip(read_text(Path(text), _LARGEST, "a device", "you"), text)
+        except (BadInput, InterlaceError) as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+DEVICES = _Devices("device", {**{d.value: d for d in Device}, **load_known_chips()})
 EXECUTORS: NameTable[type[Executor]] = NameTable(
     "executor", {e.name: e for e in executors.EXECUTORS} | {"persistent": PersistentTicketExecutor}
 )
@@ -176,7 +197,7 @@ DISPATCHES = NameTable(
 
 
 def parse_grid(text: str) -> tuple[int, int]:
-    """``4x4``. Raises typer.BadParameter."""
+    """Parse a grid, such as ``4x4``. Raises typer.BadParameter."""
     rows, _, columns = text.partition("x")
     if not all(e.isascii() and e.isdigit() and len(e) < 6 for e in (rows, columns)):
         raise typer.BadParameter(f"{text!r} is no grid; write rows x columns, such as 4x4")
@@ -184,7 +205,7 @@ def parse_grid(text: str) -> tuple[int, int]:
 
 
 def parse_start(text: str) -> tuple[int, int] | None:
-    """``0,0``, or ``any`` for None. Raises typer.BadParameter."""
+    """Parse a tile, such as ``0,0``, or ``any`` for None. Raises typer.BadParameter."""
     if text == "any":
         return None
     row, _, column = text.partition(",")
@@ -194,7 +215,7 @@ def parse_start(text: str) -> tuple[int, int] | None:
 
 
 def parse_tile(text: str) -> TileShape:
-    """``16x64`` or ``16x64x64``. Raises typer.BadParameter."""
+    """Parse the extents of a tile, such as ``16x64`` or ``16x64x64``. Raises typer.BadParameter."""
     extents = text.split("x")
     if len(extents) not in (2, 3) or not all(e.isascii() and e.isdigit() and len(e) < 6 for e in extents):
         example = "rows x columns x reduction, such as 16x64x64, each below 100,000"
@@ -203,18 +224,18 @@ def parse_tile(text: str) -> TileShape:
 
 
 def parse_order(text: str) -> NamedOrder:
-    """One of ``ORDERS`` with its name. Raises typer.BadParameter."""
+    """Parse one of ``ORDERS`` and keep its name. Raises typer.BadParameter."""
     return NamedOrder(text, ORDERS.parse(text))
 
 
 def build_order_option(help: str) -> Any:
-    """``--order`` of a command that keeps the name."""
+    """Return the option ``--order`` of a command that uses the name."""
     complete = ORDERS.complete
     return typer.Option("--order", parser=parse_order, autocompletion=complete, metavar="ORDER", help=help)
 
 
 def list_orders(grids: Sequence[tuple[int, ...]]) -> list[NamedOrder]:
-    """All named orders of some grids, those with a number at powers of two up to 64; of equal ones the first."""
+    """Return all named orders of some grids, numbers being powers of two up to 64; of equal orders the first."""
     powers = [1 << i for i in range(7)]
     listed = [*ORDERS.plain, *(f"{name}:{number}" for name in ORDERS.counted for number in powers)]
     unlike: dict[bytes, NamedOrder] = {}
@@ -229,7 +250,7 @@ _MAX_GIB = 64
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``50MiB``, ``60MB``, ``1.5GiB``, ``512KiB``, ``65536``. Raises typer.BadParameter."""
+    """Parse a size in bytes: ``50MiB``, ``60MB``, ``1.5GiB``, ``512KiB``, ``65536``. Raises typer.BadParameter."""
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text)
     if found is None or found[2].upper() not in _UNITS:
         raise typer.BadParameter(f"{text!r} is no size; write bytes or a unit, such as 50MiB, 60MB, 512KiB, 65536")
@@ -244,7 +265,7 @@ ONE_CACHE = "one cache"
 
 
 def parse_cache(text: str) -> DeviceSpec:
-    """A chip, such as ``h200``, or a size for one plain cache whose readers are equally fast.
+    """Parse a chip, such as ``h200``, or a size for one plain cache whose readers are equally fast.
 
     Raises:
         typer.BadParameter: neither.

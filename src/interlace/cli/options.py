@@ -1,4 +1,4 @@
-"""Options that several commands share, as frozen values, and how commands are added to the app.
+"""Options that several commands share, as frozen values, and functions that add commands to the app.
 
 A command takes these values as parameters; ``register_command`` spreads their fields into options of the command
 line, so that an option is declared once:
@@ -19,6 +19,7 @@ import typer
 
 from interlace.cli import names
 from interlace.cli.console import report_errors
+from interlace.cli.first_use import note_compiling
 from interlace.cli.outputs import Output, parse_output, separate_outputs
 from interlace.executors import Executor
 from interlace.kernels.matmul.tile import TileShape
@@ -31,7 +32,7 @@ _PLAN = "Plan"
 
 
 def make_option(choices: names.NameTable[Any], flag: str, metavar: str, text: str, panel: str | None = None) -> Any:
-    """An option whose value is one of ``choices``."""
+    """Return an option whose value is one of ``choices``."""
     help_text = f"{text}: {choices.listing}."
     return typer.Option(
         flag,
@@ -44,7 +45,8 @@ def make_option(choices: names.NameTable[Any], flag: str, metavar: str, text: st
 
 
 DeviceOption = Annotated[
-    names.Device | None, make_option(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
+    names.DeviceChoice | None,
+    make_option(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan and predict for"),
 ]
 TileOption = Annotated[
     TileShape | None,
@@ -60,7 +62,7 @@ TileOption = Annotated[
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How to plan; None where the default is meant."""
+    """Options of the plan; None for the default."""
 
     tile: TileOption = None
     policy: Annotated[
@@ -157,7 +159,7 @@ def add_command(
 ) -> None:
     """Add a command whose parameters of the types of ``spreads``, and of dataclasses, are spread into options.
 
-    ``summary`` stands for it in the list of commands, by default the first line of the function's text.
+    ``summary`` describes it in the list of commands; the default is the first line of the function's text.
     """
     made: dict[str, Callable[[dict[str, Any]], Any]] = {}
     flat: list[inspect.Parameter] = []
@@ -173,7 +175,7 @@ def add_command(
         flat += [option.replace(annotation=_convert_hint(option.annotation)) for option in options]
 
     def run(**given: Any) -> None:
-        with report_errors(), separate_outputs(given.values()):
+        with report_errors(), separate_outputs(given.values()), note_compiling():
             for group, make in made.items():
                 given[group] = make(given)
             function(**given)
@@ -185,7 +187,7 @@ def add_command(
 
 
 def _spread_fields(kind: type) -> tuple[list[inspect.Parameter], Callable[[dict[str, Any]], Any]]:
-    """A dataclass's fields as options, and what makes it of their values."""
+    """Return the fields of a dataclass as options, and the function that makes an instance of their values."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
     options = [
@@ -201,7 +203,7 @@ def _spread_fields(kind: type) -> tuple[list[inspect.Parameter], Callable[[dict[
 
 
 def _convert_hint(hint: Any) -> Any:
-    """An annotation with a parser, as text: typer before 0.29 turns a parsed enum into None."""
+    """Return an annotation with a parser as text, because typer before 0.29 turns a parsed enum into None."""
     base, *metadata = get_args(hint) or (hint,)
     if not metadata or getattr(metadata[0], "parser", None) is None:
         return hint

@@ -1,4 +1,4 @@
-"""``interlace order``: the best order of a small grid, and the named ones beside it."""
+"""``interlace order``: the best order of a small grid compared with the named orders."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
 
         Up to 49 tiles the search is exact, within --seconds and --states. Up to 64x64 a beam search finds an
         order that is no worse than any named one; --seconds short of it leaves the best named one. The first use
-        compiles the search, which takes a while.
+        compiles the search, about 8 s once.
 
         Example: interlace order --grid 4x4 --capacity 3
 
@@ -81,7 +81,7 @@ def register(app: typer.Typer) -> None:
         with convert_to_bad_input():
             panels = PanelGrid(*grid, chunks)
             with show_stages() as progress:
-                progress("searching (the first use compiles the search)", 0, 1)
+                progress("searching", 0, 1)
                 found = find_best_order(
                     panels,
                     capacity,
@@ -120,7 +120,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _draw_picture(grid: PanelGrid, walk: Sequence[Visit]) -> Table:
-    """When each tile runs; < where it runs K backwards."""
+    """Return a table of the step at which each tile runs; < marks tiles that run K backwards."""
     when = {(visit.row, visit.column): f"{i}{'<' if visit.backwards else ''}" for i, visit in enumerate(walk)}
     headings = ("", *(f"col {column}" for column in range(grid.columns)))
     rows = ((f"row {row}", *(when[row, column] for column in range(grid.columns))) for row in range(grid.rows))

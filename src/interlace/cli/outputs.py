@@ -1,4 +1,4 @@
-"""What the commands write: files, whole or not at all, or standard output where the name is ``-``.
+"""Outputs of the commands: files, written whole or not at all, or standard output for the name ``-``.
 
 An option that writes has the type ``Output`` and an option that reads the type ``Path``; from that alone follows what
 may not be the same file.
@@ -27,11 +27,11 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command writes.
+    """Destination of a command.
 
     Attributes:
         path: the file.
-        stream: standard output, where that is meant instead of a file.
+        stream: standard output, if it is the destination; else None.
     """
 
     path: Path
@@ -42,12 +42,12 @@ class Output:
 
 
 def parse_output(text: str) -> Output:
-    """``FILE``, or ``-`` for standard output. Raises typer.BadParameter where no file can be written."""
+    """Parse ``FILE``, or ``-`` for standard output. Raises typer.BadParameter if the file cannot be written."""
     return Output(Path(text), sys.stdout) if text == STDOUT else parse_output_file(text)
 
 
 def parse_output_file(text: str) -> Output:
-    """``FILE``. Raises typer.BadParameter where it cannot be written, before any time is spent."""
+    """Parse ``FILE``. Raises typer.BadParameter before any work if it cannot be written."""
     obstacle = _find_obstacle(Path(text))
     if text == STDOUT:
         obstacle = "this cannot go to standard output; name a file"
@@ -80,7 +80,7 @@ def save_json(out: Output, data: Mapping[str, Any]) -> None:
 
 
 def report_written(out: Output, what: str = "", then: str = "") -> None:
-    """Say that a file was written; of standard output, where the reader has it, nothing.
+    """Print that a file was written; print nothing for standard output.
 
     Args:
         what: it is, as "a trace of serial to ".
@@ -92,7 +92,7 @@ def report_written(out: Output, what: str = "", then: str = "") -> None:
 
 @contextmanager
 def separate_outputs(values: Iterable[object]) -> Iterator[None]:
-    """Around a command that is given these values: no output is an input or another output.
+    """Run a command with these values, after a check that no output is an input or another output.
 
     While an output goes to standard output, what is for people goes to stderr.
 
@@ -118,7 +118,7 @@ def separate_outputs(values: Iterable[object]) -> Iterator[None]:
 
 
 def _identify_file(path: Path) -> object:
-    """Equal for names of one file; of a file that does not exist yet, its folder and name."""
+    """Return a key that is equal for all names of one file; for a file that does not exist, its folder and name."""
     real = os.path.realpath(path)
     try:
         found = os.stat(real)
@@ -133,7 +133,7 @@ def _identify_file(path: Path) -> object:
 
 
 def _identify_stdout() -> object:
-    """The place of the file that standard output goes to, None if it goes elsewhere."""
+    """Return the key of the file that standard output goes to; None if it goes elsewhere."""
     try:
         found = os.fstat(sys.stdout.fileno())
     except (OSError, ValueError):
@@ -142,7 +142,7 @@ def _identify_stdout() -> object:
 
 
 def _find_obstacle(path: Path) -> str:
-    """Why a path cannot be written, "" if it can; of a link, what it names."""
+    """Return the reason why a path, or the target of a link, cannot be written; "" if it can."""
     try:
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
         if target.is_dir():

@@ -1,4 +1,4 @@
-"""``interlace pipeline``: what the circular-buffer pass makes of a kernel of loops."""
+"""``interlace pipeline``: the result of the circular-buffer pass on a kernel of loops."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
-    """KERNEL and BUFFERED of a Python file.
+    """Return KERNEL and BUFFERED of a Python file.
 
     Raises:
         BadInput: the file cannot be run, or does not define them.
@@ -97,7 +97,7 @@ def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
 
 
 def _find_line(error: BaseException, file: Path) -> str:
-    """Where in a user's file an error arose, "" if not in one of its lines."""
+    """Return the line of a user's file where an error arose; "" if it arose elsewhere."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(file)]
     if isinstance(error, SyntaxError) and error.filename == str(file):
         lines = [error.lineno]

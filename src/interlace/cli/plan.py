@@ -34,7 +34,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Plan a workload, prove the plan safe, and write it as JSON.
 
-        With --device cuda it plans for a GPU that need not be here. A plan without proof is not written.
+        With --device cuda, a chip or a file it plans for a GPU that need not be here. A plan without proof is not
+        written.
 
         Example: interlace plan ffn --m 256 --policy batched-row:2 --interleave panels:2 --out plan.json
         """
@@ -74,7 +75,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _verify(path: Path) -> Proof | InterlaceError:
-    """The proof, or what is wrong with the plan. Raises BadInput if the file is none."""
+    """Return the proof, or the error in the plan. Raises BadInput if the file is no plan."""
     plan = plan_file.load_plan(path)
     try:
         return verify(plan)
@@ -83,7 +84,7 @@ def _verify(path: Path) -> Proof | InterlaceError:
 
 
 def build_plan_data(plan: Plan) -> dict[str, object]:
-    """A verified plan as JSON, in numbers."""
+    """Return the counts of a verified plan as JSON data."""
     return {
         "tiles": format_tiling(plan.graph),
         "items": len(plan.items),
@@ -97,7 +98,7 @@ def build_plan_data(plan: Plan) -> dict[str, object]:
 
 
 def _build_summary(proof: Proof) -> dict[str, object]:
-    """All that ``_build_rows`` says, as JSON."""
+    """Return the contents of ``_build_rows`` as JSON data."""
     plan = proof.plan
     ops = [{"name": op.name, "kernel": op.kernel, "grid": list(op.grid), "tiles": op.tiles} for op in plan.graph.ops]
     return {

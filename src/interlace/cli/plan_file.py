@@ -1,4 +1,4 @@
-"""Plan files: read with care, since they may come from anywhere, and run as workloads are."""
+"""Plan files: checked as foreign input when read, and run like workloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST = 256 << 20  # bytes; a plan takes some 50 for each item and each wait
 
 
 def load_plan(path: Path) -> Plan:
-    """The plan of a file with the built-in kernels, not yet verified.
+    """Return the plan of a file with the built-in kernels, not yet verified.
 
     Raises:
         BadInput: the file is missing, damaged, too large, or no plan.
@@ -35,7 +35,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def load_problem(path: Path, spec: DeviceSpec) -> tuple[RunProblem, Plans]:
-    """What the plan of a file runs, and that plan for every executor that takes it.
+    """Return the problem that the plan of a file runs, and its plan for each executor that takes it.
 
     Raises:
         BadInput: as ``load_plan`` does, or kernels that are not built in.

@@ -1,4 +1,4 @@
-"""What executors would do, by prediction: as tables, as JSON, and as a picture of the workers' time."""
+"""Predictions of executors: as tables, as JSON data, and as a timeline of the workers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _SHADES = " ░▒▓█"
 
 @dataclass(frozen=True, eq=False)
 class PredictedRun:
-    """A plan under some executors that are predicted alike.
+    """Prediction of a plan under executors that have the same prediction.
 
     Attributes:
-        names: theirs.
-        prediction: of the plan.
-        mode: under which.
-        device: where.
-        excerpt: what the prediction is of; None for the whole.
+        names: names of the executors.
+        prediction: prediction of the plan.
+        mode: mode of the executors.
+        device: device that it is for.
+        excerpt: part of the graph that was predicted; None for the whole.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class PredictedRun:
 
     @staticmethod
     def of(entry: RankedConfig, device: DeviceSpec) -> PredictedRun:
-        """What a planner found."""
+        """Return the prediction of a planner's result."""
         return PredictedRun(
             entry.config.names, entry.best.prediction, entry.config.mode, device, entry.best.planner.excerpt
         )
@@ -68,7 +68,7 @@ class PredictedRun:
 
     @cached_property
     def summary(self) -> Summary:
-        """Where the workers' time goes."""
+        """Summary of the workers' time."""
         return self._excerpt.scale_summary(self.prediction)
 
     @property
@@ -78,18 +78,18 @@ class PredictedRun:
 
     @cached_property
     def ops(self) -> tuple[OpReport, ...]:
-        """What limits each op."""
+        """Limit of each op."""
         return report_ops(self.prediction, self.device, self.mode)
 
     @property
     def limits(self) -> str:
-        """The same in a few words."""
+        """Limits of the ops in a few words."""
         each = {op.op: op.limit.value for op in self.ops}
         alike = set(each.values())
         return alike.pop() if len(alike) == 1 else format_ops(f"{op} {limit}" for op, limit in each.items())
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON, one entry for all its executors."""
+        """Return the prediction as JSON data, one entry for all its executors."""
         plan, summary = self.prediction.plan, self.summary
         spans = {op.op: op for op in summary.ops}
         return {
@@ -117,7 +117,7 @@ class PredictedRun:
 def list_candidates(
     work: RunProblem, device: DeviceSpec, chosen: Sequence[type[Executor]] | None
 ) -> list[ExecutorConfig]:
-    """What a planner chooses from: the tilings, the mode and the dispatches of each device executor that can run it.
+    """Return the planner's candidates: tilings, mode and dispatches of each device executor that can run the problem.
 
     Raises:
         GraphError, PlanError, DeviceError: one that was chosen, or every one, cannot.
@@ -146,7 +146,7 @@ def list_candidates(
 
 
 def predict_by_rule(plans: Plans, device: DeviceSpec) -> list[PredictedRun]:
-    """What each device executor would do with the plan that it has without a search, the fastest first."""
+    """Return the prediction of each device executor with its plan without a search, the fastest first."""
     alike: dict[object, PredictedRun] = {}
     for executor in _list_device_executors():
         try:
@@ -166,7 +166,7 @@ def predict_by_rule(plans: Plans, device: DeviceSpec) -> list[PredictedRun]:
 
 
 def build_comparison(title: str, found: Iterable[PredictedRun]) -> Table:
-    """A table of executors."""
+    """Return a table of executors."""
     headings = ("executor", "us", "working", "waiting", "idle", "from memory", "limit", "tiles")
     rows = (
         (
@@ -183,13 +183,13 @@ def build_comparison(title: str, found: Iterable[PredictedRun]) -> Table:
 
 
 def draw_picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLUMNS) -> list[str]:
-    """Lines that show when the workers are at each op, and when they wait; darker where more of them are.
+    """Return lines that show when workers run each op and when they wait; darker for more workers.
 
     Args:
-        trace: what happened.
-        workers: how many there were.
-        until_ns: what time the last column ends at, from the first arrival.
-        columns: how many.
+        trace: trace to show.
+        workers: number of workers.
+        until_ns: end of the last column, in nanoseconds from the first arrival.
+        columns: number of columns.
     """
     first = int(trace.wait_ns.min())
     edges = np.linspace(0, max(until_ns, 1), columns + 1)
@@ -205,10 +205,10 @@ def draw_picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLU
 
 
 def _compute_share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How many of these intervals hold at a time, on average between two edges."""
+    """Return the mean number of intervals that overlap, between each two edges."""
 
     def passed(times: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sum over the times of what has passed since each, at every edge."""
+        """Return the sum over the times of the duration since each, at every edge."""
         times = np.sort(times)
         count = np.searchsorted(times, edges)
         return np.asarray(count * edges - np.r_[0.0, np.cumsum(times)][count], np.float64)
@@ -217,7 +217,7 @@ def _compute_share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDAr
 
 
 def _shade(share: NDArray[np.float64]) -> str:
-    """One character for each share of all workers: blank for none, else a shade from light to full."""
+    """Return a character for each share of all workers: blank for 0, else a shade from light to full."""
     steps = len(_SHADES) - 1
     shades = np.where(share < 0.01, 0, np.clip(np.ceil(share * steps - 0.2), 1, steps)).astype(int)
     return "".join(_SHADES[shade] for shade in shades)

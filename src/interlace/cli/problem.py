@@ -1,4 +1,4 @@
-"""What a command works on: a graph, its inputs, what is right in float64, and the proved plan of each executor."""
+"""Problem of a command: a graph, its inputs, the expected outputs in float64, and the proved plan of each executor."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Dense = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class ExecutorPlan:
-    """How an executor runs a problem.
+    """Proved plan and setting with which an executor runs a problem.
 
     Attributes:
-        proof: of its plan.
-        setting: what else its launch is told.
+        proof: proof of its plan.
+        setting: other settings of its launch.
     """
 
     proof: Proof
@@ -44,17 +44,18 @@ Plans = Callable[[type[Executor]], ExecutorPlan]
 
 @dataclass(frozen=True)
 class RunProblem:
-    """One graph with its data.
+    """Graph with its data.
 
     Attributes:
-        graph: what is run.
-        title: for people.
+        graph: graph to run.
+        title: title in tables.
         facts: the workload as JSON.
-        inputs: of a seed.
-        dense: the outputs without any tiling, as an independent check; None where only the kernels' references tell.
-        blocks: workers per SM that suit it on a GPU.
-        is_tiled: whether executors run it in the tiles that it has, rather than in those that suit each.
-        flops: without those on rows and columns that only fill a tile, if the workload tells.
+        inputs: function from a seed to the inputs.
+        dense: function that computes the outputs without tiles, as an independent check; None if there are only the
+            kernels' references.
+        blocks: number of workers per SM that suits it on a GPU.
+        is_tiled: True if executors run it in the tiles of the graph, False if each has its own.
+        flops: FLOPs without those on rows and columns that only pad a tile, if the workload knows them.
     """
 
     graph: Graph
@@ -67,12 +68,12 @@ class RunProblem:
     flops: float | None = None
 
     def derive_choices(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Choices:
-        """The plan of the graph as it is tiled, with defaults filled in."""
+        """Return the choices for the graph as it is tiled, with defaults filled in."""
         workers = spec.sms * (self.blocks if spec.architecture else 1)
         return replace(Choices(workers), **_collect_choices(schedule))
 
     def make_plans(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Plans:
-        """The plan of each executor on a device, proved: what is given stands in all, and the rest is by rule.
+        """Return a function to the proved plan of each executor: given options hold for all, the rest follows by rule.
 
         Executors whose plans are equal share one. Asking for one raises what ``autoplan`` does.
         """
@@ -101,7 +102,7 @@ class RunProblem:
 
 
 def _collect_choices(schedule: ScheduleOptions) -> dict[str, Any]:
-    """The attributes of ``Choices`` that the options name."""
+    """Return the attributes of ``Choices`` that the options name."""
     given: dict[str, Any] = {
         "policy": schedule.policy,
         "order": schedule.order,
@@ -117,7 +118,7 @@ def _collect_choices(schedule: ScheduleOptions) -> dict[str, Any]:
 
 
 def build_problem(work: Selection, machine: HostMachine, tile: TileShape | None = None) -> RunProblem:
-    """The problem that the options describe; small on a CPU unless they say otherwise.
+    """Return the problem that the options describe; it is small on a CPU unless they say otherwise.
 
     On a GPU each executor has tiles of its own, unless one is given.
 
@@ -138,5 +139,5 @@ def build_problem(work: Selection, machine: HostMachine, tile: TileShape | None 
 
 
 def count_input_bytes(graph: Graph) -> int:
-    """Bytes of all inputs together."""
+    """Return the bytes of all inputs together."""
     return sum(graph.tensor(name).nbytes for name in graph.inputs)

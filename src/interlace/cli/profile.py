@@ -1,4 +1,4 @@
-"""``interlace profile``: what limits a workload on this GPU, by its hardware counters."""
+"""``interlace profile``: limits of a workload on this GPU, by its hardware counters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _list_numeric_fields(kind: type[Workload]) -> list[str]:
-    """The fields that may vary, the size first."""
+    """Return the fields that may vary, the size first."""
     names = [
         name for name, (_, field_type, option) in list_options(kind).items() if field_type is int and not option.names
     ]
@@ -80,7 +80,7 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _list_cases(work: Selection, field: str) -> list[Workload]:
-    """The workload with a field that varies."""
+    """Return the workload for each value of a field."""
     kind = work.kind
     if field not in _list_numeric_fields(kind):
         raise BadInput(f"unknown sweep {field!r}; use one of {', '.join(_list_numeric_fields(kind))}")

@@ -30,6 +30,7 @@ from interlace.cli.problem import ExecutorPlan, Plans, RunProblem, build_problem
 from interlace.cli.runners import Runner, RunnerFactory, compute_expected, compute_relative_error, time_all
 from interlace.cli.table import ResultRow
 from interlace.cli.workloads import Selection, add_per_workload, add_plan_file, add_workload_group
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
@@ -61,18 +62,22 @@ def register(app: typer.Typer) -> None:
         On a GPU each executor runs in tiles of its own, and options of the plan stand for all; those that cannot run it
         are left out with a note. Without a GPU a small case runs in NumPy, and what the workload would do on a GPU is
         predicted, unless --device cpu or an executor is named; those that need Triton run under TRITON_INTERPRET=1.
-        Exit code 1 if an executor is wrong.
+        With a chip or a file as --device the prediction is for that GPU. Exit code 1 if an executor is wrong. The first
+        use compiles the simulator, about 5 s once.
 
         Example: interlace run ffn --preset minilm --m 32 --json result.json
 
         Example: interlace run ffn --checkpoint model.safetensors --up mlp.up.weight --down mlp.down.weight
         """
-        machine = find_machine(device)
+        predicted_for = device if isinstance(device, DeviceSpec) else None
+        machine = find_machine(Device.CPU if predicted_for is not None else device)
         with show_spinner("planning and verifying"):
             task = build_problem(work, machine, schedule.tile)
             limits.check_plan(task.graph, task.derive_choices(schedule, machine.spec))
         foresee = None
-        if not machine.cuda and device is not Device.CPU and executor is None:
+        if predicted_for is not None:
+            foresee = partial(predict_for_gpu, work, schedule, predicted_for)
+        elif not machine.cuda and device is not Device.CPU and executor is None:
             foresee = partial(predict_for_gpu, work, schedule)
         _run(task, task.make_plans(schedule, machine.spec), machine, executor, seed, json, trace, foresee)
 
@@ -148,7 +153,7 @@ def _run(
 
 
 def _select_default(work: RunProblem, machine: HostMachine) -> list[type[Executor]]:
-    """What runs if nobody chose."""
+    """Return the default executors."""
     if not machine.cuda:
         return [ReferenceExecutor, RandomReferenceExecutor]
     flops = sum(op.flops * op.tiles for op in work.graph.ops)
@@ -158,10 +163,10 @@ def _select_default(work: RunProblem, machine: HostMachine) -> list[type[Executo
 
 
 def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dict[type[Executor], ExecutorPlan]:
-    """How each executor runs it, without those that cannot.
+    """Return the plan of each executor, without the executors that cannot run one.
 
     Raises:
-        BadInput, DeviceError: one that was named cannot.
+        BadInput, DeviceError: an executor that was named cannot.
     """
     found = {}
     for executor in chosen:
@@ -179,7 +184,7 @@ def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool)
 
 
 def _select_traced(chosen: Sequence[type[Executor]], machine: HostMachine) -> type[Executor]:
-    """The last executor whose trace means something; under the Triton interpreter there is no clock."""
+    """Return the last executor with a meaningful trace; the Triton interpreter has no clock."""
     able = [e for e in chosen if e.has_trace_times and (machine.cuda or not issubclass(e, DeviceExecutor))]
     if not able:
         raise BadInput(f"--trace: none of {', '.join(e.name for e in chosen)} can trace; add --executor reference")

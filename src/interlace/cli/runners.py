@@ -1,4 +1,4 @@
-"""Executors behind one face for the commands: run once and compare, time, trace."""
+"""Common interface of executors for the commands: run once and compare, time, trace."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _MAX_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L
 
 
 class Runner(ABC):
-    """One executor with its plan and its tensors.
+    """Executor with its plan and its tensors.
 
     Attributes:
         executor: its class.
-        plan: what it runs.
+        plan: its plan.
     """
 
     def __init__(self, executor: type[Executor], planned: ExecutorPlan) -> None:
@@ -45,19 +45,19 @@ class Runner(ABC):
 
     @abstractmethod
     def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
-        """Outputs of one run over poisoned memory."""
+        """Return the outputs of one run over poisoned memory."""
 
     @abstractmethod
     def run_once(self) -> None:
-        """One run, to its end."""
+        """Run once and wait for the end."""
 
     @abstractmethod
     def trace(self) -> Trace:
-        """Times of one run."""
+        """Return the trace of one run."""
 
 
 class ReferenceRunner(Runner):
-    """The reference executor, which poisons its memory itself."""
+    """Reference executor, which poisons its memory itself."""
 
     def __init__(self, executor: type[Executor], planned: ExecutorPlan, inputs: Inputs, seed: int) -> None:
         super().__init__(executor, planned)
@@ -78,7 +78,7 @@ class ReferenceRunner(Runner):
 
 
 class DeviceTensors:
-    """The inputs on a device, in as many copies as the timing rotates over, and the outputs."""
+    """Inputs on a device, with one copy for each set that the timing rotates over, and the outputs."""
 
     def __init__(self, machine: HostMachine, graph: Graph, inputs: Inputs) -> None:
         torch, device = (machine.torch, machine.device) if machine.cuda else open_device("cpu")
@@ -101,7 +101,7 @@ class DeviceTensors:
 
 
 class DeviceRunner(Runner):
-    """A device executor, on a GPU or under the interpreter.
+    """Device executor, on a GPU or under the interpreter.
 
     What makes one launch starts while the launch before drains, where the GPU can do so, as between layers of a model.
     """
@@ -141,7 +141,7 @@ class DeviceRunner(Runner):
         self._executor.synchronize()
 
     def time_eager(self) -> Timing:
-        """Times of runs that Python enqueues one by one, between two events on the GPU."""
+        """Return the times of runs that Python enqueues one by one, between two events on the GPU."""
         cuda = self._machine.torch.cuda
         samples: list[float] = []
         for _ in range(_ROUNDS):
@@ -161,14 +161,14 @@ class DeviceRunner(Runner):
 
 
 class RunnerFactory:
-    """Makes runners on the same inputs."""
+    """Factory of runners on the same inputs."""
 
     def __init__(self, inputs: Inputs, machine: HostMachine, seed: int) -> None:
         self._inputs, self._machine, self._seed = inputs, machine, seed
         self._tensors: DeviceTensors | None = None
 
     def make(self, executor: type[Executor], planned: ExecutorPlan) -> Runner:
-        """A runner of a plan.
+        """Return a runner of a plan.
 
         Raises:
             PlanError, GraphError: the executor does not take the plan.

@@ -1,4 +1,4 @@
-"""Standard streams that end a command in one line where they cannot be written, and that take every letter.
+"""Standard streams that accept every character and end a command in one line if they cannot be written.
 
 a reader that stopped (``| head -1``)     exit code 141, as a shell counts SIGPIPE, and not a word
 a full disk, a closed stream              one line on stderr, exit code 1

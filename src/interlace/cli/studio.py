@@ -1,4 +1,4 @@
-"""``interlace studio``: the page to play with tile orders."""
+"""``interlace studio``: a page to explore tile orders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from interlace.cli.console import BadInput, fail, print_line
-from interlace.cli.options import register_command
+from interlace.cli.machine import target_gpu
+from interlace.cli.options import DeviceOption, register_command
+from interlace.core.devices import DEFAULT_GPU
 
 _PORT = 8787
 
@@ -25,19 +27,22 @@ def register(app: typer.Typer) -> None:
         port: Annotated[
             int, typer.Option("--port", min=0, max=65535, help="Of this machine, on which the page is; 0 for any free.")
         ] = _PORT,
+        device: DeviceOption = None,
         no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say where the page is.")] = False,
     ) -> None:
         """Play with tile orders on a page in the browser: click tiles, and see what they load through a small cache.
 
-        With a file the page begins with that. Of a plan: its items on the simulated H200, what each waits for, and its
-        proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker, hand-offs, tails, and
-        where the time went; a second trace is shown on the same axis, and of a plan behind it the predicted one. Of a
-        record that `interlace bench WORKLOAD` wrote, or of several of other GPUs or dates: speedups by size, and the
-        most there can be; of what `interlace profile --json` wrote: bytes from memory, and hits of the L2.
+        With a file the page begins with that. Of a plan: its items on a simulated H200, or on the GPU of --device, what
+        each waits for, and its proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker,
+        hand-offs, tails, and where the time went; a second trace is shown on the same axis, and of a plan behind it
+        the predicted one. Of a record that `interlace bench WORKLOAD` wrote, or of several of other GPUs or dates:
+        speedups by size, and the most there can be; of what `interlace profile --json` wrote: bytes from memory, and
+        hits of the L2.
 
         The page is on this machine alone, under 127.0.0.1, and asks nothing of any other. Ctrl-C ends it; a game is
         kept by the address in the browser, and by files that the page saves: `--order explicit:FILE` of other
-        commands takes them. Needs the extra: pip install 'interlace[studio]'.
+        commands takes them. The address is there at once; the first use with a plan compiles the simulator, about 5 s
+        once, meanwhile. Needs the extra: pip install 'interlace[studio]'.
 
         Example: interlace studio
 
@@ -48,17 +53,17 @@ def register(app: typer.Typer) -> None:
         server = _import_server()
         from interlace.cli.studio_files import open_view  # needs the extra
 
-        view = open_view(files or [])
+        view = open_view(files or [], DEFAULT_GPU if device is None else target_gpu(device).spec)
         try:
             server.serve(
-                port, view, browser=not no_browser, tell=lambda address: print_line(f"{address} (Ctrl-C ends it)")
+                port, view, browser=not no_browser, report=lambda address: print_line(f"{address} (Ctrl-C ends it)")
             )
         except OSError as error:
             raise BadInput(f"cannot listen on port {port}: {error.strerror}; choose another one with --port") from None
 
 
 def _import_server() -> Any:
-    """``interlace.studio.server``, which needs the extra."""
+    """Return ``interlace.studio.server``, which needs the extra."""
     try:
         from interlace.studio import server
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Files that the studio opens: which of plan, trace and record one is follows from what it holds."""
+"""Files that the studio opens; the content decides between plan, trace and record."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from interlace.cli.console import BadInput, convert_to_bad_input, show_spinner
+from interlace.cli.first_use import SIMULATOR
 from interlace.cli.inputs import read_text
 from interlace.cli.plan_file import load_plan
 from interlace.cli.trace import find_arrows
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import StudioError
-from interlace.studio.answers import StudioView
+from interlace.studio.pending import Pending, StudioView
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import Record, RecordView
 from interlace.studio.timeline import Timeline, TimelineView
@@ -22,8 +24,8 @@ _Read = TypeVar("_Read")
 _LARGEST = 256 << 20  # bytes; a trace takes some 400 for each item
 
 
-def open_view(paths: Sequence[Path]) -> StudioView | None:
-    """What the page begins with; None without a file.
+def open_view(paths: Sequence[Path], device: DeviceSpec = DEFAULT_GPU) -> StudioView | Pending | None:
+    """Return what the page begins with; None without a file. A plan is simulated on ``device`` when it is asked for.
 
     Raises:
         BadInput: a file is missing, damaged, too large, or nothing that the studio shows, or they do not go together.
@@ -38,13 +40,14 @@ def open_view(paths: Sequence[Path]) -> StudioView | None:
         return RecordView(tuple(_read(path, text, Record.read) for path, text in zip(paths, texts, strict=True)))
     if len(paths) == 1 and kinds[0] == "plan":
         plan = load_plan(paths[0])
-        with convert_to_bad_input(), show_spinner("verifying and simulating (the first use compiles the simulation)"):
-            return PlanView.of(plan)
+        with convert_to_bad_input(), show_spinner("verifying"):
+            view = PlanView.prove(plan, device)
+        return Pending(PlanView, view.simulate, f"simulating on {device.name}; {SIMULATOR}")
     if len(paths) > 2 or kinds[0] != "trace" or "record" in kinds:
         names = ", ".join(f"{str(path)!r} ({kind})" for path, kind in zip(paths, kinds, strict=True))
         raise BadInput(f"{names} do not go together; open one file, records, two traces, or a trace and a plan")
     timelines = [
-        _read(path, text, Timeline.read) if kind == "trace" else _simulate_plan(path)
+        _read(path, text, Timeline.read) if kind == "trace" else _simulate_plan(path, device)
         for path, text, kind in zip(paths, texts, kinds, strict=True)
     ]
     with convert_to_bad_input():
@@ -52,7 +55,7 @@ def open_view(paths: Sequence[Path]) -> StudioView | None:
 
 
 def _detect_kind(text: str) -> str:
-    """``trace``, ``record``, or ``plan`` for all else, whose reader tells what is wrong with it."""
+    """Return ``trace``, ``record``, or ``plan`` for anything else; the reader of plans reports its faults."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -71,11 +74,11 @@ def _read(path: Path, text: str, reader: Callable[[str], _Read]) -> _Read:
         raise BadInput(f"{str(path)!r}: {error}") from None
 
 
-def _simulate_plan(path: Path) -> Timeline:
-    """A plan as the simulated machine runs it."""
+def _simulate_plan(path: Path, device: DeviceSpec) -> Timeline:
+    """Return the timeline of a plan on the simulated machine."""
     plan = load_plan(path)
-    with convert_to_bad_input(), show_spinner("simulating (the first use compiles the simulation)"):
-        view = PlanView.of(plan)
+    with convert_to_bad_input(), show_spinner("simulating"):
+        view = PlanView.of(plan, device)
     if view.trace is None:
         raise BadInput(f"{str(path)!r}: no times can be predicted: {view.why}")
     grids = [op.grid for op in plan.graph.ops]

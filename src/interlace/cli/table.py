@@ -1,4 +1,4 @@
-"""Tables on the terminal, and numbers as people read them."""
+"""Tables on the terminal, and formatted numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from interlace.plan.plan import Plan
 
 @dataclass(frozen=True)
 class ResultRow:
-    """What one executor did."""
+    """Result of one executor."""
 
     executor: type[Executor]
     plan: Plan
@@ -29,7 +29,7 @@ class ResultRow:
 
 
 def build_results(title: str, rows: Sequence[ResultRow]) -> Table:
-    """The table of ``interlace run``; speeds are against ``cuda_graph`` if it ran, and below stand the plans."""
+    """Return the table of ``interlace run``: speeds relative to ``cuda_graph`` if it ran, and the plans."""
     plans: dict[str, list[str]] = {}
     for row in rows:
         plans.setdefault(f"{format_tiling(row.plan.graph)}: {format_plan(row.plan)}", []).append(row.executor.name)
@@ -58,7 +58,7 @@ def build_results(title: str, rows: Sequence[ResultRow]) -> Table:
 
 
 def build_facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
-    """A table of two columns without headings."""
+    """Return a table of two columns without headings."""
     table = Table(title=_make_text(title), title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -68,7 +68,7 @@ def build_facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def build_columns(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of text; all columns but the first are right-aligned."""
+    """Return a table of text; all columns except the first are right-aligned."""
     table = Table(title=_make_text(title), title_justify="left")
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
@@ -78,7 +78,7 @@ def build_columns(title: str, headings: Sequence[str], rows: Iterable[Sequence[s
 
 
 def format_plan(plan: Plan) -> str:
-    """A plan in one line."""
+    """Return a plan in one line."""
     return (
         f"{format_count(len(plan.items), 'item')}, {format_count(plan.semaphores, 'semaphore')}, "
         f"{format_count(plan.workers, 'worker')}, {plan.dispatch.value} dispatch, {plan.policy}, {plan.order}"
@@ -86,12 +86,12 @@ def format_plan(plan: Plan) -> str:
 
 
 def _make_text(value: str) -> Text:
-    """Text that is shown as it is, whatever looks like markup in it."""
+    """Return text that is shown unchanged, even if it looks like markup."""
     return Text(escape_text(value))
 
 
 def format_number(value: float) -> str:
-    """Three digits that mean something, or whole numbers: 0.120, 12.0, 1,234."""
+    """Format a number with three significant digits, or as a whole number: 0.120, 12.0, 1,234."""
     if not math.isfinite(value):
         return str(value)
     if value >= 99.95:
@@ -100,7 +100,7 @@ def format_number(value: float) -> str:
 
 
 def format_volume(nbytes: float) -> str:
-    """An amount of data: 512 B, 1.23 MB, 17.2 GB."""
+    """Format an amount of data: 512 B, 1.23 MB, 17.2 GB."""
     for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
         if nbytes >= 10**power:
             return f"{format_number(nbytes / 10**power)} {unit}"
@@ -108,7 +108,7 @@ def format_volume(nbytes: float) -> str:
 
 
 def format_size(nbytes: int) -> str:
-    """A capacity, exactly: 50 MiB, 48 KiB, 1,000 B."""
+    """Format a capacity exactly: 50 MiB, 48 KiB, 1,000 B."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if nbytes and nbytes % (1 << shift) == 0:
             return f"{nbytes >> shift:,} {unit}"
@@ -116,5 +116,5 @@ def format_size(nbytes: int) -> str:
 
 
 def format_error(value: float) -> str:
-    """A relative error: 2.1e-16, 0 if exact."""
+    """Format a relative error: 2.1e-16, 0 if exact."""
     return "0" if value == 0 else f"{value:.1e}"

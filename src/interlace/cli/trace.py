@@ -107,7 +107,7 @@ def _trace(
 
 
 def _select_gpu_executor(plans: Plans) -> type[Executor]:
-    """What a GPU traces if nobody chose: the first that runs the dispatch that there is a plan for."""
+    """Return the default executor on a GPU: the first that runs the dispatch of the plan."""
     for executor in _TRACED[:-1]:
         try:
             plans(executor)
@@ -131,10 +131,10 @@ def write_trace(out: Output, trace: Trace, plan: Plan, device: str) -> None:
 
 
 def find_arrows(plan: Plan, trace: Trace) -> Ints:
-    """(producer item, waiting item) for each wait of the plan, shape (waits, 2).
+    """Return (producer item, waiting item) for each wait of the plan, shape (waits, 2).
 
     A wait can cover hundreds of semaphores with as many posts each; the producer shown is the one that
-    ended last, for which the wait was in fact waiting.
+    ended last, which is the one that ended the wait.
     """
     items, waits = plan.items, plan.waits
     posting = np.flatnonzero(items.post >= 0)

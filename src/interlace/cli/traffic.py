@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,8 @@ from rich.table import Table
 
 from interlace.cli import names, table, traffic_plot
 from interlace.cli.console import BadInput, convert_to_bad_input, print_table, show_progress, show_spinner
-from interlace.cli.options import JsonFile, TileOption
+from interlace.cli.machine import target_gpu
+from interlace.cli.options import DeviceOption, JsonFile, TileOption
 from interlace.cli.outputs import Output, parse_output_file, report_written, save, save_json
 from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec, load_known_chips
@@ -29,7 +31,7 @@ from interlace.sim.modes import SERIAL
 from interlace.workloads.base import Workload
 
 if TYPE_CHECKING:
-    from interlace.planner.predict import Prediction, Traffic
+    from interlace.planner.predict import Traffic, TrafficCount
 
 _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedColumnMajor(8))
 _MAX_TILES = 1 << 22
@@ -41,7 +43,7 @@ _SIZES = np.geomspace(1 / 8, 8, 49)
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """The cache that a workload runs through; None where the default is meant."""
+    """Options of the cache that a workload runs through; None for the default."""
 
     tile: TileOption = None
     cache: Annotated[
@@ -51,23 +53,32 @@ class CacheOptions:
             parser=names.parse_cache,
             metavar="SIZE",
             help="One LRU cache of this size (50MiB, 60MB, bytes) read at equal speed, or a chip "
-            f"({', '.join(load_known_chips())}; the {DEFAULT_GPU.name} by default): its L2 in sides, its SMs of "
-            "slightly unequal speed.",
+            f"({', '.join(load_known_chips())}; that of --device by default): its L2 in sides, its SMs of slightly "
+            "unequal speed.",
         ),
     ] = None
     workers: Annotated[
-        int, typer.Option("--workers", min=1, max=1 << 16, help="Tiles that run at once, in lockstep.")
-    ] = DEFAULT_GPU.sms
+        int | None,
+        typer.Option(
+            "--workers", min=1, max=1 << 16, help="Tiles that run at once, in lockstep; one per SM by default."
+        ),
+    ] = None
+    target: DeviceOption = None
+
+    @cached_property
+    def gpu(self) -> DeviceSpec:
+        """GPU that the tiles are for. Raises BadInput for a CPU."""
+        return DEFAULT_GPU if self.target is None else target_gpu(self.target).spec
 
     @property
     def device(self) -> DeviceSpec:
-        """The cache, with as many SMs as there are workers."""
-        return replace(self.cache or DEFAULT_GPU, sms=self.workers)
+        """Cache as a device with one SM per worker."""
+        return replace(self.cache or self.gpu, sms=self.workers or self.gpu.sms)
 
 
 @dataclass(frozen=True)
 class Study:
-    """A workload in tiles, and the cache that it runs through."""
+    """Workload in tiles, and the cache that it runs through."""
 
     workload: Workload
     graph: Graph
@@ -75,29 +86,29 @@ class Study:
 
     @staticmethod
     def of(workload: Workload, options: CacheOptions) -> Study:
-        """The workload in the tiles of the options, else as they suit a GPU.
+        """Return the workload in the tiles of the options, or by default in tiles that suit a GPU.
 
         Raises:
             BadInput: a tile fits no SM, the cache no tile, or the simulation not all tiles.
         """
         with convert_to_bad_input():
-            study = Study(workload, workload.build_graph(DEFAULT_GPU, options.tile), options)
+            study = Study(workload, workload.build_graph(options.gpu, options.tile), options)
         study.check()
         return study
 
     @property
     def device(self) -> DeviceSpec:
-        """The cache, with as many SMs as there are workers."""
+        """Cache as a device with one SM per worker."""
         return self.options.device
 
     @property
     def tiles(self) -> int:
-        """Of all ops."""
+        """Number of tiles of all ops."""
         return sum(op.tiles for op in self.graph.ops)
 
     @property
     def loads(self) -> int:
-        """Pieces of tensors that the tiles load, chunk by chunk."""
+        """Number of pieces of tensors that the tiles load, chunk by chunk."""
         return sum(
             op.tiles * sum(_count_chunks(op, access) for access in op.substitute_expected(op.reads))
             for op in self.graph.ops
@@ -105,7 +116,7 @@ class Study:
 
     @property
     def working_set(self) -> int:
-        """Bytes of one chunk of all that a tile reads and of what it writes, of the op that takes most."""
+        """Bytes of one chunk of all reads and writes of a tile, for the op with the most."""
         return max(
             sum(_count_tile_bytes(self.graph, op, a) for a in op.substitute_expected(op.accesses))
             for op in self.graph.ops
@@ -147,24 +158,24 @@ class Study:
             )
 
     def build_plan(self, named: names.NamedOrder) -> Plan:
-        """The workload in an order."""
-        return build(self.graph, Choices(self.options.workers, order=named.order))
+        """Return the plan of the workload in an order."""
+        return build(self.graph, Choices(self.device.sms, order=named.order))
 
-    def find_bounds(self, prediction: Prediction, device: DeviceSpec) -> tuple[TrafficBound, ...]:
-        """What no order avoids: of loads, safe and where it is known leading order, and of loads and stores."""
+    def find_bounds(self, traffic: Traffic, device: DeviceSpec) -> tuple[TrafficBound, ...]:
+        """Return lower bounds for any order: on loads, safe and in leading order if known, and on loads and stores."""
         from interlace.planner.explain import compute_graph_bounds
 
-        return compute_graph_bounds(self.graph, prediction, device)
+        return compute_graph_bounds(self.graph, traffic, device)
 
-    def run(self, named: names.NamedOrder) -> Prediction:
-        """What the workload moves in an order."""
-        from interlace.planner.predict import predict
+    def run(self, named: names.NamedOrder) -> TrafficCount:
+        """Return the traffic of the workload in an order."""
+        from interlace.planner.predict import count_traffic
 
-        return predict(self.build_plan(named), self.device, SERIAL)
+        return count_traffic(self.build_plan(named), self.device, SERIAL)
 
     @property
     def tiling(self) -> str:
-        """The tiles of every op."""
+        """Tiles of every op."""
         return format_tiling(self.graph)
 
     def __str__(self) -> str:
@@ -172,12 +183,12 @@ class Study:
 
 
 def _count_chunks(op: Op, access: Access) -> int:
-    """Pieces into which the reduction cuts what a tile reads."""
+    """Return the number of pieces into which the reduction cuts the reads of a tile."""
     return op.reduction.chunks if op.reduction and access.uses_k else 1
 
 
 def _count_sum_bytes(graph: Graph, op: Op, access: Access) -> int:
-    """Bytes in which a whole tile sums up what it writes, also beyond the edge of the tensor."""
+    """Return the bytes of the accumulator of a whole tile, including its part beyond the edge of the tensor."""
     zero = np.zeros(1, np.int64)
     at, extents = op.compute_coords(zero), graph.tensor(access.tensor).shape
     sides = (
@@ -188,7 +199,7 @@ def _count_sum_bytes(graph: Graph, op: Op, access: Access) -> int:
 
 
 def _count_tile_bytes(graph: Graph, op: Op, access: Access) -> int:
-    """Bytes of what the first tile touches, of its first chunk."""
+    """Return the bytes that the first tile touches in its first chunk."""
     tensor, zero = graph.tensor(access.tensor), np.zeros(1, np.int64)
     chunk = zero + (op.reduction.block if op.reduction else 1)
     lo, hi = access.compute_bounds(tensor.shape, op.compute_coords(zero), zero, chunk)
@@ -196,7 +207,7 @@ def _count_tile_bytes(graph: Graph, op: Op, access: Access) -> int:
 
 
 def _count_distinct(op: Op, access: Access) -> int:
-    """How many regions of a tensor the tiles read."""
+    """Return the number of regions of a tensor that the tiles read."""
     bounds = [bound for span in access.spans for bound in (span.lo, span.hi)]
     return prod(n for d, n in enumerate(op.grid) if any(any(bound.tile[d : d + 1]) for bound in bounds))
 
@@ -230,7 +241,8 @@ def register(app: typer.Typer) -> None:
 
         Workers take the tiles in the order given, op after op, and run through the reductions in lockstep. Each chunk
         loads a piece of every operand through a cache that evicts what was used longest ago; the misses are read from
-        memory. Nothing is measured and no GPU is needed.
+        memory. Nothing is measured and no GPU is needed. The first use compiles a part of the simulator, about
+        2 s once.
 
         Example: interlace traffic one-matmul --preset 8192-cubed --tile 128x128x64 --cache 50MiB --order grouped:8
 
@@ -248,9 +260,9 @@ def register(app: typer.Typer) -> None:
                 found = _sweep(study)
             else:
                 chosen = order or _DEFAULT_ORDER
-                with show_spinner("simulating (the first use compiles the simulation)"):
+                with show_spinner("simulating"):
                     found = [(chosen, study.run(chosen))]
-            bounds = study.find_bounds(found[0][1], study.device)
+            bounds = study.find_bounds(found[0][1].traffic, study.device)
             if json is not None:
                 save_json(json, _to_data(study, bounds, found))
             if plot is not None:
@@ -261,7 +273,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _draw_picture(study: Study, found: Sequence[OrderResult]) -> bytes:
-    """Of what each order reads at several sizes of the cache.
+    """Return a picture of the bytes that each order reads at several sizes of the cache.
 
     Raises:
         SimulationError: the simulation cannot take the problem.
@@ -272,12 +284,15 @@ def _draw_picture(study: Study, found: Sequence[OrderResult]) -> bytes:
     whole = device.l2.sides * device.l2.side_bytes
     sizes = [size for size in (int(whole * part) for part in _SIZES) if size >= device.l2.sides * study.working_set]
     curves = {
-        named.name: predict_dram_reads(prediction.plan, device, sizes, SERIAL)
-        for named, prediction in show_progress(found, "drawing", len(found))
+        named.name: predict_dram_reads(count.plan, device, sizes, SERIAL)
+        for named, count in show_progress(found, "drawing", len(found))
     }
     # Of the bounds on loads the last is the tightest: the leading order, where it is known.
-    bounds = [_select_load_bounds(study.find_bounds(found[0][1], replace(device, l2_bytes=size)))[-1] for size in sizes]
-    title = f"{study}; {study.options.workers:,} workers"
+    bounds = [
+        _select_load_bounds(study.find_bounds(found[0][1].traffic, replace(device, l2_bytes=size)))[-1]
+        for size in sizes
+    ]
+    title = f"{study}; {study.device.sms:,} workers"
     return traffic_plot.draw(title, device.l2, sizes, curves, bounds)
 
 
@@ -287,39 +302,37 @@ def _parse_png(text: str) -> Output:
     return parse_output_file(text)
 
 
-OrderResult = tuple[names.NamedOrder, "Prediction"]
+OrderResult = tuple[names.NamedOrder, "TrafficCount"]
 
 
 def _sweep(study: Study) -> list[OrderResult]:
-    """All named orders, the least traffic first."""
+    """Return all named orders, the least traffic first."""
     orders = names.list_orders([op.grid for op in study.graph.ops])
     found = [(named, study.run(named)) for named in show_progress(orders, "simulating", len(orders))]
     return sorted(found, key=lambda pair: pair[1].traffic.dram_read)
 
 
 def _count_loaded(traffic: Traffic) -> int:
-    """Bytes that the tiles load; each byte that is written is written once."""
+    """Return the bytes that the tiles load; each written byte is written once."""
     return traffic.touched_bytes - traffic.written_bytes
 
 
 def _compute_hit_rate(traffic: Traffic) -> float:
-    """Share of these that the cache held."""
+    """Return the share of the loaded bytes that the cache held."""
     return 1 - traffic.dram_read / _count_loaded(traffic)
 
 
 def _select_load_bounds(bounds: Sequence[TrafficBound]) -> list[TrafficBound]:
-    """The bounds on loads alone: the safe one, and the leading order where it is known."""
+    """Return the bounds on loads only: the safe one, and the leading order if it is known."""
     return [bound for bound in bounds if bound.counts is BoundedQuantity.LOADS]
 
 
-def _build_facts(
-    study: Study, bounds: Sequence[TrafficBound], named: names.NamedOrder, prediction: Prediction
-) -> Table:
-    traffic = prediction.traffic
+def _build_facts(study: Study, bounds: Sequence[TrafficBound], named: names.NamedOrder, count: TrafficCount) -> Table:
+    traffic = count.traffic
     read = traffic.dram_read
     rows = [
         ("cache", _describe_cache(study)),
-        ("workers", f"{study.options.workers:,}, in lockstep"),
+        ("workers", f"{study.device.sms:,}, in lockstep"),
         ("model", "exact LRU over pieces of tensors"),
         ("loads", f"{study.loads:,} pieces, {table.format_volume(_count_loaded(traffic))}"),
         (
@@ -352,13 +365,13 @@ def _build_family(study: Study, bounds: Sequence[TrafficBound], found: Sequence[
     rows = (
         (
             named.name,
-            table.format_volume(prediction.traffic.dram_read),
-            f"{100 * _compute_hit_rate(prediction.traffic):.2f} %",
-            *(f"{prediction.traffic.dram_read / bound.bytes:.2f}x" for bound in on_loads),
+            table.format_volume(count.traffic.dram_read),
+            f"{100 * _compute_hit_rate(count.traffic):.2f} %",
+            *(f"{count.traffic.dram_read / bound.bytes:.2f}x" for bound in on_loads),
         )
-        for named, prediction in found
+        for named, count in found
     )
-    shown = table.build_columns(f"{study}; {_describe_cache(study)}; {study.options.workers:,} workers", headings, rows)
+    shown = table.build_columns(f"{study}; {_describe_cache(study)}; {study.device.sms:,} workers", headings, rows)
     listed = ", ".join(f"{bound.label.value} {table.format_volume(bound.bytes)}" for bound in on_loads)
     shown.caption = f"bounds on reads: {listed} ({bounds[0].source})"
     shown.caption_justify = "left"
@@ -377,7 +390,7 @@ def _to_data(study: Study, bounds: Sequence[TrafficBound], found: Sequence[Order
     return {
         "workload": study.workload.to_data(),
         "tiles": study.tiling,
-        "workers": study.options.workers,
+        "workers": study.device.sms,
         "cache": {"name": study.device.name, "sides": l2.sides, "side_bytes": l2.side_bytes},
         "loads": study.loads,
         "bounds": [
@@ -386,18 +399,18 @@ def _to_data(study: Study, bounds: Sequence[TrafficBound], found: Sequence[Order
         "orders": [
             {
                 "order": named.name,
-                "loaded_bytes": _count_loaded(prediction.traffic),
-                "hit_bytes": _count_loaded(prediction.traffic) - prediction.traffic.dram_read,
-                "hit_rate": _compute_hit_rate(prediction.traffic),
-                "dram_read_bytes": prediction.traffic.dram_read,
-                "dram_read_bytes_by_tensor": dict(prediction.traffic.read_bytes),
-                "dram_written_bytes": prediction.traffic.written_bytes,
-                "compulsory_bytes": prediction.traffic.compulsory_bytes,
+                "loaded_bytes": _count_loaded(count.traffic),
+                "hit_bytes": _count_loaded(count.traffic) - count.traffic.dram_read,
+                "hit_rate": _compute_hit_rate(count.traffic),
+                "dram_read_bytes": count.traffic.dram_read,
+                "dram_read_bytes_by_tensor": dict(count.traffic.read_bytes),
+                "dram_written_bytes": count.traffic.written_bytes,
+                "compulsory_bytes": count.traffic.compulsory_bytes,
                 **{
-                    f"over_{bound.label.value.replace(' ', '_')}": prediction.traffic.dram_read / bound.bytes
+                    f"over_{bound.label.value.replace(' ', '_')}": count.traffic.dram_read / bound.bytes
                     for bound in on_loads
                 },
             }
-            for named, prediction in found
+            for named, count in found
         ],
     }

@@ -1,6 +1,6 @@
-"""The picture of ``interlace traffic --sweep``: bytes read from memory against the size of the cache, by order.
+"""Picture of ``interlace traffic --sweep``: bytes read from memory against the size of the cache, by order.
 
-matplotlib is imported only where the picture is drawn.
+matplotlib is imported only when the picture is drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL_STEP = 0.042  # height of a label, of the picture's
 
 
 def check_installed() -> None:
-    """Fail in one line if there is no matplotlib, or one that does not start."""
+    """Fail in one line if matplotlib is missing or cannot be imported."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -32,7 +32,7 @@ def check_installed() -> None:
 def draw(
     title: str, l2: L2, sizes: Sequence[int], curves: Mapping[str, Sequence[int]], bounds: Sequence[TrafficBound]
 ) -> bytes:
-    """The picture as a PNG: a labelled line per order, and a bound; of matmuls it falls with the root of the size.
+    """Return the picture as a PNG: a labelled line per order, and a bound (for matmuls ~ 1 / the root of the size).
 
     Args:
         title: of the picture.
@@ -123,7 +123,7 @@ def _separate_labels(wanted: dict[str, float]) -> dict[str, float]:
 
 
 def _format_axis(axis: Any) -> None:
-    """Sizes as 8 MiB and volumes as 500 MB, not as powers."""
+    """Format sizes as 8 MiB and volumes as 500 MB instead of powers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.format_size(round(value))))

@@ -1,4 +1,4 @@
-"""``interlace tune``: measured search, kept in the user's cache."""
+"""``interlace tune``: measured search; results are stored in the user's cache."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ PLAN_FILE = "PLAN.json"
 
 @dataclass(frozen=True)
 class Selection:
-    """Which workload, as the command line says it.
+    """Workload as given on the command line.
 
     Attributes:
         kind: its class.
-        given_fields: values of those fields that were given; of the size where several are taken, see ``sizes``.
-        preset: the name of one, if that was given.
-        presets, sizes: names of presets and values of the field that is the workload's size, where several are taken;
-            none for the default.
+        given_fields: values of the fields that were given; if several sizes are accepted, they are in ``sizes``.
+        preset: name of the preset, if one was given.
+        presets, sizes: names of presets, and values of the workload's size field, if several are accepted; empty for
+            the default.
     """
 
     kind: type[Workload]
@@ -49,7 +49,7 @@ class Selection:
     sizes: tuple[int, ...] = ()
 
     def build_workload(self, gpu: bool, **fields: Any) -> Workload:
-        """The workload, with defaults for a GPU or for a CPU.
+        """Return the workload, with defaults for a GPU or for a CPU.
 
         Raises:
             BadInput: there is no such workload.
@@ -58,7 +58,7 @@ class Selection:
             return self.kind.of({**self.given_fields, **fields}, gpu, self.preset)
 
     def build_sizes(self, preset: str | None, gpu: bool, sizes: Sequence[int]) -> list[Workload]:
-        """The workload as a preset has it in several sizes, each once.
+        """Return the workload of a preset in several sizes, each once.
 
         Raises:
             BadInput: there is no such workload.
@@ -67,14 +67,14 @@ class Selection:
         return [one.build_workload(gpu, **{self.kind.size: size}) for size in dict.fromkeys(sizes)]
 
     def build_all(self, gpu: bool) -> list[Workload]:
-        """The workload as every preset has it in every size, each once."""
+        """Return the workload of every preset in every size, each once."""
         sizes = self.sizes or self.kind.sizes
         presets = dict.fromkeys(self.presets or (None,))
         return [workload for preset in presets for workload in self.build_sizes(preset, gpu, sizes)]
 
 
 class WorkloadGroup(TyperGroup):
-    """Subcommands by workload, made when they are needed, and by plan file where a command runs those."""
+    """Subcommand per workload, made on demand, and per plan file if the command runs plan files."""
 
     per_workload: ClassVar[Callable[..., None] | None] = None
     several: ClassVar[bool] = False
@@ -118,12 +118,12 @@ class WorkloadGroup(TyperGroup):
 
 
 def _is_plan(text: str) -> bool:
-    """Whether it is meant as the path of a plan: what ends in .json, or is there."""
+    """Return True if a text is the path of a plan: it ends in .json, or the file exists."""
     return text.endswith(".json") or os.path.exists(text)
 
 
 def add_workload_group(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
-    """A command that takes a workload, as a group of subcommands."""
+    """Return a command that takes a workload, as a group of subcommands."""
     commands = typer.Typer(
         cls=type("WorkloadGroup", (WorkloadGroup,), {}),
         help=f"{help_text}\n\nEach workload has options of its own: `interlace {name} ffn --help` lists those of one.",
@@ -140,14 +140,19 @@ def add_per_workload(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a subcommand for every workload; the function's parameter of type ``Selection`` becomes the options of each.
 
+    The first example of the function's text is part of the group's help too.
+
     Args:
         commands: the group.
-        several: whether preset and size of the workload may be given more than once.
+        several: True if preset and size of the workload may be given more than once.
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         kind: Any = commands.info.cls
         kind.per_workload, kind.several = staticmethod(function), several
+        lines = (inspect.getdoc(function) or "").splitlines()
+        examples = [line for line in lines if line.startswith("Example: ")]
+        commands.info.help = "\n\n".join([str(commands.info.help), *examples[:1]])
         return function
 
     return add
@@ -165,14 +170,14 @@ def add_plan_file(commands: typer.Typer) -> Callable[[Callable[..., None]], Call
 
 
 def _make_command(name: str, function: Any, summary: str, spreads: Spreads | None = None) -> Any:
-    """One subcommand."""
+    """Return one subcommand."""
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     add_command(alone, name, function, spreads or {}, summary)
     return typer.main.get_command(alone)
 
 
 def _build_options(kind: type[Workload], several: bool) -> Spreads:
-    """The options that stand for a ``Selection`` of a workload."""
+    """Return the options that make up a ``Selection`` of a workload."""
     parameters = _build_parameters(kind, several)
 
     def select(given: dict[str, Any]) -> Selection:
@@ -187,7 +192,7 @@ def _build_options(kind: type[Workload], several: bool) -> Spreads:
 
 
 def _build_parameters(kind: type[Workload], several: bool) -> list[inspect.Parameter]:
-    """The options of a workload; None where the default is meant."""
+    """Return the options of a workload; None for the default."""
     usual = (
         f"{kind.gpu_preset} on a GPU, else {kind.cpu_preset}" if kind.gpu_preset != kind.cpu_preset else kind.gpu_preset
     )

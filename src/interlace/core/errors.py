@@ -9,7 +9,8 @@
     │   ├── CyclicGraphError    ops that wait for each other
     │   ├── IntraOpRaceError    two tiles of one op conflict
     │   ├── UnwrittenError      an element is read, or wanted, that nothing has written
-    │   └── FootprintError      a body touches what its op does not declare
+    │   ├── FootprintError      a body touches what its op does not declare
+    │   └── ReferenceBodyError  a NumPy reference raises, or takes other arguments
     ├── OrderError          an order that is no permutation of the tiles
     ├── SearchError         an order search that nothing could answer
     ├── ModelError          sizes for which a bound or an estimate means nothing
@@ -162,6 +163,10 @@ class UnwrittenError(GraphError):
 
 class FootprintError(GraphError):
     """A tile body reads or writes outside the regions that its op declares."""
+
+
+class ReferenceBodyError(GraphError):
+    """A kernel's NumPy reference raises an error, returns no array, or takes other arguments; names op and tile."""
 
 
 class OrderError(InterlaceError):

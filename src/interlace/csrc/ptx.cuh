@@ -1,4 +1,7 @@
-// PTX instructions as functions.
+// PTX instructions as functions. Addresses of shared memory are 32-bit, in the shared window (`shared_address`).
+//
+// Each load creates its L2 policy in place: ptxas makes constants of these, whereas a policy that all loads share takes
+// registers from end to end and made a launch spill. Hence `volatile`.
 #pragma once
 #include "offsetof.cuh"
 #include "generated/tensor_map.cuh"
@@ -18,14 +21,15 @@ DEVICE unsigned multiprocessor() {
   return sm;
 }
 
-// Barriers in shared memory. A fresh one is in phase 0; a wait names the parity of the phase that must have ended.
+// Barriers in shared memory. A new one is in phase 0; a wait names the parity of the phase that must have ended. A wait
+// traps after WATCHDOG nanoseconds.
 DEVICE void mbarrier_init(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 DEVICE void mbarrier_inval(unsigned barrier) {
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// Makes initialised barriers known to the async proxy.
+// Makes initialised barriers visible to the async proxy.
 DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -44,7 +48,7 @@ DEVICE bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
                : "memory");
   return done;
 }
-// The same, at once.
+// The same without suspending the thread.
 DEVICE bool mbarrier_passed(unsigned barrier, unsigned parity) {
   unsigned done;
   asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
@@ -59,7 +63,8 @@ DEVICE void mbarrier_wait(unsigned barrier, unsigned parity) {
   while (!mbarrier_try_wait(barrier, parity))
     if (nanoseconds() - start > WATCHDOG) asm volatile("trap;");
 }
-// Makes ordinary writes to shared memory visible to bulk copies and tensor cores. Before the barrier that they follow.
+// Makes ordinary writes to shared memory visible to bulk copies and tensor cores; call it before the barrier that these
+// follow.
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Bulk copies of a box of a tensor, innermost coordinate first.
@@ -85,8 +90,7 @@ DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
       : "memory");
 }
-// The same, and which of their lines the L2 gives up first: those of what is read once make room for what is read
-// again. (PTX ISA, "createpolicy".)
+// Eviction policies of the L2: data that is read once makes room for data that is read again (PTX ISA, "createpolicy").
 DEVICE unsigned long long evict_first() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
@@ -137,8 +141,8 @@ template <int PENDING> DEVICE void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// An asynchronous copy of 16 bytes by one thread, of which the first `bytes` exist; the rest becomes zeros. Where fewer
-// than 16 exist, only their words are read, and where none does, the address is that of `base`.
+// Copies 16 bytes asynchronously; the first `bytes` exist, the rest becomes zeros. If fewer than 16 exist, only their
+// words are read; if none exists, the address is `base`.
 DEVICE void copy_async_16(unsigned target, const void* source, const void* base, int bytes) {
   if (bytes <= 0 || bytes >= 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target),
@@ -153,12 +157,12 @@ DEVICE void copy_async_16(unsigned target, const void* source, const void* base,
                  "r"(min(max(bytes - at, 0), 4))
                  : "memory");
 }
-// The barrier hears of this thread's copies when they land; the arrival is one of those that it counts.
+// Arrives on a barrier when this thread's copies have landed; the barrier counts it as one of its arrivals.
 DEVICE void copy_async_arrive(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Warp specialisation: registers of a warpgroup, barriers among some of the threads.
+// Warp specialisation: registers of a warpgroup, barriers of some of the threads.
 template <int REGISTERS> DEVICE void registers_raise() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
@@ -169,8 +173,9 @@ DEVICE void named_barrier(unsigned name, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-// Matrix products of a warpgroup. An operand lies in shared memory as rows of 64 elements along k, 128 bytes, with the
-// 128-byte swizzle, 1024-byte aligned, 8 rows after 8 rows. The address moves 32 bytes for each 16 along k.
+// Matrix products of a warpgroup. An operand is stored in shared memory as rows of 64 elements along k (128 bytes),
+// with the 128-byte swizzle, aligned to 1024 bytes, in groups of 8 rows. The address advances 32 bytes for 16 elements
+// along k.
 DEVICE unsigned long long matrix_descriptor(unsigned address) {
   return (unsigned long long)((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -179,7 +184,7 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int PENDING> DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Keeps reads of accumulators behind the wait that stands before.
+// Keeps reads of accumulators after the wait that precedes this.
 template <int COUNT> DEVICE void settle(float (&values)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(values[i])::"memory");

@@ -1,4 +1,29 @@
-// The kernel: loops of the loader, the waiting loader, the consumers and the warp that posts.
+// The megakernel: roles of the warps of a block, and the loop of each role over items.
+//
+//   warps                   role
+//   first 4 * WARPGROUPS    consumers: warpgroups that multiply, each its part of a tile's rows, and run its epilogue
+//   then one                loader: claims items; loads what depends on nothing, as far ahead as the ring is deep,
+//                           across items, ops and launches
+//   then one                dependent loader: waits on semaphores or polls LL words; loads what earlier items produced
+//   then one                storer: posts what consumers have finished, which takes a trip to the L2 and back
+//   then one                none, but a dispatcher's in the first block: registers are assigned to whole warpgroups
+//
+// megakernel/compose.py generates `prefetch`, `look_ahead`, `load` and `compute`, which branch to the code of an item's
+// op. The dispatch decides which item is next, and says why there is progress (dispatch/common.cuh). Where blocks have
+// queues of their own, all blocks must be resident: no more blocks than SMs, which the executor checks, and no other
+// kernel that holds an SM and waits for this one.
+//
+// Dependent launch: the blocks of the next launch start when every block of this one has seen that no item is left for
+// it. All blocks have begun by then, so even with queues of their own no block waits for one that finds no room. The
+// loader's loads precede `griddepcontrol.wait`, everything else follows it: the launch before must not write what they
+// read.
+//
+// Watchdog: a wait on a semaphore, or for partial sums of other parts, that takes longer than `timeout_ns` records
+// itself and falls through, as do all waits after it. Waits on barriers of the block can last no longer than those, if
+// all roles count the same stages. Each message has the position of its item's first stage, also the message after the
+// last item. The dependent loader compares it with its own position; the storer compares it with the positions of the
+// consumer warpgroups when they have finished. If they differ, or if the other roles keep the storer waiting for twice
+// `timeout_ns` and a second, the record names the item, and the launch ends with a trap.
 #pragma once
 #include "generated/switches.cuh"
 
@@ -12,15 +37,15 @@ DEVICE void run_loader(const Launch& launch) {
 #pragma unroll 1
   while (row >= 0) {
     const Item item = send(launch, sent_already++, word, run, true, stage);
-    // A list tells the next item before this one is loaded, and nothing is loaded while a row is on its way.
+    // A queue of its own tells the next item before this one is loaded: no load would begin while a row is in flight.
     const int known = tickets.known();
     if (known >= 0) word = word_of(launch, known);
     const Stage first = stage;
     const int before = n;
     prefetch(launch, item, stage, n, tickets);
-    // Of more stages than a ring has, the first one's slot for tokens may be two turns on; then the first of the last
-    // STAGES tells. Until the item before is finished, slots for tokens may be a turn behind those for weights, which
-    // consumers take into registers.
+    // If the item has more stages than the ring, the first one's slot of dependent operands may be two rounds on; the
+    // first of the last STAGES stages tells then. Until the item before is finished, slots of dependent operands may be
+    // a round behind those of weights, which consumers take into registers.
     if (CLAIMS_AHEAD && item.code & LAST) {
       await_finished(launch, sent_already, 1);
       await_begin(n - before < STAGES ? first : Stage{stage.slot, stage.phase ^ 1});
@@ -31,8 +56,8 @@ DEVICE void run_loader(const Launch& launch) {
   send(launch, sent_already, 0, run, false, stage);
   launch_dependents();
 }
-// By any threads: the launch ends here, when the host can read why. Who is first says that, in place of a wait that
-// failed before, which may be for what was never done for this.
+// Called by any thread: ends the launch when the host can read why. The first caller records its reason, also in place
+// of a wait that failed before: what that waited for may be missing for this very reason.
 DEVICE void end_launch(const Launch& launch, int item, int why, int expected, int seen) {
   const volatile int& failed = launch.record->failed;
   int before = atomicCAS(launch.fault, 0, ENDED);
@@ -43,7 +68,7 @@ DEVICE void end_launch(const Launch& launch, int item, int why, int expected, in
   while (failed != ENDED) __nanosleep(1000);
   asm volatile("trap;");
 }
-// How many stages one place is behind another, of up to a ring before it or behind it.
+// Returns the number of stages from one position to another that is less than a ring before or after it.
 DEVICE int stages_between(int place, int later) { return (later - place + 3 * STAGES - 1) % (2 * STAGES) - STAGES + 1; }
 DEVICE void run_dependent_loader(const Launch& launch) {
   await_launch_before();
@@ -86,29 +111,30 @@ DEVICE void run_consumer(const Launch& launch) {
     hand_over(launch, item, stage, taken);
   }
 }
-// False if it takes longer than an item lasts, whose waits on semaphores are watched, with its work.
+// Returns false if the wait lasts longer than an item may: its waits on semaphores, which are watched, and its work.
 DEVICE bool await_watched(const Launch& launch, unsigned barrier, unsigned parity) {
   unsigned long long since = 0;
 #pragma unroll 1
   for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
-    if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
+    if (tries % 1024) continue;  // reading the clock takes longer than most waits
     if (!since) since = nanoseconds();
     if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) return false;
   }
   return true;
 }
-// What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
-// releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
+// Consumers store; the thread that arrives on `finished` sees these stores by their barrier; the storer sees them by
+// its wait for that arrival, and releases them. It acknowledges a message after that wait, so consumers are never so
+// far ahead that the storer misses a phase.
 DEVICE void run_storer(const Launch& launch) {
-  await_launch_before();                               // no item ends before that
-  int before = -1, kept = 0, places[WARPGROUPS] = {};  // the item before, and what its consumers told
+  await_launch_before();                               // no item ends before
+  int before = -1, kept = 0, places[WARPGROUPS] = {};  // the item before, and what its consumers reported
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
     const int message = taken % TICKETS;
     const bool came = await_watched(launch, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(last_of(message));
     const Item item = item_of(message, (unsigned)last.x);
-    int place = last.z;  // of a warpgroup that is elsewhere, if one is
+    int place = last.z;  // position of a warpgroup that counted otherwise, if there is one
 #pragma unroll
     for (int g = 0; g < WARPGROUPS; ++g)
       if (places[g] != last.z) place = places[g];
@@ -129,8 +155,8 @@ DEVICE void run_storer(const Launch& launch) {
     if (!last.y) return;
     before = item.number;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
-    if (semaphore >= 0) publish(launch, item, semaphore);
-    finish(launch, item, taken, semaphore);
+    if (semaphore >= 0) Tickets::publish(launch, item, semaphore);
+    Tickets::finish(launch, item, taken, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept >> 16; n += 32) hand_back_kept(((kept & 0xffff) + n) % STAGES);
     if (launch.trace && first_lane()) {
@@ -169,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     if (warp == 0) run_loader(launch);
     if (warp == 1) run_dependent_loader(launch);
     if (warp == 2) run_storer(launch);
-    if (warp == 3) serve(launch);
+    if (warp == 3) Tickets::serve(launch);
   }
   end_together();
 }

@@ -1,4 +1,16 @@
-// Semaphores in global memory: release adds, acquire polls, a watchdog.
+// Semaphores in global memory, for kernels in CUDA C++; kernels/primitives/semaphore.py is the same in Triton.
+//
+// Counters, epochs, watchdog, random delays and memory order are those of that module; the tables are those of
+// kernels/abi. The source that follows decides how threads share the work, and where they synchronise:
+//
+//   ... all threads' stores, a barrier ...
+//   if (threadIdx.x == 0) add_release(launch.semaphores + item.post);
+//
+//   await_posts(launch, item, load_row(launch.waits + wait), threadIdx.x, blockDim.x, 64);
+//   ... a barrier; before bulk loads, fence.proxy.async.global ...
+//
+// `L` is any struct with the fields `semaphores`, `fault`, `record`, `timeout_ns` and `jitter_ns` of `abi.SYNC`; `I` is
+// any struct with `number`, as a row of the item table has it, and `run`.
 #pragma once
 #include "ptx.cuh"
 #include "generated/tables.cuh"
@@ -13,7 +25,8 @@ DEVICE int load_relaxed(const int* at) {
   asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(at)) : "memory");
   return value;
 }
-// Counters wrap. Of signed numbers the compiler assumes that they do not, and would compare the two instead of this.
+// Returns how many posts are missing. Counters wrap. The compiler assumes that signed numbers do not, and would compare
+// the two numbers instead of their difference.
 DEVICE int posts_behind(unsigned target, const int* at) { return (int)(target - (unsigned)load_acquire(at)); }
 DEVICE void add_release(int* at) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(at)) : "memory");
@@ -51,12 +64,12 @@ template <class L> DEVICE void note(const L& launch, int failed, int item, int s
   __threadfence_system();
   record.failed = failed;
 }
-// The first failed wait records itself, with item, semaphore, posts expected and seen; later ones leave it as it is.
+// Records the first failed wait: item, semaphore, posts expected and seen. Later ones change nothing.
 template <class L> DEVICE void give_up(const L& launch, int item, int semaphore, int expected, int seen) {
   if (!atomicCAS(launch.fault, 0, 1)) note(launch, 1, item, semaphore, expected, seen);
 }
-// One wait of an item, by some threads: every `step`-th semaphore from `lane` on. They must meet before they read.
-// `nap_ns`: between two polls.
+// Awaits every `step`-th semaphore of a wait from `lane` on, with `nap_ns` between two polls. The threads that share a
+// wait must synchronise before they read what it is for.
 template <class L, class I>
 DEVICE void await_posts(const L& launch, const I& item, const WaitRow& wait, int lane, int step, unsigned nap_ns) {
   const unsigned target = (unsigned)(item.run + 1) * (unsigned)wait.threshold;
@@ -71,7 +84,7 @@ DEVICE void await_posts(const L& launch, const I& item, const WaitRow& wait, int
       __nanosleep(nap_ns);
       behind = posts_behind(target, at);
       const unsigned long long waited = nanoseconds() - since;
-      // Another's failure is looked for now and then, since that takes as long as a poll.
+      // Looks for another thread's failure only now and then, since that takes as long as a poll.
       if (waited > launch.timeout_ns || (waited % 16384 >= 12288 && load_relaxed(launch.fault))) break;
     }
     if (behind > 0) give_up(launch, item.number, semaphore, wait.threshold, wait.threshold - behind);

@@ -1,4 +1,23 @@
-// Data polled for a sentinel that no producer stores (kernels/primitives/words_cuda.py).
+// Words that are polled for their own data: 32 bits of global memory, empty (EMPTY_WORD) or a value.
+//
+// The writer stores the value, the reader loads the word until it is not empty and then stores EMPTY_WORD, all in
+// relaxed order. Neither a fence nor a release stands between the stores of data and those who wait for them: a fence
+// ends only when the loads in flight on its SM end.
+//
+//   writer    fill_words                                      each word is there by itself
+//   reader    load_words; await_words; empty_words; ...; post  words that have not arrived are loaded again
+//
+// An access of 16 bytes is one relaxed access for each of its words, so a reader may find some of them and not others.
+// No order beyond that of one word is needed, since a word carries all that its reader wants:
+//
+// - Each word has one writer and one reader between two times that it is empty. The writer has waited for something
+//   after the reader's post of the last value. So its store follows that of the empty word, and the reader of its
+//   value, who has waited too, does not find an older one.
+// - A reader loads a word before it empties it. Accesses of a thread to one word stay in order.
+// - What the writer itself has read is complete, as its values have gone into the word.
+//
+// tests/protocols/emptied.py is a model of this under weak memory. Memory of words is empty at first, and is emptied
+// again after a hang.
 #pragma once
 #include "semaphore.cuh"
 
@@ -20,7 +39,7 @@ DEVICE void store_words(float4* at, unsigned x, unsigned y, unsigned z, unsigned
                : "memory");
 }
 DEVICE void empty_words(float4* at) { store_words(at, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD); }
-// A value that has the bits of an empty word, a NaN, becomes the usual NaN.
+// Returns the bits of a value; a NaN that has the bits of an empty word becomes another NaN.
 DEVICE unsigned filled(float value) {
   const unsigned bits = __float_as_uint(value);
   return bits == EMPTY_WORD ? 0x7fffffffu : bits;
@@ -28,9 +47,9 @@ DEVICE unsigned filled(float value) {
 DEVICE void fill_words(float4* at, float x, float y, float z, float w) {
   store_words(at, filled(x), filled(y), filled(z), filled(w));
 }
-// By each thread for itself, until none of its words is empty: pieces that have empty words are loaded again, from
-// where `at` says. After some tries one of them is polled alone, as many threads do so beside those who still work.
-// False where the watchdog ended it; the caller then says what was waited for (`give_up`).
+// Called by each thread for itself: waits until none of its words is empty. Reloads pieces that have empty words, piece
+// n from `at(n)`. After some tries it polls one piece alone, since many threads poll next to those that still work.
+// Returns false if the watchdog ended the wait; the caller then records it (`give_up`).
 template <int N, class L, class AT> DEVICE bool await_words(const L& launch, float4 (&values)[N], const AT& at) {
   unsigned long long since = 0;
 #pragma unroll 1
@@ -46,7 +65,7 @@ template <int N, class L, class AT> DEVICE bool await_words(const L& launch, flo
       __nanosleep(32);
       if (++tries % 64) continue;
       if (!since) since = nanoseconds();
-      // Another's failure is looked for now and then, since that takes as long as a poll.
+      // Looks for another thread's failure only now and then, since that takes as long as a poll.
       if (nanoseconds() - since > launch.timeout_ns || load_relaxed(launch.fault)) return false;
     }
   }

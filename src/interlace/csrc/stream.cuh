@@ -1,4 +1,4 @@
-// A stream of bulk loads over flat memory, without arithmetic: the floor of a problem that memory limits.
+// A stream of bulk loads over flat memory, without arithmetic: a lower bound for memory-bound problems.
 #pragma once
 #include "ring/bulk_load.cuh"
 #include "generated/stream.cuh"
@@ -6,7 +6,7 @@
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 // Each block reads an equal share of the boxes into its shared memory and drops them. The next stream may begin as soon
-// as an SM has room: what is read here nobody writes.
+// as an SM has room, because nobody writes what it reads.
 extern "C" __global__ void __launch_bounds__(32, 1) stream(const unsigned char* source, long long boxes) {
   const unsigned slots = shared_address(shared_memory), full = slots + STAGES * BOX_BYTES;
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,4 +1,4 @@
-// Tile of an op.
+// A tile of an op, as its functions get it: coordinates, range along k, launch and item.
 #pragma once
 #include "ring/ring.cuh"
 

@@ -309,7 +309,7 @@ class DeviceExecutor(Executor):
             GraphError: the executor was constructed without trace.
         """
         if not self.options.trace:
-            raise GraphError("this executor records no trace; make it with Options(trace=True)")
+            raise GraphError("this executor records no trace; make it with RunOptions(trace=True)")
         self.synchronize()
         rows = self._trace.cpu().numpy().view(TRACE.dtype)
         items = self.plan.items

@@ -50,7 +50,7 @@ def open_device(name: str) -> tuple[Any, Any]:
     if not torch.cuda.is_available():
         raise NoDeviceError(
             "this needs a CUDA GPU, and torch sees no CUDA GPU here. Without one `interlace run` and the reference "
-            "executor work, and device executors with Options(device='cpu') and TRITON_INTERPRET=1"
+            "executor work, and device executors with RunOptions(device='cpu') and TRITON_INTERPRET=1"
         )
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= torch.cuda.device_count():

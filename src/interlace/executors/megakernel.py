@@ -1,4 +1,4 @@
-"""Megakernel: the whole graph as one launch of CUDA C++ on a Hopper GPU (``megakernel/walk``).
+"""Megakernel: the whole graph as one launch of CUDA C++ on a Hopper GPU (``csrc/roles.cuh``).
 
 The steps from a proof to a run, each built from the one before; the composition rejects what does not fit:
 
@@ -37,12 +37,10 @@ from interlace.graph.op import Op
 from interlace.kernels.bodies import COMPUTE_CAPABILITY_MAJOR, NO_CLUSTER, ROW_FLOATS, BodyKind
 from interlace.kernels.cuda.compiler import CudaBinary
 from interlace.kernels.cuda.launcher import LoadedKernel, load_kernel
-from interlace.kernels.cuda.ptx import PTX
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, SENTINEL_WORDS
+from interlace.kernels.cuda.preamble import EMPTY_BYTE
 from interlace.megakernel.clusters import check_clusters, check_resident_blocks, cluster_ops, has_weight_pairs
-from interlace.megakernel.compose import AGAIN, KEEPS, LAST, MegakernelSource, compose, count_stages, number_codes
-from interlace.megakernel.dispatch import MAX_HELD_ITEMS
+from interlace.megakernel.compose import PREAMBLE, MegakernelSource, compose, count_stages, number_codes
+from interlace.megakernel.dispatch import DispatchCode, select_code
 from interlace.megakernel.launch import MemoryLaunch, ParameterLaunch
 from interlace.megakernel.ll_edges import select_ll_tensors
 from interlace.megakernel.ll_proof import prove_ll
@@ -59,9 +57,7 @@ from interlace.megakernel.parts import (
 from interlace.megakernel.queues import QueueMemory, check_capacity
 from interlace.megakernel.registers import compile_launch
 from interlace.megakernel.shares import CooperativeFixup, count_parts
-from interlace.megakernel.spawn import Termination
 from interlace.megakernel.spawning import SpawnTables
-from interlace.megakernel.stealing import ROW_BITS
 from interlace.megakernel.sums import place_partials
 from interlace.megakernel.table import DeviceTables, build_worker_tables
 from interlace.plan.orderings import Ordering
@@ -176,13 +172,7 @@ class MegakernelExecutor(DeviceExecutor):
         launched = replace(self.plan.items, post=words.compute_posts(left, self.plan))
         one_adds = [part.tile.shared_elements for part in self._parts]
         table = place_partials(table, sums, one_adds, replace(self.plan, items=launched, waits=left))
-        if self.plan.dispatch in (Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID):
-            last = table.last_of_op_mask if self.plan.dispatch is Dispatch.STATIC else table.last_wave_mask
-            table.items["code"] |= np.where(last, KEEPS, 0)
-        late = table.last_waiting_mask & (self.plan.dispatch is Dispatch.TICKET)
-        table.items["code"] |= np.where(late, LAST, 0)
-        again = table.same_op_mask & (self.plan.dispatch is Dispatch.STATIC)
-        table.items["code"] |= np.where(again, AGAIN, 0)
+        table.items["code"] |= self._dispatch.flag_rows(table)
         return table
 
     def _compute_slot_floats(self) -> int:
@@ -193,8 +183,7 @@ class MegakernelExecutor(DeviceExecutor):
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
         if self._spawning is not None and self.options.dependent_launch:
             raise DeviceError("spawn dispatch clears memory ahead of a launch; leave out dependent_launch")
-        votes = self.plan.dispatch is Dispatch.SPAWN and self.options.termination is Termination.VOTES
-        self._resident = self.plan.dispatch.has_resident_workers or votes
+        self._resident = self._dispatch.is_resident
         if self._device.type == "cuda":
             capability = self._torch.cuda.get_device_capability(self._device)
             check_generation(str(self._device), capability, self.generation)
@@ -204,10 +193,11 @@ class MegakernelExecutor(DeviceExecutor):
                 f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
                 f"most {self._spec.sms} workers, or use ticket dispatch"
             )
-        if self.plan.dispatch is Dispatch.STEALING and len(self.plan.items) >= 1 << ROW_BITS:
+        limit = self._dispatch.item_limit
+        if limit is not None and len(self.plan.items) >= limit:
             raise PlanError(
                 f"plan has {len(self.plan.items):,} items, and words of lists that others take from count to "
-                f"{1 << ROW_BITS:,}; use ticket dispatch"
+                f"{limit:,}; use ticket dispatch"
             )
         #: Operands in memory that captured runs read, kept alive because such runs may be replayed.
         self._captured: list[Any] = []
@@ -218,12 +208,10 @@ class MegakernelExecutor(DeviceExecutor):
     def _allocate(self) -> None:
         super()._allocate()
         torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
-        #: First row of each block's queue; ``_heads``: items claimed from it in all runs, or (stealing) the rows left.
+        #: First row of each block's queue; ``_heads``: what its dispatch counts there.
         self._lists = torch.tensor(rows, device=self._device)
-        #: Under a dispatcher, ``_heads`` holds the mailboxes of two runs.
-        dispatch, boxes = self.plan.dispatch, 2 * MAX_HELD_ITEMS * self._table.workers
-        counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
-        heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
+        counts = torch.int64 if self._dispatch.has_wide_heads else torch.int32
+        heads = self._dispatch.count_heads(self._table.workers, len(rows) - 1)
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
         self._words = self._ll_edges.allocate_words(torch, self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
@@ -260,6 +248,11 @@ class MegakernelExecutor(DeviceExecutor):
         owners = np.unique(self.plan.items.worker)
         return replace(trace, worker=owners[owners >= 0][trace.worker])
 
+    @property
+    def _dispatch(self) -> DispatchCode:
+        """The code of the plan's dispatch."""
+        return select_code(self.plan.dispatch, termination=self.options.termination)
+
     @cached_property
     def composition(self) -> MegakernelSource:
         """The CUDA source of the launch, and its shared memory."""
@@ -288,7 +281,7 @@ class MegakernelExecutor(DeviceExecutor):
             self.composition.source,
             self.kernel,
             self._spec.architecture,
-            preamble=PTX + SEMAPHORES + SENTINEL_WORDS,
+            preamble=PREAMBLE,
             holds_operands=any(part.tile.has_register_operands for part in self._parts),
             kernels=(op.kernel for op in self.plan.graph.ops),
         )

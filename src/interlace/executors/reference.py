@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import DeadlockError, DeviceError, GraphError
+from interlace.core.errors import DeadlockError, DeviceError
 from interlace.executors.arrays import check_arrays, check_results
 from interlace.executors.base import Executor, check_named_tensors, reject_concurrent_calls
+from interlace.executors.reference_calls import accumulate, check_parts, complete, reference_of
 from interlace.graph.access import Access, Ints
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
-from interlace.kernels.base import get_kernel
-from interlace.kernels.bodies import Array, BodyKind, Reference
+from interlace.kernels.bodies import Array, BodyKind
 from interlace.megakernel.ll_memory import LLMemory
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan, Waits
@@ -43,12 +43,13 @@ class ReferenceExecutor(Executor):
         plan: a plan, which is verified here, or its proof.
         seed: seed of a random interleaving of the plan's workers; None to let workers step in turn.
         first_run: number of the first run, to start counters near their wrap-around.
-        words: tensors to hand off by the LL protocol as the megakernel does (``Options.ll_tensors``), with the waits
+        words: tensors to hand off by the LL protocol as the megakernel does (``RunOptions.ll_tensors``), with the waits
             and posts that then remain. By default there are none; None selects those of the megakernel.
 
     Raises:
         PlanError: the plan is not safe, or a tensor cannot use the LL protocol.
         GraphError: an op has no reference, or, where LL words are possible, no body for the megakernel.
+        ReferenceBodyError: a function of a reference takes other arguments.
         DeviceError: ``seed`` or ``first_run`` is not an int, or ``words`` is not a tuple of names.
     """
 
@@ -74,7 +75,7 @@ class ReferenceExecutor(Executor):
         for what, number in (("seed", seed), ("first_run", first_run)):
             if type(number) is not int and (what, number) != ("seed", None):
                 raise DeviceError(f"{what} is {number!r}; give an int")
-        self._references = [_get_reference(op) for op in self.plan.graph.ops]
+        self._references = [reference_of(op) for op in self.plan.graph.ops]
         self._random = None if seed is None else random.Random(seed)
         self._run = first_run
         self._reset_state()
@@ -92,7 +93,7 @@ class ReferenceExecutor(Executor):
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
         """Raise GraphError if an op has no reference, or a reference that does not match its reduction."""
         for op in graph.ops:
-            _get_reference(op)
+            reference_of(op)
 
     @classmethod
     def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
@@ -108,8 +109,9 @@ class ReferenceExecutor(Executor):
         Raises:
             GraphError: an input is missing or not an array, or something else is passed; or a kernel's reference
                 returns other regions than its op writes.
+            ReferenceBodyError: a kernel's reference raises an error.
             ShapeError: an input, or a region that a reference returns, has another shape.
-            DTypeError: an array does not hold real numbers.
+            DTypeError: an array, or a region that a reference returns, does not hold real numbers.
             ConcurrentRunError: another thread runs this executor.
         """
         graph = self.plan.graph
@@ -290,8 +292,7 @@ class ReferenceExecutor(Executor):
                 yield from self._poll(number, regions)
                 moving = self._read(number, regions)
                 yield "read"
-                part = reference.accumulate(moving, op.parameters)
-                acc = part if acc is None else acc + part
+                acc = accumulate(op, tile, reference, moving, acc)
             if row < end:
                 yield from self._wait(row)
                 row += 1
@@ -306,6 +307,7 @@ class ReferenceExecutor(Executor):
             if len(parts) < self._parts[number, tile]:
                 yield "partial"
                 return
+            check_parts(op, tile, parts.values())
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
         regions = self._compute_regions(op, [a for a in op.reads if not a.uses_k], tile, 0, op.k_extent)
         yield from self._poll(number, regions)
@@ -315,7 +317,7 @@ class ReferenceExecutor(Executor):
         if op.when and not fixed[op.when].any():
             values: object = {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()}
         else:
-            values = reference.compute_tile(op, tile, acc, fixed)
+            values = complete(op, tile, reference, acc, fixed)
         yield from self._write(number, regions, check_results(op, tile, regions, values))
         self._post(item)
         self._queue_children(item)
@@ -388,12 +390,3 @@ class RandomReferenceExecutor(ReferenceExecutor):
         ll_tensors: tuple[str, ...] | None = (),
     ) -> None:
         super().__init__(plan, seed=seed, first_run=first_run, ll_tensors=ll_tensors)
-
-
-def _get_reference(op: Op) -> Reference:
-    reference = get_kernel(op).reference
-    if reference is None:
-        raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here")
-    if (reference.accumulate is None) != (op.reduction is None):
-        raise GraphError(f"op {op.name!r}: a kernel accumulates exactly if its op declares a reduction")
-    return reference

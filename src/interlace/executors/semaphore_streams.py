@@ -102,7 +102,7 @@ class SemaphoreStreamsExecutor(TritonExecutor):
 
         Inside, enter each op's stage and launch its kernel there with ``stage.sync``, in program order:
 
-            with executor.stages() as stages:
+            with executor.open_stages() as stages:
                 with stages["first"] as stage:
                     my_kernel[stage.grid](stage.sync, x, y)
 

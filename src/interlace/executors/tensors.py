@@ -73,19 +73,19 @@ def check_short_inputs(
     """
     for name in short:
         if name not in graph.inputs:
-            raise GraphError(f"Options.short names {name!r}, which is no input of graph {graph.name!r}")
+            raise GraphError(f"RunOptions.short_inputs names {name!r}, which is no input of graph {graph.name!r}")
         for op in graph.ops:
             if any(access.tensor == name for access in op.writes):
                 raise PlanError(
                     f"tensor {name!r} may not have fewer rows than graph {graph.name!r} says: op {op.name!r} writes "
-                    "all of them; leave it out of Options.short, or write to another tensor"
+                    "all of them; leave it out of RunOptions.short_inputs, or write to another tensor"
                 )
             for access in op.reads:
                 if access.tensor == name and access.arg not in filled(op):
                     raise PlanError(
                         f"tensor {name!r} may not have fewer rows than graph {graph.name!r} says: op {op.name!r} "
                         f"reads it as {access.arg!r}, where the {executor} executor fills nothing in; leave it "
-                        "out of Options.short and pad it"
+                        "out of RunOptions.short_inputs and pad it"
                     )
 
 

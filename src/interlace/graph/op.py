@@ -138,11 +138,11 @@ class Op:
         check_type(self.kernel, str, where, "kernel")
         check_type(self.reduction, (Reduction, type(None)), where, "reduction", "il.Reduction(extent, block)")
         check_type(self.flops, (int, float), where, "flops", "2.0 * m * n * k")
-        check_type(self.is_unproved, bool, where, "unproved")
+        check_type(self.is_unproved, bool, where, "is_unproved")
         if self.body is not None and not isinstance(self.body, Body):
             raise ArgumentError(f"{where}: body is {format_value(self.body)}; pass the kernel, such as body=kernel")
         if self.body is not None and not self.body.is_proved:
-            object.__setattr__(self, "unproved", True)
+            object.__setattr__(self, "is_unproved", True)
         object.__setattr__(self, "grid", check_sequence(self.grid, object, where, "grid"))
         object.__setattr__(self, "reads", check_sequence(self.reads, Access, where, "reads"))
         object.__setattr__(self, "writes", check_sequence(self.writes, Access, where, "writes"))

@@ -67,11 +67,6 @@ class Reference:
     accumulate: Callable[[Regions, Params], Array] | None = None
     needs_coords: bool = False
 
-    def compute_tile(self, op: Op, tile: int, acc: Array | None, regions: Regions) -> Mapping[str, Array]:
-        """The written regions of a tile of ``op``."""
-        where = (tuple(op.compute_coords(np.array([tile]))[0].tolist()),) if self.needs_coords else ()
-        return self.finish(acc, regions, op.parameters, *where)
-
 
 @dataclass(frozen=True)
 class TritonBody:
@@ -189,13 +184,13 @@ class ResidentVector:
         return replace(tile, type=f"{tile.type}::Resident", resident_bytes=nbytes)
 
 
-#: The C++ type of a word (``primitives/tagged_cuda``).
+#: The C++ type of a word (``csrc/ll.cuh``).
 LL_WORD = "unsigned long long"
 
 
 @dataclass(frozen=True)
 class LLTensors:
-    """Which arguments of an op are words (``primitives/tagged_cuda``).
+    """Which arguments of an op are words (``csrc/ll.cuh``).
 
     Attributes:
         epochs: of each the number of its publication in a run.
@@ -223,7 +218,7 @@ NO_LL = LLTensors({})
 
 @dataclass(frozen=True)
 class MegakernelBody:
-    """The part of a kernel in the one launch (``megakernel/walk``), as CUDA C++.
+    """The part of a kernel in the one launch (``csrc/ring/ring.cuh``), as CUDA C++.
 
     Attributes:
         source: defines what ``MegakernelTile.type`` names; it stands behind the walk, in a namespace of its own, where
@@ -241,7 +236,7 @@ class MegakernelBody:
         resident: what the loader may keep in shared memory, where all ops of the launch that could have the same
             tensor. None if there is nothing.
         post_wait_inputs: names of the arguments that a text has through the ring behind the item's waits
-            (``megakernel/fetched``).
+            (``ring/fetched.cuh``).
         prefers_two_warpgroups: where no tiling says how many warpgroups there are, it has two, as its items compute on
             rows that come as fast as memory brings them.
         build_clustered_body: op, cluster -> the part where its blocks load for one another; raises ShapeError if they

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import e, log2, pi, sqrt
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
 SCALE = sqrt(2 / pi)
 CUBIC = 0.044715
@@ -18,4 +18,4 @@ CUBIC = 0.044715
 _CONSTANTS = {"gelu_linear": -2 * SCALE * log2(e), "gelu_cubic": -2 * SCALE * CUBIC * log2(e)}
 CUDA = "".join(
     f"\nDEVICE constexpr float {name}() {{ return {value!r}f; }}" for name, value in _CONSTANTS.items()
-) + read_header("ops/gelu.cuh")
+) + include("ops/gelu.cuh")

@@ -11,9 +11,9 @@ hand-off   after an acquire poll, the warp that polls meets before one of it arr
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables, and no word is
-            stored that is polled itself (``primitives/words_cuda``)
+            stored that is polled itself (``csrc/sentinel.cuh``)
 wrap        what an acquire poll loads is not itself compared with another number: only differences survive a wrap
-word        a tagged word (``primitives/tagged_cuda``) is stored by one relaxed access of 64 bits, with a number in the
+word        a tagged word (``csrc/ll.cuh``) is stored by one relaxed access of 64 bits, with a number in the
             upper half, and loaded by one: none of halves, and no weak, volatile or non-coherent one
 polled      the upper half of what such a load brings is compared with a number, exactly
 absent      a launch that posts has a release, one that waits an acquire poll, and one that hands over by words both
@@ -39,7 +39,7 @@ _ACQUIRED_COUNTER = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*\
 _MOVE = re.compile(r"\bmov\.[bsu]32\s+(%r\d+)\s*,\s*(%r\d+)\s*;")
 _ORDERED_COMPARE = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
 _LL_ACCESS = re.compile(r"\b(?:ld|st)\.relaxed\.gpu\.global\.(?:v2\.)?b64\b")
-_PARTIALS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # of ``primitives/words_cuda``
+_PARTIALS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # of ``csrc/sentinel.cuh``
 _HALF_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
 _HALF_LOAD = re.compile(r"\bld\.(?:relaxed\.gpu\.global|volatile\S*)\.(?:v2\.)?[bsu]32\b")
 _OTHER_SPACE = re.compile(r"\b(?:ld|st)\.(?:shared|local|param|const)")
@@ -94,7 +94,7 @@ def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, has_
     Args:
         posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
             them would hold of nothing.
-        posting_warp: a warp of its own releases what others stored, as in ``megakernel/walk``.
+        posting_warp: a warp of its own releases what others stored, as in ``csrc/roles.cuh``.
         has_ll: whether it hands tensors over word by word (``megakernel/ll_edges``).
     """
     code = _ControlFlow(ptx)

@@ -22,7 +22,7 @@ import numpy as np
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import int32
 from interlace.core.errors import ShapeError
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import check_argument, require
@@ -89,5 +89,5 @@ def find_row(table: Array, sequence: int, at: int, pages: int, page: int) -> tup
     return None if of < 0 else (of, at % page)
 
 
-#: Behind what defines ``HEADS``, ``PAGE_TOKENS``, and ``table``, ``CAPACITY`` and ``PAGES`` of the arguments.
-PAGES = read_header("ops/pages.cuh")
+#: Behind what defines ``HEADS``, ``PAGE``, and ``table``, ``CAPACITY`` and ``PAGES`` of the arguments.
+PAGES = include("ops/pages.cuh")

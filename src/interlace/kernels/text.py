@@ -8,9 +8,9 @@
     }
     """, "halve", constants=("BM",))
 
-All threads of a block's consumer warpgroups call the function together, once for each tile; ``docs/kernels.md`` has
-what it may use. Its data comes by ordinary loads, which see what the item's waits are for, because the loader that
-waited signals through the ring (``megakernel/plain``); what is written by no op before it may come through the ring.
+All threads of a block's consumer warpgroups call the function together, once for each tile; ``docs/kernels-cuda.md``
+has what it may use. Its data comes by ordinary loads, which see what the item's waits are for, because the loader that
+waited signals through the ring (``csrc/ring/plain.cuh``). Data that no earlier op writes may come through the ring.
 '''
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 from interlace.core.arguments import check_int, check_sequence, check_type, format_value
 from interlace.core.dtypes import DType
 from interlace.core.errors import ArgumentError, ParamError, PlanError
+from interlace.csrc import expand
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
@@ -73,28 +74,28 @@ class CudaBody:
         scratch_bytes: op -> bytes of shared memory that all threads of the block have together, see ``scratch``.
         is_proved: whether the text is one of the package, whose tests hold it to its op's access maps. All that such a
             text reads goes into what it publishes.
-        streamed_inputs: arguments that come through the ring, ahead of the item's waits (``megakernel/streamed``); no
-            op
+        streamed_inputs: arguments that come through the ring, ahead of the item's waits
+            (``csrc/ring/streamed_inputs.cuh``); no op
         before it
             may write them. The function then takes a ``Stream& stream`` too.
-        post_wait_inputs: arguments that come through the ring, behind the item's waits (``megakernel/fetched``). The
+        post_wait_inputs: arguments that come through the ring, behind the item's waits (``ring/fetched.cuh``). The
             function then takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         prefers_two_warpgroups: two warpgroups take a tile where no product of the launch says how many there are.
         max_warpgroups: that may take a tile, 2 or 3; products of a launch may have three.
         pre_wait_inputs: further arguments that it reads ahead of the item's waits, of which the same holds.
         resident_input: the one of these, a vector, for whose element ``tile.i`` loads wait; "" for none. Where it has
-            256 elements or fewer it may lie in shared memory (``megakernel/streamed``).
+            256 elements or fewer it may lie in shared memory (``csrc/ring/streamed_inputs.cuh``).
         loads_struct: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
         header_inputs: arguments of which bulk copies bring a part with an item's first stage, in its header.
         header_bytes: op -> bytes of that, beside each stage; 0 where an op polls.
         box_rows: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of
-            128 bytes of each brings: ``<name>_compute_box_rows`` is then a tensor map of elements, rows and matrices,
-            with the 128-byte swizzle.
+            128 bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
+            128-byte swizzle.
         paired_inputs: arguments that it takes two elements at a time.
-        ll_inputs: arguments whose words it may poll instead (``primitives/tagged_cuda``), all that a tile reads of
-            them; ``<name>_words`` tells the text whether it does, and then ``a.<name>`` are words and
-            ``a.<name>_number`` is that of their publication, of ``a.epochs_per_run`` in a run.
+        ll_inputs: arguments whose words it may poll instead (``csrc/ll.cuh``), all that a tile reads of them;
+            ``<name>_words`` tells the text whether it does, and then ``a.<name>`` are words and ``a.<name>_number`` is
+            that of their publication, of ``a.epochs_per_run`` in a run.
         ll_outputs: arguments that it may leave as words instead, with nothing beside them; the same names.
         can_use_ll: op, tensors by argument -> whether it polls and publishes those of the op; None if it always may.
         select_variant: op, tensors by argument -> the text that computes the op instead, or None.
@@ -151,37 +152,37 @@ class CudaBody:
                 told = format_value(value)
                 raise ArgumentError(f"CudaBody: {name} is {told}; give a function of the op, {name}=lambda op: ...")
         if type(self.max_warpgroups) is not int or self.max_warpgroups not in (2, 3):
-            raise ArgumentError(f"CudaBody: most_warpgroups is {format_value(self.max_warpgroups)}; use 2 or 3")
-        filled = check_sequence(self.short_inputs, tuple, "CudaBody", "filled")
-        pairs = tuple(check_sequence(pair, str, "CudaBody", "filled") for pair in filled)
+            raise ArgumentError(f"CudaBody: max_warpgroups is {format_value(self.max_warpgroups)}; use 2 or 3")
+        filled = check_sequence(self.short_inputs, tuple, "CudaBody", "short_inputs")
+        pairs = tuple(check_sequence(pair, str, "CudaBody", "short_inputs") for pair in filled)
         if any(len(pair) != 2 for pair in pairs):
             raise ArgumentError(f"CudaBody: filled is {self.short_inputs!r}; give pairs, such as (('x', 'M'),)")
         object.__setattr__(self, "filled", pairs)
-        check_source(self.source)
-        if not find_line(self.source, self.function):
+        check_source(expand(self.source))
+        if not find_line(expand(self.source), self.function):
             raise ParamError(
                 f"the text of a CudaBody defines no function {self.function!r}; write DEVICE void {self.function}"
                 "(const Tile& tile, const Arguments& a) {...}, or give the name of the one that it defines"
             )
         if bool(self.streamed_inputs) + bool(self.post_wait_inputs) != bool(self.loads_struct):
             raise ParamError(
-                f"a CudaBody has streamed={self.streamed_inputs}, late={self.post_wait_inputs} and "
-                f"loads={self.loads_struct!r}; name the struct of the text that says how its streamed or its late "
-                "arguments are loaded, or none of them"
+                f"a CudaBody has streamed_inputs={self.streamed_inputs}, post_wait_inputs={self.post_wait_inputs} and "
+                f"loads_struct={self.loads_struct!r}; name the struct of the text that says how its streamed or "
+                "its late arguments are loaded, or none of them"
             )
         if self.resident_input and (not self.streamed_inputs or self.resident_input not in self.pre_wait_inputs):
             raise ParamError(
-                f"a CudaBody has resident={self.resident_input!r}, streamed={self.streamed_inputs} and "
-                f"early={self.pre_wait_inputs}; loads of what is streamed may wait for one of the early arguments, so "
-                "name it there too"
+                f"a CudaBody has resident_input={self.resident_input!r}, streamed_inputs={self.streamed_inputs} and "
+                f"pre_wait_inputs={self.pre_wait_inputs}; loads of what is streamed may wait for one of the "
+                "early arguments, so name it there too"
             )
         if bool(self.header_inputs) != (self.header_bytes is not None) or (
             self.header_inputs and not self.streamed_inputs
         ):
             raise ParamError(
-                f"a CudaBody has headed={self.header_inputs}, header_bytes={self.header_bytes} and "
-                f"streamed={self.streamed_inputs}; a header comes with what is streamed, and has both arguments and a "
-                "size, or leave out all of it"
+                f"a CudaBody has header_inputs={self.header_inputs}, header_bytes={self.header_bytes} and "
+                f"streamed_inputs={self.streamed_inputs}; a header comes with what is streamed, and has both "
+                "arguments and a size, or leave out all of it"
             )
 
     def build_megakernel_body(
@@ -274,9 +275,12 @@ class CudaBody:
     def _compute_box_rows(self, op: Op, pointers: Mapping[str, str]) -> dict[str, int]:
         """Rows of a box, by argument."""
         found = {} if self.box_rows is None else self.box_rows(op)
-        check_type(found, Mapping, f"op {op.name!r}", "boxes")
+        check_type(found, Mapping, f"op {op.name!r}", "box_rows")
         for name, count in found.items():
-            if name not in pointers or not 1 <= check_int(count, f"op {op.name!r}", f"boxes[{name!r}]") <= MAX_BOX_ROWS:
+            if (
+                name not in pointers
+                or not 1 <= check_int(count, f"op {op.name!r}", f"box_rows[{name!r}]") <= MAX_BOX_ROWS
+            ):
                 raise ParamError(
                     f"op {op.name!r}: boxes of {format_value(count)} rows of {name!r}; give 1 to {MAX_BOX_ROWS} rows "
                     f"of one of {[*pointers]}"
@@ -336,11 +340,11 @@ class CudaBody:
         types = "".join(f"using {name} = {name};\n" for name in ("Tile", taken) if name)
         types += f"struct Arguments : Operands {{\n{null}}};\n"
         file = re.sub(r"[^\w.-]", "_", op.kernel) + ".cu"
-        ahead, behind = isolate_macros(self.source)
+        ahead, behind = isolate_macros(expand(self.source))
         if self.loads_struct:  # which may take types and macros of the text
             behind = f"using {_LOADS_NAME} = {self.loads_struct};\n{behind}"
         # Of a function that does not suit, a compiler tells where it is taken: that is its own line.
-        line = find_line(self.source, self.function)
+        line = find_line(self.source, self.function) or 1
         return (
             f'namespace {_NAMESPACE} {{\n{constants}{types}{ahead}#line 1 "{file}"\n'
             f"{self.source.rstrip()}\n{behind}}}\n"

@@ -20,6 +20,7 @@ import re
 from functools import lru_cache
 
 from interlace.core.errors import ParamError
+from interlace.csrc import expand
 from interlace.kernels.cuda.ptx import PTX
 
 _CACHE_SIZE = 256  # texts that are not looked through again: an executor makes bodies of all ops several times
@@ -112,7 +113,7 @@ def isolate_macros(text: str) -> tuple[str, str]:
     """What stands before a text and behind it, so that its macros end with it."""
     ahead = behind = ""
     for name in dict.fromkeys(_MACRO.findall(_strip_comments(text))):
-        own = re.search(rf"^#define {name}\b.*\n", PTX, re.MULTILINE)
+        own = re.search(rf"^#define {name}\b.*\n", expand(PTX), re.MULTILINE)
         if own is not None:
             behind += f"#undef {name}\n{own[0]}"
             continue

@@ -16,7 +16,8 @@ _FEW_OPS = 8
 def is_chain(graph: Graph) -> bool:
     """Whether hand-offs weigh more than anything else in one launch of a graph: many ops stand one behind the other.
 
-    What is best then is not what is best for two long products; measured on whole decode steps (docs/tried.md).
+    What is best then is not what is best for two long products; measured on whole decode steps
+    (benchmarks/notes/decode.md).
     """
     return count_longest_chain(graph) > _FEW_OPS
 

@@ -1,9 +1,9 @@
-"""Blocks of the megakernel in clusters (``megakernel/cluster``): what a plan must satisfy, and which blocks form pairs.
+"""Blocks of the megakernel in clusters (``csrc/cluster``): what a plan must satisfy, and which blocks form pairs.
 
 Blocks whose tiles have the same weights request them from the L2 at about the same time. If the blocks run on
 neighbouring SMs, the L2 appears to deliver such weights once: FFNs of 129 to 256 tokens take up to 2.5 % less time,
-mostly where power is not the limit (docs/tried.md, "Who is beside whom"). A cluster is how a launch can request such
-places; its blocks need not load for each other.
+mostly where power is not the limit (benchmarks/notes/ffn.md, "Who is beside whom"). A cluster is how a launch can
+request such places; its blocks need not load for each other.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""The text of one launch: the walk, and the bodies that its ops take.
+"""The CUDA source of a megakernel: generated constants and structs, headers of ``csrc``, and the bodies of its ops.
 
-The order of the text, of a launch of a norm as plain text and of matmuls in two tilings:
+The order of the source, for a launch of a norm in CUDA source and of matmuls in two tilings:
 
-    constexpr int STAGES = 4; ...              what the launch is compiled with
+    constexpr int STAGES = 4; ...              constants that the headers are compiled with
     struct Queue, struct Launch                what the kernel takes
-    cluster, WALK, dispatch                    ring and messages; who takes which item
+    #include "ring/ring.cuh", ...              ring and messages
+    #include "dispatch/static.cuh"             which block runs which item
+    using Tickets = StaticDispatch;
     namespace body0 { norm_rows ... }          a text and its operands, once for each dtype, whatever ops take it
     namespace body1 { Matmul<...> ... }
-    prefetch, look_ahead,              for each role a switch over the ``code`` of an item's row:
-    load, compute                    case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
-    ROLES                                      the loops of the roles, and the kernel
+    prefetch, look_ahead, load, compute        a switch for each role over the code of an item's row:
+                                               case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
+    #include "roles.cuh"                       the loops of the roles, and the kernel
 
 Ops of equal tiles have the same code, so 16 layers have no more of it than one.
 """
@@ -21,49 +23,32 @@ from dataclasses import dataclass
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import PlanError
-from interlace.kernels.abi import ITEM, STATE, Struct
+from interlace.csrc import expand, include
+from interlace.kernels.abi import STATE, Struct
 from interlace.kernels.bodies import NO_CLUSTER, Cluster, MegakernelBody, MegakernelTile
 from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.cuda.ptx import count_entry_registers
-from interlace.kernels.primitives.tagged_cuda import LL_PROTOCOL
+from interlace.kernels.cuda.preamble import SEMAPHORES, WORDS
+from interlace.kernels.cuda.ptx import PTX, count_entry_registers
 from interlace.kernels.text import LINE_DIRECTIVE
-from interlace.megakernel.cluster import generate_source as cluster_text
-from interlace.megakernel.dispatch import QUEUE, claims_ahead, select_queue_struct
-from interlace.megakernel.dispatch import generate_constants as of_dispatch
-from interlace.megakernel.dispatch import generate_source as dispatch_text
-from interlace.megakernel.fetched import POST_WAIT_LOADS
-from interlace.megakernel.plain import PLAIN, TILE
-from interlace.megakernel.roles import ROLES
-from interlace.megakernel.spawn import Termination
-from interlace.megakernel.streamed import BULK_LOAD, PASSAGE, PRE_WAIT_LOADS
-from interlace.megakernel.walk import ENDED, MISCOUNTED, RING, UNFINISHED
+from interlace.megakernel.constants import MESSAGE_BYTES, SHARED, TICKETS, define_constants
+from interlace.megakernel.dispatch import CODES, QUEUE, select_code
+from interlace.megakernel.options import Termination
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
 
-#: In column ``code`` of an item: its last slots are kept until it is posted.
-KEEPS = 1 << 16
-#: The same, of a part of a tile whose sums another part adds to its own.
-LEAVES_SUMS = 1 << 17
-#: The same: the item before it in its block is of the same op, and left the scratch as that has it.
-AGAIN = 1 << 18
-#: The same: it waits and is one of the last, one for each block, so its block draws nothing behind it before it begins.
-LAST = 1 << 19
-#: Messages that the drawing warp is ahead of the other roles.
-TICKETS = 4
+#: CUDA C++ that precedes the source of a launch.
+PREAMBLE = PTX + SEMAPHORES + WORDS
 _BARRIER_BYTES = 8
-_CLUSTER_WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
-_STAGE_BARRIERS = 4  # full and empty, of either slot
-_MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, the slots that are kept, places in the ring
-#: Registers of a thread of the warpgroup that loads; consumers share the rest.
+_CLUSTER_WORD_BYTES = 8 + _BARRIER_BYTES  # a word between blocks of a cluster, with its barrier
+_STAGE_BARRIERS = 4  # full and empty, for each slot
+#: Registers of a thread of the loader warpgroup; consumers share the rest.
 _LOADER_REGISTERS = 56
-_ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
+_ROW_STEP = 64  # alignment in bytes of tensor maps, which rows of operands may hold
 
-#: Dispatches under which a launch may hold its operands; spawn has addresses behind them.
-_INLINE_OPERAND_DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
-#: That every driver takes of a kernel's parameters (CUDA C++ Programming Guide, function parameters).
+#: Bytes of kernel parameters that every driver accepts (CUDA C++ Programming Guide, function parameters).
 _PARAMETER_BYTES = 4096
 
-#: What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op.
+#: Parameter of the kernel: the state of a compiled plan, bounds of its waits, and the operands of every op.
 LAUNCH = Struct(
     "Launch",
     (
@@ -79,23 +64,23 @@ LAUNCH = Struct(
 
 
 def build_launch_struct(dispatch: Dispatch, inline_bytes: int = 0) -> Struct:
-    """What the kernel takes under a dispatch, whose queue it has; it may hold the bytes of all operands itself."""
-    kinds = dict(LAUNCH.fields) | {"queue": select_queue_struct(dispatch)}
+    """Return the kernel's parameter under a dispatch; with ``inline_bytes`` it holds the operands of all ops itself."""
+    kinds = dict(LAUNCH.fields) | {"queue": CODES[dispatch].queue}
     if not inline_bytes:
         return Struct(LAUNCH.name, tuple(kinds.items()))
-    del kinds["operands"]  # tensor maps among them are aligned by standing first
+    del kinds["operands"]  # they come first, so that tensor maps in them are aligned
     return Struct(LAUNCH.name, (("operands", ("unsigned char", inline_bytes)), *kinds.items()), align=_ROW_STEP)
 
 
 @dataclass(frozen=True)
 class LoweredOp:
-    """What a launch has of an op.
+    """Part of a launch that computes an op.
 
     Attributes:
-        body: of its kernel.
-        tile: how its tiles are computed.
-        dtype: of its first argument.
-        name: of the op, for messages.
+        body: body of its kernel.
+        tile: code of its tiles, and the shared memory that they need.
+        dtype: dtype of its first argument.
+        name: name of the op, for messages.
     """
 
     body: MegakernelBody
@@ -105,26 +90,27 @@ class LoweredOp:
 
     @property
     def namespace(self) -> tuple[str, Struct, DType]:
-        """Parts for which this is equal share one."""
+        """Key of its namespace; parts with equal keys share one."""
         return self.body.source, self.body.operands, self.dtype
 
     @property
     def code(self) -> tuple[object, str]:
-        """Parts for which this is equal share their code."""
+        """Key of its code; parts with equal keys share theirs."""
         return self.namespace, self.tile.type
 
 
 @dataclass(frozen=True)
 class MegakernelSource:
-    """A launch as text.
+    """Source of a launch.
 
     Attributes:
-        source: CUDA C++, behind ``kernels/cuda/ptx`` and the semaphores.
-        launch: what the kernel takes.
-        has_inline_operands: whether that has the operands of every op itself, rather than their address.
-        operand_bytes: from the operands of one op to those of the next.
-        stages: of the ring.
-        shared_bytes: of a block.
+        source: CUDA C++ after ``PREAMBLE``; it includes headers of ``csrc``.
+        launch: parameter of the kernel.
+        has_inline_operands: True if the parameter holds the operands of every op itself, False if it holds their
+            address.
+        operand_bytes: bytes from the operands of one op to those of the next.
+        stages: stages of the ring.
+        shared_bytes: shared memory of a block.
     """
 
     source: str
@@ -134,9 +120,14 @@ class MegakernelSource:
     stages: int
     shared_bytes: int
 
+    @property
+    def expanded_text(self) -> str:
+        """The text with headers in place of its includes."""
+        return expand(self.source, "one_launch.cu", after=PREAMBLE)
+
 
 def number_codes(parts: Sequence[LoweredOp]) -> list[int]:
-    """Which code computes each op: what ``code`` says in its items' rows."""
+    """Return the number of each op's code, for column ``code`` of its items."""
     unlike = list(dict.fromkeys(part.code for part in parts))
     return [unlike.index(part.code) for part in parts]
 
@@ -144,18 +135,18 @@ def number_codes(parts: Sequence[LoweredOp]) -> list[int]:
 def count_stages(
     tiles: Sequence[MegakernelTile], warpgroups: int, smem_bytes: int, cluster: Cluster = NO_CLUSTER
 ) -> int:
-    """How many stages of the ring shared memory holds; fewer than two make no launch."""
+    """Return the number of stages of the ring that shared memory holds; a launch needs two."""
     slots, words = (
         _max_prefetchable_bytes(tiles) + _max_dependent_bytes(tiles),
         _count_cluster_words(1, cluster) * _CLUSTER_WORD_BYTES,
     )
     stage_bytes = slots + _max_header_bytes(tiles) + _STAGE_BARRIERS * _BARRIER_BYTES + words // 2
     count = (smem_bytes - _compute_fixed_bytes(tiles, warpgroups) - words) // stage_bytes
-    return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
+    return count if slots else min(count, TICKETS)  # an item needs a stage even if stages hold nothing
 
 
 def _compute_consumer_registers(warpgroups: int) -> int:
-    """Registers of a thread of as many consumer warpgroups, in steps of 8: with two 224, with three 152."""
+    """Return the registers of a consumer thread, in steps of 8: with two warpgroups 224, with three 152."""
     every = (warpgroups + 1) * count_entry_registers((warpgroups + 1) * 128)
     return (every - _LOADER_REGISTERS) // warpgroups // 8 * 8
 
@@ -173,22 +164,22 @@ def compose(
     termination: Termination = Termination.COUNT,
     cluster: Cluster = NO_CLUSTER,
 ) -> MegakernelSource:
-    """The launch of ops, in program order.
+    """Compose the launch of ops.
 
     Args:
-        parts: of each op.
-        warpgroups: consumers of a block, 1 to 3.
-        smem_bytes: of shared memory that a block may have.
-        in_flight_bytes: of independent operands under way in one block; what saturates memory.
-        dispatch: who takes which item when.
-        dependent_launch: it may start while the launch before drains.
-        stealing: what a worker takes whose list is empty, if it does.
-        blocks: that may be resident at once.
-        termination: how workers find the end under spawn dispatch.
-        cluster: blocks that load for one another (``megakernel/cluster``).
+        parts: part of each op, in program order.
+        warpgroups: consumer warpgroups of a block, 1 to 3.
+        smem_bytes: most shared memory of a block.
+        in_flight_bytes: bytes of prefetches in flight in a block, enough to saturate memory.
+        dispatch: how workers obtain items.
+        dependent_launch: True if the launch may start while the launch before drains.
+        stealing: what a worker takes whose queue is empty, under stealing dispatch.
+        blocks: most blocks that may be resident at once.
+        termination: how workers detect the end, under spawn dispatch.
+        cluster: blocks that load for each other (``csrc/cluster/cluster.cuh``).
 
     Raises:
-        PlanError: shared memory does not hold two stages beside the scratch.
+        PlanError: shared memory does not hold two stages next to the scratch.
     """
     tiles = [part.tile for part in parts]
     count = count_stages(tiles, warpgroups, smem_bytes, cluster)
@@ -199,11 +190,11 @@ def compose(
     )
     if count < 2:
         raise _make_too_large_error(parts, warpgroups, smem_bytes)
+    code = select_code(dispatch, stealing, blocks, independent > 0, termination, cluster)
     operand_bytes = -(-max(part.body.operands.size for part in parts) // _ROW_STEP) * _ROW_STEP
     constants = {
         "STAGES": count,
         "WARPGROUPS": warpgroups,
-        "TICKETS": TICKETS,
         "PREFETCH_BYTES": independent,
         "LOAD_BYTES": dependent,
         "HEADER_BYTES": header,
@@ -214,35 +205,29 @@ def compose(
         "IN_FLIGHT_BYTES": in_flight_bytes,
         "CONSUMER_REGISTERS": _compute_consumer_registers(warpgroups),
         "LOADER_REGISTERS": _LOADER_REGISTERS,
-        "KEEPS": KEEPS,
-        "LEAVES_SUMS": LEAVES_SUMS,
-        "AGAIN": AGAIN,
-        "LAST": LAST,
-        "ENDED": ENDED,
-        "MISCOUNTED": MISCOUNTED,
-        "UNFINISHED": UNFINISHED,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
-        "CLAIMS_AHEAD": int(claims_ahead(dispatch, independent > 0)),
-        **of_dispatch(dispatch, stealing, blocks),
+        "CLAIMS_AHEAD": int(code.claims_ahead),
+        **SHARED,
+        **code.constants,
     }
-    head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
-    head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
+    head = define_constants(constants) + "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    early, late = any(part.body.pre_wait_inputs for part in parts), any(part.body.post_wait_inputs for part in parts)
-    rings = (
-        BULK_LOAD + PASSAGE if early or late else "",
-        PRE_WAIT_LOADS if early else "",
-        POST_WAIT_LOADS if late else "",
-    )
-    # Operands that a launch holds need no copy to the device, and come with it.
+    sizes = f"CLUSTER_ROWS = {cluster.rows}, CLUSTER_COLUMNS = {cluster.columns}, CLUSTER = {cluster.blocks}"
+    head += f"enum {{ {sizes} }};\n"
+    # Operands in the parameter arrive with the launch and need no copy to the device.
     launch = build_launch_struct(dispatch, operand_bytes * len(parts))
-    held = dispatch in _INLINE_OPERAND_DISPATCHES and launch.size <= _PARAMETER_BYTES
+    held = code.can_hold_operands and launch.size <= _PARAMETER_BYTES
     launch = launch if held else build_launch_struct(dispatch)
-    structs = select_queue_struct(dispatch).source, launch.source
-    drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
-    walk = *structs, cluster_text(cluster), RING, drawing, ELEMENTS, TILE, PLAIN, LL_PROTOCOL, *rings
-    text = "".join((head, *walk, *_render_bodies(parts), _render_switches(parts), ROLES))
+    text = "".join(
+        (
+            *(head, code.queue.source, launch.source),
+            include("cluster/alone.cuh" if cluster == NO_CLUSTER else "cluster/cluster.cuh", "ring/ring.cuh"),
+            *(code.source, ELEMENTS),
+            include("ring/plain.cuh", "ll.cuh", "ring/streamed.cuh", "ring/fetched.cuh"),
+            *(*_render_bodies(parts), _render_switches(parts), include("roles.cuh")),
+        )
+    )
     shared = count * (independent + dependent + header + _STAGE_BARRIERS * _BARRIER_BYTES) + _compute_fixed_bytes(
         tiles, warpgroups
     )
@@ -251,7 +236,7 @@ def compose(
 
 
 def _make_too_large_error(parts: Sequence[LoweredOp], warpgroups: int, smem_bytes: int) -> PlanError:
-    """The error for ops that have no ring of two stages together: which of them takes most, for what."""
+    """Return the error for ops whose ring has fewer than two stages; it names the op that takes most, and for what."""
     tiles = [part.tile for part in parts]
     stage = _max_prefetchable_bytes(tiles) + _max_dependent_bytes(tiles) + _max_header_bytes(tiles)
     slots = [(2 * (part.tile.prefetchable_bytes + part.tile.dependent_bytes), part.name) for part in parts]
@@ -270,12 +255,12 @@ def _make_too_large_error(parts: Sequence[LoweredOp], warpgroups: int, smem_byte
 
 
 def _name_namespaces(parts: Sequence[LoweredOp]) -> dict[object, str]:
-    """What the namespace of each text is called."""
+    """Return the name of each namespace."""
     return {key: f"body{n}" for n, key in enumerate(dict.fromkeys(part.namespace for part in parts))}
 
 
 def _render_bodies(parts: Sequence[LoweredOp]) -> list[str]:
-    """Each text in its namespace, with the functions that its tiles need."""
+    """Return the source of each body in its namespace, with the functions that its tiles need."""
     texts = []
     for key, name in _name_namespaces(parts).items():
         mine = [part for part in parts if part.namespace == key]
@@ -289,16 +274,16 @@ def _render_bodies(parts: Sequence[LoweredOp]) -> list[str]:
 
 
 def _number_lines(text: str) -> str:
-    """Behind a text whose lines count by themselves, those of the launch go on."""
+    """Return the source with the launch's own line numbers after each body that has numbers of its own."""
     if LINE_DIRECTIVE not in text:
         return text
-    lines = text.split("\n")  # at what a compiler takes for an end, and no other
+    lines = text.split("\n")  # lines as a compiler counts them
     go_on = LINE_DIRECTIVE.rstrip("\n")
     return "\n".join(f'#line {n + 2} "one_launch.cu"' if line == go_on else line for n, line in enumerate(lines))
 
 
 def _render_switches(parts: Sequence[LoweredOp]) -> str:
-    """For each role a function of an item that branches to the code of its op."""
+    """Return a function for each role that branches to the code of an item's op."""
     names = _name_namespaces(parts)
     types = list(dict.fromkeys(f"{names[part.namespace]}::{part.tile.type}" for part in parts))
 
@@ -336,17 +321,17 @@ def _max_resident_bytes(tiles: Sequence[MegakernelTile]) -> int:
 
 
 def _compute_scratch_bytes(tiles: Sequence[MegakernelTile], warpgroups: int) -> int:
-    """Of a warpgroup; all together they are also what may be read behind the last stage."""
+    """Return the scratch of a warpgroup in bytes; all together also hold what may be read after the last stage."""
     beyond = max(tile.overread_bytes for tile in tiles)
     return max(*(tile.scratch_bytes for tile in tiles), -(-beyond // warpgroups // 16) * 16)
 
 
 def _count_cluster_words(stages: int, cluster: Cluster) -> int:
-    """Between blocks of a cluster (``megakernel/cluster``)."""
+    """Return the number of words between blocks of a cluster (``dispatch/cluster_ticket.cuh``)."""
     return 0 if cluster == NO_CLUSTER else stages + 1
 
 
 def _compute_fixed_bytes(tiles: Sequence[MegakernelTile], warpgroups: int) -> int:
-    """Shared memory beside the stages."""
-    messages = TICKETS * (3 * _BARRIER_BYTES + _MESSAGE_BYTES)
+    """Return the bytes of shared memory next to the stages."""
+    messages = TICKETS * (3 * _BARRIER_BYTES + MESSAGE_BYTES)
     return warpgroups * _compute_scratch_bytes(tiles, warpgroups) + _max_resident_bytes(tiles) + messages

@@ -1,71 +1,41 @@
-"""Who takes which item when, as CUDA C++: what the warp that draws asks for its next item.
+"""CUDA C++ of each dispatch: a header of ``csrc/dispatch`` and a class here, which says what its launches need.
 
-A text has a struct ``Tickets``, which that warp holds:
+    static       StaticDispatch        each worker runs its own queue
+    ticket       TicketDispatch        workers claim items in sequence from one counter
+    hybrid       HybridDispatch        own queues first, then tickets
+    stealing     StealingDispatch      own queue first, then the queues of others
+    queue        QueueDispatch         workers claim ready items from one queue
+    dispatcher   MailboxDispatch       a warp of the first block gives ready items to blocks
+    spawn        SpawnDispatch         workers claim items that other items spawn
 
-    begin(launch)        once a run; returns the number of the run
-    take(launch, sent)   the row of the next item, -1 if none is left; so many are sent already
-    known()              the row that it will be, -1 if that is not known yet
-    look(launch)         between two loads of an item
-
-and ``publish(launch, item, semaphore)``, by which the warp that posts does so, with ``finish`` behind it, and
-``serve(launch)`` for the warp that has no other role, both of which are a dispatcher's (``megakernel/dispatcher``).
-
-``starts`` counts without end and tells the runs apart: each run adds ``programs`` to it, whoever gets which number.
-
-    ticket      items in sequence by one counter. Items wait for smaller tickets only, and a block takes its own in
-                order: whoever holds the smallest unfinished ticket never waits, for any number of blocks
-    static      a block's list, from front to back
-    hybrid      the same; then items of one list for all, by a counter of tickets, in sequence and behind all others
-    stealing    a block's list; then items of other blocks' lists, each from its front, too: the first of them runs
-                next, others are the block's list now. A block that is done with its list finishes what it holds before
-                it takes from another's, so that it never waits in front of an item that others wait for: the smallest
-                unfinished item is at the front of a list, and that block is free to take it, or its holder has
-                finished all before it
-
-    queue       tickets, but they are places in a queue of items whose waits are met, in the order in which they are: an
-                item taken never waits. It is filled by whoever makes the last post that a group of items waits for
-                (``megakernel/ready``). In some order without cycles the first unfinished item is in the queue or taken
-                already, so there is progress for any number of blocks
-
-    dispatcher  what the dispatcher gives: items whose waits are met, each to one block
-    spawn       a queue to which items come when others spawn them (``megakernel/spawn``)
-
-The words that tell who takes what, of lists (``megakernel/stealing``) and of the queue of ready items, order nothing
-else: what items read is ordered by their own waits. The queue has a slot for each item that is not ready from the
-start, and a run fills each slot once, so it is never too full. A slot has the run's number beside the item's row, and
-counters of semaphores met only grow, so nothing is ever cleared.
-
-Where items are not all a block's own, it takes them late, so that another may have them: two are held at most, one that
-is computed and one that loads. Tickets are drawn as early as the ring has room, but where no op has anything to load
-ahead, and none behind an item that has nothing to load before that item begins: there is room for several such, and the
-block that starts first would have them all (``CLAIMS_AHEAD``). Nor is one drawn so behind an item that waits, of the
-last ones, one for each block (``compose.LAST``), before what is left of it fits the ring: who is done early would have
-two, one behind the other, and who comes later none. That none is left such a block hears some stages before the end, so
-the next launch is not held up. Under the queue a block holds one alone unless another is there; a thief, too, unless
-what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than an item for each
-block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that hold nothing, if
-they wait for nothing: behind a long item one begins later than where whoever is free first takes it, by up to all of an
-item, and the way to it, which is then not hidden, takes 1 or 2 us.
+To add a dispatch, add a member to ``Dispatch`` and teach ``plan/verify`` its order; write a header that defines a
+struct with the functions that ``csrc/dispatch/common.cuh`` lists; and add a class below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from interlace.csrc import read_header
+import numpy as np
+
+from interlace.csrc import include
+from interlace.graph.access import Ints
 from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import NO_CLUSTER, Cluster
-from interlace.megakernel.cluster import CLUSTER_TICKETS
-from interlace.megakernel.dispatcher import DISPATCHER, NO_DISPATCHER
-from interlace.megakernel.spawn import SPAWN, SPAWNING, Termination
-from interlace.megakernel.stealing import ROW_BITS, STEALING
+from interlace.megakernel.constants import AGAIN, EARLY, EMPTY, HELD, KEEPS, LAST, LOST, OVERFLOW
+from interlace.megakernel.options import Termination
 from interlace.plan.plan import Dispatch
-from interlace.plan.stealing import Stealing, Victim
+from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 
-#: A queue of ready items: ``megakernel/ready`` in memory, groups by where they begin; of each group the semaphores that
-#: were complete, in all runs; how many items came to the queue, in all runs; the slots, run + 1 and a row in each; how
-#: many items are ready from the start. A dispatcher has in place of the tail the number of the run, and of each
-#: semaphore the posts that it was told of.
+if TYPE_CHECKING:
+    from interlace.megakernel.table import DeviceTables
+
+#: The ready queue: ``megakernel/ready`` in memory, groups as CSR; of each group the semaphores that were complete, over
+#: all runs; how many items were pushed, over all runs; slots, each with run + 1 and a row; how many items are ready
+#: from the start. A dispatcher has in place of the tail the number of the run, and of each semaphore the posts that it
+#: has counted.
 QUEUE = Struct(
     "Queue",
     (
@@ -76,76 +46,234 @@ QUEUE = Struct(
         ("ready", "int"),
     ),
 )
-#: What a worker that finds nothing in the queue records in place of a semaphore.
-EMPTY = -2
-#: Items that a block holds at most where it takes them late.
-MAX_HELD_ITEMS = 2
 
-_CLAIM = read_header("dispatch/claim.cuh")
+#: The spawn queue: rows of the first items, and of those that run once the queue is exhausted; children of each item,
+#: by its number (CSR); of each child its row, the element that says whether it runs, and the index of that tensor in
+#: the addresses after the operands, which have ``ops`` rows; two sets of counters; a slot for each item that may come
+#: and for each block; each block's vote, then the items that it has posted; how many items are first, later, and may
+#: come; semaphores.
+SPAWN = Struct(
+    "Queue",
+    (
+        *((name, "const int*") for name in ("first", "behind", "children", "rows", "elements", "tensors")),
+        ("counters", "unsigned*"),
+        ("slots", "unsigned long long*"),
+        ("votes", "unsigned long long*"),
+        *((name, "int") for name in ("ready", "later", "capacity", "ops", "semaphores")),
+    ),
+)
+#: Counters of a set of the spawn queue, and unsigned words from one counter to the next: each has its own cache line.
+COUNTERS, SPREAD = 4, 32
+#: Lower half of a mailbox's word: the block has emptied it; the bit that flips at each turn; the word to stop.
+EMPTIED, TURN, STOP = 1 << 31, 1 << 30, (1 << 30) - 1
+#: Bits of a row's number where two of them share a word with 16 bits of the run.
+ROW_BITS = 24
 
-_PUBLISH = read_header("dispatch/publish.cuh")
 
-_COUNTER = read_header("dispatch/counter.cuh")
+@dataclass(frozen=True)
+class DispatchCode:
+    """Code of a dispatch in a launch.
 
-_TICKET = read_header("dispatch/ticket.cuh")
+    Attributes:
+        header: name of its header.
+        queue: struct of the queue that the launch takes.
+        can_hold_operands: True if the launch may hold the operands of its ops itself.
+        has_wide_heads: True if elements of ``heads`` have 64 bits, else 32.
+        item_limit: number of items that a plan must stay below; None for no limit.
+        dispatch: the dispatch.
+        stealing: what a worker takes whose queue is empty.
+        blocks: blocks that may be resident at once.
+        loads_ahead: True if some op has something to load before its waits.
+        termination: how workers find the end under spawn dispatch.
+        cluster: blocks that load for each other.
+    """
 
-_LATE_TICKET = read_header("dispatch/late_ticket.cuh")
+    header: ClassVar[str]
+    queue: ClassVar[Struct] = QUEUE
+    can_hold_operands: ClassVar[bool] = False
+    has_wide_heads: ClassVar[bool] = False
+    item_limit: ClassVar[int | None] = None
 
-_STATIC = read_header("dispatch/static.cuh")
+    dispatch: Dispatch
+    stealing: Stealing = STEAL_ONE
+    blocks: int = 0
+    loads_ahead: bool = True
+    termination: Termination = Termination.COUNT
+    cluster: Cluster = NO_CLUSTER
 
-_HYBRID = read_header("dispatch/hybrid.cuh")
+    @property
+    def struct(self) -> str:
+        """C++ type that the header defines."""
+        return type(self).__name__
 
-_EMPTY = f"\nenum {{ EMPTY = {EMPTY} }};"
-_HELD_ITEMS = f"\nconstexpr int HELD = {MAX_HELD_ITEMS};\nconstexpr bool LAST_ALONE = PREFETCH_BYTES == 0;\n"
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """Constants that the header needs."""
+        return {}
 
-_WAITS = read_header("dispatch/waits.cuh")
+    @property
+    def claims_ahead(self) -> bool:
+        """True if blocks claim items as early as the ring has room, although others might begin them sooner."""
+        return False
 
-_QUEUE = read_header("dispatch/queue.cuh")
+    @property
+    def is_resident(self) -> bool:
+        """True if all workers must be resident at once."""
+        return self.dispatch.has_resident_workers
 
-_SOURCES: Mapping[Dispatch, str] = {
-    Dispatch.TICKET: _CLAIM + _PUBLISH + NO_DISPATCHER + _COUNTER + _TICKET,
-    Dispatch.STATIC: _CLAIM + _PUBLISH + NO_DISPATCHER + _STATIC,
-    Dispatch.HYBRID: _CLAIM + _PUBLISH + NO_DISPATCHER + _HELD_ITEMS + _WAITS + _HYBRID,
-    Dispatch.STEALING: _CLAIM + _PUBLISH + NO_DISPATCHER + _HELD_ITEMS + _WAITS + STEALING,
-    Dispatch.QUEUE: _CLAIM + NO_DISPATCHER + _COUNTER + _HELD_ITEMS + _EMPTY + _QUEUE,
-    Dispatch.DISPATCHER: _CLAIM + _PUBLISH + _HELD_ITEMS + _EMPTY + DISPATCHER,
-    Dispatch.SPAWN: _CLAIM + NO_DISPATCHER + _HELD_ITEMS,
+    @property
+    def struct_header(self) -> str:
+        """Name of the header that defines ``struct``."""
+        return self.header
+
+    @property
+    def source(self) -> str:
+        """CUDA C++ after the ring: the header, and the name that a launch calls its struct."""
+        return f"{include(self.struct_header)}using Tickets = {self.struct};\n"
+
+    def count_heads(self, workers: int, queues: int) -> int:
+        """Return the number of elements of ``heads``."""
+        return queues
+
+    def flag_rows(self, table: DeviceTables) -> Ints:
+        """Return the flags of each row of a table, for its column ``code``."""
+        return np.zeros(len(table.items), np.int64)
+
+
+class StaticDispatch(DispatchCode):
+    """Each worker runs its own queue."""
+
+    header = "dispatch/static.cuh"
+    can_hold_operands = True
+
+    def flag_rows(self, table: DeviceTables) -> Ints:
+        """Keep slots of the last item of an op on a worker; mark items that follow one of their op."""
+        return KEEPS * table.last_of_op_mask.astype(np.int64) | AGAIN * table.same_op_mask.astype(np.int64)
+
+
+class TicketDispatch(DispatchCode):
+    """Workers claim items in sequence from one counter; a cluster claims one ticket for all of its blocks."""
+
+    header = "dispatch/ticket.cuh"
+    can_hold_operands = True
+
+    @property
+    def struct(self) -> str:
+        """C++ type that the header defines."""
+        if self.cluster != NO_CLUSTER:
+            return "ClusterTicketDispatch"
+        return "TicketDispatch" if self.loads_ahead else "LateTicketDispatch"
+
+    @property
+    def claims_ahead(self) -> bool:
+        """True if some op has something to load ahead."""
+        return self.loads_ahead
+
+    @property
+    def struct_header(self) -> str:
+        """Name of the header that defines ``struct``; clusters have one of their own."""
+        return "dispatch/cluster_ticket.cuh" if self.cluster != NO_CLUSTER else self.header
+
+    def flag_rows(self, table: DeviceTables) -> Ints:
+        """Keep slots in the last wave of an op; mark the last items that wait."""
+        return KEEPS * table.last_wave_mask.astype(np.int64) | LAST * table.last_waiting_mask.astype(np.int64)
+
+
+class HybridDispatch(DispatchCode):
+    """Each worker runs its own queue, then claims items of a shared queue by ticket."""
+
+    header = "dispatch/hybrid.cuh"
+
+    def flag_rows(self, table: DeviceTables) -> Ints:
+        """Keep slots in the last wave of an op."""
+        return KEEPS * table.last_wave_mask.astype(np.int64)
+
+
+class StealingDispatch(DispatchCode):
+    """Each worker runs its own queue, then takes items from the queues of others."""
+
+    header = "dispatch/stealing.cuh"
+    has_wide_heads = True
+    item_limit = 1 << ROW_BITS
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """How many items a thief takes, from whom, and the format of words."""
+        most = (1 << ROW_BITS) - 1
+        return {
+            "MOST_STOLEN": most if self.stealing.most is None else min(self.stealing.most, most),
+            "RANDOM_VICTIMS": int(self.stealing.victim is Victim.RANDOM),
+            "ROW_BITS": ROW_BITS,
+        }
+
+
+class QueueDispatch(DispatchCode):
+    """Workers claim ready items from one queue."""
+
+    header = "dispatch/queue.cuh"
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """What a wait for an item records."""
+        return {"EMPTY": EMPTY}
+
+
+class MailboxDispatch(DispatchCode):
+    """A warp of the first block gives ready items to blocks, by mailboxes, which are in ``heads``."""
+
+    header = "dispatch/dispatcher.cuh"
+    has_wide_heads = True
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """What a wait for an item records, the format of mailboxes, and how many blocks a lane serves."""
+        return {"EMPTY": EMPTY, "EMPTIED": EMPTIED, "TURN": TURN, "STOP": STOP, "LOOKS": -(-self.blocks // 32)}
+
+    def count_heads(self, workers: int, queues: int) -> int:
+        """Return the number of mailboxes of two runs."""
+        return 2 * HELD * workers
+
+
+class SpawnDispatch(DispatchCode):
+    """Workers claim items that other items spawn; addresses of tensors follow the operands in memory."""
+
+    header = "dispatch/spawn.cuh"
+    queue = SPAWN
+
+    @property
+    def struct(self) -> str:
+        """C++ type that the header defines, for a termination."""
+        return f"SpawnDispatch<{self.termination.value.title().replace(' ', '')}Termination>"
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        """The layout of counters, and what failed waits record."""
+        return {"COUNTERS": COUNTERS, "SPREAD": SPREAD, "LOST": LOST, "OVERFLOW": OVERFLOW, "EARLY": EARLY}
+
+    @property
+    def is_resident(self) -> bool:
+        """True for votes, which all workers must cast."""
+        return self.termination is Termination.VOTES
+
+
+CODES: dict[Dispatch, type[DispatchCode]] = {
+    Dispatch.STATIC: StaticDispatch,
+    Dispatch.TICKET: TicketDispatch,
+    Dispatch.HYBRID: HybridDispatch,
+    Dispatch.STEALING: StealingDispatch,
+    Dispatch.QUEUE: QueueDispatch,
+    Dispatch.DISPATCHER: MailboxDispatch,
+    Dispatch.SPAWN: SpawnDispatch,
 }
 
 
-def generate_source(
+def select_code(
     dispatch: Dispatch,
-    termination: Termination = Termination.COUNT,
+    stealing: Stealing = STEAL_ONE,
+    blocks: int = 0,
     loads_ahead: bool = True,
+    termination: Termination = Termination.COUNT,
     cluster: Cluster = NO_CLUSTER,
-) -> str:
-    """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
-    if dispatch is Dispatch.TICKET and cluster != NO_CLUSTER:
-        return _CLAIM + _PUBLISH + NO_DISPATCHER + _COUNTER + CLUSTER_TICKETS
-    if dispatch is Dispatch.TICKET and not loads_ahead:
-        return _CLAIM + _PUBLISH + NO_DISPATCHER + _COUNTER + _HELD_ITEMS + _WAITS + _LATE_TICKET
-    return _SOURCES[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
-
-
-def claims_ahead(dispatch: Dispatch, loads_ahead: bool) -> bool:
-    """Whether blocks draw items as early as the ring has room, which others might begin sooner."""
-    return dispatch is Dispatch.TICKET and loads_ahead
-
-
-def select_queue_struct(dispatch: Dispatch) -> Struct:
-    """The struct of the queue that a launch has."""
-    return SPAWN if dispatch is Dispatch.SPAWN else QUEUE
-
-
-def generate_constants(dispatch: Dispatch, stealing: Stealing, blocks: int) -> dict[str, int]:
-    """What a text is compiled with, for at most so many blocks."""
-    if dispatch is Dispatch.DISPATCHER:
-        return {"LOOKS": -(-blocks // 32)}
-    if dispatch is not Dispatch.STEALING:
-        return {}
-    most = (1 << ROW_BITS) - 1 if stealing.most is None else min(stealing.most, (1 << ROW_BITS) - 1)
-    return {
-        "MOST_STOLEN": most,
-        "RANDOM_VICTIMS": int(stealing.victim is Victim.RANDOM),
-        "ROW_BITS": ROW_BITS,
-    }
+) -> DispatchCode:
+    """Return the code of a dispatch; the arguments are its attributes."""
+    return CODES[dispatch](dispatch, stealing, blocks, loads_ahead, termination, cluster)

@@ -45,10 +45,10 @@ class _TensorLaunch:
     def enqueue(self) -> Callable[[int], None]:
         """Function that enqueues the launch on a stream; it keeps neither tensors nor the executor alive."""
         executor = self._executor
-        enqueue: Callable[[int], None] = executor.loaded.prepare(
+        enqueue: Callable[[int], None] = executor.loaded_kernel.prepare(
             (executor._table.workers, 1, 1),
             executor._threads,
-            [executor._parameter(self._packed_operands)],
+            [executor._pack_parameter(self._packed_operands)],
             dependent=executor.options.dependent_launch,
             cluster=executor.placement_size,
         )
@@ -57,7 +57,7 @@ class _TensorLaunch:
     @property
     def _packed_operands(self) -> Any:
         """The operands as bytes, as the launch's parameter takes them."""
-        return self._executor._operands(self._arguments)
+        return self._executor._pack_operands(self._arguments)
 
 
 class ParameterLaunch(_TensorLaunch):
@@ -92,5 +92,5 @@ class MemoryLaunch(_TensorLaunch):
         from interlace.megakernel.capture import run_outside_capture  # imports torch
 
         executor, torch = self._executor, self._executor._torch
-        packed = torch.frombuffer(bytearray(executor._operands(self._arguments)), dtype=torch.uint8)
+        packed = torch.frombuffer(bytearray(executor._pack_operands(self._arguments)), dtype=torch.uint8)
         return run_outside_capture(executor._device, lambda: packed.to(executor._device))

@@ -1,7 +1,7 @@
 """LL hand-off: which tensors of the megakernel are handed off by the LL protocol, and which waits and posts remain.
 
 The LL protocol is NCCL's (nccl/src/device/prims_ll.h): data with an inline epoch, which readers poll
-(``primitives/tagged_cuda``). The code calls LL words ``words``, and an epoch the number of a publication. Example, with
+(``csrc/ll.cuh``). The code calls LL words ``words``, and an epoch the number of a publication. Example, with
 two layers whose attention writes ``parts`` for ``combine``:
 
     plan                                               megakernel
@@ -57,7 +57,7 @@ from interlace.plan.plan import Plan, Waits
 from interlace.sim.modes import LLHandOffs
 
 #: Most round trips to the L2 for LL words, of all items of an op on a worker. Each moves twice the bytes of a tensor
-#: load, and a semaphore followed by a bulk load takes about four trips (docs/tried.md).
+#: load, and a semaphore followed by a bulk load takes about four trips (benchmarks/notes/decode.md).
 _MAX_TRIPS = 4
 
 

@@ -70,7 +70,7 @@ def prove_ll(plan: Plan, bodies: Sequence[MegakernelBody], options: RunOptions) 
             return NO_LL_EDGES
         raise PlanError(
             f"with {', '.join(options.ll_tensors)} as words the launch is not safe: {error}; name fewer in "
-            "Options.words, or () for none"
+            "RunOptions.ll_tensors, or () for none"
         ) from error
     return found
 

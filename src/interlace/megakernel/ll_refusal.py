@@ -19,16 +19,20 @@ def make_ll_refusal(plan: Plan, options: RunOptions, missing: Collection[str]) -
     unknown = [name for name in names if name not in {tensor.name for tensor in graph.tensors}]
     outside = [name for name in names if name in {*graph.inputs, *graph.outputs}]
     if unknown:
-        names, why = unknown, f"graph {graph.name!r} has none of these names; leave them out of Options.words"
+        names, why = unknown, f"graph {graph.name!r} has none of these names; leave them out of RunOptions.ll_tensors"
     elif outside:
-        names, why = outside, "inputs and outputs are seen from outside, as tensors; leave them out of Options.words"
+        names, why = (
+            outside,
+            "inputs and outputs are seen from outside, as tensors; leave them out of RunOptions.ll_tensors",
+        )
     elif plan.dispatch not in LL_DISPATCHES:
-        why = f"it has {plan.dispatch.value} dispatch; plan for static or ticket dispatch, or leave out Options.words"
+        name = plan.dispatch.value
+        why = f"it has {name} dispatch; plan for static or ticket dispatch, or leave out RunOptions.ll_tensors"
     elif options.cluster != NO_CLUSTER:
-        why = "blocks that load for one another take no words; leave out Options.cluster or Options.words"
+        why = "blocks that load for one another take no words; leave out RunOptions.cluster or RunOptions.ll_tensors"
     else:
         why = (
             "who writes one and who reads it must be able to, whole tiles of one op each; leave them out of "
-            "Options.words"
+            "RunOptions.ll_tensors"
         )
     return PlanError(f"tensors {names} cannot be words of this plan: {why}")

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from numbers import Real
 
 from interlace.core.arguments import format_value, safe_repr
 from interlace.core.errors import DeviceError
 from interlace.kernels.bodies import NO_CLUSTER, Cluster
-from interlace.megakernel.spawn import Termination
 
 _TIMEOUT_S = (1e-9, 9e9)  # a positive number of nanoseconds on a signed 64-bit clock
 _JITTER_S = (0.0, 2.0)  # a delay is a random number of 31 bits, in nanoseconds
+
+
+class Termination(Enum):
+    """How workers detect, under spawn dispatch, that no item is outstanding."""
+
+    COUNT = "count"
+    """Workers that have nothing to do poll a count of outstanding items."""
+    DONE_ITEMS = "done items"
+    """The worker that counts the last item off puts one end item for each worker into the queue."""
+    VOTES = "votes"
+    """Each worker that has nothing to do votes and reads all votes; all workers must be resident."""
 
 
 @dataclass(frozen=True)
@@ -58,30 +69,30 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
             told = safe_repr(self.device)
-            raise DeviceError(f"Options.device is {told}; name a torch device in a text, such as 'cuda:0'")
+            raise DeviceError(f"RunOptions.device is {told}; name a torch device in a text, such as 'cuda:0'")
         _check_seconds("timeout_s", self.timeout_s, *_TIMEOUT_S)
         _check_seconds("jitter_s", self.jitter_s, *_JITTER_S)
         for name in ("trace", "dependent_launch"):
             if type(getattr(self, name)) is not bool:
-                raise DeviceError(f"Options.{name} is {safe_repr(getattr(self, name))}; it is True or False")
+                raise DeviceError(f"RunOptions.{name} is {safe_repr(getattr(self, name))}; it is True or False")
         if not isinstance(self.termination, Termination):
             told = safe_repr(self.termination)
-            raise DeviceError(f"Options.termination is {told}; give one of {[*map(str, Termination)]}")
+            raise DeviceError(f"RunOptions.termination is {told}; give one of {[*map(str, Termination)]}")
         if self.queue_capacity is not None and (type(self.queue_capacity) is not int or self.queue_capacity < 0):
             told = safe_repr(self.queue_capacity)
-            raise DeviceError(f"Options.capacity is {told}; give a number of items, 0 or more, or None")
+            raise DeviceError(f"RunOptions.queue_capacity is {told}; give a number of items, 0 or more, or None")
         if not isinstance(self.cluster, Cluster):
             told = safe_repr(self.cluster)
-            raise DeviceError(f"Options.cluster is {told}; give how blocks share, such as Cluster(2, 1)")
+            raise DeviceError(f"RunOptions.cluster is {told}; give how blocks share, such as Cluster(2, 1)")
         if self.ll_tensors is not None and not (
             type(self.ll_tensors) is tuple and all(isinstance(name, str) for name in self.ll_tensors)
         ):
             raise DeviceError(
-                f"Options.words is {safe_repr(self.ll_tensors)}; give names of tensors as a tuple, or None"
+                f"RunOptions.ll_tensors is {safe_repr(self.ll_tensors)}; give names of tensors as a tuple, or None"
             )
         if type(self.short_inputs) is not tuple or not all(isinstance(name, str) for name in self.short_inputs):
             told = safe_repr(self.short_inputs)
-            raise DeviceError(f"Options.short is {told}; give names of inputs as a tuple, such as ('x',)")
+            raise DeviceError(f"RunOptions.short_inputs is {told}; give names of inputs as a tuple, such as ('x',)")
 
 
 def check_options(options: RunOptions | None) -> RunOptions:
@@ -98,4 +109,6 @@ def check_options(options: RunOptions | None) -> RunOptions:
 def _check_seconds(name: str, value: object, least: float, most: float) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not least <= value <= most:  # type: ignore[operator]
-        raise DeviceError(f"Options.{name} is {safe_repr(value)}; give seconds as a number from {least:g} to {most:g}")
+        raise DeviceError(
+            f"RunOptions.{name} is {safe_repr(value)}; give seconds as a number from {least:g} to {most:g}"
+        )

@@ -1,6 +1,6 @@
 """How the megakernel is paced: how its blocks obtain items, and how many bytes of weights each keeps in flight.
 
-Both depend on what ops cost compared with the hand-offs between them (docs/tried.md):
+Both depend on what ops cost compared with the hand-offs between them (benchmarks/notes/decode.md):
 
 - Long weight streams: more bytes in flight reach memory's rate more reliably, and tickets balance the workers.
 - Short ops: every byte in flight delays the hand-offs after it, and per-worker queues save the tickets' atomics.

@@ -87,7 +87,7 @@ def _prefetch_weights(graph: Graph, parts: Sequence[LoweredOp], least: Sequence[
     """Use tiles that load weights ahead of waits where bodies have them; ops with shared code still share it.
 
     Ops that multiply the same tokens are excluded: these are queries, keys and values, and the attention after them
-    loads more than a ring holds (docs/tried.md).
+    loads more than a ring holds (benchmarks/notes/decode.md).
     """
     alike: dict[object, int] = {}
     for part, extent in zip(parts, least, strict=True):

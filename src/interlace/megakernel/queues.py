@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from interlace.core.errors import QueueOverflowError
 from interlace.graph.access import Ints
 from interlace.kernels.abi import Struct
-from interlace.megakernel.dispatch import QUEUE
+from interlace.megakernel.dispatch import COUNTERS, QUEUE, SPAWN, SPREAD
 from interlace.megakernel.ready import ReadyGroups, find_ready_rows
-from interlace.megakernel.spawn import COUNTERS, SPAWN, SPREAD
 from interlace.megakernel.spawning import SpawnTables
 from interlace.megakernel.table import DeviceTables
 from interlace.plan.plan import Plan
@@ -95,7 +94,8 @@ def check_capacity(plan: Plan, table: DeviceTables, spawning: SpawnTables | None
     if bound > capacity:
         raise QueueOverflowError(
             f"up to {bound:,} items come to the queue of a launch under {plan.dispatch.value} dispatch, and "
-            f"Options.capacity has room for {capacity:,}; raise it, give the ops larger tiles, or use ticket dispatch"
+            f"RunOptions.queue_capacity has room for {capacity:,}; raise it, give the ops larger tiles, or use ticket "
+            "dispatch"
         )
 
 

@@ -1,7 +1,7 @@
 """Spawned items in the megakernel: tables of the spawn queue that are fixed before a run, and the errors of its faults.
 
 Spawned items post no semaphore, and no item waits for one of theirs: the queue orders what they read and write
-(``megakernel/spawn``). In the table, the items of the queue have semaphore numbers that no other item has:
+(``csrc/dispatch/spawn.cuh``). In the table, the items of the queue have semaphore numbers that no other item has:
 
     item         posts in the plan    in the table, of S semaphores
     before       3                    S + 1 + 3: also counts itself as done
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from interlace.core.errors import EarlyEndError, HangError, InterlaceError, QueueOverflowError
 from interlace.graph.access import Ints
 from interlace.kernels.abi import WAIT
-from interlace.megakernel.spawn import EARLY_END, LOST, OVERFLOW
+from interlace.megakernel.constants import EARLY, LOST, OVERFLOW
 from interlace.megakernel.table import DeviceTables
 from interlace.megakernel.watchdog import OUTPUTS_UNDEFINED
 from interlace.plan.plan import Plan
@@ -111,7 +111,7 @@ class SpawnTables:
                 f"{expected}, one for each that the plan may spawn, and this was number {seen}; nothing was written "
                 f"beyond. {OUTPUTS_UNDEFINED}"
             )
-        if semaphore == EARLY_END:
+        if semaphore == EARLY:
             return EarlyEndError(
                 f"{self.plan.format_item(item)} (item {item}) was not done when workers took all items to be done. "
                 f"{OUTPUTS_UNDEFINED}"

@@ -10,7 +10,7 @@ With cooperative fix-up (``megakernel/shares``), a tile has adjacent rows for ea
 except the one that reduces it. Every part knows where the rows of the tile begin.
 
 A partial shows by itself whether it has arrived, because an empty word has a pattern of its own
-(``kernels/primitives/words_cuda``). So parts of a tile need no wait between them. A part stores its partials after all
+(``csrc/sentinel.cuh``). So parts of a tile need no wait between them. A part stores its partials after all
 waits of its item, and the part that reduces them empties their words before it posts. So whatever orders one op after
 another also orders its stores after the words are emptied. The next run begins after the end of this one.
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
 from interlace.kernels.bodies import ROW_FLOATS
-from interlace.megakernel.compose import LEAVES_SUMS
+from interlace.megakernel.constants import LEAVES_SUMS
 from interlace.megakernel.table import DeviceTables
 from interlace.plan.implied import ImpliedOrder
 from interlace.plan.plan import Dispatch, Plan

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from interlace.core.errors import HangError, LaunchEndedError, StageCountError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import find_distinct, fold, mark_covered
-from interlace.kernels.primitives.tagged_cuda import LL_WAIT
-from interlace.megakernel.dispatch import EMPTY
-from interlace.megakernel.walk import MISCOUNTED, UNFINISHED
+from interlace.megakernel.constants import AWAITED, EMPTY, MISCOUNTED, UNFINISHED
 from interlace.plan.plan import Dispatch, Plan
 
 OUTPUTS_UNDEFINED = "The outputs of this run are undefined; counters were reset, the next run starts afresh"
@@ -20,7 +18,7 @@ _CONTEXT_ENDED = "The launch was ended, and the CUDA context of the process with
 
 
 def make_launch_ended_error(plan: Plan, item: int, why: int, expected: int, seen: int) -> LaunchEndedError | None:
-    """Return the error for a launch that ended itself by a trap (``megakernel/walk``), or None if it did not."""
+    """Return the error for a launch that ended itself by a trap (``csrc/roles.cuh``), or None if it did not."""
     who = f"{plan.format_item(item)} (item {item})" if item >= 0 else "a worker's first item"
     if why == MISCOUNTED:
         role = "its loads behind waits" if expected else "its consumers"
@@ -77,7 +75,7 @@ def make_hang_error(
             seen=seen,
             producer=op,
         )
-    words, sums = semaphore == LL_WAIT, semaphore >= plan.semaphores
+    words, sums = semaphore == AWAITED, semaphore >= plan.semaphores
     posters = np.flatnonzero(plan.items.post == semaphore)
     if words:
         awaited = _describe_ll_wait(plan, item, expected)

@@ -151,7 +151,7 @@ def build_decode_graph(
     check_type(model, LlamaShape, "build_decode_graph", "model", "il.workloads.LLAMAS['llama3.2-1b']")
     for name, number in (("batch", batch), ("capacity", max_seq_len), ("pages", 1 if pages is None else pages)):
         if check_int(number, "build_decode_graph", name) < 1:
-            raise ShapeError(f"decode_graph has {name} {number}; use a positive number")
+            raise ShapeError(f"build_decode_graph has {name} {number}; use a positive number")
     return _StepBuilder(model, batch, max_seq_len, device, select_matmul_tile(batch, device, tile), dtype, pages).build(
         has_sampling
     )

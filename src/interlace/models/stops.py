@@ -51,7 +51,7 @@ def read_stop_tokens(settings: Mapping[str, Any], generation: Mapping[str, Any] 
         return StopTokens(())  # null on purpose
     else:
         reason = f"{where} and its generation config name no eos_token_id, so"
-    return StopTokens((), (f"{reason} no token ends a text; pass stop= to end it",))
+    return StopTokens((), (f"{reason} no token ends a text; pass stop_token_ids= to end it",))
 
 
 def _check_ids(value: object, where: str) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """PyTorch modules for feed-forward networks, run as a megakernel where that is faster, and for whole decoders.
 
-See docs/pytorch.md and docs/decoder.md.
+See docs/pytorch.md and docs/models.md.
 
     mlp = interlace.nn.SwiGLU.from_linears(gate, up, down)
     decoder = interlace.nn.Decoder.from_model(model)

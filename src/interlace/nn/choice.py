@@ -14,7 +14,8 @@ from interlace.kernels.teams import select_tile_rows
 from interlace.workloads.ffn import FFNShape, ffn
 
 #: Maximum number of tokens for which a launch includes norm and residual of an FFN: up to here it was faster than with
-#: PyTorch's (docs/tried.md). For more tokens a norm has many tiles, and launches with tickets share no split-K sums.
+#: PyTorch's (benchmarks/notes/norms.md). For more tokens a norm has many tiles, and launches with tickets share no
+#: split-K sums.
 MAX_NORM_TOKENS = 64
 
 

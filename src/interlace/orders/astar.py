@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from time import monotonic
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.jit import cached_njit
+from interlace.core.jit import cached_njit, inner_njit
 from interlace.graph.access import Ints
 from interlace.orders.moves import Moves, allocate_moves, find_moves
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.orders.remaining import Table, bound_remaining, compute_bound_table
-from interlace.orders.states import SearchShape, make_key, mix, unpack
+from interlace.orders.states import Scratch, SearchShape, make_key, mix, unpack
 
 T = TypeVar("T", bound=np.generic)
 Progress = Callable[[int, int, int], None]
@@ -133,16 +133,18 @@ class AStarSearch:
         self.at = _SearchProgress(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
         self.first_panels = np.arange(grid.rows + grid.columns)  # panel of the grid for each panel of the first key
         if bound < best:
-            key, masks = np.zeros(self.shape.words, np.int64), self.first_panels.copy()
-            make_key(self.shape, begun.visited, 0, units, held, masks, key, self.first_panels)
+            key = np.zeros(self.shape.words, np.int64)
+            make_key(self.shape, begun.visited, 0, units, held, Scratch.of(self.shape), key, self.first_panels)
             _add(self.store, self.at, key, begun.loads, -1)
             _push(self.store, self.at, 0, bound, begun.loads)
 
     def run(self, seconds: float, progress: Progress | None) -> str:
         """Search to the end; return the reason why the search stopped early, or ""."""
         end = monotonic() + seconds
+        scratch, panels = Scratch.of(self.shape), np.empty_like(self.first_panels)
+        units, key = np.empty(self.shape.capacity, np.int64), np.empty(self.shape.words, np.int64)
         while True:
-            status = _expand(self.shape, self.least, self.store, self.at, self.out, _SLICE)
+            status = _expand(self.shape, self.least, self.store, self.at, self.out, scratch, units, panels, key, _SLICE)
             if status == _OVER:
                 return ""
             if progress is not None:
@@ -184,14 +186,14 @@ class AStarSearch:
         states.reverse()
         shape, out, visits = self.shape, self.out, []
         panels_of = self.first_panels  # panel of the grid for each panel of the key
-        units, masks, panels = np.empty(shape.capacity, np.int64), panels_of.copy(), panels_of.copy()
+        units, scratch, panels = np.empty(shape.capacity, np.int64), Scratch.of(shape), panels_of.copy()
         key = np.empty(shape.words, np.int64)
         for state, following in pairwise(states):
             visited, progress, held = unpack(shape, self.store.keys[state], units)
             find_moves(shape, visited, progress, units, held, out)
             # Cheapest first, because two moves may lead to the same state.
             for i in np.argsort(out.cost[: out.found[0]], kind="stable"):
-                make_key(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
+                make_key(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], scratch, key, panels)
                 if np.array_equal(key, self.store.keys[following]):
                     break
             named = int(out.tile[i])
@@ -229,13 +231,20 @@ def _make_slots(rows: int) -> NDArray[np.int32]:
     return np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
 
 
-@cached_njit
-def _expand(shape: SearchShape, least: Table, store: _StateStore, at: _SearchProgress, out: Moves, steps: int) -> int:
-    """Expand up to ``steps`` states."""
-    units = np.empty(shape.capacity, np.int64)
-    masks = np.empty(shape.rows + shape.columns, np.int64)
-    panels = masks.copy()
-    key = np.empty(store.keys.shape[1], np.int64)
+@cached_njit(allocates=False)
+def _expand(
+    shape: SearchShape,
+    least: Table,
+    store: _StateStore,
+    at: _SearchProgress,
+    out: Moves,
+    scratch: Scratch,
+    units: Ints,
+    panels: Ints,
+    key: Ints,
+    steps: int,
+) -> int:
+    """Expand up to ``steps`` states; ``units``, ``panels`` and ``key`` are scratch space for one of them."""
     every_tile = (1 << (shape.rows * shape.columns)) - 1
     while at.bound[0] < at.best[0]:
         if at.states[0] + len(out.cost) > len(store.cost) or at.entries[0] + len(out.cost) > len(store.entry):
@@ -245,7 +254,8 @@ def _expand(shape: SearchShape, least: Table, store: _StateStore, at: _SearchPro
             at.bound[0] += 1
             continue
         if steps == 0:
-            _push(store, at, state, at.bound[0], int(store.cost[state]))
+            so_far: Any = np.int64(store.cost[state])  # int32 would compile ``_push`` once more
+            _push(store, at, state, at.bound[0], so_far)
             store.closed[state] = False
             return _RUNNING
         steps -= 1
@@ -257,7 +267,7 @@ def _expand(shape: SearchShape, least: Table, store: _StateStore, at: _SearchPro
             bound = max(cost + to_come, at.bound[0])
             if bound >= at.best[0]:
                 continue
-            make_key(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
+            make_key(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], scratch, key, panels)
             found = _add(store, at, key, cost, state)
             if found < 0:
                 continue
@@ -268,7 +278,7 @@ def _expand(shape: SearchShape, least: Table, store: _StateStore, at: _SearchPro
     return _OVER
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _add(store: _StateStore, at: _SearchProgress, key: Ints, cost: int, parent: int) -> int:
     """Store a state reached at a cost; return its index, or -1 if it was reached as cheaply before."""
     slot = _find_slot(store, key)
@@ -287,7 +297,7 @@ def _add(store: _StateStore, at: _SearchProgress, key: Ints, cost: int, parent: 
     return state
 
 
-@cached_njit
+@inner_njit
 def _find_slot(store: _StateStore, key: Ints) -> int:
     """Return the slot of the key in the hash table, or the free slot for it."""
     value = np.uint64(0)
@@ -304,13 +314,13 @@ def _find_slot(store: _StateStore, key: Ints) -> int:
     return slot
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _rehash(store: _StateStore, at: _SearchProgress) -> None:
     for state in range(at.states[0]):
         store.slots[_find_slot(store, store.keys[state])] = state
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _push(store: _StateStore, at: _SearchProgress, state: int, bound: int, cost: int) -> None:
     entry = at.free[0]
     at.free[0] = store.after[entry]
@@ -320,7 +330,7 @@ def _push(store: _StateStore, at: _SearchProgress, state: int, bound: int, cost:
     store.heads[bound, cost] = entry
 
 
-@cached_njit
+@inner_njit
 def _pop(store: _StateStore, at: _SearchProgress) -> int:
     """Return the open state with the current bound and the most loads so far, or -1 if there is none."""
     bound = at.bound[0]

@@ -30,8 +30,10 @@ from interlace.orders.replay import count_loads
 from interlace.orders.walkers import (
     MAX_PANELS,
     TRIES,
+    Scratch,
     SearchSize,
     Walkers,
+    Words,
     estimate,
     hash_state,
     list_tries,
@@ -130,12 +132,13 @@ def _run_beam(grid: PanelGrid, capacity: int, seeds: Sequence[BeamResult], secon
     moves = _CandidateMoves(np.zeros(most), np.zeros(most, np.int64), np.zeros(most, np.int64))
     parents = np.zeros((grid.tiles, count), np.int64)
     steps = np.zeros((grid.tiles, count), np.int64)
+    marks, scratch = np.empty(count, np.uint64), Scratch.of(size)
     walking = len(seeds)
     for done in range(grid.tiles):
-        found = _score_moves(size, walkers, walking, moves)
+        found = _score_moves(size, walkers, walking, moves, scratch)
         order = np.argsort(moves.score[:found], kind="stable")[: _MOVES_PER_STEP * count]
         own = tiles[:, done] * 4 + ways[:, done]
-        walking = _advance(size, walkers, following, own, moves, order, parents[done], steps[done])
+        walking = _advance(size, walkers, following, own, moves, order, parents[done], steps[done], marks, scratch)
         following.followed[: len(seeds)] = done + 1
         walkers, following = following, walkers
         if done == 0:
@@ -160,16 +163,16 @@ class _CandidateMoves(NamedTuple):
     step: Ints
 
 
-@cached_njit
-def _score_moves(size: SearchSize, walkers: Walkers, walking: int, moves: _CandidateMoves) -> int:
+@cached_njit(allocates=False)
+def _score_moves(size: SearchSize, walkers: Walkers, walking: int, moves: _CandidateMoves, scratch: Scratch) -> int:
     """Write the candidate moves of each walker; return their number."""
-    tiles, units = np.empty(TRIES, np.int64), np.empty(size.capacity, np.int64)
+    tiles, units = scratch.tiles, scratch.units
     found = 0
     for walker in range(walking):
-        for i in range(list_tries(size, walkers, walker, tiles)):
+        for i in range(list_tries(size, walkers, walker, scratch)):
             for way in range(2 if size.chunks == 1 else 4):
                 held, loads = touch_all(size, walkers, walker, tiles[i], way, units)
-                to_come = estimate(size, walkers, walker, tiles[i], units, held)
+                to_come = estimate(size, walkers, walker, tiles[i], units, held, scratch.columns_held)
                 moves.score[found] = walkers.cost[walker] + loads + to_come
                 moves.walker[found] = walker
                 moves.step[found] = tiles[i] * 4 + way
@@ -177,7 +180,7 @@ def _score_moves(size: SearchSize, walkers: Walkers, walking: int, moves: _Candi
     return found
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _advance(
     size: SearchSize,
     walkers: Walkers,
@@ -187,20 +190,24 @@ def _advance(
     order: Ints,
     parents: Ints,
     steps: Ints,
+    marks: Words,
+    scratch: Scratch,
 ) -> int:
-    """Move the families by their ``own`` steps, then the best distinct other moves; return the number of walkers."""
-    units = np.empty(size.capacity, np.int64)
+    """Move the families by their ``own`` steps, then the best distinct other moves; return the number of walkers.
+
+    ``marks`` is scratch space for a fingerprint of each walker.
+    """
+    units = scratch.units
     for seed in range(len(own)):
         parents[seed], steps[seed] = seed, own[seed]
         visit(size, walkers, seed, own[seed] // 4, own[seed] % 4, following, seed, units)
-    marks = np.empty(len(steps), np.uint64)
     walking = len(own)
     for move in order:
         if walking == len(steps):
             break
         walker, tile, way = moves.walker[move], moves.step[move] // 4, moves.step[move] % 4
         held, _ = touch_all(size, walkers, walker, tile, way, units)
-        marks[walking] = hash_state(size, walkers, walker, tile, units, held)
+        marks[walking] = hash_state(size, walkers, walker, tile, held, scratch)
         twin = len(own)
         while marks[twin] != marks[walking]:
             twin += 1

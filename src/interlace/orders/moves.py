@@ -14,11 +14,11 @@ is finished before the next.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from interlace.core.jit import cached_njit
+from interlace.core.jit import cached_njit, inner_njit
 from interlace.graph.access import Ints
 from interlace.orders.states import (
     SearchShape,
@@ -30,6 +30,8 @@ from interlace.orders.states import (
     is_chunk_done,
 )
 
+_NONE: Any = np.int64(0)  # a literal 0 would compile the called function once more
+
 
 class Moves(NamedTuple):
     """Successors of one state, one per row.
@@ -40,6 +42,7 @@ class Moves(NamedTuple):
         cost: loads of the move.
         tile: tile that the move visits by name, -1 for none; other tiles that ``visited`` gained needed no load.
         way: touch order of that tile: 1 for the column first, plus 2 for chunks backwards.
+        masks, counted, to_try: scratch space, an entry per panel.
     """
 
     found: Ints
@@ -50,6 +53,9 @@ class Moves(NamedTuple):
     cost: Ints
     tile: Ints
     way: Ints
+    masks: Ints
+    counted: Ints
+    to_try: Ints
 
 
 def allocate_moves(shape: SearchShape) -> Moves:
@@ -59,10 +65,11 @@ def allocate_moves(shape: SearchShape) -> Moves:
     most = tiles * 2 + panels * shape.chunks * shape.capacity if shape.opt else tiles * 4
     visited, progress, held, cost, tile, way = (np.zeros(most, np.int64) for _ in range(6))
     units = np.zeros((most, shape.capacity), np.int64)
-    return Moves(np.zeros(1, np.int64), visited, progress, units, held, cost, tile, way)
+    masks, counted, to_try = (np.zeros(panels, np.int64) for _ in range(3))
+    return Moves(np.zeros(1, np.int64), visited, progress, units, held, cost, tile, way, masks, counted, to_try)
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def find_moves(shape: SearchShape, visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Write all moves of a state."""
     out.found[0] = 0
@@ -73,7 +80,8 @@ def find_moves(shape: SearchShape, visited: int, progress: int, units: Ints, hel
             row, column = column, row
         _load(shape, visited, progress, units, held, row, column, out)
         return
-    to_try = _mark_candidates(shape, visited, units, held)
+    to_try = out.to_try
+    _find_panels(shape, visited, units, held, out)
     for tile in range(shape.rows * shape.columns):
         if visited >> tile & 1:
             continue
@@ -89,7 +97,7 @@ def find_moves(shape: SearchShape, visited: int, progress: int, units: Ints, hel
                     _load(shape, visited, progress, units, held, unit, unit, out)
 
 
-@cached_njit
+@inner_njit
 def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Append the state itself as a move without cost."""
     at = out.found[0]
@@ -100,12 +108,12 @@ def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> 
     out.found[0] = at + 1
 
 
-@cached_njit
+@inner_njit
 def _visit(shape: SearchShape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """LRU: append the visit of a whole tile, once per touch order."""
     for way in range(2 if shape.chunks == 1 else 4):
         at = out.found[0]
-        _append(visited | 1 << tile, 0, units, held, out)
+        _append(visited | 1 << tile, _NONE, units, held, out)
         out.tile[at], out.way[at] = tile, way
         for step in range(2 * shape.chunks):
             pair = _get_pair(shape, tile, way // 2, step // 2)
@@ -113,7 +121,7 @@ def _visit(shape: SearchShape, visited: int, tile: int, units: Ints, held: int, 
         _blank(shape, out, at)
 
 
-@cached_njit
+@inner_njit
 def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
     """LRU: move a unit to the front of a move's list, and count it if it has to be loaded."""
     place = 0
@@ -128,7 +136,7 @@ def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
     out.units[at, 0] = unit
 
 
-@cached_njit
+@inner_njit
 def _blank(shape: SearchShape, out: Moves, at: int) -> None:
     """LRU: write -1 for units that no open tile needs; at the end of the list they count as free."""
     held = 0
@@ -141,17 +149,17 @@ def _blank(shape: SearchShape, out: Moves, at: int) -> None:
     out.held[at] = held
 
 
-@cached_njit
+@inner_njit
 def _begin(shape: SearchShape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """OPT: begin a tile whose first pair is held, in either direction; does nothing for panels of one chunk."""
     for backwards in range(0 if shape.chunks == 1 else 2):
-        row, column = _get_pair(shape, tile, backwards, 0)
+        row, column = _get_pair(shape, tile, backwards, _NONE)
         if _contains(units, held, row) and _contains(units, held, column):
-            _append(visited, encode_progress(shape, tile, backwards, 0), units, held, out)
+            _append(visited, encode_progress(shape, tile, backwards, _NONE), units, held, out)
             _compute_ready(shape, out)
 
 
-@cached_njit
+@inner_njit
 def _load(
     shape: SearchShape, visited: int, progress: int, units: Ints, held: int, unit: int, pinned: int, out: Moves
 ) -> None:
@@ -168,7 +176,7 @@ def _load(
         _compute_ready(shape, out)
 
 
-@cached_njit
+@inner_njit
 def _compute_ready(shape: SearchShape, out: Moves) -> None:
     """OPT: let the last move compute whatever its units allow, and drop units that no open tile needs."""
     at = out.found[0] - 1
@@ -187,7 +195,7 @@ def _compute_ready(shape: SearchShape, out: Moves) -> None:
             out.visited[at] |= 1 << tile
             out.tile[at], out.way[at] = tile, 2 * backwards
     if not progress:
-        out.visited[at] |= _find_held_tiles(shape, units, held)
+        out.visited[at] |= _find_held_tiles(shape, units, held, out.counted)
     out.progress[at] = progress
     kept = 0
     for i in range(held):
@@ -197,10 +205,11 @@ def _compute_ready(shape: SearchShape, out: Moves) -> None:
     out.held[at] = kept
 
 
-@cached_njit
-def _find_held_tiles(shape: SearchShape, units: Ints, held: int) -> int:
-    """Return the tiles all of whose units are held, as bits."""
-    chunks_held = np.zeros(shape.rows + shape.columns, np.int64)
+@inner_njit
+def _find_held_tiles(shape: SearchShape, units: Ints, held: int, chunks_held: Ints) -> int:
+    """Return the tiles all of whose units are held, as bits; ``chunks_held`` is scratch space."""
+    for panel in range(shape.rows + shape.columns):
+        chunks_held[panel] = 0
     for i in range(held):
         chunks_held[units[i] // shape.chunks] += 1
     found = 0
@@ -211,7 +220,7 @@ def _find_held_tiles(shape: SearchShape, units: Ints, held: int) -> int:
     return found
 
 
-@cached_njit
+@inner_njit
 def _is_needed(shape: SearchShape, visited: int, progress: int, unit: int) -> bool:
     """True if an open tile, or the rest of the tile in progress, touches the unit."""
     panel = unit // shape.chunks
@@ -221,7 +230,7 @@ def _is_needed(shape: SearchShape, visited: int, progress: int, unit: int) -> bo
     return _has_open_tiles(shape, visited | 1 << tile, panel) or not is_chunk_done(shape, progress, unit % shape.chunks)
 
 
-@cached_njit
+@inner_njit
 def _has_open_tiles(shape: SearchShape, visited: int, panel: int) -> bool:
     """True if a panel has tiles that are not visited."""
     if panel < shape.rows:
@@ -233,11 +242,13 @@ def _has_open_tiles(shape: SearchShape, visited: int, panel: int) -> bool:
     return False
 
 
-@cached_njit
-def _mark_candidates(shape: SearchShape, visited: int, units: Ints, held: int) -> Ints:
-    """Return 1 for panels to try, and 0 for those equivalent to an earlier one (nothing held, same visited tiles)."""
+@inner_njit
+def _find_panels(shape: SearchShape, visited: int, units: Ints, held: int, out: Moves) -> None:
+    """Mark the panels to try, but not those equivalent to an earlier one (nothing held, same visited tiles)."""
     count = shape.rows + shape.columns
-    masks, first, touched = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(count, np.int64)
+    masks, touched = out.masks, out.counted
+    for panel in range(count):
+        touched[panel] = 0
     find_neighbours(shape, visited, masks)
     for i in range(held):
         if units[i] >= 0:
@@ -246,11 +257,10 @@ def _mark_candidates(shape: SearchShape, visited: int, units: Ints, held: int) -
         other = shape.rows if panel >= shape.rows else 0
         while other < panel and (touched[panel] or touched[other] or masks[panel] != masks[other]):
             other += 1
-        first[panel] = other == panel
-    return first
+        out.to_try[panel] = other == panel
 
 
-@cached_njit
+@inner_njit
 def _get_pair(shape: SearchShape, tile: int, backwards: int, done: int) -> tuple[int, int]:
     """Return the row unit and the column unit of the chunk that a tile takes after ``done`` others."""
     chunk = shape.chunks - 1 - done if backwards else done
@@ -260,7 +270,7 @@ def _get_pair(shape: SearchShape, tile: int, backwards: int, done: int) -> tuple
     )
 
 
-@cached_njit
+@inner_njit
 def _contains(units: Ints, held: int, unit: int) -> bool:
     for i in range(held):  # noqa: SIM110
         if units[i] == unit:

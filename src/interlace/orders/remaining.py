@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.jit import cached_njit
+from interlace.core.jit import cached_njit, inner_njit
 from interlace.graph.access import Ints
 from interlace.orders.panels import PanelGrid
 from interlace.orders.states import SearchShape, get_tile_in_progress, is_chunk_done
@@ -33,13 +33,17 @@ Table = NDArray[np.uint8]
 """Minimum loads by rows held, columns held, open rows not held, open columns not held, pairs not held together."""
 
 
-@cached_njit
 def compute_bound_table(rows: int, columns: int, capacity: int) -> Table:
     """Return the bound for every combination of counts; 255 if a combination cannot occur."""
     tiles = rows * columns
     limit = tiles + 1 + rows + columns  # one load for a pair, after the first, and one for each open panel
-    together = maximise_pairs(rows, columns, capacity, limit)
     least = np.full((rows + 1, columns + 1, rows + 1, columns + 1, tiles + 1), 255, np.uint8)
+    _fill_table(rows, columns, capacity, limit, maximise_pairs(rows, columns, capacity, limit), least)
+    return least
+
+
+@cached_njit(allocates=False)
+def _fill_table(rows: int, columns: int, capacity: int, limit: int, together: NDArray[np.int16], least: Table) -> None:
     for a in range(min(rows, capacity) + 1):
         for b in range(min(columns, capacity - a) + 1):
             # From many loads to few, so that the last value written is the minimum.
@@ -49,14 +53,17 @@ def compute_bound_table(rows: int, columns: int, capacity: int) -> Table:
                         for away_columns in range(min(loads - x, columns) + 1):
                             for apart in range(together[a, b, x, loads - x] + 1):
                                 least[a, b, away_rows, away_columns, apart] = loads
-    return least
 
 
-@cached_njit
 def maximise_pairs(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16]:
     """Return the pairs brought together by rows held, columns held, and loads of each (at most ``limit`` in all)."""
-    tiles = rows * columns
     pairs = np.zeros((min(rows, capacity) + 1, min(columns, capacity) + 1, limit + 1, limit + 1), np.int16)
+    _fill_most(rows, columns, capacity, limit, pairs)
+    return pairs
+
+
+@cached_njit(allocates=False)
+def _fill_most(rows: int, columns: int, capacity: int, limit: int, pairs: NDArray[np.int16]) -> None:
     for x in range(limit + 1):
         for y in range(limit + 1 - x):
             for a in range(min(rows, capacity) + 1):
@@ -74,8 +81,7 @@ def maximise_pairs(rows: int, columns: int, capacity: int, limit: int) -> NDArra
                             best = max(best, a + pairs[a, b + 1, x, y - 1])
                         if b < columns and a > 0:
                             best = max(best, a - 1 + pairs[a - 1, b + 1, x, y - 1])
-                    pairs[a, b, x, y] = min(best, tiles)
-    return pairs
+                    pairs[a, b, x, y] = min(best, rows * columns)
 
 
 def bound_loads(grid: PanelGrid, capacity: int, known: int) -> int:
@@ -95,7 +101,7 @@ def bound_loads(grid: PanelGrid, capacity: int, known: int) -> int:
     return min(enough) * grid.chunks
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def bound_remaining(shape: SearchShape, least: Table, visited: int, progress: int, units: Ints, held: int) -> int:
     """Return a lower bound on the loads that a state still needs."""
     total = 0
@@ -132,7 +138,7 @@ def bound_remaining(shape: SearchShape, least: Table, visited: int, progress: in
     return total
 
 
-@cached_njit
+@inner_njit
 def _count_ones(mask: int) -> int:
     count = 0
     while mask:

@@ -28,8 +28,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.jit import cached_njit
+from interlace.core.jit import cached_njit, inner_njit
 from interlace.graph.access import Ints
+
+Words = NDArray[np.uint64]
 
 MAX_TILES = 49
 """Maximum number of tiles: bits of a 64-bit word that remain next to the progress of one tile."""
@@ -59,38 +61,63 @@ class SearchShape(NamedTuple):
         return 1 + -(-self.capacity // (63 // self.bits))
 
 
-@cached_njit
+class Scratch(NamedTuple):
+    """Scratch space of ``make_key``.
+
+    Attributes:
+        masks: visited columns of each row and visited rows of each column, as bits.
+        place: place of each panel in the key.
+        renamed: units of the key.
+        colour, mixed: colours of the panels.
+    """
+
+    masks: Ints
+    place: Ints
+    renamed: Ints
+    colour: Words
+    mixed: Words
+
+    @staticmethod
+    def of(shape: SearchShape) -> Scratch:
+        """Allocate the space."""
+        panels = shape.rows + shape.columns
+        masks, place = np.empty(panels, np.int64), np.empty(panels, np.int64)
+        colour, mixed = np.empty(panels, np.uint64), np.empty(panels, np.uint64)
+        return Scratch(masks, place, np.empty(shape.capacity, np.int64), colour, mixed)
+
+
+@inner_njit
 def encode_progress(shape: SearchShape, tile: int, backwards: int, done: int) -> int:
     """Encode the progress of a tile of which ``done`` chunks are computed; 0 means that no tile is in progress."""
     return 1 + (tile * 2 + backwards) * shape.chunks + done
 
 
-@cached_njit
+@inner_njit
 def get_tile_in_progress(shape: SearchShape, progress: int) -> int:
     """Return the tile in progress, -1 for none."""
     return (progress - 1) // shape.chunks // 2 if progress else -1
 
 
-@cached_njit
+@inner_njit
 def is_backwards(shape: SearchShape, progress: int) -> int:
     """Return 1 if the tile in progress takes its chunks from the last to the first, else 0."""
     return (progress - 1) // shape.chunks % 2
 
 
-@cached_njit
+@inner_njit
 def count_chunks_done(shape: SearchShape, progress: int) -> int:
     """Return the number of computed chunks of the tile in progress."""
     return (progress - 1) % shape.chunks
 
 
-@cached_njit
+@inner_njit
 def is_chunk_done(shape: SearchShape, progress: int, chunk: int) -> bool:
     """True if the tile in progress has computed a chunk."""
     place = shape.chunks - 1 - chunk if is_backwards(shape, progress) else chunk
     return place < count_chunks_done(shape, progress)
 
 
-@cached_njit
+@inner_njit
 def find_neighbours(shape: SearchShape, visited: int, masks: Ints) -> None:
     """Write the visited columns of each row and the visited rows of each column to ``masks``, as bits."""
     for column in range(shape.columns):
@@ -101,15 +128,15 @@ def find_neighbours(shape: SearchShape, visited: int, masks: Ints) -> None:
             masks[shape.rows + column] |= (masks[row] >> column & 1) << row
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def make_key(
-    shape: SearchShape, visited: int, progress: int, units: Ints, held: int, masks: Ints, key: Ints, panels: Ints
+    shape: SearchShape, visited: int, progress: int, units: Ints, held: int, scratch: Scratch, key: Ints, panels: Ints
 ) -> None:
-    """Write a state's key, and for each panel of the key its original panel. ``masks`` is scratch space."""
+    """Write a state's key, and for each panel of the key its original panel."""
+    masks, place, renamed = scratch.masks, scratch.place, scratch.renamed
     find_neighbours(shape, visited, masks)
-    _sort_panels(shape, progress, units, held, masks, panels)
+    _sort_panels(shape, progress, units, held, masks, panels, scratch.colour, scratch.mixed)
     rows, columns = shape.rows, shape.columns
-    place = np.empty(rows + columns, np.int64)
     for i in range(rows + columns):
         place[panels[i]] = i
     for i in range(len(key)):
@@ -124,7 +151,6 @@ def make_key(
             if row * columns + column == get_tile_in_progress(shape, progress):
                 done = count_chunks_done(shape, progress)
                 key[0] |= encode_progress(shape, tile, is_backwards(shape, progress), done) << MAX_TILES
-    renamed = np.empty(held, np.int64)
     for i in range(held):
         unit = 0
         if units[i] >= 0:
@@ -139,7 +165,7 @@ def make_key(
         key[1 + i // per_word] |= renamed[i] << (shape.bits * (i % per_word))
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def unpack(shape: SearchShape, key: Ints, units: Ints) -> tuple[int, int, int]:
     """Return the visited tiles, progress and held count of a key, and write its units to ``units``."""
     per_word = 63 // shape.bits
@@ -151,11 +177,14 @@ def unpack(shape: SearchShape, key: Ints, units: Ints) -> tuple[int, int, int]:
     return key[0] & ((1 << MAX_TILES) - 1), key[0] >> MAX_TILES, held
 
 
-@cached_njit
-def _sort_panels(shape: SearchShape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints) -> None:
+@inner_njit
+def _sort_panels(
+    shape: SearchShape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints, colour: Words, mixed: Words
+) -> None:
     """Sort rows by colour, then columns by colour; on a square grid the side with the lower colours comes first."""
     rows, count = shape.rows, shape.rows + shape.columns
-    colour, mixed = np.zeros(count, np.uint64), np.empty(count, np.uint64)
+    for i in range(count):
+        colour[i] = 0
     for i in range(held):
         if units[i] >= 0:
             rank = 0 if shape.opt else i + 1
@@ -196,8 +225,8 @@ def _sort_panels(shape: SearchShape, progress: int, units: Ints, held: int, mask
             return
 
 
-@cached_njit
-def _mix_neighbours(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> None:
+@inner_njit
+def _mix_neighbours(rows: int, masks: Ints, colour: Words, mixed: Words) -> None:
     """Mix each panel's colour with those of the panels that it was visited with."""
     count = len(colour)
     for panel in range(count):
@@ -209,7 +238,7 @@ def _mix_neighbours(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: N
         mixed[panel] = mix(colour[panel] + mix(total))
 
 
-@cached_njit
+@inner_njit
 def mix(value: np.uint64) -> np.uint64:
     """Return a pseudo-random number (the finaliser of SplitMix64, Steele et al., 2014)."""
     value = (value + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)

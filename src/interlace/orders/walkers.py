@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.jit import cached_njit
+from interlace.core.jit import inner_njit
 from interlace.graph.access import Ints
 from interlace.orders.states import mix
 
@@ -63,6 +63,40 @@ class Walkers(NamedTuple):
     followed: Ints
 
 
+class Scratch(NamedTuple):
+    """Scratch space for one walker.
+
+    Attributes:
+        tiles: tiles that it tries.
+        units: contents of its cache after a tile.
+        panels, is_held: held panels, and for each panel whether it is held.
+        columns_held: held columns of each chunk, as bits.
+        colour, spread: colours of the panels.
+    """
+
+    tiles: Ints
+    units: Ints
+    panels: Ints
+    is_held: NDArray[np.bool_]
+    columns_held: Words
+    colour: Words
+    spread: Words
+
+    @staticmethod
+    def of(size: SearchSize) -> Scratch:
+        """Allocate the space."""
+        panels = size.rows + size.columns
+        return Scratch(
+            tiles=np.empty(TRIES, np.int64),
+            units=np.empty(size.capacity, np.int64),
+            panels=np.empty(size.capacity, np.int64),
+            is_held=np.empty(panels, np.bool_),
+            columns_held=np.empty(size.chunks, np.uint64),
+            colour=np.empty(panels, np.uint64),
+            spread=np.empty(panels, np.uint64),
+        )
+
+
 def make_walkers(size: SearchSize, count: int) -> Walkers:
     """Return walkers that have visited nothing; the seed of each is its row number."""
     panels = np.full((count, size.rows + size.columns), (1 << size.columns) - 1, np.uint64)
@@ -72,7 +106,7 @@ def make_walkers(size: SearchSize, count: int) -> Walkers:
     return Walkers(panels, np.zeros((count, size.capacity), np.int64), *numbers)
 
 
-@cached_njit
+@inner_njit
 def touch_all(size: SearchSize, walkers: Walkers, walker: int, tile: int, way: int, units: Ints) -> tuple[int, int]:
     """Write the contents of the cache after a tile to ``units``; return how many entries count, and the loads.
 
@@ -105,7 +139,7 @@ def touch_all(size: SearchSize, walkers: Walkers, walker: int, tile: int, way: i
     return counted, loads
 
 
-@cached_njit
+@inner_njit
 def visit(
     size: SearchSize, before: Walkers, walker: int, tile: int, way: int, after: Walkers, into: int, units: Ints
 ) -> None:
@@ -123,12 +157,15 @@ def visit(
     after.seed[into], after.followed[into] = before.seed[walker], before.followed[walker]
 
 
-@cached_njit
-def estimate(size: SearchSize, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> float:
+@inner_njit
+def estimate(
+    size: SearchSize, walkers: Walkers, walker: int, tile: int, units: Ints, held: int, columns_held: Words
+) -> float:
     """Estimate the loads to come once ``tile`` is visited and the cache holds ``units``."""
     open_ = walkers.open[walker]
     row, column = tile // size.columns, size.rows + tile % size.columns
-    columns_held = np.zeros(size.chunks, np.uint64)
+    for chunk in range(size.chunks):
+        columns_held[chunk] = 0
     rows_to_come = columns_to_come = tiles = 0
     for panel in range(size.rows):
         left = _count_ones(open_[panel]) - (panel == row)
@@ -156,16 +193,18 @@ def estimate(size: SearchSize, walkers: Walkers, walker: int, tile: int, units: 
     )
 
 
-@cached_njit
-def list_tries(size: SearchSize, walkers: Walkers, walker: int, tiles: Ints) -> int:
+@inner_njit
+def list_tries(size: SearchSize, walkers: Walkers, walker: int, scratch: Scratch) -> int:
     """Write the tiles that a walker tries next, and return their number; tiles that need no load come first.
 
     Of equivalent panels (nothing held, the same tiles open), only one is tried.
     """
     rows, held = size.rows, walkers.held[walker]
     open_ = walkers.open[walker]
-    panels = np.empty(held, np.int64)  # held panels, in the order in which LRU evicts them
-    is_held = np.zeros(rows + size.columns, np.bool_)
+    tiles = scratch.tiles
+    panels, is_held = scratch.panels, scratch.is_held  # panels in the order in which LRU evicts them
+    for panel in range(rows + size.columns):
+        is_held[panel] = False
     count = 0
     for i in range(held - 1, -1, -1):
         panel = walkers.units[walker, i] // size.chunks
@@ -199,14 +238,16 @@ def list_tries(size: SearchSize, walkers: Walkers, walker: int, tiles: Ints) -> 
     return found
 
 
-@cached_njit
-def hash_state(size: SearchSize, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> np.uint64:
+@inner_njit
+def hash_state(size: SearchSize, walkers: Walkers, walker: int, tile: int, held: int, scratch: Scratch) -> np.uint64:
     """Hash a walker's state after ``tile``, invariant to renaming of rows and columns; other states rarely share it.
 
     Panels are coloured by what the cache holds of them, and colours are mixed twice along open tiles.
     """
     panels = size.rows + size.columns
-    colour, spread = np.zeros(panels, np.uint64), np.empty(panels, np.uint64)
+    units, colour, spread = scratch.units, scratch.colour, scratch.spread
+    for panel in range(panels):
+        colour[panel] = 0
     for i in range(held):
         if units[i] >= 0:
             rank = (i + 1) * size.chunks + units[i] % size.chunks
@@ -227,15 +268,17 @@ def hash_state(size: SearchSize, walkers: Walkers, walker: int, tile: int, units
                 other += 1
             spread[panel] = mix(colour[panel] + mix(total))
         colour, spread = spread, colour
-    sides = np.zeros(2, np.uint64)
+    of_rows = of_columns = np.uint64(0)
     for panel in range(panels):
-        sides[np.int64(panel >= size.rows)] += mix(colour[panel])
+        if panel < size.rows:
+            of_rows += mix(colour[panel])
+        else:
+            of_columns += mix(colour[panel])
     # On a square grid, rows are equivalent to columns.
-    value: np.uint64 = sides[0] + (sides[1] if size.rows == size.columns else mix(sides[1]))
-    return value
+    return of_rows + (of_columns if size.rows == size.columns else mix(of_columns))
 
 
-@cached_njit
+@inner_njit
 def _append_tile(size: SearchSize, open_: Words, a: int, b: int, tiles: Ints, found: int) -> int:
     """Append the tile of a row and a column, given in either order, if it is open."""
     row, column = min(a, b), max(a, b) - size.rows
@@ -245,7 +288,7 @@ def _append_tile(size: SearchSize, open_: Words, a: int, b: int, tiles: Ints, fo
     return found
 
 
-@cached_njit
+@inner_njit
 def _count_ones(bits: np.uint64) -> int:
     """Return the number of set bits."""
     bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)

@@ -20,7 +20,7 @@ from interlace.planner.bounds import Gemm, TrafficBound, bound_chain, bound_comp
 from interlace.planner.build import Choices
 from interlace.planner.energy import EnergyEstimate, Level, estimate_energy
 from interlace.planner.handovers import HandOff, find_hand_offs
-from interlace.planner.predict import Prediction
+from interlace.planner.predict import Prediction, Traffic
 from interlace.planner.search import Candidate, SearchResult
 from interlace.sim.machine import compute_op_rates
 from interlace.sim.modes import PERSISTENT, Gate, Mode
@@ -127,7 +127,7 @@ def explain(
     return Explanation(
         planned,
         report_ops(best.prediction, device, mode),
-        compute_graph_bounds(best.graph, best.prediction, device),
+        compute_graph_bounds(best.graph, best.prediction.traffic, device),
         compute_floor_us(best.prediction, device, flops),
         () if mode.gate is Gate.ENDED else find_hand_offs(best.prediction.plan, best.prediction.trace),
         tuple(_explain_decisions(planned, device, mode)),
@@ -150,12 +150,12 @@ def compute_floor_us(prediction: Prediction, device: DeviceSpec, flops: float | 
     return 1e6 * max(prediction.traffic.compulsory_bytes / device.dram_bytes_per_s, arithmetic_s)
 
 
-def compute_graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[TrafficBound, ...]:
+def compute_graph_bounds(graph: Graph, traffic: Traffic, device: DeviceSpec) -> tuple[TrafficBound, ...]:
     """Return the traffic bounds of a graph: chain bounds if it is a chain of matmuls, else compulsory bounds."""
     gemms = _find_gemms(graph)
     if gemms:
         return bound_chain(gemms, graph.tensors[0].dtype.itemsize, device)
-    return bound_compulsory(graph.name, prediction.traffic.compulsory_bytes, prediction.traffic.written_bytes)
+    return bound_compulsory(graph.name, traffic.compulsory_bytes, traffic.written_bytes)
 
 
 def _find_gemms(graph: Graph) -> tuple[Gemm, ...]:

@@ -60,6 +60,21 @@ class Traffic:
 
 
 @dataclass(frozen=True, eq=False)
+class TrafficCount:
+    """Traffic of a plan on a device under a mode, without times.
+
+    Attributes:
+        plan: plan that was counted.
+        traffic: bytes moved.
+        costs: cost of each item.
+    """
+
+    plan: Plan
+    traffic: Traffic
+    costs: Costs
+
+
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """Predicted behaviour of a plan on a device under a mode.
 
@@ -107,13 +122,25 @@ def predict(
     """
     check_type(plan, Plan, "predict", "plan", "il.build(graph, choices)")
     check_type(device, DeviceSpec, "predict", "device", "il.H200")
-    touched = (touch_cache or list_touches)(
+    count = count_traffic(plan, device, mode, limit, touch_cache)
+    return Prediction(plan, count.traffic, count.costs, simulate(plan, count.costs, device, mode))
+
+
+def count_traffic(
+    plan: Plan,
+    device: DeviceSpec,
+    mode: Mode = PERSISTENT,
+    limit: int = MAX_ENTRIES,
+    touched_by: Callable[[Plan, int, int], Touches] | None = None,
+) -> TrafficCount:
+    """Count the traffic of a plan without its times; arguments and errors as for ``predict``, but no DeadlockError."""
+    touched = (touched_by or list_touches)(
         plan, max(limit, min(_TOUCHES_PER_ITEM * len(plan.items), MAX_ENTRIES)), MAX_ENTRIES
     )
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = simulate_missed_bytes(stream, touched.units.nbytes, device.l2)
     costs = Costs.of(plan, touched.units, stream, missed)
-    return Prediction(plan, _compute_traffic(plan, touched, stream, missed), costs, simulate(plan, costs, device, mode))
+    return TrafficCount(plan, _compute_traffic(plan, touched, stream, missed), costs)
 
 
 def _compute_traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -> Traffic:

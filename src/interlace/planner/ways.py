@@ -23,9 +23,9 @@ from interlace.sim.modes import Gate, Mode
 _DIFFERENCES: Mapping[str, tuple[tuple[str, ...], Callable[[Mode], str]]] = {
     "launches": (("gate", "after", "waits"), lambda mode: _describe_launches(mode)),
     "loads ahead of waits": (("ring_bytes",), lambda mode: f"{mode.ring_bytes >> 10} KiB"),
-    "hand-overs": (
-        ("words",),
-        lambda mode: "by semaphores" if mode.ll_hand_offs is None else "by words where they can be",
+    "hand-offs": (
+        ("ll_hand_offs",),
+        lambda mode: "by semaphores" if mode.ll_hand_offs is None else "by LL words where possible",
     ),
     "bodies": (
         ("matrix_share", "memory_share"),

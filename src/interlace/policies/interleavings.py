@@ -77,7 +77,7 @@ class RowPanels(Interleaving):
     lag: int = 0
 
     def __post_init__(self) -> None:
-        if check_int(self.rows, "Panels", "rows") < 1 or check_int(self.lag, "Panels", "lag") < 0:
+        if check_int(self.rows, "RowPanels", "rows") < 1 or check_int(self.lag, "RowPanels", "lag") < 0:
             raise OrderError(f"RowPanels({self.rows}, lag={self.lag}); use rows >= 1 and lag >= 0")
 
     def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:

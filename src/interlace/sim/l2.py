@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.devices import L2
-from interlace.core.jit import cached_njit
+from interlace.core.jit import cached_njit, inner_njit
 from interlace.graph.access import Ints
 from interlace.sim.lockstep import AccessStream
 
@@ -39,11 +39,16 @@ def simulate_missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
     part = -(-nbytes // l2.sides)
     near = np.random.default_rng(1).permutation(int(stream.worker.max(initial=-1)) + 1) % l2.sides
     missed = np.zeros(len(stream), np.int64)
-    _simulate_misses(stream.unit, stream.is_write, stream.worker, near, part, nbytes, l2.sides, l2.side_bytes, missed)
+    places = len(part) * l2.sides
+    links = np.full((l2.sides, places + 1, 2), -1, np.int32)
+    links[:, places, :] = places
+    held = np.zeros(l2.sides, np.int64)
+    columns = stream.unit, stream.is_write, stream.worker
+    _simulate_misses(*columns, near, part, nbytes, l2.sides, l2.side_bytes, links, held, missed)
     return missed
 
 
-@cached_njit
+@inner_njit
 def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: int, most: int) -> bool:
     """Access a part of a unit on one side, move it to the front, evict others if it was absent; True if it was present.
 
@@ -80,7 +85,7 @@ def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: i
     return there
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _simulate_misses(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],
@@ -90,12 +95,10 @@ def _simulate_misses(
     nbytes: Ints,
     sides: int,
     most: int,
+    links: NDArray[np.int32],
+    held: Ints,
     missed: Ints,
 ) -> None:
-    places = len(part) * sides
-    links = np.full((sides, places + 1, 2), -1, np.int32)
-    links[:, places, :] = places
-    held = np.zeros(sides, np.int64)
     for at in range(len(unit)):
         u, side = unit[at], near[worker[at]]
         absent = 0

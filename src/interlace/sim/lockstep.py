@@ -75,7 +75,6 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
     most_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
     _interleave(
         queues.items,
-        queues.ptr,
         plan.items.op,
         queues.workers,
         most_stolen if mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING else 0,
@@ -95,14 +94,20 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         stream.is_write,
         stream.item,
         stream.worker,
+        queues.ptr[:-1].copy(),
+        queues.ptr[1:].copy(),
+        launches.ptr[:-1].copy(),
+        launches.ptr[1:] - launches.ptr[:-1],
+        np.full((2, queues.workers), -1),
+        np.zeros(queues.workers, np.int64),
+        np.zeros(queues.workers),
     )
     return stream
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _interleave(
     items: Ints,
-    queue_ptr: Ints,
     op: Ints,
     workers: int,
     most_stolen: int,
@@ -122,17 +127,25 @@ def _interleave(
     is_write: NDArray[np.bool_],
     item: NDArray[np.int32],
     worker: NDArray[np.int32],
+    following: Ints,
+    ends: Ints,
+    cursor: Ints,
+    unended: Ints,
+    held_and_step: Ints,
+    thefts: Ints,
+    behind: Floats,
 ) -> None:
-    queues = len(queue_ptr) - 1
-    following, ends = queue_ptr[:-1].copy(), queue_ptr[1:].copy()
-    thefts = np.zeros(workers, np.int64)
-    held = np.full(workers, -1, np.int64)
-    step = np.full(workers, -1, np.int64)
-    left, earliest = len(items), 0
-    # Per op: its next item, and the number of items that have not ended.
-    cursor, unended = op_ptr[:-1].copy(), op_ptr[1:] - op_ptr[:-1]
-    behind = np.zeros(workers)
-    at = 0
+    """Write the accesses. The last arguments are the initial state.
+
+    Args:
+        following, ends: next position and end of each queue.
+        cursor, unended: next item of each op, and number of its items that have not ended.
+        held_and_step: item of each worker and step of it, -1 for none.
+        thefts: number of thefts of each worker.
+        behind: rounds that each worker is behind.
+    """
+    queues, left, earliest, at = len(ends), len(items), 0, 0
+    held, step = held_and_step[0], held_and_step[1]
     while left > 0:
         for w in range(workers):
             if held[w] < 0 and op_by_op:

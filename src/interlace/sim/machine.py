@@ -41,10 +41,11 @@ from interlace.graph.graph import Graph
 from interlace.plan.facts import PlanIndex
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
-from interlace.sim.engine import NEVER, MachineModel, Outcome, Work, run_engine
+from interlace.sim.engine import run_engine
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.memory import Floats
 from interlace.sim.modes import PERSISTENT, Gate, Launches, LLHandOffs, Mode, Queues
+from interlace.sim.state import NEVER, MachineModel, Outcome, State, Work
 from interlace.sim.units import Units
 from interlace.trace.events import Trace
 
@@ -96,11 +97,13 @@ class Costs:
         moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
         is_sum = units.tensor == len(plan.graph.tensors)
         tables = units.nbytes, units.produced, is_sum
-        _accumulate(stream.unit, stream.is_write, stream.item, missed, *tables, moved, dram, ahead, sums)
+        latest, (brought_by, sharing) = np.full(len(units), -1, np.int32), np.zeros((2, len(stream)), np.int32)
+        scratch = latest, brought_by, sharing
+        _accumulate(stream.unit, stream.is_write, stream.item, missed, *tables, *scratch, moved, dram, ahead, sums)
         return Costs(compute_item_flops(plan), np.maximum(moved - dram, 0.0), dram, np.minimum(ahead, dram), sums)
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _accumulate(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],
@@ -109,14 +112,22 @@ def _accumulate(
     nbytes: Ints,
     produced: NDArray[np.bool_],
     is_sum: NDArray[np.bool_],
+    latest: NDArray[np.int32],
+    brought_by: NDArray[np.int32],
+    sharing: NDArray[np.int32],
     moved: Floats,
     dram: Floats,
     ahead: Floats,
     sums: Floats,
 ) -> None:
-    """Add the bytes of each access to its item; ``nbytes``, ``produced`` and ``is_sum`` are indexed by unit."""
-    latest = np.full(len(nbytes), -1, np.int32)  # access that last fetched each unit
-    brought_by, sharing = np.empty(len(unit), np.int32), np.zeros(len(unit), np.int32)
+    """Add the bytes of each access to its item.
+
+    Args:
+        nbytes, produced, is_sum: properties of each unit.
+        latest: access that last fetched each unit; at first -1.
+        brought_by, sharing: space for the access that fetched the unit of each access, and for the number of accesses
+            that share each fetch; at first 0.
+    """
     for at in range(len(unit)):
         by, u = at, unit[at]
         if not is_write[at]:
@@ -204,7 +215,7 @@ def simulate(
     wait, start, end = np.full((3, n), NEVER)
     never = plan.items.post[~ran & (plan.items.post >= 0)]  # items that never run must not block others
     out = Outcome(np.full(n, -1), wait, start, end, np.bincount(never, minlength=plan.semaphores).astype(np.int64))
-    run_engine(work, machine, out)
+    run_engine(work, machine, State.of(work, machine, out.posts), out)
     if np.isinf(end[ran]).any():
         raise DeadlockError(_describe_stuck(facts, out))
     rows = np.flatnonzero(ran)

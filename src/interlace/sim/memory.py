@@ -25,14 +25,14 @@ UNLIMITED = 1e300  # finite, because 0 times the level has to be 0
 FAST = {"nnan", "nsz", "reassoc", "contract"}
 
 
-@cached_njit(fastmath=FAST)
+@cached_njit(allocates=False, fastmath=FAST)
 def count_work(left: Floats, slowness: Floats, level: float, passed_ns: float) -> None:
     """Subtract the work done at this level; ``slowness`` is 1 / demand, 0 for workers that load nothing."""
     for w in range(len(left)):
         left[w] = max(left[w] - passed_ns * min(1.0, level * slowness[w]), 0.0)
 
 
-@cached_njit(fastmath=FAST)
+@cached_njit(allocates=False, fastmath=FAST)
 def find_level(demand: Floats, capacity: float) -> float:
     """Return the level at which all grants add up to the capacity; UNLIMITED if the capacity suffices.
 
@@ -58,7 +58,7 @@ def find_level(demand: Floats, capacity: float) -> float:
         level = higher
 
 
-@cached_njit(fastmath=FAST)
+@cached_njit(allocates=False, fastmath=FAST)
 def schedule_next_actions(when: Floats, limit: Floats, demand: Floats, left: Floats, inverse: float, t: float) -> None:
     """Update when each loading worker acts next at this level (passed as 1 / level), at the latest by its limit."""
     for w in range(len(when)):

@@ -1,14 +1,14 @@
-"""Choice of the queue that a worker steals from, as in ``megakernel/dispatch``."""
+"""Choice of the queue that a worker steals from, as in ``csrc/dispatch``."""
 
 from __future__ import annotations
 
-from interlace.core.jit import cached_njit
+from interlace.core.jit import inner_njit
 from interlace.graph.access import Ints
 
 _WORD = 0xFFFFFFFF
 
 
-@cached_njit
+@inner_njit
 def hash_queue(worker: int, tries: int, n: int) -> int:
     """Return 32 pseudo-random bits for the n-th queue after a worker's own, after ``tries`` earlier attempts.
 
@@ -20,7 +20,7 @@ def hash_queue(worker: int, tries: int, n: int) -> int:
     return x ^ x >> 16
 
 
-@cached_njit
+@inner_njit
 def choose_victim(following: Ints, ends: Ints, worker: int, random: bool, tries: int) -> int:
     """Return a queue that is not empty, either the next one or a random one; the worker's own if all are empty.
 

@@ -120,7 +120,10 @@ class _Traffic:
         reads_out, writes_out = np.empty(read_ptr[-1], np.int32), np.empty(write_ptr[-1], np.int32)
         read_at, write_at = read_ptr.copy(), write_ptr.copy()
         for (writes, box), (base, strides) in zip(self._boxes, self._places, strict=True):
-            _write_units(box, base, strides, write_at if writes else read_at, writes_out if writes else reads_out)
+            low, high = np.empty((2, len(strides)), np.int64)
+            _write_units(
+                box, base, strides, low, high, write_at if writes else read_at, writes_out if writes else reads_out
+            )
         units = self._list_units(writes_out)
         return Touches(units, self._step_ptr, read_ptr, reads_out, write_ptr, writes_out, self._chunks)
 
@@ -167,7 +170,7 @@ class _Flat(NamedTuple):
         )
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _count_units(box: _Flat) -> int:
     """Return the number of units of all boxes. Consecutive items with equal steps and classes share a sweep over k."""
     rows, first, last, cls, start, columns, lo, hi = box
@@ -193,7 +196,7 @@ def _count_units(box: _Flat) -> int:
     return total
 
 
-@cached_njit
+@cached_njit(allocates=False)
 def _add_counts(box: _Flat, counts: Ints) -> None:
     """Add the units of every box to ``counts``."""
     rows, first, last, cls, start, columns, lo, hi = box
@@ -206,12 +209,13 @@ def _add_counts(box: _Flat, counts: Ints) -> None:
             counts[rows[i] + step - first[i]] += size
 
 
-@cached_njit
-def _write_units(box: _Flat, base: int, strides: Ints, cursor: Ints, out: NDArray[np.int32]) -> None:
-    """Write the units of every box, row-major, at the cursor of its row."""
+@cached_njit(allocates=False)
+def _write_units(
+    box: _Flat, base: int, strides: Ints, low: Ints, high: Ints, cursor: Ints, out: NDArray[np.int32]
+) -> None:
+    """Write the units of every box, row-major, at the cursor of its row; ``low`` and ``high`` are scratch space."""
     rows, first, last, cls, start, columns, lo, hi = box
     rank = len(columns)
-    low, high = np.empty(rank, np.int64), np.empty(rank, np.int64)
     for i in range(len(rows)):
         for step in range(first[i], last[i]):
             lines = 1

@@ -1,4 +1,4 @@
-"""The studio: a local page, or a notebook widget, to play with tile orders on the package's own replays and searches.
+"""Studio: a local page, or a notebook widget, to explore tile orders with the package's replays and searches.
 
 import interlace as il
 il.studio.show(plan)     # in Jupyter or marimo; needs the extra studio
@@ -16,12 +16,12 @@ __all__ = ["show"]
 
 
 def show(what: Showable, height: int = 720) -> StudioWidget:
-    """A page of the studio as a notebook widget, which asks this kernel and no server.
+    """Return a page of the studio as a notebook widget, which sends its requests to this kernel instead of a server.
 
     Args:
         what: a plan or its proof; a trace; a grid of panels, ``orders.panels.PanelGrid``, or the options of a game,
             ``studio.game.Options`` or ``studio.chain.Chain``, to play; or a view of ``interlace studio``'s files.
-        height: of its frame, in pixels.
+        height: height of its frame, in pixels.
 
     Raises:
         ImportError: anywidget is not installed; the extra ``studio`` has it.

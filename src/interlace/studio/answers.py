@@ -1,4 +1,4 @@
-"""What the page may ask, by name, whoever carries it: the server for a browser, or a notebook's own channel."""
+"""Requests of the page by name; the server of a browser or the channel of a notebook transports them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from interlace.studio.chain_wire import (
 )
 from interlace.studio.game import find_named_path
 from interlace.studio.link import decode_game, encode_path
+from interlace.studio.pending import Pending, StudioView
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
 from interlace.studio.timeline import TimelineView
@@ -25,13 +26,11 @@ from interlace.studio.wire import check_members, format_game, format_position, f
 
 T = TypeVar("T")
 
-#: What a page can begin with.
-StudioView = PlanView | TimelineView | RecordView
 Answers = Mapping[str, Callable[[Any], dict[str, Any]]]
 
 
-def build_answers(view: StudioView | None) -> Answers:
-    """By name, from data to data; each raises StudioError, OrderError or SearchError for what makes no sense."""
+def build_answers(view: StudioView | Pending | None) -> Answers:
+    """Return the functions from data to data; they raise StudioError, OrderError or SearchError for bad requests."""
     kinds: dict[str, type[StudioView]] = {"plan": PlanView, "timeline": TimelineView, "records": RecordView}
     return {
         "setting": _answer_setting,
@@ -45,19 +44,19 @@ def build_answers(view: StudioView | None) -> Answers:
         "chain/position": format_chain_position,
         "chain/order": format_chain_order,
         "chain/save": lambda data: saved.save_chain(parse_chain_game(data)),
-        **{name: partial(_answer_view, view if isinstance(view, kind) else None) for name, kind in kinds.items()},
+        **{name: partial(_answer_view, view, kind) for name, kind in kinds.items()},
         "plan/item": partial(_answer_item, view),
     }
 
 
 def _answer_setting(data: object) -> dict[str, Any]:
-    """What follows from options alone."""
+    """Return the data that depend on the options alone."""
     options = parse_options(check_members(data, "a request", ("options",)).get("options", {}))
     return format_setting(options)
 
 
 def _open_game(data: object, of_link: Callable[[str], T], of_file: Callable[[str], T]) -> T:
-    """The game of a link or of a saved file."""
+    """Return the game of a link or of a saved file."""
     given = check_members(data, "a request", ("link", "file"))
     text = next(iter(given.values()), None)
     if len(given) != 1 or not isinstance(text, str):
@@ -66,7 +65,7 @@ def _open_game(data: object, of_link: Callable[[str], T], of_file: Callable[[str
 
 
 def _answer_order(data: object) -> dict[str, Any]:
-    """The path of a named order."""
+    """Return the path of a named order."""
     given = check_members(data, "a request", ("options", "name"))
     options, name = parse_options(given.get("options", {})), given.get("name")
     if not isinstance(name, str):
@@ -74,14 +73,21 @@ def _answer_order(data: object) -> dict[str, Any]:
     return {"path": encode_path(options.grid, find_named_path(options.grid, name))}
 
 
-def _answer_view(view: StudioView | None, data: object) -> dict[str, Any]:
-    """All that there is to look at, or that there is nothing."""
+def _answer_view(view: StudioView | Pending | None, kind: type[StudioView], data: object) -> dict[str, Any]:
+    """Return all that there is to look at, or that there is nothing, or nothing yet (``preparing`` says why)."""
     check_members(data, "a request", ())
-    return {"name": ""} if view is None else view.to_data()
+    if isinstance(view, Pending) and view.kind is kind:
+        made = view.view()
+        if made is None:
+            return {"name": "", "preparing": view.says}
+        return made.to_data()
+    return view.to_data() if isinstance(view, kind) else {"name": ""}
 
 
-def _answer_item(view: StudioView | None, data: object) -> dict[str, Any]:
-    """One item of the plan."""
+def _answer_item(view: StudioView | Pending | None, data: object) -> dict[str, Any]:
+    """Return one item of the plan."""
+    if isinstance(view, Pending):
+        view = view.view()
     if not isinstance(view, PlanView):
         raise StudioError("there is no plan here; begin with: interlace studio PLAN.json")
     return view.describe_item(data)

@@ -1,4 +1,4 @@
-"""The handlers of the page: each takes a whole game and keeps nothing, so that pages do not disturb each other."""
+"""Handlers of the page; each takes a whole game and keeps no state, so that pages do not disturb each other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from interlace.core.errors import InterlaceError, StudioError
-from interlace.studio.answers import StudioView, build_answers
+from interlace.studio.answers import build_answers
 from interlace.studio.guard import Guard
 from interlace.studio.least import SearchCancelled, find_best_completion
 from interlace.studio.link import Game
 from interlace.studio.pages import load_assets
+from interlace.studio.pending import Pending, StudioView
 from interlace.studio.wire import encode_json, parse_game
 
 #: Searches at once; each takes a core and some hundred megabytes.
@@ -28,13 +29,13 @@ _MAX_SEARCHES = 2
 _TICK_S = 0.1
 
 
-def build_application(port: int, view: StudioView | None = None) -> ASGIApp:
-    """The page on a port of this machine, with something to look at if there is any."""
+def build_application(port: int, view: StudioView | Pending | None = None) -> ASGIApp:
+    """Return the application for a port of this machine, with a view if there is one."""
     page = load_assets()
     searches = threading.BoundedSemaphore(_MAX_SEARCHES)
 
     async def asset(request: Request) -> Response:
-        """A file of the page, all of which are in memory: no name reaches the file system."""
+        """Return a file of the page; all are in memory, so no name reaches the file system."""
         found = page.get(request.path_params.get("name", "index.html"))
         if found is None:
             return JSONResponse({"error": "no such page; begin at /"}, 404)
@@ -59,7 +60,7 @@ def build_application(port: int, view: StudioView | None = None) -> ASGIApp:
 
 
 def _make_endpoint(answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
-    """A handler beside the event loop, whose errors are told."""
+    """Return a handler that runs outside the event loop and answers errors as JSON."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -83,7 +84,7 @@ def _parse_json(body: bytes) -> Any:
 
 
 async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIterator[bytes]:
-    """Lines of JSON: how far the search is, then what it found. It ends when nobody reads any more."""
+    """Yield lines of JSON: the progress of the search, then its result. It ends when the client stops reading."""
     if not searches.acquire(blocking=False):
         yield _encode_line({"state": "refused", "error": f"{_MAX_SEARCHES} searches run already; cancel one of them"})
         return

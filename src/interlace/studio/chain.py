@@ -1,4 +1,4 @@
-"""Two chained matmuls played tile by tile: which tiles are locked, and where the intermediate stays in the cache.
+"""Two chained matmuls played tile by tile: locked tiles, and the fate of the intermediate result in the cache.
 
 The graph is that of ``workloads.two_matmuls``, y = x @ a.T and out = y @ b.T, in square tiles: R rows, K and N tiles
 along the two reductions, P columns. What a tile touches is found by ``sim.traffic``, what it needs by
@@ -54,13 +54,13 @@ _NO_ORDER: Mapping[str, Order] = {}
 
 @dataclass(frozen=True)
 class Chain:
-    """The products and the cache.
+    """Products and cache.
 
     Attributes:
-        rows, inner, hidden, columns: tiles along m, k, n and p.
-        capacity: tiles that the cache holds.
-        cache: what a full cache evicts.
-        parts: items of a tile of the second product: 1, or 2 that read half a row of y each.
+        rows, inner, hidden, columns: numbers of tiles along m, k, n and p.
+        capacity: capacity of the cache in tiles.
+        cache: eviction policy.
+        parts: number of items of a tile of the second product: 1, or 2 that read half a row of y each.
 
     Raises:
         StudioError: a size out of range, too many tiles, or OPT over partial sums, which are larger than tiles.
@@ -89,30 +89,30 @@ class Chain:
 
     @property
     def graph(self) -> Graph:
-        """Both products."""
+        """Graph of both products."""
         tile = MatmulTile(_TILE, _TILE, _TILE)
         m, k, n, p = (_TILE * size for size in (self.rows, self.inner, self.hidden, self.columns))
         return two_matmuls(m, k, n, p, first=tile, second=tile)
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Of the first product and of the second."""
+        """Numbers of tiles of the first and of the second product."""
         return self.rows * self.hidden, self.rows * self.columns
 
     @property
     def items(self) -> int:
-        """Of both products."""
+        """Number of items of both products."""
         first, second = self.tiles
         return first + self.parts * second
 
     def derive_choices(self, interleaving: Interleaving, order: Order | Mapping[str, Order] = _NO_ORDER) -> Choices:
-        """How a planner would make an order of it."""
+        """Return the choices with which a planner makes an order of the chain."""
         split = {"second": SplitK(self.parts)} if self.parts > 1 else {}
         return Choices(1, order=order, split=split, interleaving=interleaving)
 
     @property
     def bounds(self) -> tuple[TrafficBound, TrafficBound]:
-        """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
+        """Lower bounds on the loads of any order, in bytes: safe, and in leading order, for a chip with this cache."""
         m, k, n, p = (_TILE * size for size in (self.rows, self.inner, self.hidden, self.columns))
         chip = build_chip(self.capacity * _TILE * _TILE * bf16.itemsize, 1, _TILE * _TILE)
         found = chain_bounds((Gemm(m, n, k), Gemm(m, p, n)), bf16.itemsize, chip)
@@ -122,16 +122,16 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class ChainAccesses:
-    """What does not change while a chain is played.
+    """Constants of a chain.
 
     Attributes:
-        groups: of each item, units that are held together, step by step, and last what is written.
-        reads: of each item, for each of its groups whether it reads.
-        tensor: of each unit, the name of its tensor.
-        unit_index: of each unit, its number within its tensor.
-        sizes: of each unit, in tiles: partial sums are two.
-        unit_bytes: of a tile.
-        dependencies: of each item, those that it waits for.
+        groups: units of each item that are held together, step by step; the written ones are last.
+        reads: for each group of each item, True if it reads.
+        tensor: name of the tensor of each unit.
+        unit_index: number of each unit within its tensor.
+        sizes: size of each unit in tiles; partial sums take two.
+        unit_bytes: bytes of a tile.
+        dependencies: items that each item waits for.
     """
 
     groups: tuple[tuple[tuple[int, ...], ...], ...]
@@ -145,15 +145,15 @@ class ChainAccesses:
 
 @dataclass(frozen=True)
 class ChainPosition:
-    """Where a chain stands.
+    """Position of a chain.
 
     Attributes:
-        loads: units loaded, by tensor; those of the intermediate and of sums had left the cache while they were needed.
-        hits: reads that found their unit.
-        load_bytes: of all loads.
+        loads: units loaded, by tensor; those of the intermediate result and of sums were evicted while still needed.
+        hits: number of reads that found their unit.
+        load_bytes: bytes of all loads.
         costs: loads of each step.
-        cached: numbers within each tensor of what the cache holds, and where OPT decides, of nothing.
-        last: of the last step, the units of each tensor that were touched, and whether they were loaded.
+        cached: numbers within each tensor of the units that the cache holds; empty under OPT.
+        last: units of each tensor that the last step touched, each True if it was loaded.
     """
 
     loads: Mapping[str, int]
@@ -166,7 +166,7 @@ class ChainPosition:
 
 @lru_cache(maxsize=16)
 def find_accesses(chain: Chain) -> ChainAccesses:
-    """What the items of a chain touch and need."""
+    """Return the units that the items of a chain touch, and the items that they need."""
     # Importing it takes half a second (numba), which the page for one product should not wait for.
     from interlace.sim.traffic import list_touches
 
@@ -191,7 +191,7 @@ def find_accesses(chain: Chain) -> ChainAccesses:
 
 
 def _find_dependencies(chain: Chain, plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """The items that each item waits for: of y what it reads, and a second half its first."""
+    """Return the items that each item waits for: producers of the tiles of y that it reads, and its first half."""
     graph, items, dependencies = plan.graph, plan.items, Dependencies(plan.graph)
     needs: list[tuple[int, ...]] = [()] * len(items)
     for link in dependencies.links:
@@ -209,7 +209,7 @@ def _find_dependencies(chain: Chain, plan: Plan) -> tuple[tuple[int, ...], ...]:
 
 
 def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
-    """The position after a path of items.
+    """Return the position after a path of items.
 
     Raises:
         StudioError: an item that does not exist, is taken twice, or comes before what it needs.
@@ -243,7 +243,7 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
 
 
 def check_path(chain: Chain, path: tuple[int, ...]) -> None:
-    """Raise StudioError unless a path takes items that exist, each once and behind what it needs."""
+    """Raise StudioError unless a path takes existing items, each once and after the items that it needs."""
     needs, taken = find_accesses(chain).dependencies, set[int]()
     for item in path:
         if not 0 <= item < len(needs):
@@ -257,7 +257,7 @@ def check_path(chain: Chain, path: tuple[int, ...]) -> None:
 
 
 def list_chain_orders(chain: Chain) -> dict[str, Callable[[], tuple[int, ...]]]:
-    """Orders of both products together, as a planner makes them, by name."""
+    """Return orders of both products together, as a planner makes them, by name."""
     columns_first = {"first": ColumnMajor(), "second": ColumnMajor()}
     choices = {
         "op after op": chain.derive_choices(OpAfterOp()),

@@ -1,4 +1,4 @@
-"""What the page of two products sends and gets: JSON and links to typed values, strictly, and back."""
+"""Messages of the page of two products: strict conversion of JSON and links to typed values and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CACHES = tuple(EvictionPolicy)
 
 @dataclass(frozen=True)
 class ChainGame:
-    """What the page shows; as ``link.Game``, with items for steps."""
+    """State that the page shows; like ``link.Game``, with items as steps."""
 
     chain: Chain
     path: tuple[int, ...] = ()
@@ -26,7 +26,7 @@ class ChainGame:
 
 
 def parse_chain_game(data: object) -> ChainGame:
-    """The game of a request: ``options``, ``path``, ``at`` and ``ghost``. Raises StudioError for anything else."""
+    """Return the game of a request: ``options``, ``path``, ``at`` and ``ghost``. Raises StudioError for others."""
     given = check_members(data, "a request", ("options", "path", "at", "ghost"))
     chain = parse_chain(given.get("options", {}))
     path, ghost = given.get("path", []), parse_ghost(given)
@@ -40,7 +40,7 @@ def parse_chain_game(data: object) -> ChainGame:
 
 
 def parse_chain(data: object) -> Chain:
-    """Options by name; those that are left out have their defaults. Raises StudioError."""
+    """Return options by name; missing ones have their defaults. Raises StudioError."""
     given = check_members(data, "options", [field.name for field in fields(Chain)])
     for name, value in given.items():
         if name == "cache" and value not in [cache.value for cache in EvictionPolicy]:
@@ -52,7 +52,7 @@ def parse_chain(data: object) -> Chain:
 
 
 def format_chain(data: object) -> dict[str, Any]:
-    """What does not change while a chain is played."""
+    """Return the constants of a chain."""
     chain = parse_chain(check_members(data, "a request", ("options",)).get("options", {}))
     touched, (safe, leading) = find_accesses(chain), chain.bounds
     inputs = {"x": chain.rows * chain.inner, "a": chain.inner * chain.hidden, "b": chain.hidden * chain.columns}
@@ -70,7 +70,7 @@ def format_chain(data: object) -> dict[str, Any]:
 
 
 def format_chain_position(data: object) -> dict[str, Any]:
-    """Where a chain stands after the steps that are taken, and beside it the order that runs as its ghost."""
+    """Return the position of a chain after its steps, and that of the order that runs as its ghost."""
     game = parse_chain_game(data)
     shown = {"at": game.at, "link": encode_chain(game), **_format_position(play(game.chain, game.path[: game.at]))}
     if game.ghost:
@@ -80,27 +80,27 @@ def format_chain_position(data: object) -> dict[str, Any]:
 
 
 def format_chain_order(data: object) -> dict[str, Any]:
-    """The path of a named order of both products."""
+    """Return the path of a named order of both products."""
     given = check_members(data, "a request", ("options", "name"))
     name = given.get("name")
     return {"path": _find_named_path(parse_chain(given.get("options", {})), name if isinstance(name, str) else "")}
 
 
 def format_chain_game(game: ChainGame) -> dict[str, Any]:
-    """A game as ``parse_chain_game`` takes it."""
+    """Return a game in the form that ``parse_chain_game`` takes."""
     options = {**asdict(game.chain), "cache": game.chain.cache.value}
     return {"options": options, "path": list(game.path), "at": game.at, "ghost": game.ghost}
 
 
 def encode_chain(game: ChainGame) -> str:
-    """The game as text for an address."""
+    """Return the game as text for an address."""
     c, ghost = game.chain, game.ghost.encode()
     head = (c.rows, c.inner, c.hidden, c.columns, c.capacity, _CACHES.index(c.cache), c.parts)
     return pack(CHAIN, (*head, len(ghost), *ghost, game.at), game.path)
 
 
 def decode_chain(text: str) -> ChainGame:
-    """The game that a text stands for. Raises StudioError."""
+    """Return the game of a text. Raises StudioError."""
     return unpack(CHAIN, text, _read_chain_game)
 
 

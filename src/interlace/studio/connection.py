@@ -1,4 +1,4 @@
-"""One connection of the studio's server, which is closed where a client keeps it open and sends no request.
+"""Connection of the studio's server; it is closed if a client keeps it open without a request.
 
 A client that sends a byte now and then, or a thousand connections, would otherwise take all files that the process may
 open, and then no browser is answered.
@@ -19,7 +19,7 @@ REQUEST_TIMEOUT_S = 20.0
 
 
 class Connection(H11Protocol):
-    """A connection with a bound on how long it takes to ask, among at most ``MAX_CONNECTIONS``."""
+    """Connection with a limit on the time until a request; at most ``MAX_CONNECTIONS`` are open."""
 
     _expiry: asyncio.TimerHandle | None = None
 

@@ -1,4 +1,4 @@
-"""What a path loads from memory as a function of the size of the cache."""
+"""Loads of a path from memory as a function of the size of the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_TOUCHES = 10 << 14
 
 
 def compute_curve(game: Game) -> dict[str, Any]:
-    """Sizes of the cache, the bytes that the path so far loads at each, and the same of the ghost."""
+    """Return sizes of the cache, and the bytes that the path so far, and the ghost, load at each."""
     path = game.path[: game.at]
     sizes = _select_sizes(game.options, path)
     curves = {"path": count_load_bytes(game.options, path, sizes)}
@@ -34,7 +34,7 @@ def compute_curve(game: Game) -> dict[str, Any]:
 
 
 def _select_sizes(options: GameOptions, path: Path) -> list[int]:
-    """From the least that works to all panels, in the unit of the options."""
+    """Return sizes from the smallest possible one to all panels, in the unit of the options."""
     grid = options.grid
     least, most = {
         Unit.PANELS: (-(-2 // grid.chunks), grid.rows + grid.columns),

@@ -1,7 +1,7 @@
-"""One matmul played tile by tile: what each tile loads through a small cache, and what the cache holds then.
+"""One matmul played tile by tile: the loads of each tile through a small cache, and the contents of the cache.
 
-A game is options and a path, the tiles in the sequence in which they were taken. Nothing else is kept: going back
-is a shorter path, played again. Tiles and what they touch are those of ``orders.panels``, replayed by
+A game consists of options and a path, the tiles in the order in which they were taken. There is no other state: an
+undo replays a shorter path. Tiles and what they touch are those of ``orders.panels``, replayed by
 ``orders.replay``. With P workers the path is cut into waves of P tiles, which run along K side by side:
 
     path of 3 tiles in 2 chunks, P = 2       touches, a pair each
@@ -34,7 +34,7 @@ _SUM_BYTES = 4  # tiles sum up in fp32
 
 
 class Unit(Enum):
-    """In what the size of the cache is given."""
+    """Unit of the size of the cache."""
 
     PANELS = "panels"
     """All of K of a tile's rows or columns."""
@@ -45,15 +45,15 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class GameOptions:
-    """The product, how it is cut, and the cache.
+    """Product, tiles and cache.
 
     Attributes:
-        m, n, k: of ``out = x @ w.T``, m x n with a reduction over k.
-        tile_m, tile_n, tile_k: of a tile, and of one chunk of its reduction.
-        capacity: of the cache, in ``unit``.
-        cache: what a full cache evicts.
-        workers: tiles of a wave.
-        dtype: of the operands.
+        m, n, k: sizes of ``out = x @ w.T``, m x n with a reduction over k.
+        tile_m, tile_n, tile_k: sizes of a tile, and of one chunk of its reduction.
+        capacity: capacity of the cache, in ``unit``.
+        cache: eviction policy.
+        workers: number of tiles of a wave.
+        dtype: dtype of the operands.
 
     Raises:
         StudioError: a size below one, more tiles than a request takes, a cache that does not hold what one tile
@@ -99,29 +99,29 @@ class GameOptions:
 
     @cached_property
     def grid(self) -> PanelGrid:
-        """The tiles, and what they touch."""
+        """Grid of tiles and their panels."""
         return PanelGrid(-(-self.m // self.tile_m), -(-self.n // self.tile_n), -(-self.k // self.tile_k))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of each unit; those at the edges are smaller where tiles do not divide the product."""
+        """Bytes of each unit; units at the edges are smaller if tiles do not divide the product."""
         lengths = [*_split_extent(self.m, self.tile_m), *_split_extent(self.n, self.tile_n)]
         depths = _split_extent(self.k, self.tile_k)
         return tuple(length * depth * self.dtype.itemsize for length in lengths for depth in depths)
 
     @property
     def capacity_units(self) -> int:
-        """Units that the cache holds, where it is not given in bytes."""
+        """Capacity of the cache in units, if it is not given in bytes."""
         return self.capacity * (self.grid.chunks if self.unit is Unit.PANELS else 1)
 
     @property
     def capacity_bytes(self) -> int:
-        """What the cache holds at most."""
+        """Capacity of the cache in bytes."""
         return self.capacity if self.unit is Unit.BYTES else self.capacity_units * max(self.sizes)
 
     @property
     def replay_arguments(self) -> tuple[int, EvictionPolicy, tuple[int, ...] | None]:
-        """How a replay takes the cache: capacity, what is evicted, and sizes where units do not count as one."""
+        """Arguments of a replay: capacity, eviction policy, and sizes if units do not count as one each."""
         if self.unit is Unit.BYTES and self.cache is EvictionPolicy.LRU:
             return self.capacity, self.cache, self.sizes
         units = self.capacity // max(self.sizes) if self.unit is Unit.BYTES else self.capacity_units
@@ -129,7 +129,7 @@ class GameOptions:
 
     @property
     def bounds(self) -> tuple[TrafficBound, TrafficBound]:
-        """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
+        """Lower bounds on the loads of any order, in bytes: safe, and in leading order, for a chip with this cache."""
         chip = build_chip(self.capacity_bytes, self.workers, self.tile_m * self.tile_n)
         found = bound_matmul(Gemm(self.m, self.n, self.k), self.dtype.itemsize, chip)
         safe, leading = (bound for bound in found if bound.counts is BoundedQuantity.LOADS)
@@ -141,7 +141,7 @@ Path = tuple[Visit, ...]
 
 @dataclass(frozen=True)
 class CachedPanel:
-    """What the cache holds of a panel."""
+    """Contents of the cache that belong to a panel."""
 
     panel: int
     units: int
@@ -149,19 +149,19 @@ class CachedPanel:
 
 @dataclass(frozen=True)
 class GamePosition:
-    """Where a game stands.
+    """Position of a game.
 
     Attributes:
-        touches, loads: units touched, and those of them that were loaded.
+        touches, loads: number of units touched, and of those loaded.
         touched_bytes, load_bytes: the same in bytes.
         costs: loads of each tile of the path.
         loads_of: loads of each panel, rows first.
-        last: of the tiles that ran last together, each panel with the units that were touched and loaded.
-        cached: panels by last use, the latest first. Under OPT what may still be held: OPT decides with hindsight,
-            so any of these may hit next, if not all at once.
-        used_capacity: of the capacity, as much as is surely taken.
-        next_evicted: under LRU, the panel of what the next load evicts; None while there is room for one more of the
-            largest units.
+        last: panels of the last wave, with the units that were touched and loaded.
+        cached: panels by last use, the latest first. Under OPT the panels that may still be held: OPT decides with
+            hindsight, so any of them may hit next, but not all at once.
+        used_capacity: part of the capacity that is certainly occupied.
+        next_evicted: under LRU, the panel that the next load evicts from; None while one more of the largest units
+            fits.
     """
 
     touches: int
@@ -177,13 +177,13 @@ class GamePosition:
 
 
 def build_chip(cache_bytes: int, workers: int, sums: int) -> DeviceSpec:
-    """What the bounds of a game are of: its cache, and so many sums of each worker."""
+    """Return the device of a game's bounds: its cache, and this many accumulators per worker."""
     one = replace(DEFAULT_GPU, sms=workers, l1_bytes=0, register_bytes=sums * _SUM_BYTES)
     return replace(one, l2_bytes=cache_bytes, l2=L2(1, cache_bytes))
 
 
 def play(options: GameOptions, path: Path) -> GamePosition:
-    """The position after a path.
+    """Return the position after a path.
 
     Raises:
         StudioError: a tile outside the grid, or taken twice.
@@ -224,7 +224,7 @@ def check_path(grid: PanelGrid, path: Path) -> None:
 
 
 def group_waves(grid: PanelGrid, path: Path, workers: int) -> tuple[list[Pair], list[int]]:
-    """The pairs that a path touches, a wave of tiles side by side, and for each the step that it belongs to."""
+    """Return the pairs that a path touches, wave by wave, and the step of each pair."""
     groups: list[Pair] = []
     owner: list[int] = []
     for first in range(0, len(path), workers):
@@ -236,7 +236,7 @@ def group_waves(grid: PanelGrid, path: Path, workers: int) -> tuple[list[Pair], 
 
 
 def count_load_bytes(options: GameOptions, path: Path, capacities: Sequence[int]) -> list[int]:
-    """Bytes that a path loads through caches of other sizes, each in the unit of the options."""
+    """Return the bytes that a path loads through caches of other sizes, each in the unit of the options."""
     groups, _ = group_waves(options.grid, path, options.workers)
     found = []
     for capacity in capacities:
@@ -246,7 +246,7 @@ def count_load_bytes(options: GameOptions, path: Path, capacities: Sequence[int]
 
 
 def list_named_orders(grid: PanelGrid) -> dict[str, Family]:
-    """Every named order of a grid, with any group and where panels are in chunks there and back along K, by name."""
+    """Return every named order of a grid by name, with any group and, for panels in chunks, back and forth along K."""
     orders = [*PLAIN.values()]
     orders += [make(rows) for make in GROUPED.values() for rows in range(2, max(3, grid.rows))]
     ways = (False, True) if grid.chunks > 1 else (False,)
@@ -255,7 +255,7 @@ def list_named_orders(grid: PanelGrid) -> dict[str, Family]:
 
 
 def find_named_path(grid: PanelGrid, name: str) -> Path:
-    """The path of a named order. Raises StudioError if there is none of this name."""
+    """Return the path of a named order. Raises StudioError if the name is unknown."""
     members = list_named_orders(grid)
     if name not in members:
         raise StudioError(f"no order is called {name!r} on this grid; use one of {', '.join(members)}")
@@ -263,7 +263,7 @@ def find_named_path(grid: PanelGrid, name: str) -> Path:
 
 
 def _find_cached(groups: Sequence[Pair], options: GameOptions) -> list[int]:
-    """Units that the next touch may find in the cache, the last touched first."""
+    """Return the units that the next touch may find in the cache, the last touched first."""
     capacity, cache, unequal = options.replay_arguments
     if cache is EvictionPolicy.LRU:
         return find_lru_contents(groups, capacity, unequal)
@@ -280,7 +280,7 @@ def _find_cached(groups: Sequence[Pair], options: GameOptions) -> list[int]:
 def _find_last_wave(
     options: GameOptions, path: Path, groups: Sequence[Pair], owner: Sequence[int], missed: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, int, int], ...]:
-    """Panels of the last wave: units touched and units loaded."""
+    """Return the units touched and loaded of the panels of the last wave."""
     first = (len(path) - 1) // options.workers * options.workers if path else 0
     chunks = options.grid.chunks
     wave = [i for i, at in enumerate(owner) if at >= first]

@@ -1,7 +1,7 @@
-"""What stands between the network and the page's handlers: this machine only, this page only, bounded bodies.
+"""Filter between the network and the page's handlers: this machine only, this page only, bounded bodies.
 
 A page of another site can make a browser send requests here, and can give its own name this machine's address (DNS
-rebinding). The first carry an Origin that is not ours, the second a Host that is not ours; both are refused.
+rebinding). The first have a foreign Origin, the second a foreign Host; both are refused.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses foreign Hosts and Origins and long bodies, and says in every answer what the page may load.
+    """Middleware that refuses foreign Hosts and Origins and long bodies; each answer limits what the page may load.
 
     Args:
-        app: what answers the rest; it gets each body whole.
-        port: on which the server listens.
+        app: application that answers the rest; it gets each body whole.
+        port: port on which the server listens.
     """
 
     def __init__(self, app: ASGIApp, port: int) -> None:
@@ -76,7 +76,7 @@ class Guard:
         await self._app(scope, replayed, headed)
 
     def _find_refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and text, or None for a request of this page."""
+        """Return status and text of a refusal, or None for a request of this page."""
         sent: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             sent.setdefault(name.lower(), []).append(value)
@@ -91,7 +91,7 @@ class Guard:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; None for one that is too long, of which no more is kept than is read."""
+    """Return the whole body; None for one that is too long, of which nothing is stored beyond the part read."""
     body = bytearray()
     while True:
         message = await receive()

@@ -1,4 +1,4 @@
-"""The least that a game can still end with: proved where ``orders`` proves it, else the best of what is known."""
+"""Minimum loads with which a game can still end: proved if ``orders`` proves it, else the best known order."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _MAX_STATES = 1 << 20
 
 
 class SearchCancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has cancelled the search."""
 
 
 @dataclass(frozen=True)
 class BestCompletion:
-    """How well a game can still end.
+    """Best known end of a game.
 
     Attributes:
-        loads, load_bytes: of the best order found that begins with the game's path.
+        loads, load_bytes: loads of the best order found that begins with the game's path.
         path: that order.
-        is_proved: no order that begins so loads less.
-        lower_bound: none loads less than this; 0 where nothing is known.
-        why: what stood in the way of a proof, "" if there is one.
+        is_proved: True if no order that begins with the path loads less.
+        lower_bound: lower bound on the loads; 0 if none is known.
+        why: reason why there is no proof; "" if there is one.
     """
 
     loads: int
@@ -40,7 +40,7 @@ class BestCompletion:
     why: str
 
     def to_data(self, options: GameOptions, steps_taken: int) -> dict[str, Any]:
-        """As the page gets it, with the next step of the best order."""
+        """Return the data for the page, with the next step of the best order."""
         steps = encode_path(options.grid, self.path)
         return {
             "state": "done",
@@ -57,7 +57,7 @@ class BestCompletion:
 def find_best_completion(
     options: GameOptions, path: Path, stop: threading.Event, progress: Callable[[int, int, int], None]
 ) -> BestCompletion:
-    """How well a game can still end.
+    """Return the best known end of a game.
 
     The search is over whole units in the sequence of one worker. Workers that run along K side by side, and units of
     unequal sizes, are compared over a few known ends instead.

@@ -32,13 +32,13 @@ _UNITS, _CACHES = tuple(Unit), tuple(EvictionPolicy)
 
 @dataclass(frozen=True)
 class Game:
-    """What the page shows.
+    """State that the page shows.
 
     Attributes:
-        options: of the product and the cache.
-        path: all steps, also those that were undone and may be redone.
-        at: steps that are taken.
-        ghost: the name of the order beside it, "" for none.
+        options: options of the product and the cache.
+        path: all steps, including those that were undone and may be redone.
+        at: number of steps taken.
+        ghost: name of the order to compare with; "" for none.
     """
 
     options: GameOptions
@@ -48,7 +48,7 @@ class Game:
 
 
 def encode_game(game: Game) -> str:
-    """The game in letters, digits, ``-`` and ``_``."""
+    """Return the game in letters, digits, ``-`` and ``_``."""
     o = game.options
     ghost = game.ghost.encode()
     head = [o.m, o.n, o.k, o.tile_m, o.tile_n, o.tile_k, o.capacity, _UNITS.index(o.unit), _CACHES.index(o.cache)]
@@ -57,12 +57,12 @@ def encode_game(game: Game) -> str:
 
 
 def decode_game(text: str) -> Game:
-    """The game that a text stands for. Raises StudioError: none, or one that the page does not take."""
+    """Return the game of a text. Raises StudioError: no game, or one that the page does not accept."""
     return unpack(ONE_PRODUCT, text, _read_game)
 
 
 def pack(kind: int, head: Iterable[int], steps: Sequence[int]) -> str:
-    """Numbers from 0 and a path of a game of this kind, as text."""
+    """Return non-negative numbers and a path of a game of this kind as text."""
     written = bytearray()
     for number in (*head, len(steps)):
         _write_number(written, number)
@@ -93,13 +93,13 @@ def unpack(kind: int, text: str, read: Callable[[Iterator[int]], T]) -> T:
 
 
 def read_ghost(numbers: Iterator[int]) -> str:
-    """A name, written as its length and its bytes."""
+    """Return a name that is written as its length and its bytes."""
     letters = next(numbers)
     return bytes([next(numbers) for _ in range(letters)]).decode()
 
 
 def read_steps(numbers: Iterator[int]) -> list[int]:
-    """The path that the last numbers hold. Raises ValueError where it ends too early or too late."""
+    """Return the path in the last numbers. Raises ValueError if it ends too early or too late."""
     length, steps, step = next(numbers), [], 0
     for difference in numbers:
         step += -(difference + 1) // 2 if difference % 2 else difference // 2
@@ -110,12 +110,12 @@ def read_steps(numbers: Iterator[int]) -> list[int]:
 
 
 def encode_path(grid: PanelGrid, path: Path) -> list[int]:
-    """A path as numbers: 4 * tile, plus 1 for the column's panel first, plus 2 for K backwards."""
+    """Return a path as numbers: 4 * tile, plus 1 for the column's panel first, plus 2 for K backwards."""
     return [4 * (v.row * grid.columns + v.column) + v.column_first + 2 * v.backwards for v in path]
 
 
 def decode_path(grid: PanelGrid, steps: list[int]) -> Path:
-    """The path of these numbers. Raises StudioError for what is no path of the grid."""
+    """Return the path of these numbers. Raises StudioError if they are no path of the grid."""
     path = tuple(Visit(*divmod(step // 4, grid.columns), bool(step % 2), bool(step // 2 % 2)) for step in steps)
     check_path(grid, path)
     return path

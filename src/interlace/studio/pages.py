@@ -1,4 +1,4 @@
-"""The files of the page, read once: no name that is asked for reaches the file system.
+"""Files of the page, read once: no requested name reaches the file system.
 
 A page is a file of ``page/parts`` in four sections: ``intro`` beside its title, ``body``, and ``keys`` and ``notes`` of
 its sheet of keys. What all pages repeat is ``frame.html`` there, and what some do is a file that they include.
@@ -21,7 +21,7 @@ _INCLUDE = re.compile(r"<!-- include (\w+) -->\n")
 
 @dataclass(frozen=True)
 class Page:
-    """A page: the stem of its file, what links call it, and its script."""
+    """Page: the stem of its file, its name in links, and its script."""
 
     name: str
     label: str
@@ -39,14 +39,14 @@ PAGES = (
 
 @dataclass(frozen=True)
 class Asset:
-    """A file that the server answers with."""
+    """File that the server sends."""
 
     content: bytes
     type: str
 
 
 def load_assets() -> dict[str, Asset]:
-    """Every file by its name."""
+    """Return every file by its name."""
     found = {f"{page.name}.html": Asset(_assemble_page(page).encode(), "text/html") for page in PAGES}
     for entry in _find_folder().iterdir():
         kind = _TYPES.get(entry.name.rpartition(".")[2])
@@ -56,14 +56,14 @@ def load_assets() -> dict[str, Asset]:
 
 
 def inline_page(page: Page) -> str:
-    """A page in one text that asks for no file, for a frame in a notebook: without links to the other pages."""
+    """Return a page as one text that requests no file and has no links to other pages, for a frame in a notebook."""
     style = _find_folder().joinpath("style.css").read_text("utf-8")
     head = f'<style>{style}</style>\n<script type="module">\n{bundle_scripts("help.js", page.script)}</script>'
     return _fill_frame(page, head, "")
 
 
 def bundle_scripts(*names: str) -> str:
-    """ES modules of the page and all that they import as one, each a block that gives what it exports.
+    """Return ES modules of the page and all their imports as one text, each a block that returns its exports.
 
     import { ask as get } from "./api.js";      -->     const { ask: get } = modules["api.js"];
     export const many = ...                     -->     const many = ...   and many in modules["shapes.js"]

@@ -1,11 +1,11 @@
-"""A plan to look at: its items on the simulated machine, what each of them waits for, and what its proof says.
+"""View of a plan: its items on the simulated machine, the waits of each, and its proof.
 
-A plan that may not run is shown too, with what ``verify`` says of it, and with times where it still has an end.
+A plan that may not run is shown too, with the error of ``verify``, and with times if it ends.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,15 +42,15 @@ _MAX_LISTED = 64  # tiles of a list; how many more there are is said
 
 @dataclass(frozen=True, eq=False)
 class PlanView:
-    """A plan, and what is known of it.
+    """View of a plan.
 
     Attributes:
         plan: the plan.
-        device: where it would run.
-        proof: what ``verify`` says of it, or why it may not run.
-        fault: of the latter; None of a plan that is proved.
-        trace: when its items would run; None for a plan that has no end, or none that the simulation takes.
-        why: why there is none, "" if there is one.
+        device: device to simulate.
+        proof: text of the proof, or of the error of ``verify``.
+        fault: the error; None for a proved plan.
+        trace: predicted times of its items; None for a plan that does not end or that cannot be simulated.
+        why: reason why there is no trace; "" if there is one, or none yet.
     """
 
     page: ClassVar[str] = "plan.html"
@@ -63,15 +63,17 @@ class PlanView:
 
     @staticmethod
     def of(plan: Plan, device: DeviceSpec = DEFAULT_GPU) -> PlanView:
-        """Verify and simulate a plan.
+        """Verify and simulate a plan. Raises as ``prove``."""
+        return PlanView.prove(plan, device).simulate()
+
+    @staticmethod
+    def prove(plan: Plan, device: DeviceSpec = DEFAULT_GPU) -> PlanView:
+        """Verify a plan; ``simulate`` adds the times.
 
         Raises:
             StudioError: more items than the page draws, or none.
             PlanError: columns that make no sense, unless it is one item of an op that there is.
         """
-        # Importing it takes half a second (numba), which pages without a plan should not wait for.
-        from interlace.planner.predict import CHEAP, predict
-
         if not 0 < len(plan.items) <= MAX_ITEMS:
             raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MAX_ITEMS}; use larger tiles")
         try:
@@ -87,13 +89,22 @@ class PlanView:
         if fault is not None and not isinstance(fault, _TIMED):
             what = "its graph" if isinstance(fault, GraphError) else "what it waits for"
             return PlanView(plan, device, proof, fault, None, f"{what} makes no sense")
+        return PlanView(plan, device, proof, fault, None)
+
+    def simulate(self) -> PlanView:
+        """Return the view with the times of its items, or with the reason why it has none."""
+        if self.why:
+            return self
+        # Importing it takes half a second (numba), which pages without a plan should not wait for.
+        from interlace.planner.predict import CHEAP, predict
+
         try:
-            return PlanView(plan, device, proof, fault, predict(plan, device, limit=CHEAP).trace)
+            return replace(self, trace=predict(self.plan, self.device, limit=CHEAP).trace)
         except InterlaceError as error:
-            return PlanView(plan, device, proof, fault, None, str(error))
+            return replace(self, why=str(error))
 
     def to_data(self) -> dict[str, Any]:
-        """The whole plan, as columns of its items in sequence."""
+        """Return the whole plan, as columns of its items in sequence."""
         items, trace = self.plan.items, self.trace
         shown = {
             "name": self.plan.graph.name,
@@ -124,7 +135,7 @@ class PlanView:
         }
 
     def _describe_fault(self) -> dict[str, Any] | None:
-        """Its kind and where it is: items that go wrong, those that should come before them, a tile that has none."""
+        """Return kind and location of the fault: faulty items, items that should precede them, a tile without item."""
         if self.fault is None:
             return None
         place = self._find_location()
@@ -140,7 +151,7 @@ class PlanView:
         return (isinstance(self.fault, PlanError) and self.fault.location) or FaultLocation()
 
     def describe_item(self, data: object) -> dict[str, Any]:
-        """What one item touches, waits for, and lets begin. Raises StudioError for an item that does not exist."""
+        """Return the regions, waits and dependants of an item. Raises StudioError for an item that does not exist."""
         item = check_members(data, "a request", ("item",)).get("item")
         count = len(self.plan.items)
         if type(item) is not int or not 0 <= item < count:
@@ -160,7 +171,7 @@ class PlanView:
         }
 
     def _describe_region(self, op: Op, access: Access, item: int) -> dict[str, Any]:
-        """What an item touches of a tensor: as text, and as bounds within its shape."""
+        """Return the region of a tensor that an item touches: as text, and as bounds within its shape."""
         items, shape = self.plan.items, self.plan.graph.tensor(access.tensor).shape
         tile, k_lo, k_hi = (column[item : item + 1] for column in (items.tile, items.k_lo, items.k_hi))
         lo, hi = (bound[0].tolist() for bound in access.compute_bounds(shape, op.compute_coords(tile), k_lo, k_hi))
@@ -186,7 +197,7 @@ class PlanView:
         return found
 
     def _find_waiting(self, semaphore: int) -> Ints:
-        """Items with a wait for a semaphore."""
+        """Return the items with a wait for a semaphore."""
         waits = self.plan.waits
         away, step = semaphore - waits.first, np.maximum(1, waits.stride)
         hit = (semaphore >= 0) & (away >= 0) & (away < waits.count * step) & (away % step == 0)

@@ -21,15 +21,15 @@ MAX_ROWS = 1 << 12
 
 @dataclass(frozen=True)
 class RecordRow:
-    """One problem that was timed.
+    """Problem that was timed.
 
     Attributes:
-        series: what rows of one line have in common: the preset, or the workload's fields but its size.
-        size: such as the number of tokens.
+        series: common part of the rows of one line: the preset, or the workload's fields without its size.
+        size: size of the problem, such as the number of tokens.
         floor_us, library_us, executor_us: medians, in microseconds.
-        library, executor: the fastest of each.
+        library, executor: names of the fastest ones.
         target: speedup to reach; None if there is none.
-        layer: speedup inside a layer of a model; None where that was not measured.
+        layer: speedup inside a layer of a model; None if it was not measured.
     """
 
     series: str
@@ -43,23 +43,23 @@ class RecordRow:
     layer: float | None
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON, with ``ratio`` and ``limit``."""
+        """Return the row as JSON data, with ``ratio`` and ``limit``."""
         ratio, limit = self.library_us / self.executor_us, self.library_us / self.floor_us
         return {**vars(self), "ratio": ratio, "limit": limit}
 
 
 @dataclass(frozen=True)
 class CounterRow:
-    """One launch that hardware counters saw.
+    """Launch measured by hardware counters.
 
     Attributes:
-        series: what ran.
-        size: of what, as people write it.
-        us: from its start to its end.
-        read_bytes, written_bytes: moved between memory and the L2.
-        hit_rate: of the L2, from 0 to 1.
-        expected_bytes: read, as was predicted; None where nothing was.
-        verdict: what limits it, "" where the record does not say.
+        series: workload that ran.
+        size: size as formatted text.
+        us: duration in microseconds.
+        read_bytes, written_bytes: bytes moved between memory and the L2.
+        hit_rate: hit rate of the L2, from 0 to 1.
+        expected_bytes: predicted bytes read; None if there was no prediction.
+        verdict: limit of the launch; "" if the record has none.
     """
 
     series: str
@@ -74,12 +74,12 @@ class CounterRow:
 
 @dataclass(frozen=True)
 class Record:
-    """What one file holds.
+    """Contents of one file.
 
     Attributes:
-        title: what was measured, on what, and when.
-        command, protocol: which measured it, and how; "" where the file does not say.
-        rows, counted: in the record's order.
+        title: measurement, device and date.
+        command, protocol: command and protocol of the measurement; "" if the file has none.
+        rows, counted: rows in the record's order.
     """
 
     title: str
@@ -121,18 +121,18 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordView:
-    """Records side by side, such as of two GPUs or of two dates."""
+    """View of several records, for example of two GPUs or two dates."""
 
     page: ClassVar[str] = "records.html"
     records: tuple[Record, ...]
 
     @staticmethod
     def read(*texts: str) -> RecordView:
-        """Of the text of each. Raises StudioError as ``Record.read``."""
+        """Read the text of each record. Raises StudioError as ``Record.read``."""
         return RecordView(tuple(map(Record.read, texts)))
 
     def to_data(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all data of the view."""
         return {
             "name": "records",
             "records": [
@@ -147,7 +147,7 @@ class RecordView:
 
 
 def _parse_timed_row(row: dict[str, Any]) -> RecordRow:
-    """A row of ``bench``, or of ``benchmarks/decode.py``, which names a model, its batch and its context."""
+    """Return a row of ``bench``, or of ``benchmarks/decode.py``, which names a model, its batch and its context."""
     layer, target = row.get("layer"), row.get("target")
     libraries, executors = row["libraries"], row["executors"]
     library = str(row.get("library") or _find_fastest(libraries))
@@ -178,7 +178,7 @@ def _has_counters(row: dict[str, Any]) -> bool:
 
 
 def _parse_counter_row(row: dict[str, Any], record: dict[str, Any]) -> CounterRow:
-    """A row of ``profile``, or of ``benchmarks/dram_traffic.py``, which names a matmul, a tile and an order."""
+    """Return a row of ``profile``, or of ``benchmarks/dram_traffic.py``, which names a matmul, a tile and an order."""
     if "counted" not in row:
         return CounterRow(
             ", ".join(filter(None, (row["name"], row["tile"], row["order"]))),
@@ -205,7 +205,7 @@ def _parse_counter_row(row: dict[str, Any], record: dict[str, Any]) -> CounterRo
 
 
 def _format_fields(workload: Mapping[str, Any], size: int) -> str:
-    """All of a workload but its name and its size."""
+    """Return the fields of a workload without its name and its size."""
     return ", ".join(
         f"{name} {value}"
         for name, value in workload.items()

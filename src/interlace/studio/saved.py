@@ -1,4 +1,4 @@
-"""Games as files: of one product the order that ``--order explicit:FILE`` runs, and each whole game as its link.
+"""Games as files: the order of one product for ``--order explicit:FILE``, and each whole game as its link.
 
 {"schema": "interlace-chain", "version": 1, "game": "Anicy..."}      a game of two products
 """
@@ -18,14 +18,14 @@ _CHAIN, _VERSION = "interlace-chain", 1
 
 
 def save_game(game: Game) -> dict[str, Any]:
-    """The text of a game's file, and whether all tiles are taken, so that it can run."""
+    """Return the text of a game's file, and True if all tiles are taken, so that the order can run."""
     grid, taken = game.options.grid, game.path[: game.at]
     order = SavedOrder(grid.rows, grid.columns, tuple(v.row * grid.columns + v.column for v in taken))
     return {"file": write_order(order, game=encode_game(game)), "complete": len(taken) == grid.tiles}
 
 
 def open_game(text: str) -> Game:
-    """The game of a file; of one without, its order on tiles of the usual size.
+    """Return the game of a file; for a file with an order only, that order on tiles of the default size.
 
     Raises:
         StudioError: no such file.
@@ -43,13 +43,13 @@ def open_game(text: str) -> Game:
 
 
 def save_chain(game: ChainGame) -> dict[str, Any]:
-    """The text of the file of a game of two products, and whether all items are taken."""
+    """Return the text of the file of a game of two products, and True if all items are taken."""
     data = {"schema": _CHAIN, "version": _VERSION, "game": encode_chain(game)}
     return {"file": json.dumps(data) + "\n", "complete": game.at == game.chain.items}
 
 
 def open_chain(text: str) -> ChainGame:
-    """The game of two products of a file.
+    """Return the game of two products of a file.
 
     Raises:
         StudioError: no such file, one of another version, or with a game that makes no sense.

@@ -1,4 +1,4 @@
-"""The server: uvicorn on this machine alone."""
+"""Server: uvicorn, reachable from this machine only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import uvicorn
 
-from interlace.studio.answers import StudioView
 from interlace.studio.app import build_application
 from interlace.studio.connection import Connection
+from interlace.studio.pending import Pending, StudioView
 
 HOST = "127.0.0.1"
 
 
 def listen(port: int) -> socket.socket:
-    """A socket on a port of this machine, any free one for 0.
+    """Return a listening socket on a port of this machine; 0 takes any free port.
 
     Raises:
         OSError: the port is taken, or may not be used.
@@ -34,8 +34,8 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def build_server(listening: socket.socket, view: StudioView | None = None) -> uvicorn.Server:
-    """The server of a socket; ``run(sockets=[listening])`` answers until ``should_exit`` is set."""
+def build_server(listening: socket.socket, view: StudioView | Pending | None = None) -> uvicorn.Server:
+    """Return the server of a socket; ``run(sockets=[listening])`` answers until ``should_exit`` is set."""
     port = listening.getsockname()[1]
     return uvicorn.Server(
         uvicorn.Config(
@@ -53,14 +53,14 @@ def build_server(listening: socket.socket, view: StudioView | None = None) -> uv
     )
 
 
-def serve(port: int, view: StudioView | None, *, browser: bool, report: Callable[[str], None]) -> None:
+def serve(port: int, view: StudioView | Pending | None, *, browser: bool, report: Callable[[str], None]) -> None:
     """Answer until Ctrl-C.
 
     Args:
         port: 0 for any free one.
-        view: what to look at, if there is anything; the page begins with it.
-        browser: open the page.
-        report: gets the page's address once it can be opened.
+        view: view that the page begins with; None for a game. A pending view is started after the address is known.
+        browser: True to open the page.
+        report: function that gets the page's address once it can be opened.
 
     Raises:
         OSError: as ``listen``.
@@ -68,6 +68,8 @@ def serve(port: int, view: StudioView | None, *, browser: bool, report: Callable
     with listen(port) as listening:
         address = f"http://{HOST}:{listening.getsockname()[1]}/{view.page if view else ''}"
         report(address)
+        if isinstance(view, Pending):
+            view.start()
         if browser:
             webbrowser.open(address)
         with suppress(KeyboardInterrupt):

@@ -1,7 +1,7 @@
-"""A trace to look at, read from what ``interlace trace`` writes, and another one on the same axis.
+"""View of a trace that ``interlace trace`` wrote, and of another one on the same axis.
 
-Times of the page are in thousandths of what its ruler shows: nanoseconds under microseconds, and thousandths of a step
-where a clock counts steps.
+Times of the page are in thousandths of the unit of its ruler: nanoseconds for microseconds, and thousandths of a step
+for a clock that counts steps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from interlace.trace.summary import Summary
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """A trace of a file.
+    """Trace of a file.
 
     Attributes:
-        title: of its process, such as the device's name and the clock's.
+        title: title of its process, such as the names of the device and the clock.
         trace: what happened. Its workers are the lanes of the file, and its tiles the items' numbers, since a file
             does not tell grids.
         tiles: coordinates of each item's tile, as text.
@@ -56,7 +56,7 @@ class Timeline:
             raise StudioError(f"not a trace that `interlace trace` wrote ({why}); write it anew") from None
 
     def to_data(self) -> dict[str, Any]:
-        """Columns of its items in sequence, and what they come to."""
+        """Return columns of its items in sequence, and their summary."""
         trace, first = self.trace, int(self.trace.wait_ns.min())
         unit = "steps" if trace.clock == "steps" else "us"
         columns = {"wait": trace.wait_ns, "start": trace.start_ns, "end": trace.end_ns}
@@ -95,7 +95,7 @@ class Timeline:
         }
 
     def _summarise_hand_offs(self) -> dict[str, Any]:
-        """How many items were there before the producer had ended, and the median time from its end to their start."""
+        """Return the number of items that waited for a producer, and the median time from its end to their start."""
         trace = self.trace
         item = np.flatnonzero((self.producers >= 0) & (trace.end_ns[self.producers] > trace.wait_ns))
         took = trace.start_ns[item] - trace.end_ns[self.producers[item]]
@@ -104,7 +104,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class TimelineView:
-    """One trace, or two on one axis, the measured one first."""
+    """View of one trace, or of two on one axis, the measured one first."""
 
     page: ClassVar[str] = "trace.html"
     timelines: tuple[Timeline, ...]
@@ -116,7 +116,7 @@ class TimelineView:
             raise StudioError(f"traces by the clocks {', '.join(clocks)}; steps have no length, open them one by one")
 
     def to_data(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all data of the view."""
         return {"name": "timeline", "timelines": [timeline.to_data() for timeline in self.timelines]}
 
 
@@ -182,7 +182,7 @@ def _parse_item(event: dict[str, Any], items: int) -> int:
 
 
 def _parse_times(microseconds: Any) -> Ints:
-    """Nanoseconds; thousandths of a step for a clock of steps, one of which stands as a microsecond in the file."""
+    """Return nanoseconds, or thousandths of a step; the file has a step as a microsecond."""
     with np.errstate(over="ignore"):
         found = np.asarray(microseconds, np.float64) * 1e3
     if not np.isfinite(found).all() or np.abs(found).max() > 2**53:

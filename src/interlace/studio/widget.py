@@ -1,4 +1,4 @@
-"""Pages of the studio as notebook widgets, in Jupyter, marimo and whatever else takes anywidgets."""
+"""Pages of the studio as notebook widgets, in Jupyter, marimo and other hosts of anywidget."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from interlace.core.errors import InterlaceError, StudioError
 from interlace.orders.panels import PanelGrid
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
-from interlace.studio.answers import StudioView, build_answers
+from interlace.studio.answers import build_answers
 from interlace.studio.chain import Chain
 from interlace.studio.chain_wire import ChainGame, encode_chain
 from interlace.studio.game import GameOptions
 from interlace.studio.least import SearchCancelled, find_best_completion
 from interlace.studio.link import Game, encode_game
 from interlace.studio.pages import PAGES, inline_page
+from interlace.studio.pending import StudioView
 from interlace.studio.plan_view import PlanView
 from interlace.studio.timeline import Timeline, TimelineView
 from interlace.studio.wire import encode_json, parse_game
@@ -37,13 +38,13 @@ _CHUNK = 64
 
 
 class StudioWidget(anywidget.AnyWidget):
-    """A page in a frame, which asks this kernel what it would ask the server.
+    """Page in a frame, which sends its requests to this kernel instead of a server.
 
     Args:
-        page: the stem of its file, such as ``plan``.
-        view: what it looks at, if it is not a game.
-        link: of the game that it begins with.
-        height: of the frame, in pixels.
+        page: stem of its file, such as ``plan``.
+        view: view that it shows, if it is not a game.
+        link: link of the game that it begins with.
+        height: height of the frame, in pixels.
     """
 
     _esm = files("interlace.studio").joinpath("page/parts/widget.js").read_text("utf-8")
@@ -59,7 +60,7 @@ class StudioWidget(anywidget.AnyWidget):
         self.on_msg(self.handle_message)
 
     def handle_message(self, _: object, message: dict[str, Any], buffers: object) -> None:
-        """A request of the page: answered at once, or by a search that goes on and sends as it finds."""
+        """Answer a request of the page at once, or start a search that sends its progress."""
         number, data = message["id"], message.get("data")
         if message.get("cancel"):
             self._searches.pop(number, threading.Event()).set()

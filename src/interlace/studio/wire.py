@@ -1,4 +1,4 @@
-"""What the page sends and gets: JSON to typed values, strictly, and back."""
+"""Messages of the page: strict conversion of JSON to typed values and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES: Mapping[str, Mapping[str, Any]] = {
 
 
 def parse_game(data: object) -> Game:
-    """The game of a request: ``options``, ``path``, ``at`` and ``ghost``, each with a default.
+    """Return the game of a request: ``options``, ``path``, ``at`` and ``ghost``, each with a default.
 
     Raises:
         StudioError: anything else, or a game that makes no sense.
@@ -53,7 +53,7 @@ def encode_json(data: Any) -> bytes:
 
 
 def parse_options(data: object) -> GameOptions:
-    """Options by name; those that are left out have their defaults. Raises StudioError."""
+    """Return options by name; missing ones have their defaults. Raises StudioError."""
     given = check_members(data, "options", [field.name for field in fields(GameOptions)])
     made: dict[str, Any] = {}
     for name, value in given.items():
@@ -69,7 +69,7 @@ def parse_options(data: object) -> GameOptions:
 
 
 def check_members(data: object, what: str, known: list[str] | tuple[str, ...]) -> dict[str, Any]:
-    """The members of a JSON object. Raises StudioError for another value, and for a member that is not known."""
+    """Return the members of a JSON object. Raises StudioError for another value or an unknown member."""
     if not isinstance(data, dict):
         raise StudioError(f"{what} is {type(data).__name__}; send an object with {', '.join(known)}")
     for name in data:
@@ -79,7 +79,7 @@ def check_members(data: object, what: str, known: list[str] | tuple[str, ...]) -
 
 
 def format_options(options: GameOptions) -> dict[str, Any]:
-    """Options as ``parse_options`` takes them."""
+    """Return options in the form that ``parse_options`` takes."""
     values = {field.name: getattr(options, field.name) for field in fields(GameOptions)}
     return {
         **values,
@@ -90,7 +90,7 @@ def format_options(options: GameOptions) -> dict[str, Any]:
 
 
 def format_game(game: Game) -> dict[str, Any]:
-    """A game as ``parse_game`` takes it."""
+    """Return a game in the form that ``parse_game`` takes."""
     return {
         "options": format_options(game.options),
         "path": encode_path(game.options.grid, game.path),
@@ -100,7 +100,7 @@ def format_game(game: Game) -> dict[str, Any]:
 
 
 def format_setting(options: GameOptions) -> dict[str, Any]:
-    """What does not change while a game is played: the grid, the bounds, the names of orders."""
+    """Return the constants of a game: the grid, the bounds, the names of orders."""
     grid = options.grid
     safe, leading = options.bounds
     return {
@@ -122,7 +122,7 @@ def format_setting(options: GameOptions) -> dict[str, Any]:
 
 
 def format_position(game: Game) -> dict[str, Any]:
-    """Where a game stands after the steps that are taken, and beside it the order that runs as its ghost."""
+    """Return the position of a game after its steps, and that of the order that runs as its ghost."""
     taken = game.path[: game.at]
     shown = {"at": game.at, "link": encode_game(game), **_format_position(play(game.options, taken))}
     if game.ghost:

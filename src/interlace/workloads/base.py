@@ -9,15 +9,15 @@ Its fields are the problem, and its options on the command line. One file holds 
 
         name: ClassVar[str] = "scale"
         presets: ClassVar[Presets] = {"small": {"n": 256}, "large": {"n": 1 << 24}}
-        on_cpu: ClassVar[str] = "small"
-        on_gpu: ClassVar[str] = "large"
+        cpu_preset: ClassVar[str] = "small"
+        gpu_preset: ClassVar[str] = "large"
         size: ClassVar[str] = "n"
         weights: ClassVar[tuple[str, ...]] = ("x",)
 
         n: Annotated[int, Option("Numbers.", least=1)]
 
-        def graph(self, device, tile=None): ...
-        def dense(self, xp, tensors): return {"y": 2 * tensors["x"]}
+        def build_graph(self, device, tile=None): ...
+        def run_dense(self, xp, tensors): return {"y": 2 * tensors["x"]}
         flops = property(lambda self: float(self.n))
 """
 

@@ -280,7 +280,7 @@ def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: A
             w[name][where[0], :, where[1]] = new
             if table is not None:
                 w[name] = _gather_cache(w[name], table, capacity)
-        # Of what was tried the fastest under torch.compile, alone and in batches (docs/tried.md).
+        # Of what was tried the fastest under torch.compile, alone and in batches (benchmarks/notes/decode.md).
         given = q[:, :, None], w["k_cache"], w["v_cache"]
         out = attend(*given) if attend else functional.scaled_dot_product_attention(*given, mask, enable_gqa=True)
         x = x + functional.linear(out.reshape(batch, -1), w["o"])

@@ -28,7 +28,8 @@ from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Record
 
 _EPS = 1e-5  # of the norm in whose layer an FFN is measured
 _ROWS = 64  # of the first operand of the tensor core: of tokens, or of weights with ``swap_ab``
-_MAX_TOKENS = 4096  # over which layers were measured whose up-projection normalises its rows (docs/tried.md)
+# Over which layers were measured whose up-projection normalises its rows (benchmarks/notes/norms.md).
+_MAX_TOKENS = 4096
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from interlace.core.devices.chips import Properties, load_chip, load_chips, load_known_chips, resolve_spec, scale_spec
+from interlace.core.devices.chips import (
+    Properties,
+    load_chip,
+    load_chips,
+    load_known_chips,
+    read_chip,
+    resolve_spec,
+    scale_spec,
+)
 from interlace.core.devices.spec import L2, DeviceSpec, Latencies, StageCosts
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "load_chip",
     "load_chips",
     "load_known_chips",
+    "read_chip",
     "resolve_spec",
     "scale_spec",
 ]

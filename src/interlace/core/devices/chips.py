@@ -10,18 +10,21 @@ with 108 SMs at 1.41 GHz, 40 MiB of L2 and a bus of 2.0 TB/s, from an H200 (132 
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from math import log
+from math import isfinite, log
 from pathlib import Path
 from typing import Any
 
 from interlace.core.devices.spec import L2, DeviceSpec, Latencies, StageCosts
+from interlace.core.dtypes import bf16
 from interlace.core.errors import DeviceDataError
 
 _FOLDER = Path(__file__).parent
+_EXAMPLE = "the files in interlace/core/devices"
 #: Attributes that identify a spec and carry no measured value.
 _IDENTITY = ("name", "like", "derived")
 
@@ -47,21 +50,39 @@ def load_chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
     """
     path = folder / f"{key}.toml"
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError:
         raise DeviceDataError(f"no data of a chip {key!r}; use one of {', '.join(_list_keys(folder))}") from None
+    return read_chip(text, path.name, folder)
+
+
+def read_chip(text: str, source: str, folder: Path = _FOLDER) -> DeviceSpec:
+    """Return the spec that the text of a data file describes.
+
+    Args:
+        text: content of the file, in TOML.
+        source: name of the file, for errors.
+        folder: folder of the file that the text names as ``like``.
+
+    Raises:
+        DeviceDataError: the text is no TOML, or it lacks a value or has an unknown or impossible one.
+    """
+    try:
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DeviceDataError(f"{path.name} is no TOML: {error}") from None
+        raise DeviceDataError(f"{source} is no TOML: {error}") from None
     try:
         given = _parse_fields(data)
         if "like" not in data:
-            return DeviceSpec(**given)
-        own = Properties(**{field.name: given[field.name] for field in fields(Properties)})
+            return _check(DeviceSpec(**given), source)
+        needed = [field.name for field in fields(Properties) if field.default is MISSING or field.name in given]
+        own = Properties(**{name: given[name] for name in needed})
         guess = scale_spec(load_chip(data["like"], folder), own)
         derived = tuple(name for name in guess.derived if name not in given)
-        return replace(guess, **given, derived=derived)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise DeviceDataError(f"{path.name} does not describe a chip: {error}; compare the other files") from None
+        return _check(replace(guess, **given, derived=derived), source)
+    except (TypeError, KeyError, AttributeError, ValueError, ArithmeticError) as error:
+        missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DeviceDataError(f"{source} does not describe a chip: {missing}; compare {_EXAMPLE}") from None
 
 
 def load_chips(folder: Path = _FOLDER) -> Mapping[str, DeviceSpec]:
@@ -119,6 +140,36 @@ def _compute_distance(spec: DeviceSpec, own: Properties) -> tuple[float, float]:
     if own.bus_bytes_per_s:
         return generation, abs(log(own.bus_bytes_per_s / own.sms * spec.sms / spec.bus_bytes_per_s))
     return generation, abs(log(own.l2_bytes / spec.l2_bytes))
+
+
+def _check(spec: DeviceSpec, source: str) -> DeviceSpec:
+    """Return the spec. Raises DeviceDataError for a value of the wrong type, or that no device has."""
+    for name, kind, value in (*_values(spec), *((f"rates.{name}", "float", rate) for name, rate in spec.rates)):
+        numeric = type(value) is int or (kind == "float" and type(value) is float and isfinite(value))
+        zero_is_valid = name == "speed_spread" or "." in name
+        if kind == "str":
+            good, use = isinstance(value, str), "text"
+        else:
+            good, use = numeric and (value > 0 or (value == 0 and zero_is_valid)), "a positive number"
+        if not good:
+            raise DeviceDataError(f"{source}: {name} is {value!r}; use {use}, as in {_EXAMPLE}")
+    major_minor = [number for number in spec.capability if type(number) is int and number >= 0]
+    if len(major_minor) != 2 or len(spec.capability) != 2 or not re.fullmatch(r"(sm_\d+[a-z]?)?", spec.architecture):
+        where = f"capability {list(spec.capability)} and architecture {spec.architecture!r}"
+        raise DeviceDataError(f"{source}: {where} are those of no device; use those that {_EXAMPLE} have")
+    if bf16.name not in dict(spec.rates) or spec.speed_spread >= 1:
+        raise DeviceDataError(f"{source}: rates need one for bf16, and speed_spread is below 1, as in {_EXAMPLE}")
+    return spec
+
+
+def _values(part: DeviceSpec | L2 | Latencies | StageCosts, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield name, type and value of each number and text of a spec, its parts included."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, L2 | Latencies | StageCosts):
+            yield from _values(value, f"{field.name}.")
+        elif field.type in ("int", "float", "str"):
+            yield f"{prefix}{field.name}", field.type, value
 
 
 def _parse_fields(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-// A launch without thread block clusters.
+// What cluster.cuh defines, for a launch without thread block clusters.
 #pragma once
 #include "barriers.cuh"
 #include "generated/launch.cuh"
 
-enum { CLUSTER = 1, CLUSTER_ROWS = 1, CLUSTER_COLUMNS = 1, WORDS = 0 };
+enum { WORDS = 0 };
 DEVICE void hand_back_prefetch(int slot) {
   if (first_lane()) mbarrier_arrive(prefetch_empty(slot));
 }

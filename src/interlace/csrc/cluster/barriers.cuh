@@ -1,4 +1,4 @@
-// Barriers of the ring that clusters use.
+// Functions of the ring that clusters use before the ring defines them.
 #pragma once
 #include "../ptx.cuh"
 

@@ -1,17 +1,23 @@
-// Ticket dispatch to thread block clusters.
+// Ticket dispatch to thread block clusters (cluster/cluster.cuh): a ticket is of a group of items, one for each block.
+//
+// The first block of a cluster claims the tickets. It sends each other block its row and the run, in a word from shared
+// memory to shared memory. The first block claims the next ticket when it has opened a stage of each group before. By
+// then the other blocks have received all words but those of the last STAGES stages. So a ring of STAGES + 1 words is
+// enough, and no block acknowledges a word.
 #pragma once
+#include "common.cuh"
+#include "../cluster/cluster.cuh"
 
-struct Tickets : Counter {
+struct ClusterTicketDispatch : TicketCounter {
   unsigned run;
-  int told;  // words so far, of this block or to it
+  int told;  // words that this block has sent or received
   DEVICE unsigned begin(const Launch& launch) {
     told = 0;
-    if (rank() == 0) return run = Counter::begin(launch);
+    if (rank() == 0) return run = TicketCounter::begin(launch);
     in_sight = 0;
     next = hear();
     return run;
   }
-  // A ticket is of a group.
   DEVICE int take(const Launch& launch, int sent) {
     if (rank() == 0) {
       const int group = ticket(launch), row = group < launch.count ? group * CLUSTER : -1;
@@ -21,9 +27,9 @@ struct Tickets : Counter {
     return sent ? hear() : next;
   }
   DEVICE void look(const Launch& launch) {
-    if (rank() == 0) Counter::look(launch);
+    if (rank() == 0) TicketCounter::look(launch);
   }
-  // By a warp: to a lane's block its row and the run.
+  // Called by a warp: each lane sends one block its row and the run.
   DEVICE void tell(int row) {
     const unsigned word = told % WORDS, lane = threadIdx.x % 32;
     if (lane > 0 && lane < CLUSTER) {
@@ -35,6 +41,7 @@ struct Tickets : Counter {
     }
     ++told;
   }
+  // Called by a warp: awaits the next word and returns its row.
   DEVICE int hear() {
     const unsigned word = told % WORDS, parity = told / WORDS & 1;
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expect_tx(heard(word), 8);

@@ -1,8 +1,8 @@
-// Static dispatch: a queue for each worker.
+// Static dispatch: each block runs its own queue from front to back. All blocks must be resident.
 #pragma once
-#include "claim.cuh"
+#include "common.cuh"
 
-struct Tickets {
+struct StaticDispatch : DispatchBase {
   int next, end;
   DEVICE unsigned begin(const Launch& launch) {
     next = launch.lists[blockIdx.x];
@@ -11,5 +11,4 @@ struct Tickets {
   }
   DEVICE int take(const Launch& launch, int sent) { return next < end ? next++ : -1; }
   DEVICE int known() { return next < end ? next : -1; }
-  DEVICE void look(const Launch& launch) {}
 };

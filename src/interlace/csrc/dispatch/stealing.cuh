@@ -1,22 +1,34 @@
-// Work stealing between static queues (megakernel/stealing.py).
+// Stealing dispatch: each block runs its own queue, then takes items from the fronts of other blocks' queues.
+//
+// `launch.heads` has one 64-bit word for each queue: the rows that are left of it, and the run. A word of another run
+// means that the queue is as the plan has it:
+//
+//   bits 63..48    47..24                 23..0
+//   run + 1        first row that is left end
+//
+// Compare-and-swap changes a word. The exception is a thief that takes several items: the first one runs next, and the
+// rest becomes its own queue, by a plain store; its queue is empty before that, and nobody else changes an empty one.
+// The first row of a queue from which rows were taken is in no queue any more, so no value of a word recurs in a run
+// (no ABA problem).
+//
+// Progress: a block that is done with its own queue finishes what it holds before it takes from another queue, so it
+// never waits in front of an item that others wait for. The smallest unfinished item is then at the front of a queue
+// whose block is free to take it, or its holder has finished everything before it. All blocks must be resident.
 #pragma once
-#include "claim.cuh"
-#include "waits.cuh"
-#include "generated/late.cuh"
-#include "generated/stealing.cuh"
+#include "common.cuh"
 
-struct Tickets {
+struct StealingDispatch : DispatchBase {
   unsigned run, thefts;
   bool thief;
   int latest;  // the row that was taken last
-  int left;    // rows of all lists, as counted last, and less for what was taken since
+  int left;    // rows in all queues: the last count less what others may have taken since
   DEVICE unsigned begin(const Launch& launch) {
     thief = false;
     thefts = 0;
     left = launch.count;
     return run = (unsigned)(claim(launch) / launch.programs);
   }
-  // Rows of a list, behind the number of the run.
+  // The word of a queue with these rows.
   DEVICE unsigned long long word(int first, int end) {
     return (unsigned long long)(run + 1 & 0xffff) << 48 | (unsigned long long)first << ROW_BITS | (unsigned)end;
   }
@@ -25,12 +37,13 @@ struct Tickets {
   DEVICE static unsigned long long* at(const Launch& launch, int list) {
     return reinterpret_cast<unsigned long long*>(launch.heads) + list;
   }
-  // What is left of a list, given what its word says.
+  // The word of what is left of a queue, given the word in memory.
   DEVICE unsigned long long rest(const Launch& launch, int list, unsigned long long seen) {
     const bool fresh = seen >> 48 != (run + 1 & 0xffff);
     return fresh ? word(launch.lists[list], launch.lists[list + 1]) : seen;
   }
-  // By a warp: the row of the item at the front of a list, -1 if it is empty. Further ones are this block's list then.
+  // Called by a warp: takes up to `most` items, at most half, from the front of a queue and returns the first row, -1
+  // if the queue is empty. The other items become this block's queue.
   DEVICE int take_from(const Launch& launch, int list, int most) {
     int row = -1, some = 0;
     if (first_lane()) {
@@ -51,7 +64,7 @@ struct Tickets {
     thief = __shfl_sync(0xffffffff, some < 2, 0);
     return latest = __shfl_sync(0xffffffff, row, 0);
   }
-  // By a warp: a list that is not empty, -1 if all are.
+  // Called by a warp: returns a queue that is not empty, -1 if all are empty, and counts the rows of all queues.
   DEVICE int victim(const Launch& launch) {
     unsigned least = 0xffffffff, rows = 0;
 #pragma unroll 4
@@ -66,7 +79,8 @@ struct Tickets {
     least = __reduce_min_sync(0xffffffff, least);
     return least != 0xffffffff ? (int)((blockIdx.x + least % 65536) % launch.programs) : -1;
   }
-  // Of the n-th list from here on: the least is taken. Random ones are mixed by lowbias32 (Wellons, 2018).
+  // The rank of the n-th queue after this block's own; the least one is taken. Random ranks are mixed by lowbias32
+  // (Wellons, 2018).
   DEVICE unsigned rank(unsigned n) {
     if (!RANDOM_VICTIMS) return n;
     unsigned mixed = n + 0x9e3779b9u * thefts + 0x85ebca6bu * blockIdx.x + 0xc2b2ae35u * run;
@@ -74,8 +88,8 @@ struct Tickets {
     mixed = (mixed ^ mixed >> 15) * 0x846ca68bu;
     return (mixed ^ mixed >> 16) & 0xffff0000u | n;
   }
-  // By a warp: whether the front of its list is to be left to whoever is free first. Rows are counted when there may be
-  // few, as others take no more than two, mostly, for one that this block takes.
+  // Called by a warp: returns whether to leave the front of the own queue to the block that is free first. Rows are
+  // counted only when few may be left: other blocks mostly take no more than two items for one of this block's.
   DEVICE bool leaves(const Launch& launch) {
     left -= 2 * launch.programs;
     if (left <= launch.programs) victim(launch);
@@ -101,6 +115,4 @@ struct Tickets {
     }
     return row;
   }
-  DEVICE int known() { return -1; }
-  DEVICE void look(const Launch& launch) {}
 };

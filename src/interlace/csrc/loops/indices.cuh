@@ -2,7 +2,7 @@
 #pragma once
 #include "../ptx.cuh"
 
-// Indices. Quotients round down; the first two are for a >= 0.
+// Quotients round down; the first two functions require a >= 0.
 DEVICE int quotient(int a, int b) { return (unsigned)a / (unsigned)b; }
 DEVICE int rest(int a, int b) { return (unsigned)a % (unsigned)b; }
 DEVICE int floor_quotient(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }

@@ -1,4 +1,4 @@
-// Tile, wait and post for a launch of one thread block per item.
+// Tile, wait and post for a launch of one thread block per item (loops/cuda/items.py).
 #pragma once
 #include "../semaphore.cuh"
 #include "generated/sync.cuh"
@@ -6,7 +6,7 @@
 struct Item : ItemRow {
   unsigned long long run, arrived_ns, start_ns;
 };
-// The item of this block; what it reads is visible afterwards, to bulk copies too.
+// Called by all threads: returns the item of this block. What the item reads is visible then, to bulk copies too.
 DEVICE Item begin_item(const Sync& sync, unsigned long long* shared_run) {
   Item item = {load_row(sync.items + (sync.first + (int)blockIdx.x)), 0, 0, 0};
   if (sync.trace) item.arrived_ns = nanoseconds();

@@ -1,9 +1,9 @@
-// Vectors of tiles and clipped access.
+// Vectors of tiles, and clipped access.
 #pragma once
 #include "indices.cuh"
 #include "generated/elements.cuh"
 
-// NaN if either is.
+// Return NaN if either argument is NaN.
 DEVICE float larger(float a, float b) {
   float c;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
@@ -17,7 +17,7 @@ DEVICE float smaller(float a, float b) {
 constexpr int FLOAT_INFINITY_BITS = 0x7f800000;
 #define INFINITE __int_as_float(FLOAT_INFINITY_BITS)
 
-// V neighbours of a tensor.
+// V consecutive elements of a tensor.
 template <class T, int V> struct __align__(sizeof(T) * V) Vector {
   T items[V];
 };
@@ -35,7 +35,7 @@ template <class T, int V> DEVICE void write_tile(T* at, const float (&in)[V]) {
   for (int j = 0; j < V; ++j) out.items[j] = rounded<T>(in[j]);
   *reinterpret_cast<Vector<T, V>*>(at) = out;
 }
-// To global memory; what fills 16 bytes leaves the cache first.
+// Writes to global memory; stores of 16 bytes are evicted from the cache first.
 template <class T, int V> DEVICE void write_streaming(T* at, const float (&in)[V]) {
   if constexpr (sizeof(T) * V == 16) {
     Vector<T, V> out;
@@ -63,5 +63,5 @@ template <class T, int V> DEVICE void write_clipped(T* at, const float (&in)[V],
   for (int j = 0; j < V; ++j)
     if (j < count && j >= skip) at[j] = rounded<T>(in[j]);
 }
-// Where byte `offset` of a tile with rows of 128 bytes lies under the 128-byte swizzle.
+// Returns the offset of byte `offset` of a tile with rows of 128 bytes under the 128-byte swizzle.
 DEVICE unsigned swizzled(unsigned offset) { return offset ^ (offset >> 7 & 7) << 4; }

@@ -1,13 +1,23 @@
-// Ops that load their own inputs (megakernel/plain.py).
+// Ops that load their own inputs: CUDA source of a tile (kernels/text.py).
+//
+// Such an item moves nothing through shared memory, but all roles count one stage for it, as for any other item:
+//
+//   loader             opens the stage with no bytes, so its slot is full at once
+//   dependent loader   waits for the item's semaphores, then opens the stage with no bytes
+//   consumers          wait for the stage, release it, compute, store
+//
+// What the dependent loader's lanes acquired reaches the consumers: the lanes synchronise, one of them arrives on the
+// stage's barrier (release), and each consumer waits for it (acquire), both in the scope of the block; causality order
+// is transitive. Ordinary loads of consumers then see it. Loads through the read-only path (`__ldg`) need not.
 #pragma once
 #include "../tile.cuh"
-#include "../dispatch/ticket.cuh"
+#include "generated/dispatch.cuh"
 
 constexpr int THREADS = WARPGROUPS * 128;
 DEVICE int thread() { return threadIdx.x; }
-// All threads that compute a tile.
+// Synchronises all threads that compute a tile.
 DEVICE void synchronise_block() { named_barrier(1 + WARPGROUPS, THREADS); }
-// Shared memory of a tile; it begins at a multiple of 128 bytes, and holds nothing.
+// Shared memory of a tile; it begins at a multiple of 128 bytes. Its contents are undefined.
 template <class T> DEVICE T* scratch() { return reinterpret_cast<T*>(shared_memory + RING_BYTES); }
 
 template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
@@ -29,7 +39,8 @@ template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
     __syncwarp();
     release(stage, stage.slot);
     stage.advance();
-    // The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
+    // Warpgroups share the scratch: none begins a tile before all others have left the one before, and none goes on
+    // before all others are done.
     if (WARPGROUPS > 1) synchronise_block();
     BODY(tile, a);
     if (WARPGROUPS > 1) synchronise_block();

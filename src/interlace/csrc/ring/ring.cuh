@@ -1,11 +1,38 @@
-// Shared-memory ring, messages between roles, waits of items (megakernel/walk.py).
+// Shared memory as a ring of stages, and the messages between the roles of a block (roles.cuh).
+//
+// A stage has a slot of prefetchable operands (`prefetch`, such as weights) and a slot of dependent operands (`load`,
+// such as activations). Each op divides these bytes as it likes. Stage n of a block lies in slot n mod STAGES, and all
+// roles count the same stages for the same items, whatever the sequence of items is. So nothing is ever reset. A block
+// with four stages, whose first item takes three of them and whose second item takes two:
+//
+//   item                        0    0    0    1    1
+//   stage n                     0    1    2    3    4
+//   slot                        0    1    2    3    0
+//   parity of "full" awaited    0    0    0    0    1     n / STAGES mod 2
+//   parity of "empty" awaited   1    1    1    1    0     the opposite, which a new barrier has passed already
+//
+// The loader fills stages 0 to 3 at once: weights of item 1 arrive while item 0 still waits. Stage 4 follows when stage
+// 0 is released. The two slots of a stage are released separately: consumers that take weights into registers before
+// the activations are there make room for more weights meanwhile.
+//
+// The loader sends items to the other roles in a ring of TICKETS messages. A message has the item's row of the item
+// table, and the run. Message m lies in place m mod TICKETS, with parities like those of stages.
+//
+//   barrier          each      arrivals                                                  awaited by
+//   prefetch_full    stage     loader, and the bytes of its loads                        consumers, loader
+//   load_full        stage     dependent loader, and the bytes of its loads              consumers
+//   prefetch_empty   stage     every consumer warp that has read the slot                loader
+//   load_empty       stage     every consumer warp that has read the slot                both loaders
+//   sent             message   loader                                                    all other roles
+//   received         message   consumer warps, dependent loader, storer, when done       loader
+//   finished         message   a thread of each consumer warpgroup, after its stores     storer
 #pragma once
 #include "../sentinel.cuh"
 #include "generated/launch.cuh"
-#include "../cluster/alone.cuh"
+#include "generated/cluster.cuh"
 
-// What an item's dependent loads take that its waits are not for. The loader asks for it before them: every acquire
-// empties the nearest cache, so that behind a wait it would be one more trip to the L2.
+// What an item's dependent loads need that its waits are not for. The dependent loader asks for it before the waits:
+// every acquire invalidates the L1, so that after a wait it would cost one more trip to the L2.
 struct Given {
   int count;
   const void* rows[3];
@@ -14,30 +41,31 @@ struct Item : ItemRow {
   unsigned run;
   Given given;
 };
-constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 32;
+constexpr int QUADS = sizeof(ItemRow) / 16;
 static_assert(sizeof(ItemRow) <= 128, "a lane has a word of a row");
-// Where a role is in the ring; of a consumer also which slots it keeps until its item is posted, and of the loader that
-// draws whether it has filled `resident`.
+// Position of a role in the ring. A consumer also has the slots that it keeps until its item is posted; the loader
+// knows whether it has filled `resident`.
 struct Stage {
   int slot;
   unsigned phase;
-  int passed = 1 << 30, first_kept = 0, kept = 0;  // slots that are handed back first; those kept, and where they begin
+  int passed = 1 << 30;          // slots to release at once, before the kept ones
+  int first_kept = 0, kept = 0;  // the first slot that is kept, and how many are
   bool resident = false;
   DEVICE void advance() {
     if (++slot == STAGES) slot = 0, phase ^= 1;
   }
-  // Modulo two rounds.
+  // Returns the number of the stage modulo two rounds.
   DEVICE int place() const { return slot + (int)phase * STAGES; }
 };
 
 DEVICE unsigned prefetch_slot(int slot) { return SHARED_BASE + slot * PREFETCH_BYTES; }
 DEVICE unsigned load_slot(int slot) { return SHARED_BASE + STAGES * PREFETCH_BYTES + slot * LOAD_BYTES; }
-// Beside the slots of a stage, for what else comes with an item's first one.
+// The header of a stage, for what else comes with an item's first stage.
 DEVICE unsigned header_at(int slot) {
   return SHARED_BASE + STAGES * (PREFETCH_BYTES + LOAD_BYTES) + slot * HEADER_BYTES;
 }
 DEVICE unsigned scratch_of(int group) { return SHARED_BASE + RING_BYTES + group * SCRATCH_BYTES; }
-// Numbers that the loader that draws asks for once in a launch, and keeps.
+// Numbers that the loader asks for once in a launch, and keeps.
 DEVICE int* resident() { return reinterpret_cast<int*>(shared_memory + RING_BYTES + WARPGROUPS * SCRATCH_BYTES); }
 DEVICE unsigned messages() { return SHARED_BASE + RING_BYTES + WARPGROUPS * SCRATCH_BYTES + RESIDENT_BYTES; }
 DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES; }
@@ -48,29 +76,28 @@ DEVICE unsigned load_empty(int slot) { return barriers() + (3 * STAGES + slot) *
 DEVICE unsigned sent(int message) { return barriers() + (4 * STAGES + message) * 8; }
 DEVICE unsigned received(int message) { return barriers() + (4 * STAGES + TICKETS + message) * 8; }
 DEVICE unsigned finished(int message) { return barriers() + (4 * STAGES + 2 * TICKETS + message) * 8; }
-// Words from another block of the cluster (``megakernel/cluster``), and their barriers.
+// Words from another block of the cluster (dispatch/cluster_ticket.cuh), and their barriers.
 DEVICE unsigned heard(int word) { return barriers() + (4 * STAGES + 3 * TICKETS + word) * 8; }
 DEVICE unsigned word_at(int word) { return heard(WORDS + word); }
-// A message: the item's row of the table.
+// A message begins with the item's row of the table.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
-// Then the run; whether there is an item; the place of its first stage.
+// Then come the run, whether there is an item, and the position of its first stage.
 DEVICE unsigned last_of(int message) { return message_at(message) + (int)sizeof(ItemRow); }
-// Behind it: the first slot that its consumers keep, and in the upper half how many; then the places of up to three
-// warpgroups of consumers behind the item.
+// Then come the first slot that its consumers keep, with their number in the upper half, and the positions of up to
+// three consumer warpgroups after the item.
 DEVICE unsigned kept_at(int message) { return message_at(message) + MESSAGE_BYTES - 16; }
 
-// Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and
-// waits for as long as any of them. So a wait is four instructions and not thirty, wherever there is one, and what the
-// ops of a layer go through stays in the instruction cache.
+// Waits within a block have no clock: the storer has one (`await_watched`) and waits as long as any other role. So each
+// wait is four instructions instead of thirty, and the code of a layer's ops stays in the instruction cache.
 DEVICE void await(unsigned barrier, unsigned parity) {
 #pragma unroll 1
   while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
-// Equal in all lanes, and known to the compiler to be so: what some instructions take from uniform registers.
+// Returns a value that the compiler knows to be equal in all lanes, as uniform registers of some instructions must be.
 DEVICE unsigned uniform(unsigned value) { return __shfl_sync(0xffffffff, value, 0); }
-// The operands of an item's op. What is used more than once is copied first: for all that the compiler knows, a store
-// may change the table.
+// Returns the operands of an item's op. Copy what is used more than once: for all that the compiler knows, any store
+// may change them.
 template <class T> DEVICE const T& operands_of(const Launch& launch, const Item& item) {
   return *reinterpret_cast<const T*>(launch.operands + uniform(item.op) * OPERAND_BYTES);
 }
@@ -94,8 +121,8 @@ DEVICE void store_shared_word(unsigned at, int word) {
 DEVICE void store_shared_128(unsigned at, int4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-// Waits `first` to `end` of an item, by a warp: all at once, as one answer comes no sooner than 32. Lanes are dealt to
-// rows, a power of two to each, and a row's semaphores to its lanes; then all synchronise.
+// Called by a warp: awaits rows `first` to `end` of the wait table, up to 32 at once, because one answer takes as long
+// as 32. Each row gets a power of two of lanes, which share its semaphores; then all lanes synchronise.
 DEVICE void await_rows(const Launch& launch, const Item& item, int first, int end) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -106,12 +133,12 @@ DEVICE void await_rows(const Launch& launch, const Item& item, int first, int en
     __syncwarp();
   }
 }
-// By a warp: the end of the waits from `wait` on that stand before `k`, or of 32 of them.
+// Called by a warp: returns the end of the waits from `wait` on that stand at `k`, of at most 32.
 DEVICE int waits_before(const Launch& launch, const Item& item, int wait, int k) {
   const int row = wait + threadIdx.x % 32;
   return wait + __popc(__ballot_sync(0xffffffff, row < item.wait_hi && load_row(launch.waits + row).k == k));
 }
-// The item of a message.
+// Returns the item of a message.
 DEVICE Item item_of(int message, unsigned run) {
   int4 quads[QUADS];
 #pragma unroll
@@ -121,11 +148,11 @@ DEVICE Item item_of(int message, unsigned run) {
   item.run = run;
   return item;
 }
-// A lane's word of a row of the item table.
+// Returns a lane's word of a row of the item table.
 DEVICE int word_of(const Launch& launch, int row) {
   return reinterpret_cast<const int*>(launch.items + row)[threadIdx.x % 32 % (QUADS * 4)];
 }
-// To the other roles, by a warp that is at `stage`: the item of a row, or that there is none. Returns the item.
+// Called by a warp at `stage`: sends the other roles the item of a row, or that there is none. Returns the item.
 DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, const Stage& stage) {
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(received(message), (n / TICKETS & 1) ^ 1);
@@ -136,12 +163,13 @@ DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any, 
   if (lane == 0) mbarrier_arrive(sent(message));
   return item;
 }
-// By a warp: until all but so many of the items that were sent are finished.
+// Called by a warp: waits until at most `held` of the items that were sent are unfinished.
 DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
   if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
 }
-// By whole warps; false if there is none. `place` is that of its first stage.
+// Called by whole warps: receives message n. Returns false if it has no item. `place` is the position of its first
+// stage.
 DEVICE bool receive(const Launch& launch, int n, Item& item, int& place) {
   const int message = n % TICKETS;
   await(sent(message), n / TICKETS & 1);
@@ -152,8 +180,8 @@ DEVICE bool receive(const Launch& launch, int n, Item& item, int& place) {
   if (first_lane()) mbarrier_arrive(received(message));
   return last.y;
 }
-// By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
-// All lanes have seen so before the stage may fill: a stage of no bytes is full, and free again, at once.
+// Called by a warp: waits until the slot of the next stage is free and fewer than `in_flight` prefetches are in flight.
+// All lanes must have seen that before the stage may fill: a stage of no bytes is full, and free again, at once.
 DEVICE void open_prefetch(const Stage& stage, int n, int in_flight, unsigned bytes) {
   await(prefetch_empty(stage.slot), stage.phase ^ 1);
   if (in_flight < STAGES && n >= in_flight) {
@@ -163,8 +191,8 @@ DEVICE void open_prefetch(const Stage& stage, int n, int in_flight, unsigned byt
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(prefetch_full(stage.slot), bytes);
 }
-// By a warp that opened all stages of an item, of which this is the first: it has begun, where whoever draws would have
-// others meanwhile. Of a stage's slots that for tokens is handed back by then, and not kept.
+// Called by a warp that opened all stages of an item: under CLAIMS_AHEAD, waits until the item has begun, `stage` being
+// its first one. Consumers have then released that stage's slot of dependent operands, which is never kept.
 DEVICE void await_begin(const Stage& stage) {
   if (CLAIMS_AHEAD) await(load_empty(stage.slot), stage.phase);
 }
@@ -177,19 +205,18 @@ DEVICE void await_stage(const Stage& stage) {
   await(load_full(stage.slot), stage.phase);
   await(prefetch_full(stage.slot), stage.phase);
 }
-// Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence, and posts
-// that they are there, by which that part becomes ready (``megakernel/sums``).
+// Returns whether the item is a part of a tile that leaves its partial sums to the part that is last in the plan's
+// sequence, and posts that they are there, which makes that part ready (megakernel/sums.py).
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
-// A fence waits for all bulk loads that are under way in its SM: 0.5 us without any, 2.5 with 64 KiB
-// (docs/memory-order.md). So the last slots of an item that others wait for, while this worker has nothing more of its
-// op, are handed back when it is posted. An item of `stages` says so before it hands back the first; `early` are those
-// of its slots that it takes before its waits, whose loads have landed long before its post. A part of a tile that two
-// others or more share waits for their sums too, which takes longer than what a fence waits for, and fills half a ring
-// meanwhile.
+// A fence waits for all bulk loads in flight on its SM: 0.5 us without any, 2.5 us with 64 KiB (benchmarks/notes/memory-order.md).
+// So an item that others wait for, and that is its worker's last one of its op, keeps its last slots until it is
+// posted. Such an item of `stages` stages calls this before it releases the first slot. It takes `early` of its slots
+// before its waits; their loads have landed long before the post. A part of a tile that has two or more other parts
+// also waits for their partial sums, which takes longer than the fence; it lets half a ring fill meanwhile.
 DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0) {
   if (item.code & KEEPS) stage.passed = max(stages - (item.parts > 2 && !leaves_sums(item) ? STAGES / 2 : KEPT), early);
 }
-// A stage's slots, in the order of the ring: that of independent operands and that of dependent ones.
+// These release the slots of a stage, in the order of the ring.
 DEVICE void release_prefetch(Stage& stage, int slot) {
   if (stage.passed-- > 0) {
     hand_back_prefetch(slot);
@@ -202,7 +229,7 @@ DEVICE void release(Stage& stage, int slot) {
   release_prefetch(stage, slot);
   release_load(slot);
 }
-// By the loader that waits: of bodies that look ahead, what they find (``Given``).
+// Called by the dependent loader: fills `item.given` if the op has `look_ahead`.
 template <class BODY>
 DEVICE auto look_as(const Launch& launch, Item& item, int) -> decltype(BODY::look_ahead(launch, item)) {
   return BODY::look_ahead(launch, item);
@@ -210,7 +237,7 @@ DEVICE auto look_as(const Launch& launch, Item& item, int) -> decltype(BODY::loo
 template <class BODY> DEVICE void look_as(const Launch& launch, Item& item, long) {}
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
-// By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
+// Called by a consumer warpgroup after an item's last store: hands the item to the storer. The scratch is free then.
 DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int n) {
   if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);
   if (threadIdx.x == 0) store_shared_word(kept_at(n % TICKETS), stage.first_kept | stage.kept << 16);

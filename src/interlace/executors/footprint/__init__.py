@@ -13,21 +13,21 @@ On both devices, the check misses branches that no kind of input takes, and tile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
 
-from interlace.core.arguments import check_sequence, check_type
-from interlace.core.errors import FootprintError, GraphError, NoDeviceError
+from interlace.core.arguments import check_sequence, check_type, format_value
+from interlace.core.errors import FootprintError, GraphError, NoDeviceError, ReferenceBodyError
 from interlace.executors.footprint.exact import check_by_observation
 from interlace.executors.footprint.items import INPUT_KINDS, PLAIN_KIND, FootprintItem
 from interlace.executors.footprint.poison import check_by_poison
+from interlace.executors.reference_calls import accumulate, complete, reference_of
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
-from interlace.kernels.base import get_kernel
 
 _MAX_FULL_GRID = 32  # largest grid of which all tiles are checked
 _CHECKED_PARTS = 3  # a reduction is also checked in parts: the first, a middle and the last one
@@ -151,21 +151,24 @@ def _check_references(
 
 def _check_reference(item: FootprintItem, random: np.random.Generator) -> None:
     """Check what a reference requests and returns; it cannot read anything that it does not receive."""
-    op, reference = item.op, get_kernel(item.op).reference
-    if reference is None:
-        raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to check")
+    op = item.op
+    reference = reference_of(op)
     moving = {a.arg: random.random(_compute_extent(item.compute_region(a))) + 0.5 for a in op.reads if a.uses_k}
     fixed = {a.arg: random.random(_compute_extent(item.compute_region(a))) + 0.5 for a in op.reads if not a.uses_k}
     try:
-        acc = reference.accumulate(moving, op.parameters) if reference.accumulate else None
-        found = reference.compute_tile(op, item.tile, acc, fixed)
-    except KeyError as error:
+        acc = accumulate(op, item.tile, reference, moving, None) if reference.accumulate else None
+        found = complete(op, item.tile, reference, acc, fixed)
+    except ReferenceBodyError as error:
+        if not isinstance(error.__cause__, KeyError):
+            raise
         raise FootprintError(
-            f"{item}: the reference asks for {error}, but the op declares reads {sorted(moving)} over the "
+            f"{item}: the reference asks for {error.__cause__}, but the op declares reads {sorted(moving)} over the "
             f"k-range, for accumulate, and {sorted(fixed)} otherwise, for finish; declare that one too"
         ) from error
     expected = {a.arg: _compute_extent(item.compute_region(a)) for a in op.writes}
-    shapes = {arg: np.shape(value) for arg, value in found.items()}
+    shapes = (
+        {arg: np.shape(value) for arg, value in found.items()} if isinstance(found, Mapping) else format_value(found)
+    )
     if shapes != expected:
         raise FootprintError(f"{item}: the reference returns {shapes}, its op declares {expected}; fix one")
 

@@ -82,5 +82,5 @@ SYNC = Struct(
 #: A tensor map, as the driver encodes it.
 TENSOR_MAP = Struct("TensorMap", (("words", ("unsigned long long", 16)),), align=64)
 
-#: The tables in CUDA C++, with ``generate_row_load`` and ``unpack`` of items and waits.
+#: The tables in CUDA C++, with ``load_row`` and ``unpack`` of items and waits.
 TABLES = generate_structs((ITEM, WAIT, RECORD, TRACE)) + generate_row_load(ITEM) + generate_row_load(WAIT)

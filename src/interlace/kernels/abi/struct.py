@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
 #: Of each C type, what ctypes and NumPy call it.
 SCALARS: dict[str, tuple[Any, str]] = {
@@ -34,7 +34,7 @@ SCALARS: dict[str, tuple[Any, str]] = {
     "unsigned long long": (ctypes.c_ulonglong, "u8"),
 }
 #: Stands before the texts of structs: without its headers NVRTC has no ``offsetof``.
-OFFSETOF = read_header("offsetof.cuh")
+OFFSETOF = include("offsetof.cuh")
 _POINTER = (ctypes.c_void_p, "u8")
 
 
@@ -152,7 +152,7 @@ class Struct:
 
 
 def generate_row_load(row: Struct) -> str:
-    """``generate_row_load(at)`` in CUDA C++: a row of ints by loads of 128 bits; those that a caller does not use are
+    """``load_row(at)`` in CUDA C++: a row of ints by loads of 128 bits; those that a caller does not use are
     not made.
 
     ``unpack(row, quads)`` is the same for a row that has been loaded, such as to shared memory.
@@ -162,7 +162,7 @@ def generate_row_load(row: Struct) -> str:
     values = ", ".join(f"quads[{offset // 16}].{'xyzw'[offset % 16 // 4]}" for offset in row.offsets.values())
     return (
         f"DEVICE void unpack({row.name}& row, const int4 (&quads)[{count}]) {{\n  row = {{{values}}};\n}}\n"
-        f"DEVICE {row.name} generate_row_load(const {row.name}* at) {{\n"
+        f"DEVICE {row.name} load_row(const {row.name}* at) {{\n"
         "  const int4* const from = reinterpret_cast<const int4*>(at);\n"
         f"  const int4 quads[{count}] = {{{loads}}};\n"
         f"  {row.name} row;\n  unpack(row, quads);\n  return row;\n}}\n"

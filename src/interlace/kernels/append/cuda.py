@@ -6,13 +6,13 @@ and pages of 32 of them at once, a lane each; then keys, values and angles of so
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.rows import ROPE_HEADS, ROWS
 from interlace.kernels.pages import PAGES
 from interlace.kernels.text import CudaBody
 
 APPEND_CUDA = CudaBody(
-    ROWS + ROPE_HEADS + PAGES + read_header("ops/append.cuh"),
+    ROWS + ROPE_HEADS + PAGES + include("ops/append.cuh"),
     "append_tile",
     constants=("HEADS", "PAGE", "COUNT", "D", "EPS"),
     optional_args=("table", "k_norm"),

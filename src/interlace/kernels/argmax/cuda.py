@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
@@ -13,14 +13,14 @@ from interlace.kernels.text import CudaBody
 
 _MAX_WARPS = 8
 #: Behind ``ROWS``: what is larger, or as large and first, of threads.
-FIRST = read_header("ops/argmax/first.cuh")
+FIRST = include("ops/argmax/first.cuh")
 
 #: Behind ``FIRST``.
-_BY_PIECES = read_header("ops/argmax/pieces.cuh")
-_BLOCK_ARGMAX = _BY_PIECES + read_header("ops/argmax/most.cuh")
+_BY_PIECES = include("ops/argmax/pieces.cuh")
+_BLOCK_ARGMAX = _BY_PIECES + include("ops/argmax/most.cuh")
 #: The same where rows begin anywhere: by 16 bytes but for the ends of a row.
-_RAGGED_BLOCK_ARGMAX = _BY_PIECES + read_header("ops/argmax/most_ragged.cuh")
-_BLOCK_ARGMAX_TILE = read_header("ops/argmax/most_tile.cuh")
+_RAGGED_BLOCK_ARGMAX = _BY_PIECES + include("ops/argmax/most_ragged.cuh")
+_BLOCK_ARGMAX_TILE = include("ops/argmax/most_tile.cuh")
 
 
 def _select_ragged(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
@@ -44,7 +44,7 @@ BLOCK_ARGMAX_CUDA = CudaBody(
 )
 
 REDUCE_ARGMAX_CUDA = CudaBody(
-    ROWS + FIRST + read_header("ops/argmax/first_tile.cuh"),
+    ROWS + FIRST + include("ops/argmax/first_tile.cuh"),
     "first_tile",
     scratch_bytes=lambda op: 8 * _MAX_WARPS,
     is_proved=True,

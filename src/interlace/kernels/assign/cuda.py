@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.routing.cuda import CHOOSE, MAX_AT_ONCE, TILES_BEFORE
 from interlace.kernels.text import CudaBody
 
 ASSIGN_CUDA = CudaBody(
-    CHOOSE + TILES_BEFORE + read_header("ops/assign.cuh"),
+    CHOOSE + TILES_BEFORE + include("ops/assign.cuh"),
     "assign_tile",
     constants=("T", "E", "CHOSEN", "TILES", "ROWS"),
     scratch_bytes=lambda op: (

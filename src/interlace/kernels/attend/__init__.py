@@ -49,7 +49,8 @@ from interlace.kernels.rope import apply_rope, clamp_position
 #: Cached positions that a split takes at a time.
 BLOCK = 64
 #: What joining the splits of a head takes beside attention itself, and what each of them adds; fitted to steps of
-#: five models at batch 1 to 4 and 256 to 8192 positions, each with 3 to 5 numbers of splits (docs/tried.md).
+#: five models at batch 1 to 4 and 256 to 8192 positions, each with 3 to 5 numbers of splits
+#: (benchmarks/notes/decode.md).
 JOIN_S, SPLIT_S = 1.6e-6, 0.12e-6
 _MIN_ROWS = 16  # extents of a block product of Triton
 _STEP = 8  # elements: rows of a cache begin at multiples of 16 bytes

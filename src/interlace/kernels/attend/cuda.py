@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.products_cuda import ATTEND_MMA_CUDA, build_mma_source, can_use_mma
@@ -70,7 +70,7 @@ def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
 
 def _build_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
-    return ROWS + ROPE_HEADS + share + PAGES + read_header("ops/attend/attend.cuh")
+    return ROWS + ROPE_HEADS + share + PAGES + include("ops/attend/attend.cuh")
 
 
 def _use_share_table(body: CudaBody, text: Callable[[str], str]) -> CudaBody:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.share_cuda import SHARE, reads_whole_tensors
@@ -73,7 +73,7 @@ def _compute_box_rows(op: Op) -> dict[str, int]:
 
 def build_mma_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
-    return ROWS + share + PAGES + MATRICES + read_header("ops/attend/products.cuh")
+    return ROWS + share + PAGES + MATRICES + include("ops/attend/products.cuh")
 
 
 ATTEND_MMA_CUDA = CudaBody(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 
-_EXPONENTS = read_header("ops/attend/exponents.cuh")
+_EXPONENTS = include("ops/attend/exponents.cuh")
 
 #: Of splits, one of as many equal shares of its sequence.
-SHARE = _EXPONENTS + read_header("ops/attend/share_equal.cuh")
+SHARE = _EXPONENTS + include("ops/attend/share_equal.cuh")
 
 #: What its row of a table says (``kernels/attend/shares``).
-SHARE_TABLE = _EXPONENTS + read_header("ops/attend/share_table.cuh")
+SHARE_TABLE = _EXPONENTS + include("ops/attend/share_table.cuh")
 
 
 def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor]) -> bool:

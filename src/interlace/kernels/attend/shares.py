@@ -56,10 +56,10 @@ def build_share_table(
     """
     for name, number in (("count", count), ("block", block)):
         if check_int(number, "build_share_table", name) < 1:
-            raise ShapeError(f"equal_shares has {name} {number}; use a positive number")
+            raise ShapeError(f"build_share_table has {name} {number}; use a positive number")
     of = np.asarray(lengths, np.int64)
     if of.ndim != 1 or (of < 0).any():
-        raise ShapeError(f"equal_shares has lengths {of.tolist()}; give one, from 0, for each sequence")
+        raise ShapeError(f"build_share_table has lengths {of.tolist()}; give one, from 0, for each sequence")
     blocks = -(-of // block)
     each = max(-(-int(blocks.sum()) // count), 1) * block
     parts = np.maximum(-(-of // each), 1)

@@ -23,7 +23,7 @@ from typing import Any
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import DTypeError
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
@@ -48,7 +48,7 @@ OPERANDS = Struct(
     ),
 )
 
-_SOURCE = read_header("ops/causal_attention.cuh")
+_SOURCE = include("ops/causal_attention.cuh")
 
 
 def _generate_product(type_: str, width: int, names: Mapping[str, int], transposed: bool) -> str:

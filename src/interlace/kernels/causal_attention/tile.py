@@ -80,7 +80,7 @@ class AttentionTile:
 
 
 def _list_tiles() -> Iterator[AttentionTile]:
-    """From large to small, few warps first: where four hold the sums they are faster (docs/prefill.md)."""
+    """From large to small, few warps first: where four hold the sums they are faster (prefill-h200.json)."""
     for m, n, stages, warps in product((128, 64, 32), (64, 32), (3, 2), (4, 8)):
         if m > 64 or warps == 4:
             yield AttentionTile(m, n, stages, warps)

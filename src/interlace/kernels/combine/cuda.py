@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 _WARP_ELEMENTS = 64  # elements at a time
-_BODY = read_header("ops/combine/combine.cuh")
-_EQUAL_SPLITS = read_header("ops/combine/splits_equal.cuh")
-_SPLITS_OF_ROWS = read_header("ops/combine/splits_of_rows.cuh")
+_BODY = include("ops/combine/combine.cuh")
+_EQUAL_SPLITS = include("ops/combine/splits_equal.cuh")
+_SPLITS_OF_ROWS = include("ops/combine/splits_of_rows.cuh")
 
 
 def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.text import CudaBody
 
 COPY_CUDA = CudaBody(
-    read_header("ops/copy.cuh"),
+    include("ops/copy.cuh"),
     "copy_tile",
     constants=("BM", "BN"),
     is_proved=True,

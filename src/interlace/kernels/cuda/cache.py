@@ -1,12 +1,12 @@
-"""What takes long to make, kept in the user's cache between processes: compiled kernels, one file for each text,
-compiler and architecture, and proved plans (``planner/kept``), one for each graph and choices.
+"""Disk cache in the user's cache folder: compiled kernels, one file for each source, compiler and architecture, and
+proved plans (``planner/kept``), one file for each graph and choices.
 
     <cache folder>/compiled/<hash of the key>     a checksum of all that follows; facts as a line of JSON; the bytes
 
-The key has all that these depend on: text, options, and the versions of what compiles it. A file is written whole,
-then renamed, so readers never see half of one; one that is damaged nevertheless counts as absent and is written anew.
-What is no file there, such as a pipe, counts as absent, too. A folder that cannot be written keeps nothing, and nothing
-else is lost. ``core/store`` says whose folders and files are used.
+The key has everything that an entry depends on: source with headers, options, and versions of the compilers. A file is
+written whole and then renamed, so readers never see half of one. A damaged file, or a path that is not a file, such as
+a pipe, counts as absent. In a folder that cannot be written nothing is cached, without an error. ``core/store`` says
+whose folders and files are used.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 from interlace.core.store import CacheFolder, UnsafeCacheError, warn_unsafe
 
 _STORE = CacheFolder("compiled", re.compile(r"[0-9a-f]{1,64}"))
-_SCHEMA = 3  # of the facts: another number where others are kept
+_SCHEMA = 3  # version of the facts; increase it when they change
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
-#: Files that are kept; those that were used longest ago go first.
+#: Most files; the least recently used ones are removed first.
 MAX_ENTRIES = 2000
 
 
 def compute_key(**facts: Any) -> str:
-    """The hash of what a binary depends on."""
+    """Return the hash of what an entry depends on."""
     return hashlib.sha256(json.dumps({"schema": _SCHEMA, **facts}, sort_keys=True).encode()).hexdigest()
 
 
 def lookup(key: str) -> tuple[dict[str, Any], bytes] | None:
-    """The facts and the binary that were kept under a key; None if there are none, or they are damaged."""
+    """Return the facts and the bytes of an entry; None if there is none, or it is damaged."""
     try:
         content = _STORE.read(key)
     except OSError:
@@ -51,7 +51,7 @@ def lookup(key: str) -> tuple[dict[str, Any], bytes] | None:
 
 
 def store(key: str, facts: Mapping[str, Any], binary: bytes) -> None:
-    """Keep facts and a binary under a key, if the cache can be written."""
+    """Store facts and bytes under a key, if the cache can be written."""
     rest = json.dumps(dict(facts)).encode() + b"\n" + binary
     try:
         _STORE.write(key, _checksum(key, rest) + rest)

@@ -4,7 +4,7 @@
     binary = compile_source(text, "twice", preamble=PTX)
     binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0, code_bytes=384)
 
-What has been compiled once is kept on disk (``cache``), for the next process too.
+Binaries are cached on disk (``cache``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from interlace.core.devices import DEFAULT_GPU
 from interlace.core.errors import CompileError, NoDeviceError
+from interlace.csrc import expand
 from interlace.kernels.cuda import cache
 
 _OPTIONS = {"std": "c++17", "ptxas_options": ["-v"]}
@@ -26,13 +27,13 @@ _OPTIONS = {"std": "c++17", "ptxas_options": ["-v"]}
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What a kernel uses: a thread of it, as ptxas reports that, and its code.
+    """Resources of a kernel, as ptxas reports them.
 
     Attributes:
         registers: 32-bit registers of a thread.
-        spill_bytes: that a thread stores to plus loads from local memory because registers ran out.
-        stack_bytes: of a thread's local memory, spilled or indexed.
-        code_bytes: of machine instructions, which all threads share.
+        spill_bytes: bytes that a thread stores to and loads from local memory because registers ran out.
+        stack_bytes: bytes of a thread's local memory, spilled or indexed.
+        code_bytes: bytes of machine instructions.
     """
 
     registers: int
@@ -46,12 +47,12 @@ class CudaBinary:
     """A compiled kernel.
 
     Attributes:
-        name: what messages call the kernel.
-        function: what the text, and so the driver, calls it.
-        cubin: for one architecture.
-        ptx: what the cubin was made from, for the lint.
-        resources: of a thread, and its code.
-        warnings: the lines in which the compiler warned.
+        name: name of the kernel in messages.
+        function: name of the kernel in the source, and so for the driver.
+        cubin: machine code for one architecture.
+        ptx: PTX that the cubin was made from, for the lint.
+        resources: resources of a thread, and the size of its code.
+        warnings: lines of the log in which the compiler warned.
     """
 
     name: str
@@ -65,23 +66,23 @@ class CudaBinary:
 def compile_source(
     source: str, name: str, architecture: str = DEFAULT_GPU.architecture, *, preamble: str
 ) -> CudaBinary:
-    """Compile the kernel of a text behind a preamble.
+    """Compile the kernel of a source.
 
     Args:
-        source: CUDA C++ with one kernel, ``extern "C"``.
-        name: of that kernel for messages; its function may be called otherwise.
-        architecture: what to compile for, as ``DeviceSpec`` has it.
-        preamble: what the text builds on, such as ``ptx.PTX``; messages count its lines apart from the text's.
+        source: CUDA C++ with one kernel, ``extern "C"``; it may include headers of ``csrc``.
+        name: name of that kernel in messages; its function may have another name.
+        architecture: architecture to compile for, as in ``DeviceSpec``.
+        preamble: CUDA C++ that precedes the text, such as ``ptx.PTX``; messages count its lines separately.
 
     Raises:
-        CompileError: if NVRTC refuses the text; the message holds its log.
-        NoDeviceError: if ``cuda.core`` is not installed.
+        CompileError: NVRTC refuses the text; the message has its log.
+        NoDeviceError: ``cuda.core`` is not installed.
     """
     try:
         import cuda.core  # noqa: F401
     except ImportError as error:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
-    whole = f'#line 1 "preamble"\n{preamble}#line 1 "{name}.cu"\n{source}'
+    whole = expand(f'#line 1 "preamble"\n{preamble}#line 1 "{name}.cu"\n{source}')
     key = cache.compute_key(text=whole, architecture=architecture, options=_OPTIONS, versions=_find_versions())
     kept = cache.lookup(key)
     if kept is None or not _is_binary(*kept):
@@ -105,10 +106,10 @@ def _is_binary(facts: dict[str, Any], cubin: bytes) -> bool:
 
 
 def _compile(source: str, name: str, architecture: str) -> tuple[dict[str, Any], bytes]:
-    """What the compiler says of a text, as JSON data, and the binary."""
+    """Compile a source; return the compiler's report as JSON data, and the binary."""
     from cuda.core import Program, ProgramOptions
 
-    # A binary from NVRTC's own cache comes without the log that tells its resources.
+    # A binary from NVRTC's own cache comes without the log that reports its resources.
     options = ProgramOptions(arch=architecture, **_OPTIONS, no_cache=True)
     written = StringIO()
     program = Program(source, "c++", options)
@@ -129,7 +130,7 @@ def _compile(source: str, name: str, architecture: str) -> tuple[dict[str, Any],
 
 
 def _read_ptx(program: Any) -> str:
-    """What NVRTC made of a text, whether or not ptxas takes it; cuda.core asks for it only where there is a driver."""
+    """Return the PTX of a program, whether or not ptxas accepts it; cuda.core returns it only if there is a driver."""
     from cuda.bindings import nvrtc
 
     _, size = nvrtc.nvrtcGetPTXSize(program.handle)
@@ -139,7 +140,7 @@ def _read_ptx(program: Any) -> str:
 
 
 def _quote_ptx_lines(log: str, program: Any) -> str:
-    """A log in which ptxas names lines of PTX, which nobody else sees, with these lines."""
+    """Return a log with the lines of PTX that ptxas names, since the PTX is written nowhere."""
     numbered = re.compile(r"^ptxas .*, line (\d+);.*$", re.MULTILINE)
     lines = _read_ptx(program).split("\n") if numbered.search(log) else []
 
@@ -152,7 +153,7 @@ def _quote_ptx_lines(log: str, program: Any) -> str:
 
 @once
 def _find_versions() -> dict[str, str]:
-    """Of all that turns text into a binary."""
+    """Return the versions of everything that turns a source into a binary."""
     from cuda.bindings import nvrtc
 
     found = {"nvrtc": ".".join(map(str, nvrtc.nvrtcVersion()[1:]))}
@@ -164,7 +165,7 @@ def _find_versions() -> dict[str, str]:
 
 
 def _parse_function(log: str, name: str) -> str:
-    """Which kernel the report of ptxas -v is on."""
+    """Return the name of the kernel that the report of ptxas -v is about."""
     found = re.findall(r"Compiling entry function '(\w+)'", log)
     if len(found) != 1:
         raise CompileError(f"the text of kernel {name} has kernels {found}; it must have one; the log: {log!r}")
@@ -172,7 +173,7 @@ def _parse_function(log: str, name: str) -> str:
 
 
 def _parse_resources(log: str, name: str, code_bytes: int) -> KernelResources:
-    """Read the report of ptxas -v."""
+    """Parse the report of ptxas -v."""
     used = re.search(r"Used (\d+) registers", log)
     stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if used is None or stack is None:
@@ -181,7 +182,7 @@ def _parse_resources(log: str, name: str, code_bytes: int) -> KernelResources:
 
 
 def _find_code_bytes(cubin: bytes, function: str) -> int:
-    """The size of section ``.text.<function>`` of a binary, which is an ELF file of 64 bits.
+    """Return the size of section ``.text.<function>`` of a binary, a 64-bit ELF file.
 
     Offsets are those of ``Elf64_Ehdr`` and ``Elf64_Shdr`` (man 5 elf).
     """

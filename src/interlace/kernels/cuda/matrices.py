@@ -11,7 +11,7 @@ sums what this table says (PTX ISA, "Matrix fragments for mma.m16n8k16"); r is l
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
 #: Elements are those of ``ELEMENT_PTX``.
-MATRICES = read_header("ops/mma.cuh")
+MATRICES = include("ops/mma.cuh")

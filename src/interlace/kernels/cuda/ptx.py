@@ -1,41 +1,34 @@
-"""The PTX instructions that kernel texts use, as CUDA C++ functions.
-
-``PTX`` stands before every kernel; it needs no header. Addresses of shared memory are 32-bit, in the shared window
-(``shared_address``). A wait on a barrier traps after ``WATCHDOG`` nanoseconds.
-
-Loads ask for their policy in the L2 each in its place: ptxas makes constants of these, where one that all loads share
-takes registers from end to end and made a launch spill. Hence ``volatile``.
-"""
+"""CUDA C++ that precedes every kernel: PTX instructions as functions (``csrc/ptx.cuh``), and generated products."""
 
 from __future__ import annotations
 
 from interlace.core.dtypes import bf16
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.abi import TENSOR_MAP
 from interlace.kernels.abi.struct import OFFSETOF
 
-#: Registers of an SM, which one block may use, and the most that ptxas gives a thread.
+#: Registers of an SM, all of which a block may use, and most registers of a thread.
 _SM_REGISTERS, _THREAD_REGISTERS = 65536, 255
 
-_FUNCTIONS = read_header("ptx.cuh")
-PTX = OFFSETOF + TENSOR_MAP.source + _FUNCTIONS
+#: Needs no header of CUDA.
+PTX = OFFSETOF + TENSOR_MAP.source + include("ptx.cuh")
 
 
 def count_entry_registers(threads: int) -> int:
-    """Registers that each thread of a block has when a kernel starts whose roles then deal them out.
+    """Return the registers of each thread when a kernel starts whose roles then redistribute them.
 
-    ``setmaxnreg`` raises one role by what others gave back: where the sum is more than that, it waits for ever.
+    ``setmaxnreg`` raises one role by what others released. If the sum exceeds that, it waits forever.
     """
     return min(_THREAD_REGISTERS, _SM_REGISTERS // threads // 8 * 8)
 
 
 def get_wgmma_name(n: int, kind: str) -> str:
-    """The function that ``generate_wgmma`` defines."""
+    """Return the name of the function that ``generate_wgmma`` defines."""
     return f"wgmma_m64n{n}k16" if kind == bf16.ptx else f"wgmma_m64n{n}k16_{kind}"
 
 
 def generate_wgmma(n: int, kind: str) -> str:
-    """A function: sum += A (64 x 16) * B (16 x n), both contiguous along k; fp32 accumulators.
+    """Return a function: sum += A (64 x 16) * B (16 x n), both contiguous along k, with fp32 accumulators.
 
     ``kind`` is the operands' element type in PTX.
     """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
-ROWS = read_header("ops/rows.cuh")
+ROWS = include("ops/rows.cuh")
 
 #: Behind ``ROWS``: 16 bytes from memory and back.
-VECTORS = read_header("ops/vectors.cuh")
+VECTORS = include("ops/vectors.cuh")
 
 #: Behind ``ROWS``: see ``kernels/rope``.
-ROPE_HEADS = read_header("ops/heads.cuh")
+ROPE_HEADS = include("ops/heads.cuh")

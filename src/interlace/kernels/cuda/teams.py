@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS, VECTORS
@@ -28,19 +28,19 @@ _STAGE_BYTES, _MAX_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row, 
 #: Bytes of shared memory for two reductions over a block of the most warps.
 ROW_GROUP_SCRATCH_BYTES = 2 * 4 * _MAX_WARPS
 
-_OF_TILE = read_header("ops/row_groups/of_tile.cuh")
+_OF_TILE = include("ops/row_groups/of_tile.cuh")
 
-_GROUPED_ROWS = read_header("ops/row_groups/row_groups.cuh")
+_GROUPED_ROWS = include("ops/row_groups/row_groups.cuh")
 
 ROW_GROUPS = ROWS + VECTORS + _OF_TILE + _GROUPED_ROWS
 
-_RING_ROWS = read_header("ops/row_groups/in_ring.cuh")
-_ELEMENT = read_header("ops/row_groups/element.cuh")
-_GROUP_OF_ROW = read_header("ops/row_groups/of_row.cuh")
+_RING_ROWS = include("ops/row_groups/in_ring.cuh")
+_ELEMENT = include("ops/row_groups/element.cuh")
+_GROUP_OF_ROW = include("ops/row_groups/of_row.cuh")
 
 
 def generate_ring_rows(columns: str) -> str:
-    """For tiles of many rows, which come through the ring (``megakernel/fetched``): in the place of ``ROW_GROUPS``.
+    """For tiles of many rows, which come through the ring (``csrc/ring/fetched.cuh``): in the place of ``ROW_GROUPS``.
 
     Args:
         columns: the constant that has those of a tile.
@@ -70,8 +70,8 @@ def make_ring_variant(
     return other
 
 
-_WHOLE_ROWS = read_header("ops/row_groups/whole_rows.cuh")
-_WHOLE_ROWS_IN_RING = read_header("ops/row_groups/whole_rows_in_ring.cuh")
+_WHOLE_ROWS = include("ops/row_groups/whole_rows.cuh")
+_WHOLE_ROWS_IN_RING = include("ops/row_groups/whole_rows_in_ring.cuh")
 
 
 def build_row_body(make_row: str) -> CudaBody:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.kernels import gelu
 from interlace.kernels.cuda.teams import ROW_GROUPS, generate_ring_rows, make_ring_variant
 from interlace.kernels.text import CudaBody
 
-_ROW = gelu.CUDA + read_header("ops/elementwise/elements.cuh")
+_ROW = gelu.CUDA + include("ops/elementwise/elements.cuh")
 _CONSTANTS = ("BM", "BN", "ACTIVATION", "TIMES_ROWS", "PLUS_ROWS")
 
 
@@ -17,7 +17,7 @@ def _count_matrices(op: Op) -> int:
 
 
 _RING_BODY = CudaBody(
-    generate_ring_rows("BN") + _ROW + read_header("ops/elementwise/in_ring.cuh"),
+    generate_ring_rows("BN") + _ROW + include("ops/elementwise/in_ring.cuh"),
     "elementwise_tile",
     constants=_CONSTANTS,
     optional_args=("times", "plus"),
@@ -28,7 +28,7 @@ _RING_BODY = CudaBody(
 )
 
 ELEMENTWISE_CUDA = CudaBody(
-    ROW_GROUPS + _ROW + read_header("ops/elementwise/elementwise.cuh"),
+    ROW_GROUPS + _ROW + include("ops/elementwise/elementwise.cuh"),
     "elementwise_tile",
     constants=_CONSTANTS,
     optional_args=("times", "plus"),

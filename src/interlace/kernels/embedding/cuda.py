@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
@@ -18,7 +18,7 @@ def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 
 
 EMBEDDING_CUDA = CudaBody(
-    ROWS + read_header("ops/embedding.cuh"),
+    ROWS + include("ops/embedding.cuh"),
     "embedding_tile",
     constants=("BN", "SQUARED"),
     optional_args=("scale", "scaled", "squares"),

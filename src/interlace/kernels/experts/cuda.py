@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlace.core.dtypes import DType, int32
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
@@ -48,7 +48,7 @@ OPERANDS = Struct(
     ),
 )
 
-EXPERTS = MATMUL + read_header("ops/experts.cuh")
+EXPERTS = MATMUL + include("ops/experts.cuh")
 
 
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:

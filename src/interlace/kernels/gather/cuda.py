@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 GATHER_CUDA = CudaBody(
-    ROWS + read_header("ops/gather.cuh"),
+    ROWS + include("ops/gather.cuh"),
     "gather_tile",
     constants=("BM", "BN"),
     is_proved=True,

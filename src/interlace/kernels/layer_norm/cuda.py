@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.teams import build_row_body
 
-LAYER_NORM_CUDA = build_row_body(read_header("ops/layer_norm.cuh"))
+LAYER_NORM_CUDA = build_row_body(include("ops/layer_norm.cuh"))

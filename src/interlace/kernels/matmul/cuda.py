@@ -17,10 +17,10 @@ of a stage, and adds up its squares, before it awaits the stage's weights, and w
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels import gelu
 from interlace.kernels.matmul.epilogue_cuda import EPILOGUE
 from interlace.kernels.matmul.folded_cuda import FOLDED
 from interlace.kernels.matmul.operands_cuda import OPERANDS_OF_PRODUCTS
 
-MATMUL = gelu.CUDA + OPERANDS_OF_PRODUCTS + EPILOGUE + FOLDED + read_header("ops/matmul/matmul.cuh")
+MATMUL = gelu.CUDA + OPERANDS_OF_PRODUCTS + EPILOGUE + FOLDED + include("ops/matmul/matmul.cuh")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
-EPILOGUE = read_header("ops/matmul/epilogue.cuh")
+EPILOGUE = include("ops/matmul/epilogue.cuh")

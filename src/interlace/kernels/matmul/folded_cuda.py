@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
-FOLDED = read_header("ops/matmul/folded_norm.cuh")
+FOLDED = include("ops/matmul/folded_norm.cuh")

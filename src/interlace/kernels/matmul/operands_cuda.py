@@ -6,12 +6,12 @@ their slots fill with what comes behind; tokens that are normalised here are sca
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.bodies import OPERAND_REGISTERS
 from interlace.kernels.cuda.matrices import MATRICES
 
 _OPERAND_REGISTERS = f"\n#ifndef REGISTERS_TO_HOLD\n#define REGISTERS_TO_HOLD {OPERAND_REGISTERS[0]}\n#endif"
-OPERANDS_OF_PRODUCTS = MATRICES + _OPERAND_REGISTERS + read_header("ops/matmul/operands.cuh")
+OPERANDS_OF_PRODUCTS = MATRICES + _OPERAND_REGISTERS + include("ops/matmul/operands.cuh")
 
 
 def generate_product(width: int) -> str:

@@ -28,15 +28,16 @@ multiplied by themselves: a row's product with itself is its sum of squares, the
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 
 #: Words of tokens that a lane of the warp that loads asks for at once.
 MAX_POLLED_WORDS = 32
 #: Elements of a tile's tokens that are words and are polled by a warpgroup of consumers, at most: of more, which come
-#: piece by piece, those of later stages had better come while products of earlier ones are under way (docs/tried.md).
+#: piece by piece, those of later stages had better come while products of earlier ones are under way
+#: (benchmarks/notes/decode.md).
 MAX_CONSUMER_POLLS = 2048
 #: A tile of fewer stages has a text made for so many; of more, all even counts share one, and all odd ones.
 MAX_UNROLLED_TURNS = 4
 
 _LIMITS = f"constexpr int POLLED_WORDS = {MAX_POLLED_WORDS}, FEW_TURNS = {MAX_UNROLLED_TURNS};"
-SKINNY = read_header("ops/matmul/load_pair.cuh") + _LIMITS + read_header("ops/matmul/skinny.cuh")
+SKINNY = include("ops/matmul/load_pair.cuh") + _LIMITS + include("ops/matmul/skinny.cuh")

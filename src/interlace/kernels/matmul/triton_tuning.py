@@ -1,7 +1,7 @@
 """How matmuls with Triton bodies are tiled: by rule, and what else is worth trying.
 
-The tiles came out best in measurements on an H200 in bf16 (docs/tried.md). For another dtype a chunk has as many
-bytes, and a GPU with less shared memory has fewer stages.
+The tiles came out best in measurements on an H200 in bf16 (benchmarks/notes/triton.md). For another dtype a chunk has
+as many bytes, and a GPU with less shared memory has fewer stages.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _STEP = 64, 8
-#: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
+#: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (benchmarks/notes/ffn.md).
 _L2_FETCH_BYTES = ROW_BYTES
 _SKINNY_WARPGROUP_COUNTS = 1, 2  # of which threads are shared by 16 rows evenly
 _MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups, those of its share beside all
-_MAX_PREFETCHED_STAGES = 3  # stages of weights in registers; more were no faster (docs/tried.md)
+_MAX_PREFETCHED_STAGES = 3  # stages of weights in registers; more were no faster (benchmarks/notes/decode.md)
 _PARTS_AT_ONCE = 4  # parts of a tile whose sums are loaded at once
 _SHARES_INDEX = 15  # numbers of a template before that of the parts that share sums
 _LL_INDEX = 14  # the same, before that of what is words
@@ -238,7 +238,7 @@ def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> Megakern
 
     Of few weight rows all do; of others those of one warpgroup, which has registers for them, whose weights are the
     64-row operand, which may lie there. Not all of an item's: a slot that is kept until its post keeps further loads
-    from being under way then (``megakernel/walk.keep_last``).
+    from being under way then (``csrc/ring/ring.cuh``).
     """
     stages = min(-(-least // int(op.param("BK"))) - 1, _MAX_PREFETCHED_STAGES)
     if is_skinny(op) or not op.param("SWAP") or count_warpgroups(op) > 1 or stages < 1:

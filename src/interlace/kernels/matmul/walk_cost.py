@@ -39,15 +39,17 @@ from interlace.policies.setting import OpSetting
 _ENOUGH_BYTES, _MAX_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _SERIAL_LOAD_FACTOR = 4, 1.35
-_OVERLAP_EXPONENT = 6  # if both are alike, the sixth root of 2 times as long (docs/tried.md)
-# Scaling a panel of rows that are normalised, by a warpgroup that is alone (docs/tried.md for all).
+_OVERLAP_EXPONENT = 6  # if both are alike, the sixth root of 2 times as long (benchmarks/notes/tiling.md)
+# Scaling a panel of rows that are normalised, by a warpgroup that is alone (benchmarks/notes/norms.md for all).
 _SCALED_NS = 120.0
 # By more: for each, beside so much of their products; and besides, where few tiles have the same weights, or more.
 _OVERLAPPED_SCALE_NS, _OVERLAPPED_PRODUCTS = 90.0, 0.7
 _EXTRA_SCALE_NS, _FEW_ROW_TILES, _EXTRA_SCALE_MANY_TILES_NS = 45.0, 2, 110.0
 # What an SM reads of such rows for an op that does nothing else.
 _NORMED_BYTES_PER_S = 7e9
-_THREE_WARPGROUPS_FACTOR = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
+_THREE_WARPGROUPS_FACTOR = (
+    1.035  # how much longer ops take with three warpgroups than all this says (benchmarks/notes/ffn.md)
+)
 _FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
 

@@ -2,9 +2,9 @@
 
 Up to 16 tokens tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply
 the same tokens as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109
-would be one. In a chain of many short ops what counts is the time from one op to the next (docs/tried.md), so there
-that is always so; elsewhere where an op normalises its rows itself, where a stage has at least twice as many weight
-rows as tokens, and where parts that meet would cost more than the tokens do that so many tiles load.
+would be one. In a chain of many short ops what counts is the time from one op to the next (benchmarks/notes/decode.md),
+so there that is always so; elsewhere where an op normalises its rows itself, where a stage has at least twice as many
+weight rows as tokens, and where parts that meet would cost more than the tokens do that so many tiles load.
 
 Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
 What counts is how many weights the ring holds, in stages as large as leave it some; in a chain, whose ring has more to
@@ -66,7 +66,7 @@ _DEEP_BYTES, _SHALLOW_BYTES = (
 _STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
 _SHARE = 1 / 3  # of the weight rows of a tile: tokens, before splitting beats narrow tiles
 _LEAN_RATIO = 2  # weight rows of a stage for each token, from which on narrow tiles are best
-_FIX_UP_BYTES = 54 << 10  # of tokens, which take as long as the parts of an op to meet (docs/tried.md)
+_FIX_UP_BYTES = 54 << 10  # of tokens, which take as long as the parts of an op to meet (benchmarks/notes/norms.md)
 _MIN_WHOLE_ROWS = 48  # weight rows of a tile that is not split: with 32 it was slower, with few tokens too
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.rows import ROWS, VECTORS
 from interlace.kernels.text import CudaBody
 
 MERGE_CUDA = CudaBody(
-    ROWS + VECTORS + read_header("ops/merge.cuh"),
+    ROWS + VECTORS + include("ops/merge.cuh"),
     "merge_tile",
     constants=("H", "CHOSEN", "BM", "BN"),
     is_proved=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.teams import build_row_body
 
-RMS_NORM_CUDA = build_row_body(read_header("ops/rms_norm.cuh"))
+RMS_NORM_CUDA = build_row_body(include("ops/rms_norm.cuh"))

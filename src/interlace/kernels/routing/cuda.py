@@ -6,7 +6,7 @@ all lanes; what was taken, and what there is not, is below all of them.
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
@@ -21,20 +21,20 @@ CHOOSE = (
     + rf"""
 constexpr int TOGETHER = {_GROUP_SIZE};
 """
-    + read_header("ops/routing/choose.cuh")
+    + include("ops/routing/choose.cuh")
 )
 
-_ROUTE = CHOOSE + read_header("ops/routing/route.cuh")
+_ROUTE = CHOOSE + include("ops/routing/route.cuh")
 
-TILES_BEFORE = read_header("ops/routing/tiles_before.cuh")
+TILES_BEFORE = include("ops/routing/tiles_before.cuh")
 
 _SUM_UP = rf"""{TILES_BEFORE}
 constexpr int AT_ONCE = {_AT_ONCE};
-""" + read_header("ops/routing/sum_up.cuh")
+""" + include("ops/routing/sum_up.cuh")
 
-_PLACE = _SUM_UP + read_header("ops/routing/place.cuh")
+_PLACE = _SUM_UP + include("ops/routing/place.cuh")
 
-_FILL = _SUM_UP + read_header("ops/routing/fill.cuh")
+_FILL = _SUM_UP + include("ops/routing/fill.cuh")
 
 
 def _count_scratch_bytes(op: Op, *, more: int = 0) -> int:

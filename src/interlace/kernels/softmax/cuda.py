@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.teams import build_row_body
 
-SOFTMAX_CUDA = build_row_body(read_header("ops/softmax.cuh"))
+SOFTMAX_CUDA = build_row_body(include("ops/softmax.cuh"))

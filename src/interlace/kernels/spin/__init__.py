@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.core.dtypes import int32
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -25,7 +25,7 @@ def _build_triton_body() -> TritonBody:
 
 
 _SPIN_CUDA = CudaBody(
-    read_header("ops/spin.cuh"),
+    include("ops/spin.cuh"),
     "spin_tile",
     is_proved=True,
 )

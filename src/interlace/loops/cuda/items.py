@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.abi import SYNC
 
-ITEMS = f"\n{SYNC.source}" + read_header("loops/items.cuh")
+ITEMS = f"\n{SYNC.source}" + include("loops/items.cuh")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interlace.core.dtypes import bf16
+from interlace.kernels.cuda.preamble import SEMAPHORES
 from interlace.kernels.cuda.ptx import PTX, generate_wgmma
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.loops.cuda.items import ITEMS
 from interlace.loops.cuda.tile_functions import TILE_FUNCTIONS
 

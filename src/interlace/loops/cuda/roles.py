@@ -3,7 +3,7 @@
     roles = emit_roles(share_ring(copy_2d(), ahead={"x"}), H200)
     roles.text        struct Loops_1f2e3d4c { prefetch(...), load(...), compute(...) };
 
-What the functions call (``open_prefetch``, ``await_stage``, ``post``, ...) stands in ``megakernel/walk``, which
+What the functions call (``open_prefetch``, ``await_stage``, ``post``, ...) stands in ``csrc/ring/ring.cuh``, which
 composes them. A stage has a slot for what is loaded ahead of waits and one for the rest; tiles lie in theirs one behind
 the other, in the order in which their step loads them. Worked example, a step that loads ``w_s`` (4096 bytes, ahead),
 and ``a_s`` and ``b_s`` (1024 and 2048 bytes, behind):

@@ -6,12 +6,12 @@ A clipped access names how many of its elements lie inside the tensor: ``count``
 
 from __future__ import annotations
 
-from interlace.csrc import read_header
+from interlace.csrc import include
 from interlace.kernels.cuda.elements import ELEMENTS
 
 #: Index arithmetic.
-INDICES = read_header("loops/indices.cuh")
+INDICES = include("loops/indices.cuh")
 #: Vectors of tiles; behind ``ELEMENTS``.
-VALUES = read_header("loops/values.cuh")
+VALUES = include("loops/values.cuh")
 
 TILE_FUNCTIONS = INDICES + ELEMENTS + VALUES

@@ -83,7 +83,7 @@ def check_memory(what: str, needed: int, device: torch.device) -> None:
         gigabytes = min(needed, _MAX_BYTES) / 1e9
         raise DecodeError(
             f"{what} take {gigabytes:.3g} GB, and {device} has {free / 1e9:.3g} GB free; use a smaller model, batch "
-            "or capacity, or fewer pages"
+            "or max_seq_len, or fewer blocks"
         )
 
 
@@ -96,11 +96,11 @@ def resolve_max_seq_len(requested: int | None, positions: int, window: int | Non
     """
     if requested is None:
         return min(positions, DEFAULT_MAX_SEQ_LEN, DEFAULT_MAX_SEQ_LEN if window is None else window)
-    capacity = check_positive(requested, "capacity")
+    capacity = check_positive(requested, "max_seq_len")
     if window is not None and window < capacity:
         raise UnsupportedModelError(
-            f"attention looks back over a sliding window of {window} positions, which a decoder of capacity {capacity} "
-            f"would not keep to; use a capacity of {window} or less, and texts no longer than that"
+            f"attention looks back over a sliding window of {window} positions, which a decoder of max_seq_len "
+            f"{capacity} would not keep to; use a max_seq_len of {window} or less, and texts no longer than that"
         )
     return capacity
 

@@ -140,7 +140,7 @@ class Decoder(GenerationMixin):
         that the model lacks.
 
         Args:
-            model: file or folder, or the result of ``workloads.trained.open_model`` for it.
+            model: file or folder, or the result of ``models.trained.load_model`` for it.
             batch, max_seq_len, num_blocks: see ``from_model``.
             device: device of the weights; by default the current GPU, if there is one.
             progress: iterator over the names of the weights, which may display the progress.
@@ -159,7 +159,7 @@ class Decoder(GenerationMixin):
         held = (
             check_positive(batch, "batch") * max_seq_len
             if num_blocks is None
-            else check_positive(num_blocks, "pages") * PAGE_TOKENS
+            else check_positive(num_blocks, "num_blocks") * PAGE_TOKENS
         )
         weights = load_weights(trained, select_device(device), held, progress)
         warn_missing(() if trained is model else trained.notices, stacklevel=1)
@@ -212,7 +212,7 @@ class Decoder(GenerationMixin):
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
-        num_blocks = None if num_blocks is None else check_positive(num_blocks, "pages")
+        num_blocks = None if num_blocks is None else check_positive(num_blocks, "num_blocks")
         resolve_max_seq_len(len(rope), len(rope), window)
         return cls(
             shape,
@@ -258,9 +258,9 @@ class Decoder(GenerationMixin):
             GraphError, ShapeError, DTypeError: the past is not a KV cache, or does not match this model.
             ArgumentError: ``sampling`` is not a ``SamplingParams``.
         """
-        check_type(sampling, SamplingParams, "Decoder.join", "sampling", "SamplingParams(temperature=0.8)")
+        check_type(sampling, SamplingParams, "Decoder.add", "sampling", "SamplingParams(temperature=0.8)")
         tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding, past_key_values)
-        with self.lock.acquire("Decoder.join"):
+        with self.lock.acquire("Decoder.add"):
             return self._add(tokens, past_key_values, sampling)
 
     @torch.inference_mode()
@@ -296,7 +296,7 @@ class Decoder(GenerationMixin):
             BusyError: another call or stream is in progress.
             SlotError: the slot is not active.
         """
-        with self.lock.acquire("Decoder.leave"):
+        with self.lock.acquire("Decoder.abort"):
             self._abort(slot)
 
     @torch.inference_mode()

@@ -130,14 +130,14 @@ def start_stream(
         if positions > decoder.max_seq_len:
             raise LengthError(
                 f"prompt {number} has {len(prompt)} tokens, and with {safe_repr(most)} new ones it takes "
-                f"{safe_repr(positions)} positions of a capacity of {decoder.max_seq_len}; shorten either"
+                f"{safe_repr(positions)} positions of a max_seq_len of {decoder.max_seq_len}; shorten either"
                 f"{advise_capacity(decoder.max_seq_len, decoder.window)}"
             )
         if decoder.count_pages(positions) > decoder.num_blocks:
             raise LengthError(
                 f"prompt {number} has {len(prompt)} tokens, and with {most} new ones it takes "
                 f"{decoder.count_pages(positions)} pages of {decoder.num_blocks}; shorten either, or build the decoder "
-                "with more pages"
+                "with more blocks"
             )
     decoder.lock.check(user, decoder.active_slots)
     _check_empty(decoder)
@@ -218,5 +218,5 @@ def _make_reader(tokens: torch.Tensor) -> Callable[[], list[int]]:
 def _check_empty(decoder: DecoderProtocol) -> None:
     if decoder.active_slots:
         raise SlotError(
-            f"other sequences hold slots {list(decoder.active_slots)}; let them leave before a text is generated"
+            f"other sequences hold slots {list(decoder.active_slots)}; abort them before a text is generated"
         )

@@ -134,18 +134,20 @@ def check_stop_ids(values: Any, where: str) -> tuple[int, ...]:
         ArgumentError: the values are not ids, or are a bare id.
     """
     try:
-        content = to_lists(values, "stop")
+        content = to_lists(values, "stop_token_ids")
     except PromptError as error:
         raise ArgumentError(f"{where}: {error}") from None
     has_ids = isinstance(content, (Collection, Iterator)) and not isinstance(content, (*_TEXTS, Mapping))
     if not has_ids:
         such = [content] if type(content) is int and 0 <= content < 1 << 31 else [2]
         value = format_value(content)
-        raise ArgumentError(f"{where}: stop is {value}; give the ids that end a text, as {such}, or [] for none")
+        raise ArgumentError(
+            f"{where}: stop_token_ids is {value}; give the ids that end a text, as {such}, or [] for none"
+        )
     first = [*islice(content, _MAX_STOP_TOKENS + 1)]
     if len(first) > _MAX_STOP_TOKENS:
         raise ArgumentError(f"{where}: stop has more than {_MAX_STOP_TOKENS} ids; give those that end a text")
-    return tuple(check_int(id, where, f"stop[{i}]") for i, id in enumerate(first))
+    return tuple(check_int(id, where, f"stop_token_ids[{i}]") for i, id in enumerate(first))
 
 
 def make_step_ids(

@@ -27,7 +27,7 @@ class SlotCache:
     """KV cache of one decoder sequence that a model fills; built by ``Decoder.kv_cache``.
 
     Pass it as ``past_key_values`` to consecutive forward passes or to ``model.generate``, and then to
-    ``Decoder.add``. ``Decoder.abort(past.slot)`` discards it. After ``join`` or ``leave``, every call raises a
+    ``Decoder.add``. ``Decoder.abort(past.slot)`` discards it. After ``add`` or ``abort``, every call raises a
     SlotError.
 
     Attributes:
@@ -62,7 +62,7 @@ class SlotCache:
             ShapeError: the past has more tokens than the prompt.
         """
         if slots is not self._slots:
-            raise SlotError("past is of another decoder; join there")
+            raise SlotError("past is of another decoder; add it there")
         length = self.length
         if length > count:
             raise ShapeError(

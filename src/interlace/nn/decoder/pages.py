@@ -53,7 +53,7 @@ class PageAllocator:
         if wanted > self.num_free:
             raise PageError(
                 f"slots {sorted(lacking)} need {wanted} more pages of {PAGE_TOKENS} positions, and {self.num_free} of "
-                f"the {self.count} are free; let a sequence leave, or build the decoder with more pages"
+                f"the {self.count} are free; abort a sequence, or build the decoder with more blocks"
             )
         for slot, more in lacking.items():
             owned = self._owned[slot]

@@ -13,7 +13,7 @@ class StepResult(NamedTuple):
 
     Attributes:
         logits: (batch, vocabulary), undefined for free slots.
-        next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``join``.
+        next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``add``.
     """
 
     logits: torch.Tensor

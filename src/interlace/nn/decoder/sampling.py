@@ -58,11 +58,11 @@ class SamplingParams:
             )
         if self.top_p is not None:
             _check_real("top_p", self.top_p, 1e-9, 1.0)
-        if self.top_k is not None and check_int(self.top_k, "Sampling", "top_k") < 1:
+        if self.top_k is not None and check_int(self.top_k, "SamplingParams", "top_k") < 1:
             raise SamplingError(f"top_k is {safe_repr(self.top_k)}; give 1 or more, or None for all")
         for name in ("seed", "sequence"):
             number = getattr(self, name)
-            if not 0 <= check_int(number, "Sampling", name) < _NUMBERS:
+            if not 0 <= check_int(number, "SamplingParams", name) < _NUMBERS:
                 raise SamplingError(f"{name} is {safe_repr(number)}; give a number from 0 to {_NUMBERS - 1}")
 
 

@@ -14,8 +14,8 @@ from interlace.nn.decoder.pages import PageAllocator
 def advise_capacity(max_seq_len: int, window: int | None) -> str:
     """Return the end of an error about a capacity that is too small, if a model looks back over this window."""
     if window is not None and max_seq_len >= window:
-        return f" (its sliding window of {window} positions admits no larger capacity)"
-    return f", or build the decoder with a larger capacity{'' if window is None else f', {window} at most'}"
+        return f" (its sliding window of {window} positions admits no larger max_seq_len)"
+    return f", or build the decoder with a larger max_seq_len{'' if window is None else f', {window} at most'}"
 
 
 class Slots:
@@ -68,7 +68,7 @@ class Slots:
             if length is None:
                 return slot
         raise SlotError(
-            f"all {len(self._lengths)} slots hold sequences; let one leave, or build the decoder with a larger batch"
+            f"all {len(self._lengths)} slots hold sequences; abort one, or build the decoder with a larger batch"
         )
 
     def check_active(self, slot: int) -> int:
@@ -82,7 +82,7 @@ class Slots:
         if not 0 <= slot < len(self._lengths):
             raise SlotError(f"there is no slot {safe_repr(slot)}; slots are 0 to {len(self._lengths) - 1}")
         if self._lengths[slot] is None:
-            raise SlotError(f"slot {slot} holds no sequence; one joins by join(ids)")
+            raise SlotError(f"slot {slot} holds no sequence; add one with add(ids)")
         return slot
 
     def get_length(self, slot: int) -> int:
@@ -93,7 +93,7 @@ class Slots:
         """
         slot = self.check_active(slot)
         if slot in self._readers:
-            raise SlotError(f"a model reads the sequence in slot {slot}; join(ids, past) lets it go on from there")
+            raise SlotError(f"a model reads the sequence in slot {slot}; add(ids, past_key_values=past) continues it")
         return self._lengths[slot] or 0
 
     def get_reader_length(self, slot: int, reader: object) -> int:
@@ -111,7 +111,7 @@ class Slots:
         if length + more > self.max_seq_len:
             where = f"a prompt of {more} tokens" if slot is None else f"slot {slot}, {length} positions and {more} more"
             raise LengthError(
-                f"{where}: that is more than the capacity of {self.max_seq_len}; shorten it or let it leave"
+                f"{where}: that is more than the max_seq_len of {self.max_seq_len}; shorten it or abort it"
                 f"{advise_capacity(self.max_seq_len, self.window)}"
             )
 

@@ -69,7 +69,7 @@ class GenerationMixin:
             LengthError: a prompt and its new tokens may exceed the capacity or the total number of pages; raised
                 before anything runs.
             BusyError: another call or stream is in progress.
-            SlotError: sequences added by ``join`` hold slots.
+            SlotError: sequences added by ``add`` hold slots.
         """
         prompts, _ = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
         sampling, ends = (

@@ -8,6 +8,7 @@ import { $, legend, many, percent, row, svg, time as us } from "./shapes.js";
 
 const TENSOR = 64; // pixels of the longer side of a tensor
 const GRID = 180; // pixels of the longer side of a grid
+const PREPARING = 300; // ms until a plan that is being simulated is asked for again
 // What to say, by the kind of a fault, of items that should come before those that go wrong.
 const LATE = {
   DeadlockError: "waits for what is dispatched later",
@@ -21,7 +22,10 @@ let asked = 0; // items so far, of which only the last one counts
 let grids = [];
 
 async function begin() {
-  plan = await ask("plan", {});
+  while ((plan = await ask("plan", {})).preparing) {
+    $("about").textContent = plan.preparing;
+    await new Promise((resolve) => setTimeout(resolve, PREPARING));
+  }
   if (!plan.name) {
     $("about").textContent = "There is no plan here. Write one, and begin with it: interlace plan ffn --out plan.json, then interlace studio plan.json";
     for (const id of ["lanes-tools", "lanes", "proof"]) $(id).hidden = true;

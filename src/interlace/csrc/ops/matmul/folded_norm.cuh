@@ -140,7 +140,8 @@ template <int PANELS, int BLOCKS, int PITCH> struct Scaled : Tall<PANELS, 1, BLO
   };
   // Of a row of a panel a thread adds 8 pairs of squares as pairs of bf16: four, the other four, and these two sums, in
   // 26 instructions for 64. Five roundings are behind each, so it is off by 5 / 256 at the very worst; sums of
-  // thousands by 2e-4 to 8e-4, and of rows whose elements are all of one magnitude by 5.3e-3 at most (docs/tried.md).
+  // thousands by 2e-4 to 8e-4, and of rows whose elements are all of one magnitude by 5.3e-3 at most
+  // (benchmarks/notes/norms.md).
   DEVICE void load(unsigned slot, unsigned gains, Rows& rows) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) this->load_block(b, slot + rows.places[b]);
