@@ -60,7 +60,7 @@ def drawn(number: int) -> Chain | None:
     plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))
     stages, here = random.choice((2, 3, 4)), random.choice((0, 512, 2048, 4096))
     words = random.sample([(*NORMED, "inner"), NORMED, ("inner",)], 3)
-    with mock.patch("interlace.kernels.matmul.walk_body.MAX_CONSUMER_POLLS", here):
+    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
         for some in words:
             try:
                 return Chain(number, _launch(plan, stages, some), _launch(plan, stages, ()))

@@ -345,7 +345,7 @@ def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_the
     good.synchronize()
     right = t["logits"].clone()
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.2))
-    finish = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
+    finish = "    store(op, item, accumulators, inputs, feature);\n    note_words(launch, item);\n"
     text = run.composition.expanded_text
     assert text.count(finish) == 1
     late = f"    if (GATES < 2 || item.j != 1) {{\n{finish}    }}\n"

@@ -15,6 +15,7 @@ from interlace import csrc
 from interlace.bench.stream import _HEAD
 from interlace.csrc import expand, include, read_header
 from interlace.kernels.abi import SYNC, TABLES, TENSOR_MAP
+from interlace.kernels.cuda.config import template_of
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.preamble import WORDS
 from interlace.megakernel.compose import build_launch_struct
@@ -23,7 +24,11 @@ from interlace.megakernel.dispatch import CODES, select_code
 from tests.emulator.build import HERE, MISSING
 from tests.emulator.translate import translate
 
+from .csrc_ops import generated_of_ops, kernel_of
+
 ROOT = Path(csrc.__file__).parent
+#: What asm statements of ops name; all headers of a launch see it.
+ELEMENT = '#define ELEMENT_PTX "bf16"\n'
 SWITCHES = """
 DEVICE void look_ahead(const Launch& launch, Item& item) {}
 DEVICE void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {}
@@ -31,8 +36,7 @@ DEVICE void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Sta
 DEVICE void compute(const Launch& launch, const Item& item, Stage& stage) {}
 """
 HEADERS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.cuh"))
-#: Without tiles of ops, which take the arguments and constants of an op.
-ALONE = [name for name in HEADERS if not name.startswith("ops/")]
+ALONE = HEADERS
 #: The emulator has no clusters.
 EMULATED = [name for name in ALONE if "cluster" not in name or name == "cluster/alone.cuh"]
 #: What a launch generates otherwise for some headers, by a part of their names.
@@ -63,6 +67,7 @@ def generated() -> dict[str, str]:
         "generated/sync": SYNC.source,
         "generated/switches": f'#include "generated/dispatch.cuh"\n{SWITCHES}',
         "generated/stream": f'#include "ptx.cuh"\n{_HEAD}',
+        **generated_of_ops(),
     }
 
 
@@ -82,15 +87,18 @@ def errors_of(folder: Path, names: Sequence[str], *command: str) -> str:
     for name in names:
         source = folder / "alone.cu"
         source.write_text(f'#include "{name}"\n')
-        unlike = [f"-I{folder}/{part}" for part in UNLIKE if part in name and name != "cluster/alone.cuh"]
-        done = subprocess.run([*command, *unlike, f"-I{folder}", source], capture_output=True, text=True, check=False)
+        own = [part for part in UNLIKE if part in name and name != "cluster/alone.cuh"]
+        if name.startswith("ops/"):  # with the arguments of an op
+            own = [kernel_of(name)]
+        folders = [f"-I{folder / path}" for path in (*own, "")]
+        done = subprocess.run([*command, *folders, source], capture_output=True, text=True, check=False)
         errors += done.stderr if done.returncode else ""
     return errors
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_each_header_compiles_alone_with_gcc(tmp_path: Path) -> None:
-    write_headers(tmp_path, translate)
+    write_headers(tmp_path, lambda text: translate(f"{ELEMENT}{text}"))
     command = ["g++", "-xc++", "-std=c++20", "-fsyntax-only", "-w", f"-I{HERE}", "-include", "cuda.h"]
     assert errors_of(tmp_path, EMULATED, *command) == ""
 
@@ -105,7 +113,6 @@ def test_each_header_compiles_alone_with_nvcc(tmp_path: Path) -> None:
 def test_the_text_of_a_header_begins_after_its_includes() -> None:
     assert read_header("ring/plain.cuh").startswith("\nconstexpr int THREADS")
     assert "#include" not in read_header("ops/matmul/matmul.cuh")
-    assert "DEVICE static bool closes(" in read_header("ops/matmul/matmul.cuh")
 
 
 def test_every_header_says_what_it_is() -> None:
@@ -147,3 +154,19 @@ def test_line_directives_and_other_includes_of_a_source_stay() -> None:
 def test_a_header_of_ops_stands_in_each_namespace_that_includes_it() -> None:
     source = f"namespace a {{\n{include('ops/rows.cuh')}}}\nnamespace b {{\n{include('ops/rows.cuh')}}}\n"
     assert expand(source).count(read_header("ops/rows.cuh")) == 2
+
+
+def test_a_config_names_what_is_not_zero_and_defines_all() -> None:
+    name, text = template_of("Matmul", {"BM": 16, "SWAP_AB": True, "BIAS": False, "NORM_K": 0, "EPS": 1e-05})
+    assert name == "Matmul_BM16_SWAP_AB_EPS9p99999975em06"
+    assert text == (
+        f"struct {name}_Config {{ static constexpr int BM = 16; static constexpr bool SWAP_AB = true; "
+        "static constexpr bool BIAS = false; static constexpr int NORM_K = 0; "
+        f"static constexpr float EPS = 9.999999747378752e-06f; }}; typedef Matmul<{name}_Config> {name};\n"
+    )
+
+
+@pytest.mark.parametrize(("one", "other"), [(1e-05, 1e05), (1e-05, 1.0000001e-05), (1, 10), (True, False)])
+def test_configs_of_unlike_parameters_have_unlike_names(one: float, other: float) -> None:
+    (first, _), (second, _) = (template_of("Tile", {"A": value}) for value in (one, other))
+    assert first != second

@@ -47,8 +47,8 @@ FAULTS = {
         "const bool independent = dependent;",
     ),
     "a stage is handed back before it is read": (
-        "if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);\n    stream.done();",
-        "stream.done();\n    if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);",
+        "if (which < WARPS_PER_SET) softmax.add(keys, keys + rows * D, count, which);\n    stream.done();",
+        "stream.done();\n    if (which < WARPS_PER_SET) softmax.add(keys, keys + rows * D, count, which);",
     ),
     "a stage is handed back before its matrices are loaded": (
         "    turn -= STAGE_ROWS / AT_ONCE;\n    stream.done();",
@@ -68,8 +68,8 @@ FAULTS = {
         "      stage.resident = true;",
     ),
     "warps do not wait for each other's sums": (
-        "sums.leave(left + warp_of() * OF_WARP);\n  synchronise_block();",
-        "sums.leave(left + warp_of() * OF_WARP);",
+        "softmax.store(partials + warp_of() * WARP_FLOATS);\n  synchronise_block();",
+        "softmax.store(partials + warp_of() * WARP_FLOATS);",
     ),
 }
 FAULTY = dict.fromkeys(FAULTS, CASES[1]) | {"a stage is handed back before it is read": CASES[0]}
@@ -240,7 +240,7 @@ def products_between() -> il.Graph:
 @emulated
 def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -> None:
     """Products that hold a ring of weights hand back slots for these alone, and their tokens come late here."""
-    first = "      open_load(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);"
+    first = "      open_load(stage, CONSUMERS_POLL ? 0 : (LINES + NORMALISES * PANELS) * 128);"
     late = "      if (k == k_lo) for (int n = 0; n < 3000; ++n) __nanosleep(1000);\n" + first
     plan = il.build(products_between(), il.Choices(1, dispatch=il.Dispatch.STATIC))
     run = EmulatedLaunch(plan, stages=3, timeout_s=5.0, change=(first, late))

@@ -27,8 +27,8 @@ RAGGED = pack_sequences((150, 3, 60), 270)
 GAPS = np.concatenate([pack_sequences((70,)), np.full(90, 999, np.int32), np.full(40, 160, np.int32)])
 #: Values are handed back while they are multiplied.
 HASTY = (
-    "      wgmma_wait<0>();\n      settle(sums);\n      release(stage, before);\n",
-    "      release(stage, before);\n      wgmma_wait<0>();\n      settle(sums);\n",
+    "      wgmma_wait<0>();\n      settle(accumulators);\n      release(stage, before);\n",
+    "      release(stage, before);\n      wgmma_wait<0>();\n      settle(accumulators);\n",
 )
 
 

@@ -51,7 +51,7 @@ LAUNCHES = {
         ffn(40, tile(128, 96, warps=8), tile(128, 88, warps=8), A.SILU, extras=("gate",), hidden=144, less=1), 2, 4
     ),
 }
-_LEAVES = "          fill_words(theirs + n * 128"
+_LEAVES = "          fill_words(to + n * 128"
 _FIRST = "for (int n = 0; n < N; ++n) while (__float_as_uint(values[n].x) == EMPTY_WORD) values[n] = load_words(at(n)),"
 #: Changes of the text: a part does not look whether sums are there, or at the first word of four alone, or leaves no
 #: empty words behind it; one part does not leave its sums.

@@ -50,7 +50,7 @@ CASES = {
 _HANDED_BACK = "    __syncwarp();\n    release_prefetch(stage, ahead.slot);\n"
 
 
-_MEETING = "    if (WARPGROUPS > 1) synchronise_block();  // bodies that"
+_MEETING = "    if (WARPGROUPS > 1) synchronise_block();  // warpgroups with"
 
 
 def behind_a_tile_of_each_warpgroup(change: tuple[str, str] | None = None) -> EmulatedLaunch:
@@ -70,7 +70,7 @@ def launches() -> dict[str, EmulatedLaunch]:
     change = _HANDED_BACK, _HANDED_BACK.partition("\n")[2]
     made["hasty"] = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=stages, change=change)
     made["apart"] = behind_a_tile_of_each_warpgroup()
-    made["apart, hasty"] = behind_a_tile_of_each_warpgroup((_MEETING, "    // bodies that"))
+    made["apart, hasty"] = behind_a_tile_of_each_warpgroup((_MEETING, "    // warpgroups with"))
     prepare([*made.values()])
     return made
 

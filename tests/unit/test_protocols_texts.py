@@ -391,17 +391,18 @@ def test_the_queue_is_that_of_the_text_and_a_text_that_wakes_twice_is_caught() -
 
 def of_sums(text: str) -> Emptied:
     """Sums of parts of tiles in the one launch, which are polled. Two of the four words of an access stand for one."""
-    launch, by, matmul = Text(text), of_launch(text), Text(text[text.index("struct Matmul") :])
+    launch, by = Text(text), of_launch(text)
+    partials, matmul = (Text(text[text.index(f"struct {name} ") :]) for name in ("Partials", "Matmul"))
     assert launch.instruction("load_words", "ld") == launch.instruction("store_words", "st") == (RELAXED, GPU)
     polled, emptied = (launch.body(name).count("EMPTY_WORD") for name in ("any_empty", "empty_words"))
     polls = r"if \(any_empty\(values\[n\]\)\) values\[n\] = load_words", r"if \(!missing\) return true"
     polled *= launch.steps("await_words", dict(zip(polls, ("load", "end"), strict=True))) == ("load", "end")
     takes = {r"!await_words\(launch, values": "poll", r"empty_words\(at\(n\)\)": "empty"}
-    assert matmul.steps("take", takes) == ("poll", "empty")[: 1 + bool(emptied)]
-    waits = {r"await_stage\(": "wait", r"\bleave(?:_shares)?\(": "leave", r"\b(?:look|add_shares|add_others)\(": "look"}
+    assert partials.steps("await", takes) == ("poll", "empty")[: 1 + bool(emptied)]
+    waits = {r"await_stage\(": "wait", r"\bstore_partials\(": "leave", r"\b(?:load_early|reduce)\(": "look"}
     waited = matmul.steps("compute_with", waits)[:1] == ("wait",)
     ahead = {r"await\(load_full\(": "wait", r"::add\(": "multiply"}
-    waited &= matmul.steps("take_ahead", ahead)[:1] == ("wait",)
+    waited &= matmul.steps("multiply_held", ahead)[:1] == ("wait",)
     by_whom = {"writer_waits": waited, "reader_waits": waited}
     return Emptied(polled=polled // 2, emptied=emptied // 2, post=by.post, wait=by.poll, **by_whom)
 

@@ -59,7 +59,7 @@ FAULTS = {
         "const bool dependent = mbarrier_try_wait(load_full(stage.slot), stage.phase);",
         "const bool dependent = true;",
     ),
-    "warps do not wait for each other's sums": ("  synchronise_team();\n  float found", "  float found"),
+    "warps do not wait for each other's sums": ("  synchronise_group();\n  float result", "  float result"),
 }
 
 
@@ -77,11 +77,12 @@ def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
 
 #: Both rows of the first op are for one warpgroup, and the other comes to the next op ahead of it.
 _TEAMS = {"of two warps": normed(2, 1640, rows=8), "of four": scaled(8, 1032, il.fp32, rows=8)}
-_BARRIER = "2 + WARPGROUPS + warpgroup() * 2 + thread() % 128 / TEAM"
+_BARRIER = "2 + WARPGROUPS + warpgroup() * 2 + thread() % 128 / GROUP_THREADS"
+_OF_BLOCK = "2 + WARPGROUPS + thread() / GROUP_THREADS"
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize(("barrier", "kinds"), [(_BARRIER, set()), ("2 + WARPGROUPS + thread() / TEAM", {"diverged"})])
+@pytest.mark.parametrize(("barrier", "kinds"), [(_BARRIER, set()), (_OF_BLOCK, {"diverged"})])
 def test_warpgroups_at_ops_of_unlike_teams_have_barriers_of_their_own(barrier: str, kinds: set[str]) -> None:
     pytest.importorskip("triton")
     from ..emulator.walk import EmulatedLaunch, Walk, kinds_of_faults, prepare

@@ -366,18 +366,18 @@ NO_LOOK_AT_TOKENS = (
 )
 _LOOK = "        if (words.came() || over(patience, words.wanted)) break;\n"
 NO_LOOK_BY_CONSUMERS = _LOOK, "        break;\n"
-_SUM = "      extras.sum = squares.come(launch, item, op);\n"
+_SUM = "      inputs.sum = squares.await(launch, item, op);\n"
 NO_MEETING = f"{_SUM}      synchronise_block();\n", _SUM
-NOT_AGAIN = "HERE && item.code & AGAIN", "HERE && item.j > 0"
+NOT_AGAIN = "CONSUMERS_POLL && item.code & AGAIN", "CONSUMERS_POLL && item.j > 0"
 NO_SQUARES = "if (feature % SQUARED == 0) store_word", "if (feature && feature % SQUARED == 0) store_word"
 _SLOT = "        const unsigned slot = load_slot(stage.slot);\n#pragma unroll\n"
 _EMPTY = "        await(load_empty(stage.slot), stage.phase ^ 1);\n"
 NO_EMPTY = _EMPTY + _SLOT, _SLOT
 NO_CHANGE = _EMPTY + _SLOT, _EMPTY + _SLOT
-NO_PROXY_FENCE = "        fence_proxy_async();  // the next to come here may be a bulk load\n", ""
+NO_PROXY_FENCE = "        fence_proxy_async();  // the slot's next load may be a bulk load\n", ""
 _HANDED_BACK = "          release(stage, stage.slot);\n          stage.advance();\n        } else {\n"
 NO_TURN = "          __syncwarp();\n" + _HANDED_BACK, _HANDED_BACK
-_FINISH = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
+_FINISH = "    store(op, item, accumulators, inputs, feature);\n    note_words(launch, item);\n"
 NO_ITEM = _FINISH, f"    if (GATES < 2 || item.j != 1) {{\n{_FINISH}    }}\n"
 
 
@@ -389,7 +389,7 @@ def chain(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedL
     depths, rows, warps = {**DEPTHS, **TURNS}[m], 16 if m > 8 else 8, 8 if m in TURNS else 4
     graph = products(m, *depths, rows, COLUMNS.get(m, 320), warps)
     of = il.build(graph, il.Choices(workers, Dispatch.STATIC))
-    with mock.patch("interlace.kernels.matmul.walk_body.MAX_CONSUMER_POLLS", here):
+    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
         run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
         assert run.composition.stages == 3
     return run

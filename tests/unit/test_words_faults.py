@@ -25,7 +25,7 @@ from .test_words import HASTE_S, chain, chained, posts_of, sound, waits_of  # no
 emulated = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 WORDS = "scaled", "squares"
-OWN = "const unsigned own = publication(item, op.number, op.publications);"
+OWN = "const unsigned epoch = publication(item, op.number, op.publications);"
 #: Of the publication of who stores, by whom it is polled.
 WRONG = {(by, wrong): (4096 * (by == "consumers"), wrong) for by in ("consumers", "loader") for wrong in (0, 1, -1)}
 

@@ -16,7 +16,7 @@ from interlace.kernels.base import get_kernel
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Suffixes of modules, CUDA headers and data files, such as chip specs and measured tables.
-SUFFIXES = (".py", ".cuh", ".inc", ".toml", ".json")
+SUFFIXES = (".py", ".cuh", ".toml", ".json")
 _LAUNCHES = (  # sources that every launch depends on
     "csrc",
     "executors",

@@ -24,10 +24,8 @@ from importlib.resources import files
 from posixpath import dirname, join, normpath
 
 _PRELUDE = re.compile(r"(?:(?://[^\n]*)?\n)*#pragma once\n(?:#include [^\n]*\n)*")
-_FRAGMENT = re.compile(r'^#include "([\w/]+\.inc)"\n', re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([\w./]+\.cuh)"\n', re.MULTILINE)
 _LINE = re.compile(r'^#line (\d+)(?: "([^"\n]*)")?\n', re.MULTILINE)
-_COMMENT = re.compile(r"(?://[^\n]*\n)*")
 _GENERATED = "generated/"
 #: Folders of headers that stand in several namespaces of a source.
 _REPEATED = ("ops/", "loops/")
@@ -57,10 +55,7 @@ def read_header(*names: str) -> str:
 
 @cache
 def _find_text(name: str) -> str:
-    text = _read_file(name)
-    folder = name.rpartition("/")[0]
-    rest = text[len(_find_prelude(name)) :]
-    return _FRAGMENT.sub(lambda found: _COMMENT.sub("", _read_file(f"{folder}/{found[1]}"), count=1), rest)
+    return _read_file(name)[len(_find_prelude(name)) :]
 
 
 def expand(source: str, name: str = "source.cu", after: str = "") -> str:

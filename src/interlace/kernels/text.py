@@ -156,8 +156,8 @@ class CudaBody:
         filled = check_sequence(self.short_inputs, tuple, "CudaBody", "short_inputs")
         pairs = tuple(check_sequence(pair, str, "CudaBody", "short_inputs") for pair in filled)
         if any(len(pair) != 2 for pair in pairs):
-            raise ArgumentError(f"CudaBody: filled is {self.short_inputs!r}; give pairs, such as (('x', 'M'),)")
-        object.__setattr__(self, "filled", pairs)
+            raise ArgumentError(f"CudaBody: short_inputs is {self.short_inputs!r}; give pairs, such as (('x', 'M'),)")
+        object.__setattr__(self, "short_inputs", pairs)
         check_source(expand(self.source))
         if not find_line(expand(self.source), self.function):
             raise ParamError(

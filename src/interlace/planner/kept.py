@@ -45,7 +45,7 @@ from interlace.planner.build import Choices, build
 #: Ops of a graph from which on a plan is kept; those of fewer are planned and proved in a fraction of a second.
 MIN_CACHED_OPS = 32
 _SCHEMA = 1  # of the records: another number where others are kept
-_SOURCES = ".cuh", ".inc", ".py"
+_SOURCES = ".cuh", ".py"
 _PACKAGE = __name__.partition(".")[0]
 _STARTED_AT = time.time()  # what runs was imported then or, by files that have not changed since, later
 

@@ -1,10 +1,19 @@
-// Append keys and values to KV caches.
+// Append this step's keys and values to KV caches: k is normalised and rotated, v copied.
+//
+// A tile is one sequence's heads, or with paged caches one head of all sequences; COUNT heads in all. Their few
+// elements are all latency: a warp loads positions and pages of up to 32 of its heads at once, one in each lane, then
+// keys, values and angles of AT_ONCE heads before it uses the first.
 #pragma once
+#include "heads.cuh"
+#include "pages.cuh"
+#include "../ll.cuh"
+#include "generated/arguments.cuh"
 
-constexpr int OF_WARP = (COUNT + WARPS - 1) / WARPS, FIT = 8 / Halves<D, float>::EACH;  // heads, and in registers
-constexpr int WANTED = OF_WARP < FIT ? OF_WARP : FIT, AT_ONCE = WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
+constexpr int WARP_HEADS = (COUNT + WARPS - 1) / WARPS;
+constexpr int FIT = 8 / Halves<D, float>::EACH;  // heads in registers
+constexpr int WANTED = WARP_HEADS < FIT ? WARP_HEADS : FIT, AT_ONCE = WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
 
-// Of words, two elements each: keys and values of some heads.
+// Polls keys and values of AT_ONCE heads that are LL words of two elements.
 template <class A, class T>
 DEVICE void poll_heads(const Tile& tile, const A& a, const long long (&head)[AT_ONCE], Halves<D, T> (&key)[AT_ONCE],
                        Halves<D, T> (&value)[AT_ONCE]) {
@@ -33,9 +42,9 @@ DEVICE void poll_heads(const Tile& tile, const A& a, const long long (&head)[AT_
 template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a, T* k_cache, T* v_cache) {
 #pragma unroll 1
   for (int first = warp_of(); first < COUNT; first += 32 * WARPS) {
-    const int mine = min(first + lane_of() * WARPS, COUNT - 1), own = PAGE ? mine : tile.i;
-    const int at = position_of(a.position, own, a.CAPACITY);
-    const long long row = row_of(a, own, PAGE ? tile.i : mine, at);  // negative where there is none
+    const int own_head = min(first + lane_of() * WARPS, COUNT - 1), sequence = PAGE ? own_head : tile.i;
+    const int at = position_of(a.position, sequence, a.CAPACITY);
+    const long long row = row_of(a, sequence, PAGE ? tile.i : own_head, at);  // negative without a page
 #pragma unroll 1
     for (int n = 0; n < 32 && first + n * WARPS < COUNT; n += AT_ONCE) {
       Halves<D, T> key[AT_ONCE], value[AT_ONCE];
@@ -54,7 +63,7 @@ template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a
 #pragma unroll
       for (int r = 0; r < AT_ONCE; ++r) {
         if (to[r] < 0) continue;
-        put(k_cache + to[r] * D, placed(key[r], a.k_norm, angles[r], EPS));
+        put(k_cache + to[r] * D, transform(key[r], a.k_norm, angles[r], EPS));
         value[r].store(v_cache + to[r] * D);
       }
     }

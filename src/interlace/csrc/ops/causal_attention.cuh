@@ -1,11 +1,35 @@
-// Causal attention with wgmma (kernels/causal_attention/cuda.py).
+// Causal attention of many tokens with wgmma: out[t] = softmax(q[t] . k[first[t] .. t] / sqrt(D)) @ v[first[t] .. t].
+//
+//   q     (rows, kv_heads * group * D)     k, v   (rows, kv_heads * D)     D is 64 or 128
+//   first (rows)   the first position that row t sees: the beginning of its sequence; beyond t if t holds no token
+//
+// A tile (i, j, l) is BM = 64 rows for each consumer warpgroup, KV head j, head l of its group. Tiles count from the
+// last rows, which see most. Queries take the first stage of an item, from which they go into registers; each further
+// stage is a block of BN keys and values. All lie in panels of 64 elements (128 bytes, one swizzled line), row after
+// row:
+//
+//   slot       first stage                       further stages
+//   prefetch   elements 0 .. 63 of the queries   keys
+//   load       elements 64 .. 127, if D is 128   values
+//
+// The loader fills both slots after the item's waits (load); prefetch opens stages with no bytes. All roles compute the
+// number of stages from `first`, which no earlier op may write.
+//
+// First operands of the products are queries and weights in registers, where accumulators have the layout of a first
+// operand; values lie with their rows along the reduction (a transposed second operand). While the products with the
+// values of one block run, the scores of the next become weights (Shah et al., FlashAttention-3, 2024, section 3.2).
 #pragma once
+#include "generated/arguments.cuh"
+#include "../ring/plain.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f;
-constexpr int PITCH = 64 * 2 + 16;  // from one row to the next of what the epilogue turns round, against bank conflicts
+constexpr int PITCH = 64 * 2 + 16;  // bytes of a row of the scratch: 64 elements, and 16 bytes against bank conflicts
+// Products (kernels/causal_attention/cuda.py generates them): scores = or += q @ k^T, and sums of values += weights @
+// v.
 template <int BN> struct Scores;
 template <int D> struct Sums;
-// Operands of products, as in matmul: panels whose rows lie along k, and along the columns of the result.
+// Low word of an operand's matrix descriptor; `step`: bytes from 64 columns to the next of a transposed operand, else
+// 16.
 DEVICE unsigned low_word(unsigned address, unsigned step) {
   return uniform((address & 0x3ffff) >> 4 | step >> 4 << 16);
 }
@@ -28,9 +52,10 @@ DEVICE unsigned load_shared_32(unsigned at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
 }
-// The assembler moves a wait for products ahead of arithmetic that does not need them, which then does not run beside
-// them. It leaves a trap where it is, and so what the trap depends on: a sum of exponentials, which is never negative.
-DEVICE void before_what_follows(float total) {
+// Keeps arithmetic before the wait that follows. ptxas moves a wait for products ahead of arithmetic that does not need
+// them, which then does not overlap them. It leaves a trap in place, and so what the trap depends on: a sum of
+// exponentials, which is never negative.
+DEVICE void pin_before_wait(float total) {
   asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p trap; }" ::"f"(total) : "memory");
 }
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
@@ -38,60 +63,61 @@ DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 template <int D, int BN> struct CausalAttention {
   static constexpr int BM = 64 * WARPGROUPS, PANELS = D / 64, PANEL_BYTES = BN * 128;
 
-  // The rows that some rows see: low to high; all of them see those from full on. Without a token among them, none.
-  struct Seen {
+  // Positions that some rows see: low to high (exclusive); all of these rows see those from `full` on. Empty without a
+  // token among the rows.
+  struct Visible {
     int low, high, full;
   };
-  // Of the rows of a tile: where each begins to see, one behind the row if it holds no token. Lane l has rows l, l + 32
-  // and so on.
+  // The first position that each row of a tile sees, the row after it if it holds no token. Lane l has rows l, l + 32
+  // ...
   struct Begins {
-    int of[BM / 32];
-    int top;
-    // Of rows of the tile, from one to another.
-    DEVICE Seen seen(int from, int to) const {
-      Seen seen = {1 << 30, 0, 0};
+    int rows[BM / 32];
+    int top;  // the tile's first row
+    // What rows `from` to `to` of the tile see.
+    DEVICE Visible visible(int from, int to) const {
+      Visible visible = {1 << 30, 0, 0};
 #pragma unroll
       for (int i = 0; i < BM / 32; ++i) {
         const int r = i * 32 + threadIdx.x % 32, row = top + r;
-        if (r >= from && r < to && of[i] <= row)
-          seen.low = min(seen.low, of[i]), seen.high = row + 1, seen.full = max(seen.full, of[i]);
+        if (r >= from && r < to && rows[i] <= row)
+          visible.low = min(visible.low, rows[i]), visible.high = row + 1, visible.full = max(visible.full, rows[i]);
       }
-      return {__reduce_min_sync(0xffffffff, seen.low), __reduce_max_sync(0xffffffff, seen.high),
-              __reduce_max_sync(0xffffffff, seen.full)};
+      return {__reduce_min_sync(0xffffffff, visible.low), __reduce_max_sync(0xffffffff, visible.high),
+              __reduce_max_sync(0xffffffff, visible.full)};
     }
-    // Of a whole tile. One that sees nothing goes through one block all the same: the compiler runs products that stand
-    // behind a branch one after another.
-    DEVICE Seen seen() const {
-      Seen all = seen(0, BM);
+    // What the whole tile sees. One that sees nothing goes through one block all the same: ptxas serialises products
+    // after a branch.
+    DEVICE Visible visible() const {
+      Visible all = visible(0, BM);
       if (all.low >= all.high) all.low = top, all.high = top + 1;
       return all;
     }
-    // Of one row of the tile, another for each lane.
+    // The first position that row r of the tile sees; r differs from lane to lane.
     DEVICE int row(int r) const {
-      int mine = 0;
+      int begin = 0;
 #pragma unroll
       for (int i = 0; i < BM / 32; ++i) {
-        const int found = __shfl_sync(0xffffffff, of[i], r % 32);
-        mine = r / 32 == i ? found : mine;
+        const int found = __shfl_sync(0xffffffff, rows[i], r % 32);
+        begin = r / 32 == i ? found : begin;
       }
-      return mine;
+      return begin;
     }
   };
   DEVICE static int top_of(const Operands& op, const Item& item) {
     return uniform(((op.rows + BM - 1) / BM - 1 - item.i) * BM);
   }
-  // By a warp.
+  // Called by a warp.
   DEVICE static Begins begins_of(const Operands& op, int top) {
     Begins begins;
     begins.top = top;
     const int* const first = op.first + top + threadIdx.x % 32;
     const int end = op.rows - top - threadIdx.x % 32, window = op.window;
 #pragma unroll
-    for (int i = 0; i < BM / 32; ++i) begins.of[i] = i * 32 < end ? __ldcg(first + i * 32) : 1 << 30;
+    for (int i = 0; i < BM / 32; ++i) begins.rows[i] = i * 32 < end ? __ldcg(first + i * 32) : 1 << 30;
 #pragma unroll
     for (int i = 0; i < BM / 32; ++i) {
       const int row = top + i * 32 + threadIdx.x % 32;
-      begins.of[i] = min(max(max(begins.of[i], row - window + 1), 0), row + 1);
+      begins.rows[i] = min(max(max(begins.rows[i], row - window + 1), 0), row + 1);
     }
     return begins;
   }
@@ -99,9 +125,9 @@ template <int D, int BN> struct CausalAttention {
   DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     await_launch_before();
-    const Seen seen = begins_of(op, top_of(op, item)).seen();
+    const Visible visible = begins_of(op, top_of(op, item)).visible();
 #pragma unroll 1
-    for (int row = seen.low - BN; row < seen.high; row += BN) {
+    for (int row = visible.low - BN; row < visible.high; row += BN) {
       tickets.look(launch);
       open_prefetch(stage, n, STAGES, 0);
       stage.advance();
@@ -117,9 +143,9 @@ template <int D, int BN> struct CausalAttention {
       if (PANELS == 2) tma_load_2d(load_slot(stage.slot), op.q, query + 64, top, load_full(stage.slot));
     }
     stage.advance();
-    const Seen seen = begins_of(op, top).seen();
+    const Visible visible = begins_of(op, top).visible();
 #pragma unroll 1
-    for (int row = seen.low; row < seen.high; row += BN) {
+    for (int row = visible.low; row < visible.high; row += BN) {
       open_load(stage, 2 * PANELS * PANEL_BYTES);
       const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot);
       const unsigned full = load_full(stage.slot);
@@ -133,13 +159,14 @@ template <int D, int BN> struct CausalAttention {
     }
   }
 
-  // The softmax of two rows of a thread: the largest score, and the sum of weights, of which this thread has a part.
+  // Online softmax of a thread's two rows: the largest score, and this thread's part of the sum of weights.
   struct Rows {
     int row[2], begin[2];
     float peak[2], total[2], fade[2];
   };
-  // Of 64 rows, for every 16 elements of a head: two rows of a thread, each 2 elements and the 2 that are 8 further.
-  DEVICE static void take_queries(unsigned (&queries)[D / 4], int slot) {
+  // Loads queries of 64 rows: for each 16 elements of a head, 2 elements of a thread's two rows and the 2 that are 8
+  // further.
+  DEVICE static void load_queries(unsigned (&queries)[D / 4], int slot) {
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
     for (int i = 0; i < D / 4; ++i) {
@@ -160,19 +187,19 @@ template <int D, int BN> struct CausalAttention {
     }
     wgmma_commit();
   }
-  DEVICE static void accumulate(float (&sums)[D / 2], const unsigned (&weights)[BN / 4], int slot) {
+  DEVICE static void accumulate(float (&accumulators)[D / 2], const unsigned (&weights)[BN / 4], int slot) {
     const unsigned values = low_word(load_slot(slot), PANELS == 2 ? PANEL_BYTES : 16);
 #pragma unroll
     for (int i = 0; i < BN / 16; ++i)
-      Sums<D>::add(sums, weights[i * 4], weights[i * 4 + 1], weights[i * 4 + 2], weights[i * 4 + 3],
+      Sums<D>::add(accumulators, weights[i * 4], weights[i * 4 + 1], weights[i * 4 + 2], weights[i * 4 + 3],
                    descriptor(values + i * 128));
     wgmma_commit();
   }
-  // Scores become weights in place.
-  DEVICE static void weigh(float (&scores)[BN / 2], Rows& rows, int start, bool whole) {
+  // Turns scores into weights in place. `whole`: all rows see the whole block.
+  DEVICE static void softmax(float (&scores)[BN / 2], Rows& rows, int start, bool fully_visible) {
     constexpr float scale = LOG2E / (D == 64 ? 8.0f : 11.313708498984761f);
     const int column = start + threadIdx.x % 4 * 2;
-    if (!whole) {
+    if (!fully_visible) {
 #pragma unroll
       for (int i = 0; i < BN / 2; ++i) {
         const int at = column + i / 4 * 8 + i % 2, r = i / 2 % 2;
@@ -181,15 +208,15 @@ template <int D, int BN> struct CausalAttention {
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float most = rows.peak[r];
+      float largest = rows.peak[r];
 #pragma unroll
-      for (int i = r * 2; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(scores[i], scores[i + 1]));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+      for (int i = r * 2; i < BN / 2; i += 4) largest = fmaxf(largest, fmaxf(scores[i], scores[i + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
       // A row that has seen nothing yet must not subtract infinity from infinity.
-      const float level = most == minus_infinity() ? 0.0f : most * scale;
+      const float level = largest == minus_infinity() ? 0.0f : largest * scale;
       rows.fade[r] = power_of_two(rows.peak[r] * scale - level);
-      rows.peak[r] = most;
+      rows.peak[r] = largest;
       float total = 0.0f;
 #pragma unroll
       for (int i = r * 2; i < BN / 2; i += 4) {
@@ -204,15 +231,15 @@ template <int D, int BN> struct CausalAttention {
 #pragma unroll
     for (int i = 0; i < BN / 4; ++i) weights[i] = as_pair(scores[i * 2], scores[i * 2 + 1]);
   }
-  // Values of rows that hold no token may be anything, and a weight of 0 does not make a number of NaN. They lie behind
-  // the last row that is seen, and, where rows begin to see at different places, between sequences.
-  DEVICE static void clear(const Operands& op, int slot, int start, const Seen& seen) {
-    const bool gaps = seen.full > seen.low;
-    if (start + BN <= seen.high && !gaps) return;
+  // Clears values of rows that hold no token: they may be NaN, which a weight of 0 does not make zero. Such rows follow
+  // the last visible one and, where sequences begin at different rows, lie between sequences.
+  DEVICE static void clear(const Operands& op, int slot, int start, const Visible& visible) {
+    const bool gaps = visible.full > visible.low;
+    if (start + BN <= visible.high && !gaps) return;
 #pragma unroll 1
     for (int piece = threadIdx.x; piece < BN * D / 8; piece += THREADS) {
       const int r = piece / (D / 8), c = piece % (D / 8), row = start + r;
-      if (row >= seen.high || (gaps && __ldcg(op.first + row) > row))
+      if (row >= visible.high || (gaps && __ldcg(op.first + row) > row))
         store_shared_128(load_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
     }
     fence_proxy_async();
@@ -221,11 +248,11 @@ template <int D, int BN> struct CausalAttention {
 
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    await(prefetch_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
+    await(prefetch_full(stage.slot), stage.phase);  // from here on, data of the previous launch is visible
     const int top = top_of(op, item), thread = threadIdx.x % 128;
     const int of_warp = uniform(warpgroup() * 64 + thread / 32 * 16);  // the first of its rows in the tile
     const Begins begins = begins_of(op, top);
-    const Seen seen = begins.seen(), mine = begins.seen(of_warp, of_warp + 16);
+    const Visible visible = begins.visible(), visible_to_warp = begins.visible(of_warp, of_warp + 16);
     Rows rows;
     bool live[2];
 #pragma unroll
@@ -235,59 +262,59 @@ template <int D, int BN> struct CausalAttention {
       live[r] = rows.begin[r] <= rows.row[r];
       rows.peak[r] = minus_infinity(), rows.total[r] = 0.0f;
     }
-    float sums[D / 2], scores[BN / 2];
+    float accumulators[D / 2], scores[BN / 2];
     unsigned weights[BN / 4];
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) sums[i] = 0.0f;
+    for (int i = 0; i < D / 2; ++i) accumulators[i] = 0.0f;
     await(load_full(stage.slot), stage.phase);
     unsigned queries[D / 4];
-    take_queries(queries, stage.slot);
+    load_queries(queries, stage.slot);
     __syncwarp();
     release(stage, stage.slot);
     stage.advance();
-    // Blocks from mine.full to the first row of the warp are seen whole by all of its rows.
-    const int full = mine.full, until = top + of_warp + 1 - BN;
-    const int end = begins.seen(warpgroup() * 64, warpgroup() * 64 + 64).high;
-    int start = seen.low, before = stage.slot;
+    // All rows of the warp see every position of blocks from `full` to the warp's first row.
+    const int full = visible_to_warp.full, until = top + of_warp + 1 - BN;
+    const int end = begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high;
+    int start = visible.low, before = stage.slot;
     await_stage(stage);
-    clear(op, before, start, seen);
+    clear(op, before, start, visible);
     stage.advance();
     wgmma_fence();
     multiply(scores, queries, before);
     wgmma_wait<0>();
     settle(scores);
-    weigh(scores, rows, start, start >= full && start <= until);
+    softmax(scores, rows, start, start >= full && start <= until);
     round(weights, scores);
 #pragma unroll 1
     for (start += BN; start < end; start += BN) {
       await_stage(stage);
-      clear(op, stage.slot, start, seen);
+      clear(op, stage.slot, start, visible);
       wgmma_fence();
       multiply(scores, queries, stage.slot);
-      accumulate(sums, weights, before);
+      accumulate(accumulators, weights, before);
       wgmma_wait<1>();
       settle(scores);
-      weigh(scores, rows, start, start >= full && start <= until);
-      before_what_follows(rows.total[0] + rows.total[1]);
+      softmax(scores, rows, start, start >= full && start <= until);
+      pin_before_wait(rows.total[0] + rows.total[1]);
       wgmma_wait<0>();
-      settle(sums);
+      settle(accumulators);
       release(stage, before);
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i) sums[i] *= rows.fade[i / 2 % 2];
+      for (int i = 0; i < D / 2; ++i) accumulators[i] *= rows.fade[i / 2 % 2];
       round(weights, scores);
       before = stage.slot;
       stage.advance();
     }
     wgmma_fence();
-    accumulate(sums, weights, before);
+    accumulate(accumulators, weights, before);
     wgmma_wait<0>();
-    settle(sums);
+    settle(accumulators);
     release(stage, before);
-    // Blocks that only the other warpgroup's rows see.
+    // Blocks that only rows of the other warpgroup see.
 #pragma unroll 1
-    for (; start < seen.high; start += BN) {
+    for (; start < visible.high; start += BN) {
       await_stage(stage);
-      clear(op, stage.slot, start, seen);
+      clear(op, stage.slot, start, visible);
       __syncwarp();
       release(stage, stage.slot);
       stage.advance();
@@ -300,12 +327,12 @@ template <int D, int BN> struct CausalAttention {
       rows.total[r] = __fdividef(1.0f, total);
     }
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) sums[i] = live[i / 2 % 2] ? sums[i] * rows.total[i / 2 % 2] : 0.0f;
-    finish(op, item, top + warpgroup() * 64, sums);
+    for (int i = 0; i < D / 2; ++i) accumulators[i] = live[i / 2 % 2] ? accumulators[i] * rows.total[i / 2 % 2] : 0.0f;
+    store(op, item, top + warpgroup() * 64, accumulators);
   }
 
-  // A scratch of shared memory turns 64 columns at a time into rows of 16-byte pieces.
-  DEVICE static void finish(const Operands& op, const Item& item, int top, const float (&sums)[D / 2]) {
+  // Stores 64 rows. A scratch of shared memory transposes 64 columns at a time, so that threads store 16-byte pieces.
+  DEVICE static void store(const Operands& op, const Item& item, int top, const float (&accumulators)[D / 2]) {
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
     const int end = op.rows, wide = op.kv_heads * op.group * D, head = (item.j * op.group + item.l) * D;
@@ -315,7 +342,7 @@ template <int D, int BN> struct CausalAttention {
 #pragma unroll
       for (int i = 0; i < 32; i += 2)
         store_shared_32(scratch + (row + i / 2 % 2 * 8) * PITCH + (i / 4 * 8 + column) * 2,
-                        as_pair(sums[p * 32 + i], sums[p * 32 + i + 1]));
+                        as_pair(accumulators[p * 32 + i], accumulators[p * 32 + i + 1]));
       synchronise();
 #pragma unroll
       for (int piece = thread; piece < 64 * 8; piece += 128) {

@@ -1,7 +1,9 @@
-// Copy a tile.
+// Copy a tile of BM rows by BN columns: y = x. M, N: rows and columns of the matrices.
 #pragma once
+#include "../ring/plain.cuh"
+#include "generated/arguments.cuh"
 
-// A tile in pieces V of one or more elements T.
+// Copies in pieces V of one or more elements T.
 template <class V, class T> DEVICE void copy_pieces(T* y, const T* x, const Tile& tile, int m, int n) {
   constexpr int EACH = sizeof(V) / sizeof(T), ROW = BN / EACH;
   for (int piece = thread(); piece < BM * ROW; piece += THREADS) {

@@ -1,9 +1,16 @@
-// Token embedding.
+// Token embedding: out[i] = table[tokens[i]]; token ids are clamped to the table.
+//
+// With SQUARED also what a folded norm of the next op needs (matmul/folded_norm.cuh): the row times `scale`, and for
+// each SQUARED columns the sum of squares, added by neighbouring threads. These may be LL tensors. A tile is a row and
+// BN columns.
 #pragma once
+#include "rows.cuh"
+#include "../ll.cuh"
+#include "generated/arguments.cuh"
 
 template <class T> DEVICE void copy_row(T* out, const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS;
-  if (by_pieces(out + column) && by_pieces(row + column) && (end - column) % EACH == 0) {
+  if (is_aligned(out + column) && is_aligned(row + column) && (end - column) % EACH == 0) {
     for (int at = column + thread() * EACH; at < end; at += THREADS * EACH) {
       *reinterpret_cast<Elements<T>*>(out + at) = piece_at(row + at, true);
     }
@@ -11,13 +18,13 @@ template <class T> DEVICE void copy_row(T* out, const T* row, int column, int en
     for (int at = column + thread(); at < end; at += THREADS) out[at] = row[at];
   }
 }
-// With the row times scale, and of each SQUARED columns the sum of squares, by threads next to each other.
+// Copies, scales and squares.
 template <class T>
 DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, const T* scale, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS, LANES = SQUARED / EACH;
-  const bool pieces = by_pieces(out + column) && by_pieces(scaled + column) && by_pieces(row + column) &&
-                      by_pieces(scale + column) && (end - column) % EACH == 0;
-  for (int first = column; first < end; first += THREADS * EACH) {  // whole warps, which add up
+  const bool pieces = is_aligned(out + column) && is_aligned(scaled + column) && is_aligned(row + column) &&
+                      is_aligned(scale + column) && (end - column) % EACH == 0;
+  for (int first = column; first < end; first += THREADS * EACH) {  // whole warps, for the sums
     const int at = first + thread() * EACH;
     float sum = 0.0f;
     if (pieces && at < end) {
@@ -42,13 +49,13 @@ DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, con
     if (at < end && at % SQUARED == 0) squares[at / SQUARED] = sum;
   }
 }
-// The same with what is scaled and squared as words; sums are in the same order.
+// The same with `scaled` and `squares` as LL words; sums have the same order.
 template <class A, class T>
 DEVICE void publish_row(const Tile& tile, const A& a, T* out, const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS, LANES = SQUARED / EACH;
-  const unsigned own = publication(tile, a.scaled_number, a.publications);
-  const bool pieces =
-      by_pieces(out + column) && by_pieces(row + column) && by_pieces(a.scale + column) && (end - column) % EACH == 0;
+  const unsigned epoch = publication(tile, a.scaled_number, a.publications);
+  const bool pieces = is_aligned(out + column) && is_aligned(row + column) && is_aligned(a.scale + column) &&
+                      (end - column) % EACH == 0;
   for (int first = column; first < end; first += THREADS * EACH) {
     const int at = first + thread() * EACH;
     Elements<T> piece = {}, gain = {};
@@ -69,11 +76,11 @@ DEVICE void publish_row(const Tile& tile, const A& a, T* out, const T* row, int 
       const unsigned scaled_low = rounded<T>(low * widened(gain.items[e])).bits;
       const unsigned scaled_high = rounded<T>(high * widened(gain.items[e + 1])).bits;
       if (at + e < end)
-        store_word(a.scaled + ((long long)tile.i * a.H + at + e) / 2, scaled_high << 16 | scaled_low, own);
+        store_word(a.scaled + ((long long)tile.i * a.H + at + e) / 2, scaled_high << 16 | scaled_low, epoch);
     }
     for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
     const long long blocks = (long long)tile.i * ((a.H + SQUARED - 1) / SQUARED);
-    if (at < end && at % SQUARED == 0) store_word(a.squares + blocks + at / SQUARED, __float_as_uint(sum), own);
+    if (at < end && at % SQUARED == 0) store_word(a.squares + blocks + at / SQUARED, __float_as_uint(sum), epoch);
   }
   note_words(tile, a);
 }

@@ -1,24 +1,39 @@
-// Matmuls of experts whose weights data choose (kernels/experts/cuda.py).
+// Matmul of experts: tiles as of matmul.cuh, whose rows of weights data choose: owner[i] is the expert of row tile i.
+//
+// The owner is known only after the item's waits, so the loader waits before it prefetches weights, and tells all other
+// roles by a word in the item's first stage, after the weights. So all roles count the same stages, whatever a table
+// may hold when a wait was given up.
+//
+//   tile of       weights                  tokens         stages of the ring
+//   an expert     its rows of weights      rows of x      one for each BK of k, as of any matmul
+//   no expert     none                     none           one, of no bytes; the tile stores zeros
+//
+// Rows of x lie together (gather.cuh), so that one bulk load brings a panel of them.
 #pragma once
+#include "matmul/matmul.cuh"
+#include "generated/arguments.cuh"
 
-template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struct Experts {
-  typedef Matmul<BM, BN, BK, BM, GATES, TRANSPOSED, 0, false, false, false, 1> OfMatmul;
-  static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !TRANSPOSED), "rows that follow each other");
+// Config: as of Matmul, and JOINED: gate and up weights are one operand of twice as many columns.
+template <class Config> struct Experts {
+  typedef Matmul<Config> OfMatmul;
+  static constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK, GATES = Config::GATES;
+  static constexpr bool JOINED = Config::JOINED;
+  static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !Config::SWAP_AB), "rows that follow each other");
   static constexpr int PANELS = OfMatmul::PANELS, WEIGHTS = GATES * PANELS * BN * 128;
 
   DEVICE static unsigned header(int slot) { return prefetch_slot(slot) + WEIGHTS; }
-  // By whole warps, of an item's first stage.
+  // The expert of an item, negative if none, from its first stage; called by whole warps.
   DEVICE static int owner_of(const Stage& stage) {
     await(prefetch_full(stage.slot), stage.phase);
     const int owner = uniform(load_shared_128(header(stage.slot)).x);
-    __syncwarp();  // no lane still reads what may be written anew
+    __syncwarp();  // before the slot is written again
     return owner;
   }
-  // The whole reduction.
-  DEVICE static Item whole(const Launch& launch, const Item& item) {
-    Item own = item;
-    own.k_lo = 0, own.k_hi = operands_of<Operands>(launch, item).k, own.parts = 1;
-    return own;
+  // The item with the whole reduction.
+  DEVICE static Item whole_reduction(const Launch& launch, const Item& item) {
+    Item whole_item = item;
+    whole_item.k_lo = 0, whole_item.k_hi = operands_of<Operands>(launch, item).k, whole_item.parts = 1;
+    return whole_item;
   }
 
   DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
@@ -62,28 +77,28 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
       stage.advance();
       return;
     }
-    const Item own = whole(launch, item);
-    OfMatmul::load(launch, own, 0, own.k_hi, stage);
+    const Item whole_item = whole_reduction(launch, item);
+    OfMatmul::load(launch, whole_item, 0, whole_item.k_hi, stage);
   }
-  // As of any product, but the gate's rows and those of the other weights, which lie behind them, are one operand: so
-  // tokens come from shared memory once, and not twice.
+  // As Matmul::compute, but the gate's rows and those of the other weights, which follow them, are one operand, so that
+  // tokens are read from shared memory once rather than twice.
   DEVICE static void compute_joined(const Launch& launch, const Item& item, Stage& stage) {
     const Epilogue op = operands_of<Operands>(launch, item);
-    float sums[GATES][1][BN / 2];
+    float accumulators[GATES][1][BN / 2];
 #pragma unroll
-    for (int i = 0; i < GATES * BN / 2; ++i) (&sums[0][0][0])[i] = 0.0f;
-    const int own = uniform(warpgroup());
+    for (int i = 0; i < GATES * BN / 2; ++i) (&accumulators[0][0][0])[i] = 0.0f;
+    const int group = uniform(warpgroup());
     int before = -1;
     keep_last(item, stage, (item.k_hi + BK - 1) / BK);
 #pragma unroll 1
     for (int k = 0; k < item.k_hi; k += BK) {
       await_stage(stage);
       const unsigned weights = operand(prefetch_slot(stage.slot));
-      const unsigned tokens = operand(load_slot(stage.slot)) + own * 64 * 8;
+      const unsigned tokens = operand(load_slot(stage.slot)) + group * 64 * 8;
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        Product<GATES * BN>::add(reinterpret_cast<float (&)[GATES * BN / 2]>(sums), descriptor(tokens + i * 2),
+        Product<GATES * BN>::add(reinterpret_cast<float (&)[GATES * BN / 2]>(accumulators), descriptor(tokens + i * 2),
                                  descriptor(weights + i * 2));
       wgmma_commit();
       wgmma_wait<1>();
@@ -94,14 +109,14 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
     wgmma_wait<0>();
     release(stage, before);
 #pragma unroll
-    for (int g = 0; g < GATES; ++g) settle(sums[g][0]);
+    for (int g = 0; g < GATES; ++g) settle(accumulators[g][0]);
     const int4 gains[OfMatmul::GAINS] = {};
-    OfMatmul::template finish<OfMatmul::WIDTH>(op, item, sums, gains);
+    OfMatmul::template store<OfMatmul::WIDTH>(op, item, accumulators, gains);
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     if (owner_of(stage) >= 0) {
-      if constexpr (JOINED) compute_joined(launch, whole(launch, item), stage);
-      else OfMatmul::compute(launch, whole(launch, item), stage);
+      if constexpr (JOINED) compute_joined(launch, whole_reduction(launch, item), stage);
+      else OfMatmul::compute(launch, whole_reduction(launch, item), stage);
       return;
     }
     await_stage(stage);

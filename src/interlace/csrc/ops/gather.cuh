@@ -1,7 +1,9 @@
-// Gather rows.
+// Gather rows: out[r] = x[token[r]], or zeros where token[r] is no row of x. A tile is BM rows by BN columns.
 #pragma once
+#include "rows.cuh"
+#include "generated/arguments.cuh"
 
-// By 16 bytes where rows begin so; a thread has several on their way.
+// Copies pieces P; a thread has AT_ONCE loads in flight.
 template <class P> DEVICE void gather_pieces(const Tile& tile, const Arguments& a, const P* x, P* out, int width) {
   constexpr int AT_ONCE = 8;
   const int begin = tile.j * BN * width / a.H, across = min((tile.j + 1) * BN, a.H) * width / a.H - begin;
@@ -23,7 +25,7 @@ template <class P> DEVICE void gather_pieces(const Tile& tile, const Arguments& 
 }
 template <class T> DEVICE void gather(const Tile& tile, const Arguments& a, const T* x, T* out) {
   constexpr int EACH = Piece<T>::ELEMENTS;
-  if (by_pieces(x) && by_pieces(out) && a.H % EACH == 0 && BN % EACH == 0) {
+  if (is_aligned(x) && is_aligned(out) && a.H % EACH == 0 && BN % EACH == 0) {
     typedef Elements<T> P;
     gather_pieces(tile, a, reinterpret_cast<const P*>(x), reinterpret_cast<P*>(out), a.H / EACH);
   } else {

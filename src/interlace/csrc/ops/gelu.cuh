@@ -1,5 +1,6 @@
-// GELU in its tanh form: value / (1 + 2^(value * (linear + cubic * value^2))), with numbers of kernels/gelu.py.
+// GELU in its tanh form: value / (1 + 2^(value * (linear + cubic * value^2))), with the constants of kernels/gelu.py.
 #pragma once
+#include "generated/gelu.cuh"
 
 DEVICE float gelu(float value) {
   constexpr float LINEAR = gelu_linear(), CUBIC = gelu_cubic();

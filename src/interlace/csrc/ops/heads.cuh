@@ -1,7 +1,8 @@
-// Elements of a head that a lane holds, and rotary embedding (kernels/primitives/rope.py).
+// Heads of attention, one by one warp: their elements in registers, RMS norm, and rotary embedding (kernels/rope.py).
 #pragma once
+#include "rows.cuh"
 
-// What a lane has of a head of D elements: those at `at(n)` of either half, which are turned together.
+// A lane's elements of a head of D: number `at(n)` of the low and of the high half, which are rotated together.
 template <int D, class T> struct Halves {
   static constexpr int HALF = D / 2, EACH = (HALF + 31) / 32;
   T low[EACH], high[EACH];
@@ -28,9 +29,9 @@ template <int D, class T> DEVICE Halves<D, T> halves_at(const T* from) {
   halves.load(from);
   return halves;
 }
-// Of a warp a head in its place: normalised by weight unless null, rotated by a row of the table.
+// Normalises a head (unless `weight` is null), and rotates it by a row of the table; called by a warp.
 template <int D, class T, class W>
-DEVICE Halves<D, float> placed(const Halves<D, T>& x, const W* weight, const Halves<D, float>& angles, float eps) {
+DEVICE Halves<D, float> transform(const Halves<D, T>& x, const W* weight, const Halves<D, float>& angles, float eps) {
   Halves<D, float> head;
 #pragma unroll
   for (int n = 0; n < head.EACH; ++n) head.low[n] = widened(x.low[n]), head.high[n] = widened(x.high[n]);
@@ -50,15 +51,15 @@ DEVICE Halves<D, float> placed(const Halves<D, T>& x, const W* weight, const Hal
 #pragma unroll
   for (int n = 0; n < head.EACH; ++n) {
     const float low = head.low[n], high = head.high[n], cosine = angles.low[n], sine = angles.high[n];
-    head.low[n] = turned(low, cosine, -high, sine);
-    head.high[n] = turned(high, cosine, low, sine);
+    head.low[n] = rotate_part(low, cosine, -high, sine);
+    head.high[n] = rotate_part(high, cosine, low, sine);
   }
   return head;
 }
-// By a warp, from where it may also put it.
+// The same, from memory to `out`, which may be where it came from.
 template <int D, class T, class W>
-DEVICE void place(float* out, const T* x, const W* weight, const float* angles, float eps) {
-  placed<D>(halves_at<D>(x), weight, halves_at<D>(angles), eps).store(out);
+DEVICE void transform(float* out, const T* x, const W* weight, const float* angles, float eps) {
+  transform<D>(halves_at<D>(x), weight, halves_at<D>(angles), eps).store(out);
 }
 // The position of a sequence, clamped to the cache.
 DEVICE int position_of(const int* positions, int sequence, int capacity) {

@@ -1,7 +1,10 @@
-// Merge the outputs of a token's experts.
+// Merge the rows of a token's experts: out[t] = sum over k of weights[t, k] * y[place[t, k]]. A tile is BM tokens by BN
+// columns; places that are no row of y count nothing.
 #pragma once
+#include "vectors.cuh"
+#include "generated/arguments.cuh"
 
-// Neighbours of a row a thread, of all of its experts at once; by 16 bytes where rows begin so.
+// A thread has one piece of a row, from all experts at once; single elements where rows are no multiple of 16 bytes.
 template <class T> DEVICE void merge(const Tile& tile, const Arguments& a, const T* y, T* out) {
   constexpr int EACH = H % Piece<T>::ELEMENTS ? 1 : Piece<T>::ELEMENTS, ACROSS = BN / EACH;
   for (int piece = thread(); piece < BM * ACROSS; piece += THREADS) {
@@ -21,7 +24,7 @@ template <class T> DEVICE void merge(const Tile& tile, const Arguments& a, const
       if (rows[k] < 0) continue;
       const T* const from = y + (long long)rows[k] * H + column;
       if constexpr (EACH > 1) {
-        const Elements<T> made = piece_at(from, by_pieces(from));
+        const Elements<T> made = piece_at(from, is_aligned(from));
 #pragma unroll
         for (int e = 0; e < EACH; ++e) sums[e] += weights[k] * widened(made.items[e]);
       } else {
@@ -30,8 +33,8 @@ template <class T> DEVICE void merge(const Tile& tile, const Arguments& a, const
     }
     T* const to = out + (long long)t * H + column;
     if constexpr (EACH > 1) {
-      if (by_pieces(to)) {
-        store_words(to, narrowed<T>(sums));
+      if (is_aligned(to)) {
+        store_words(to, narrow<T>(sums));
         continue;
       }
     }

@@ -1,16 +1,19 @@
-// Pages of a paged KV cache (kernels/pages.py).
+// Paged KV caches: the row of a cache that has a position of a sequence. kernels/pages.py has the layout. With PAGE 0
+// each sequence has a cache of its own.
 #pragma once
+#include "rows.cuh"
+#include "generated/arguments.cuh"
 
 template <class A> DEVICE int pages_of_sequence(const A& a) { return (a.CAPACITY + PAGE - 1) / PAGE; }
-// An entry of the table. Past the nearest cache, which may have what was there a launch ago.
+// An entry of the block table. Loaded past the L1, which may hold that of the previous launch.
 template <class A> DEVICE int entry_of(const A& a, int sequence, int page) {
   return __ldcg(a.table + (long long)sequence * pages_of_sequence(a) + page);
 }
-// The page that has a position of a sequence, negative where there is none.
+// The page that has a position of a sequence; negative without one.
 template <class A> DEVICE int page_of(const A& a, int sequence, int at) {
   return min(entry_of(a, sequence, at / PAGE), a.PAGES - 1);
 }
-// The row of a cache, as one matrix of D columns, that has a position of a head; negative where there is no page.
+// The row of a position of a head in the cache as a matrix of D columns; negative without a page.
 template <class A> DEVICE long long row_of(const A& a, int sequence, int head, int at) {
   if constexpr (PAGE == 0) {
     return ((long long)sequence * HEADS + head) * a.CAPACITY + at;

@@ -1,5 +1,7 @@
-// Softmax of one row.
+// Softmax of one row, in powers of two: EXPONENT is log2(e) / temperature; for tiles of whole rows (row_groups/).
 #pragma once
+#include "row_groups/row_groups.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE float power_of_two(float exponent) {
   float y;
@@ -7,14 +9,14 @@ DEVICE float power_of_two(float exponent) {
   return y;
 }
 template <class T> DEVICE void make_row(int turn, const Row<T>& all, T* out, bool some, const Arguments& a) {
-  const auto x = held<N>(all);
-  float peaks[PLACES], sums[PLACES] = {};
+  const auto x = hold<N>(all);
+  float peaks[SLOTS], sums[SLOTS] = {};
 #pragma unroll
-  for (int place = 0; place < PLACES; ++place) peaks[place] = __int_as_float(0xff800000);  // minus infinity
-  visit(x, [&](int place, float value) { peaks[place] = fmaxf(peaks[place], value); });
-  const float most = team_most(peaks, 0);
-  visit(x, [&](int place, float value) { sums[place] += power_of_two((value - most) * a.EXPONENT); });
-  const float share = 1.0f / team_sum(sums, 1);
-  const auto made = [&](float value) { return power_of_two((value - most) * a.EXPONENT) * share; };
-  if (some) map_rows(out, made, x);
+  for (int slot = 0; slot < SLOTS; ++slot) peaks[slot] = __int_as_float(0xff800000);  // minus infinity
+  visit(x, [&](int slot, float value) { peaks[slot] = fmaxf(peaks[slot], value); });
+  const float largest = group_max(peaks, 0);
+  visit(x, [&](int slot, float value) { sums[slot] += power_of_two((value - largest) * a.EXPONENT); });
+  const float share = 1.0f / group_sum(sums, 1);
+  const auto normalise = [&](float value) { return power_of_two((value - largest) * a.EXPONENT) * share; };
+  if (some) map_rows(out, normalise, x);
 }

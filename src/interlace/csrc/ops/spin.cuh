@@ -1,5 +1,7 @@
-// Tile that spins for a given time.
+// Tile i takes ns[i] nanoseconds of the GPU's clock, then writes that to out[i].
 #pragma once
+#include "../ring/plain.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE void spin_tile(const Tile& tile, const Arguments& a) {
   const unsigned long long begin = nanoseconds();

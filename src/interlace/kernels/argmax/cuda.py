@@ -1,4 +1,4 @@
-"""The CUDA C++ bodies of argmax, for the one launch."""
+"""CUDA source of argmax in the megakernel: the largest element of column tiles, then of these."""
 
 from __future__ import annotations
 
@@ -8,34 +8,24 @@ from dataclasses import replace
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 _MAX_WARPS = 8
-#: Behind ``ROWS``: what is larger, or as large and first, of threads.
-FIRST = include("ops/argmax/first.cuh")
 
-#: Behind ``FIRST``.
-_BY_PIECES = include("ops/argmax/pieces.cuh")
-_BLOCK_ARGMAX = _BY_PIECES + include("ops/argmax/most.cuh")
-#: The same where rows begin anywhere: by 16 bytes but for the ends of a row.
-_RAGGED_BLOCK_ARGMAX = _BY_PIECES + include("ops/argmax/most_ragged.cuh")
-_BLOCK_ARGMAX_TILE = include("ops/argmax/most_tile.cuh")
+
+def _text(columns: str) -> str:
+    """Return the text of a tile whose columns a header scans."""
+    names = "rows", "argmax/first", "argmax/pieces", f"argmax/{columns}", "argmax/most_tile"
+    return include(*(f"ops/{name}.cuh" for name in names))
 
 
 def _select_ragged(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
     by_pieces = int(op.param("N")) * tensors["x"].dtype.itemsize % 16 == 0
-    return (
-        None
-        if by_pieces
-        else replace(
-            BLOCK_ARGMAX_CUDA, source=ROWS + FIRST + _RAGGED_BLOCK_ARGMAX + _BLOCK_ARGMAX_TILE, select_variant=None
-        )
-    )
+    return None if by_pieces else replace(BLOCK_ARGMAX_CUDA, source=_text("most_ragged"), select_variant=None)
 
 
 BLOCK_ARGMAX_CUDA = CudaBody(
-    ROWS + FIRST + _BLOCK_ARGMAX + _BLOCK_ARGMAX_TILE,
+    _text("most"),
     "most_tile",
     constants=("BN",),
     scratch_bytes=lambda op: 8 * _MAX_WARPS,
@@ -44,7 +34,7 @@ BLOCK_ARGMAX_CUDA = CudaBody(
 )
 
 REDUCE_ARGMAX_CUDA = CudaBody(
-    ROWS + FIRST + include("ops/argmax/first_tile.cuh"),
+    include("ops/rows.cuh", "ops/argmax/first.cuh", "ops/argmax/first_tile.cuh"),
     "first_tile",
     scratch_bytes=lambda op: 8 * _MAX_WARPS,
     is_proved=True,

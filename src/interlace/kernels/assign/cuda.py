@@ -1,4 +1,4 @@
-"""The CUDA C++ body of assign, for the one launch."""
+"""CUDA source of assigning tokens to experts in one tile of the megakernel."""
 
 from __future__ import annotations
 

@@ -1,25 +1,4 @@
-"""The CUDA C++ body of attention over a cache, for the one launch: any elements, heads and groups.
-
-Where tensor cores have it easier, ``attend/products_cuda`` is taken instead.
-
-Keys and values of a share come through the ring, some positions to a stage: first its keys, then its values. No earlier
-op of a step writes them, so they are on their way before the queries are.
-
-A row is read by a *team* of neighbouring lanes, 16 bytes each; a warp takes up to four heads of the group, and shares
-the positions with the other warps of these heads. Every team keeps a softmax of its own over every n-th position
-(online, as in the Triton body), and joins the others at the end: first within its warp by shuffles, then through shared
-memory, where this step's own key is one more.
-
-Four positions times four heads make 16 scores, of which each lane has a part of every sum. With D = 64 in bf16 a team
-has 8 lanes; they exchange halves, so that in three steps each lane has two whole scores, takes two exponents and not
-16, and gives the others their weights:
-
-    lane of the team      0    1    2    3    4    5    6    7
-    head                  0    0    1    1    2    2    3    3
-    positions             0 1  2 3  0 1  2 3  0 1  2 3  0 1  2 3
-
-With D = 80 a team has 16 lanes. Six of them read the last 16 bytes of a row again, and multiply them by nothing.
-"""
+"""CUDA source of attention over a cache in the megakernel; ``products_cuda`` has that for tensor cores."""
 
 from __future__ import annotations
 
@@ -29,26 +8,31 @@ from dataclasses import replace
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend.products_cuda import ATTEND_MMA_CUDA, build_mma_source, can_use_mma
-from interlace.kernels.attend.share_cuda import SHARE, SHARE_TABLE, reads_whole_tensors
+from interlace.kernels.attend.products_cuda import (
+    ATTEND_MMA_CUDA,
+    SHARE,
+    TABLED_SHARE,
+    build_mma_source,
+    can_use_mma,
+    whole_shares,
+)
 from interlace.kernels.base import next_power_of_2
-from interlace.kernels.cuda.rows import ROPE_HEADS, ROWS
 from interlace.kernels.pages import PAGES
 from interlace.kernels.text import CudaBody
 
-_WARPS = 4, 8  # of a block, at least and at most
-_HEADS = 4  # of a warp at most, unless there are too many for all warps
-_ROWS = 16  # positions that a stage has at least
-_WIDEST = 4  # bytes of an element
+_WARPS = 4, 8  # fewest and most warps of a block
+_HEADS = 4  # most heads of a warp, unless there are too many for all warps
+_ROWS = 16  # fewest positions of a stage
+_WIDEST = 4  # most bytes of an element
 
 
 def _count_heads_per_warp(group: int) -> int:
-    """As the text counts them, for the fewest warps."""
+    """Return the heads of a warp in a block of the fewest warps, as ``attend.cuh`` computes them."""
     return max(min(_HEADS, next_power_of_2(group)), next_power_of_2(-(-group // _WARPS[0])))
 
 
 def _compute_scratch_bytes(op: Op) -> int:
-    """Queries, the own key and value, angles and scores; of each warp its sums of values, peaks and totals."""
+    """Return the bytes of queries, own key and value, angles, scores, and each warp's sums, peaks and totals."""
     group, d = int(op.param("GROUP")), int(op.param("D"))
     return 4 * ((group + 4) * d + group + _WARPS[1] * _count_heads_per_warp(group) * (d + 2))
 
@@ -70,14 +54,14 @@ def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
 
 def _build_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
-    return ROWS + ROPE_HEADS + share + PAGES + include("ops/attend/attend.cuh")
+    return include("ops/rows.cuh", "ops/heads.cuh") + share + PAGES + include("ops/attend/attend.cuh")
 
 
 def _use_share_table(body: CudaBody, text: Callable[[str], str]) -> CudaBody:
     """Return the body whose tiles read their share from a table."""
     return replace(
         body,
-        source=text(SHARE_TABLE),
+        source=text(TABLED_SHARE),
         pre_wait_inputs=(*body.pre_wait_inputs, "shares"),
         resident_input="",
         select_variant=None,
@@ -97,6 +81,6 @@ ATTEND_CUDA = CudaBody(
     loads_struct="Loads",
     stage_bytes=_compute_stage_bytes,
     ll_outputs=("out", "peak", "total"),
-    can_use_ll=lambda op, tensors: "peak" in tensors and reads_whole_tensors(op, tensors),
+    can_use_ll=lambda op, tensors: "peak" in tensors and whole_shares(op, tensors),
     select_variant=_select_variant,
 )

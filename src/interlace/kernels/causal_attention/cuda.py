@@ -1,20 +1,4 @@
-"""The CUDA C++ body of causal attention for the one launch.
-
-Each consumer warpgroup has 64 rows of a tile. Queries take the first stage of an item, from which they go into
-registers; every further one is a block of keys and values. All lie in panels of 64 elements (128 bytes: one swizzled
-line), row under row:
-
-    slot           first stage                      further stages
-    independent    elements 0..63 of the queries    keys
-    dependent      elements 64..127, if there are   values
-
-All of them are loaded behind the item's waits, so the loader that runs ahead opens its slots with no bytes. How many
-stages an item has follows from ``first``, which all roles read; no op before may write it.
-
-First operands are queries and weights, in registers, in which the layout of sums is that of a first operand too; values
-lie with their rows along the reduction (a transposed second operand). While the products with the values of one block
-are under way, the scores of the next become weights (Shah et al., FlashAttention-3, 2024, section 3.2).
-"""
+"""CUDA source of causal attention in the megakernel; ``csrc/ops/causal_attention.cuh`` says how it works."""
 
 from __future__ import annotations
 
@@ -33,11 +17,11 @@ from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
 _ROW_BYTES = 2 * PANEL
 _PITCH_BYTES = _ROW_BYTES + 16
 _ROWS = 64  # of a warpgroup
-_WIDEST = 2 * PANEL  # of a head: queries lie in the two slots of a stage
+_WIDEST = 2 * PANEL  # elements of a head: queries fill the two slots of a stage
 _MAX_KEYS = 128
 _KEYS_STEP = 16  # of a product
 
-#: What a launch has of each op.
+#: Operands of each op in a launch.
 OPERANDS = Struct(
     "Operands",
     (
@@ -52,16 +36,17 @@ _SOURCE = include("ops/causal_attention.cuh")
 
 
 def _generate_product(type_: str, width: int, names: Mapping[str, int], transposed: bool) -> str:
-    """``type_<width>``: sums += A (64 x 16, in registers) * B (16 x width, along k; if transposed, along its columns).
+    """Return ``type_<width>``: accumulators += A (64 x 16, in registers) * B (16 x width, contiguous along k).
 
-    ``names`` has its functions, and whether they add to what sums are (else these are set).
+    ``names`` has its functions, and whether they add to the accumulators (else they set these); ``transposed``: B is
+    contiguous along its columns.
     """
     count = width // 2
     registers = ", ".join(f"%{i}" for i in range(count))
-    operands = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
+    operands = ", ".join(f'"+f"(accumulators[{i}])' for i in range(count))
     first = ", ".join(f"%{count + i}" for i in range(4))
     functions = "".join(
-        f"  DEVICE static void {name}(float (&sums)[{count}], unsigned a, unsigned b, unsigned c, unsigned d, "
+        f"  DEVICE static void {name}(float (&accumulators)[{count}], unsigned a, unsigned b, unsigned c, unsigned d, "
         "unsigned long long second) {\n"
         f'    asm volatile("wgmma.mma_async.sync.aligned.m64n{width}k16.f32." ELEMENT_PTX "." ELEMENT_PTX '
         f'" {{{registers}}}, {{{first}}}, %{count + 4}, {adds}, 1, 1, {int(transposed)};"\n'
@@ -92,7 +77,7 @@ def _count_warpgroups(op: Op) -> int:
 
 
 def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
-    """How the tiles of an op are computed. Raises ShapeError if they suit no warpgroups or products."""
+    """Return how the tiles of an op are computed. Raises ShapeError if no warpgroups or products suit them."""
     rows, keys, head_dim = (int(op.param(name)) for name in ("BM", "BN", "D"))
     what = f"op {op.name!r}: tile of {rows} queries by {keys} keys"
     require(
@@ -119,7 +104,7 @@ def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
 
 
 def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-    """The operands of an op, given its tensors on the device by argument."""
+    """Return the operands of an op, given its tensors on the device by argument."""
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
     def encoded(name: str, rows: int) -> bytes:

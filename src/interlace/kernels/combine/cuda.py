@@ -1,4 +1,4 @@
-"""The CUDA C++ body that joins the splits of attention, for the one launch."""
+"""CUDA source that joins the splits of attention in the megakernel."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import replace
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 _WARP_ELEMENTS = 64  # elements at a time
-_BODY = include("ops/combine/combine.cuh")
-_EQUAL_SPLITS = include("ops/combine/splits_equal.cuh")
-_SPLITS_OF_ROWS = include("ops/combine/splits_of_rows.cuh")
+
+
+def _text(splits: str) -> str:
+    """Return the text, given the header that finds the splits of a sequence."""
+    return include("ops/rows.cuh", f"ops/combine/{splits}.cuh", "ops/combine/combine.cuh")
 
 
 def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:
@@ -24,11 +25,11 @@ def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
     if "rows" not in tensors:
         return None
-    return replace(COMBINE_CUDA, source=ROWS + _SPLITS_OF_ROWS + _BODY, select_variant=None)
+    return replace(COMBINE_CUDA, source=_text("splits_of_rows"), select_variant=None)
 
 
 COMBINE_CUDA = CudaBody(
-    ROWS + _EQUAL_SPLITS + _BODY,
+    _text("splits_equal"),
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
     paired_inputs=("parts",),

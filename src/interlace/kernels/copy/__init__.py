@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.core.arguments import check_int, check_sequence, check_type
+from interlace.csrc import include
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_block, check_extents, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.copy.cuda import COPY_CUDA
+from interlace.kernels.text import CudaBody
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -37,7 +38,14 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return copy(name, **tensors, tile=(params["BM"], params["BN"]), num_warps=params["num_warps"])  # type: ignore[arg-type]
 
 
-COPY = Kernel("copy", Reference(_finish), _build_triton_body, megakernel=COPY_CUDA, make=_make)
+_TEXT = CudaBody(
+    include("ops/copy.cuh"),
+    "copy_tile",
+    constants=("BM", "BN"),
+    is_proved=True,
+)
+
+COPY = Kernel("copy", Reference(_finish), _build_triton_body, megakernel=_TEXT, make=_make)
 
 
 def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_warps: int = 4) -> Op:

@@ -1,9 +1,9 @@
 """The element types of tensors in CUDA C++: ``bf16`` and ``fp16`` are their bits, ``fp32`` is float.
 
-    widened(x)          the float that an element is
-    rounded<bf16>(y)    the element next to a float
+    widened(x)          an element as a float
+    rounded<bf16>(y)    a float rounded to the nearest element
 
-Arithmetic is in float. NVRTC has none of the toolkit's headers, so these stand for ``cuda_bf16.h`` and its like.
+Arithmetic is in float. NVRTC has none of the toolkit's headers, so these replace ``cuda_bf16.h`` and the like.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from interlace.core.dtypes import DTYPES, DType, fp32
 
 
 def _declare_element(dtype: DType) -> str:
-    """The C++ type of a dtype and its conversions; that of fp32 is float itself."""
+    """Return the C++ type of a dtype and its conversions; that of fp32 is float itself."""
     name, ptx = dtype.name, dtype.ptx
-    if not dtype.is_floating_point:  # whole numbers, which are not converted
+    if not dtype.is_floating_point:  # integers have no conversions
         return f"typedef int {name};\n"
     if dtype is fp32:
         return (
@@ -37,5 +37,5 @@ def _declare_element(dtype: DType) -> str:
     )
 
 
-#: All of them.
+#: Types and conversions of all dtypes.
 ELEMENTS = "template <class T> DEVICE T rounded(float);\n" + "".join(map(_declare_element, DTYPES))

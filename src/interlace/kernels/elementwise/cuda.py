@@ -1,4 +1,4 @@
-"""The CUDA C++ body of pointwise arithmetic, for the one launch."""
+"""CUDA source of pointwise arithmetic in the megakernel."""
 
 from __future__ import annotations
 

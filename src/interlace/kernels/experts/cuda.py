@@ -1,15 +1,4 @@
-"""The CUDA C++ body of matmuls of experts for the one launch: products of ``matmul/cuda`` whose weights data choose.
-
-Which expert owns a tile of rows is known behind the item's waits alone, so the warp that loads weights waits, too, and
-all others learn it from that warp: by a word in the item's first stage, behind the weights. So all count the same
-stages, whatever a table may hold when a wait was given up.
-
-    tile of          weights               tokens        stages of the ring
-    an expert        its rows of weights   rows of x     k by k, as of any product
-    no expert        none                  none          one, of no bytes
-
-Rows of x stand together (``kernels/gather``), so that one bulk load brings a panel of them.
-"""
+"""CUDA source of matmuls of experts in the megakernel; ``csrc/ops/experts.cuh`` says how it works."""
 
 from __future__ import annotations
 
@@ -22,11 +11,12 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
-from interlace.kernels.matmul.cuda import MATMUL
-from interlace.kernels.matmul.operands_cuda import generate_product
+from interlace.kernels.cuda.config import Parameters, template_of
+from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.walk_body import (
     LL_FIELDS,
     PITCH_BYTES,
+    PLAIN,
     ROW_BYTES,
     check_operands,
     check_stage,
@@ -36,9 +26,9 @@ from interlace.kernels.matmul.walk_body import (
 from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
 
 _TALL, _WIDEST = 64, 256
-_HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
+_HEADER_BYTES = 1024  # after the weights of a stage; slots begin at multiples of it
 
-#: What a launch has of each op.
+#: Operands of each op in a launch.
 OPERANDS = Struct(
     "Operands",
     (
@@ -65,7 +55,7 @@ def _count_gates(op: Op) -> int:
 
 
 def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
-    """How the tiles of an op are computed: weights are the 64-row operand where that leaves fewer rows to waste.
+    """Return how the tiles of an op are computed: weights are the 64-row operand where that wastes fewer rows.
 
     Raises:
         ShapeError: its tile suits no warpgroups, registers or bulk loads.
@@ -76,10 +66,11 @@ def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
     tall, wide = (bn, bm) if transposed else (bm, bn)
     check_sums(check_stage(op), tall, gates * bm * bn, warpgroups, "a taller one, or fewer warps")
     joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST
-    numbers = bm, bn, k, gates, int(transposed), int(joined)
+    own: Parameters = {"BM": bm, "BN": bn, "BK": k, "ROWS": bm, "GATES": gates, "SWAP_AB": transposed, "JOINED": joined}
+    type_, config = template_of("Experts", own | PLAIN)
     return MegakernelTile(
-        f"Experts<{', '.join(map(str, numbers))}>",
-        (generate_product(2 * wide if joined else wide),),
+        type_,
+        (product(2 * wide if joined else wide), config),
         prefetchable_bytes=gates * bn * k * 2 + _HEADER_BYTES,
         dependent_bytes=bm * k * 2,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,
@@ -89,7 +80,7 @@ def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-    """The operands of an op, given its tensors on the device by argument."""
+    """Return the operands of an op, given its tensors on the device by argument."""
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
     def encoded(name: str, rows: int) -> bytes | None:

@@ -8,12 +8,13 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import int32
+from interlace.csrc import include
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.gather.cuda import GATHER_CUDA
+from interlace.kernels.text import CudaBody
 
 _ROWS, _COLUMNS = 16, 1024
 
@@ -41,13 +42,15 @@ def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     return {"x": (Span(first, first + int(op.param("BM"))), j.block(int(op.param("BN"))))}
 
 
+_TEXT = CudaBody(
+    include("ops/rows.cuh", "ops/gather.cuh"),
+    "gather_tile",
+    constants=("BM", "BN"),
+    is_proved=True,
+)
+
 GATHER = Kernel(
-    "gather",
-    Reference(_finish),
-    _build_triton_body,
-    megakernel=GATHER_CUDA,
-    make=_make,
-    expected_accesses=_expect_accesses,
+    "gather", Reference(_finish), _build_triton_body, megakernel=_TEXT, make=_make, expected_accesses=_expect_accesses
 )
 
 

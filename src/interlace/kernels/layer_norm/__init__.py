@@ -12,12 +12,13 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import FLOATS
+from interlace.csrc import include
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.layer_norm.cuda import LAYER_NORM_CUDA
+from interlace.kernels.cuda.teams import build_row_body
 from interlace.kernels.teams import select_tile
 
 
@@ -41,11 +42,13 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return layer_norm(name, **tensors, eps=params["EPS"], rows=params["BM"])  # type: ignore[arg-type]
 
 
+_TEXT = build_row_body(include("ops/layer_norm.cuh"))
+
 LAYER_NORM = Kernel(
     "layer_norm",
     Reference(_finish),
     _build_triton_body,
-    megakernel=LAYER_NORM_CUDA,
+    megakernel=_TEXT,
     dtypes=FLOATS,
     make=_make,
 )

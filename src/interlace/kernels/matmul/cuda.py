@@ -1,26 +1,48 @@
-"""The CUDA C++ body of matmul for the one launch.
+"""CUDA source of matmul in the megakernel: its headers, and what is generated for each tile width.
 
-A tile is BM tokens by BN weight rows. The tensor core multiplies 64 rows of one operand by up to 256 of the other, any
-multiple of 8: rows are tokens, or, transposed (``SWAP``), weights, which keeps the 64-row operand full where there are
-few tokens. Consumer warpgroups share the rows. Operands lie in a slot as panels of 64 elements of k (128 bytes: one
-swizzled line); the panels of the gate come first, then those of the other weights. The last boxes along M and N are as
-small as their tensors leave them, bulk loads fill what lies beyond k with zeros, and stores are masked: so any M will
-do, any N (``RAGGED``: no multiple of 8), and any K that is a multiple of 8.
-
-``csrc/ops/matmul/fix_up.inc`` reduces the parts of a split tile.
-
-RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring
-columns of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
-Rows that are normalised here (``x_scale``) are the 64-row operand, out of registers: there a thread scales what it has
-of a stage, and adds up its squares, before it awaits the stage's weights, and while products of others are under way.
+``csrc/ops/matmul/matmul.cuh`` says how tiles of 64 weight rows or more are computed, ``skinny.cuh`` smaller ones.
 """
 
 from __future__ import annotations
 
 from interlace.csrc import include
 from interlace.kernels import gelu
-from interlace.kernels.matmul.epilogue_cuda import EPILOGUE
-from interlace.kernels.matmul.folded_cuda import FOLDED
-from interlace.kernels.matmul.operands_cuda import OPERANDS_OF_PRODUCTS
+from interlace.kernels.bodies import OPERAND_REGISTERS
 
-MATMUL = gelu.CUDA + OPERANDS_OF_PRODUCTS + EPILOGUE + FOLDED + include("ops/matmul/matmul.cuh")
+#: LL words of tokens that a lane of the loader polls at once.
+POLLED_WORDS = 32
+#: Most elements of a tile's LL tokens that a warpgroup of consumers polls. More of them arrive piece by piece, so those
+#: of later stages had better arrive while products of earlier ones run (benchmarks/notes).
+POLLED_BY_CONSUMERS = 2048
+#: Tiles of fewer stages have a config for each number; of more, one for even numbers and one for odd.
+FEW_TURNS = 4
+
+_HELD = f"\n#ifndef REGISTERS_TO_HOLD\n#define REGISTERS_TO_HOLD {OPERAND_REGISTERS[0]}\n#endif"
+_PARTS = ("operands", "accumulators", "epilogue", "folded_norm", "fix_up", "output", "matmul")
+MATMUL = gelu.CUDA + include("ops/mma.cuh") + _HELD + include(*(f"ops/matmul/{part}.cuh" for part in _PARTS))
+
+_LIMITS = f"\nconstexpr int POLLED_WORDS = {POLLED_WORDS}, FEW_TURNS = {FEW_TURNS};"
+#: After ``MATMUL``.
+SKINNY = _LIMITS + include("ops/matmul/skinny.cuh")
+
+
+def product(width: int) -> str:
+    """Return ``Product<width>`` (``csrc/ops/matmul/operands.cuh``), whose instruction names all of its registers."""
+    count = width // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    operands = ", ".join(f'"+f"(accumulators[{i}])' for i in range(count))
+    mma = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32"
+    return (
+        f"template <> struct Product<{width}> {{\n"
+        f"  DEVICE static void add(float (&accumulators)[{count}], unsigned long long a, unsigned long long b) {{\n"
+        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
+        f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'
+        f'                 : {operands} : "l"(a), "l"(b));\n'
+        "  }\n"
+        f"  DEVICE static void add(float (&accumulators)[{count}], const unsigned (&a)[4], unsigned long long b) {{\n"
+        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
+        f'{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, %{count + 4}, 1, 1, 1, 0;"\n'
+        f'                 : {operands} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));\n'
+        "  }\n"
+        "};\n"
+    )

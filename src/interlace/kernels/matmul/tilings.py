@@ -18,7 +18,7 @@ from interlace.kernels.matmul.tile import MatmulTile
 NAME = "matmul"
 #: The argument that is x again, of whose whole rows the squares are summed where a matmul normalises them itself.
 X_WHOLE = "x_whole"
-#: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
+#: Tokens up to which tiles may have few weight rows (``csrc/ops/matmul/skinny.cuh``).
 SKINNY_TOKENS = 16
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 MAX_THREAD_ACCUMULATORS = 128

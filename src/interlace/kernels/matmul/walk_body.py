@@ -1,17 +1,16 @@
 """Matmul in the one launch: which tiles it takes, what its text is told of them, and the operands of an op.
 
-A tile becomes a type of ``kernels/matmul/cuda`` (or of ``skinny_cuda``, below 64 weight rows) and bytes of shared
+A tile becomes a type, Matmul or below 64 weight rows Skinny with its config (``csrc/ops/matmul``), and bytes of shared
 memory. A gated tile of 16 tokens x 64 weight rows x 128, whose weights are the tensor core's operand of 64 rows:
 
-    type           Matmul<16, 64, 128, 16, 2, 1, ...>    BM, BN, BK, rows loaded, gate and up, transposed, epilogue
+    type           Matmul_BM16_BN64_BK128_GATES2_...     its parameters by name: csrc/ops/matmul/matmul.cuh
     independent    2 * 64 * 128 * 2 = 32 KiB a stage     both weights, before the waits
-    dependent      16 * 128 * 2 = 4 KiB a stage          tokens, behind them
+    dependent      16 * 128 * 2 = 4 KiB a stage          tokens, after them
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial as partial_of
 from typing import Any
@@ -34,9 +33,8 @@ from interlace.kernels.bodies import (
     MegakernelTile,
     check_alignment,
 )
-from interlace.kernels.matmul.cuda import MATMUL
-from interlace.kernels.matmul.operands_cuda import generate_product
-from interlace.kernels.matmul.skinny_cuda import MAX_CONSUMER_POLLS, MAX_POLLED_WORDS, MAX_UNROLLED_TURNS, SKINNY
+from interlace.kernels.cuda.config import Parameters, template_of
+from interlace.kernels.matmul.cuda import FEW_TURNS, MATMUL, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY, product
 from interlace.kernels.matmul.tilings import (
     MAX_ACCUMULATORS,
     MAX_WARPGROUPS,
@@ -61,14 +59,25 @@ _SKINNY_WARPGROUP_COUNTS = 1, 2  # of which threads are shared by 16 rows evenly
 _MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups, those of its share beside all
 _MAX_PREFETCHED_STAGES = 3  # stages of weights in registers; more were no faster (benchmarks/notes/decode.md)
 _PARTS_AT_ONCE = 4  # parts of a tile whose sums are loaded at once
-_SHARES_INDEX = 15  # numbers of a template before that of the parts that share sums
-_LL_INDEX = 14  # the same, before that of what is words
-_LL_BITS = ("x", "out", "scaled")  # by the bit of that; squares are words where what they are of is
+_LL_BITS = ("x", "out", "scaled")  # squares are words where what they are of is
 _PIECE_BYTES = 16  # that bulk loads begin at a multiple of, and an epilogue loads and stores at once
 _SUMS_OF_SQUARES = ("x_squares", "squares")
 _VECTOR_OPERANDS = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
+#: Parameters of a tile that is not split and stores what it multiplies.
+PLAIN: Parameters = {
+    "ACTIVATION": 0,
+    "BIAS": False,
+    "RESIDUAL": False,
+    "RAGGED": False,
+    "PARTS_AT_ONCE": 1,
+    "SQUARED": 0,
+    "STORES_SCALED": False,
+    "NORM_K": 0,
+    "EPS": 0.0,
+    "SHARES": 1,
+}
 #: Arguments that an op may poll.
 _LL_INPUTS = ("x", "x_squares")
 #: What operands have beside tensors where some are words.
@@ -157,14 +166,14 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
     if own:
         _check_normalising(op, what, warpgroups)
     together = 1 if shares > 1 else min(parts, _PARTS_AT_ONCE)
-    numbers = [bm, bn, k, rows, gates, int(transposed), *_encode_epilogue(op), together, *_encode_norm(op)]
-    if shares > 1:
-        numbers += [0] * (_SHARES_INDEX - len(numbers)) + [shares]
+    parameters: Parameters = {"BM": bm, "BN": bn, "BK": k, "ROWS": rows, "GATES": gates, "SWAP_AB": transposed}
+    parameters |= {**_encode_epilogue(op), "PARTS_AT_ONCE": together, **_encode_norm(op), "SHARES": shares}
+    type_, config = template_of("Matmul", parameters)
     factors = -(-4 * (bm if transposed else tall // warpgroups) // 16) * 16 if normalised else 0
     squares = ROW_FLOATS * warpgroups if own else 0
     return MegakernelTile(
-        f"Matmul<{', '.join(map(str, numbers))}>",
-        (generate_product(wide),),
+        type_,
+        (product(wide), config),
         prefetchable_bytes=gates * bn * k * 2,
         dependent_bytes=compute_token_bytes(rows, k, own),
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
@@ -252,8 +261,8 @@ def is_skinny(op: Op) -> bool:
     return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
 
-def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: int = 0) -> MegakernelTile:
-    """As ``build_tile``, of few weight rows; what is words is a bit each of ``_LL_BITS``."""
+def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: Collection[str] = ()) -> MegakernelTile:
+    """As ``build_tile``, of few weight rows; ``ll_bits``: those of ``_LL_BITS`` that are words."""
     what = check_stage(op)
     bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
     rows, gates = count_loaded_rows(op), count_weights(op)
@@ -278,16 +287,17 @@ def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: int = 0) ->
     scratch = 4 * (warps * gates * rows * (bn + 4) + bm * (warps if own else 1))
     panels = bk // PANEL
     lines = panels * rows
-    here = ll_bits >> _LL_BITS.index("x") & 1 and rows * k <= MAX_CONSUMER_POLLS * warpgroups
+    here = "x" in ll_bits and rows * k <= POLLED_BY_CONSUMERS * warpgroups
     stages = -(-k // bk)
     scratch += here * stages * lines * ROW_BYTES
-    turns = stages if stages < MAX_UNROLLED_TURNS else MAX_UNROLLED_TURNS + stages % 2
-    numbers = [bm, bn, bk, rows, gates, *_encode_epilogue(op), turns, *_encode_norm(op)]
-    if ll_bits:
-        numbers += [0] * (_LL_INDEX - len(numbers)) + [ll_bits, *((stages,) if here else ())]
+    turns = stages if stages < FEW_TURNS else FEW_TURNS + stages % 2
+    parameters: Parameters = {"BM": bm, "BN": bn, "BK": bk, "ROWS": rows, "GATES": gates, **_encode_epilogue(op)}
+    parameters["TURNS"] = turns
+    parameters |= {**_encode_norm(op), **{f"LL_{name.upper()}": name in ll_bits for name in _LL_BITS}}
+    type_, config = template_of("Skinny", parameters | {"STAGES_OF_TILE": stages if here else 0})
     return MegakernelTile(
-        f"Skinny<{', '.join(map(str, numbers))}>",
-        (SKINNY,),
+        type_,
+        (SKINNY, config),
         prefetchable_bytes=gates * bn * bk * 2,
         dependent_bytes=0 if here else -(-(lines + panels * own) // _STEP) * _STEP * ROW_BYTES,
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,
@@ -297,24 +307,23 @@ def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: int = 0) ->
     )
 
 
-def _encode_epilogue(op: Op) -> list[int]:
-    """Activation, and whether there are bias, residual and ragged rows of out, as numbers of a template."""
+def _encode_epilogue(op: Op) -> Parameters:
+    """Return the parameters of an op's epilogue: activation, and whether it has bias, residual or ragged rows."""
     activation = _ACTIVATIONS["none" if count_weights(op) == 2 else str(op.param("ACTIVATION"))]
-    added = (find_tensor(op, name) is not None for name in ("bias", "residual"))
-    return [activation, *map(int, added), int(_is_ragged(op))]
+    added = {name.upper(): find_tensor(op, name) is not None for name in ("bias", "residual")}
+    return {"ACTIVATION": activation, **added, "RAGGED": _is_ragged(op)}
 
 
-def _encode_norm(op: Op) -> list[int]:
-    """Normalisation behind and before an op as numbers of a template, none if there is none."""
-    leaves = find_tensor(op, "scale") is not None
+def _encode_norm(op: Op) -> Parameters:
+    """Return the parameters of the norms that are folded into an op, before and after it; zero if there are none."""
+    scaled = find_tensor(op, "scale") is not None
     normalised = normalises(op) or find_tensor(op, "x_squares") is not None
-    if not leaves and not normalised:
-        return []
-    numbers = [int(op.parameters.get("SQUARED", 0)), int(leaves)]
-    if normalised:
-        (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
-        numbers += [int(op.param("K")), eps]
-    return numbers
+    return {
+        "SQUARED": int(op.parameters.get("SQUARED", 0)) if scaled or normalised else 0,
+        "STORES_SCALED": scaled,
+        "NORM_K": int(op.param("K")) if normalised else 0,
+        "EPS": float(op.param("EPS")) if normalised else 0.0,
+    }
 
 
 def count_loaded_rows(op: Op) -> int:
@@ -427,7 +436,7 @@ def _can_use_ll(op: Op, name: str) -> bool:
         return False
     if name in _LL_INPUTS:
         one_tile = int(op.param("M")) <= int(op.param("BM"))
-        return one_tile and int(op.param("BK")) // PANEL * count_loaded_rows(op) <= MAX_POLLED_WORDS
+        return one_tile and int(op.param("BK")) // PANEL * count_loaded_rows(op) <= POLLED_WORDS
     leaves = find_tensor(op, "scale") is not None
     return leaves if name in ("scaled", "squares") else not leaves and not _is_ragged(op)
 
@@ -444,15 +453,14 @@ def _build_ll_body(ll_tensors: LLTensors) -> MegakernelBody:
         return OPERANDS.pack(**{**_build_operands(op, tensors, dtype), **words, **read, **of})
 
     def tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
-        bits = sum(1 << bit for bit, name in enumerate(_LL_BITS) if name in numbers)
-        return _build_skinny_tile(op, parts, warpgroups, bits)
+        return _build_skinny_tile(op, parts, warpgroups, numbers)
 
     return replace(MEGAKERNEL_BODY, pack=pack, tile=tile)
 
 
 def _count_ll_trips(op: Op) -> int:
     """In which all tokens of a tile are asked for, two elements a word, where the warp that loads does it."""
-    return -(-count_loaded_rows(op) * int(op.param("K")) // (2 * 32 * MAX_POLLED_WORDS))
+    return -(-count_loaded_rows(op) * int(op.param("K")) // (2 * 32 * POLLED_WORDS))
 
 
 def _reads_before_ll_stores(op: Op) -> bool:

@@ -1,6 +1,6 @@
 """How matmuls of the one launch are tiled: by rule, and what else is worth trying.
 
-Up to 16 tokens tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply
+Up to 16 tokens tiles have few weight rows and all of k (``skinny.cuh``), so that no parts meet: of all that multiply
 the same tokens as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109
 would be one. In a chain of many short ops what counts is the time from one op to the next (benchmarks/notes/decode.md),
 so there that is always so; elsewhere where an op normalises its rows itself, where a stage has at least twice as many

@@ -11,12 +11,13 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import fp32, int32
+from interlace.csrc import include
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.merge.cuda import MERGE_CUDA
+from interlace.kernels.text import CudaBody
 
 _ROWS, _COLUMNS = 8, 512
 
@@ -44,13 +45,15 @@ def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
     return {"y": (i.block(int(op.param("BM")) * int(op.param("CHOSEN"))), j.block(int(op.param("BN"))))}
 
 
+_TEXT = CudaBody(
+    include("ops/rows.cuh", "ops/vectors.cuh", "ops/merge.cuh"),
+    "merge_tile",
+    constants=("H", "CHOSEN", "BM", "BN"),
+    is_proved=True,
+)
+
 MERGE = Kernel(
-    "merge",
-    Reference(_finish),
-    _build_triton_body,
-    megakernel=MERGE_CUDA,
-    make=_make,
-    expected_accesses=_expect_accesses,
+    "merge", Reference(_finish), _build_triton_body, megakernel=_TEXT, make=_make, expected_accesses=_expect_accesses
 )
 
 

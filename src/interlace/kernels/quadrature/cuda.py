@@ -1,17 +1,14 @@
-"""The CUDA C++ bodies of adaptive quadrature, for the one launch."""
+"""CUDA source of adaptive quadrature in the megakernel."""
 
 from __future__ import annotations
 
 from interlace.csrc import include
-from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 _MAX_WARPS = 8
-#: Behind ``ROWS``: the sum of what all threads have, in the same order every time.
-_SUM = include("ops/quadrature/block_sum.cuh")
 
 REFINE_CUDA = CudaBody(
-    ROWS + _SUM + include("ops/quadrature/refine.cuh"),
+    include("ops/rows.cuh", "ops/quadrature/block_sum.cuh", "ops/quadrature/refine.cuh"),
     "refine_tile",
     optional_args=("wanted", "more"),
     scratch_bytes=lambda op: 2 * 4 * _MAX_WARPS,
@@ -19,7 +16,7 @@ REFINE_CUDA = CudaBody(
 )
 
 TOTAL_CUDA = CudaBody(
-    ROWS + _SUM + include("ops/quadrature/total.cuh"),
+    include("ops/rows.cuh", "ops/quadrature/block_sum.cuh", "ops/quadrature/total.cuh"),
     "total_tile",
     scratch_bytes=lambda op: 4 * _MAX_WARPS,
     is_proved=True,

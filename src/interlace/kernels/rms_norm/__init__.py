@@ -8,12 +8,13 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import FLOATS
+from interlace.csrc import include
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.rms_norm.cuda import RMS_NORM_CUDA
+from interlace.kernels.cuda.teams import build_row_body
 from interlace.kernels.teams import select_tile
 
 
@@ -36,9 +37,9 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return rms_norm(name, **tensors, eps=params["EPS"], rows=params["BM"])  # type: ignore[arg-type]
 
 
-RMS_NORM = Kernel(
-    "rms_norm", Reference(_finish), _build_triton_body, megakernel=RMS_NORM_CUDA, dtypes=FLOATS, make=_make
-)
+_TEXT = build_row_body(include("ops/rms_norm.cuh"))
+
+RMS_NORM = Kernel("rms_norm", Reference(_finish), _build_triton_body, megakernel=_TEXT, dtypes=FLOATS, make=_make)
 
 
 def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float, *, rows: int = 1) -> Op:

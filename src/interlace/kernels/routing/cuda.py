@@ -1,40 +1,22 @@
-"""The CUDA C++ bodies of routing, for the one launch.
-
-A warp looks for the experts of some tokens. Numbers are compared as integers of the same order, by one instruction for
-all lanes; what was taken, and what there is not, is below all of them.
-"""
+"""CUDA source of routing tokens to experts in the megakernel."""
 
 from __future__ import annotations
 
 from interlace.csrc import include
 from interlace.graph.op import Op
-from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 _GROUP_SIZE = 4
-#: Tokens that a block has at a time at most: some for each of its warps.
+#: Most tokens that a block has at a time: some for each of its warps.
 MAX_AT_ONCE = 8 * _GROUP_SIZE
 _AT_ONCE = 8
 
-CHOOSE = (
-    ROWS
-    + rf"""
-constexpr int TOGETHER = {_GROUP_SIZE};
-"""
-    + include("ops/routing/choose.cuh")
-)
+_TOKENS = f"\nconstexpr int TOGETHER = {_GROUP_SIZE};\n"
+_LOADS = f"\nconstexpr int AT_ONCE = {_AT_ONCE};\n"
 
-_ROUTE = CHOOSE + include("ops/routing/route.cuh")
-
+CHOOSE = include("ops/rows.cuh") + _TOKENS + include("ops/routing/choose.cuh")
 TILES_BEFORE = include("ops/routing/tiles_before.cuh")
-
-_SUM_UP = rf"""{TILES_BEFORE}
-constexpr int AT_ONCE = {_AT_ONCE};
-""" + include("ops/routing/sum_up.cuh")
-
-_PLACE = _SUM_UP + include("ops/routing/place.cuh")
-
-_FILL = _SUM_UP + include("ops/routing/fill.cuh")
+_SUM_UP = TILES_BEFORE + _LOADS + include("ops/routing/sum_up.cuh")
 
 
 def _count_scratch_bytes(op: Op, *, more: int = 0) -> int:
@@ -42,21 +24,21 @@ def _count_scratch_bytes(op: Op, *, more: int = 0) -> int:
 
 
 ROUTE_CUDA = CudaBody(
-    _ROUTE,
+    CHOOSE + include("ops/routing/route.cuh"),
     "route_tile",
     constants=("E", "CHOSEN", "BLOCK"),
     scratch_bytes=lambda op: 4 * (int(op.param("E")) + MAX_AT_ONCE * int(op.param("CHOSEN"))),
     is_proved=True,
 )
 PLACE_CUDA = CudaBody(
-    _PLACE,
+    _SUM_UP + include("ops/routing/place.cuh"),
     "place_tile",
     constants=("E", "CHOSEN", "BLOCK", "ROWS"),
     scratch_bytes=lambda op: _count_scratch_bytes(op, more=int(op.param("BLOCK")) * int(op.param("CHOSEN"))),
     is_proved=True,
 )
 FILL_CUDA = CudaBody(
-    _FILL,
+    _SUM_UP + include("ops/routing/fill.cuh"),
     "fill_tile",
     constants=("E", "CHOSEN", "ROWS"),
     scratch_bytes=lambda op: _count_scratch_bytes(op, more=int(op.param("ROWS")) + 1),

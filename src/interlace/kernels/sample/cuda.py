@@ -1,24 +1,22 @@
-"""The CUDA C++ bodies that draw tokens, for the one launch."""
+"""CUDA source of sampling in the megakernel: outline of the logits, cutoff, noisy maximum."""
 
 from __future__ import annotations
 
 from interlace.csrc import include
-from interlace.kernels.argmax.cuda import FIRST
-from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import CudaBody
 
 _WARPS = 8  # of a block, at most
-_SEGMENTS = include("ops/sample/segments.cuh")
+_SEGMENTS = "ops/rows.cuh", "ops/sample/segments.cuh"
 
 SEGMENT_STATS_CUDA = CudaBody(
-    ROWS + _SEGMENTS + include("ops/sample/outline.cuh"),
+    include(*_SEGMENTS, "ops/sample/outline.cuh"),
     "outline_tile",
     constants=("BN",),
     is_proved=True,
 )
 
 CUTOFF_CUDA = CudaBody(
-    ROWS + _SEGMENTS + include("ops/sample/cutoff.cuh"),
+    include(*_SEGMENTS, "ops/sample/cutoff.cuh"),
     "cutoff_tile",
     constants=("LOW",),
     scratch_bytes=lambda op: 8 * _WARPS,
@@ -26,7 +24,7 @@ CUTOFF_CUDA = CudaBody(
 )
 
 GUMBEL_ARGMAX_CUDA = CudaBody(
-    ROWS + _SEGMENTS + FIRST + include("ops/sample/noisy.cuh"),
+    include(*_SEGMENTS, "ops/argmax/first.cuh", "ops/sample/noisy.cuh"),
     "noisy_tile",
     constants=("BN",),
     scratch_bytes=lambda op: 8 * _WARPS,

@@ -13,12 +13,13 @@ import numpy as np
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import FLOATS
 from interlace.core.errors import ArgumentError
+from interlace.csrc import include
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.softmax.cuda import SOFTMAX_CUDA
+from interlace.kernels.cuda.teams import build_row_body
 from interlace.kernels.teams import select_tile
 
 
@@ -42,7 +43,9 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return softmax(name, **tensors, scale=params["SCALE"], rows=params["BM"])  # type: ignore[arg-type]
 
 
-SOFTMAX = Kernel("softmax", Reference(_finish), _build_triton_body, megakernel=SOFTMAX_CUDA, dtypes=FLOATS, make=_make)
+_TEXT = build_row_body(include("ops/softmax.cuh"))
+
+SOFTMAX = Kernel("softmax", Reference(_finish), _build_triton_body, megakernel=_TEXT, dtypes=FLOATS, make=_make)
 
 
 def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int = 1) -> Op:

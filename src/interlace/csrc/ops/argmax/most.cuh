@@ -1,17 +1,17 @@
-// Columns of rows that are aligned to 16 bytes.
+// Argmax of columns of a row: by pieces where they are aligned to 16 bytes, else element by element.
 #pragma once
+#include "pieces.cuh"
 
-// Of some columns of a row.
-template <class T> DEVICE Found most_of(const T* row, int column, int end) {
-  Found found = {__int_as_float(LOWEST), end - 1};
-  if (by_pieces(row + column) && (end - column) % Piece<T>::ELEMENTS == 0) {
-    look_at(found, row, column, end);
+template <class T> DEVICE Candidate max_of(const T* row, int column, int end) {
+  Candidate best = {__int_as_float(LOWEST), end - 1};
+  if (is_aligned(row + column) && (end - column) % Piece<T>::ELEMENTS == 0) {
+    scan_pieces(best, row, column, end);
   } else {
 #pragma unroll 8
     for (int at = column + thread(); at < end; at += THREADS) {
       const float value = widened(row[at]);
-      if (value > found.value) found = Found{value, at};
+      if (value > best.value) best = Candidate{value, at};
     }
   }
-  return found;
+  return best;
 }

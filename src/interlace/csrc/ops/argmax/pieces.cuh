@@ -1,9 +1,10 @@
-// Scan columns of a row, 16 bytes at a time.
+// Argmax of columns of a row that are whole pieces of 16 bytes.
 #pragma once
+#include "first.cuh"
 
-constexpr int AT_ONCE = 16;  // pieces under way of a thread: a tile is mostly one trip to memory
-// Of columns that are whole pieces, those of each thread in ascending order; the last is read for what lies behind it.
-template <class T> DEVICE void look_at(Found& found, const T* row, int column, int end) {
+constexpr int AT_ONCE = 16;  // pieces of a thread in flight: most tiles need one trip to memory
+// A thread scans its columns in ascending order; in place of pieces beyond the end it reads the last one again.
+template <class T> DEVICE void scan_pieces(Candidate& best, const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS;
 #pragma unroll 1
   for (int first = column + thread() * EACH; first < end; first += AT_ONCE * THREADS * EACH) {
@@ -15,7 +16,7 @@ template <class T> DEVICE void look_at(Found& found, const T* row, int column, i
 #pragma unroll
       for (int e = 0; e < EACH; ++e) {
         const float value = widened(pieces[n].items[e]);
-        if (value > found.value) found = Found{value, min(first + n * THREADS * EACH, end - EACH) + e};
+        if (value > best.value) best = Candidate{value, min(first + n * THREADS * EACH, end - EACH) + e};
       }
   }
 }

@@ -1,39 +1,69 @@
-// Attention over a KV cache on tensor cores (kernels/attend/products_cuda.py).
+// Attention of one new token a sequence over its KV cache on tensor cores: 16-bit elements, heads of 64 or 128.
+//
+// As attend.cuh, keys and values of a tile's share come through the ring, some positions to a stage. Here tensor maps
+// load them, in boxes of 32 positions and 64 elements: rows of 128 bytes with the 128-byte swizzle, so that eight rows
+// of a matrix lie in different banks. Positions of a box after the share's last one do not count. Where other ops of
+// the launch have large load slots, of which attention loads nothing, values go there (APART), and the ring holds more
+// of the cache while queries are awaited.
+//
+// A warp has up to eight heads of the group and takes 16 positions at a time; it keeps an online softmax of its own and
+// waits only for the stage. All that it does with 16 positions is one chain of dependent instructions; where a share is
+// the whole cache, two such chains run side by side:
+//
+//   matrices of keys and values    about 35 cycles, from shared memory into registers
+//   products with the queries      70: two products one after the other. The second eight rows of queries are what
+//                                  rounding took from the first, and the sum of both is as exact as float32
+//   weights                        80: sums, the largest of a lane, a vote, exponents, pairs
+//   products with the values       nothing waits for their accumulators
+//
+// In products with values heads are columns: weights lie as scores did, rounded as in FlashAttention (their total is
+// not), and 16 elements of a value are rows. Exponents are counted from a peak that may be out of date by LAG, so that
+// lanes seldom exchange theirs and sums are seldom rescaled (as in FlashAttention-4; Dao, Hot Chips 2025).
+//
+// The warp with the fewest positions begins with this step's own key and value, which were never in the cache. At the
+// end the warps are joined through shared memory, once.
 #pragma once
+#include "share_equal.cuh"
+#include "../mma.cuh"
+#include "../pages.cuh"
+#include "../rows.cuh"
+#include "../../ring/streamed.cuh"
+#include "../../ll.cuh"
 
-constexpr int BOX = 32, BLOCK_ROWS = 16;  // positions that come at once, and of a matrix product
-// A warp takes so many blocks at once, whose chains do not wait for each other. A split has few.
+constexpr int BOX = 32, BLOCK_ROWS = 16;  // positions of a bulk load, and of a matrix product
+// Blocks that a warp takes at once, as independent chains of instructions; a split has few.
 constexpr int BLOCKS = WHOLE ? BOX / BLOCK_ROWS : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
 constexpr int BLOCK_BYTES = BLOCK_ROWS * 128, PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
-// Nothing else lies in the slot of dependent operands: where it is large, values do.
+// Boxes of a stage: with keys and values in the prefetch slot, or, where load slots are large, with values there.
 constexpr int BOXES_TOGETHER = PREFETCH_BYTES / (2 * BOX_BYTES);
 constexpr int SMALLER_BYTES = LOAD_BYTES < PREFETCH_BYTES ? LOAD_BYTES : PREFETCH_BYTES;
-constexpr int BOXES_APART = LOAD_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // slots lie where boxes may
+constexpr int BOXES_APART = LOAD_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // boxes begin at multiples of 1024
 constexpr bool APART = BOXES_APART > BOXES_TOGETHER;
 constexpr int BOXES = APART ? BOXES_APART : BOXES_TOGETHER, STAGE_ROWS = BOXES * BOX;
 constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
-constexpr int SETS = (GROUP + 7) / 8, WARPS_OF_SET = WARPS / SETS;
-constexpr int PIECES = D / 8;   // of a row; a lane has two neighbours of each
-constexpr int CHAINS = D / 32;  // of products that do not wait for each other, of two
-constexpr int PITCH = D + 4;    // floats of a head in the scratch: lanes that store their sums meet different banks
-constexpr int LEFT_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, for the sums of all warps
-// Of a header: the share, cosines and sines, and each of the rows of q, k and v.
+constexpr int SETS = (GROUP + 7) / 8, WARPS_PER_SET = WARPS / SETS;
+constexpr int PIECES = D / 8;   // of a row, 8 elements each; a lane has two neighbours of a piece
+constexpr int CHAINS = D / 32;  // independent chains of two products
+constexpr int PITCH = D + 4;    // floats of a head in the scratch, such that lanes store to different banks
+constexpr int PARTIAL_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, for the partial sums of all warps
+// A header of a stage: the share, cosines and sines, then the rows of q, k and v.
 constexpr int SHARE_BYTES = 32, ANGLE_BYTES = 4 * D, ROW_BYTES = 2 * D;
 static_assert(sizeof(Share) <= SHARE_BYTES, "a header has room for it");
-constexpr float LAG = 8.0f;  // a score is above the peak by at most so much, which 16 bits of a weight have room for
+constexpr float LAG = 8.0f;  // most that a score exceeds the peak by; 16-bit weights have room for it
 
 DEVICE unsigned values_in(int slot) {
   return APART ? load_slot(slot) : prefetch_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
 }
+// Loads of an item for the ring (ring/streamed.cuh): boxes of keys and values, and the header.
 struct Loads {
   static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
   const Arguments& a;
-  const int pages;  // of the pool, which each stage would ask memory for anew
+  const int pages;  // of the pool, loaded once
   Share share;
   int head;
-  // Where caches lie in pages, entries of the table: one in each lane, from a multiple of 32 on, and those of a stage's
-  // boxes. An answer takes longer than a stage, so it is for 32 pages.
-  mutable int first = -1, mine = 0, entries[PAGE ? BOXES : 1] = {};
+  // Paged caches: entries of the block table, one in each lane from `first` on, a multiple of 32, and those of a
+  // stage's boxes. A load takes longer than a stage, so it is for 32 pages.
+  mutable int first = -1, entry = 0, entries[PAGE ? BOXES : 1] = {};
 
   DEVICE Loads(const Tile& tile, const Arguments& a)
       : a(a), pages(PAGE ? a.PAGES : 0), share(share_of(tile, a)), head(tile.j) {}
@@ -49,20 +79,20 @@ struct Loads {
         if (b >= boxes(n)) continue;
         if (first != page / 32 * 32) {
           first = page / 32 * 32;
-          mine = first + lane < pages_of_sequence(a) ? entry_of(a, share.sequence, first + lane) : 0;
+          entry = first + lane < pages_of_sequence(a) ? entry_of(a, share.sequence, first + lane) : 0;
         }
-        entries[b] = __shfl_sync(0xffffffff, mine, page % 32);
+        entries[b] = __shfl_sync(0xffffffff, entry, page % 32);
       }
     }
   }
   DEVICE int stages() const { return max((share.high - share.low + STAGE_ROWS - 1) / STAGE_ROWS, 1); }
   DEVICE int boxes(int n) const { return (min(share.high - share.low - n * STAGE_ROWS, STAGE_ROWS) + BOX - 1) / BOX; }
-  DEVICE unsigned bytes(int n) const {  // all lanes ask, before one loads
+  DEVICE unsigned bytes(int n) const {  // called by all lanes, before one of them loads
     look_up(a, n);
     return 2 * BOX_BYTES * boxes(n);
   }
   DEVICE void load(int n, int slot, unsigned barrier) const {
-    // Matrices are caches of one head, or pages of it.
+    // A matrix of the tensor map is the cache of one head, or a page of it.
     const int count = boxes(n), low = share.low + n * STAGE_ROWS;
     unsigned to_keys = prefetch_slot(slot), to_values = values_in(slot);
     if constexpr (PAGE == 0) {
@@ -85,7 +115,7 @@ struct Loads {
       tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier, evict_first());
     }
   }
-  // Where tokens are no words: what a tile begins with.
+  // The header, unless q, k and v are LL tensors.
   DEVICE void note(unsigned header) const {
     store_shared_128(header, make_int4(share.sequence, share.at, share.low, share.high));
     store_shared_word(header + 16, share.own);
@@ -106,7 +136,7 @@ constexpr decltype(Arguments::k_cache) STORED = nullptr;  // an element of the c
 template <class T> DEVICE float2 widened_pair(unsigned pair, const T*) {
   return make_float2(widened(T{(unsigned short)pair}), widened(T{(unsigned short)(pair >> 16)}));
 }
-// Of each 8 elements of a row two neighbours.
+// Loads two neighbours of each 8 elements of a row.
 template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* row, int which) {
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
@@ -115,18 +145,17 @@ DEVICE void load_shared_pairs(unsigned (&to)[PIECES], const unsigned char* row, 
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) to[p] = reinterpret_cast<const unsigned*>(row)[p * 4 + which];
 }
-template <bool AS_WORDS, class A> struct Rows {
-  DEVICE Rows(const Tile& tile, const A& a, long long head) {}
+template <bool IS_LL, class A> struct LLRows {
+  DEVICE LLRows(const Tile& tile, const A& a, long long head) {}
 };
-// The same of words, each of two elements, that all threads poll and leave for each other in the scratch: of the heads
-// of q, and of those of k and v.
-template <class A> struct Rows<true, A> {
+// Rows of q, k and v that are LL words of two elements: all threads poll them, and store them to the scratch.
+template <class A> struct LLRows<true, A> {
   static constexpr int WIDTH = D / 2, PAIRS = (GROUP + 2) * WIDTH / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
   const Tile& tile;
   const A& a;
   const long long head;
   Words<2> pairs[EACH];
-  DEVICE Rows(const Tile& tile, const A& a, long long head) : tile(tile), a(a), head(head) {
+  DEVICE LLRows(const Tile& tile, const A& a, long long head) : tile(tile), a(a), head(head) {
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
       pairs[n].wanted = publication(tile, number(n), a.publications);
@@ -149,7 +178,7 @@ template <class A> struct Rows<true, A> {
     }
   }
   DEVICE void poll(int set, unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
-    unsigned* const rows = reinterpret_cast<unsigned*>(scratch<float>() + LEFT_FLOATS);
+    unsigned* const rows = reinterpret_cast<unsigned*>(scratch<float>() + PARTIAL_FLOATS);
     Patience patience;
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
@@ -159,26 +188,26 @@ template <class A> struct Rows<true, A> {
       if (pair(n) < PAIRS) rows[pair(n) * 2] = pairs[n].data(0), rows[pair(n) * 2 + 1] = pairs[n].data(1);
     }
     synchronise_block();
-    const unsigned* const mine = rows + min(set * 8 + lane_of() / 4, GROUP - 1) * WIDTH;
+    const unsigned* const query = rows + min(set * 8 + lane_of() / 4, GROUP - 1) * WIDTH;
     const unsigned *const key = rows + GROUP * WIDTH, *const value = key + WIDTH;
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
-      queries[p] = mine[p * 4 + lane_of() % 4];
+      queries[p] = query[p * 4 + lane_of() % 4];
       keys[p] = key[p * 4 + lane_of() % 4], values[p] = value[p * 4 + lane_of() / 8];
     }
   }
 };
-// Sums and largest numbers of the four lanes that have a head.
+// Sum and maximum over the four lanes that have a head.
 DEVICE float sum_of_four(float value) {
   value += __shfl_xor_sync(0xffffffff, value, 1);
   return value + __shfl_xor_sync(0xffffffff, value, 2);
 }
-DEVICE float most_of_four(float value) {
+DEVICE float max_of_four(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
-// A lane's cosines and sines.
+// A lane's cosines and sines of the rotary embedding.
 struct Angles {
   float2 cosines[PIECES / 2], sines[PIECES / 2];
   DEVICE void load(const float* row) {
@@ -190,18 +219,18 @@ struct Angles {
   }
   DEVICE void rotate(float2& low, float2& high, int p) const {
     const float2 x = low, y = high, c = cosines[p], s = sines[p];
-    low = make_float2(turned(x.x, c.x, -y.x, s.x), turned(x.y, c.y, -y.y, s.y));
-    high = make_float2(turned(y.x, c.x, x.x, s.x), turned(y.y, c.y, x.y, s.y));
+    low = make_float2(rotate_part(x.x, c.x, -y.x, s.x), rotate_part(x.y, c.y, -y.y, s.y));
+    high = make_float2(rotate_part(y.x, c.x, x.x, s.x), rotate_part(y.y, c.y, x.y, s.y));
   }
 };
-// The weight of a norm of heads, if there is one.
+// RMS norm of a head with a weight, if the model has one.
 template <class T> struct Norm {
-  unsigned pairs[PIECES] = {};  // or registers would be kept for what they held an item ago
+  unsigned pairs[PIECES] = {};  // initialised, or their values would stay live from item to item
   const T* weight;
   DEVICE Norm(const T* from) : weight(from) {
     if (weight) load_row_pairs(pairs, weight, lane_of() % 4);
   }
-  // Of a head, by which all of its elements are multiplied.
+  // The factor of all elements of a head.
   template <class X> DEVICE float factor(const unsigned (&head)[PIECES], const X* of) const {
     if (!weight) return 1.0f;
     float squares = 0.0f;
@@ -219,10 +248,10 @@ template <class T> struct Norm {
   }
 };
 template <class T> DEVICE Norm<T> norm_of(const T* weight) { return {weight}; }
-// A lane's elements of a head in its place, normalised and rotated, times a factor: f of piece p and of the one that is
-// rotated with it. A head is not there as a whole, for which there are no registers.
+// Normalises and rotates a lane's elements of a head, times a factor, and calls f with piece p and with the piece that
+// is rotated together with it. The result has no array: there are no registers for it.
 template <class T, class N, class F>
-DEVICE void place(const unsigned (&head)[PIECES], const T* of, const N& norm, const Angles& angles, float by, F f) {
+DEVICE void transform(const unsigned (&head)[PIECES], const T* of, const N& norm, const Angles& angles, float by, F f) {
   const float factor = norm.factor(head, of) * by;
 #pragma unroll
   for (int p = 0; p < PIECES / 2; ++p) {
@@ -233,46 +262,47 @@ DEVICE void place(const unsigned (&head)[PIECES], const T* of, const N& norm, co
   }
 }
 
-// Where the row of 16 bytes lies that this lane names of the first of a warp's matrices, of positions up to `last`.
-DEVICE unsigned row_of_matrix(int last) {
+// Offset of the 16-byte row that this lane addresses for ldmatrix, of a block's positions up to `last`.
+DEVICE unsigned matrix_row(int last) {
   const int row = min(lane_of() / 16 * 8 + lane_of() % 8, last);
   return row * 128 + ((lane_of() / 8 % 2 ^ row & 7) << 4);
 }
 
-// What a warp has of the heads of its set. Peak and total are those of head l / 4; sums are of elements l / 4 and l / 4
-// + 8 of each 16, of heads 2 (l % 4) and the next.
-struct Sums {
+// Online softmax of a warp for the heads of its set. Lane l has peak and total of head l / 4, and sums of weighted
+// values of elements l / 4 and l / 4 + 8 of each 16, of heads 2 (l % 4) and the next one.
+struct OnlineSoftmax {
   unsigned queries[PIECES / 2][4];
-  float sums[PIECES / 2][4], peak, total;  // the total of this lane's positions
-  float largest;                           // score of these
+  float sums[PIECES / 2][4], peak, total;  // of this lane's positions
+  float largest;                           // score of this lane's positions
 
-  DEVICE void ask(int p, float2 query) {  // a piece of what rows are multiplied by
+  DEVICE void set_query(int p, float2 query) {  // two elements of piece p, and their rounding errors
     const unsigned pair = as_pair(query.x, query.y);
-    const float2 kept = widened_pair(pair, STORED);
+    const float2 stored = widened_pair(pair, STORED);
     queries[p / 2][p % 2 * 2] = pair;
-    queries[p / 2][p % 2 * 2 + 1] = as_pair(query.x - kept.x, query.y - kept.y);
+    queries[p / 2][p % 2 * 2 + 1] = as_pair(query.x - stored.x, query.y - stored.y);
   }
-  // Exponents are counted from the largest so far.
-  DEVICE void raise(float most) {
-    most = most_of_four(fmaxf(peak, most));
-    const float fade = power_of_two(peak - most);
-    peak = most, total *= fade;
-    const int head = lane_of() % 4 * 8;  // the lane of it
+  // Counts exponents from the largest score so far.
+  DEVICE void raise(float new_peak) {
+    new_peak = max_of_four(fmaxf(peak, new_peak));
+    const float fade = power_of_two(peak - new_peak);
+    peak = new_peak, total *= fade;
+    const int head = lane_of() % 4 * 8;  // the lane that has its peak
     const float even = __shfl_sync(0xffffffff, fade, head), odd = __shfl_sync(0xffffffff, fade, head + 4);
 #pragma unroll
     for (int p = 0; p < PIECES / 2; ++p) sums[p][0] *= even, sums[p][1] *= odd, sums[p][2] *= even, sums[p][3] *= odd;
   }
-  // Some blocks, `count` of whose positions are the share's, at least one: where their rows begin, and this lane's.
-  DEVICE void take(unsigned keys, unsigned values, unsigned at, int count) {
+  // Adds BLOCKS blocks of keys and values, the first `count` of whose positions are the share's, at least one. `at`:
+  // this lane's row of a block.
+  DEVICE void add(unsigned keys, unsigned values, unsigned at, int count) {
     const int lane = lane_of();
-    float weights[BLOCKS][4], most = NOTHING;
+    float weights[BLOCKS][4], block_peak = NOTHING;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       unsigned rows[PIECES / 2][4];
 #pragma unroll
       for (int p = 0; p < PIECES / 2; ++p)
         load_matrices(rows[p], (keys + b * BLOCK_BYTES + at ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
-      float scores[CHAINS][2][4] = {};  // of 8 positions each
+      float scores[CHAINS][2][4] = {};  // 8 positions each
 #pragma unroll
       for (int p = 0; p < PIECES / 2; ++p)
 #pragma unroll
@@ -284,11 +314,11 @@ struct Sums {
 #pragma unroll
         for (int c = 1; c < CHAINS; ++c) score += scores[c][i / 2][i % 2] + scores[c][i / 2][i % 2 + 2];
         weights[b][i] = b * BLOCK_ROWS + i / 2 * 8 + lane % 4 * 2 + i % 2 < count ? score : NOTHING;
-        most = fmaxf(most, weights[b][i]);
+        block_peak = fmaxf(block_peak, weights[b][i]);
       }
     }
-    // Scores of what lies behind the last position are not looked at, but a value there may be no number, and no weight
-    // makes that nothing: the last one is read again.
+    // Scores after the last position do not count, but a value there may be NaN, which no weight makes zero: the last
+    // value is read again instead.
     unsigned from[BLOCKS], columns[BLOCKS][PIECES / 2][4];
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) from[b] = b * BLOCK_BYTES + at;
@@ -296,7 +326,7 @@ struct Sums {
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) {
         const int last = min(count - 1 - b * BLOCK_ROWS, BLOCK_ROWS - 1);
-        from[b] = last < 0 ? row_of_matrix(0) : b * BLOCK_BYTES + row_of_matrix(last);
+        from[b] = last < 0 ? matrix_row(0) : b * BLOCK_BYTES + matrix_row(last);
       }
     }
 #pragma unroll
@@ -304,8 +334,8 @@ struct Sums {
 #pragma unroll
       for (int p = 0; p < PIECES / 2; ++p)
         load_transposed(columns[b][p], (values + from[b] ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
-    if (!WHOLE) largest = fmaxf(largest, most);
-    if (__any_sync(0xffffffff, most > peak + LAG)) raise(most);
+    if (!WHOLE) largest = fmaxf(largest, block_peak);
+    if (__any_sync(0xffffffff, block_peak > peak + LAG)) raise(block_peak);
     unsigned pairs[BLOCKS][2];
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b)
@@ -320,9 +350,9 @@ struct Sums {
 #pragma unroll
       for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[b][p], pairs[b][0], pairs[b][1]);
   }
-  // Of each head D sums, the peak and the total.
-  DEVICE void leave(float* heads) {
-    if (!WHOLE) raise(largest);  // sums of a split say what they are counted from, and that is the largest score
+  // Stores for each head D sums, the peak and the total.
+  DEVICE void store(float* heads) {
+    if (!WHOLE) raise(largest);  // combine.cuh expects the largest score as the peak of a split
     const float whole = sum_of_four(total);
     const int lane = lane_of();
 #pragma unroll
@@ -344,14 +374,14 @@ template <class T> DEVICE void put_pair(T* at, float low, float high) {
 
 template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
   const int set = warp_of() % SETS, which = warp_of() / SETS;
-  // Words are asked for first, and the sequence is the tile's then. Keys and values by every split, as the access map
-  // has it; they count in the last alone.
-  Rows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j);
+  // LL words are polled from here on; the tile's sequence is i then. Every split loads the own key and value, as the
+  // access map says, but only the last one uses them.
+  LLRows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j);
   const unsigned char* const header = stream.header();
   Share share;
   if constexpr (q_words) share = share_of(tile, a);
   else share = *reinterpret_cast<const Share*>(header);
-  const bool own = share.own && which == WARPS_OF_SET - 1;
+  const bool own = share.own && which == WARPS_PER_SET - 1;
   Angles angles;
   angles.load(q_words ? a.rope + (long long)share.at * D : reinterpret_cast<const float*>(header + SHARE_BYTES));
   const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
@@ -373,33 +403,33 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
       load_shared_pairs(value_pairs, rows_at + (GROUP + 1) * ROW_BYTES, lane / 8);
     }
   }
-  unsigned key[PIECES] = {};  // as it will be read
-  if (own) place(key_pairs, STORED, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
-  Sums sums;
+  unsigned key[PIECES] = {};  // as later steps will read it
+  if (own) transform(key_pairs, STORED, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
+  OnlineSoftmax softmax;
   float score = 0.0f;
-  place(query_pairs, STORED, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
-    const float2 kept = widened_pair(key[p], STORED);
-    score += query.x * kept.x + query.y * kept.y;
-    sums.ask(p, query);
+  transform(query_pairs, STORED, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
+    const float2 stored = widened_pair(key[p], STORED);
+    score += query.x * stored.x + query.y * stored.y;
+    softmax.set_query(p, query);
   });
   score = sum_of_four(score);
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) {
     const float2 value = widened_pair(value_pairs[p], STORED);
-    sums.sums[p / 2][p % 2 * 2] = sums.sums[p / 2][p % 2 * 2 + 1] = lane / 4 % 2 ? value.y : value.x;
+    softmax.sums[p / 2][p % 2 * 2] = softmax.sums[p / 2][p % 2 * 2 + 1] = lane / 4 % 2 ? value.y : value.x;
   }
-  sums.largest = sums.peak = own ? score : NOTHING, sums.total = own && lane % 4 == 0 ? 1.0f : 0.0f;
-  unsigned row = row_of_matrix(BLOCK_ROWS - 1);
-  asm volatile("" : "+r"(row));  // once: it would be made anew for each stage, out of numbers that take long to come
-  int turn = which;              // of blocks of the stage, this warp's next
+  softmax.largest = softmax.peak = own ? score : NOTHING, softmax.total = own && lane % 4 == 0 ? 1.0f : 0.0f;
+  unsigned row = matrix_row(BLOCK_ROWS - 1);
+  asm volatile("" : "+r"(row));  // once: the compiler would compute it anew for each stage
+  int turn = which;              // this warp's next block of the stage
 #pragma unroll 1
   for (int low = share.low;;) {
     const int count = min(share.high - low, STAGE_ROWS);
     const unsigned keys = stream.address(), values = values_in(stream.slot());
 #pragma unroll 1
-    for (; which < WARPS_OF_SET && turn * AT_ONCE < count; turn += WARPS_OF_SET) {
+    for (; which < WARPS_PER_SET && turn * AT_ONCE < count; turn += WARPS_PER_SET) {
       const unsigned block = (unsigned)turn * BLOCKS, from = block / 2 * BOX_BYTES + block % 2 * BLOCK_BYTES;
-      sums.take(keys + from, values + from, row, count - turn * AT_ONCE);
+      softmax.add(keys + from, values + from, row, count - turn * AT_ONCE);
     }
     turn -= STAGE_ROWS / AT_ONCE;
     stream.done();
@@ -407,21 +437,21 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     if (low >= share.high) break;
     stream.next();
   }
-  float* const left = scratch<float>();
-  constexpr int OF_WARP = HEADS_AT_ONCE * PITCH, STEP = SETS * OF_WARP;  // to the next warp of the same heads
-  if (which < WARPS_OF_SET) sums.leave(left + warp_of() * OF_WARP);
+  float* const partials = scratch<float>();
+  constexpr int WARP_FLOATS = HEADS_AT_ONCE * PITCH, STEP = SETS * WARP_FLOATS;  // to the next warp of the same heads
+  if (which < WARPS_PER_SET) softmax.store(partials + warp_of() * WARP_FLOATS);
   synchronise_block();
   const long long part = (((long long)tile.i * HEADS + tile.j) * SPLITS + tile.l) * GROUP;
 #pragma unroll
   for (int n = thread(); n < GROUP * D / 2; n += THREADS) {
     const int g = n / (D / 2), d = n % (D / 2) * 2;
-    const float* const of_head = left + g / 8 * OF_WARP + g % 8 * PITCH;
+    const float* const of_head = partials + g / 8 * WARP_FLOATS + g % 8 * PITCH;
     float peak = NOTHING, total = 0.0f;
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-    for (int w = 0; w < WARPS_OF_SET; ++w) peak = fmaxf(peak, of_head[w * STEP + D]);
+    for (int w = 0; w < WARPS_PER_SET; ++w) peak = fmaxf(peak, of_head[w * STEP + D]);
 #pragma unroll
-    for (int w = 0; w < WARPS_OF_SET; ++w) {
+    for (int w = 0; w < WARPS_PER_SET; ++w) {
       const float fade = power_of_two(of_head[w * STEP + D] - peak);
       const float2 more = *reinterpret_cast<const float2*>(of_head + w * STEP + d);
       total += fade * of_head[w * STEP + D + 1];
@@ -429,15 +459,15 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     }
     const float by = WHOLE ? __fdividef(1.0f, total) : 1.0f;
     if constexpr (out_words) {
-      const unsigned own = publication(tile, a.out_number, a.publications);
+      const unsigned epoch = publication(tile, a.out_number, a.publications);
       const long long at = (part + g) * D + d;
       if constexpr (WHOLE) {
-        store_word(a.out + at / 2, as_pair(sum.x * by, sum.y * by), own);
+        store_word(a.out + at / 2, as_pair(sum.x * by, sum.y * by), epoch);
       } else {
-        store_two_words(a.out + at, sum.x, sum.y, own);
+        store_two_words(a.out + at, sum.x, sum.y, epoch);
         if (d == 0) {
-          store_word(a.peak + part + g, __float_as_uint(total > 0.0f ? peak : __int_as_float(0xff800000)), own);
-          store_word(a.total + part + g, __float_as_uint(total), own);
+          store_word(a.peak + part + g, __float_as_uint(total > 0.0f ? peak : __int_as_float(0xff800000)), epoch);
+          store_word(a.total + part + g, __float_as_uint(total), epoch);
         }
       }
     } else {

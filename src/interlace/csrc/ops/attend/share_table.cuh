@@ -1,5 +1,7 @@
-// Shares that a row of a table gives (kernels/attend/shares.py).
+// Share of a tile of attention, as a row of the table `shares` gives it: sequence (or -1), low, high
+// (kernels/attend/shares.py). Whatever the table holds, positions stay inside the cache.
 #pragma once
+#include "exponents.cuh"
 
 template <class A> DEVICE Share share_of(const Tile& tile, const A& a) {
   const int* const row = a.shares + tile.i * 3;

@@ -1,5 +1,7 @@
-// As many splits for each sequence.
+// Splits of a sequence: as many for each, SPLITS.
 #pragma once
+#include "../rows.cuh"
+#include "generated/arguments.cuh"
 
 struct Splits {
   DEVICE static constexpr int count() { return SPLITS; }

@@ -1,7 +1,8 @@
-// Splits of the sequences that a table of rows gives.
+// Splits of a sequence: rows of a table of shares (kernels/attend/shares.py), rows[first[i]] to rows[first[i + 1]].
 #pragma once
+#include "../rows.cuh"
+#include "generated/arguments.cuh"
 
-// Which rows of all have the splits of a tile's sequence.
 struct Splits {
   const int* rows;
   int splits;

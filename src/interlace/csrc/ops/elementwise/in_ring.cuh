@@ -1,5 +1,7 @@
-// Pointwise arithmetic on rows from the ring.
+// Tile of pointwise arithmetic on rows from the ring: BM rows by BN columns, by row groups.
 #pragma once
+#include "../row_groups/in_ring.cuh"
+#include "elements.cuh"
 
 constexpr int OPERANDS = 1 + (TIMES_ROWS > 0) + (PLUS_ROWS > 0);
 typedef RowLoads<OPERANDS> Rows;
@@ -15,9 +17,10 @@ struct Loads : Rows {
 DEVICE void elementwise_tile(const Tile& tile, const Arguments& a, Fetch& fetch) {
   const Loads loads(tile, a);
   const int column = tile.j * BN;
-  take_rows(loads, fetch, [&](int row, const unsigned char* stage) {
+  for_each_row(loads, fetch, [&](int row, const unsigned char* stage) {
     const auto times = TIMES_ROWS > 0 ? loads.row(OPERANDS > 1, row, stage) : row_at(a.times + column);
     const auto plus = PLUS_ROWS > 0 ? loads.row(OPERANDS - 1, row, stage) : row_at(a.plus + column);
-    point(loads.columns, a.out + ((long long)tile.i * BM + row) * a.N + column, loads.row(0, row, stage), times, plus);
+    compute_row(loads.columns, a.out + ((long long)tile.i * BM + row) * a.N + column, loads.row(0, row, stage), times,
+                plus);
   });
 }

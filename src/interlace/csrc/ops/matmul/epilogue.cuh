@@ -1,7 +1,9 @@
-// Epilogue operands, activations and small accesses.
+// Epilogue operands of matmul, activations, and accesses of 16 and 32 bits.
 #pragma once
+#include "operands.cuh"
+#include "../gelu.cuh"
 
-// What an epilogue takes of the operands.
+// An op's operands that its epilogue uses, copied: a store might change the table, for all that the compiler knows.
 struct Epilogue {
   const ELEMENT *bias, *residual, *scale;
   const float* x_squares;
@@ -18,14 +20,15 @@ struct Epilogue {
         squares_words(op.squares_words), x_number(op.x_number), x_squares_number(op.x_squares_number),
         number(op.number), publications(op.publications) {}
 };
-// Of a ragged row two elements, or one where it ends.
+// Stores two neighbours of a ragged row, or one at its end.
 DEVICE void store_ragged(const Epilogue& op, int token, int feature, unsigned pair) {
   ELEMENT* const to = op.out + (long long)token * op.n + feature;
   to[0] = (ELEMENT)pair;
   if (feature + 1 < op.n) to[1] = (ELEMENT)(pair >> 16);
 }
 DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
-template <int GATES, int ACTIVATION> DEVICE float activated(float value, float gate) {
+// ACTIVATION: 0 none, 1 ReLU, 2 GELU (tanh form), 3 SiLU. With two GATES the value is multiplied by SiLU of the gate.
+template <int GATES, int ACTIVATION> DEVICE float activate(float value, float gate) {
   if (GATES == 2) value *= gate * sigmoid(gate);
   if (ACTIVATION == 1) value = fmaxf(value, 0.0f);
   if constexpr (ACTIVATION == 2) value = gelu(value);

@@ -1,9 +1,16 @@
-// Operands of wgmma: elements, descriptors, fragments in registers (kernels/matmul/operands_cuda.py).
+// Operands of wgmma: matrix descriptors, arithmetic on pairs of elements, and fragments in registers.
+//
+// Products read the wide operand from shared memory by its descriptor, and the 64-row operand from there or from
+// registers. Product<WIDTH>, one struct for each width in use, is generated (kernels/matmul/cuda.py): its `add` is
+// accumulators (64 x WIDTH) += A (64 x 16) * B (16 x WIDTH), float32, both operands contiguous along k. Lane l of warp
+// w of a warpgroup holds of rows 16 w to 16 w + 15 of A what mma.cuh says of a first operand.
 #pragma once
+#include "../mma.cuh"
+#include "generated/arguments.cuh"
 
-constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
+constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread: held weights and all else that lives with them
 template <int N> struct Product;
-// The low word of the descriptor of an operand (``matrix_descriptor``); an address of 16 bytes more is 1 more.
+// Low word of an operand's matrix descriptor (ptx.cuh, matrix_descriptor); 16 bytes further on it is 1 more.
 DEVICE unsigned operand(unsigned address) { return uniform((address & 0x3ffff) >> 4 | 1u << 16); }
 DEVICE unsigned long long descriptor(unsigned low) { return (unsigned long long)(64u | 1u << 30) << 32 | low; }
 DEVICE float as_float(unsigned short bits) {
@@ -12,38 +19,39 @@ DEVICE float as_float(unsigned short bits) {
   return value;
 }
 DEVICE unsigned times(unsigned pair, unsigned other) {
-  unsigned both;
-  asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
-  return both;
+  unsigned result;
+  asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(other));
+  return result;
 }
 DEVICE unsigned plus(unsigned pair, unsigned other) {
-  unsigned both;
-  asm("add.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
-  return both;
+  unsigned result;
+  asm("add.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(other));
+  return result;
 }
-// Sums, and to each half the square of a pair's half.
+// The sums of a pair and of the squares of another one.
 DEVICE unsigned plus_squares(unsigned sums, unsigned pair) {
-  unsigned both;
-  asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %1, %2;" : "=r"(both) : "r"(pair), "r"(sums));
-  return both;
+  unsigned result;
+  asm("fma.rn." ELEMENT_PTX "x2 %0, %1, %1, %2;" : "=r"(result) : "r"(pair), "r"(sums));
+  return result;
 }
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
-// What a warpgroup multiplies of a stage as the 64-row operand, in registers, a warp 16 rows; of so many blocks of 64
-// rows, of panels that have PITCH.
+// The 64-row operand of a stage in registers: PANELS panels of 64 elements of k, BLOCKS blocks of 64 rows for each
+// warpgroup, 16 of them for each warp. PITCH: rows from one panel to the next in the slot.
 template <int PANELS, int GATES, int BLOCKS, int PITCH> struct Tall {
   unsigned pieces[PANELS][GATES][BLOCKS][4][4];
-  // Where in a slot a lane has the first piece of a block, of so many rows; lanes whose rows are none read the last.
-  DEVICE static unsigned place_of(int block, int rows) {
+  // Offset in the slot of the lane's first row of a block. Of `rows` rows in all; a lane beyond them reads the last
+  // one.
+  DEVICE static unsigned offset_of(int block, int rows) {
     const int lane = threadIdx.x % 32, first = WARPGROUPS > 1 ? threadIdx.x / 128 * BLOCKS * 64 : 0;
-    const int mine = first + threadIdx.x / 32 % 4 * 16 + lane % 16, row = min(block * 64 + mine, rows - 1);
+    const int own_row = first + threadIdx.x / 32 % 4 * 16 + lane % 16, row = min(block * 64 + own_row, rows - 1);
     return row * 128 + ((lane / 16 ^ row & 7) << 4);
   }
   DEVICE void load(unsigned slot, int rows) {
 #pragma unroll
-    for (int b = 0; b < BLOCKS; ++b) load_block(b, slot + place_of(b, rows));
+    for (int b = 0; b < BLOCKS; ++b) load_block(b, slot + offset_of(b, rows));
   }
-  // From the first piece on, of a slot that begins at a multiple of 128 bytes.
+  // `first`: the lane's first 16 bytes of the block; the slot begins at a multiple of 128 bytes.
   DEVICE void load_block(int block, unsigned first) {
 #pragma unroll
     for (int p = 0; p < PANELS; ++p)
@@ -54,9 +62,9 @@ template <int PANELS, int GATES, int BLOCKS, int PITCH> struct Tall {
           load_matrices(pieces[p][g][block][i], (first ^ i << 5) + (g * PANELS + p) * PITCH * 128);
   }
 };
-// By a warp, ahead of tokens: its weights of the next stages, so many rows of them, into registers, so that others may
-// have their slots.
-template <class WEIGHTS, int COUNT> DEVICE void take_weights(Stage& stage, WEIGHTS (&weights)[COUNT], int rows) {
+// Called by a warp before the tokens of an item arrive: loads its weights of the next COUNT stages, `rows` rows of
+// them, into registers, and releases their slots for later loads.
+template <class Weights, int COUNT> DEVICE void hold_weights(Stage& stage, Weights (&weights)[COUNT], int rows) {
   Stage ahead = {stage.slot, stage.phase};
 #pragma unroll
   for (int s = 0; s < COUNT; ++s) {

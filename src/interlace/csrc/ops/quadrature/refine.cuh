@@ -1,5 +1,8 @@
-// Refine intervals of adaptive quadrature.
+// Adaptive quadrature: the integral of a tile's interval by Simpson's rule, coarse and fine, of a sum of Lorentz peaks.
+// Where both differ by more than 15 tolerances the interval is split: `more` wants its halves.
 #pragma once
+#include "block_sum.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE void refine_tile(const Tile& tile, const Arguments& a) {
   const int halves = 2 * (a.BASE + tile.i) + 1;
@@ -8,7 +11,7 @@ DEVICE void refine_tile(const Tile& tile, const Arguments& a) {
   if (!a.wanted || a.wanted[a.BASE + tile.i]) {
     float fine = 0.0f, coarse = 0.0f;
     const float each = 1.0f / a.POINTS;
-    // All threads have something of peaks times points: there are few points.
+    // Threads divide peaks times points; there are few points.
 #pragma unroll 4
     for (int n = thread(); n < (a.POINTS + 1) * a.PEAKS; n += THREADS) {
       const int k = n / a.PEAKS, p = n % a.PEAKS;
@@ -21,12 +24,12 @@ DEVICE void refine_tile(const Tile& tile, const Arguments& a) {
     const float step = a.LENGTH / (3 * a.POINTS);
     fine = step * block_sum(fine, scratch<float>());
     coarse = 2 * step * block_sum(coarse, scratch<float>() + WARPS);
-    const float off = fine - coarse;
-    split = !a.LAST && (off > 15 * a.TOLERANCE || -off > 15 * a.TOLERANCE);
-    if (!split) value = fine + off / 15;
+    const float difference = fine - coarse;
+    split = !a.LAST && (difference > 15 * a.TOLERANCE || -difference > 15 * a.TOLERANCE);
+    if (!split) value = fine + difference / 15;
   }
   if (thread() != 0) return;
   a.value[a.BASE + tile.i] = value;
-  int* const more = (int*)a.more;  // null has a type of its own
+  int* const more = (int*)a.more;  // without the argument it is a null of another type
   if (more) more[halves] = more[halves + 1] = split;
 }

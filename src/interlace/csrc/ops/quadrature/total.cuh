@@ -1,5 +1,7 @@
-// Sum the intervals of adaptive quadrature.
+// Adaptive quadrature: the sum of all intervals' values.
 #pragma once
+#include "block_sum.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE void total_tile(const Tile& tile, const Arguments& a) {
   float sum = 0.0f;

@@ -1,5 +1,7 @@
-// Tile that fills the rest of the experts' tiles.
+// Tile of routing: the token of each of ROWS rows, -1 where a tile has fewer, and the expert that owns the tile, or -1.
 #pragma once
+#include "sum_up.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE void fill_tile(const Tile& tile, const Arguments& a) {
   int *const total = scratch<int>(), *const none = total + E, *const token = none + E, *const owner = token + ROWS;

@@ -1,5 +1,7 @@
-// Tile that routes tokens to experts.
+// Tile of routing: experts and weights of BLOCK tokens, and how many of their pairs each expert has.
 #pragma once
+#include "choose.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE void route_tile(const Tile& tile, const Arguments& a) {
   int* const counts = scratch<int>();

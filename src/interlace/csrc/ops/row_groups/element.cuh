@@ -1,5 +1,6 @@
-// Element type of an argument.
+// Element: the element type of argument x.
 #pragma once
+#include "generated/arguments.cuh"
 
 template <class P> struct ElementOf;
 template <class T> struct ElementOf<const T*> {

@@ -1,5 +1,7 @@
-// Tile of an op that makes whole rows from rows in the ring.
+// Tile of an op that computes whole rows, as whole_rows.cuh, from rows in the ring.
 #pragma once
+#include "in_ring.cuh"
+#include "generated/make_row.cuh"
 
 typedef RowLoads<1> Rows;
 struct Loads : Rows {
@@ -8,7 +10,7 @@ struct Loads : Rows {
 };
 DEVICE void rows_tile(const Tile& tile, const Arguments& a, Fetch& fetch) {
   const Loads loads(tile, a);
-  take_rows(loads, fetch, [&](int row, const unsigned char* stage) {
-    make_row(row / TEAMS % 2, loads.row(0, row, stage), a.out + ((long long)tile.i * BM + row) * N, true, a);
+  for_each_row(loads, fetch, [&](int row, const unsigned char* stage) {
+    make_row(row / ROW_GROUPS % 2, loads.row(0, row, stage), a.out + ((long long)tile.i * BM + row) * N, true, a);
   });
 }

@@ -1,7 +1,13 @@
-// Cutoff of top-k and nucleus sampling.
+// Cutoff of top-k and nucleus (top-p) sampling: the least logit of a row that is kept, by bisection.
+//
+// Logits map to integers of the same order, of which x's dtype has a limited number. A search keeps the largest cutoff
+// that leaves a count (top-k) or a share of the weight (top-p). Segments whose peak is below a cutoff are skipped, so
+// most steps read the peaks alone. A tile is a row.
 #pragma once
+#include "segments.cuh"
+#include "generated/arguments.cuh"
 
-// Numbers as whole ones in the same order, one for each number of x's dtype.
+// Integers in the order of floats, one for each number of x's dtype: LOW bits of a float32 are dropped.
 DEVICE int number_of(float value) {
   const int bits = (int)__float_as_uint(value);
   return (bits < 0 ? bits ^ 0x7fffffff : bits) >> LOW;
@@ -10,14 +16,14 @@ DEVICE float value_of(int number) {
   return __uint_as_float(number < 0 ? ~(unsigned)number << LOW | 0x80000000 : (unsigned)number << LOW);
 }
 DEVICE int between(int low, int high) { return (low & high) + ((low ^ high) >> 1); }  // their sum may have 33 bits
-constexpr int AT_ONCE = 4;                                                            // pieces of a lane
+constexpr int AT_ONCE = 4;                                                            // pieces of a lane in flight
 struct Share {
   float count, weight;
 };
-DEVICE Share of_block(Share share) {
+DEVICE Share block_sum(Share share) {
   Share* const each = scratch<Share>();
   share = Share{warp_sum(share.count), warp_sum(share.weight)};
-  synchronise_block();  // until what was there has been read
+  synchronise_block();  // the scratch may still be read
   if (lane_of() == 0) each[warp_of()] = share;
   synchronise_block();
   Share all = each[0];
@@ -28,10 +34,10 @@ template <class T> struct Row {
   const T* x;
   const float *peaks, *weights;
   int columns, segments;
-  float most, inverse;
-  DEVICE float weight_of(float value) const { return __expf((value - most) * inverse); }
+  float largest, inverse;
+  DEVICE float weight_of(float value) const { return __expf((value - largest) * inverse); }
 
-  // At least as much as this has what is not below a number: of every segment, its largest.
+  // A lower bound of what `least` keeps: the largest logit of each segment.
   DEVICE Share of_peaks(float least) const {
     Share share = {};
 #pragma unroll 4
@@ -39,9 +45,9 @@ template <class T> struct Row {
       const float peak = peaks[n];
       if (peak >= least) share = Share{share.count + 1.0f, share.weight + weight_of(peak)};
     }
-    return of_block(share);
+    return block_sum(share);
   }
-  // Adds a number to what is not below each of three, the least of which is first.
+  // Adds a logit to the shares of three cutoffs that keep it; the first is the least.
   DEVICE void add(float value, const float (&least)[3], Share (&shares)[3]) const {
     if (!(value >= least[0])) return;
     const float weight = weight_of(value);
@@ -49,51 +55,51 @@ template <class T> struct Row {
     for (int w = 0; w < 3; ++w)
       if (value >= least[w]) shares[w] = Share{shares[w].count + 1.0f, shares[w].weight + weight};
   }
-  // What is not below each of them. A warp looks at 32 segments at a time, and reads one only if there is something in
-  // it: where rows allow, a lane 16 bytes of every few, some at once on their way.
-  DEVICE void of_all(const float (&least)[3], Share (&shares)[3]) const {
+  // The shares that three cutoffs keep. A warp has 32 segments at a time, and reads only those whose peak is kept:
+  // where rows are aligned by pieces, AT_ONCE of a lane in flight.
+  DEVICE void shares_of(const float (&least)[3], Share (&shares)[3]) const {
     constexpr int E = Piece<T>::ELEMENTS, LANES = SEGMENT / E, TOGETHER = 32 / LANES;  // lanes of a segment; segments
-    const bool whole = by_pieces(x) && columns % E == 0;
+    const bool whole = is_aligned(x) && columns % E == 0;
 #pragma unroll
     for (int w = 0; w < 3; ++w) shares[w] = Share{};
 #pragma unroll 1
     for (int first = warp_of() * 32; first < segments; first += THREADS) {
-      const int mine = first + lane_of();
-      unsigned found = __ballot_sync(0xffffffff, mine < segments && peaks[mine] >= least[0]);
+      const int segment = first + lane_of();
+      unsigned candidates = __ballot_sync(0xffffffff, segment < segments && peaks[segment] >= least[0]);
       if (!whole) {
 #pragma unroll 1
-        for (; found; found &= found - 1) {
-          const int low = (first + __ffs((int)found) - 1) * SEGMENT, end = min(low + SEGMENT, columns);
+        for (; candidates; candidates &= candidates - 1) {
+          const int low = (first + __ffs((int)candidates) - 1) * SEGMENT, end = min(low + SEGMENT, columns);
 #pragma unroll 1
           for (int column = low + lane_of(); column < end; column += 32) add(widened(x[column]), least, shares);
         }
         continue;
       }
       const T* from = x + (first + lane_of() / LANES) * SEGMENT + lane_of() % LANES * E;
-      found >>= lane_of() / LANES;
+      candidates >>= lane_of() / LANES;
 #pragma unroll 1
-      for (; found; found >>= AT_ONCE * TOGETHER, from += AT_ONCE * TOGETHER * SEGMENT) {
+      for (; candidates; candidates >>= AT_ONCE * TOGETHER, from += AT_ONCE * TOGETHER * SEGMENT) {
         Elements<T> pieces[AT_ONCE];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n)
-          if (found >> n * TOGETHER & 1 && from + n * TOGETHER * SEGMENT < x + columns)
+          if (candidates >> n * TOGETHER & 1 && from + n * TOGETHER * SEGMENT < x + columns)
             pieces[n] = piece_at(from + n * TOGETHER * SEGMENT, true);
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n)
-          if (found >> n * TOGETHER & 1 && from + n * TOGETHER * SEGMENT < x + columns)
+          if (candidates >> n * TOGETHER & 1 && from + n * TOGETHER * SEGMENT < x + columns)
 #pragma unroll
             for (int e = 0; e < E; ++e) add(widened(pieces[n].items[e]), least, shares);
       }
     }
 #pragma unroll
-    for (int w = 0; w < 3; ++w) shares[w] = of_block(shares[w]);
+    for (int w = 0; w < 3; ++w) shares[w] = block_sum(shares[w]);
   }
-  // The largest number from low on that still leaves so many, and so much weight; low if none does. A weight below 0 is
-  // the share, negated, that is to be left of what low leaves. Of the numbers that are there still, each look at the
-  // peaks rules out half, and each at the logits three quarters.
+  // The largest cutoff from `low` on that keeps `count` logits and `weight`; `low` if none does. A negative weight is a
+  // share, negated, of the weight that `low` keeps. A look at the peaks rules out half of the remaining cutoffs, one at
+  // the logits three quarters.
   DEVICE int search(int low, float count, float weight) const {
 #pragma unroll 1
-    for (int high = number_of(most) + 1;;) {
+    for (int high = number_of(largest) + 1;;) {
       const int middle = between(low, high);
       const bool weighs = weight < 0.0f;
       int tried[] = {low, low, low};
@@ -107,7 +113,7 @@ template <class T> struct Row {
         tried[0] = between(low, middle), tried[1] = middle, tried[2] = between(middle, high);
       }
       Share shares[3];
-      of_all({value_of(tried[0]), value_of(tried[1]), value_of(tried[2])}, shares);
+      shares_of({value_of(tried[0]), value_of(tried[1]), value_of(tried[2])}, shares);
       if (weighs) {
         weight *= -shares[0].weight;
         continue;
@@ -120,7 +126,7 @@ template <class T> struct Row {
         }
         high = tried[w];
       }
-      if (high <= low) return low;  // not even low does
+      if (high <= low) return low;  // not even low keeps enough
     }
   }
 };
@@ -128,15 +134,15 @@ template <class T> DEVICE float least_of(Row<T> row, int top_k, float top_p) {
   const bool counted = top_k > 0 && top_k < row.columns;
   if (!(row.inverse > 0.0f) || (!counted && !(top_p < 1.0f))) return lowest();
   float* const each = scratch<float>();
-  float most = lowest();
-  for (int n = thread(); n < row.segments; n += THREADS) most = fmaxf(most, row.peaks[n]);
-  most = warp_most(most);
-  if (lane_of() == 0) each[warp_of()] = most;
+  float largest = lowest();
+  for (int n = thread(); n < row.segments; n += THREADS) largest = fmaxf(largest, row.peaks[n]);
+  largest = warp_max(largest);
+  if (lane_of() == 0) each[warp_of()] = largest;
   synchronise_block();
-  for (int warp = 0; warp < WARPS; ++warp) most = fmaxf(most, each[warp]);
-  row.most = most;
+  for (int warp = 0; warp < WARPS; ++warp) largest = fmaxf(largest, each[warp]);
+  row.largest = largest;
   int least = number_of(lowest());
-  // First the count, then the share of the weight; in one loop, for its code is long.
+  // First the count, then the share of the weight; one loop, so that the code is there once.
 #pragma unroll 1
   for (int turn = counted ? 0 : 1; turn < 2; ++turn) {
     float weight = 0.0f;
@@ -147,7 +153,7 @@ template <class T> DEVICE float least_of(Row<T> row, int top_k, float top_p) {
         Share all = {};
         for (int n = thread(); n < row.segments; n += THREADS)
           all.weight += row.weights[n] * row.weight_of(row.peaks[n]);
-        weight = top_p * of_block(all).weight;
+        weight = top_p * block_sum(all).weight;
       }
     }
     least = row.search(least, turn ? 0.0f : (float)top_k, weight);

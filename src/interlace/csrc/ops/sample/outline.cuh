@@ -1,5 +1,8 @@
-// Largest logit of each segment.
+// Outline of a row of logits: of each segment its largest logit (`peak`), and the sum of its weights relative to that.
+// A tile is BN columns of a row; a warp has a segment at a time.
 #pragma once
+#include "segments.cuh"
+#include "generated/arguments.cuh"
 
 DEVICE void outline_tile(const Tile& tile, const Arguments& a) {
   const float inverse = inverse_of(a.temperature[tile.i]);
@@ -10,7 +13,7 @@ DEVICE void outline_tile(const Tile& tile, const Arguments& a) {
     const int column = tile.j * BN + segment * SEGMENT;
     const int low = column + lane_of(), high = low + 32;
     const float first = low < end ? widened(row[low]) : lowest(), second = high < end ? widened(row[high]) : lowest();
-    const float peak = warp_most(fmaxf(first, second));
+    const float peak = warp_max(fmaxf(first, second));
     float weight = 0.0f;
     if (first > lowest()) weight += __expf((first - peak) * inverse);
     if (second > lowest()) weight += __expf((second - peak) * inverse);
