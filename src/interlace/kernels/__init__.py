@@ -1,4 +1,4 @@
-"""Kernels: what they compute (a NumPy reference) beside how (a Triton tile body).
+"""Kernels: a NumPy reference that defines the result of each op, and the device bodies that compute it.
 
-Importing this package needs neither torch nor triton; bodies are imported when an executor asks for them.
+Importing this package needs neither torch nor triton. Bodies are imported when an executor asks for them.
 """

@@ -1,8 +1,8 @@
-"""The tables and structs through which host and device speak, written down once.
+"""Tables and structs shared by host and device, defined once.
 
-Everything that writes or reads them is made from here: the NumPy writer (``megakernel/table``), Triton's constants
-(``primitives/columns``), the structs of CUDA C++ (``TABLES``, ``SYNC``) and their bytes. Columns may be reordered or
-added here and nowhere else; none is known by its number.
+All code that writes or reads them is generated from these definitions: the NumPy writer (``megakernel/table``),
+Triton's constants (``primitives/columns``), the CUDA C++ structs (``TABLES``, ``SYNC``) and their bytes. Reorder or
+add columns in this module only. No code refers to a column by its number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "generate_structs",
 ]
 
-#: Columns of a tile's coordinates, 0 where the grid has fewer.
+#: Columns of a tile's coordinates; 0 for axes that the grid does not have.
 AXES = ("i", "j", "l")
 
 
@@ -35,24 +35,26 @@ _COORDINATES = ("op", *AXES, "k_lo", "k_hi")
 _SEMAPHORES = ("wait_lo", "wait_mid", "wait_hi", "post")
 _PARTS = ("part", "parts", "slot", "split")
 
-#: An item: op, tile, k-range; its waits are rows ``wait_lo:wait_hi``, of which those before ``wait_mid`` stand at its
-#: start; the semaphore it posts, -1 for none; which part of how many, its first workspace slot, the number of its
-#: split tile; its number in the plan's sequence; which of a launch's texts computes it, 0 where the op tells. Rows are
-#: aligned for loads of 128 bits, as are those of waits.
+#: An item: op, tile and k-range. Its waits are rows ``wait_lo:wait_hi`` of the wait table; those before ``wait_mid``
+#: are waited for at its start. ``post`` is the semaphore that it posts, -1 for none. ``part`` of ``parts``, ``slot``
+#: (its first workspace slot) and ``split`` (index of its split tile) describe split-K. ``number`` is its index in the
+#: plan's sequence. ``code`` selects the CUDA source that computes it, 0 if the op determines it. Rows of items and
+#: waits are aligned for 128-bit loads.
 ITEM = Struct("ItemRow", _make_int_fields(*_COORDINATES, *_SEMAPHORES, *_PARTS, "number", "code"), align=16)
 
-#: A wait: for ``count`` semaphores ``first, first + stride, ...``, each until ``threshold`` posts have been made in
-#: this run, before anything from ``k`` on is read.
+#: A wait for ``count`` semaphores ``first, first + stride, ...``: each must have received ``threshold`` posts in this
+#: run before the item reads anything from ``k`` on.
 WAIT = Struct("WaitRow", _make_int_fields("first", "count", "stride", "threshold", "k"), align=16)
 
-#: What the first failed wait leaves, ``failed`` last. A gate behind op ``o`` has no item and no semaphore: it records
-#: -1 - o and -1, a worker that finds no item in a queue of ready ones its place in the queue and -2.
+#: The record of the first failed wait; ``failed`` is written last. A gate that follows op ``o`` has no item and no
+#: semaphore and records -1 - o and -1. A worker that finds no item in a ready queue records its position in the queue
+#: and -2.
 RECORD = Struct("Record", _make_int_fields("failed", "item", "semaphore", "expected", "seen"))
 
-#: When an item began to wait, started and ended, on the global clock; ``place`` is worker << 32 | SM.
+#: Times at which an item began to wait, started and ended, on the global clock; ``place`` is worker << 32 | SM.
 TRACE = Struct("TraceRow", tuple((name, "long long") for name in ("arrived_ns", "start_ns", "end_ns", "place")))
 
-#: What a compiled plan keeps in memory, of which every launch gets the addresses.
+#: Device memory that a compiled plan keeps; every launch receives these addresses.
 STATE: tuple[tuple[str, str], ...] = (
     ("items", f"const {ITEM.name}*"),
     ("waits", f"const {WAIT.name}*"),
@@ -66,9 +68,9 @@ STATE: tuple[tuple[str, str], ...] = (
     ("starts", "unsigned long long*"),
 )
 
-#: The state and a launch of a thread block per item: the watchdog and the bound of random delays, the launch's first
-#: row of ``items``, how many programs begin per run. ``semaphores`` is null if the launch order enforces everything,
-#: ``trace`` if there is none.
+#: The state, plus the parameters of a launch with one thread block per item: the watchdog timeout, the upper bound of
+#: random delays, the launch's first row of ``items``, and the number of programs that start per run. ``semaphores``
+#: is null if the launch order enforces all dependencies, ``trace`` is null if there is no trace.
 SYNC = Struct(
     "Sync",
     (
@@ -79,8 +81,8 @@ SYNC = Struct(
     ),
 )
 
-#: A tensor map, as the driver encodes it.
+#: A tensor map in the driver's encoding.
 TENSOR_MAP = Struct("TensorMap", (("words", ("unsigned long long", 16)),), align=64)
 
-#: The tables in CUDA C++, with ``load_row`` and ``unpack`` of items and waits.
+#: The tables as CUDA C++, with ``load_row`` and ``unpack`` for items and waits.
 TABLES = generate_structs((ITEM, WAIT, RECORD, TRACE)) + generate_row_load(ITEM) + generate_row_load(WAIT)

@@ -1,7 +1,8 @@
-"""Keys and values of a step's tokens into their caches, each at its position, keys as attention reads them.
+"""Append the keys and values of a step's tokens to their KV caches, with keys normalised and rotated for attention.
 
-Which row is written depends on the position, and access maps may not, so a tile is declared to update the whole cache
-of its sequence in place; where caches lie in pages (``kernels/pages``), its head of all pages, for all sequences.
+The row that is written depends on the position, and access maps cannot depend on data. A tile is therefore declared
+to update the whole cache of its sequence in place. For paged caches (``kernels/pages``), a tile is one head of all
+pages, for all sequences.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
 
 
 def _finish_pages(regions: Regions, params: Params) -> Mapping[str, Array]:
-    """A head of all sequences."""
+    """Append one head of all sequences to paged caches."""
     keys, values, rope = regions["k_cache"].copy(), regions["v_cache"].copy(), regions["rope"]
     for b in range(len(regions["position"])):
         at = clamp_position(regions["position"][b:], len(rope))
@@ -60,7 +61,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """A row of each head's cache, or of a page for each sequence."""
+    """Return the expected access: one row of each head's cache, or one row of a page per sequence."""
     (i,) = axes(1)
     row, page = expect_last_row(int(op.param("CAPACITY"))), int(op.param("PAGE"))
     cached: tuple[Span, ...] = (i.block(1), ALL, row, ALL)
@@ -92,10 +93,12 @@ def append(
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Op:
-    """``k_cache[b, h, position[b]] = apply_rope(k[b, h])`` and the same of v as it is; arguments as of ``attend``.
+    """Return the op ``k_cache[b, h, position[b]] = apply_rope(k[b, h])``, and the same for v without rotation.
+
+    Arguments are those of ``attend``.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
     check_eps(name, eps)
@@ -112,7 +115,7 @@ def append(
     norms = {} if k_norm is None else {"k_norm": k_norm}
     check_same_dtype(name, k, v, k_cache, v_cache, *norms.values())
     (i,) = axes(1)
-    # Pages of any sequence may lie anywhere, so that only heads keep tiles apart.
+    # Pages of any sequence may lie anywhere in the pool, so only heads separate the tiles.
     own, of = (i.block(1), ALL) if table is None else (ALL, i.block(d))
     cached = (own, ALL, ALL, ALL) if table is None else (ALL, i.block(1), ALL, ALL)
     caches: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"k_cache": (k_cache, cached), "v_cache": (v_cache, cached)}

@@ -1,6 +1,6 @@
-"""The largest number of each row and where it stands, in two ops: of tiles of columns, then of those.
+"""Argmax of each row, in two ops: over tiles of columns, then over the results of the tiles.
 
-Of equal numbers the first counts.
+Ties go to the first column.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from interlace.kernels.argmax.cuda import BLOCK_ARGMAX_CUDA, REDUCE_ARGMAX_CUDA
 from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 
-#: Columns of a tile of the first op, at least and at most.
+#: Lower and upper bound of the columns of a tile of the first op.
 COLUMNS, _WIDEST = 2048, 16384
-_WAVES = 2  # of its tiles
+_WAVES = 2  # waves of tiles
 
 
 def select_columns(rows: int, columns: int, sms: int) -> int:
-    """Of a tile of so many rows and columns: a power of two that makes about two waves, for rounds of tiles cost."""
+    """Return the columns of a tile: a power of two that makes about two waves, since each wave of tiles costs time."""
     tiles = max(1, _WAVES * sms // rows)
     return max(COLUMNS, min(next_power_of_2(-(-columns // tiles)), _WIDEST))
 
@@ -75,12 +75,12 @@ REDUCE_ARGMAX = Kernel(
 
 
 def block_argmax(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS) -> Op:
-    """The largest of every ``columns`` columns of x (B, N), and its column: best and at, (B, ceil(N / columns)).
+    """Return the op that finds the maximum of every ``columns`` columns of x (B, N), and its column.
 
-    ``best`` is float32, ``at`` int32; ``columns`` is a power of two.
+    ``best`` (B, ceil(N / columns)) is float32, ``at`` of the same shape is int32. ``columns`` is a power of two.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
@@ -103,10 +103,12 @@ def block_argmax(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = 
 
 
 def reduce_argmax(name: str, best: Tensor, at: Tensor, out: Tensor) -> Op:
-    """Where the largest number of each row stands, out (B,) of int32, of what ``block_argmax`` leaves.
+    """Return the op that reduces the results of ``block_argmax`` to the column of each row's maximum.
+
+    ``out`` is (B,), int32.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(best, Tensor, f"op {name!r}", "best")
     require(len(best.shape) == 2, f"op {name!r}: best {best} must be a matrix")

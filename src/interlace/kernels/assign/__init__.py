@@ -1,4 +1,4 @@
-"""Routing of few tokens in one tile: what ``kernels/routing`` does in three ops, without the stops between them."""
+"""MoE routing of few tokens in one tile: the three ops of ``kernels/routing`` without the hand-offs between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlace.kernels.base import Kernel, check_argument, check_block, next_pow
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.routing import compute_first_rows, compute_max_tiles, find_tokens, place_pairs, select_experts
 
-#: Tokens that one tile takes: more take longer than the stops do.
+#: Upper bound of the tokens of the tile: with more, one tile takes longer than the hand-offs.
 MAX_TOKENS = 64
 
 
@@ -44,15 +44,15 @@ ASSIGN = Kernel("assign", Reference(_finish), _build_triton_body, megakernel=ASS
 
 
 def assign(name: str, logits: Tensor, weights: Tensor, place: Tensor, token: Tensor, owner: Tensor) -> Op:
-    """Weights and rows of each token, and what is in each row and tile.
+    """Return the op that computes each token's weights and rows, and the contents of each row and tile.
 
     Args:
         logits: (T, E) in float32, for up to ``MAX_TOKENS`` tokens.
-        weights, place: (T, chosen), float32 and int32: the largest logit first, the row of each pair.
-        token, owner: (tiles * rows,) and (tiles,), int32: which token is in each row, and which expert has each tile.
+        weights, place: (T, chosen), float32 and int32: expert weights, largest logit first, and the row of each pair.
+        token, owner: (tiles * rows,) and (tiles,), int32: the token in each row and the expert of each tile.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     where = f"op {name!r}"
     for arg, value in (("logits", logits), ("place", place), ("token", token), ("owner", owner)):

@@ -1,20 +1,21 @@
-"""Attention of one new token per sequence over its cached keys and values, split over the cache (flash decoding).
+"""Decode attention: one new token per sequence over its cached keys and values, split over the cache (flash
+decoding).
 
-A tile is one sequence, one head of keys with its group of queries, and one of ``select_splits`` equal shares of the
-positions that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares of 3:
+A tile is one sequence, one KV head with its group of queries, and one of ``select_splits`` equal shares of the
+positions that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares of
+3:
 
     split     0         1         2         3
     cached    0:192     192:384   384:576   576:700
-    new key                                 700 (this token's own, which never went through the cache)
+    new key                                 700 (this token's own, which is not read from the cache)
 
-Each split leaves an unnormalised sum of values, the largest exponent and the sum of weights (``kernels/combine`` joins
-them). Exponents are in base 2: scores times log2(e) / sqrt(D). A split without positions leaves 0, -infinity and 0.
+Each split writes an unnormalised sum of values, the largest exponent and the sum of weights; ``kernels/combine``
+combines them. Exponents are in base 2: scores times log2(e) / sqrt(D). A split without positions writes 0, -infinity
+and 0. If the cache is not split, a tile may write the finished heads instead.
 
-Where nothing is split, a tile may leave the finished heads instead.
-
-Shares depend on lengths and the access map may not, so every split is declared to read the whole cache of its head. A
-cache may lie in pages (``kernels/pages``); then that is its head in all of them. Where lengths are far apart, a table
-may say whose positions a tile has (``attend/shares``); then it is declared to read those of all sequences.
+Shares depend on lengths and the access map cannot, so every split is declared to read the whole cache of its head.
+For a paged cache (``kernels/pages``), that is its head in all pages. If lengths differ widely, a table may assign
+positions to tiles (``attend/shares``); a tile is then declared to read the positions of all sequences.
 Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 """
 
@@ -46,41 +47,41 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBo
 from interlace.kernels.pages import build_layout, check_page, gather_rows
 from interlace.kernels.rope import apply_rope, clamp_position
 
-#: Cached positions that a split takes at a time.
+#: Cached positions that a split processes at a time.
 BLOCK = 64
-#: What joining the splits of a head takes beside attention itself, and what each of them adds; fitted to steps of
-#: five models at batch 1 to 4 and 256 to 8192 positions, each with 3 to 5 numbers of splits
+#: Cost in seconds of combining the splits of a head in addition to attention itself, and cost of each split. Fitted
+#: to steps of five models at batch 1 to 4 and 256 to 8192 positions, each with 3 to 5 split counts
 #: (benchmarks/notes/decode.md).
 JOIN_S, SPLIT_S = 1.6e-6, 0.12e-6
-_MIN_ROWS = 16  # extents of a block product of Triton
+_MIN_ROWS = 16  # minimum extent of a Triton block product
 _STEP = 8  # elements: rows of a cache begin at multiples of 16 bytes
 
 
 def compute_scale(head_dim: int) -> float:
-    """Of a score, into an exponent of 2."""
+    """Return the factor that turns a score into an exponent of 2."""
     return log2(e) / sqrt(head_dim)
 
 
 def compute_max_splits(sms: int, batch: int, kv_heads: int, capacity: int) -> int:
-    """Splits with which the tiles of one step's attention occupy the SMs once, and none is without a block of cache."""
+    """Return the most splits whose tiles fill the SMs once and each of which has a block of the cache."""
     return max(1, min(sms // (batch * kv_heads), -(-capacity // BLOCK)))
 
 
 def select_splits(device: DeviceSpec, batch: int, kv_heads: int, capacity: int, row_bytes: int) -> int:
-    """Splits of one step's attention between other ops, with which it and what joins them take least time.
+    """Return the number of splits that minimises the time of one step's attention, including the combination.
 
-    An SM reads its split of a head's cache, B bytes in all, at the rate r of one SM; whatever joins s splits takes a
-    fixed time, and some for each: B / (s r) + s SPLIT_S is least at s = sqrt(B / (r SPLIT_S)). Where all of the cache
-    takes one SM no longer than splits and joining them would, it is left whole. More splits than take a third more than
-    memory delivers, SM by SM, read no faster.
+    An SM reads its split of a head's cache (B bytes in total) at the rate r of one SM. Combining s splits costs a
+    fixed time plus a time per split. B / (s r) + s SPLIT_S has its minimum at s = sqrt(B / (r SPLIT_S)). If one SM
+    reads the whole cache in no more time than the splits and their combination take, the cache is not split. Splits
+    beyond the number whose SMs together read at 4/3 of the memory bandwidth read no faster.
 
     Args:
-        device: on which.
-        batch, kv_heads, capacity: of the caches.
-        row_bytes: of a position of one head, key and value.
+        device: device that runs the step.
+        batch, kv_heads, capacity: extents of the caches.
+        row_bytes: bytes of one position of one head, key and value.
 
     Returns:
-        No more than ``compute_max_splits``.
+        At most ``compute_max_splits``.
     """
     whole_s = capacity * row_bytes / device.sm_dram_bytes_per_s
     saturating = ceil(4 / 3 * device.dram_bytes_per_s / (device.sm_dram_bytes_per_s * batch * kv_heads))
@@ -91,7 +92,7 @@ def select_splits(device: DeviceSpec, batch: int, kv_heads: int, capacity: int, 
 
 
 def compute_split_range(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, int]:
-    """Cached positions of a split, from the first to one after the last."""
+    """Return the cached positions of a split as a half-open range."""
     blocks = -(-position // block)
     each = -(-blocks // of) * block
     low = min(split * each, position)
@@ -121,7 +122,7 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
 
 
 def _locate_share(regions: Regions, params: Params, where: tuple[int, ...]) -> tuple[int, int, bool, Regions]:
-    """The positions of a tile, whether this step's own is among them, and the regions of its sequence alone."""
+    """Return a tile's positions, whether they include this step's own, and the regions of its sequence alone."""
     capacity, of = len(regions["rope"]), int(params["SPLITS"])
     if "shares" not in regions:
         low, high = compute_split_range(
@@ -150,18 +151,18 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def expect_last_row(capacity: int) -> Span:
-    """A row of a cache or of the table of RoPE where the position says which: the last one."""
+    """Return the expected access to a row whose index is the position, in a cache or the RoPE table: the last row."""
     return Span(Affine(capacity - 1), Affine(capacity))
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """Of a full cache each split reads its share; pages as if those of a sequence lay one behind the other."""
+    """Return the expected access: each split reads its share of a full cache, with a sequence's pages contiguous."""
     i, j, s = axes(3)
     capacity, of, page = (int(op.param(name)) for name in ("CAPACITY", "SPLITS", "PAGE"))
     share = -(-capacity // of)
     cached: tuple[Span, ...] = (i.block(1), j.block(1), s.block(share), ALL)
     if "BATCH" in op.parameters:
-        # Of full caches of all sequences, or of all pages, each has as much of them.
+        # Caches (or pages) of all sequences are full, and each tile reads an equal part of them.
         cached = (ALL, j.block(1), i.block(-(-capacity // op.grid[0])), ALL)
         if page:
             cached = (i.block(max(int(op.param("PAGES")) // op.grid[0], 1)), j.block(1), ALL, ALL)
@@ -203,25 +204,25 @@ def attend(
     eps: float = 0.0,
     block: int = BLOCK,
 ) -> Op:
-    """Attention of B tokens at ``position`` (B,) over caches (B, heads of keys, capacity, D), in splits.
+    """Return the op: attention of B tokens at ``position`` (B,) over caches (B, KV heads, capacity, D), in splits.
 
-    With a table the caches lie in pages: (pages, heads of keys, page, D), see ``kernels/pages``. With ``shares`` a
-    row of these says what a split has, of any sequence, and what is left has rows in the place of B and 1 split.
+    With a table the caches are paged: (pages, KV heads, page, D), see ``kernels/pages``. With ``shares``, each row of
+    that table defines a split of any sequence; the outputs then have rows in the place of B, and 1 split.
 
     Args:
-        q, k, v: of the tokens, (B, heads * D) and (B, heads of keys * D), neither normalised nor rotated.
-        position: index of each token in its sequence, int32: as many positions of its cache are read.
+        q, k, v: projections of the tokens, (B, heads * D) and (B, KV heads * D), neither normalised nor rotated.
+        position: index of each token in its sequence, int32; equals the number of cached positions that are read.
         rope: cosines and sines by position, (capacity, D) in float32; see ``kernels/rope``.
-        out: sums of values, (B, heads of keys, splits, group, D) in float32; or the finished heads, (B, heads * D),
-            without ``peak`` and ``total`` and in one split.
-        peak, total: largest exponents and sums of weights, (B, heads of keys, splits, group) in float32.
-        table: (B, capacity / page), int32, the pages of each sequence.
-        shares: (rows, 3), int32, see ``attend/shares``.
-        q_norm, k_norm: (D,), of the RMS normalisation of every head with ``eps``, both or none.
-        block: cached positions that are taken at a time, a power of two of at least 16 that divides a page.
+        out: sums of values, (B, KV heads, splits, group, D) in float32; or the finished heads, (B, heads * D),
+            without ``peak`` and ``total`` and with one split.
+        peak, total: largest exponents and sums of weights, (B, KV heads, splits, group) in float32.
+        table: pages of each sequence (block table), (B, capacity / page), int32.
+        shares: table of splits, (rows, 3), int32, see ``attend/shares``.
+        q_norm, k_norm: weights of the RMS normalisation of every head with ``eps``, (D,), both or neither.
+        block: cached positions processed at a time, a power of two of at least 16 that divides a page.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
     check_type(q, Tensor, f"op {name!r}", "q")
@@ -309,7 +310,7 @@ def attend(
 
 
 def check_capacity(name: str, capacity: int) -> None:
-    """Raise ShapeError if a cache has positions that no int32 counts."""
+    """Raise ShapeError if a cache has more positions than int32 can count."""
     require(
         capacity < 1 << 31,
         f"op {name!r} has a cache of {capacity} positions, which are counted in int32; use fewer than 2^31",
@@ -317,7 +318,7 @@ def check_capacity(name: str, capacity: int) -> None:
 
 
 def check_heads(name: str, d: int, norms: Mapping[str, Tensor | None]) -> None:
-    """Raise unless heads of d elements can be rotated in halves, and their normalisations are of d elements."""
+    """Raise unless heads of d elements can be rotated in halves and their normalisation weights have d elements."""
     require(
         d >= _MIN_ROWS and d % _STEP == 0,
         f"op {name!r} has heads of {d} elements; they must be a multiple of {_STEP} of at least {_MIN_ROWS}",

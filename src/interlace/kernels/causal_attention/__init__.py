@@ -1,9 +1,9 @@
-"""Causal attention of many tokens at once, as in reading a prompt (prefill), over packed sequences of any lengths.
+"""Causal attention of many tokens at once (prefill), over packed sequences of any lengths.
 
-Rows of q, k, v and out are tokens, sequence behind sequence, without gaps or with some. ``first`` says for each token
-in which row its sequence begins; a token attends to the rows from there to itself, and to the last ``window`` of them
-at most. Rows whose ``first`` lies behind them hold no token: nothing of them is read, and their output is 0. Three
-tokens of one sequence, two of another, and a row of padding:
+Rows of q, k, v and out are tokens. Sequences follow one another, with or without gaps. ``first`` holds for each token
+the row in which its sequence begins. A token attends to the rows from there to itself, limited to the last ``window``
+of them. Rows whose ``first`` is greater than their own index hold no token: they are not read, and their output is 0.
+Three tokens of one sequence, two of another, and a row of padding:
 
     row      0 1 2 3 4 5
     first    0 0 0 3 3 9
@@ -11,12 +11,12 @@ tokens of one sequence, two of another, and a row of padding:
                1 1   4
                  2
 
-A tile is a block of ``m`` rows of one head. Which rows belong together is data, so one plan serves all lengths; what
-the access map says of a block of rows [a, b) is that it reads rows [a - window + 1, b): exact for one sequence. Tile 0
-is the *last* block, which has the most keys: long tiles run first, and short ones fill the end.
+A tile is a block of ``m`` rows of one head. Which rows belong together is data, so one plan serves all lengths. The
+access map declares that a block of rows [a, b) reads rows [a - window + 1, b), which is exact for one sequence. Tile
+0 is the *last* block, which has the most keys, so long tiles run first and short ones fill the tail.
 
-Keys and queries are taken as they are multiplied, so rotate them before. Exponents are in base 2, as in
-``kernels/attend``. Source: Dao, FlashAttention-2, 2023.
+Keys and queries are used as given, so rotate them before. Exponents are in base 2, as in ``kernels/attend``. Source:
+Dao, FlashAttention-2, 2023.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from interlace.kernels.causal_attention.tile import MEGAKERNEL_TUNING, NAME, TIL
 
 __all__ = ["CAUSAL_ATTENTION", "AttentionTile", "causal_attention"]
 
-_MIN_EXTENT = 16  # extents of a block product of Triton
+_MIN_EXTENT = 16  # minimum extent of a Triton block product
 
 
 def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
@@ -101,19 +101,19 @@ def causal_attention(
     window: int | None = None,
     tile: AttentionTile | None = None,
 ) -> Op:
-    """Each of T rows attends to its sequence up to itself; see the module.
+    """Return the op in which each of T rows attends to its sequence up to itself; see the module.
 
     Args:
-        q, out: (T, heads * head_dim).
-        k, v: (T, heads of keys * head_dim); each head of keys serves as many of queries, one behind the other.
-        first: (T,) row in which each row's sequence begins, int32; one behind its own row marks a row without a token.
-            All rows from there on belong to the sequence.
+        q, out: queries and output, (T, heads * head_dim).
+        k, v: keys and values, (T, KV heads * head_dim); each KV head serves a group of consecutive query heads.
+        first: row in which each row's sequence begins, (T,), int32; a value greater than the row's own index marks a
+            row without a token. All rows from there on belong to the sequence.
         head_dim: elements of a head, a power of two of at least 16.
-        window: rows that a token sees at most, its own among them; all by default. Where no sequence is longer, it
-            changes nothing but what the access map says, and FLOPs are counted for sequences of so many rows.
+        window: upper bound of the rows that a token attends to, including its own; all by default. If no sequence is
+            longer, it only changes the access map. FLOPs are counted for sequences of ``window`` rows.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     where = f"op {name!r}"
     check_type(q, Tensor, where, "q")
@@ -165,5 +165,5 @@ def causal_attention(
             "D": d,
             **dict(tile.params),
         },
-        flops=2.0 * d * tile.m * (window + 1),  # as if all sequences were so long: a row sees half of them
+        flops=2.0 * d * tile.m * (window + 1),  # for sequences of ``window`` rows: a row sees half of them
     )

@@ -1,11 +1,11 @@
-"""Joins the splits of attention: what ``kernels/attend`` leaves of each, into one row of heads per token.
+"""Combine the splits of attention, as written by ``kernels/attend``, into one row of heads per token.
 
 With exponents in base 2, peaks p_s, sums of weights t_s and sums of values o_s over splits s, and P the largest peak,
 
     out = sum_s 2^(p_s - P) o_s / sum_s 2^(p_s - P) t_s
 
-The splits of a sequence lie in its own place, or anywhere among the rows of a table (``attend/shares``): those of
-sequence b are then ``rows[first[b]:first[b + 1]]``, at least one.
+The splits of a sequence are at its own index, or at any rows of a table (``attend/shares``). In the table form,
+sequence b has the splits ``rows[first[b]:first[b + 1]]``, at least one (CSR layout).
 """
 
 from __future__ import annotations
@@ -60,13 +60,14 @@ def combine(
     first: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Op:
-    """``out`` (B, heads * D) of parts (B, heads of keys, splits, group, D), peak and total (the same without D).
+    """Return the op: out (B, heads * D) from parts (B, KV heads, splits, group, D), peak and total (the same without
+    D).
 
-    With ``first`` (B + 1,) and ``rows`` (R,) of int32, parts are (R, heads of keys, 1, group, D). A tile is
-    the group of one head of keys. Parts, peak and total are in float32.
+    With ``first`` (B + 1,) and ``rows`` (R,), both int32, parts are (R, KV heads, 1, group, D). A tile is the query
+    group of one KV head. Parts, peak and total are in float32.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(parts, Tensor, f"op {name!r}", "parts")
     require(len(parts.shape) == 5, f"op {name!r}: parts {parts} must be (batch, heads of keys, splits, group, D)")

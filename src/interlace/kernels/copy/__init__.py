@@ -25,7 +25,7 @@ def _build_triton_body() -> TritonBody:
 
 
 def _check_powers(op: Op) -> None:
-    """Raise ShapeError unless the extents of the op's tile are powers of two, as blocks of Triton are."""
+    """Raise ShapeError unless the extents of the op's tile are powers of two, as Triton requires of blocks."""
     extents = [int(op.param(name)) for name in ("BM", "BN")]
     require(
         all(extent & (extent - 1) == 0 for extent in extents),
@@ -49,12 +49,12 @@ COPY = Kernel("copy", Reference(_finish), _build_triton_body, megakernel=_TEXT, 
 
 
 def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_warps: int = 4) -> Op:
-    """``y = x`` for matrices of equal shape and dtype.
+    """Return the op ``y = x`` for matrices of equal shape and dtype.
 
     Raises:
         ArgumentError: an argument of another type.
-        ShapeError, DTypeError: shapes or dtypes differ, or a tile that no block of Triton holds.
-        ParamError: ``num_warps`` is none that a launch takes.
+        ShapeError, DTypeError: different shapes or dtypes, or a tile that exceeds a Triton block.
+        ParamError: ``num_warps`` that no launch supports.
     """
     for arg, tensor in (("x", x), ("y", y)):
         check_type(tensor, Tensor, f"op {name!r}", arg)

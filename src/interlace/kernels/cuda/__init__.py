@@ -1,1 +1,1 @@
-"""CUDA C++ from text to a launch: PTX instructions as functions, the compiler, the launcher."""
+"""CUDA C++ from source to launch: PTX instructions as functions, the compiler, the launcher."""

@@ -1,7 +1,8 @@
 """Pointwise arithmetic on a matrix: ``out = activation(x) * times + plus``, in float32, rounded once.
 
-``times`` and ``plus`` are matrices like x, vectors of its columns that count for every row, or left out. So an add, a
-product, a bias, a scale and an activation of their own are one op, as is what joins a gate with what it lets through.
+``times`` and ``plus`` are matrices like x, vectors of its columns that are broadcast over the rows, or omitted. One
+op thus covers an addition, a product, a bias, a scale, a separate activation, and the product of a gate with its
+input.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBo
 from interlace.kernels.elementwise.cuda import ELEMENTWISE_CUDA
 from interlace.kernels.matmul import Activation
 
-#: Of a tile, at most: what an SM has on its way from memory at once, in 16-bit elements, for a worker holds two tiles
-#: only; and at least, where that would be fewer tiles than a GPU has SMs.
+#: Upper bound of a tile: the bytes that an SM keeps in flight from memory, in 16-bit elements, for a worker that
+#: holds only two tiles. Lower bound of a tile, for matrices that would otherwise have fewer tiles than a GPU has SMs.
 _MAX_TILE, _MIN_TILE, _ENOUGH_TILES = (32, 1024), (8, 256), 96
-_WARP_ELEMENTS = 2048  # elements of a tile, under Triton
-_NONE = -1  # neither rows nor a vector
-_ACTIVATIONS = [*Activation]  # a body knows an activation by its number
+_WARP_ELEMENTS = 2048  # elements of a tile per warp, in Triton
+_NONE = -1  # neither a matrix nor a vector
+_ACTIVATIONS = [*Activation]  # bodies refer to an activation by its index
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -61,7 +62,7 @@ ELEMENTWISE = Kernel(
 
 
 def _select_tile(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of a tile of a matrix."""
+    """Return the rows and columns of a tile of a matrix."""
     (bm, bn), (m, n) = _MAX_TILE, (*shape, 1, 1)[:2]
     while -(-m // bm) * -(-n // bn) < _ENOUGH_TILES and (bm, bn) != _MIN_TILE:
         bm, bn = (bm // 2, bn) if bm > _MIN_TILE[0] else (bm, bn // 2)
@@ -78,15 +79,15 @@ def elementwise(
     activation: Activation = Activation.NONE,
     tile: tuple[int, int] | None = None,
 ) -> Op:
-    """``out = activation(x) * times + plus`` for x and out (M, N).
+    """Return the op ``out = activation(x) * times + plus`` for x and out (M, N).
 
     Args:
-        times, plus: (M, N), (N,), or None.
-        tile: rows and columns of a tile, powers of two; by default as large as leave most SMs one.
+        times, plus: factor and summand, (M, N), (N,), or None.
+        tile: rows and columns of a tile, powers of two; by default the largest that gives most SMs a tile.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or a
-            tile that no block of Triton holds.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, mixed dtypes, or a
+            tile that exceeds a Triton block.
     """
     where = f"op {name!r}"
     check_type(x, Tensor, where, "x")

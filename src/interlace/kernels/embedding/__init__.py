@@ -1,4 +1,4 @@
-"""Rows of a table, by number: the embeddings of tokens."""
+"""Rows of a table by index: token embeddings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = 1024
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     table = regions["table"]
-    # As an id beyond the table must read nothing outside of it, the nearest row stands for it.
+    # Clamp ids to the table: an id out of range must not read outside of it.
     at = np.clip(regions["tokens"], 0, len(table) - 1).astype(np.int64)
     rows = table[at]
     if "scale" not in regions:
@@ -40,7 +40,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """A row of the table for each token, rather than any: that of the token's number."""
+    """Return the expected access: one row of the table per token, the row of the token's index."""
     i, j = axes(2)
     return {"table": (i.block(1), j.block(int(op.param("BN"))))}
 
@@ -66,16 +66,16 @@ def embedding(
     scaled: Tensor | None = None,
     squares: Tensor | None = None,
 ) -> Op:
-    """``out = table[tokens]`` for tokens (B,) of int32, a table (V, H) and out (B, H); ids are clamped to the table.
+    """Return the op ``out = table[tokens]`` for tokens (B,), int32, table (V, H) and out (B, H); ids are clamped.
 
     Args:
-        columns: of a tile, which is one row high.
-        scale, scaled, squares: all or none, for a normalisation behind it (``kernels/squares``): a scale (H,) that is
-            read, out times it (B, H), and sums of squares of out, (B, ceil(H / 64)) or (B, ceil(H / 16)) in
-            float32, which are written.
+        columns: columns of a tile, which is one row high.
+        scale, scaled, squares: operands of a folded normalisation after the op (``kernels/squares``), all or none: a
+            scale (H,) that is read; out times the scale (B, H), and sums of squares of out, (B, ceil(H / 64)) or (B,
+            ceil(H / 16)) in float32, which are written.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or mixed dtypes.
     """
     check_type(tokens, Tensor, f"op {name!r}", "tokens")
     check_type(table, Tensor, f"op {name!r}", "table")

@@ -1,9 +1,9 @@
-"""Matmul of rows that belong to experts: every tile of rows is multiplied by the weights of the expert that owns it.
+"""Grouped GEMM over experts: every tile of rows is multiplied by the weights of the expert that owns it.
 
     out[r] = x[r] @ weight[e].T                                 for all rows r of a tile that e owns
     out[r] = silu(x[r] @ gate[e].T) * (x[r] @ weight[e].T)      (gated)
 
-Tiles without an expert become 0. Which expert owns a tile is data (``kernels/routing``), so the access map says that a
+Tiles without an expert become 0. The owner of a tile is data (``kernels/routing``), so the access map declares that a
 tile may read any expert's weights. Sums are kept in float32.
 """
 
@@ -52,7 +52,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """As many experts as there are tiles, each once from memory."""
+    """Return the expected access: as many experts as there are tiles, each read once from memory."""
     i, j = axes(2)
     own: tuple[Span, ...] = (i.block(1), j.block(int(op.param("BN"))), ALL)
     return {access.arg: own for access in op.reads if access.arg in ("weight", "gate")}
@@ -79,17 +79,17 @@ def expert_matmul(
     gate: Tensor | None = None,
     tile: MatmulTile | None = None,
 ) -> Op:
-    """Rows times the weights of their experts; see the module.
+    """Return the op that multiplies rows by the weights of their experts; see the module.
 
     Args:
-        x: (tiles * tile.m, K).
-        owner: (tiles,), int32, the expert of each tile of rows.
-        weight, gate: (E, N, K).
-        out: (tiles * tile.m, N).
-        tile: its ``swap`` and ``prefetch_bytes`` are not known here.
+        x: rows, (tiles * tile.m, K).
+        owner: expert of each tile of rows, (tiles,), int32.
+        weight, gate: weights of all experts, (E, N, K).
+        out: products, (tiles * tile.m, N).
+        tile: tile extents; ``swap_ab`` and ``prefetch_bytes`` are not supported.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     where = f"op {name!r}"
     check_type(x, Tensor, where, "x")

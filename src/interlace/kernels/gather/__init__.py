@@ -1,4 +1,4 @@
-"""Rows of a matrix in another order: ``out[r] = x[token[r]]``, zeros where that is no row of x."""
+"""Gather rows of a matrix: ``out[r] = x[token[r]]``, zeros where the index is out of range."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """Rows dealt to tiles evenly, rather than any."""
+    """Return the expected access: rows distributed evenly over the tiles."""
     i, j = axes(2)
     first = i * (int(op.param("T")) // op.grid[0])
     return {"x": (Span(first, first + int(op.param("BM"))), j.block(int(op.param("BN"))))}
@@ -55,10 +55,10 @@ GATHER = Kernel(
 
 
 def gather(name: str, x: Tensor, token: Tensor, out: Tensor) -> Op:
-    """Rows of x (T, H), where token (R,) of int32 says, into out (R, H).
+    """Return the op that gathers the rows ``token`` (R,), int32, of x (T, H) into out (R, H).
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_type(token, Tensor, f"op {name!r}", "token")

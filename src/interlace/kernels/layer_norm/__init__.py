@@ -1,6 +1,6 @@
 """Layer normalisation of rows: y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias.
 
-The mean is taken before the squares of what is left, in float32: sums of squares of rows far from 0 would cancel.
+The mean is subtracted before squaring, in float32: sums of squares of rows far from 0 would cancel.
 Source: Ba, Kiros and Hinton, Layer normalization, 2016.
 """
 
@@ -23,7 +23,7 @@ from interlace.kernels.teams import select_tile
 
 
 def compute_layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
-    """x of shape (..., n) with rows of mean 0 and variance 1, times ``weight`` (n,), plus ``bias`` (n,)."""
+    """Normalise rows of x (..., n) to mean 0 and variance 1, times ``weight`` (n,), plus ``bias`` (n,)."""
     off = x - x.mean(axis=-1, keepdims=True)
     return np.asarray(off / np.sqrt((off**2).mean(axis=-1, keepdims=True) + eps) * weight + bias)
 
@@ -55,11 +55,12 @@ LAYER_NORM = Kernel(
 
 
 def layer_norm(name: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, eps: float, rows: int = 1) -> Op:
-    """``out``, each row of x (M, N) normalised, times weight (N,), plus bias (N,); a tile is so many ``rows``.
+    """Return the op that normalises each row of x (M, N), times weight (N,), plus bias (N,), in tiles of ``rows``
+    rows.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or
-            rows that are no power of two of at most 32.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, mixed dtypes, or
+            rows that are not a power of two of at most 32.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_eps(name, eps)

@@ -1,14 +1,15 @@
-"""Matmul with everything a transformer puts behind it in the epilogue.
+"""Matmul with the epilogues of a transformer.
 
     out = activation(x @ weight.T + bias) + residual
     out = silu(x @ gate.T) * (x @ weight.T) + residual          (gated)
 
-x is (M, K), weights are (N, K) as ``nn.Linear`` stores them, out and residual (M, N), bias (N,). Sums are
-kept in float32. Any M, N, K; the last tile of each is masked.
+x is (M, K), weights are (N, K) as ``nn.Linear`` stores them, out and residual (M, N), bias (N,). Sums are kept in
+float32. Any M, N, K are supported; the last tile of each is masked.
 
-RMS normalisation before and behind it is folded in (``kernels/squares``): with ``x_squares`` products are multiplied by
-the factors of their rows before all else; with ``x_scale`` x is scaled, too, and the squares are its own; with
-``scale`` out also goes into ``scaled``, and into ``squares``.
+RMS normalisation before and after the matmul is folded in (``kernels/squares``). With ``x_squares``, products are
+multiplied by the factors of their rows before any other epilogue. With ``x_scale``, x is also scaled, and the squares
+are computed from x itself. With ``scale``, out is also written to ``scaled`` (scaled) and ``squares`` (its sums of
+squares).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
 
 class Activation(Enum):
-    """Pointwise function in the epilogue."""
+    """Pointwise function of the epilogue."""
 
     NONE = "none"
     RELU = "relu"
@@ -53,7 +54,7 @@ class Activation(Enum):
     SILU = "silu"
 
     def __call__(self, x: Array) -> Array:
-        """The function on NumPy arrays."""
+        """Apply the function to a NumPy array."""
         if self is Activation.RELU:
             return np.maximum(x, 0.0)
         if self is Activation.GELU_TANH:
@@ -107,7 +108,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """Rows that are normalised here come once: who multiplies them has them, or finds them in the L2."""
+    """Return the expected access of ``x_whole``: almost none, as x's rows are already in the tile or the L2."""
     return {X_WHOLE: (Span(Affine(0), Affine(1)),) * 2} if normalises(op) else {}
 
 
@@ -142,24 +143,24 @@ def matmul(
     squares: Tensor | None = None,
     tile: MatmulTile | None = None,
 ) -> Op:
-    """A matmul op; shapes as in the module's docstring, one dtype throughout but for sums of squares.
+    """Return a matmul op; shapes as in the module's docstring, one dtype throughout except for sums of squares.
 
     Args:
-        out: may be left out where ``scaled`` and ``squares`` are left of it.
-        x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
-            scaled: its rows are normalised, with ``eps``.
-        x_scale: (K,), in place of those: rows of x as it is are normalised, with ``eps``, and scaled by it. Each tile
-            does that again, so it pays where tokens are few or rows short. The one launch has it where K is a multiple
-            of 64, in tiles of fewer than 64 weight rows, or without ``swap_ab``. Not in fp16, where x times it may
-            overflow though the normalised row does not.
-        scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
-            (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
+        out: output; may be omitted if ``scaled`` and ``squares`` are given.
+        x_squares: sums of squares of x before it was scaled, (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32; its
+            rows are normalised, with ``eps``.
+        x_scale: scale (K,), an alternative to ``x_squares``: unscaled rows of x are normalised, with ``eps``, and
+            multiplied by it. Each tile repeats this work, so it pays off for few tokens or short rows. The megakernel
+            supports it if K is a multiple of 64, in tiles of fewer than 64 weight rows, or without ``swap_ab``. Not
+            supported in fp16, where x times the scale may overflow although the normalised row does not.
+        scale, scaled, squares: all or none: a scale (N,) that is read; out times the scale (M, N), and sums of
+            squares of out, (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 
     Raises:
         ArgumentError: an argument of another type, such as a name for an activation.
-        ShapeError: shapes do not match, a gate comes with another activation than SiLU or with a bias, some of what
-            belongs together is not given, or a tile cuts a sum of squares.
-        DTypeError: mixed dtypes, or one that the kernel does not take.
+        ShapeError: mismatched shapes, a gate combined with a bias or with an activation other than SiLU, an
+            incomplete group of arguments, or a tile that cuts a sum of squares.
+        DTypeError: mixed dtypes, or an unsupported dtype.
     """
     result = scaled if out is None else out  # of the same shape
     for arg, tensor in (("x", x), ("weight", weight), ("out", result)):

@@ -1,6 +1,6 @@
-"""Joins what experts made of a token: ``out[t] = sum_k weights[t, k] * y[place[t, k]]``.
+"""Merge the outputs of a token's experts: ``out[t] = sum_k weights[t, k] * y[place[t, k]]``.
 
-Places that are no row of y count as nothing. Sums are kept in float32.
+Places that are not rows of y contribute 0. Sums are kept in float32.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """A row for each pair, rather than any."""
+    """Return the expected access: one row per pair."""
     i, j = axes(2)
     return {"y": (i.block(int(op.param("BM")) * int(op.param("CHOSEN"))), j.block(int(op.param("BN"))))}
 
@@ -58,12 +58,13 @@ MERGE = Kernel(
 
 
 def merge(name: str, y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> Op:
-    """Rows y (R, H) of each token, where place (T, chosen) of int32 says, times weights (T, chosen), into out (T, H).
+    """Return the op that sums the rows ``place`` (T, chosen), int32, of y (R, H), times weights (T, chosen), into out
+    (T, H).
 
     Weights are float32.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(y, Tensor, f"op {name!r}", "y")
     check_type(place, Tensor, f"op {name!r}", "place")

@@ -1,1 +1,1 @@
-"""Device-side primitives. ``semaphore`` alone owns memory order; ``csrc/semaphore.cuh`` is its twin in CUDA C++."""
+"""Device-side primitives. Only ``semaphore`` handles memory order (in CUDA C++: ``csrc/semaphore.cuh``)."""

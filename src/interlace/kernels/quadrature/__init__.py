@@ -1,17 +1,18 @@
-"""Adaptive quadrature: intervals that are halved where a sum over them is not exact enough yet.
+"""Adaptive quadrature: intervals are halved until the integral over them is accurate enough.
 
-    refine    the integral over one interval of a level by Simpson's rule of ``points`` steps, and of half as many.
-              Where the two differ by more than 15 ``tolerance``, both halves are wanted, and the interval itself is
-              worth 0; else its value is the finer sum and a 15th of the difference (Richardson; Lyness, 1969)
+    refine    the integral over one interval of a level by Simpson's rule with ``points`` steps, and with half as
+    many.
+              If the two differ by more than 15 ``tolerance``, both halves are requested, and the interval itself
+              contributes 0; else its value is the finer sum plus a 15th of the difference (Richardson; Lyness, 1969)
     total     the sum of all values
 
-Level d has 2^d intervals of [0, 1]. Intervals of all levels stand one behind another: interval n of level d at
-2^d - 1 + n, and its halves at 2^(d + 1) - 1 + 2n and one further. A grid of ``refine`` has every interval of its level,
-and its ``when`` says which of them are wanted; who they are, nobody knows ahead of the run. On the last level an
-interval is worth its value however good it is.
+Level d has 2^d intervals of [0, 1]. Intervals of all levels are stored in sequence: interval n of level d is at 2^d -
+1 + n, and its halves are at 2^(d + 1) - 1 + 2n and the next index. A grid of ``refine`` has every interval of its
+level, and its ``when`` selects the requested ones, which are unknown before the run. On the last level an interval
+contributes its value regardless of its error.
 
-The integrand is a sum of peaks, w / (w^2 + (t - c)^2) for each centre c and width w: high and narrow where w is small,
-and of the integral atan((1 - c) / w) + atan(c / w).
+The integrand is a sum of peaks, w / (w^2 + (t - c)^2) for each centre c and width w. Peaks are high and narrow if w
+is small. The integral of a peak is atan((1 - c) / w) + atan(c / w).
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from interlace.kernels.base import Kernel, check_argument, check_block, next_pow
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.quadrature.cuda import REFINE_CUDA, TOTAL_CUDA
 
-#: Levels at most: intervals of a deeper one are narrower than float32 tells apart near 1.
+#: Upper bound of the levels: float32 cannot represent the narrower intervals of deeper levels near 1.
 MAX_LEVELS = 20
 _RICHARDSON = 15.0
 
 
 def evaluate_integrand(centre: Array, width: Array, t: Array) -> Array:
-    """The integrand at each t."""
+    """Evaluate the integrand at each t."""
     return np.asarray((width / (width**2 + (t[..., None] - centre) ** 2)).sum(axis=-1))
 
 
 def integrate_exactly(centre: Array, width: Array) -> float:
-    """Its integral over [0, 1]."""
+    """Return the exact integral over [0, 1]."""
     return float((np.arctan((1 - centre) / width) + np.arctan(centre / width)).sum())
 
 
 def apply_simpson(values: Array) -> float:
-    """Simpson's rule over [0, 1], from values at both ends and at even steps between."""
+    """Apply Simpson's rule over [0, 1] to values at both ends and at even steps between."""
     odd, even = values[1:-1:2].sum(), values[2:-1:2].sum()
     return float(values[0] + 4 * odd + 2 * even + values[-1]) / (3 * (len(values) - 1))
 
@@ -105,19 +106,20 @@ def refine(
     points: int,
     tolerance: float,
 ) -> Op:
-    """A level of intervals; see the module.
+    """Return the op of one level of intervals; see the module.
 
     Args:
-        centre, width: (peaks,), float32.
-        value: (intervals of all levels,), float32.
-        wanted: (the same,), int32, which says what intervals are wanted; None on level 0, whose one is in any case.
-        more: the same tensor, in which those of the next level are; None on the last.
-        level: which.
+        centre, width: parameters of the peaks, (peaks,), float32.
+        value: values of the intervals of all levels, (intervals,), float32.
+        wanted: flags of the requested intervals, (intervals,), int32; None on level 0, whose one interval always
+            runs.
+        more: the same tensor, in which the next level's intervals are requested; None on the last level.
+        level: index of the level.
         points: steps of Simpson's rule, a power of two of at least 4.
-        tolerance: of an interval.
+        tolerance: error tolerance of an interval.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     where = f"op {name!r}"
     for arg, tensor in (("centre", centre), ("width", width), ("value", value)):
@@ -172,10 +174,10 @@ def refine(
 
 
 def total(name: str, value: Tensor, out: Tensor) -> Op:
-    """``out`` (1,), the sum of value (n,), both float32; one tile.
+    """Return the op that sums value (n,) into ``out`` (1,), both float32, in one tile.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(value, Tensor, f"op {name!r}", "value")
     require(len(value.shape) == 1, f"op {name!r}: value {value} must be a vector")

@@ -19,7 +19,7 @@ from interlace.kernels.teams import select_tile
 
 
 def compute_rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x of shape (..., n) with rows of root mean square 1, times ``weight`` (n,)."""
+    """Normalise rows of x (..., n) to root mean square 1, times ``weight`` (n,)."""
     return np.asarray(x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight)
 
 
@@ -43,11 +43,11 @@ RMS_NORM = Kernel("rms_norm", Reference(_finish), _build_triton_body, megakernel
 
 
 def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float, *, rows: int = 1) -> Op:
-    """``out``, each row of x (M, N) normalised and times weight (N,); a tile is so many ``rows``.
+    """Return the op that normalises each row of x (M, N), times weight (N,), in tiles of ``rows`` rows.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or
-            rows that are no power of two of at most 32.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, mixed dtypes, or
+            rows that are not a power of two of at most 32.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_eps(name, eps)

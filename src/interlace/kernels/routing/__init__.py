@@ -1,14 +1,14 @@
-"""Which expert takes which token, decided on the device: three ops between a router's logits and the experts' matmuls.
+"""MoE routing on the device: three ops between a router's logits and the experts' matmuls.
 
-    route    the ``chosen`` largest logits of a token are its experts, and their softmax its weights; a block of tokens
-             counts how many each expert gets of it
-    place    every pair of a token and an expert gets a row: an expert's pairs stand together, in the order of their
-             tokens, and begin at a multiple of ``rows``, so that a tile of rows belongs to one expert
-    fill     the inverse: which token is in which row, -1 for none, and which expert owns a tile, -1 for none
+    route    selects the ``chosen`` largest logits of a token as its experts, and their softmax as its weights;
+    counts,
+             for each block of tokens, how many tokens each expert gets
+    place    assigns a row to every pair of a token and an expert: an expert's pairs are contiguous, in the order of
+             their tokens, and begin at a multiple of ``rows``, so that a tile of rows belongs to one expert
+    fill     computes the inverse: the token in each row, and the expert that owns each tile; -1 for none
 
-How many tiles there are depends on data; a grid has ``compute_max_tiles``, whatever they are. Worked example, 5 tokens,
-2 of 3
-experts each, tiles of 4 rows: at most (10 - 3) // 4 + 3 = 4 tiles.
+The number of tiles depends on data, so a grid always has ``compute_max_tiles`` of them. Worked example, 5 tokens, 2
+of 3 experts each, tiles of 4 rows: at most (10 - 3) // 4 + 3 = 4 tiles.
 
     experts    (0, 1) (0, 1) (0, 2) (0, 1) (0, 1)
     pairs      5 of expert 0, 4 of 1, 1 of 2: 2, 1 and 1 tiles
@@ -16,8 +16,8 @@ experts each, tiles of 4 rows: at most (10 - 3) // 4 + 3 = 4 tiles.
     token      0 1 2 3 | 4 - - - | 0 1 3 4 | 2 - - -
     owner      0       | 0       | 1       | 2
 
-Experts out of range, as of a table that did not come from ``route``, get no row (-1), and nothing is read for them.
-Of equal logits the first counts.
+Experts out of range, as in a table that did not come from ``route``, get no row (-1), and nothing is read for them.
+Ties between logits go to the first expert.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from interlace.kernels.base import Kernel, check_argument, check_block, next_pow
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.routing.cuda import FILL_CUDA, PLACE_CUDA, ROUTE_CUDA
 
-#: Whole numbers, as regions have them too.
+#: Arrays of integers, which regions also contain.
 AnyArray = NDArray[Any]
 
 #: Tokens of a tile of ``route`` and ``place``.
@@ -46,14 +46,14 @@ BLOCK = 32
 
 
 def compute_max_tiles(tokens: int, chosen: int, experts: int, rows: int) -> int:
-    """Tiles of ``rows`` rows that the experts fill at most: all full but for one of each expert that has any."""
+    """Return the upper bound of the tiles of ``rows`` rows: all are full except one per expert that has tokens."""
     pairs = tokens * chosen
     owners = min(experts, pairs)
     return (pairs - owners) // rows + owners
 
 
 def check_experts(table: np.ndarray, experts: int) -> None:
-    """Raise RoutingError if a routing table on the host names an expert that there is not."""
+    """Raise RoutingError if a routing table on the host has an expert out of range."""
     wrong = np.argwhere((table < 0) | (table >= experts))
     if len(wrong):
         token, which = (int(n) for n in wrong[0])
@@ -64,7 +64,7 @@ def check_experts(table: np.ndarray, experts: int) -> None:
 
 
 def select_experts(logits: Array, chosen: int) -> tuple[AnyArray, Array, AnyArray]:
-    """Experts and weights of each token, and (1, E) how many tokens each expert gets."""
+    """Return the experts and weights of each token, and how many tokens each expert gets (1, E)."""
     experts = np.argsort(-logits, axis=1, kind="stable")[:, :chosen]
     best = np.take_along_axis(logits, experts, axis=1)
     weights = np.exp(best - best[:, :1])
@@ -73,13 +73,13 @@ def select_experts(logits: Array, chosen: int) -> tuple[AnyArray, Array, AnyArra
 
 
 def compute_first_rows(counts: AnyArray, rows: int) -> AnyArray:
-    """The row in which each expert's pairs begin."""
+    """Return the row in which each expert's pairs begin."""
     tiles = -(-counts.sum(axis=0) // rows)
     return np.asarray((np.cumsum(tiles) - tiles) * rows)
 
 
 def place_pairs(experts: AnyArray, following: AnyArray, count: int) -> AnyArray:
-    """The row of each pair, given the first that each of so many experts has left; -1 of experts out of range."""
+    """Return the row of each pair, given the first free row of each expert; -1 for experts out of range."""
     place, following = np.full(experts.shape, -1), following.copy()
     for at, expert in np.ndenumerate(experts):
         if 0 <= expert < count:
@@ -89,7 +89,7 @@ def place_pairs(experts: AnyArray, following: AnyArray, count: int) -> AnyArray:
 
 
 def find_tokens(place: AnyArray, first: int, rows: int) -> AnyArray:
-    """Which token is in each of so many rows, -1 for none."""
+    """Return the token in each of ``rows`` rows from ``first`` on, -1 for none."""
     row = place - first
     token = np.full(rows, -1)
     for t, k in np.argwhere((row >= 0) & (row < rows)):
@@ -152,16 +152,16 @@ FILL = Kernel(
 
 
 def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: Tensor) -> Op:
-    """Experts and weights of each token, and how many tokens of a block each expert gets.
+    """Return the op that selects each token's experts and weights, and counts the tokens of each expert per block.
 
     Args:
-        logits: (T, E) in float32.
-        experts: (T, chosen), int32, the largest logit first.
-        weights: (T, chosen) in float32; those of a token sum to 1.
-        counts: (blocks of 32 tokens, E), int32.
+        logits: router logits, (T, E) in float32.
+        experts: experts of each token, (T, chosen), int32, the largest logit first.
+        weights: expert weights, (T, chosen) in float32; those of a token sum to 1.
+        counts: tokens of each expert, (blocks of 32 tokens, E), int32.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     check_type(logits, Tensor, f"op {name!r}", "logits")
     check_type(experts, Tensor, f"op {name!r}", "experts")
@@ -188,10 +188,12 @@ def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: T
 
 
 def place(name: str, experts: Tensor, counts: Tensor, place: Tensor, rows: int) -> Op:
-    """The row of each pair: place (T, chosen), int32, of what ``route`` leaves, for tiles of ``rows`` rows.
+    """Return the op that assigns rows to pairs: place (T, chosen), int32, from the outputs of ``route``.
+
+    Tiles have ``rows`` rows.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     t, chosen, e = _check_routing(name, "experts", experts, counts)
     check_argument(name, "place", place, (t, chosen), int32)
@@ -215,10 +217,12 @@ def place(name: str, experts: Tensor, counts: Tensor, place: Tensor, rows: int) 
 
 
 def fill(name: str, place: Tensor, counts: Tensor, token: Tensor, owner: Tensor) -> Op:
-    """Which token is in each row, token (tiles * rows,), and which expert has each tile, owner (tiles,), both int32.
+    """Return the op that finds the token of each row and the expert of each tile.
+
+    ``token`` is (tiles * rows,), ``owner`` is (tiles,), both int32.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     t, chosen, e = _check_routing(name, "place", place, counts)
     check_type(owner, Tensor, f"op {name!r}", "owner")
@@ -254,7 +258,7 @@ def fill(name: str, place: Tensor, counts: Tensor, token: Tensor, owner: Tensor)
 
 
 def _check_routing(name: str, arg: str, pairs: Tensor, counts: Tensor) -> tuple[int, int, int]:
-    """Tokens, how many experts each has, and experts."""
+    """Check the tensors; return the number of tokens, experts per token, and experts."""
     check_type(pairs, Tensor, f"op {name!r}", arg)
     check_type(counts, Tensor, f"op {name!r}", "counts")
     require(len(pairs.shape) == len(counts.shape) == 2, f"op {name!r}: {arg} {pairs} and counts {counts} are matrices")
@@ -266,5 +270,5 @@ def _check_routing(name: str, arg: str, pairs: Tensor, counts: Tensor) -> tuple[
 
 
 def _compute_blocks(experts: int, chosen: int) -> dict[str, int]:
-    """Extents of Triton's blocks."""
+    """Return the extents of Triton's blocks."""
     return {"BLOCK": BLOCK, "BE": next_power_of_2(experts), "BC": next_power_of_2(chosen), "num_warps": 4}

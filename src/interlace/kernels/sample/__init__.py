@@ -1,18 +1,20 @@
-"""Tokens drawn from logits, in three ops and the last one of an argmax.
+"""Sampling of tokens from logits, in three ops followed by the last op of an argmax.
 
-A token is drawn from softmax(x / temperature) over the logits x of its sequence, of those alone that are at least
+A token is sampled from softmax(x / temperature) over the logits x of its sequence, restricted to logits that are at
+least
 
     the top_k-th largest of all, and
-    the least t for which those above t have less than the share top_p of what is left then,
+    the smallest t for which the logits above t hold less than the share top_p of the remaining probability,
 
-so that equal logits stay together. Drawing is by the Gumbel trick: where E are independent exponentials, the argmax of
-x / temperature - log(E) has that distribution. E are made of the column, the position of the sequence and its key
-(``philox``), and of nothing else. With temperature 0 the first of the largest logits is taken.
+so that equal logits are kept or removed together. Sampling uses the Gumbel-max trick: for independent exponential E,
+the argmax of x / temperature - log(E) has that distribution. E is computed from the column, the position of the
+sequence and its key (``philox``), and from nothing else. With temperature 0 the first of the largest logits is taken.
 
-    outline   of each 64 columns the largest logit and the sum of weights exp((x - largest) / temperature)
-    cutoff    of each sequence the least logit that may be drawn: bisection over the numbers of x's dtype, in which
-              only those 64 columns are read again that have anything above the middle
-    noisy     of some 2048 columns the largest x / temperature - log(E), and where; ``reduce_argmax`` ends it
+    segment_stats   for each 64 columns, the largest logit and the sum of weights exp((x - largest) / temperature)
+    cutoff          for each sequence, the smallest logit that may be sampled: bisection over x's numbers, which
+                    rereads only those 64-column segments that have a logit above the midpoint
+    gumbel_argmax   for each 2048 or more columns, the largest x / temperature - log(E) and its column;
+                    ``reduce_argmax`` reduces these
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from interlace.kernels.sample.segments import SEGMENT, count_segments
 
 
 def find_cutoff(x: Array, temperature: float, top_k: int, top_p: float) -> float:
-    """The least logit of x (V,) that may be drawn; see ``cutoff``."""
+    """Return the smallest logit of x (V,) that may be sampled; see ``cutoff``."""
     ranked = np.sort(x)[::-1]
     if temperature <= 0:
         return -np.inf
@@ -46,13 +48,13 @@ def find_cutoff(x: Array, temperature: float, top_k: int, top_p: float) -> float
     if top_p < 1:
         weights = np.exp((ranked - ranked[0]) / temperature) * (ranked >= least)
         likelier = np.cumsum(weights) - weights
-        # Those that equal the last one come behind it, and stay.
+        # Logits equal to the last one follow it in the ranking, and are kept.
         least = ranked[np.flatnonzero(likelier < top_p * weights.sum()).max(initial=0)]
     return float(least)
 
 
 def compute_gumbel_noise(columns: NDArray[Any], position: NDArray[Any], key: NDArray[Any]) -> Array:
-    """-log(E) of columns at positions, which broadcast, for the sequence of a key (2,)."""
+    """Return -log(E) for columns at positions, which broadcast, for the sequence of a key (2,)."""
     seed, sequence = key.astype(np.int64)
     drawn = to_uniform(generate_words(columns.astype(np.int64), position.astype(np.int64), seed, sequence))
     return np.asarray(-np.log(-np.log1p(-drawn)))
@@ -129,13 +131,13 @@ GUMBEL_ARGMAX = Kernel(
 def segment_stats(
     name: str, x: Tensor, temperature: Tensor, peak: Tensor, weight: Tensor, columns: int = COLUMNS
 ) -> Op:
-    """Of each 64 columns of x (B, V) the largest and a sum of weights: peak and weight (B, ceil(V / 64)) in float32.
+    """Return the op that computes the largest logit and a sum of weights for each 64 columns of x (B, V).
 
-    ``temperature`` (B,) is in float32; where it is 0, every number weighs 1. A tile has so many ``columns``, a multiple
-    of 2048.
+    ``peak`` and ``weight`` are (B, ceil(V / 64)) in float32. ``temperature`` (B,) is in float32; where it is 0, every
+    logit above minus infinity weighs 1. A tile has ``columns`` columns, a multiple of 2048.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     b, v = _get_extents(name, x)
     _check_columns(name, columns)
@@ -164,15 +166,17 @@ def cutoff(
     top_p: Tensor,
     least: Tensor,
 ) -> Op:
-    """The least number of each row of x (B, V) that may be drawn: least (B,) in float32, minus infinity for all.
+    """Return the op that finds the smallest logit of each row of x (B, V) that may be sampled.
+
+    ``least`` is (B,) in float32; minus infinity admits all logits.
 
     Args:
-        peak, weight: what ``segment_stats`` leaves.
-        temperature, top_p: (B,) in float32; a top_p of 1 or more leaves all.
-        top_k: (B,) in int32; 0 leaves all, and so does the number of columns.
+        peak, weight: outputs of ``segment_stats``.
+        temperature, top_p: sampling parameters, (B,) in float32; a top_p of 1 or more keeps all logits.
+        top_k: number of logits to keep, (B,) in int32; 0 keeps all, and so does the number of columns.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     b, v = _get_extents(name, x)
     of = count_segments(v)
@@ -196,7 +200,7 @@ def cutoff(
             "top_p": (top_p, one),
         },
         {"least": (least, one)},
-        # Of the bits of a number in float32, those that tell numbers of x's dtype apart are searched.
+        # The search covers those bits of a float32 number that distinguish numbers of x's dtype.
         params={
             "N": v,
             "SEGMENTS": of,
@@ -219,17 +223,19 @@ def gumbel_argmax(
     at: Tensor,
     columns: int = COLUMNS,
 ) -> Op:
-    """The largest x / temperature - log(E) of every ``columns`` of x (B, V), and its column: best and at, as ``most``.
+    """Return the op that finds the largest x / temperature - log(E) of every ``columns`` columns of x (B, V).
+
+    The maximum and its column go to ``best`` and ``at``, as in ``block_argmax``.
 
     Args:
-        least: (B,) in float32, what ``cutoff`` leaves; smaller numbers of x are passed over.
-        temperature: (B,) in float32; where it is 0, the largest x.
-        position: (B,) in int32, of the token whose logits these are.
-        key: (B, 2) in int32, a seed and the number of a sequence.
-        columns: of a tile, a multiple of 2048. What is drawn does not depend on it.
+        least: output of ``cutoff``, (B,) in float32; smaller logits are skipped.
+        temperature: sampling temperature, (B,) in float32; where it is 0, the largest x is taken.
+        position: position of the token that the logits belong to, (B,) in int32.
+        key: seed and index of a sequence, (B, 2) in int32.
+        columns: columns of a tile, a multiple of 2048. The sampled token does not depend on it.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     b, v = _get_extents(name, x)
     _check_columns(name, columns)

@@ -1,6 +1,6 @@
 """Softmax of rows: y = exp(scale * (x - max(x))) / sum(exp(scale * (x - max(x)))), in float32.
 
-A row may have minus infinities, which get 0, but for one finite number; without any it is NaN, as in PyTorch.
+Minus infinities yield 0 as long as the row has a finite number; a row without one yields NaN, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from interlace.kernels.teams import select_tile
 
 
 def compute_softmax(x: Array, scale: float = 1.0) -> Array:
-    """Softmax of scale * x along the last axis."""
+    """Return the softmax of scale * x along the last axis."""
     weights = np.exp(scale * (x - x.max(axis=-1, keepdims=True)))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
@@ -49,11 +49,11 @@ SOFTMAX = Kernel("softmax", Reference(_finish), _build_triton_body, megakernel=_
 
 
 def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int = 1) -> Op:
-    """``out``, softmax of scale * x over each row of x (M, N); a tile is so many ``rows``.
+    """Return the op that computes the softmax of scale * x over each row of x (M, N), in tiles of ``rows`` rows.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, a scale that is not positive, shapes that do
-            not match, mixed dtypes, or rows that are no power of two of at most 32.
+        ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, a scale that is not positive,
+            mismatched shapes, mixed dtypes, or rows that are not a power of two of at most 32.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_type(scale, float, f"op {name!r}", "scale", "0.125")

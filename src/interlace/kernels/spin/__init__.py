@@ -1,4 +1,4 @@
-"""Tiles that take as long as they are told and do nothing meanwhile, to measure who runs which tile when."""
+"""Tiles that spin for a given time, to measure which worker runs which tile when."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ SPIN = Kernel("spin", Reference(_finish), _build_triton_body, megakernel=_SPIN_C
 
 
 def spin(name: str, ns: Tensor, out: Tensor) -> Op:
-    """Tile i takes ``ns[i]`` nanoseconds by the GPU's clock, then writes that to ``out[i]``; both int32 vectors.
+    """Return the op whose tile i spins for ``ns[i]`` nanoseconds on the GPU's clock, then writes that to ``out[i]``.
+
+    Both are int32 vectors.
 
     Raises:
-        ShapeError: others.
+        ShapeError: tensors of other shapes or dtypes.
     """
     require(
         ns.dtype is out.dtype is int32 and len(ns.shape) == 1 and ns.shape == out.shape,
