@@ -1,8 +1,8 @@
-"""A kernel: bodies by kind that mean the same, and how it is applied to tensors.
+"""Kernels: equivalent bodies of several kinds, and the function that applies a kernel to tensors.
 
-A body takes its sizes from the params, dependencies follow from the access maps, and a plan file has both. So a
-kernel that says how it is applied (``make``) is applied anew to the tensors and params of every op that claims to be
-its own, wherever that comes from, and nothing but the same op is taken.
+A body takes its sizes from the params, dependencies follow from the access maps, and a plan file contains both. A
+kernel with an op factory (``make``) is therefore applied again to the tensors and params of every op that names it,
+from any origin. Only an op that equals the result is accepted.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 12, 16, 32)
 _MAX_BLOCK = 1 << 20
-_FLOAT32_LIMIT = 2.0**127  # float32 has all below this
-_LAYER = re.compile(r"\.(\d+)\.")  # of a name such as layers.7.q_heads
+_FLOAT32_LIMIT = 2.0**127  # all smaller numbers are in float32's range
+_LAYER = re.compile(r"\.(\d+)\.")  # layer index in a name such as layers.7.q_heads
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class Kernel:
     """A tiled kernel, ready to be applied to tensors. Executors choose among its bodies.
 
     Attributes:
-        name: what a plan's JSON refers to.
-        reference: its meaning, or None if it can only run on a device.
-        triton: returns its Triton body; called only when a device executor needs it.
-        cuda: a body in CUDA C++, a launch of its own with a thread block per item.
-        megakernel: its part in the one launch of CUDA C++, or plain text of a tile.
-        dtypes: names of the dtypes that it takes; empty for any.
-        make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Whatever op of
-            this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
-        tiling: names of the params that tell how an op is tiled; ``make`` takes others in their place.
-        tunings: by the kind of body, how its ops may be tiled.
-        expected_accesses: op -> spans by argument that a tile usually touches, where the op declares more; for
-            predictions alone.
+        name: name in a plan's JSON.
+        reference: NumPy reference that defines the result, or None if the kernel can only run on a device.
+        triton: function that returns the Triton body; called only when a device executor needs it.
+        cuda: CUDA C++ body with its own launch, one thread block per item.
+        megakernel: CUDA C++ body for the megakernel, or the CUDA source of a tile.
+        dtypes: names of the supported dtypes; empty for any.
+        make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Every op of this
+            kernel that enters a graph must equal it; without it, params are not checked against grid and access maps.
+        tiling: names of the params that define an op's tiling; ``make`` accepts other values for them.
+        tunings: tuning rules of its ops, by kind of body.
+        expected_accesses: op -> spans by argument that a tile is expected to access, if the op declares more; used
+            for predictions only.
     """
 
     name: str
@@ -72,18 +72,18 @@ class Kernel:
 
     @property
     def bodies(self) -> Mapping[BodyKind, object]:
-        """Those that it has, by kind."""
+        """The available bodies, by kind."""
         bodies = (self.reference, self.triton, self.cuda, self.megakernel)
         return {kind: body for kind, body in zip(BodyKind, bodies, strict=True) if body is not None}
 
     @property
     def is_proved(self) -> bool:
-        """False if it has a text that nothing holds to the access maps of its ops."""
+        """False if it has a CUDA source that nothing checks against the access maps of its ops."""
         return not isinstance(self.megakernel, CudaBody) or self.megakernel.is_proved
 
     @property
     def has_op_factory(self) -> bool:
-        """True if ``check`` makes an op anew and compares; else its access maps are taken as they are."""
+        """True if ``check`` makes an op again and compares; otherwise the op's access maps are trusted."""
         return self.make is not None
 
     def make_op(
@@ -98,13 +98,13 @@ class Kernel:
         flops: float = 0.0,
         when: str = "",
     ) -> Op:
-        """This kernel applied to tensors; ``reads`` and ``writes`` map argument names to (tensor, spans).
+        """Apply this kernel to tensors; ``reads`` and ``writes`` map argument names to (tensor, spans).
 
         Raises:
-            ArgumentError: something else than a tensor and its spans for an argument.
-            DTypeError: a tensor has a dtype that the kernel does not take.
-            ParamError: ``num_warps`` is none that a launch takes.
-            ShapeError: a grid or an access map is malformed.
+            ArgumentError: an argument that is not a tensor with spans.
+            DTypeError: a tensor of a dtype that the kernel does not support.
+            ParamError: ``num_warps`` that no launch supports.
+            ShapeError: a malformed grid or access map.
         """
         for arg, pair in (*reads.items(), *writes.items()):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -136,8 +136,8 @@ class Kernel:
         """Raise unless ``op``, applied to these tensors by argument, is an op of this kernel.
 
         Raises:
-            ParamError: it is not what ``make`` makes of its tensors and params, or no op of this kernel.
-            DTypeError, ShapeError: tensors that the kernel does not take.
+            ParamError: an op of another kernel, or one that differs from what ``make`` makes of its tensors and params.
+            DTypeError, ShapeError: tensors that the kernel does not support.
         """
         if op.kernel != self.name:
             raise ParamError(f"op {op.name!r} is one of kernel {op.kernel!r}, not of {self.name!r}; pass that one")
@@ -154,11 +154,11 @@ class Kernel:
                 )
 
     def remake_op(self, op: Op, tensors: Mapping[str, Tensor], params: Params) -> Op:
-        """``op`` made anew by ``make``, with these params on these tensors by argument.
+        """Make ``op`` again with ``make``, with these params on these tensors by argument.
 
         Raises:
-            ParamError: params that the kernel does not take.
-            DTypeError, ShapeError: tensors or tiles that it does not take.
+            ParamError: params that the kernel does not support.
+            DTypeError, ShapeError: tensors or tiles that it does not support.
         """
         assert self.make is not None
         try:
@@ -185,7 +185,7 @@ class Kernel:
 
 
 def _describe_op(op: Op) -> dict[str, Any]:
-    """All that an op says beside its name. Params as text, which tells their type too: 1 == 1.0 == True."""
+    """Return all properties of an op except its name. Params are formatted with repr, because 1 == 1.0 == True."""
     return {
         "kernel": op.kernel,
         **{f"param {name}": repr(value) for name, value in op.params},
@@ -199,7 +199,7 @@ def _describe_op(op: Op) -> dict[str, Any]:
 
 
 def get_kernel(op: Op) -> Kernel:
-    """The kernel of an op. Raises GraphError if it has none, as after reading a plan without it."""
+    """Return the kernel of an op. Raises GraphError if it has none, as after a plan was read without the kernel."""
     if not isinstance(op.body, Kernel):
         raise GraphError(
             f"op {op.name!r} has no body for kernel {op.kernel!r}; pass it when the plan is read: "
@@ -209,12 +209,12 @@ def get_kernel(op: Op) -> Kernel:
 
 
 def build_triton_body(op: Op) -> TritonBody:
-    """The Triton body of an op.
+    """Return the Triton body of an op.
 
     Raises:
-        GraphError: its kernel has none.
-        ParamError: the op lacks a param that is fixed at compile time, or has warps that Triton does not take.
-        ShapeError: a tile that the body does not take.
+        GraphError: a kernel without a Triton body.
+        ParamError: a missing compile-time param, or a number of warps that Triton does not support.
+        ShapeError: a tile that the body does not support.
     """
     kernel = get_kernel(op)
     if kernel.triton is None:
@@ -239,12 +239,16 @@ def build_triton_body(op: Op) -> TritonBody:
 
 
 def build_megakernel_body(op: Op, tensors: Mapping[str, Tensor], read_only: frozenset[str]) -> MegakernelBody:
-    """The part of an op in the one launch, given the graph's tensors by argument, and which no op before it writes.
+    """Return an op's body for the megakernel.
+
+    Args:
+        tensors: tensors of the graph, by argument.
+        read_only: arguments that no earlier op writes.
 
     Raises:
-        GraphError: its kernel has none.
-        ParamError: names or params that are none of CUDA C++.
-        PlanError: it cannot stand in a launch with others.
+        GraphError: a kernel without a megakernel body.
+        ParamError: names or params that are invalid in CUDA C++.
+        PlanError: an op that cannot share a launch with others.
     """
     body = get_kernel(op).megakernel
     if body is None:
@@ -253,7 +257,7 @@ def build_megakernel_body(op: Op, tensors: Mapping[str, Tensor], read_only: froz
 
 
 def make_no_body_error(op: Op, *kinds: BodyKind) -> GraphError:
-    """The error for a kernel without a body of some kinds, which says what runs it."""
+    """Return the error for a kernel without bodies of some kinds; it names an executor that can run the kernel."""
     bodies = get_kernel(op).bodies
     advice = "give it one to run on a device"
     if BodyKind.TRITON in bodies:
@@ -273,14 +277,14 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_eps(name: str, eps: object) -> None:
-    """Raise ArgumentError unless ``eps``, added to a mean of squares, is a float in float32's range, not negative."""
+    """Raise ArgumentError unless ``eps``, added to a mean of squares, is a nonnegative float in float32's range."""
     check_type(eps, float, f"op {name!r}", "eps", "1e-5")
     if not 0 <= float(eps) < _FLOAT32_LIMIT:  # type: ignore[arg-type]
         raise ArgumentError(f"op {name!r}: eps is {eps!r}; use a small number that is not negative, such as 1e-5")
 
 
 def check_block(what: str, *extents: int) -> None:
-    """Raise ShapeError unless a block of these extents is some elements, and no more than Triton takes."""
+    """Raise ShapeError unless a block of these extents is nonempty and within Triton's limit."""
     require(
         all(type(n) is int and n > 0 for n in extents) and prod(extents) <= _MAX_BLOCK,
         f"{what} has blocks of {' x '.join(map(str, extents))}; use positive ints, and at most 2^20 elements",
@@ -288,7 +292,7 @@ def check_block(what: str, *extents: int) -> None:
 
 
 def check_extents(what: str, extents: Sequence[int], tile: Sequence[int]) -> None:
-    """Raise ShapeError unless tiles that cover these extents end before 2^31: a body counts rows in 32 bits."""
+    """Raise ShapeError unless tiles that cover these extents end before 2^31: bodies index rows with 32 bits."""
     require(
         all(n + t <= 1 << 31 for n, t in zip(extents, tile, strict=True)),
         f"{what} covers {' x '.join(map(str, extents))} by tiles of {' x '.join(map(str, tile))}, which reach beyond "
@@ -300,7 +304,7 @@ def check_argument(op: str, arg: str, tensor: object, shape: Sequence[int], dtyp
     """Raise unless an argument of an op is a tensor of this shape, and of this dtype if one is given.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: what it is instead.
+        ArgumentError, ShapeError, DTypeError: an argument of another type, shape or dtype.
     """
     check_type(tensor, Tensor, f"op {op!r}", arg)
     assert isinstance(tensor, Tensor)
@@ -310,12 +314,12 @@ def check_argument(op: str, arg: str, tensor: object, shape: Sequence[int], dtyp
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two of at least n."""
+    """Return the smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()
 
 
 def check_same_dtype(name: str, *tensors: Tensor) -> DType:
-    """The common dtype of tensors, for kernels that do not convert."""
+    """Return the common dtype of tensors, for kernels that do not convert."""
     dtypes = {t.dtype.name for t in tensors}
     if len(dtypes) > 1:
         raise DTypeError(f"op {name!r} mixes dtypes {sorted(dtypes)}; convert its tensors to one")
@@ -323,9 +327,9 @@ def check_same_dtype(name: str, *tensors: Tensor) -> DType:
 
 
 def format_tiling(graph: Graph) -> str:
-    """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents.
+    """Format the tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids for kernels without such extents.
 
-    Layers that are tiled alike are told once, as ``layers.*.q_heads 16x64x128``.
+    Layers with equal tiles are listed once, as ``layers.*.q_heads 16x64x128``.
     """
 
     def one(op: Op) -> str:
@@ -336,18 +340,18 @@ def format_tiling(graph: Graph) -> str:
 
 
 def mask_layer_index(name: str) -> str:
-    """The name of an op or a tensor, the same for all layers: ``layers.*.q`` of ``layers.7.q``."""
+    """Return the name of an op or a tensor with its layer index masked: ``layers.*.q`` for ``layers.7.q``."""
     return _LAYER.sub(".*.", name)
 
 
 def parse_layer_index(name: str) -> int | None:
-    """The number of the layer of an op or a tensor: 7 of ``layers.7.q``; None if it is of no layer."""
+    """Return the layer index of an op or a tensor: 7 for ``layers.7.q``; None if it belongs to no layer."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 
 
 def sum_over_layers(counts: Mapping[str, int]) -> dict[str, int]:
-    """Sums over all layers, of counts by the name of an op or a tensor."""
+    """Sum counts, given by name of an op or a tensor, over all layers."""
     found: dict[str, int] = {}
     for name, count in counts.items():
         found[mask_layer_index(name)] = found.get(mask_layer_index(name), 0) + count
@@ -355,5 +359,5 @@ def sum_over_layers(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def format_ops(ops: Iterable[str]) -> str:
-    """What is said of ops, each behind its name, with commas; what is said of several layers alike once."""
+    """Join descriptions that begin with an op's name by commas; list equal ones of several layers once."""
     return ", ".join(dict.fromkeys(map(mask_layer_index, ops)))

@@ -1,17 +1,17 @@
-"""The bodies that a kernel may have, one kind for each way in which executors run it.
+"""The kinds of bodies of a kernel, one for each way in which executors run it.
 
     kind         what it is                                     run by
-    REFERENCE    NumPy on float64 regions: the meaning          the reference executors
+    REFERENCE    NumPy on float64 regions: the definition       the reference executors
     TRITON       ``@triton.jit`` functions of one tile          a launch per op, and the persistent Triton launch
-    CUDA         a launch of CUDA C++ of its own                executors that launch each op on its own
-    WALK         parts of a persistent launch of CUDA C++       the one-launch executor
+    CUDA         a CUDA C++ kernel with its own launch          executors that launch each op separately
+    MEGAKERNEL   parts of a persistent launch in CUDA C++       the megakernel executor
 
-A kernel without a reduction has one function per tile. A kernel with one has two halves, so that an executor can split
-its reduction: ``accumulate`` sums over a k-range, ``finish`` turns the sum into the output tile. Reference and Triton
-halves correspond one to one.
+A kernel without a reduction has one function per tile. A kernel with a reduction has two, so that an executor can
+split it (split-K): ``accumulate`` sums over a k-range, ``finish`` turns the sum into the output tile. The functions
+of Reference and Triton bodies correspond one to one.
 
-Parameters of a Triton body are found by name: ``tile``, ``sync`` and ``acc`` come from the executor, every
-other name is a tensor argument of the op (None if the op has no such argument) or one of its params.
+Parameters of a Triton body are bound by name: ``tile``, ``sync`` and ``acc`` come from the executor. Every other name
+is a tensor argument of the op (None if the op has no such argument) or one of its params.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ Array = NDArray[np.float64]
 Regions = Mapping[str, Array]
 Params = Mapping[str, Param]
 
-#: Parameters of a Triton body that the executor gives.
+#: Parameters of a Triton body that the executor provides.
 PROVIDED_PARAMETERS = ("tile", "sync", "acc")
-#: Elements of k in a panel of the one launch: 128 bytes of 16-bit elements, one swizzled line of the tensor core.
+#: Elements along k of an operand panel of the megakernel: 128 bytes of 16-bit elements, one swizzled line of the
+#: tensor core.
 PANEL = 64
-#: The major compute capability whose instructions bodies of the one launch use.
+#: Major compute capability whose instructions the megakernel's bodies use.
 COMPUTE_CAPABILITY_MAJOR = 9
-#: Rows that one bulk load brings, at most (CUDA driver API, cuTensorMapEncodeTiled).
+#: Upper bound of the rows of one bulk load (CUDA driver API, cuTensorMapEncodeTiled).
 MAX_BOX_ROWS = 256
 
 
 class BodyKind(Enum):
-    """What a body is written in."""
+    """Language of a body."""
 
     REFERENCE = "NumPy"
     TRITON = "Triton"
@@ -55,12 +56,12 @@ class BodyKind(Enum):
 
 @dataclass(frozen=True)
 class Reference:
-    """What one tile computes, on float64 regions clipped to their tensors.
+    """The computation of one tile, on float64 regions clipped to their tensors.
 
     Attributes:
-        finish: (accumulator or None, regions read that do not move with k, params) -> regions written.
-        accumulate: (regions read over a k-range, params) -> partial sum; None for kernels without one.
-        needs_coords: ``finish`` takes the tile's coordinates as a fourth argument.
+        finish: (accumulator or None, input regions that do not move with k, params) -> output regions.
+        accumulate: (input regions over a k-range, params) -> partial sum; None for kernels without a reduction.
+        needs_coords: True if ``finish`` takes the tile's coordinates as a fourth argument.
     """
 
     finish: Callable[..., Mapping[str, Array]]
@@ -76,12 +77,12 @@ class TritonBody:
         finish: ``(tile, acc, ...)`` with a reduction, else ``(tile, ...)`` or ``(tile, sync, ...)``: stores the
             output tile.
         accumulate: ``(tile, sync, ...)`` returning a tuple of float32 blocks, or None.
-        prefetch: ``(tile, ...)``: asks the L2 for data that depends on nothing (weights), or None.
-        partial_elements: float32 elements of one partial sum of an op (all blocks of ``accumulate`` together); without
-            it the kernel's reductions cannot be split.
-        is_chunked: ``accumulate`` asks ``ready`` for each stretch of its k-range; without it all waits of an item
-            stand at its start.
-        check: op -> raises ShapeError unless the body takes its tile; None if it takes any.
+        prefetch: ``(tile, ...)``: prefetches read-only inputs (weights) into the L2, or None.
+        partial_elements: op -> float32 elements of one split-K partial (all blocks of ``accumulate`` together);
+            without it the kernel's reductions cannot be split.
+        is_chunked: True if ``accumulate`` waits for each chunk of its k-range separately; otherwise an item does all
+            its waits at its start.
+        check: op -> raises ShapeError unless the body supports its tile; None if it supports any.
     """
 
     finish: Any
@@ -94,14 +95,14 @@ class TritonBody:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Blocks of the one launch that load for one another, as the tiles that they take together.
+    """Thread block cluster of the megakernel whose blocks load for one another, as the tiles that they take together.
 
     Attributes:
         rows: tiles along tokens, which need the same weights.
         columns: tiles along weights, which need the same tokens.
 
     Raises:
-        DeviceError: other than 1, 2 or 4 blocks.
+        DeviceError: a number of blocks other than 1, 2 or 4.
     """
 
     rows: int = 1
@@ -114,40 +115,42 @@ class Cluster:
 
     @property
     def blocks(self) -> int:
-        """Of a cluster."""
+        """Number of blocks."""
         return self.rows * self.columns
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.columns} blocks"
 
 
-#: Each block loads for itself.
+#: No cluster: each block loads for itself.
 NO_CLUSTER = Cluster()
-#: float32 elements of a row of partial sums in the workspace: 16 bytes of each thread of a warpgroup.
+#: float32 elements of a row of partials in the workspace: 16 bytes per thread of a warpgroup.
 ROW_FLOATS = 4 * 128
-#: Registers of a thread, ``REGISTERS_TO_HOLD`` of a text, that it may have for operands which it takes ahead of waits,
-#: with what else an item has. What is left beside them only the compiler knows: a launch that spills tries the next.
-#: Each try is a compilation of seconds, so there are but three more. With the last, products of 64 weight rows hold one
-#: stage where they would hold two.
+#: Values of ``REGISTERS_TO_HOLD`` to try: registers of a thread that may hold operands loaded before waits, plus an
+#: item's other registers. Only the compiler knows how many registers are left for these, so a launch that spills
+#: tries the next value. Each try is a compilation of seconds, so there are only three more. With the last, products
+#: of 64 weight rows hold one stage instead of two.
 OPERAND_REGISTERS = (172, 160, 142, 100)
 
 
 @dataclass(frozen=True)
 class MegakernelTile:
-    """How the one launch computes the tiles of an op; ops with equal ones of one text share their code.
+    """How the megakernel computes the tiles of an op; ops with equal tiles of one CUDA source share their code.
 
     Attributes:
-        type: the C++ type whose functions do it, which the kernel's text defines.
-        functions: further texts that the type needs, each once in a launch.
-        prefetchable_bytes, dependent_bytes: of shared memory that a stage of the ring takes, for operands that depend
-            on nothing (weights) and for those that earlier items produce.
-        scratch_bytes: of shared memory that each warpgroup takes for itself.
-        overread_bytes: that may be read, whatever they hold, behind the last stage.
-        partial_elements: float32 elements of one partial sum; without one, of what all consumers keep in registers.
-        shared_elements: float32 elements of a partial sum that one part adds, where all parts add; else 0.
-        has_register_operands: whether operands wait in registers; see ``OPERAND_REGISTERS``.
-        header_bytes: of shared memory beside the slots of a stage, for what else comes with an item's first one.
-        resident_bytes: of shared memory that the loader ahead fills once in a launch.
+        type: C++ type whose functions compute the tile; the kernel's CUDA source defines it.
+        functions: further CUDA sources that the type needs, each included once in a launch.
+        prefetchable_bytes, dependent_bytes: bytes of shared memory of a ring stage, for prefetchable operands
+            (weights) and for operands that earlier items produce.
+        scratch_bytes: bytes of shared memory that each warpgroup uses for itself.
+        overread_bytes: bytes after the last stage that may be read, whatever they contain.
+        partial_elements: float32 elements of one split-K partial; if tiles are not split, those that all consumers
+            keep in registers.
+        shared_elements: float32 elements of a partial that one part reduces, in a cooperative reduction; else 0.
+        has_register_operands: True if operands are held in registers during waits; see ``OPERAND_REGISTERS``.
+        header_bytes: bytes of shared memory in addition to a stage's slots, for data that arrives with an item's
+            first stage.
+        resident_bytes: bytes of shared memory that the prefetching loader fills once per launch.
     """
 
     type: str
@@ -163,38 +166,38 @@ class MegakernelTile:
     resident_bytes: int = 0
 
 
-_EPOCH_BYTES, _ALIGN_BYTES = 4, 16  # of what is kept; parts of shared memory lie at multiples of so many
+_EPOCH_BYTES, _ALIGN_BYTES = 4, 16  # bytes of a resident element; alignment of regions of shared memory
 
 
 @dataclass(frozen=True)
 class ResidentVector:
-    """A small vector of which a loader can have a number for each element, an int, in shared memory.
+    """A small vector for each element of which a loader can keep an int in shared memory.
 
     Attributes:
-        arg: the argument, one of those that are loaded early.
-        count: its elements.
+        arg: name of the argument, one of the pre-wait inputs.
+        count: number of elements.
     """
 
     arg: str
     count: int
 
     def apply_to(self, tile: MegakernelTile) -> MegakernelTile:
-        """A tile whose loader keeps them."""
+        """Return the tile with a loader that keeps these ints."""
         nbytes = -(-self.count * _EPOCH_BYTES // _ALIGN_BYTES) * _ALIGN_BYTES
         return replace(tile, type=f"{tile.type}::Resident", resident_bytes=nbytes)
 
 
-#: The C++ type of a word (``csrc/ll.cuh``).
+#: C++ type of an LL word (``csrc/ll.cuh``).
 LL_WORD = "unsigned long long"
 
 
 @dataclass(frozen=True)
 class LLTensors:
-    """Which arguments of an op are words (``csrc/ll.cuh``).
+    """The arguments of an op that use the LL protocol (NCCL's: data with an inline epoch; ``csrc/ll.cuh``).
 
     Attributes:
-        epochs: of each the number of its publication in a run.
-        epochs_per_run: numbers of a run.
+        epochs: epoch of each such argument within a run.
+        epochs_per_run: number of epochs of a run.
     """
 
     epochs: Mapping[str, int]
@@ -202,63 +205,65 @@ class LLTensors:
 
     @property
     def operand_values(self) -> dict[str, int]:
-        """What operands of an op have beside addresses, by field."""
+        """Values of an op's operands other than addresses, by field."""
         numbers = {f"{name}_number": number for name, number in self.epochs.items()}
         return {**numbers, "publications": self.epochs_per_run} if numbers else {}
 
     @property
     def operand_fields(self) -> tuple[tuple[str, str], ...]:
-        """These fields and their kinds."""
+        """The fields of ``operand_values`` with their C++ types."""
         return tuple((name, "unsigned") for name in self.operand_values)
 
 
-#: None of them.
+#: No argument uses the LL protocol.
 NO_LL = LLTensors({})
 
 
 @dataclass(frozen=True)
 class MegakernelBody:
-    """The part of a kernel in the one launch (``csrc/ring/ring.cuh``), as CUDA C++.
+    """A kernel's body in the megakernel (``csrc/ring/ring.cuh``), as CUDA C++.
 
     Attributes:
-        source: defines what ``MegakernelTile.type`` names; it stands behind the walk, in a namespace of its own, where
-            ``ELEMENT_PTX`` is the dtype of the op's first argument in PTX.
-        operands: the struct that a launch has of each op in device memory, called ``Operands``.
+        source: CUDA source that defines ``MegakernelTile.type``; it follows the megakernel's own source, in a
+            separate namespace in which ``ELEMENT_PTX`` is the PTX dtype of the op's first argument.
+        operands: struct of each op's operands in device memory, called ``Operands``.
         prefetchable_inputs: names of the arguments that are loaded before any wait; no op of the graph may write them.
-        tile: op, most parts of a tile, warpgroups -> how its tiles are computed; raises ShapeError if they are not.
+        tile: op, upper bound of a tile's parts, warpgroups -> how its tiles are computed; raises ShapeError if that
+            is not supported.
         pack: op, tensors by argument, dtype of the first -> the bytes of ``operands``. It needs a CUDA driver.
         check: op, the graph's tensors by argument -> raises DTypeError or ShapeError unless some tiling of it can run.
-        warpgroups: op -> consumer warpgroups that its tiling is for; None if any number will do.
-        max_warpgroups: with which it can be.
-        is_chunked: it waits inside its reduction; else all waits of an item stand at its start.
-        pre_wait_inputs: names of the arguments that are loaded before the item's waits, though behind the launch
-            before; no earlier op of the graph may write them.
-        resident: what the loader may keep in shared memory, where all ops of the launch that could have the same
-            tensor. None if there is nothing.
-        post_wait_inputs: names of the arguments that a text has through the ring behind the item's waits
+        warpgroups: op -> consumer warpgroups that its tiling requires; None if any number is supported.
+        max_warpgroups: upper bound of the supported consumer warpgroups.
+        is_chunked: True if it waits inside its reduction; otherwise an item does all its waits at its start.
+        pre_wait_inputs: names of the arguments that are loaded before the item's waits but after the end of the
+            previous launch; no earlier op of the graph may write them.
+        resident: data that the loader may keep in shared memory, if it is the same tensor for all ops of the launch
+            that have such data. None if there is none.
+        post_wait_inputs: names of the arguments that reach a CUDA source through the ring after the item's waits
             (``ring/fetched.cuh``).
-        prefers_two_warpgroups: where no tiling says how many warpgroups there are, it has two, as its items compute on
-            rows that come as fast as memory brings them.
-        build_clustered_body: op, cluster -> the part where its blocks load for one another; raises ShapeError if they
+        prefers_two_warpgroups: True if two warpgroups are used when no tiling determines their number, because its
+            items compute on rows at the rate of memory.
+        build_clustered_body: op, cluster -> the body whose blocks load for one another; raises ShapeError if they
             cannot. None if no tiling can.
-        short_inputs: names of the arguments that may have fewer rows than the graph says; those that are not there are
-            not read.
-        build_cooperative_tile: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and
-            finishes a share; None where they are not, or for a body that has no such tiles.
-        build_prefetching_tile: op, its tile, the least extent along k that an item has -> the same, whose items may
-            take weights into registers ahead of their waits. None if none do, or all as they are.
-        ll_inputs: names of the arguments that it can read as words, all or none; then each tile polls all that the op's
-            access maps say it reads of them.
-        ll_outputs: names of those that it can write as words, all or none.
-        has_tensor_copy: it writes these to their tensors too, and has their words as ``<name>_words``; else nothing is
-            there but words.
-        can_use_ll: op, name of an argument -> whether that can; None if all always can.
-        count_ll_trips: op -> how many times one behind the other a tile asks the L2 for words; None if it is once.
-        reads_before_ll_stores: op -> whether a tile leaves no word before all that it reads has come, so that any of
-            its words tells so; None if it does not.
-        ll_needs_reads: all that a tile reads goes into its words, whatever else it stores, so that all of them
-            together tell that its reads are over.
-        build_ll_body: which arguments are words -> the part that has them so.
+        short_inputs: names of the arguments that may have fewer rows than the graph declares; missing rows are not
+            read.
+        build_cooperative_tile: op, parts of each tile, warpgroups -> how tiles are computed if each part reduces and
+            finishes a share of the tile; returns None if that is not supported. None for a body without such tiles.
+        build_prefetching_tile: op, its tile, lower bound of an item's extent along k -> the same tile, whose items
+            may load weights into registers before their waits. None if the body has no such tiles, or if all its
+            tiles are such.
+        ll_inputs: names of the arguments that it can read as LL words, all or none; each tile then polls all that the
+            op's access maps declare as read from them.
+        ll_outputs: names of the arguments that it can write as LL words, all or none.
+        has_tensor_copy: True if it also writes LL outputs to their tensors, with the words in ``<name>_words``;
+            otherwise only the words exist.
+        can_use_ll: op, name of an argument -> True if the argument can use LL; None if all always can.
+        count_ll_trips: op -> number of consecutive L2 round trips in which a tile polls LL words; None for one.
+        reads_before_ll_stores: op -> True if a tile stores no LL word before all its reads are complete, so that any
+            of its words proves that; None if that does not hold.
+        ll_needs_reads: True if everything that a tile reads affects its LL words, whatever else it stores, so that
+            all words together prove that its reads are complete.
+        build_ll_body: the arguments that use LL -> the body that uses it for them.
     """
 
     source: str
@@ -289,40 +294,40 @@ class MegakernelBody:
 
 
 class MegakernelBodyFactory(Protocol):
-    """The part of a kernel in the one launch, made for each op."""
+    """Factory that builds a kernel's megakernel body for each op."""
 
     def build_megakernel_body(self, op: Op, tensors: Mapping[str, Tensor], read_only: frozenset[str]) -> MegakernelBody:
-        """Of an op.
+        """Return the body for an op.
 
         Args:
-            tensors: the graph's, by argument.
-            read_only: arguments that no op before it writes.
+            tensors: tensors of the graph, by argument.
+            read_only: arguments that no earlier op writes.
 
         Raises:
-            ParamError: names or params that are none of CUDA C++.
-            PlanError: it cannot stand in a launch with others.
+            ParamError: names or params that are invalid in CUDA C++.
+            PlanError: an op that cannot share a launch with others.
         """
 
 
 class CudaLaunch(Protocol):
-    """One launch of CUDA C++ as a value."""
+    """One launch of a CUDA C++ kernel."""
 
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, given its handle."""
 
     def compile(self) -> Any:
-        """Compile, which needs no device."""
+        """Compile; needs no device."""
 
     def load(self) -> None:
-        """Compile and load for the current device, so that a call only launches, as a capture demands."""
+        """Compile and load for the current device, so that a call only launches, as graph capture requires."""
 
 
-#: Makes the launch of some items of an op, from the op, its tensors by argument, a ``Sync`` and how many items.
+#: Function that makes the launch of some items of an op: op, tensors by argument, ``Sync``, number of items -> launch.
 CudaLauncher = Callable[[Op, Mapping[str, Any], Any, int], CudaLaunch]
 
 
 def check_alignment(op: str, arg: str, address: int, step: int, why: str) -> None:
-    """Raise ShapeError unless an argument of an op begins at a multiple of so many bytes."""
+    """Raise ShapeError unless an argument of an op begins at a multiple of ``step`` bytes."""
     if address % step:
         raise ShapeError(
             f"op {op!r}: {arg} begins at address {address:#x}, and {why} a multiple of {step} bytes; copy it to a "

@@ -1,4 +1,4 @@
-"""silu(gate) * up in one kernel, for FFNs whose matmuls a library runs; sums of PyTorch's two, rounded once."""
+"""silu(gate) * up in one kernel, for FFNs with library matmuls; fuses PyTorch's two kernels and rounds once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-#: Elements of a tensor must be a multiple of these.
+#: The number of elements of a tensor must be a multiple of this.
 MULTIPLE = 16
 _BLOCK = 1024
 
@@ -15,7 +15,7 @@ _BLOCK = 1024
 @triton.jit(do_not_specialize=["pieces"])
 def _silu_and_mul(gate, up, pieces, MULTIPLE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    # The compiler sees that the end is a multiple, and loads whole vectors, whatever the number of tokens.
+    # The compiler can prove that the end is a multiple, and emits full vector loads for any number of tokens.
     inside = at < pieces.to(tl.int64) * MULTIPLE
     g = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
@@ -23,13 +23,13 @@ def _silu_and_mul(gate, up, pieces, MULTIPLE: tl.constexpr, BLOCK: tl.constexpr)
 
 
 def silu_and_mul(gate: Any, up: Any) -> Any:
-    """``silu(gate) * up`` in the memory of ``up``, on the current stream of the current device.
+    """Compute ``silu(gate) * up`` in the memory of ``up``, on the current stream of the current device.
 
     Args:
-        gate, up: contiguous tensors of PyTorch of one shape and dtype, of a multiple of ``MULTIPLE`` elements.
+        gate, up: contiguous PyTorch tensors of one shape and dtype, with a multiple of ``MULTIPLE`` elements.
 
     Returns:
-        up.
+        The tensor ``up``.
     """
     pieces = up.numel() // MULTIPLE
     _silu_and_mul[(triton.cdiv(up.numel(), _BLOCK),)](gate, up, pieces, MULTIPLE, _BLOCK, num_warps=4)

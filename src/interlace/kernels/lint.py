@@ -1,27 +1,29 @@
-"""A lint over compiled PTX: the memory order of ``primitives/semaphore``, checked in what the compiler made.
+"""Lint of compiled PTX: the memory order of ``primitives/semaphore``, checked in the compiler's output.
 
 Rules, each on every path through the kernel:
 
-release     between a store to global memory and the next gpu-scope release there is a CTA barrier; where a warp of
-            its own releases for those who stored, its wait for them on an mbarrier (that they meet before they
-            arrive on it, the emulator of the tests checks)
-acquire     after a gpu-scope acquire poll, a barrier of all who rely on it comes before the next load: of the
-            CTA, or of the warp that polls for itself in a warp-specialised kernel
-hand-off   after an acquire poll, the warp that polls meets before one of it arrives on an mbarrier, for others to read
+release     between a store to global memory and the next gpu-scope release there is a CTA barrier; if a dedicated
+            warp releases for the storing warps, its mbarrier wait for them (the emulator of the tests checks that
+            they synchronise before they arrive on it)
+acquire     between a gpu-scope acquire poll and the next load there is a barrier of all threads that rely on the poll:
+            of the CTA, or of the warp that polls for itself in a warp-specialised kernel
+hand-over   after an acquire poll, the polling warp synchronises before one of its threads arrives on an mbarrier for
+            other readers
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
-dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables, and no word is
-            stored that is polled itself (``csrc/sentinel.cuh``)
-wrap        what an acquire poll loads is not itself compared with another number: only differences survive a wrap
-word        a tagged word (``csrc/ll.cuh``) is stored by one relaxed access of 64 bits, with a number in the
-            upper half, and loaded by one: none of halves, and no weak, volatile or non-coherent one
-polled      the upper half of what such a load brings is compared with a number, exactly
-absent      a launch that posts has a release, one that waits an acquire poll, and one that hands over by words both
-            accesses to them
+dependent   before ``griddepcontrol.wait`` nothing is loaded except 32-bit entries of item tables, and no word that is
+            itself polled is stored (``csrc/sentinel.cuh``)
+wrap        the result of an acquire poll is not compared directly with another number: only differences survive a wrap
+word        an LL word (``csrc/ll.cuh``) is stored by one relaxed access of 64 bits, with an epoch in the upper half,
+            and loaded by one: no access to halves, and no weak, volatile or non-coherent access
+polled      the upper half of the result of such a load is compared with an epoch, for equality
+absent      a launch that posts has a release, one that waits has an acquire poll, and one that uses LL has both kinds
+of
+            access to LL words
 
-A word is known by its halves: what is shifted to the upper one, and what is compared of it. Who looks at no number, or
-stores none, is told so, so a form that the rules do not know is not passed over. What they cannot tell is whether it
-is the right number (the emulator of the tests can), or whether weak loads of 32 bits are halves of a word.
+LL words are recognised by their halves: what is shifted into the upper half, and what is compared from it. An access
+that compares or stores no epoch is reported, so forms unknown to the rules are not missed. The rules cannot tell
+whether the epoch is correct (the emulator of the tests can), or whether weak 32-bit loads access halves of a word.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _ACQUIRED_COUNTER = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*\
 _MOVE = re.compile(r"\bmov\.[bsu]32\s+(%r\d+)\s*,\s*(%r\d+)\s*;")
 _ORDERED_COMPARE = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
 _LL_ACCESS = re.compile(r"\b(?:ld|st)\.relaxed\.gpu\.global\.(?:v2\.)?b64\b")
-_PARTIALS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # of ``csrc/sentinel.cuh``
+_PARTIALS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\.v4\.b32\b")  # stores of ``csrc/sentinel.cuh``
 _HALF_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
 _HALF_LOAD = re.compile(r"\bld\.(?:relaxed\.gpu\.global|volatile\S*)\.(?:v2\.)?[bsu]32\b")
 _OTHER_SPACE = re.compile(r"\b(?:ld|st)\.(?:shared|local|param|const)")
@@ -64,7 +66,7 @@ _BRANCH = re.compile(r"(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+([$\w]+)\s*;")
 _BRANCH_TABLE = re.compile(r"([$\w]+):\s*\.branchtargets\s+([^;]*);")
 _SWITCH = re.compile(r"brx\.idx(?:\.uni)?\s+%r\d+\s*,\s*([$\w]+)\s*;")
 _REGISTER = re.compile(r"%r[ds]?\d+")
-#: An instruction, what it makes, and of what.
+#: An instruction, its results, and its operands.
 _INSTRUCTION = re.compile(r"(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(\{[^}]*\}|%\w+)\s*,\s*([^;]*)")
 _ACCESS = re.compile(r"\bld\.\S+\s+(?P<load>[^\[]*),\s*\[|\bst\.\S+\s+\[[^\]]*\]\s*,\s*(?P<store>[^;]*)")
 _EQUALITY = re.compile(r"setp\.(?:eq|ne)(?:\.(?:and|or))?\.[bsu]32\b")
@@ -78,7 +80,7 @@ LineTest = Callable[[str], object]
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One broken rule and where."""
+    """A broken rule and its location."""
 
     rule: str
     line: int
@@ -89,13 +91,13 @@ class LintFinding:
 
 
 def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, has_ll: bool = False) -> list[LintFinding]:
-    """Broken rules of memory order in a PTX module; empty if it follows them all.
+    """Return the broken rules of memory order in a PTX module; empty if it follows all of them.
 
     Args:
-        posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
-            them would hold of nothing.
-        posting_warp: a warp of its own releases what others stored, as in ``csrc/roles.cuh``.
-        has_ll: whether it hands tensors over word by word (``megakernel/ll_edges``).
+        posts, waits: True if the plan has posts or waits for this launch; without these instructions the rules on
+            them would hold vacuously.
+        posting_warp: True if a dedicated warp releases what others stored, as in ``csrc/roles.cuh``.
+        has_ll: True if the launch hands over tensors with the LL protocol (``megakernel/ll_edges``).
     """
     code = _ControlFlow(ptx)
     met = _BARRIER_OR_BLOCK_WAIT if posting_warp else _BARRIER
@@ -122,7 +124,7 @@ def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, has_
 
 
 def _check_counter_compares(ptx: str) -> Iterator[LintFinding]:
-    """Where counters are ordered as they are. Compilers make that of differences of signed integers in C++."""
+    """Find ordered comparisons of counters. Compilers generate them from differences of signed integers in C++."""
     counters: set[str] = set()
     for number, line in enumerate(ptx.splitlines(), 1):
         if _FUNCTION.search(line):
@@ -134,7 +136,7 @@ def _check_counter_compares(ptx: str) -> Iterator[LintFinding]:
 
 
 def _check_ll(ptx: str) -> Iterator[LintFinding]:
-    """Where LL words are not stored, loaded or looked at as such."""
+    """Find LL words that are not stored, loaded or compared as such."""
     for kind in ("st", "ld"):
         if not any(_LL_ACCESS.search(line) and line.strip().startswith(kind) for line in ptx.splitlines()):
             what = "store" if kind == "st" else "load"
@@ -147,7 +149,7 @@ def _check_ll(ptx: str) -> Iterator[LintFinding]:
 
 @dataclass(frozen=True)
 class _Instruction:
-    """An instruction that makes registers of others."""
+    """An instruction that computes registers from others."""
 
     name: str
     results: tuple[str, ...]
@@ -156,19 +158,19 @@ class _Instruction:
 
     @property
     def upper_of(self) -> tuple[str, ...]:
-        """The register whose upper half it takes, if it does."""
+        """The register whose upper half the instruction extracts, if it does."""
         return self.operands if _UPPER_EXTRACT.match(self.name) and self.text.endswith(", 32") else ()
 
     @property
     def upper(self) -> tuple[str, ...]:
-        """The register that it puts into an upper half, if it does."""
+        """The register that the instruction inserts into an upper half, if it does."""
         pair = self.name == "mov.b64" and len(self.operands) == 2
         joined = _UPPER_INSERT.match(self.name) and self.text.endswith((", 32", ", 32, 32"))
         return self.operands[-1:] if pair else self.operands[:1] if joined else ()
 
 
 class _RegisterHalves:
-    """What the registers of a function have in halves of 64 bits, whichever way the code goes."""
+    """Data flow of the 32-bit halves of a function's registers, over all paths."""
 
     def __init__(self, lines: list[tuple[int, str]]) -> None:
         self._lines = lines
@@ -184,7 +186,7 @@ class _RegisterHalves:
                 compared |= {*operands}
             for register in results:
                 self._instructions.setdefault(register, []).append(made)
-        #: What is compared with another register for equality, and of what 64 bits it is the upper half.
+        #: Registers compared with another for equality, and the 64-bit registers whose upper halves they are.
         self._compared = self._trace_sources(compared)
         self._polled = self._trace_sources(
             word for register in self._compared for word in self._find_wide_registers(register)
@@ -204,21 +206,21 @@ class _RegisterHalves:
                 yield LintFinding(rule, number, text)
 
     def _check_load(self, text: str, given: set[str], whole: bool) -> str:
-        """The rule that a load breaks, or none."""
+        """Return the rule that a load breaks, or ""."""
         if whole:
             return "" if given <= self._polled else "polled"
         half = bool(_HALF_LOAD.search(text)) and not self._compared.isdisjoint(given)
         return "word" if half or not self._polled.isdisjoint(given) else ""
 
     def _check_store(self, text: str, numbers: list[set[str]], whole: bool) -> str:
-        """The rule that a store breaks, given what is in the upper half of each register."""
+        """Return the rule that a store breaks, given the contents of the upper half of each register, or ""."""
         if whole:
             return "" if all(numbers) else "word"
         half = bool(_HALF_STORE.search(text)) and not _PARTIALS_STORE.search(text)
         return "word" if half or any(self._is_epoch(upper) for of in numbers for upper in of) else ""
 
     def _trace_sources(self, registers: Iterable[str], same: re.Pattern[str] | None = None) -> set[str]:
-        """These registers and those that they have their values of: by copies, or by instructions of some kind."""
+        """Return these registers and their sources, through copies or the given kind of instructions."""
         found: set[str] = set()
         stack = [*registers]
         while stack:
@@ -230,7 +232,7 @@ class _RegisterHalves:
         return found
 
     def _find_wide_registers(self, register: str) -> set[str]:
-        """What a register of 32 bits is the upper half of."""
+        """Return the 64-bit registers whose upper half a 32-bit register is."""
         narrowed = (made for made in self._instructions.get(register, ()) if made.name == "cvt.u32.u64")
         shifted = {upper for made in narrowed for upper in self._trace_sources(made.operands)}
         found = {word for upper in shifted for made in self._instructions.get(upper, ()) for word in made.upper_of}
@@ -238,23 +240,23 @@ class _RegisterHalves:
         return found | {made.operands[0] for made in pairs if made.results[1:] == (register,)}
 
     def _find_upper_halves(self, word: str) -> set[str]:
-        """What has been put into the upper half of a register of 64 bits."""
+        """Return the registers inserted into the upper half of a 64-bit register."""
         parts = self._trace_sources([word], _JOINING)
         return {upper for part in parts for made in self._instructions.get(part, ()) for upper in made.upper}
 
     def _is_epoch(self, register: str) -> bool:
-        """Whether it may be that of a publication, which is made of the number of the run."""
+        """Return True if a register may hold an epoch, which is computed from the run's index."""
         made = (made for of in self._trace_sources([register], _WIDENING) for made in self._instructions.get(of, ()))
         return any(each.name == "mad.lo.s32" for each in made)
 
 
 @dataclass(frozen=True)
 class PtxasReport:
-    """What ptxas says of a kernel.
+    """Resources that ptxas reports for a kernel.
 
     Attributes:
-        registers, spill_bytes: per thread.
-        is_serialised: it gave up overlapping wgmma with anything (its warnings C7510 to C7519).
+        registers, spill_bytes: registers and spilled bytes per thread.
+        is_serialised: True if ptxas serialised wgmma (its warnings C7510 to C7519).
     """
 
     registers: int
@@ -263,10 +265,10 @@ class PtxasReport:
 
 
 def run_ptxas(ptx: str) -> PtxasReport:
-    """Registers and spilled bytes per thread on the module's target, from the ptxas that Triton would take.
+    """Return registers and spilled bytes per thread on the module's target, from the ptxas that Triton would use.
 
     Raises:
-        RuntimeError: the text names no target, or ptxas rejects the module.
+        RuntimeError: a text without a target, or a module that ptxas rejects.
     """
     from triton.backends.nvidia.compiler import get_ptxas
 
@@ -298,7 +300,7 @@ def run_ptxas(ptx: str) -> PtxasReport:
 
 
 def count_instructions(ptx: str, pattern: str) -> int:
-    """Instructions that match a regular expression, for expectations such as the number of wgmma."""
+    """Count instructions that match a regular expression, for checks such as the number of wgmma."""
     return len(re.findall(pattern, ptx))
 
 
@@ -307,7 +309,7 @@ def _is_data_load(text: str) -> bool:
 
 
 class _ControlFlow:
-    """Instructions of a module and what may follow each."""
+    """Control-flow graph of a module's instructions."""
 
     def __init__(self, ptx: str) -> None:
         self._lines: list[tuple[int, str]] = []
@@ -331,12 +333,12 @@ class _ControlFlow:
             self._next.append(follow)
 
     def find_unguarded(self, rule: str, first: LineTest, second: LineTest, needed: LineTest) -> Iterator[LintFinding]:
-        """Places where ``second`` can follow ``first`` with no ``needed`` on the way."""
+        """Find instructions ``second`` that can follow ``first`` without ``needed`` in between."""
         starts = [j for i, (_, text) in enumerate(self._lines) if first(text) for j in self._next[i]]
         yield from self._iter_reached(rule, starts, second, needed)
 
     def find_before_dependent_wait(self) -> Iterator[LintFinding]:
-        """Wide loads and stores of words that a path from the entry reaches with no dependent-launch wait on the way.
+        """Find wide loads and stores of words that a path from the entry reaches without a dependent-launch wait.
 
         In a warp-specialised kernel the other partitions follow the waiting one through mbarriers.
         """
@@ -352,7 +354,7 @@ class _ControlFlow:
             yield from self._iter_reached("dependent", [0], loads, waits)
 
     def _iter_reached(self, rule: str, starts: list[int], bad: LineTest, enough: LineTest) -> Iterator[LintFinding]:
-        """Instructions that match ``bad`` on a path from the starts that has not passed ``enough``."""
+        """Find instructions that match ``bad`` on a path from the starts that has not passed ``enough``."""
         found: set[int] = set()
         seen: set[int] = set()
         stack = starts

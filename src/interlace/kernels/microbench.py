@@ -18,14 +18,14 @@ from interlace.kernels.primitives.semaphore import (
 
 @triton.jit
 def _make_item(row, semaphore, run):
-    """An item that waits for one row of the wait table and posts one semaphore."""
+    """Make an item that waits for one row of the wait table and posts one semaphore."""
     zero = row * 0
     return Tile(zero, zero, zero, zero, zero, row, row + 1, row + 1, semaphore, zero, zero + 1, zero, zero, zero, run)
 
 
 @triton.jit
 def time_chain(sync, ns, rounds):
-    """Posts, satisfied waits of 1 and 112 semaphores, tickets; sums of nanoseconds into ``ns``. One block."""
+    """Time posts, satisfied waits of 1 and 112 semaphores, and tickets; sums in nanoseconds go to ``ns``. One block."""
     zero = tl.program_id(0)
     begin = read_clock_ns(sync.INTERPRET)
     for r in range(rounds):
@@ -51,7 +51,7 @@ def time_chain(sync, ns, rounds):
 
 @triton.jit
 def time_ping_pong(sync, ns, rounds):
-    """Two blocks that post and wait in turn, ``rounds`` times there and back."""
+    """Let two blocks post and wait in turn, for ``rounds`` round trips."""
     me = tl.program_id(0)
     begin = read_clock_ns(sync.INTERPRET)
     for r in range(rounds):

@@ -1,14 +1,14 @@
-"""Caches in pages: runs of positions anywhere in a pool, and a table that says where those of a sequence are.
+"""Paged KV caches: blocks of positions anywhere in a pool, and a block table with the pages of each sequence.
 
-A cache of its own for every sequence is a tensor (batch, heads, capacity, D). In pages it is (pages, heads, page, D),
-and the table (batch, capacity / page) of int32 has the page of each ``page`` positions of a sequence, for keys and
-values of all layers. With pages of 64 and the row 7 2 5 -1 a sequence of 150 positions has
+A cache without pages is a tensor (batch, heads, capacity, D). A paged cache is (pages, heads, page, D). The table
+(batch, capacity / page), int32, holds the page of each ``page`` positions of a sequence, for keys and values of all
+layers. With pages of 64 and the row 7 2 5 -1, a sequence of 150 positions has
 
     positions   0:64     64:128   128:150
-    lie in      page 7   page 2   rows 0:22 of page 5
+    in          page 7   page 2   rows 0:22 of page 5
 
-A negative entry is no page: what would be written there is not, and what is read there means nothing. Entries beyond
-the pool are taken as its last page. A table is data: plans know how many pages there are, not which are whose.
+A negative entry is no page: writes to it are dropped, and reads from it return undefined values. Entries beyond the
+pool are clamped to its last page. A table is data: plans know the number of pages, not their owners.
 
 Source: Kwon et al., Efficient memory management for large language model serving with PagedAttention, 2023.
 """
@@ -31,13 +31,13 @@ from interlace.kernels.bodies import Array
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """Where positions of sequences lie in a cache.
+    """Layout of the positions of sequences in a cache.
 
     Attributes:
-        batch: sequences.
-        capacity: positions of each.
-        page: positions of a page, 0 where every sequence has a cache of its own.
-        pages: of the pool, likewise.
+        batch: number of sequences.
+        capacity: positions of each sequence.
+        page: positions of a page, 0 if the cache is not paged.
+        pages: pages of the pool, 0 if the cache is not paged.
     """
 
     batch: int
@@ -47,15 +47,15 @@ class CacheLayout:
 
     @property
     def params(self) -> dict[str, Param]:
-        """What bodies know of it."""
+        """Params that describe the layout to bodies."""
         return {"CAPACITY": self.capacity, "PAGE": self.page, "PAGES": self.pages}
 
 
 def build_layout(name: str, cache: Tensor, rope: Tensor, table: Tensor | None) -> CacheLayout:
-    """The layout of an op's cache, which has four dimensions.
+    """Return the layout of an op's cache, which has four dimensions.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: a table that is none, or not of this cache.
+        ArgumentError, ShapeError, DTypeError: an invalid table, or one that does not match this cache.
     """
     first, _, rows, _ = cache.shape
     if table is None:
@@ -69,13 +69,13 @@ def build_layout(name: str, cache: Tensor, rope: Tensor, table: Tensor | None) -
 
 
 def check_page(name: str, page: int, block: int) -> None:
-    """Raise ShapeError unless blocks of cached positions that are taken at once never lie in two pages."""
+    """Raise ShapeError unless blocks of cached positions that are processed together always lie in one page."""
     if page % block:
         raise ShapeError(f"op {name!r} has pages of {page} positions and takes {block} at a time; use a multiple")
 
 
 def gather_rows(cache: Array, table: Array | None, low: int, high: int) -> Array:
-    """Rows (high - low, D) of a head: those of its positions from low to high, of a cache as a tile reads it."""
+    """Return a head's rows (high - low, D) at positions low to high, from a cache region as a tile reads it."""
     if table is None:
         return cache[0, 0, low:high]
     at = np.arange(low, high)
@@ -84,10 +84,11 @@ def gather_rows(cache: Array, table: Array | None, low: int, high: int) -> Array
 
 
 def find_row(table: Array, sequence: int, at: int, pages: int, page: int) -> tuple[int, int] | None:
-    """Page and row of a position, None where there is no page."""
+    """Return the page and row of a position, None if it has no page."""
     of = min(int(table[sequence, at // page]), pages - 1)
     return None if of < 0 else (of, at % page)
 
 
-#: Behind what defines ``HEADS``, ``PAGE``, and ``table``, ``CAPACITY`` and ``PAGES`` of the arguments.
+#: CUDA source of paged caches; must follow definitions of ``HEADS`` and ``PAGE``, and needs the arguments ``table``,
+#: ``CAPACITY`` and ``PAGES``.
 PAGES = include("ops/pages.cuh")

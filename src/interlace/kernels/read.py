@@ -1,4 +1,4 @@
-"""Plans read from JSON together with the kernels that run them."""
+"""Reading plans from JSON together with the kernels that run them."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ BUILT_IN_KERNELS = (
 
 
 def read_plan(text: str, kernels: Iterable[Kernel] = ()) -> Plan:
-    """The plan that ``Plan.to_json`` wrote, ready to be verified and run.
+    """Read a plan written by ``Plan.to_json``, ready to be verified and run.
 
-    The text may come from anywhere: each op is held against what its kernel makes of its tensors and params.
+    The text may come from an untrusted source: each op is compared with what its kernel makes of its tensors and
+    params.
 
     Args:
-        text: JSON.
-        kernels: those of the plan that are not built in (or that stand for built-in ones of the same name). An op
-            whose kernel is not here can be verified but not run, and is named in ``Proof.unproved_ops``.
+        text: plan as JSON.
+        kernels: kernels of the plan that are not built in, or that replace built-in ones of the same name. An op
+            whose kernel is missing can be verified but not run, and is listed in ``Proof.unproved_ops``.
 
     Raises:
-        PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
+        PlanFormatError: text that is not JSON, not a plan or of another schema version, or an op that its kernel
+            rejects.
     """
     return parse_plan(text, {kernel.name: kernel for kernel in (*BUILT_IN_KERNELS, *kernels)})

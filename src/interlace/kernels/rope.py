@@ -1,7 +1,7 @@
-"""Queries and keys as attention takes them: normalised where the model does so, and rotated to their position.
+"""Queries and keys as attention needs them: normalised if the model does so, and rotated to their position (RoPE).
 
-Rotary embeddings (Su et al., 2021) in halves, as ``transformers`` has them in its Llama: with a table row of D / 2
-cosines, then D / 2 sines, of a position,
+Rotary embeddings (Su et al., 2021) in halves, as in the Llama of ``transformers``. A position's table row holds D / 2
+cosines, then D / 2 sines:
 
     y[d]         = x[d] cos[d] - x[d + D / 2] sin[d]
     y[d + D / 2] = x[d + D / 2] cos[d] + x[d] sin[d]         d < D / 2
@@ -16,7 +16,7 @@ from interlace.kernels.rms_norm import compute_rms_norm
 
 
 def apply_rope(x: Array, angles: Array, norm: Array | None, eps: float) -> Array:
-    """Heads x (..., D) normalised by ``norm`` (D,) if there is one, and rotated by ``angles`` (D,)."""
+    """Normalise heads x (..., D) by ``norm`` (D,) if it is given, and rotate them by ``angles`` (D,)."""
     if norm is not None:
         x = compute_rms_norm(x, norm, eps)
     low, high = np.split(x, 2, axis=-1)
@@ -25,5 +25,5 @@ def apply_rope(x: Array, angles: Array, norm: Array | None, eps: float) -> Array
 
 
 def clamp_position(positions: Array, capacity: int) -> int:
-    """The only position of a tile, clamped to the cache: one beyond it must touch nothing outside."""
+    """Return the only position of a tile, clamped to the cache, so that no access is out of range."""
     return int(np.clip(positions[0], 0, capacity - 1))

@@ -1,8 +1,8 @@
-"""Rows of a matrix, each by a team of threads: all of a block where a tile is one row, a warp where it is eight.
+"""Assignment of a matrix's rows to groups of threads: the whole block for tiles of one row, a warp per row for eight.
 
-One row a tile is soonest ready; many rows would be as many tiles, of which each costs its fetch and its meeting. From
-eight rows on, one for each warp, they come through the ring of the one launch.
-``kernels/cuda/teams`` has the text.
+A tile of one row finishes soonest; many rows would need as many tiles, each with the cost of its fetch and its
+barriers. From eight rows on, one per warp, rows come through the ring of the megakernel. ``kernels/cuda/teams`` has
+the CUDA source.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from interlace.core.arguments import check_int
 from interlace.kernels.base import check_extents, next_power_of_2, require
 
-#: Rows of a tile at most.
+#: Upper bound of the rows of a tile.
 MAX_ROWS = 32
-_ITEM_ROWS = 4  # what a tile costs beside its rows, in rows of some 4 KiB
+_ITEM_ROWS = 4  # cost of a tile in addition to its rows, in rows of some 4 KiB
 _BLOCK = 4096  # elements that a Triton body holds at once
 
 
 def select_tile_rows(rows: int, sms: int) -> int:
-    """Rows of a tile where there are so many, a power of two: those with which the busiest SM has the least to do.
+    """Return the rows of a tile, a power of two that minimises the work of the busiest SM.
 
-    1024 rows on 132 SMs are a wave of 128 tiles of 8 rows, which costs as much as 12; tiles of 4 are two waves, or 16.
+    1024 rows on 132 SMs are one wave of 128 tiles of 8 rows, at the cost of 12 rows; tiles of 4 are two waves, cost 16.
     """
 
     def busiest(count: int) -> int:
@@ -30,10 +30,10 @@ def select_tile_rows(rows: int, sms: int) -> int:
 
 
 def select_tile(name: str, shape: tuple[int, ...], rows: object) -> tuple[int, int]:
-    """Rows of a tile of a matrix, which is whole rows, and the columns that a Triton body takes of them at once.
+    """Return the rows of a tile, which spans all columns, and the columns that a Triton body processes at once.
 
     Raises:
-        ArgumentError, ShapeError: no number, none that a tile can have, or a matrix that 32 bits do not count.
+        ArgumentError, ShapeError: an invalid number of rows, or a matrix whose elements 32 bits cannot index.
     """
     where = f"op {name!r}"
     count = check_int(rows, where, "rows")

@@ -1,8 +1,8 @@
-"""The launches that wrap tile bodies: a grid of items, a persistent walk over items, a gate.
+"""The launches that wrap tile bodies: a grid of items, a persistent loop over items, a gate.
 
-``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish, whether it accumulates,
-digest of their source, whether finish takes ``sync``), with ``do_nothing`` where a kernel has no such function.
-``arguments`` has an entry per op too: a tuple of arguments for each of the three functions.
+``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish, whether it accumulates, digest
+of their source, whether finish takes ``sync``), with ``do_nothing`` for functions that a kernel lacks. ``arguments``
+also has an entry per op: a tuple of arguments for each of the three functions.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from interlace.kernels.primitives.semaphore import (
 
 @triton.jit
 def do_nothing(tile):
-    """Stands where a kernel has no prefetch or no accumulate."""
+    """Do nothing: the placeholder for a missing prefetch or accumulate."""
 
 
 @triton.jit
 def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: tl.constexpr):
     """Wait, run one item's body, post.
 
-    Returns the next ticket: under DRAW one drawn while the tile is finished, else ``ticket``.
+    Returns the next ticket: under DRAW one that is claimed while the tile is finished, else ``ticket``.
     """
     if sync.TRACE:
         arrived_ns = read_clock_ns(sync.INTERPRET)
     if is_blocked(tile, sync):
-        body[0](tile, *arguments[0])  # while it waits, memory would sit idle
+        body[0](tile, *arguments[0])  # memory would be idle during the wait
         wait(tile, sync)
     if sync.TRACE:
         start_ns = read_clock_ns(sync.INTERPRET)
@@ -70,7 +70,7 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
                     body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:
-            # Always true. Behind a branch, ptxas leaves the epilogue out of the wgmma pipeline; without it, it
+            # Always true. After a branch, ptxas excludes the epilogue from the wgmma pipeline; without one, it
             # serialises the 128 x 256 tile.
             if tile.part < tile.parts:
                 body[2](tile, acc, *arguments[2])
@@ -97,7 +97,7 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
 
 @triton.jit
 def grid_kernel(sync, body: tl.constexpr, arguments, PDL: tl.constexpr):
-    """One program per item of one op."""
+    """Run one item of one op per program."""
     if PDL:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
@@ -106,11 +106,11 @@ def grid_kernel(sync, body: tl.constexpr, arguments, PDL: tl.constexpr):
 
 @triton.jit
 def gate_kernel(sync, runs, producer):
-    """Ends when every program of a producer's launch of this run has begun.
+    """Wait until every program of a producer's launch of this run has started.
 
-    A consumer launched behind it can then only take room that no producer needs any more, so the two
-    cannot deadlock, whatever order the hardware dispatches blocks in. One program; ``sync`` is the producer's,
-    ``runs`` counts the gate's own.
+    A consumer launched after the gate only takes SMs that no producer needs any more, so the two cannot deadlock,
+    whatever order the hardware dispatches blocks in. One program; ``sync`` belongs to the producer, ``runs`` counts
+    the runs of the gate.
     """
     run = tl.load(runs)
     wait_started(sync, run, producer)
@@ -119,7 +119,7 @@ def gate_kernel(sync, runs, producer):
 
 @triton.jit
 def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
-    """Ask the L2 for what an item reads that depends on nothing."""
+    """Prefetch into the L2 the read-only inputs of an item."""
     op = load_op(sync, position)
     tile = load_tile_at(sync, position, 0)
     for o in tl.static_range(len(bodies)):
@@ -134,13 +134,13 @@ def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments, ticket,
     for o in tl.static_range(len(bodies)):
         if op == o:
             ticket = _run_item(own, sync, tl.program_id(0), bodies[o], arguments[o], ticket, DRAW)
-    tl.debug_barrier()  # the next item of this worker may read what this one wrote
+    tl.debug_barrier()  # the next item of this worker may read the output of this one
     return ticket
 
 
 @triton.jit
 def persistent_static_kernel(sync, lists, bodies: tl.constexpr, arguments):
-    """Each worker walks its own list: rows ``lists[w]`` to ``lists[w + 1]`` of the item table."""
+    """Run each worker's static queue: rows ``lists[w]`` to ``lists[w + 1]`` of the item table."""
     worker = tl.program_id(0)
     run = start_run(sync)
     for position in range(tl.load(lists + worker), tl.load(lists + worker + 1)):
@@ -149,17 +149,19 @@ def persistent_static_kernel(sync, lists, bodies: tl.constexpr, arguments):
 
 @triton.jit
 def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL: tl.constexpr):
-    """Workers draw items from one counter. A run takes ``sync.programs`` = n + workers tickets:
-    each worker sees one too many.
+    """Let workers claim items from one ticket counter.
 
-    A worker holds its next ticket while it finishes a tile. The holder of the smallest unfinished ticket is
-    never waiting for another of its own, so progress is as if it had drawn later.
+    A run takes ``sync.programs`` = n + workers tickets: each worker claims one beyond the last item.
 
-    The first ``free`` items wait for nothing. If they are fewer than the workers, the others draw a moment later:
-    the hardware spreads the first blocks of a launch over the chip, and that is where those items should run.
+    A worker holds its next ticket while it finishes a tile. The holder of the smallest unfinished ticket never waits
+    for another of its own, so progress is as if it had claimed the ticket later.
 
-    Under dependent launch each worker first prefetches for the item of its own number. Whoever draws it finds
-    it in the L2, so this is a guess about time only; the counter is touched after the launch before has ended.
+    The first ``free`` items wait for nothing. If they are fewer than the workers, the other workers claim a moment
+    later: the hardware spreads the first blocks of a launch over the chip, and those items should run there.
+
+    Under dependent launch each worker first prefetches for the item of its own index. The worker that claims the item
+    finds its data in the L2, so a wrong guess only costs time. The counter is accessed only after the previous launch
+    has ended.
     """
     if PDL:
         if tl.program_id(0) < n:
@@ -173,7 +175,7 @@ def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL
     position = (number - run * sync.programs).to(tl.int32)
     while position < n:
         if PDL:
-            if position >= n - tl.num_programs(0):  # the last wave; earlier, prefetches would be evicted again
+            if position >= n - tl.num_programs(0):  # the last wave; earlier prefetches would be evicted again
                 cuda.gdc_launch_dependents()
         ticket = _dispatch_item(sync, position, run, bodies, arguments, ticket, True)
         position = (read_ticket(ticket) - run * sync.programs).to(tl.int32)

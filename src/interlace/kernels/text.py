@@ -1,4 +1,4 @@
-'''A tile as plain CUDA C++ text: what its author writes, and how it becomes a part of the one launch.
+'''CUDA sources of tiles: what an author writes, and how it becomes a part of the megakernel.
 
     HALVE = CudaBody("""
     DEVICE void halve(const Tile& tile, const Arguments& a) {
@@ -8,9 +8,9 @@
     }
     """, "halve", constants=("BM",))
 
-All threads of a block's consumer warpgroups call the function together, once for each tile; ``docs/kernels-cuda.md``
-has what it may use. Its data comes by ordinary loads, which see what the item's waits are for, because the loader that
-waited signals through the ring (``csrc/ring/plain.cuh``). Data that no earlier op writes may come through the ring.
+All threads of a block's consumer warpgroups call the function together, once per tile; ``docs/kernels-cuda.md``
+describes what it may use. Ordinary loads see the data that the item waited for, because the loader that waited
+signals through the ring (``csrc/ring/plain.cuh``). Data that no earlier op writes may come through the ring.
 '''
 
 from __future__ import annotations
@@ -42,69 +42,71 @@ from interlace.kernels.bodies import (
 )
 from interlace.kernels.text_source import check_source, find_line, is_name, isolate_macros
 
-#: The C++ type of a text, and the namespace of all that is its own; there is one of both in each namespace of a launch.
+#: C++ type of a CUDA source's tile, and namespace of its definitions; each namespace of a launch has both.
 _TILE_TYPE, _NAMESPACE = "Walked", "own"
-_LOADS_NAME = "loads_of_walked"  # what the loads of a text are called beside it
-#: Stands behind a text, and in none; the composition puts the number of the line there.
+_LOADS_NAME = "loads_of_walked"  # name by which code outside the source refers to its loads
+#: Marker after a CUDA source, which no source contains; composition inserts the line number there.
 LINE_DIRECTIVE = "#line \0\n"
 _INT32, _INT64 = 1 << 31, 1 << 63
 _FLOAT_MAX, _FLOAT_MIN = (
     (2 - 2**-23) * 2.0**127,
     2.0**-126,
-)  # the largest that float32 holds, the least with all its bits
+)  # largest float32; smallest normal float32
 _ALIGN = 16
 _PANEL_BYTES = 128
-_SLOT_BYTES = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
-_LINE_BYTES = 128  # bytes: headers, beside the slots, do
-_MAX_RESIDENT = 256  # elements of what may lie in shared memory: a kilobyte
+_SLOT_BYTES = 1024  # bytes: slots of the ring, and regions cut from them, are aligned to this
+_LINE_BYTES = 128  # bytes: headers, which accompany the slots, are aligned to this
+_MAX_RESIDENT = 256  # upper bound of the elements that may be resident in shared memory: a kilobyte
 
 
 @dataclass(frozen=True)
 class CudaBody:
-    """A tile body as CUDA C++, for the one launch.
+    """CUDA C++ source of a tile, for the megakernel.
 
-    Nothing proves what a text does: proofs take its op's access maps for granted, and say so (``Proof.unproved_ops``).
+    Nothing proves what the source does: proofs trust its op's access maps and report that (``Proof.unproved_ops``).
 
     Attributes:
-        source: defines ``function``, and whatever that needs. It stands in a namespace of its own.
+        source: CUDA source that defines ``function`` and everything that it needs, in a separate namespace.
         function: ``DEVICE void function(const Tile& tile, const Arguments& a)``.
-        constants: names of params that are ``constexpr`` of the text rather than members of ``Arguments``; ops that
-            differ in them have code of their own.
-        optional_args: names of arguments that an op may lack: null pointers that are known when the text is compiled.
-        scratch_bytes: op -> bytes of shared memory that all threads of the block have together, see ``scratch``.
-        is_proved: whether the text is one of the package, whose tests hold it to its op's access maps. All that such a
-            text reads goes into what it publishes.
-        streamed_inputs: arguments that come through the ring, ahead of the item's waits
-            (``csrc/ring/streamed_inputs.cuh``); no op
-        before it
-            may write them. The function then takes a ``Stream& stream`` too.
-        post_wait_inputs: arguments that come through the ring, behind the item's waits (``ring/fetched.cuh``). The
-            function then takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
-        prefers_two_warpgroups: two warpgroups take a tile where no product of the launch says how many there are.
-        max_warpgroups: that may take a tile, 2 or 3; products of a launch may have three.
-        pre_wait_inputs: further arguments that it reads ahead of the item's waits, of which the same holds.
-        resident_input: the one of these, a vector, for whose element ``tile.i`` loads wait; "" for none. Where it has
-            256 elements or fewer it may lie in shared memory (``csrc/ring/streamed_inputs.cuh``).
-        loads_struct: the struct of the text that says what is streamed, or comes late.
-        stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
+        constants: names of params that are ``constexpr`` in the source instead of members of ``Arguments``; ops with
+            different values have separate code.
+        optional_args: names of arguments that an op may lack: they are null pointers, known at compile time.
+        scratch_bytes: op -> bytes of shared memory for all threads of the block together, see ``scratch``.
+        is_proved: True if the source belongs to the package, whose tests check it against its op's access maps.
+            Everything that such a source reads affects what it publishes.
+        streamed_inputs: arguments that come through the ring before the item's waits
+            (``csrc/ring/streamed_inputs.cuh``); no earlier op may write them. The function then also takes a
+            ``Stream& stream``.
+        post_wait_inputs: arguments that come through the ring after the item's waits (``ring/fetched.cuh``). The
+            function then also takes a ``Fetch& fetch``, and warpgroups share no scratch.
+        prefers_two_warpgroups: True if two warpgroups process a tile when no product of the launch determines their
+            number.
+        max_warpgroups: upper bound of the warpgroups that may process a tile, 2 or 3; products of a launch may have
+            three.
+        pre_wait_inputs: further arguments that are read before the item's waits; no earlier op may write them.
+        resident_input: one of the pre-wait inputs, a vector; loads wait for its element ``tile.i``. "" for none. If
+            it has at most 256 elements, it may be resident in shared memory (``csrc/ring/streamed_inputs.cuh``).
+        loads_struct: struct of the source that defines the loads of streamed or post-wait inputs.
+        stage_bytes: op -> lower bound of the bytes of a ring stage.
         header_inputs: arguments of which bulk copies bring a part with an item's first stage, in its header.
-        header_bytes: op -> bytes of that, beside each stage; 0 where an op polls.
-        box_rows: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of
-            128 bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
-            128-byte swizzle.
-        paired_inputs: arguments that it takes two elements at a time.
-        ll_inputs: arguments whose words it may poll instead (``csrc/ll.cuh``), all that a tile reads of them;
-            ``<name>_words`` tells the text whether it does, and then ``a.<name>`` are words and ``a.<name>_number`` is
-            that of their publication, of ``a.epochs_per_run`` in a run.
-        ll_outputs: arguments that it may leave as words instead, with nothing beside them; the same names.
-        can_use_ll: op, tensors by argument -> whether it polls and publishes those of the op; None if it always may.
-        select_variant: op, tensors by argument -> the text that computes the op instead, or None.
-        short_inputs: (argument, param) pairs: arguments that may come with fewer rows than the graph says, of which the
-            param then says how many there are; the text reads no others.
+        header_bytes: op -> bytes of the header, in addition to each stage; 0 if an op polls.
+        box_rows: op -> rows of one bulk load of 128 bytes each, by streamed argument, viewed as matrices of its last
+            two dimensions. ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the 128-byte
+            swizzle.
+        paired_inputs: arguments that are read two elements at a time.
+        ll_inputs: arguments that the source can poll as LL words instead (``csrc/ll.cuh``), all that a tile reads of
+            them. The constant ``<name>_words`` is true if it does. Then ``a.<name>`` points to words and
+            ``a.<name>_number`` is their epoch, of ``a.epochs_per_run`` epochs in a run.
+        ll_outputs: arguments that it can write as LL words instead, with no copy in the tensor; the same names apply.
+        can_use_ll: op, tensors by argument -> True if LL inputs and outputs of the op can be used; None if they
+            always can.
+        select_variant: op, tensors by argument -> the source that computes the op instead, or None.
+        short_inputs: (argument, param) pairs: arguments that may have fewer rows than the graph declares; the param
+            then holds the number of rows, and the source reads no others.
 
     Raises:
         ArgumentError: an attribute of another type.
-        ParamError: the text defines no such function, or what is streamed is without ``loads_struct``.
+        ParamError: a source that does not define the function, or streamed inputs without ``loads_struct``.
     """
 
     source: str
@@ -188,10 +190,10 @@ class CudaBody:
     def build_megakernel_body(
         self, op: Op, tensors: Mapping[str, Tensor], read_only: frozenset[str] = frozenset()
     ) -> MegakernelBody:
-        """The part of an op in the one launch, given the graph's tensors by argument; see ``MegakernelBodyFactory``.
+        """Return an op's body in the megakernel; see ``MegakernelBodyFactory``.
 
         Raises:
-            ParamError: a name that is none of C++, a constant that the op lacks, or a param that is no number.
+            ParamError: a name that is invalid in C++, a constant that the op lacks, or a param that is not a number.
         """
         instead = None if self.select_variant is None else self.select_variant(op, tensors)
         if instead is not None:
@@ -204,7 +206,7 @@ class CudaBody:
         return replace(body, ll_inputs=polls, ll_outputs=publishes, ll_needs_reads=self.is_proved, build_ll_body=worded)
 
     def _build_body(self, op: Op, tensors: Mapping[str, Tensor], ll_tensors: LLTensors) -> MegakernelBody:
-        """The part of an op, some of whose arguments are words."""
+        """Build an op's body, some of whose arguments use the LL protocol."""
         pointers = _declare_pointers(op, tensors)
         pointers |= {name: f"{'const ' * pointers[name].startswith('const ')}{LL_WORD}*" for name in ll_tensors.epochs}
         numbers = {name: value for name, value in op.params if not isinstance(value, str)}
@@ -273,7 +275,7 @@ class CudaBody:
         )
 
     def _compute_box_rows(self, op: Op, pointers: Mapping[str, str]) -> dict[str, int]:
-        """Rows of a box, by argument."""
+        """Return the rows of a box, by argument."""
         found = {} if self.box_rows is None else self.box_rows(op)
         check_type(found, Mapping, f"op {op.name!r}", "box_rows")
         for name, count in found.items():
@@ -288,7 +290,7 @@ class CudaBody:
         return dict(found)
 
     def _find_resident(self, op: Op, tensors: Mapping[str, Tensor]) -> ResidentVector | None:
-        """What may lie in shared memory: a vector that has an element for every ``tile.i``, and not too many."""
+        """Return the vector that may be resident in shared memory: few elements, one for every ``tile.i``."""
         shape = tensors[self.resident_input].shape if self.resident_input in tensors else ()
         kept = len(shape) == 1 and op.grid[0] <= shape[0] <= _MAX_RESIDENT
         return ResidentVector(self.resident_input, shape[0]) if kept else None
@@ -311,7 +313,7 @@ class CudaBody:
     def _wrap_source(
         self, op: Op, tensors: Mapping[str, Tensor], struct: Struct, worded: LLTensors, headed: bool
     ) -> str:
-        """The text with what the op gives it before, and its type in the launch behind."""
+        """Return the source, preceded by the op's declarations and followed by its tile type in the launch."""
         first = tensors[op.accesses[0].arg].dtype.name
         nulls = [name for name in self.optional_args if name not in struct.names]
         null = "".join(f"  static constexpr const {first}* {name} = nullptr;\n" for name in nulls)
@@ -336,14 +338,15 @@ class CudaBody:
         through += f"{_NAMESPACE}::{self.function}"
         resident = self._find_resident(op, tensors)
         kept = "" if resident is None else f" typedef {through}, {resident.count}> Resident; "
-        # What a text's function takes is in its namespace, so a type of its own that is called so is told where it is.
+        # Alias the types that the function takes, so that a type of the same name in the source is reported at its
+        # own line.
         types = "".join(f"using {name} = {name};\n" for name in ("Tile", taken) if name)
         types += f"struct Arguments : Operands {{\n{null}}};\n"
         file = re.sub(r"[^\w.-]", "_", op.kernel) + ".cu"
         ahead, behind = isolate_macros(expand(self.source))
-        if self.loads_struct:  # which may take types and macros of the text
+        if self.loads_struct:  # the struct may use types and macros of the source
             behind = f"using {_LOADS_NAME} = {self.loads_struct};\n{behind}"
-        # Of a function that does not suit, a compiler tells where it is taken: that is its own line.
+        # The compiler reports an unsuitable function where it is used; map that to the function's own line.
         line = find_line(self.source, self.function) or 1
         return (
             f'namespace {_NAMESPACE} {{\n{constants}{types}{ahead}#line 1 "{file}"\n'
@@ -353,7 +356,7 @@ class CudaBody:
 
 
 def _evaluate_bytes(op: Op, name: str, value: Callable[[Op], int] | None, label: str) -> int:
-    """What an attribute gives of an op, in bytes; 0 if it is left out. Raises ParamError for less, and for no int."""
+    """Return an attribute's value for an op, in bytes; 0 if it is unset. Raises ParamError for other values."""
     found = 0 if value is None else check_int(value(op), f"op {op.name!r}", name)
     if not 0 <= found < _INT32:
         raise ParamError(f"op {op.name!r}: {label.format(format_value(found))}; give 0 or more, below 2^31")
@@ -361,7 +364,7 @@ def _evaluate_bytes(op: Op, name: str, value: Callable[[Op], int] | None, label:
 
 
 def _encode_map(value: Any, rows: int, dtype: DType) -> bytes:
-    """The tensor map of boxes of so many rows of a tensor, which lies without gaps."""
+    """Encode the tensor map of boxes of ``rows`` rows of a contiguous tensor."""
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
     *leading, n, d = value.shape
@@ -373,11 +376,11 @@ def _encode_map(value: Any, rows: int, dtype: DType) -> bytes:
 
 
 def _accept_any(op: Op, tensors: Mapping[str, Tensor]) -> None:
-    """A text takes any tensors."""
+    """Accept any tensors, as CUDA sources do."""
 
 
 def _declare_pointers(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The C++ type of each argument."""
+    """Return the C++ type of each argument."""
     written = {access.arg for access in op.writes}
     names = dict.fromkeys(access.arg for access in op.accesses)
     return {name: f"{'' if name in written else 'const '}{tensors[name].dtype.name}*" for name in names}
@@ -401,6 +404,6 @@ def _format_constant(op: Op, name: str) -> str:
     if isinstance(value, bool):
         return f"bool {name} = {str(value).lower()}"
     if isinstance(value, float):
-        # What float32 has no number for is 0 or the least there is, where a compiler would stop.
+        # Numbers below float32's normal range become subnormal or 0; a compiler would reject them.
         return f"float {name} = {value if abs(value) >= _FLOAT_MIN else c_float(value).value!r}f"
     return f"{kind} {name} = {value}{'ll' if kind != 'int' else ''}"

@@ -1,16 +1,16 @@
-"""The source of a tile as CUDA C++ text: what it may not have, where its function stands, and how its macros end.
+"""CUDA sources of tiles: forbidden content, location of the function, and scope of macros.
 
-Macros know no namespace. Around a text that defines ``ROWS``, and ``DEVICE`` where that is missing:
+Macros ignore namespaces. A source that defines ``ROWS``, and ``DEVICE`` of the preamble, is wrapped as follows:
 
-    #ifdef ROWS                  whether it was there before
+    #ifdef ROWS                  whether it was defined before
     #define ROWS_was_there
     #endif
-    the text
-    #ifndef ROWS_was_there       what was not ends with the text
+    the source
+    #ifndef ROWS_was_there       a new macro ends with the source
     #undef ROWS
     #endif
     #undef ROWS_was_there
-    #undef DEVICE                what a launch builds on is as it was
+    #undef DEVICE                macros of the preamble are restored
     #define DEVICE __device__ __forceinline__
 """
 
@@ -23,12 +23,12 @@ from interlace.core.errors import ParamError
 from interlace.csrc import expand
 from interlace.kernels.cuda.ptx import PTX
 
-_CACHE_SIZE = 256  # texts that are not looked through again: an executor makes bodies of all ops several times
+_CACHE_SIZE = 256  # cached results: an executor builds the bodies of all ops several times
 _MACRO = re.compile(r"^[^\S\n]*(?:#|%:)\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
 _BRANCHES = re.compile(r"^[^\S\n]*(?:#|%:)\s*if", re.MULTILINE)
-#: Lines that a compiler joins.
+#: Continued lines, which a compiler joins.
 _CONTINUED_LINES = re.compile(r"^(?:[^\n]*\\\n)+[^\n]*", re.MULTILINE)
-#: Comments, strings and characters.
+#: Comments, strings and character literals.
 _NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|\b(?:u8|[uUL])?R"(?P<ends>[^()\\\s]*)\(.*?\)(?P=ends)"|"(?:\\.|[^"\\\n])*"|"""
     r"""'(?:\\.|[^'\\\n])'""",
@@ -37,13 +37,13 @@ _NO_CODE = re.compile(
 #: A barrier of all threads of a block, in C++ and in PTX.
 _BLOCK_BARRIER = re.compile(r"\b(?:__syncthreads(?:_count|_and|_or)?|__barrier_sync)\b")
 _BLOCK_BARRIER_PTX = re.compile(r"\bbar(?:rier)?(?:\.cta)?\.sync(?:\.aligned)?\s+0\s*;")
-#: Inline assembly: its strings, which follow each other.
+#: Inline assembly: its consecutive string literals.
 _ASSEMBLY = re.compile(
     r'\basm\b\s*(?:volatile\b|__volatile__\b)?\s*\(\s*((?:"(?:\\.|[^"\\\n])*"\s*|R"\(.*?\)"\s*)+)', re.DOTALL
 )
-#: Macros of a launch that are not of its preamble.
+#: Macros of a launch that its preamble does not define.
 _MACROS = frozenset({"ELEMENT", "ELEMENT_PTX", "INFINITE", "REGISTERS_TO_HOLD", "SHARED_BASE"})
-#: Words of C++17, and what stands before every text.
+#: Keywords of C++17, and names that precede every source.
 _RESERVED_NAMES = _MACROS | frozenset(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const "
     "const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern "
@@ -56,7 +56,7 @@ _RESERVED_NAMES = _MACROS | frozenset(
 
 
 def check_source(source: str) -> None:
-    """Raise ParamError for what a compiler, or a driver, would not tell clearly."""
+    """Raise ParamError for errors that a compiler or driver would not report clearly."""
     try:
         source.encode()
     except UnicodeEncodeError as error:
@@ -69,7 +69,7 @@ def check_source(source: str) -> None:
     if "__global__" in plain:
         raise ParamError("the text of a CudaBody has a __global__ kernel; it is a tile of one, so make it DEVICE")
     opened = plain.count("{") - plain.count("}")
-    branches = _BRANCHES.search(plain)  # of which each may have braces of its own, and some are for other compilers
+    branches = _BRANCHES.search(plain)  # each branch may have its own braces, and some are for other compilers
     if opened and not branches:
         raise ParamError(
             f"the text of a CudaBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
@@ -94,13 +94,13 @@ def check_source(source: str) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Whether a text may call something of its op so; two underscores in front are the compiler's."""
+    """Return True if a source may use a name for something of its op; leading double underscores are reserved."""
     return name.isidentifier() and name.isascii() and name not in _RESERVED_NAMES and not name.startswith("__")
 
 
 @lru_cache(_CACHE_SIZE)
 def find_line(text: str, function: str) -> int:
-    """The line where a text defines a function, from 1; 0 if it does not. Of several the last that takes a tile."""
+    """Return the line, from 1, where a source defines a function, preferring the last that takes a tile; 0 if none."""
     plain, named = _strip_comments(text), rf"\bvoid\s+{re.escape(function)}\s*\("
     patterns = (named + r"[^(){};]*\bTile\b[^;{]*\{", named + r"[^;{]*\{", named) if function.isidentifier() else ()
     starts = ([found.start() for found in re.finditer(pattern, plain)] for pattern in patterns)
@@ -110,7 +110,7 @@ def find_line(text: str, function: str) -> int:
 
 @lru_cache(_CACHE_SIZE)
 def isolate_macros(text: str) -> tuple[str, str]:
-    """What stands before a text and behind it, so that its macros end with it."""
+    """Return the text before and after a source that limits the scope of its macros to it."""
     ahead = behind = ""
     for name in dict.fromkeys(_MACRO.findall(_strip_comments(text))):
         own = re.search(rf"^#define {name}\b.*\n", expand(PTX), re.MULTILINE)
@@ -124,17 +124,17 @@ def isolate_macros(text: str) -> tuple[str, str]:
 
 
 def _join_lines(text: str) -> str:
-    """A text with its lines joined as a compiler does; what follows keeps its line."""
+    """Join continued lines as a compiler does; the text that follows keeps its line number."""
     return _CONTINUED_LINES.sub(lambda lines: lines[0].replace("\\\n", "") + "\n" * lines[0].count("\n"), text)
 
 
 def _strip_comments(text: str) -> str:
-    """The same without comments and strings."""
+    """Return the source without comments and strings."""
     return _NO_CODE.sub(lambda found: " " + "\n" * found[0].count("\n"), _join_lines(text))
 
 
 def _extract_ptx(text: str) -> str:
-    """The inline PTX of a text, without comments."""
+    """Return the inline PTX of a source, without comments."""
     code = _NO_CODE.sub(lambda found: " " if found[0].startswith("/") else found[0], _join_lines(text))
     ptx = "\n".join(re.sub(r'"\s*R?"', "", found[1]) for found in _ASSEMBLY.finditer(code))
     return re.sub(r"//[^\n]*", "", ptx.replace(r"\n", "\n").replace(r"\t", " "))

@@ -1,4 +1,4 @@
-"""What a kernel knows of its own tiles, for one kind of body: which fit a device, which to take, which to try."""
+"""A kernel's tuning rules for one kind of body: tiles that fit a device, the default, and candidates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _FEW_OPS = 8
 
 
 def is_chain(graph: Graph) -> bool:
-    """Whether hand-offs weigh more than anything else in one launch of a graph: many ops stand one behind the other.
+    """Return True if hand-offs dominate the megakernel of a graph, because it has a long chain of ops.
 
-    What is best then is not what is best for two long products; measured on whole decode steps
+    The best tiling then differs from that of two long products; measured on whole decode steps
     (benchmarks/notes/decode.md).
     """
     return count_longest_chain(graph) > _FEW_OPS
 
 
 def count_longest_chain(graph: Graph) -> int:
-    """Ops of the longest chain of them in which each reads what the one before leaves."""
-    behind: dict[str, int] = {}  # of the longest that ends in a tensor
+    """Return the length in ops of the longest chain in which each op reads the output of the previous one."""
+    behind: dict[str, int] = {}  # length of the longest chain that ends in a tensor
     for op in graph.ops:
         longest = 1 + max((behind.get(access.tensor, 0) for access in op.reads), default=0)
         behind |= dict.fromkeys((access.tensor for access in op.writes), longest)
@@ -32,18 +32,19 @@ def count_longest_chain(graph: Graph) -> int:
 
 
 def accept_any(graph: Graph, op: Op, device: DeviceSpec) -> None:
-    """A check that every tile passes."""
+    """Accept every tile."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Rules over extents and a device. They see a whole graph, and speak of the kernel's own ops in it.
+    """Tuning rules by extents and device. They receive a whole graph and cover the kernel's own ops in it.
 
     Attributes:
-        select_default: graph, device -> the setting that is taken without a search.
-        iter_likely: graph, device -> few settings, in unlike tiles, among which a planner chooses by prediction.
-        iter_settings: graph, device -> many, of which a search predicts all and measures some.
-        check: graph, op, device -> raises ShapeError unless the op's tile fits the device, where the body does not.
+        select_default: graph, device -> the setting used without a search.
+        iter_likely: graph, device -> few settings with different tiles, among which a planner chooses by prediction.
+        iter_settings: graph, device -> many settings; a search predicts all of them and measures some.
+        check: graph, op, device -> raises ShapeError unless the op's tile fits the device, if the body does not check
+            it.
     """
 
     select_default: Callable[[Graph, DeviceSpec], Setting]

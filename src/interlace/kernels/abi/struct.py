@@ -1,15 +1,15 @@
 """Structs that the host fills and device code reads: one list of fields, laid out for C, ctypes and NumPy.
 
     STEP = Struct("Step", (("count", "int"), ("values", "const float*")))
-    STEP.text       # struct Step {int count; const float* values;}; and checks of its size and offsets
+    STEP.source     # struct Step {int count; const float* values;}; and checks of its size and offsets
     STEP.ctype      # the same for ctypes; a pointer is an address
     STEP.dtype      # the same for NumPy
 
     field      count   (padding)   values
     offset     0       4           8          size 16
 
-A kind is a C type of ``SCALARS``, a pointer (whatever ends in ``*``), another struct, or a pair of one of these and a
-count. Offsets follow the rules of C; the compiler checks them wherever the text is compiled.
+A kind is a C type of ``SCALARS``, a pointer (any string that ends in ``*``), another struct, or a pair of one of
+these and a count. Offsets follow the rules of C; the compiler checks them wherever the source is compiled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from interlace.csrc import include
 
-#: Of each C type, what ctypes and NumPy call it.
+#: C types with their ctypes class and NumPy format.
 SCALARS: dict[str, tuple[Any, str]] = {
     "unsigned char": (ctypes.c_ubyte, "u1"),
     "int": (ctypes.c_int, "i4"),
@@ -33,7 +33,7 @@ SCALARS: dict[str, tuple[Any, str]] = {
     "long long": (ctypes.c_longlong, "i8"),
     "unsigned long long": (ctypes.c_ulonglong, "u8"),
 }
-#: Stands before the texts of structs: without its headers NVRTC has no ``offsetof``.
+#: Source that precedes the sources of structs: NVRTC without its headers has no ``offsetof``.
 OFFSETOF = include("offsetof.cuh")
 _POINTER = (ctypes.c_void_p, "u8")
 
@@ -43,9 +43,9 @@ class Struct:
     """A struct in memory that the host and the device share.
 
     Attributes:
-        name: in C.
+        name: name in C.
         fields: (name, kind) in the order of their offsets.
-        align: least alignment in bytes; the size is a multiple of it.
+        align: lower bound of the alignment in bytes; the size is a multiple of it.
     """
 
     name: str
@@ -53,22 +53,22 @@ class Struct:
     align: int = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of what is cached here, classes of ctypes cannot be sent to another process; all of it follows from these."""
+        """Pickle only the fields: cached ctypes classes cannot be sent to another process, and follow from these."""
         return Struct, (self.name, self.fields, self.align)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the fields."""
+        """Names of the fields."""
         return tuple(name for name, _ in self.fields)
 
     @cached_property
     def alignment(self) -> int:
-        """In bytes."""
+        """Alignment in bytes."""
         return max(self.align, *(_get_alignment(kind) for _, kind in self.fields))
 
     @cached_property
     def offsets(self) -> dict[str, int]:
-        """Bytes from the beginning to each field."""
+        """Offset of each field in bytes."""
         offsets, end = {}, 0
         for name, kind in self.fields:
             offsets[name] = _align_up(end, _get_alignment(kind))
@@ -77,13 +77,13 @@ class Struct:
 
     @cached_property
     def size(self) -> int:
-        """Bytes, padding included."""
+        """Size in bytes, padding included."""
         last, kind = self.fields[-1]
         return _align_up(self.offsets[last] + _get_size(kind), self.alignment)
 
     @cached_property
     def ctype(self) -> type[ctypes.Structure]:
-        """A class of ctypes; padding beyond that of ctypes itself has fields of its own."""
+        """The struct as a ctypes class; padding that ctypes would not insert has its own fields."""
         fields: list[tuple[str, Any]] = []
         end = 0
 
@@ -100,7 +100,7 @@ class Struct:
 
     @cached_property
     def dtype(self) -> np.dtype[np.void]:
-        """A structured dtype of NumPy."""
+        """The struct as a structured NumPy dtype."""
         formats = [_get_numpy_format(kind) for _, kind in self.fields]
         offsets = [self.offsets[name] for name in self.names]
         return np.dtype({"names": list(self.names), "formats": formats, "offsets": offsets, "itemsize": self.size})
@@ -116,12 +116,12 @@ class Struct:
         return f"struct {align}{self.name} {{\n{body}}};\n" + "".join(f"static_assert({c});\n" for c in checks)
 
     def pack(self, **values: Any) -> bytes:
-        """The struct with these fields; a value with ``data_ptr()`` is its address, None the null pointer.
+        """Pack a struct with these fields; a value with ``data_ptr()`` is its address, None the null pointer.
 
-        Bytes are those of an array or a struct, as long as that.
+        A bytes value is the contents of an array or a struct, with that size.
 
         Raises:
-            TypeError: a field is missing, or a name is none of its fields.
+            TypeError: a missing field or an unknown name.
         """
         if values.keys() != self.offsets.keys():
             wrong = sorted(values.keys() ^ set(self.names))
@@ -139,7 +139,7 @@ class Struct:
             packed[at : at + len(value)] = value
         return bytes(packed)
 
-    # ---------------------------------------------------------------- rows of a table, whose fields are equally wide
+    # ---------------------------------------------------------------- rows of a table, whose fields have equal widths
 
     @property
     def columns(self) -> int:
@@ -147,15 +147,15 @@ class Struct:
         return self.size // _get_size(self.fields[0][1])
 
     def get_column(self, name: str) -> int:
-        """Elements from the beginning of a row to a field."""
+        """Return the element offset of a field in a row."""
         return self.offsets[name] // _get_size(self.fields[0][1])
 
 
 def generate_row_load(row: Struct) -> str:
-    """``load_row(at)`` in CUDA C++: a row of ints by loads of 128 bits; those that a caller does not use are
-    not made.
+    """Generate ``load_row(at)`` in CUDA C++, which loads a row of ints by 128-bit loads.
 
-    ``unpack(row, quads)`` is the same for a row that has been loaded, such as to shared memory.
+    The compiler removes loads that a caller does not use. ``unpack(row, quads)`` does the same for a row that has
+    already been loaded, for example to shared memory.
     """
     count = row.size // 16
     loads = ", ".join(f"from[{q}]" for q in range(count))
@@ -170,7 +170,7 @@ def generate_row_load(row: Struct) -> str:
 
 
 def generate_structs(structs: Sequence[Struct]) -> str:
-    """The structs in CUDA C++, in order."""
+    """Generate the structs in CUDA C++, in order."""
     return "".join(struct.source for struct in structs)
 
 

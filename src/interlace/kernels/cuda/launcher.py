@@ -1,12 +1,12 @@
-"""Compiled kernels on the device: loading, tensor maps, launches. Through the CUDA driver, so with any array library.
+"""Compiled kernels on the device: loading, tensor maps, launches. Uses the CUDA driver, so any array library works.
 
     copy = LoadedKernel(binary, shared_bytes=65_536)
     copy.launch((132, 1, 1), 128, (x, y, n), stream)
 
-A kernel parameter is a pointer where the argument has ``data_ptr()``, ``long long`` where it is an int, ``float``
-where it is a float, ``const __grid_constant__ TensorMap`` where it is a tensor map, and a struct of the same size where
-it is bytes. The caller makes the context (PyTorch does so with its first tensor) and keeps tensors alive while kernels
-and tensor maps use them.
+A kernel parameter is a pointer if the argument has ``data_ptr()``, ``long long`` if it is an int, ``float`` if it is
+a float, ``const __grid_constant__ TensorMap`` if it is a tensor map, and a struct of the same size if it is bytes.
+The caller creates the context (PyTorch does so with its first tensor) and keeps tensors alive while kernels and
+tensor maps use them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from interlace.kernels.cuda.compiler import CudaBinary
 
 
 class DeviceArray(Protocol):
-    """What has an address on the device, such as a tensor of PyTorch."""
+    """An object with an address on the device, such as a PyTorch tensor."""
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """128 bytes that tell the copy engine how a tensor lies in memory and which boxes it copies."""
+    """128 bytes that describe to the copy engine a tensor's layout in memory and the boxes that it copies."""
 
     descriptor: bytes
 
@@ -52,21 +52,21 @@ def encode_tensor_map(
     """Encode a tensor map.
 
     Args:
-        address: of the first element; a multiple of 16.
-        shape: elements along each dimension, outermost first, 1 to 5 of them.
+        address: address of the first element; a multiple of 16.
+        shape: elements along each dimension, outermost first, 1 to 5 dimensions.
         strides: elements from one index to the next along each dimension; the last is 1.
         box: elements of one copy along each dimension, 1 to 256.
-        dtype: of the elements.
-        is_swizzled: whether 16-byte pieces of 128-byte rows are permuted, as matrix products read them.
-        l2_fetch_bytes: that the L2 fetches at a time, 64, 128 or 256.
+        dtype: dtype of the elements.
+        is_swizzled: True to permute 16-byte pieces of 128-byte rows, as matrix products read them.
+        l2_fetch_bytes: granularity of L2 fetches, 64, 128 or 256 bytes.
 
     Raises:
-        DriverError: if the driver refuses the numbers.
+        DriverError: numbers that the driver rejects.
     """
     return _encode_cached(address, tuple(shape), tuple(strides), tuple(box), dtype, is_swizzled, l2_fetch_bytes)
 
 
-@lru_cache(1 << 12)  # most tensors of a launch are weights, which lie where they lay
+@lru_cache(1 << 12)  # most tensors of a launch are weights, whose addresses do not change
 def _encode_cached(
     address: int,
     shape: tuple[int, ...],
@@ -86,7 +86,7 @@ def _encode_cached(
             len(shape),
             address,
             [driver.cuuint64_t(extent) for extent in reversed(shape)],
-            [driver.cuuint64_t(stride) for stride in outer or (16,)],  # one dimension has none, the driver wants one
+            [driver.cuuint64_t(stride) for stride in outer or (16,)],  # the driver needs one stride at least
             [driver.cuuint32_t(extent) for extent in reversed(box)],
             [driver.cuuint32_t(1)] * len(shape),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -100,7 +100,7 @@ def _encode_cached(
 
 
 def get_current_context() -> int:
-    """The handle of the current context, 0 if there is none."""
+    """Return the handle of the current context, 0 if there is none."""
     return int(_unwrap(_load_driver().cuCtxGetCurrent(), "the current context"))
 
 
@@ -108,12 +108,12 @@ class LoadedKernel:
     """A compiled kernel, loaded into the current context.
 
     Args:
-        binary: what to load.
-        shared_bytes: dynamic shared memory of a block.
+        binary: binary to load.
+        shared_bytes: dynamic shared memory of a block in bytes.
 
     Raises:
-        DriverError: if the driver does not take the binary or that much shared memory.
-        NoDeviceError: if there is no driver, or no current context.
+        DriverError: a binary or an amount of shared memory that the driver rejects.
+        NoDeviceError: no driver, or no current context.
     """
 
     def __init__(self, binary: CudaBinary, shared_bytes: int = 0) -> None:
@@ -142,14 +142,14 @@ class LoadedKernel:
 
         Args:
             grid: blocks along x, y, z.
-            threads: per block.
-            arguments: of the kernel, in order; see the module.
+            threads: threads per block.
+            arguments: arguments of the kernel, in order; see the module.
             stream: handle of the CUDA stream.
-            dependent: it may start while the kernel before drains (programmatic dependent launch).
-            cluster: blocks along x of a cluster, by which the grid is divided.
+            dependent: True if it may start while the previous kernel drains (programmatic dependent launch).
+            cluster: blocks along x of a cluster, which divide the grid.
 
         Raises:
-            DriverError: if the driver refuses the launch.
+            DriverError: a launch that the driver rejects.
         """
         self.prepare(grid, threads, arguments, dependent=dependent, cluster=cluster)(stream)
 
@@ -162,16 +162,17 @@ class LoadedKernel:
         dependent: bool = False,
         cluster: int = 1,
     ) -> Callable[[int], None]:
-        """What enqueues such a launch on a stream, again and again; of arguments it keeps bytes and addresses.
+        """Return a function that enqueues such a launch on a stream, any number of times.
 
-        One thread at a time may call it. Arguments and errors are those of ``launch``.
+        It keeps the bytes and addresses of arguments. One thread at a time may call it. Arguments and errors are those
+        of ``launch``.
         """
         values = [_pack_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         driver, function, at = _load_driver(), self._function, ctypes.addressof(addresses)
         config = self._build_config(grid, threads, dependent, cluster)
         what = f"launching kernel {self.binary.name}, grid {grid}, {threads} threads"
-        kept = values, addresses  # for as long as the driver may read them
+        kept = values, addresses  # the driver may read them as long as the function exists
 
         def enqueue(stream: int, _: object = kept) -> None:
             config.hStream = stream
@@ -180,7 +181,7 @@ class LoadedKernel:
         return enqueue
 
     def count_resident_clusters(self, threads: int, cluster: int) -> int:
-        """How many clusters of so many blocks the device keeps resident at once, where nothing else runs."""
+        """Return how many clusters of ``cluster`` blocks can be resident on the device at once, without other work."""
         config = self._build_config((cluster, 1, 1), threads, False, cluster)
         answer = _load_driver().cuOccupancyMaxActiveClusters(self._function, config)
         return int(_unwrap(answer, f"clusters of {cluster} blocks of kernel {self.binary.name}"))
@@ -207,10 +208,10 @@ class LoadedKernel:
 
 
 def load_kernel(binary: CudaBinary, shared_bytes: int = 0) -> LoadedKernel:
-    """A kernel in the current context, loaded there once for all who launch it.
+    """Return a kernel loaded into the current context, once for all callers.
 
     Raises:
-        DriverError, NoDeviceError: as ``LoadedKernel``.
+        DriverError, NoDeviceError: see ``LoadedKernel``.
     """
     return _load_cached(binary, shared_bytes, get_current_context())
 
@@ -221,7 +222,7 @@ def _load_cached(binary: CudaBinary, shared_bytes: int, context: int) -> LoadedK
 
 
 def _pack_parameter(argument: Argument) -> Any:
-    """The bytes of a kernel parameter; the driver copies them when the kernel is launched."""
+    """Return a kernel parameter as ctypes data; the driver copies it at launch."""
     if isinstance(argument, TensorMap | bytes):
         packed = argument if isinstance(argument, bytes) else argument.descriptor
         return (ctypes.c_ubyte * len(packed)).from_buffer_copy(packed)
@@ -234,7 +235,7 @@ def _pack_parameter(argument: Argument) -> Any:
 
 @cache
 def _load_driver() -> Any:
-    """The CUDA driver's bindings, with the driver initialised."""
+    """Return the CUDA driver's bindings, with the driver initialised."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -247,7 +248,7 @@ def _load_driver() -> Any:
 
 
 def _unwrap(answer: tuple[Any, ...], what: str) -> Any:
-    """What a driver call returned beside its status."""
+    """Return the result of a driver call without its status; raise DriverError on failure."""
     status, *values = answer
     if int(status):
         raise DriverError(f"{what}: the CUDA driver answers {status.name}")

@@ -8,22 +8,22 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Param
 from interlace.kernels.base import check_block, require
 
-#: The params that tell an op's tile, in the order of its fields.
+#: Params that define an op's tile, in the order of its fields.
 TILING = ("BM", "BN", "BK", "STAGES", "num_warps", "SWAP", "PREFETCH")
 
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """Tile shape and how the loop over K is pipelined.
+    """Tile shape and pipelining of the loop over K.
 
     Attributes:
-        m, n, k: extents of the tile and of one chunk of the reduction; multiples of 8. Triton bodies take powers of
-            two from 16 on.
+        m, n, k: extents of the tile and of one chunk of the reduction; multiples of 8. Triton bodies support powers
+            of two from 16 on.
         stages: depth of the software pipeline, 1 to 64.
         num_warps: warps per thread block.
-        swap_ab: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
-            its columns; pays where m is below 64.
-        prefetch_bytes: weight bytes per item that a persistent worker asks the L2 for before it waits.
+        swap_ab: True to multiply the transpose (swap-AB), with the weights as the tensor core's 64-row operand and
+            the tokens as its columns; pays off for m below 64.
+        prefetch_bytes: weight bytes per item that a persistent worker prefetches into the L2 before it waits.
     """
 
     m: int = 64
@@ -55,12 +55,12 @@ class MatmulTile:
 
     @property
     def params(self) -> tuple[tuple[str, Param], ...]:
-        """As an op's params."""
+        """The tile as an op's params."""
         return tuple(zip(TILING, vars(self).values(), strict=True))
 
     @staticmethod
     def heuristic(m: int) -> MatmulTile:
-        """A tile for m rows that does well on an H200 whatever the other extents (docs/performance.md)."""
+        """Return a tile for m rows that does well on an H200 for all other extents (docs/performance.md)."""
         if m <= 32:
             return MatmulTile(16 if m <= 16 else 32, 64, 128, 4, 4, swap_ab=True)
         if m <= 64:
@@ -81,7 +81,7 @@ _CPU_TILE = MatmulTile(16, 64, 64)  # small, so that small graphs still have sev
 
 
 def select_matmul_tile(m: int, device: DeviceSpec, tile: TileShape | None) -> MatmulTile:
-    """A tile of a matmul over m rows, as given, else as it suits the device."""
+    """Return the given tile of a matmul over m rows, or one that suits the device."""
     if tile is not None:
         return MatmulTile(tile.m, tile.n, tile.k)
     return MatmulTile.heuristic(m) if device.architecture else _CPU_TILE

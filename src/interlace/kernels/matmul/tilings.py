@@ -1,7 +1,7 @@
-"""Which tiles of a matmul make a launch: bytes of shared memory and registers of its bodies, as formulas.
+"""Tiles of a matmul that a launch can run: bytes of shared memory and registers of its bodies, as formulas.
 
-A stage of the software pipeline of the Triton body holds one chunk of every operand. In bf16, a gated 128 x 128 x 64
-tile takes 64 * (128 + 2 * 128) * 2 = 48 KiB a stage, so that 227 KiB hold four; in fp32 a chunk of 32 takes as much.
+A stage of the Triton body's software pipeline holds one chunk of every operand. In bf16, a gated 128 x 128 x 64 tile
+takes 64 * (128 + 2 * 128) * 2 = 48 KiB per stage, so 227 KiB hold four; in fp32 a chunk of 32 takes as much.
 """
 
 from __future__ import annotations
@@ -14,56 +14,56 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 
-#: The kernel's.
+#: Name of the kernel.
 NAME = "matmul"
-#: The argument that is x again, of whose whole rows the squares are summed where a matmul normalises them itself.
+#: Argument that is x again: the whole rows whose squares are summed if a matmul normalises them itself.
 X_WHOLE = "x_whole"
-#: Tokens up to which tiles may have few weight rows (``csrc/ops/matmul/skinny.cuh``).
+#: Upper bound of the tokens for tiles of few weight rows (skinny GEMM, ``csrc/ops/matmul/skinny.cuh``).
 SKINNY_TOKENS = 16
-#: float32 sums of one thread, beside which registers hold operands and addresses.
+#: Upper bound of the float32 sums of one thread, which leaves registers for operands and addresses.
 MAX_THREAD_ACCUMULATORS = 128
-#: The same in the one launch, by consumer warpgroups of a block: threads of one have 255 registers, of two 224 each, of
-#: three 152.
+#: The same bound in the megakernel, by consumer warpgroups of a block: threads have 255 registers with one, 224 with
+#: two, 152 with three.
 MAX_ACCUMULATORS = {1: 168, 2: 168, 3: 96}
 MAX_WARPGROUPS = max(MAX_ACCUMULATORS)
-_SWIZZLED_BYTES = 1024  # that slots begin at a multiple of
-_OPERAND_REGISTERS = {1: 24, 2: 24, 3: 16}  # registers of operands, of tiles that have as many sums as there may be
-_STEP = 8  # columns of products
+_SWIZZLED_BYTES = 1024  # alignment of slots in bytes
+_OPERAND_REGISTERS = {1: 24, 2: 24, 3: 16}  # registers for operands, in tiles with the most sums
+_STEP = 8  # granularity of the columns of products
 
 
 def find_tensor(op: Op, argument: str) -> str | None:
-    """The tensor of an argument of a matmul, None if the op has no such argument."""
+    """Return the tensor of an argument of a matmul, None if the op has no such argument."""
     return next((a.tensor for a in op.accesses if a.arg == argument), None)
 
 
 def count_weights(op: Op) -> int:
-    """Matrices of weights that multiply the same activations: two if there is a gate."""
+    """Return the number of weight matrices that multiply the same activations: two if there is a gate."""
     return 1 if find_tensor(op, "gate") is None else 2
 
 
 def get_width_step(op: Op) -> int:
-    """Weight rows that the width of a tile of an op is a multiple of."""
+    """Return the step of tile widths in weight rows."""
     return 8 if find_tensor(op, "squares") is None else int(op.param("SQUARED"))
 
 
 def select_matmuls(graph: Graph) -> tuple[Op, ...]:
-    """The ops of a graph that are matmuls, in program order."""
+    """Return the matmuls of a graph, in program order."""
     return tuple(op for op in graph.ops if op.kernel == NAME)
 
 
 def count_partial_elements(op: Op) -> int:
-    """float32 elements of one partial sum of a tile."""
+    """Return the float32 elements of one split-K partial of a tile."""
     return int(op.param("BM")) * int(op.param("BN")) * count_weights(op)
 
 
 def compute_triton_smem_bytes(op: Op, itemsize: int) -> int:
-    """Shared memory of all stages of the software pipeline, for elements of so many bytes."""
+    """Return the bytes of shared memory of all stages of the software pipeline."""
     bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
     return stages * k * (bm + count_weights(op) * bn) * itemsize
 
 
 def check_powers(op: Op) -> None:
-    """Raise ShapeError unless extents of an op's tile, from 16 on, and its warps are powers of two, as Triton's are."""
+    """Raise ShapeError unless an op's extents (from 16 on) and warps are powers of two, as Triton requires."""
     warps = int(op.param("num_warps"))
     require(
         warps & (warps - 1) == 0,
@@ -79,7 +79,7 @@ def check_powers(op: Op) -> None:
 
 
 def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
-    """Raise ShapeError unless the op's stages fit shared memory and its sums the registers."""
+    """Raise ShapeError unless the op's stages fit shared memory and its sums fit the registers."""
     check_powers(op)
     bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
     tile = f"op {op.name!r}: tile of {bm} x {bn} x {k}"
@@ -98,21 +98,24 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
 
 
 def normalises(op: Op) -> bool:
-    """Whether a matmul normalises its rows itself (``x_scale``)."""
+    """Return True if a matmul normalises its rows itself (``x_scale``)."""
     return find_tensor(op, "x_scale") is not None
 
 
 def compute_token_bytes(rows: int, k: int, gains: bool) -> int:
-    """A slot of so many rows of tokens of a stage k deep, and of the gains of its k behind them."""
+    """Return the bytes of a slot of ``rows`` token rows of a stage of depth k, followed by the gains of its k."""
     return -(-(rows + gains) * k * 2 // _SWIZZLED_BYTES) * _SWIZZLED_BYTES
 
 
 def count_normalising_registers(rows: int, columns: int, k: int, warpgroups: int) -> tuple[int, int]:
-    """Of a thread, for a tile of so many rows and columns of products, stages k deep, whose rows it normalises.
+    """Count registers of a thread for a tile of ``rows`` x ``columns`` products that normalises its rows.
+
+    Args:
+        k: depth of a stage.
 
     Returns:
-        Those of sums and of tokens, two panels twice if a stage is of pairs, with as many for what makes the latter;
-        how many fit.
+        Registers of the sums, of double-buffered tokens (two panels if a stage has an even number of them, else one),
+        and as many for computing the latter; registers that fit.
     """
     each, at_once = 128 * warpgroups, PANEL if k // PANEL % 2 else 2 * PANEL
     return rows * columns // each + 2 * rows * at_once // each, MAX_ACCUMULATORS[warpgroups] + _OPERAND_REGISTERS[
@@ -121,7 +124,7 @@ def count_normalising_registers(rows: int, columns: int, k: int, warpgroups: int
 
 
 def can_normalise(tile: MatmulTile, sums: int) -> bool:
-    """Whether a launch has registers to normalise rows in a tile of so many matrices, where rows are tokens."""
+    """Return True if registers suffice to normalise rows in a tile with tokens as rows and ``sums`` weight matrices."""
     warpgroups = max(1, tile.num_warps // 4)
     if tile.swap_ab or warpgroups not in MAX_ACCUMULATORS:
         return False
@@ -130,15 +133,18 @@ def can_normalise(tile: MatmulTile, sums: int) -> bool:
 
 
 def can_prescale(dtype: DType) -> bool:
-    """Whether rows may be scaled before they are divided, since a product that overflows has an operand as large."""
+    """Return True if rows may be scaled before division: a product overflows only if an operand is as large."""
     return dtype is not fp16
 
 
 def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
-    """Whether the first of some matmuls over m tokens, whose reductions have these widths, may normalise its rows.
+    """Return True if the first of some matmuls over m tokens may normalise its rows.
 
-    Up to 16 tokens all are in tiles of few weight rows then, which take panels of k. With more each tile scales rows as
-    it multiplies them, by pairs of elements.
+    Up to 16 tokens, all matmuls then use tiles of few weight rows, which process panels of k. With more tokens, each
+    tile scales rows while it multiplies them, by pairs of elements.
+
+    Args:
+        widths: reduction extents of the matmuls.
     """
     if m <= SKINNY_TOKENS:
         return can_prescale(dtype) and all(width % PANEL == 0 for width in widths)
@@ -147,8 +153,8 @@ def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
 
 
 def compute_share(columns: int, parts: int) -> int:
-    """Columns of products of a tile that each of its parts adds and finishes, in steps of 8; the last may have 8 fewer.
+    """Return the columns of a tile's products that each of its parts reduces and finishes, in steps of 8.
 
-    0 where a part would have none, and for a tile of one part.
+    The last part may have 8 fewer. Returns 0 if a part would have none, and for a tile of one part.
     """
     return -(-columns // (_STEP * parts)) * _STEP if 1 < parts <= columns // _STEP else 0

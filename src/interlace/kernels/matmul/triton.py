@@ -1,8 +1,8 @@
 """The Triton body of matmul: accumulate over a k-range, finish with the epilogue, prefetch weights.
 
-Rows and columns beyond the edge are clamped to the last one rather than masked, so that the main loop has
-no predicates; their sums are computed and never stored. Only a ragged K needs masks. The loop counts whole
-chunks because the compiler then knows the alignment of every address.
+Rows and columns beyond the edge are clamped to the last one instead of masked, so that the main loop has no
+predicates; their sums are computed and never stored. Only a ragged K needs masks. The loop counts whole chunks, so
+that the compiler knows the alignment of every address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SQUARED_AT_ONCE = tl.constexpr(128)
 
 @triton.jit
 def _load_chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
-    """One chunk of an operand; ``within`` numbers its elements along K."""
+    """Load one chunk of an operand; ``within`` holds the indices of its elements along K."""
     if K % BK == 0:
         value = tl.load(pointer + k)
     else:
@@ -32,7 +32,7 @@ def _load_chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
 
 @triton.jit
 def _scale_chunk(value, x_scale, along, K: tl.constexpr, BK: tl.constexpr, k, SWAP: tl.constexpr):
-    """One chunk of x, scaled if there is a scale; K is its first axis if SWAP."""
+    """Scale one chunk of x if there is a scale; K is its first axis if SWAP."""
     if x_scale is not None:
         scale = _load_chunk(x_scale + along, along, K, BK, k).to(tl.float32)
         scale = scale[:, None] if SWAP else scale[None, :]
@@ -57,8 +57,8 @@ def matmul_accumulate(
     STAGES: tl.constexpr,
     SWAP: tl.constexpr,
 ):
-    # Operands are addressed as the tensor core takes them, so that no block is transposed on the way:
-    # left (rows, K) times right (K, columns), where the weights are right, or left if SWAP.
+    # Operands are addressed as the tensor core reads them, so that no block is transposed on the way: left (rows, K)
+    # times right (K, columns), where the weights are right, or left if SWAP.
     row = tl.minimum(tile.i * BM + tl.arange(0, BM), M - 1).to(tl.int64) * K
     column = tl.minimum(tile.j * BN + tl.arange(0, BN), N - 1).to(tl.int64) * K
     along = tl.arange(0, BK)
@@ -163,8 +163,8 @@ def matmul_finish(
     elif ACTIVATION == "silu":
         value *= tl.sigmoid(value)
     elif ACTIVATION == "gelu-tanh":
-        # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow. Under the interpreter a constant of the
-        # module does not multiply a block from the left.
+        # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow. Under the interpreter a module
+        # constant cannot multiply a block from the left.
         value *= tl.sigmoid((value + value * _GELU_CUBIC * value * value) * _GELU_TWICE)
     if residual is not None:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
@@ -194,7 +194,7 @@ def matmul_prefetch(
     BN: tl.constexpr,
     PREFETCH: tl.constexpr,
 ):
-    """Ask the L2 for the first PREFETCH bytes of the item's weights."""
+    """Prefetch into the L2 the first PREFETCH bytes of the item's weights."""
     if PREFETCH > 0:
         column = tl.minimum(tile.j * BN + tl.arange(0, BN), N - 1).to(tl.int64)
         size: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth // 8

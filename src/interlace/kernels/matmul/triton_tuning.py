@@ -1,7 +1,7 @@
-"""How matmuls with Triton bodies are tiled: by rule, and what else is worth trying.
+"""Tiling of matmuls with Triton bodies: the default rule and candidates.
 
-The tiles came out best in measurements on an H200 in bf16 (benchmarks/notes/triton.md). For another dtype a chunk has
-as many bytes, and a GPU with less shared memory has fewer stages.
+The tiles were the fastest in measurements on an H200 in bf16 (benchmarks/notes/triton.md). For another dtype a chunk
+has as many bytes, and a GPU with less shared memory has fewer stages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
 _MIN_CHUNK = 16
-_NEIGHBOURS = (0.5, 1, 2)  # numbers of rows, as parts of ours, whose tiles may suit us too
+_NEIGHBOURS = (0.5, 1, 2)  # numbers of rows, relative to the actual one, whose tiles may also suit
 _PREFETCH_BYTES = 65536
-_MAX_SPLIT_ROWS = 512  # rows up to which splits may pay
+_MAX_SPLIT_ROWS = 512  # upper bound of the rows for which splits may pay off
 
 
 def adapt_tile(tile: MatmulTile, graph: Graph, op: Op, device: DeviceSpec) -> MatmulTile:
-    """A measured tile with chunks of as many bytes, and no more stages than shared memory holds."""
+    """Adapt a measured tile: chunks of as many bytes, and no more stages than shared memory holds."""
     itemsize = graph.tensor(op.writes[0].tensor).dtype.itemsize
     k = max(_MIN_CHUNK, tile.k * bf16.itemsize // itemsize)
     room = device.smem_bytes // (k * (tile.m + count_weights(op) * tile.n) * itemsize)
@@ -34,7 +34,7 @@ def adapt_tile(tile: MatmulTile, graph: Graph, op: Op, device: DeviceSpec) -> Ma
 
 
 def select_default(graph: Graph, device: DeviceSpec) -> Setting:
-    """Each op in the tile for its rows; with a gate half as wide where its two sums would not fit the registers."""
+    """Return the default tile of each op for its rows; half as wide for a gate if the two sums exceed the registers."""
 
     def one(op: Op) -> OpSetting:
         tile = MatmulTile.heuristic(int(op.param("M")))
@@ -46,7 +46,7 @@ def select_default(graph: Graph, device: DeviceSpec) -> Setting:
 
 
 def _get_measured_tiles(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTile], ...], tuple[int, ...]]:
-    """For so many rows, in a graph with a gate or without: tiles of ops with a gate and of others; groups of orders."""
+    """Return measured tiles for ``rows`` rows, as (gated op, other op) pairs, and group sizes of item orders."""
 
     def tall(n: int, k: int, stages: int) -> MatmulTile:
         return MatmulTile(16 if rows <= 16 else 32 if rows <= 32 else 64, n, k, stages, 4, True, _PREFETCH_BYTES)
@@ -76,7 +76,7 @@ def _get_measured_tiles(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile,
 
 
 def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
-    """What came out best for so many rows: tiles and orders, with reductions whole, and in two where SMs would idle."""
+    """Yield the fastest tiles and orders for ``rows`` rows, unsplit, and split in two where SMs would be idle."""
     ops = select_matmuls(graph)
     pairs, groups = _get_measured_tiles(rows, any(count_weights(op) == 2 for op in ops))
     for group, (gated, plain) in product(groups, pairs):
@@ -92,9 +92,10 @@ def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[
 
 
 def _iter_parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
-    """Every op whole, or in two parts if it has fewer tiles than two waves; ops of the same extents alike.
+    """Yield the parts of each op: one, or two if it has fewer tiles than two waves; equal extents have equal parts.
 
-    Of more than two extents, as in a whole model, all that may be split are, or none: more would not be few.
+    With more than two distinct extents, as in a whole model, either all ops that may be split are, or none; otherwise
+    there would be too many combinations.
     """
     extents = [(*(int(op.param(name)) for name in "MNK"), count_weights(op)) for op in ops]
     counts = [-(-m // tile.m) * -(-n // tile.n) for (m, n, _, _), tile in zip(extents, tiles, strict=True)]
@@ -106,14 +107,14 @@ def _iter_parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Ite
 
 
 def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """The settings that came out best for some executor, for so many rows."""
+    """Yield the settings that were fastest for some executor, for this number of rows."""
     ops = select_matmuls(graph)
     if ops:
         yield from _iter_arrangements(graph, device, max(int(op.param("M")) for op in ops))
 
 
 def iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """Those that did well at about as many rows."""
+    """Yield the settings that did well for similar numbers of rows."""
     ops = select_matmuls(graph)
     for share in _NEIGHBOURS if ops else ():
         yield from _iter_arrangements(graph, device, max(1, int(max(int(op.param("M")) for op in ops) * share)))

@@ -1,26 +1,28 @@
-"""How matmuls of the one launch are tiled: by rule, and what else is worth trying.
+"""Tiling of the megakernel's matmuls: the default rule and candidates.
 
-Up to 16 tokens tiles have few weight rows and all of k (``skinny.cuh``), so that no parts meet: of all that multiply
-the same tokens as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109
-would be one. In a chain of many short ops what counts is the time from one op to the next (benchmarks/notes/decode.md),
-so there that is always so; elsewhere where an op normalises its rows itself, where a stage has at least twice as many
-weight rows as tokens, and where parts that meet would cost more than the tokens do that so many tiles load.
+Up to 16 tokens, tiles have few weight rows and the whole k (skinny GEMM, ``csrc/ops/matmul/skinny.cuh``), so no split-K reduction is
+needed. Their width minimises the rows of the busiest SM, over all ops that multiply the same tokens: 14336 rows on
+132 SMs are two waves of 56, because one wave would need tiles of 109. In a chain of many short ops the time from one
+op to the next dominates (benchmarks/notes/decode.md), so chains always use these tiles. Other graphs use them in
+three cases: an op normalises its rows itself, a stage has at least twice as many weight rows as tokens, or split-K
+reductions would cost more than the tokens that so many tiles load.
 
-Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
-What counts is how many weights the ring holds, in stages as large as leave it some; in a chain, whose ring has more to
-hold and whose consumers hold weights too, in small ones. An op of many waves, such as the head of a language model, has
-tiles of 128 weight rows, which load tokens half as often. From 17 tokens on, where few SMs have a tile in the last
-wave, tiles are so narrow that it is full: 14336 rows are two waves of 56. Reductions are cut so that the items of an op
-keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose blocks come at
-different times. A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut,
-each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96. Ops
-that multiply the same tokens (queries, keys and values) are one wave together: the ring holds their weights by the time
-the tokens are there, and then every further item of a block is a round trip that all wait for.
+Otherwise the weights are the tensor core's 64-row operand (swap-AB), in tiles of 64 weight rows and all tokens, in
+steps of 8. The bytes of weights that the ring holds matter most, so stages are as large as the ring permits. In a
+chain, whose ring has more to hold and whose consumers hold weights too, stages are small. An op of many waves, such
+as the head of a language model, has tiles of 128 weight rows, which load tokens half as often. From 17 tokens on, if
+few SMs have a tile in the last wave, tiles are narrowed until it is full: 14336 rows are two waves of 56. Reductions
+are split so that the items of an op keep all SMs busy: in one wave, or in about two if the previous op had more than
+one wave, whose blocks finish at different times. A fix-up between two ops costs more than one at the end. So if the
+first op would have to be split, each op is one wave of unsplit tiles, as wide as necessary: 12288 rows on 132 SMs are
+128 tiles of 96. Ops that multiply the same tokens (queries, keys and values) form one wave together: the ring holds
+their weights by the time the tokens arrive, and every further item of a block would be a round trip that all wait
+for.
 
-Elsewhere, from 17 tokens on, tiles may have any width that is a multiple of 8 and any parts, each op its own, and
-either operand may be the tensor core's 64-row one: what takes least time by ``walk_cost`` is taken. There too ops that
-multiply the same tokens are in waves together. Of ops that normalise their rows tokens are the 64-row operand then, in
-chains, too.
+In all other cases from 17 tokens on, tiles may have any width that is a multiple of 8 and any number of parts, per
+op, and either operand may be the tensor core's 64-row one. The cheapest candidate by ``walk_cost`` is chosen. Ops
+that multiply the same tokens share waves in this case, too. For ops that normalise their rows, tokens are then the
+64-row operand, also in chains.
 """
 
 from __future__ import annotations
@@ -47,31 +49,31 @@ from interlace.kernels.squares import FINE
 from interlace.kernels.tuning import Tuning, is_chain
 from interlace.policies.setting import OpSetting, Setting
 
-_FEW_TOKENS = 64  # tokens up to which tiles of a chain have 64 weight rows
-_MAX_SKINNY_ROWS = 56  # of weights, in tiles of few
-_ITEM_ROWS = 1  # what an item costs beside its loads, in rows of weights
-_CHEAP_FIX_UP_TOKENS = 16  # tokens up to which a fix-up costs less than what it levels
+_FEW_TOKENS = 64  # upper bound of the tokens for which tiles of a chain have 64 weight rows
+_MAX_SKINNY_ROWS = 56  # upper bound of the weight rows of a skinny tile
+_ITEM_ROWS = 1  # cost of an item in addition to its loads, in weight rows
+_CHEAP_FIX_UP_TOKENS = 16  # upper bound of the tokens for which a fix-up costs less than the imbalance it removes
 _WIDEST, _STEP = 256, 8
-_ROWS = 64  # of the tensor core's first operand: weights, or tokens in tiles that are not split
-_MAX_PARTS = 8  # that a last part waits for, with few tokens
-_MIN_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
-_UNEVEN_RATIO = 1.15  # weight rows of the busiest SM over the mean, from which on tiles of 64 are made narrower
-_MANY_WAVES = 8  # of tiles of 64 weight rows: as many of 128 are as even, and load tokens half as often
-_MAX_LIKELY, _MAX_TRIED = 6, 48  # ways of more than few tokens that a planner and a search look at
-_STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tokens eight stages fit
+_ROWS = 64  # rows of the tensor core's first operand: weights, or tokens in unsplit tiles
+_MAX_PARTS = 8  # upper bound of the parts that a last part waits for, with few tokens
+_MIN_WAVE, _WAVES = (0.8, 0.7), 1.6  # SM fraction that one wave must fill: cheap fix-ups, other; else waves
+_UNEVEN_RATIO = 1.15  # weight rows of the busiest SM over the mean, above which tiles of 64 are narrowed
+_MANY_WAVES = 8  # waves of 64-row tiles from which on tiles of 128 are as balanced, and load tokens half as often
+_MAX_LIKELY, _MAX_TRIED = 6, 48  # candidates for a planner; for a search (more than few tokens)
+_STAGE_BYTES = 28 << 10  # bytes of weights of a stage, in unsplit tiles: with few tokens eight stages fit
 _DEEP_BYTES, _SHALLOW_BYTES = (
     32 << 10,
     16 << 10,
-)  # bytes of weights of a stage of 64 rows; of weights and of tokens, of fewer
-_STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
-_SHARE = 1 / 3  # of the weight rows of a tile: tokens, before splitting beats narrow tiles
-_LEAN_RATIO = 2  # weight rows of a stage for each token, from which on narrow tiles are best
-_FIX_UP_BYTES = 54 << 10  # of tokens, which take as long as the parts of an op to meet (benchmarks/notes/norms.md)
-_MIN_WHOLE_ROWS = 48  # weight rows of a tile that is not split: with 32 it was slower, with few tokens too
+)  # bytes of weights of a stage of 64 rows; of weights and of tokens, in smaller stages
+_STAGES = 5  # number of deep stages: three in flight saturate memory, one is multiplied, one is handed back
+_SHARE = 1 / 3  # upper bound of tokens over weight rows of a tile, below which narrow tiles beat splitting
+_LEAN_RATIO = 2  # weight rows of a stage per token, from which on narrow tiles are best
+_FIX_UP_BYTES = 54 << 10  # bytes of tokens that load in the time of a split-K reduction (benchmarks/notes/norms.md)
+_MIN_WHOLE_ROWS = 48  # lower bound of the weight rows of an unsplit tile: 32 was slower, also with few tokens
 
 
 def select_default(graph: Graph, device: DeviceSpec) -> Setting:
-    """The setting that is taken without a search."""
+    """Return the setting used without a search."""
     ops = select_matmuls(graph)
     if not ops:
         return Setting()
@@ -92,7 +94,7 @@ def select_default(graph: Graph, device: DeviceSpec) -> Setting:
 
 
 def _iter_normalising(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
-    """Tiles of few weight rows, of all ops if they may be in such; and of those alone that normalise their rows."""
+    """Yield skinny tiles for all ops if supported, then only for ops that normalise their rows."""
     narrow = _build_skinny_setting(ops, m, device.sms)
     if narrow is not None:
         yield narrow
@@ -105,17 +107,17 @@ def _iter_normalising(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator
 
 
 def _is_few(ops: Sequence[Op], m: int) -> bool:
-    """Whether some normalise their rows in tiles of few weight rows: from 17 tokens on they are in others."""
+    """Return True if ops normalise their rows in skinny tiles: from 17 tokens on they use other tiles."""
     return m <= SKINNY_TOKENS and any(map(normalises, ops))
 
 
 def _is_priced(graph: Graph, m: int) -> bool:
-    """Whether the time that ways take tells them apart; in a chain of short ops hand-offs do, up to 64 tokens."""
+    """Return True if estimated times decide; in a chain of short ops, hand-offs decide up to 64 tokens."""
     return m > (_FEW_TOKENS if is_chain(graph) else _CHEAP_FIX_UP_TOKENS)
 
 
 def _get_max_warpgroups(graph: Graph) -> int:
-    """That a block may have at most, by what else is in a launch."""
+    """Return the upper bound of a block's warpgroups, given the other ops of the launch."""
     return min(getattr(get_kernel(op).megakernel, "max_warpgroups", 2) for op in graph.ops)
 
 
@@ -126,11 +128,11 @@ def _count_tokens(ops: Sequence[Op]) -> int:
 def _build_split_setting(
     ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, shallow: bool = False
 ) -> Setting:
-    """Up to 64 tokens: tiles of 64 weight rows, in as many parts as keep all SMs busy.
+    """Build the setting for up to 64 tokens: tiles of 64 weight rows, split so that all SMs are busy.
 
     Args:
-        other: where one wave and several do, take which the rule does not.
-        shallow: stages of half the weights, if the rule's are deep.
+        other: True to choose, if both one wave and several are possible, the one that the rule rejects.
+        shallow: True for stages of half the weights, if the rule's are deep.
     """
     tokens = _round_up(m, _STEP)
     longest = max(PANEL, _DEEP_BYTES // (_ROWS * 2 * min(count_weights(op) for op in ops)))
@@ -158,8 +160,11 @@ def _build_split_setting(
 
 
 def _even_tile(op: Op, tile: MatmulTile, sms: int) -> MatmulTile:
-    """A tile of 64 weight rows, or narrower, with tokens as the 64 rows, where its last wave is so empty that as many
-    waves of narrower ones spare the busiest SM more than tokens cost, which they load more often."""
+    """Return the tile of 64 weight rows, or a narrower one with 64 token rows if its last wave is too empty.
+
+    The narrower tile is used if an equal number of waves relieves the busiest SM by more than the repeated loads of
+    tokens cost.
+    """
     tiles, rows = _count_tiles(op), int(op.param("N"))
     waves = -(-tiles // sms)
     if tile.n != _ROWS or waves == 1 or waves * sms < _UNEVEN_RATIO * tiles or find_tensor(op, "scale") is not None:
@@ -168,7 +173,7 @@ def _even_tile(op: Op, tile: MatmulTile, sms: int) -> MatmulTile:
 
 
 def _sum_over_siblings(ops: Sequence[Op], extent: Callable[[Op], int]) -> dict[str, int]:
-    """For each op, the sum of all next to it that multiply the same tokens; elsewhere others may lie in that tensor."""
+    """Return for each op the sum over adjacent ops that multiply the same tokens; other ops may reuse that tensor."""
     found: dict[str, int] = {}
     for _, run in groupby(ops, lambda op: find_tensor(op, "x")):
         some = [*run]
@@ -177,23 +182,26 @@ def _sum_over_siblings(ops: Sequence[Op], extent: Callable[[Op], int]) -> dict[s
 
 
 def _is_skinny(op: Op) -> bool:
-    """Whether an op can be in tiles of few weight rows: its sums of squares, if it has any, are fine enough."""
+    """Return True if an op can use skinny tiles: its sums of squares, if any, are fine enough."""
     return int(op.param("K")) % PANEL == 0 and op.parameters.get("SQUARED", FINE) == FINE
 
 
 def _is_lean(ops: Sequence[Op], m: int, setting: Setting) -> bool:
-    """Whether tokens take a third of a stage at most."""
+    """Return True if tokens are at most a third of every stage."""
     return all(_LEAN_RATIO * m <= int(dict(setting.op(op.name).params)["BN"]) * count_weights(op) for op in ops)
 
 
 def _is_light(ops: Sequence[Op], m: int, narrow: Setting, cut: Setting, sms: int) -> bool:
-    """Whether tokens that narrow tiles load beyond those of cut ones, on the busiest SM, cost no more than parts do."""
+    """Return True if narrow tiles' extra tokens cost no more than the split tiles' fix-ups.
+
+    Tokens are those that the busiest SM loads.
+    """
     fix_ups = sum(cut.op(op.name).parts > 1 for op in ops)
     return _count_token_bytes(ops, m, narrow, sms) - _count_token_bytes(ops, m, cut, sms) <= fix_ups * _FIX_UP_BYTES
 
 
 def _count_token_bytes(ops: Sequence[Op], m: int, setting: Setting, sms: int) -> int:
-    """Of the busiest SM, over all ops."""
+    """Return the bytes of tokens that the busiest SM loads, over all ops."""
     total = 0
     for op in ops:
         own = setting.op(op.name)
@@ -203,7 +211,7 @@ def _count_token_bytes(ops: Sequence[Op], m: int, setting: Setting, sms: int) ->
 
 
 def _build_skinny_setting(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
-    """Tiles of few weight rows, if there may be such."""
+    """Build the setting of skinny tiles, or return None if it is not supported."""
     if m > SKINNY_TOKENS or not all(_is_skinny(op) for op in ops):
         return None
     rows = _sum_over_siblings(ops, lambda op: int(op.param("N")))
@@ -211,16 +219,16 @@ def _build_skinny_setting(ops: Sequence[Op], m: int, sms: int) -> Setting | None
 
 
 def _build_skinny_op(op: Op, rows: int, m: int, sms: int) -> OpSetting:
-    """Tiles of few weight rows, where all ops that multiply the same tokens have so many."""
+    """Build the skinny tile of an op, given the rows of all ops that multiply the same tokens."""
     width, m = _select_skinny_width(rows, get_width_step(op), sms), min(m, SKINNY_TOKENS)
     depth = min(_DEEP_BYTES // (2 * width * count_weights(op)), _SHALLOW_BYTES // (2 * m)) // PANEL * PANEL
     k = _round_up(int(op.param("K")), PANEL)
-    depth = min(_round_up(-(-k // -(-k // depth)), PANEL), k)  # as many stages, all alike
+    depth = min(_round_up(-(-k // -(-k // depth)), PANEL), k)  # the same number of stages, all of equal depth
     return OpSetting(MatmulTile(_round_up(m, _STEP), width, depth, swap_ab=True).params)
 
 
 def _select_skinny_width(rows: int, step: int, sms: int) -> int:
-    """Weight rows of tiles of few that make the busiest SM's share of some rows least; the wider where two do."""
+    """Return the width of skinny tiles that minimises the busiest SM's share of the rows; the wider one on ties."""
 
     def cost(width: int) -> tuple[int, int]:
         items = -(-rows // width)
@@ -231,15 +239,15 @@ def _select_skinny_width(rows: int, step: int, sms: int) -> int:
 
 
 def _count_tiles(op: Op) -> int:
-    """Of 64 weight rows."""
+    """Return the number of tiles of 64 weight rows."""
     return -(-int(op.param("N")) // _ROWS)
 
 
 def _select_parts(tiles: int, most: int, sms: int, cheap: bool, one_wave: bool) -> int:
-    """Parts of each of some tiles, at most so many, that keep all SMs busy.
+    """Return the number of parts per tile, at most ``most``, that keeps all SMs busy.
 
-    Where fix-ups are cheap the fewest that make one wave, if the op before had one, or about two; else one wave
-    wherever that can be.
+    If fix-ups are cheap, this is the smallest number that makes one wave (if the previous op had one) or about two;
+    otherwise one wave wherever possible.
     """
     waves = {parts: tiles * parts / sms for parts in range(1, most + 1)}
     one = [parts for parts, n in waves.items() if _MIN_WAVE[not cheap] <= n <= 1]
@@ -251,7 +259,7 @@ def _select_parts(tiles: int, most: int, sms: int, cheap: bool, one_wave: bool) 
 
 
 def _build_one_wave(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
-    """One wave of whole tiles per op, as wide as that makes them, if none is so narrow that tokens weigh more."""
+    """Build one wave of unsplit tiles per op; return None if a tile is so narrow that tokens outweigh its weights."""
     each = []
     for op in ops:
         setting = _build_one_wave_op(op, m, sms, _SHARE, _STAGE_BYTES)
@@ -262,10 +270,14 @@ def _build_one_wave(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
 
 
 def _build_one_wave_op(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpSetting | None:
-    """One wave of tiles of an op that are not split, over up to 64 tokens.
+    """Build one wave of unsplit tiles of an op, over up to 64 tokens.
 
-    None where they are too wide, or tokens more than that share of their weight rows. A stage has so many bytes of
-    weights, or fewer.
+    Args:
+        share: upper bound of tokens over weight rows of a tile.
+        nbytes: upper bound of the bytes of weights of a stage.
+
+    Returns:
+        None if tiles are too wide, or have too many tokens.
     """
     width = _compute_wave_width(op, sms)
     rows = width * count_weights(op)
@@ -276,7 +288,7 @@ def _build_one_wave_op(op: Op, m: int, sms: int, share: float, nbytes: int) -> O
 
 
 def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """The rule for few tokens with what comes close; for more the best of each number of parts of each op."""
+    """Yield the rule for few tokens and close alternatives; for more tokens, the best for each combination of parts."""
     ops = select_matmuls(graph)
     if not ops:
         return
@@ -299,12 +311,12 @@ def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
 
 
 def _compute_wave_width(op: Op, sms: int) -> int:
-    """Weight rows of a tile with which one wave of them is an op."""
+    """Return the weight rows of a tile with which an op is one wave."""
     return _round_up(-(-int(op.param("N")) // sms), get_width_step(op))
 
 
 def _mix_one_wave(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setting:
-    """Ops that are not cut as one wave of tiles, where that can be, with the others' stages."""
+    """Replace unsplit ops by one wave of tiles where possible, with the stages of the other ops."""
     each = []
     for op in ops:
         own = cut.op(op.name)
@@ -315,7 +327,7 @@ def _mix_one_wave(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -
 
 
 def iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """These, and for more than few tokens those that take little more time than the best."""
+    """Yield the likely settings and, for more than few tokens, those that take little more time than the best."""
     ops = select_matmuls(graph)
     yield from iter_likely(graph, device)
     if ops and _is_priced(graph, _count_tokens(ops)) and not _is_few(ops, _count_tokens(ops)):

@@ -1,12 +1,12 @@
-"""Ways of tiling matmuls of the one launch from 17 tokens on, those that take least time by ``walk_cost`` first.
+"""Tiling candidates of the megakernel's matmuls from 17 tokens on, in order of their time by ``walk_cost``.
 
-A way of one op is a tile and how many parts each is cut into. All ops of a launch have as many warpgroups, two from 65
-tokens on and perhaps three from 129 on, and share one ring, whose stages are as large as the largest op wants. So ops
-cannot be tiled one by one: the best few ways of each kind of op are combined, and a combination is priced with the
-stages that its ring has.
+A candidate of one op is a tile and the number of parts per tile. All ops of a launch have the same number of
+warpgroups: two from 65 tokens on and possibly three from 129 on. They share one ring, whose stages are as large as
+the largest op requires. Ops therefore cannot be tiled independently: the best few candidates of each kind of op are
+combined, and a combination is priced with the stages that its ring has.
 
-    kinds           ops that multiply the same tokens count as one; layers that are alike, too
-    ways            of each kind every tile and split, ranked as if it had the ring for itself; the best few are kept
+    kinds           ops that multiply the same tokens count as one, and so do equal layers
+    candidates      for each kind every tile and split, ranked as if it had the ring to itself; the best few are kept
     combinations    all of these, without those whose ring would have too few stages, ranked by the sum of times
 """
 
@@ -40,29 +40,30 @@ from interlace.kernels.matmul.walk_cost import (
 )
 from interlace.policies.setting import Setting
 
-_ROWS = 64  # of the tensor core's first operand, by each warpgroup
-_NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, all matrices together; what they are a multiple of
-_MAX_PARTS = 8  # that a last part waits for
+_ROWS = 64  # rows of the tensor core's first operand, per warpgroup
+_NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, over all matrices; their step
+_MAX_PARTS = 8  # upper bound of the parts that a last part waits for
 _DEPTHS = (64, 128, 256)
-_SHALLOW_FROM = 3  # warpgroups, whose tokens make a deep stage so large that ways with some were 14 to 24 % slower
-_MAX_STAGE_BYTES = 32 << 10  # of weights
-# Stages of a ring: two that are multiplied, and as many under way; or one, where a stage cannot be shallower.
+_SHALLOW_FROM = 3  # warpgroups from which on stages are shallow: with their tokens, deep ones were 14 to 24 % slower
+_MAX_STAGE_BYTES = 32 << 10  # upper bound of the bytes of weights of a stage
+# Lower bounds of the stages of a ring: two that are multiplied and two in flight; or one in flight, if stages cannot
+# be shallower.
 _MIN_STAGES, _SHALLOW_STAGES = 4, 3
-_TIE_TOLERANCE = 0.01  # of the time, within which what loads least is taken: it takes least power too
-_LIGHT_TOKENS = 192  # tokens up to which power is no limit
-_MAX_TRIED = 512  # combinations of ways of unlike ops
-_FEW_TOKENS = 128  # tokens up to which there is one row panel of tiles
-_SMALL_GROUP, _LARGE_GROUP = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
+_TIE_TOLERANCE = 0.01  # relative: candidates this close count as equal, and least loads win (least power, too)
+_LIGHT_TOKENS = 192  # upper bound of the tokens for which power is no limit
+_MAX_TRIED = 512  # upper bound of the combinations of candidates of distinct kinds of ops
+_FEW_TOKENS = 128  # upper bound of the tokens for which tiles form one row panel
+_SMALL_GROUP, _LARGE_GROUP = 4, 8  # row panels of a group, up to ``_SMALL_GROUP_TOKENS`` and beyond
 _SMALL_GROUP_TOKENS = 1024
 
 
 def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MAX_WARPGROUPS) -> Iterator[Setting]:
-    """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them.
+    """Yield settings of matmuls over 17 or more tokens, by estimated time; none if no ring holds them.
 
-    Beyond 192 tokens, of those that take hardly more than the least what loads least comes first.
+    Beyond 192 tokens, the setting that loads least comes first, among those within 1 % of the least time.
 
     Args:
-        warpgroups: that a block may have at most.
+        warpgroups: upper bound of the warpgroups of a block.
     """
     kinds = _group_ops(ops)
     unlike = list(dict.fromkeys(kinds.values()))
@@ -82,17 +83,17 @@ def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int
 
 
 def estimate_least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
-    """What matmuls over some tokens, 17 or more, take in the way that takes least; infinite if no ring holds them."""
+    """Estimate the least seconds of matmuls over 17 or more tokens; infinite if no ring holds them."""
     return _find_least_seconds(list(dict.fromkeys(_group_ops(ops).values())), device)
 
 
 @cache
 def is_fused_norm_faster(m: int, hidden: int, ffn: int, sums: int, device: DeviceSpec) -> bool:
-    """Whether an FFN whose up-projection normalises its rows takes no longer than behind an op that does.
+    """Return True if an FFN whose up-projection normalises its rows is no slower than one after a separate norm op.
 
     Args:
-        m: tokens, 17 or more.
-        sums: matrices of up, which are ffn x hidden.
+        m: number of tokens, 17 or more.
+        sums: number of up-projection matrices, which are ffn x hidden.
     """
     up, down = MatmulExtents(m, (ffn,), hidden, sums), MatmulExtents(m, (hidden,), ffn, 1)
     own, apart = (
@@ -109,19 +110,20 @@ def _find_least_seconds(unlike: Sequence[tuple[MatmulExtents, int]], device: Dev
 def _price_rings(
     unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec, warpgroups: int
 ) -> tuple[list[tuple[TilingCandidate, ...]], list[float]]:
-    """Combinations of ways of unlike ops that a ring holds, and seconds of each.
+    """Return combinations of candidates of distinct kinds of ops that fit a ring, and the seconds of each.
 
     Args:
         unlike: extents of ops, and the step of their widths.
-        warpgroups: that a block may have at most.
+        warpgroups: upper bound of the warpgroups of a block.
     """
     m = max(extents.m for extents, _ in unlike)
-    # Two from 65 tokens on, and beside them as many more as tokens fill.
+    # Two warpgroups from 65 tokens on, and also larger numbers that the tokens fill.
     counts = range(2, min(warpgroups, -(-m // _ROWS)) + 1) if m > _ROWS else (1,)
     rings = []
     for count in counts:
         depths = _DEPTHS if count < _SHALLOW_FROM else _DEPTHS[:1]
-        # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
+        # With many distinct kinds, few candidates of each are combined, and the best may have depths that cannot
+        # share a ring.
         rings += _combine_candidates(unlike, device, count, depths) or _combine_candidates(
             unlike, device, count, depths[:1]
         )
@@ -137,7 +139,7 @@ def _price_rings(
 def _combine_candidates(
     unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec, warpgroups: int, depths: Sequence[int]
 ) -> list[tuple[tuple[TilingCandidate, ...], int]]:
-    """Combinations of the best ways of unlike ops, of these depths, that a ring holds, and its stages."""
+    """Return combinations of the best candidates of distinct kinds that fit a ring, with the stages of the ring."""
     most = max(1, int(_MAX_TRIED ** (1 / len(unlike))))
     ways = [_select_candidates(extents, narrowest, device, most, warpgroups, depths) for extents, narrowest in unlike]
     rings = ((each, count_ring_stages(each, device.smem_bytes)) for each in product(*ways))
@@ -145,7 +147,10 @@ def _combine_candidates(
 
 
 def _group_ops(ops: Sequence[Op]) -> dict[str, tuple[MatmulExtents, int]]:
-    """Of each op its extents, with those next to it that multiply the same tokens, and the step of its widths."""
+    """Return for each op its extents and the step of its widths.
+
+    Extents include adjacent ops that multiply the same tokens.
+    """
     found: dict[str, tuple[MatmulExtents, int]] = {}
     for _, run in groupby(ops, lambda op: (find_tensor(op, "x"), count_weights(op), op.param("K"), normalises(op))):
         some = [*run]
@@ -163,7 +168,7 @@ def _get_min_stages(ways: Sequence[TilingCandidate]) -> int:
 def _select_candidates(
     extents: MatmulExtents, narrowest: int, device: DeviceSpec, most: int, warpgroups: int, depths: Sequence[int]
 ) -> list[TilingCandidate]:
-    """The best of ops of some extents, as many as that, by a ring of their own."""
+    """Return the best candidates of ops of some extents, at most ``most``, each with its own ring."""
 
     def cost(way: TilingCandidate) -> float:
         return estimate_seconds(extents, way, max(1, count_ring_stages([way], device.smem_bytes)), device)

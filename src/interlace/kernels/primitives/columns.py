@@ -1,6 +1,6 @@
-"""Columns of the device's tables as Triton's constants, made from ``abi``; ``..._COLUMNS`` is from row to row.
+"""Columns of the device's tables as Triton constants, generated from ``abi``; ``..._COLUMNS`` is the row stride.
 
-A kernel's cache key has the values of the constants that it uses, so another table makes another kernel.
+A kernel's cache key contains the values of the constants that it uses, so a changed table recompiles the kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arithmetic that compiler and interpreter would do differently, made the same."""
+"""Arithmetic that Triton's compiler and interpreter would do differently, made equal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import triton.language as tl
 
 @triton.jit
 def dot(a, b, acc, INTERPRET: tl.constexpr):
-    """``acc + a @ b`` in float32; float32 operands are multiplied exactly, not as tf32.
+    """Return ``acc + a @ b`` in float32; float32 operands are multiplied exactly, not as tf32.
 
-    Triton 3.6's interpreter multiplies the bit patterns of bf16 operands, so there they are widened first.
+    Triton 3.6's interpreter multiplies the bit patterns of bf16 operands, so they are widened first under it.
     """
     if INTERPRET:
         acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
@@ -21,7 +21,7 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
 
 @triton.jit
 def narrow(value, dtype: tl.constexpr):
-    """A float32 block in a narrower dtype, rounded to nearest even; the interpreter would truncate."""
+    """Convert a float32 block to a narrower dtype, rounding to nearest even; the interpreter would truncate."""
     if dtype == tl.float32:
         result = value
     else:

@@ -1,4 +1,4 @@
-"""Where positions lie in a cache, in Triton; ``kernels/pages`` has the layout."""
+"""Row indices of positions in a paged cache, in Triton; ``kernels/pages`` describes the layout."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import triton.language as tl
 
 @triton.jit
 def find_row(table, sequence, head, at, HEADS: tl.constexpr, CAPACITY, PAGE: tl.constexpr, PAGES):
-    """The row of a cache, as one matrix of D columns, that has a position of a head: int64, negative where there is
-    no page."""
-    sequence, at = tl.cast(sequence, tl.int64), tl.cast(at, tl.int64)  # the interpreter's loops count in Python
+    """Return the row of a head's position in a cache viewed as one matrix of D columns.
+
+    The result is int64, negative without a page.
+    """
+    sequence, at = tl.cast(sequence, tl.int64), tl.cast(at, tl.int64)  # the interpreter's loop indices are Python ints
     if PAGE == 0:
         row = (sequence * HEADS + head) * CAPACITY + at
     else:

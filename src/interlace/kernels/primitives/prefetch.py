@@ -1,7 +1,7 @@
-"""Prefetch into the L2: loads that depend on nothing run ahead of a wait.
+"""Prefetch into the L2: prefetchable loads run before a wait.
 
-A prefetch only moves lines into the cache, where later writes would still be seen, so it is safe before
-any wait and before ``griddepcontrol.wait``.
+A prefetch only moves lines into the L2, where later writes are still seen, so it is safe before any wait and before
+``griddepcontrol.wait``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import triton.language as tl
 
 @triton.jit
 def prefetch_rows(row, available, ROW_BYTES: tl.constexpr, SIZE: tl.constexpr):
-    """Ask the L2 for the first ROW_BYTES (a multiple of 16) of each row, or what is available of it.
+    """Prefetch into the L2 the first ROW_BYTES (a multiple of 16) of each row, or the available part.
 
-    ``row`` points at each row's first element of SIZE bytes, 16-byte aligned; ``available`` is the elements
-    per row. One bulk prefetch per row; where there are fewer rows than threads, rows are cut into pieces so
-    that no two threads ask for the same bytes.
+    ``row`` points at each row's first element of SIZE bytes, 16-byte aligned; ``available`` is the number of elements
+    per row. One bulk prefetch per row; with fewer rows than threads, rows are cut into pieces so that no two threads
+    prefetch the same bytes.
     """
     PIECES: tl.constexpr = max(1, 128 // row.shape[0])
     BYTES: tl.constexpr = max(16, ROW_BYTES // PIECES // 16 * 16)

@@ -1,4 +1,4 @@
-"""Heads of queries and keys rotated to their position, in Triton; ``kernels/rope`` has the formulas."""
+"""Heads of queries and keys rotated to their position (RoPE), in Triton; ``kernels/rope`` has the formulas."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import triton.language as tl
 
 @triton.jit
 def load_position(position, b, CAPACITY):
-    """The position of sequence ``b``, clamped to the cache."""
+    """Load the position of sequence ``b``, clamped to the cache."""
     return tl.minimum(tl.maximum(tl.load(position + b), 0), CAPACITY - 1)
 
 
 @triton.jit
 def make_indices(D: tl.constexpr):
-    """Which elements of a head a block has: all, and the last one again up to a power of two.
+    """Return the element indices of a head's block: all elements, padded to a power of two with the last one.
 
-    What is computed of that is the same each time, and may be stored each time.
+    Results for padding equal those of the last element, so storing them repeatedly is harmless.
     """
     WIDE: tl.constexpr = triton.next_power_of_2(D)
     d = tl.arange(0, WIDE)
@@ -27,7 +27,7 @@ def make_indices(D: tl.constexpr):
 
 @triton.jit
 def mask_padding(value, D: tl.constexpr):
-    """A block (n, of ``make_indices``) with zeros for those that are there again."""
+    """Zero the padding of a block (n, elements of ``make_indices``)."""
     WIDE: tl.constexpr = triton.next_power_of_2(D)
     if WIDE != D:
         value = tl.where(tl.arange(0, WIDE)[None, :] < D, value, 0.0)
@@ -36,8 +36,10 @@ def mask_padding(value, D: tl.constexpr):
 
 @triton.jit
 def apply_rope(x, weight, angles, D: tl.constexpr, EPS: tl.constexpr):
-    """A head of D elements for each pointer of ``x`` (n, 1), normalised by ``weight`` unless None, rotated by a row of
-    the table: float32 (n, of ``make_indices``)."""
+    """Load a head of D elements per pointer of ``x`` (n, 1), normalise by ``weight`` unless None, and rotate.
+
+    ``angles`` is a row of the table. The result is float32 (n, elements of ``make_indices``).
+    """
     WIDE: tl.constexpr = triton.next_power_of_2(D)
     d = make_indices(D)[None, :]
     half: tl.constexpr = D // 2

@@ -1,25 +1,25 @@
-"""Semaphores in global memory: the one module that owns memory order between tiles.
+"""Semaphores in global memory: the only module that handles memory order between tiles.
 
 Post (a tile is complete):
     all threads' stores, CTA barrier, one thread's ``red.release.gpu`` add.
 Wait (before a tile reads what others wrote):
     acquire polls of a whole range of semaphores at once, one per thread, CTA barrier.
-Gate (a launch may take the room that others leave):
-    relaxed polls of the counter in which their programs count themselves as they begin.
-Fix-up (the parts of a split tile meet):
-    all threads' stores of the partial sum, CTA barrier, one thread's ``atom.acq_rel.gpu`` add, CTA barrier;
-    the last to arrive reads all partial sums in the order of their parts, so the result does not depend
-    on who was last.
+Gate (a launch may use the SMs that others free):
+    relaxed polls of the counter that the other launches' programs increment when they start.
+Fix-up (reduction of a split tile):
+    all threads' stores of the partial, CTA barrier, one thread's ``atom.acq_rel.gpu`` add, CTA barrier;
+    the last part to arrive reads all partials in part order, so the result does not depend on the order
+    of arrival.
 
-Counters are 32 bits wide, only grow, and are never cleared: run ``r`` (from 0) waits until a semaphore has
-reached ``(r + 1) * threshold`` posts, compared by wrapping difference. The run number comes from 64-bit
-counters that the run itself advances, so that a replayed CUDA graph counts on.
+Counters are 32 bits wide, only grow, and are never cleared: run ``r`` (from 0) waits until a semaphore has reached
+``(r + 1) * threshold`` posts, compared by wrapping difference. The run index comes from 64-bit counters that the run
+itself advances, so a replayed CUDA graph continues to count.
 
-Every wait is bounded: after ``TIMEOUT_NS`` on the GPU's clock, or as soon as any other wait has failed, it
-records itself and falls through; the run completes with undefined contents and the host raises HangError.
+Every wait is bounded: after ``TIMEOUT_NS`` on the GPU's clock, or as soon as any other wait has failed, it records
+itself and returns. The run completes with undefined contents and the host raises HangError.
 
-In a Triton kernel of your own, ``own = load_tile(sync)``, ``wait(own, sync)`` and ``post(own, sync)`` are all that
-it takes; see ``examples/04_place_your_own_waits.py``.
+A Triton kernel of your own only needs ``own = load_tile(sync)``, ``wait(own, sync)`` and ``post(own, sync)``; see
+``examples/04_place_your_own_waits.py``.
 """
 
 from __future__ import annotations
@@ -63,28 +63,28 @@ from interlace.kernels.primitives.partial_sums import store_partial
 
 
 class Sync(NamedTuple):
-    """What an item needs to synchronise: device tables, counters, and compile-time switches.
+    """State that an item needs to synchronise: device tables, counters, and compile-time switches.
 
     Attributes:
         items: int32, rows of ``abi.ITEM``.
         waits: int32, rows of ``abi.WAIT``.
         semaphores: int32 counters.
         arrivals: int64 counters, one per split tile.
-        workspace: float32 partial sums of split tiles.
-        done: int32 per item: 1 + number of the last run in which it posted.
+        workspace: float32 split-K partials.
+        done: int32 per item: 1 + index of the last run in which it posted.
         fault: int32 flag, nonzero once a wait has failed.
         record: int32 in host memory, a row of ``abi.RECORD``.
         trace: int64, a row of ``abi.TRACE`` per item.
-        starts: int64 counter of programs begun (of tickets drawn, in a persistent launch); all runs together.
-        first, programs: the launch's first row of ``items``, and how many programs begin per run.
-        WAITS: waits and posts are live (else the launch order enforces everything).
-        CHUNKED: some waits stand inside reductions.
-        SPLIT: most parts of a tile, 1 if none is split.
-        SLOT: float32 elements of one partial sum.
-        TRACE: write ``trace``.
+        starts: int64 counter of started programs (in a persistent launch, of claimed tickets), over all runs.
+        first, programs: the launch's first row of ``items``, and the number of programs that start per run.
+        WAITS: True if waits and posts are active (otherwise the launch order enforces all dependencies).
+        CHUNKED: True if some waits are inside reductions.
+        SPLIT: upper bound of the parts of a tile, 1 if none is split.
+        SLOT: float32 elements of one partial.
+        TRACE: True to write ``trace``.
         JITTER_NS: upper bound of random delays around waits and posts, 0 for none (for tests).
-        TIMEOUT_NS: the watchdog.
-        INTERPRET: running under the Triton interpreter, which has no inline assembly.
+        TIMEOUT_NS: watchdog timeout.
+        INTERPRET: True under the Triton interpreter, which has no inline assembly.
     """
 
     items: tl.tensor
@@ -110,16 +110,16 @@ class Sync(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One item: its tile coordinates, its k-range, and where its waits and its post are.
+    """One item: its tile coordinates, its k-range, its waits and its post.
 
     Attributes:
-        i, j, l: tile coordinates, 0 where the grid has fewer.
-        k_lo, k_hi: its part of the reduction.
-        wait_lo, wait_mid, wait_hi: rows of ``Sync.waits``; those before ``wait_mid`` stand at its start.
-        post: its semaphore, -1 for none.
-        part, parts, slot, split: which part of how many, its first workspace slot, its arrival counter.
-        item: position in the plan's sequence.
-        run: number of the run, from 0.
+        i, j, l: tile coordinates, 0 for axes that the grid does not have.
+        k_lo, k_hi: its range of the reduction.
+        wait_lo, wait_mid, wait_hi: rows of ``Sync.waits``; those before ``wait_mid`` are waited for at its start.
+        post: index of its semaphore, -1 for none.
+        part, parts, slot, split: its part and the number of parts, its first workspace slot, its arrival counter.
+        item: index in the plan's sequence.
+        run: index of the run, from 0.
     """
 
     i: tl.tensor
@@ -141,7 +141,7 @@ class Tile(NamedTuple):
 
 @triton.jit
 def start_run(sync):
-    """Count this program in; returns the number of the run."""
+    """Count this program's start and return the index of the run."""
     if sync.WAITS:
         run = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") // sync.programs
     else:
@@ -151,14 +151,14 @@ def start_run(sync):
 
 @triton.jit
 def load_tile(sync):
-    """The item of this program, in a launch of one program per item."""
+    """Load the item of this program, in a launch of one program per item."""
     run = start_run(sync)
     return load_tile_at(sync, sync.first + tl.program_id(0), run)
 
 
 @triton.jit
 def load_tile_at(sync, position, run):
-    """The item at a row of the item table, in the given run."""
+    """Load the item at a row of the item table, for the given run."""
     row = sync.items + position * ITEM_COLUMNS
     return Tile(
         tl.load(row + ITEM_I),
@@ -181,13 +181,13 @@ def load_tile_at(sync, position, run):
 
 @triton.jit
 def load_op(sync, position):
-    """Which op the item at a row of the item table belongs to."""
+    """Load the op index of the item at a row of the item table."""
     return tl.load(sync.items + position * ITEM_COLUMNS + ITEM_OP)
 
 
 @triton.jit
 def read_clock_ns(INTERPRET: tl.constexpr):
-    """The GPU's global clock in nanoseconds (32 ns steps on an H200); 0 under the interpreter."""
+    """Read the GPU's global clock in nanoseconds (32 ns steps on an H200); 0 under the interpreter."""
     if INTERPRET:
         time = tl.full((), 0, tl.int64)
     else:
@@ -197,7 +197,7 @@ def read_clock_ns(INTERPRET: tl.constexpr):
 
 @triton.jit
 def _read_clock(lane, INTERPRET: tl.constexpr):
-    """The global clock as each thread reads it."""
+    """Read the global clock in each thread."""
     if INTERPRET:
         time = lane.to(tl.int64) * 0
     else:
@@ -231,7 +231,7 @@ def _load_relaxed(pointer, INTERPRET: tl.constexpr):
 
 @triton.jit
 def back_off(sync, NS: tl.constexpr):
-    """Sleep for up to NS nanoseconds, to leave the memory pipes to others."""
+    """Sleep for up to NS nanoseconds, to free the memory pipes for others."""
     if not sync.INTERPRET:
         tl.inline_asm_elementwise(
             "nanosleep.u32 $1; mov.u32 $0, 0;",
@@ -245,7 +245,7 @@ def back_off(sync, NS: tl.constexpr):
 
 @triton.jit
 def _delay_randomly(tile, sync, salt: tl.constexpr):
-    """A random delay, different for each item, run and place."""
+    """Delay randomly, differently for each item, run and call site."""
     if sync.JITTER_NS > 0 and not sync.INTERPRET:
         mixed = (tile.item.to(tl.int64) * 2 + salt + 1) * 1640531527 + (tile.run + 1) * 2246822519
         mixed = (mixed ^ (mixed >> 15)) * 739982445
@@ -257,7 +257,7 @@ def _delay_randomly(tile, sync, salt: tl.constexpr):
 
 @triton.jit
 def _record_fault(sync, item, semaphore, expected, seen):
-    """Record the first failed wait; later ones leave it as it is."""
+    """Record the first failed wait; later ones do not change the record."""
     if tl.atomic_cas(sync.fault, 0, 1, sem="relaxed", scope="gpu") == 0:
         tl.store(sync.record + RECORD_ITEM, item)
         tl.store(sync.record + RECORD_SEMAPHORE, semaphore)
@@ -268,11 +268,11 @@ def _record_fault(sync, item, semaphore, expected, seen):
 
 @triton.jit
 def _make_lanes(sync):
-    """A number per thread of the block.
+    """Return an index per thread of the block.
 
-    Polls are spread over exactly these: a reduction over them crosses all warps, so its result is the same in
-    every thread. Anything narrower each warp would load for itself, and warps that saw different values would
-    part ways before a barrier.
+    Polls use exactly one element per thread: a reduction over them crosses all warps, so its result is the same in
+    every thread. With fewer elements, each warp would load them for itself, and warps that saw different values would
+    diverge before a barrier.
     """
     if sync.INTERPRET:
         lane = tl.arange(0, 32)
@@ -283,7 +283,7 @@ def _make_lanes(sync):
 
 @triton.jit
 def _load_wait(tile, sync, row):
-    """One wait of an item: (first, count, stride, threshold, what its semaphores reach in this run)."""
+    """Load one wait of an item: (first, count, stride, threshold, count that its semaphores reach in this run)."""
     base = sync.waits + row * WAIT_COLUMNS
     first = tl.load(base + WAIT_FIRST)
     count = tl.load(base + WAIT_COUNT)
@@ -294,7 +294,7 @@ def _load_wait(tile, sync, row):
 
 @triton.jit
 def _poll_lag(tile, sync, row):
-    """One poll of every semaphore of one wait: by how many posts the latest of them is behind, -1 if none."""
+    """Poll every semaphore of one wait once; return the largest number of missing posts, -1 if there are none."""
     first, count, stride, _, target = _load_wait(tile, sync, row)
     lane = _make_lanes(sync)
     lag = lane * 0 - 1
@@ -308,7 +308,7 @@ def _poll_lag(tile, sync, row):
 
 @triton.jit
 def _wait_row(tile, sync, row):
-    """Wait until every semaphore of one wait has all of its posts of this run."""
+    """Wait until every semaphore of one wait has received all its posts of this run."""
     first, count, stride, threshold, target = _load_wait(tile, sync, row)
     lane = _make_lanes(sync)
     for begin in range(0, count, lane.shape[0]):
@@ -332,10 +332,10 @@ def _wait_row(tile, sync, row):
 
 @triton.jit
 def is_blocked(tile, sync):
-    """One poll of what an item's start needs: whether some of it is still missing.
+    """Poll the start waits of an item once; return True if some of its input is still missing.
 
-    If not, all threads may read it. The barrier stands even where nothing is polled: it keeps ptxas from pulling
-    what comes before into a wgmma pipeline, which it would then serialise.
+    If not, all threads may read the input. The barrier is needed even if nothing is polled: it keeps ptxas from
+    pulling preceding code into a wgmma pipeline, which it would then serialise.
     """
     missing = False
     if sync.WAITS:
@@ -348,7 +348,7 @@ def is_blocked(tile, sync):
 
 @triton.jit
 def wait(tile, sync):
-    """Before an item starts: everything that its start needs is visible to all threads afterwards."""
+    """Wait before an item starts; afterwards all data that its start needs is visible to all threads."""
     if sync.WAITS:
         _delay_randomly(tile, sync, 2)
         for row in range(tile.wait_lo, tile.wait_mid):
@@ -357,9 +357,10 @@ def wait(tile, sync):
 
 @triton.jit
 def wait_started(sync, run, producer):
-    """Wait until every program of a launch has begun in this run; ``sync`` and ``producer`` are that launch's.
+    """Wait until every program of a launch has started in this run; ``sync`` and ``producer`` describe that launch.
 
-    Its polls are relaxed, because it orders nothing: what those programs write is still waited for tile by tile.
+    Its polls are relaxed, because it orders no data: the data that those programs write is still waited for tile by
+    tile.
     """
     target = (run + 1) * sync.programs
     behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
@@ -374,7 +375,7 @@ def wait_started(sync, run, producer):
 
 @triton.jit
 def count_chunks(tile, sync):
-    """Number of stretches of the item's k-range that become readable one after another."""
+    """Return the number of chunks of the item's k-range that become readable one after another."""
     if sync.WAITS and sync.CHUNKED:
         n = tile.wait_hi - tile.wait_mid + 1
     else:
@@ -384,7 +385,7 @@ def count_chunks(tile, sync):
 
 @triton.jit
 def wait_chunk(tile, sync, chunk):
-    """Wait for one stretch; returns the k-range [lo, hi) that may be read now (possibly empty)."""
+    """Wait for one chunk; return the k-range [lo, hi) that may be read now (possibly empty)."""
     if sync.WAITS and sync.CHUNKED:
         row = tile.wait_mid + chunk - 1
         lo = tile.k_lo
@@ -402,7 +403,7 @@ def wait_chunk(tile, sync, chunk):
 
 @triton.jit
 def post(tile, sync):
-    """After a tile's last store: make it visible and count it."""
+    """Post after a tile's last store: make its data visible and count it."""
     if sync.WAITS:
         if tile.post >= 0:
             _delay_randomly(tile, sync, 1)
@@ -413,9 +414,9 @@ def post(tile, sync):
 
 @triton.jit
 def fix_up(tile, sync, acc, PARTS: tl.constexpr):
-    """The fix-up of a split tile, up to its arrival: is this part the last?
+    """Run the fix-up of a split tile up to its arrival; return True if this part is the last.
 
-    ``acc`` is the tile's sums, a tuple of float32 blocks of equal shape. PARTS is the most parts that a tile has.
+    ``acc`` holds the tile's sums, a tuple of float32 blocks of equal shape. PARTS is the upper bound of a tile's parts.
     """
     last = tile.parts == 1
     if PARTS > 1 and not last:
@@ -429,9 +430,9 @@ def fix_up(tile, sync, acc, PARTS: tl.constexpr):
 
 @triton.jit
 def claim_ticket(sync):
-    """Draw the next ticket; ``read_ticket`` turns it into a number.
+    """Claim the next ticket; ``read_ticket`` turns it into a number.
 
-    Only the block's first thread holds the ticket until then, so what runs in between hides the latency.
+    Only the block's first thread holds the ticket until then, so work in between hides the latency.
     """
     if sync.INTERPRET:
         ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") + tl.zeros((1,), tl.int64)
@@ -451,5 +452,5 @@ def claim_ticket(sync):
 
 @triton.jit
 def read_ticket(ticket):
-    """The number of a ticket, known to all threads."""
+    """Return the number of a ticket, in all threads."""
     return tl.max(ticket, 0)

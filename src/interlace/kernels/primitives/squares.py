@@ -1,4 +1,4 @@
-"""Sums of squares of some columns each, in Triton; see ``kernels/squares``."""
+"""Sums of squares over blocks of columns, in Triton; see ``kernels/squares``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def sum_squares(value, ROWS: tl.constexpr, WIDTH: tl.constexpr, SQUARED: tl.constexpr):
-    """Of float32 values (ROWS, WIDTH): (ROWS, 1) if there are no more columns than SQUARED, else WIDTH / SQUARED."""
+    """Sum squares of (ROWS, WIDTH) float32 values to (ROWS, WIDTH / SQUARED), or (ROWS, 1) if WIDTH <= SQUARED."""
     if WIDTH <= SQUARED:
         sums = tl.sum(value * value, 1)[:, None]
     else:

@@ -1,13 +1,12 @@
 """Adaptive quadrature: intervals are halved until the integral over them is accurate enough.
 
-    refine    the integral over one interval of a level by Simpson's rule with ``points`` steps, and with half as
-    many.
-              If the two differ by more than 15 ``tolerance``, both halves are requested, and the interval itself
+    refine    the integral over one interval of a level by Simpson's rule with ``points`` steps, and with half of
+              them. If the two differ by more than 15 ``tolerance``, both halves are requested, and the interval itself
               contributes 0; else its value is the finer sum plus a 15th of the difference (Richardson; Lyness, 1969)
     total     the sum of all values
 
-Level d has 2^d intervals of [0, 1]. Intervals of all levels are stored in sequence: interval n of level d is at 2^d -
-1 + n, and its halves are at 2^(d + 1) - 1 + 2n and the next index. A grid of ``refine`` has every interval of its
+Level d has 2^d intervals of [0, 1]. Intervals of all levels are stored in sequence: interval n of level d is at
+2^d - 1 + n, and its halves are at 2^(d + 1) - 1 + 2n and the next index. A grid of ``refine`` has every interval of its
 level, and its ``when`` selects the requested ones, which are unknown before the run. On the last level an interval
 contributes its value regardless of its error.
 

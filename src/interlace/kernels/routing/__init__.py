@@ -1,8 +1,7 @@
 """MoE routing on the device: three ops between a router's logits and the experts' matmuls.
 
     route    selects the ``chosen`` largest logits of a token as its experts, and their softmax as its weights;
-    counts,
-             for each block of tokens, how many tokens each expert gets
+             counts, for each block of tokens, how many tokens each expert gets
     place    assigns a row to every pair of a token and an expert: an expert's pairs are contiguous, in the order of
              their tokens, and begin at a multiple of ``rows``, so that a tile of rows belongs to one expert
     fill     computes the inverse: the token in each row, and the expert that owns each tile; -1 for none
