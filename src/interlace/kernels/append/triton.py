@@ -1,4 +1,4 @@
-"""The Triton body that appends to caches."""
+"""The Triton body that appends to KV caches."""
 
 from __future__ import annotations
 

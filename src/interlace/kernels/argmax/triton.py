@@ -1,4 +1,4 @@
-"""The Triton bodies of argmax. Rows of NaN give a place too, so that what reads it stays inside its table."""
+"""The Triton bodies of argmax. Rows of NaN also yield a valid index, so that readers stay inside their table."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""Equal shares of all cached positions together, for sequences of mixed length: a table says whose each share is.
+"""Equal shares of all cached positions, for sequences of mixed length: a table assigns each share to a sequence.
 
-Where each sequence is split alike, the longest one has the longest splits, and the step lasts as long as these. Here
-blocks of positions are counted over all sequences, and a share has as many of one sequence as there are for each of
-``count`` shares, rounded up; the last of a sequence has what is left. So there are at most ``count`` full ones and one
-more for each sequence, whatever the lengths are. With 700, 0 and 100 positions, blocks of 64 and 3 shares, 13 blocks
-make 5 to a share, and the table has 3 + 3 rows, the longest shares first:
+If every sequence is split into equally many parts, the longest one has the longest splits, which determine the time
+of the step. This module counts blocks of positions over all sequences and divides them by ``count``, rounded up: a
+share has that many blocks of one sequence, and a sequence's last share has the rest. There are at most ``count`` full
+shares and one more for each sequence, for any lengths. With 700, 0 and 100 positions, blocks of 64 and 3 shares, 13
+blocks make 5 per share, and the table has 3 + 3 rows, the longest shares first:
 
     row          0        1        2        3        4        5
     sequence     0        0        2        0        1        -1
     from:to      0:320    320:640  0:100    640:700  0:0      0:0
-    first        0 of sequence 0, 3 of 1, 4 of 2, 5 behind the last
+
+    first        0 of sequence 0, 3 of 1, 4 of 2, 5 after the last
     rows         0 1 3 of sequence 0, 4 of 1, 2 of 2, 5 of none
 
-The share that ends a sequence also has this step's own key and value. Rows that are left over name no sequence, -1.
-Longest first is the order in which items of unlike length end most nearly together (Graham, 1969).
-Source: Sanovar et al., Lean Attention, 2024, whose shares may span sequences and so are equal but for one.
+The share that ends a sequence also includes this step's own key and value. Unused rows have sequence -1. In
+longest-first order, items of different length end most nearly together (Graham, 1969).
+Source: Sanovar et al., Lean Attention, 2024, whose shares may span sequences and are therefore equal except for one.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ from interlace.core.arguments import check_int
 from interlace.core.errors import ShapeError
 from interlace.graph.ragged import compute_offsets, expand_ranges
 
-#: Columns of the table: sequence, first position, one after the last.
+#: Columns of the table: sequence, first position, one after the last position.
 COLUMNS = 3
 
 
 def count_table_rows(count: int, batch: int) -> int:
-    """Rows that hold the shares of any lengths of so many sequences."""
+    """Return the number of rows that suffice for the shares of ``batch`` sequences of any lengths."""
     return count + batch
 
 
 def build_share_table(
     lengths: Sequence[int] | NDArray[np.integer], count: int, block: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """The table of shares (count + B, 3) of sequences of these lengths (B,), and where it has which.
+    """Build the table of shares (count + B, 3) of sequences of these lengths (B,), with a CSR index by sequence.
 
     Args:
-        lengths: cached positions of each.
-        count: shares that are wanted.
-        block: positions that are taken at a time; shares begin at multiples of so many.
+        lengths: cached positions of each sequence.
+        count: number of shares to aim for.
+        block: positions processed at a time; shares begin at multiples of it.
 
     Returns:
-        The table; ``first`` (B + 1,) and ``rows`` (count + B,): rows of sequence b are ``rows[first[b]:first[b + 1]]``,
-        in the order of its positions.
+        The table; ``first`` (B + 1,) and ``rows`` (count + B,): rows of sequence b are ``rows[first[b]:first[b +
+        1]]``, in the order of its positions.
 
     Raises:
-        ArgumentError, ShapeError: a number that is none, or below what it counts.
+        ArgumentError, ShapeError: arguments that are not numbers, or numbers out of range.
     """
     for name, number in (("count", count), ("block", block)):
         if check_int(number, "build_share_table", name) < 1:

@@ -1,4 +1,4 @@
-"""The Triton body of attention over a cache: an online softmax over one split (Milakov and Gimelshein, 2018)."""
+"""The Triton body of decode attention: an online softmax over one split (Milakov and Gimelshein, 2018)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def attend_tile(
     # Rows beyond the group repeat its last query, and are not stored.
     queries = apply_rope(q + (head * GROUP + tl.minimum(row, GROUP - 1)) * D, q_norm, angles, D, EPS)
     queries = narrow(mask_padding(queries, D), k_cache.dtype.element_ty)
-    # This token's own key is rounded as the cache will hold it. It opens the softmax of the last split.
+    # This token's own key is rounded as in the cache. It initialises the softmax of the last split.
     one = tl.zeros((1, 1), tl.int32)
     key = narrow(apply_rope(k + head * D + one, k_norm, angles, D, EPS), k_cache.dtype.element_ty)
     score = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 1) * scale
@@ -76,7 +76,7 @@ def attend_tile(
     n = tl.arange(0, BLOCK)
     for start in tl.range(low, high, BLOCK, num_stages=3):
         inside = start + n < high
-        # A block lies in one page.
+        # A block is contained in one page.
         first = tl.maximum(find_row(table, sequence, tile.j, start, HEADS, CAPACITY, PAGE, PAGES), 0) * D
         block = tl.load(k_cache + first + n[None, :] * D + d[:, None], mask=inside[None, :], other=0.0)
         scores = dot(queries, block, tl.zeros((ROWS, BLOCK), tl.float32), sync.INTERPRET) * scale

@@ -1,8 +1,8 @@
-"""The tile of causal attention, and which tiles make a launch of its Triton body.
+"""The tile of causal attention, and the tiles that a launch of its Triton body can run.
 
-Queries of a tile stay in shared memory; keys and values come in blocks, through a software pipeline. In bf16, 128 rows
-of 128 elements with blocks of 64 keys in 3 stages take 128 * 128 * 2 + 3 * 2 * 64 * 128 * 2 = 128 KiB, and each of 256
-threads holds 64 sums of values and 32 scores.
+Queries of a tile stay in shared memory; keys and values arrive in blocks, through a software pipeline. In bf16, 128
+rows of 128 elements with blocks of 64 keys in 3 stages take 128 * 128 * 2 + 3 * 2 * 64 * 128 * 2 = 128 KiB, and each
+of 256 threads holds 64 sums of values and 32 scores.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from interlace.kernels.base import next_power_of_2, require
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
-#: The kernel's name.
+#: Name of the kernel.
 NAME = "causal_attention"
-#: The params that tell an op's tile, in the order of its fields.
+#: Params that define an op's tile, in the order of its fields.
 TILING = ("BM", "BN", "STAGES", "num_warps")
-_MIN_EXTENT = 16  # extents of a block product of Triton
-_ROWS, _KEYS, _BLOCK = 64, 128, 8192  # in the one launch: of a warpgroup; keys of a block at most; its elements by rule
-_NUMBERS = 128  # float32 sums of values and scores of one thread, beside which registers hold weights and addresses
+_MIN_EXTENT = 16  # minimum extent of a Triton block product
+# In the megakernel: rows of a warpgroup, upper bound of the keys of a block, default elements of a block.
+_ROWS, _KEYS, _BLOCK = 64, 128, 8192
+_NUMBERS = 128  # upper bound of a thread's float32 sums and scores, which leaves registers for weights and addresses
 
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Tile shape and how the loop over keys is pipelined.
+    """Tile shape and pipelining of the loop over keys.
 
     Attributes:
         m: rows of queries.
-        n: keys that are taken at a time.
+        n: keys processed at a time.
         stages: depth of the software pipeline.
         num_warps: warps per thread block.
 
     Raises:
-        ShapeError: extents that are no powers of two of at least 16, or no 1 to 64 stages.
+        ShapeError: extents that are not powers of two of at least 16, or stages out of the range 1 to 64.
     """
 
     m: int = 64
@@ -57,12 +58,12 @@ class AttentionTile:
 
     @property
     def params(self) -> tuple[tuple[str, Param], ...]:
-        """As an op's params."""
+        """The tile as an op's params."""
         return tuple(zip(TILING, vars(self).values(), strict=True))
 
     @staticmethod
     def heuristic(head_dim: int, itemsize: int, device: DeviceSpec) -> AttentionTile:
-        """The largest of the usual tiles that fits well, for heads of so many elements of so many bytes."""
+        """Return the largest standard tile that fits well, for heads of ``head_dim`` elements of ``itemsize`` bytes."""
         if not device.architecture:
             return AttentionTile(_MIN_EXTENT, _MIN_EXTENT)  # small, so that small graphs still have several waves
         fits = (t for t in _list_tiles() if t.compute_smem_bytes(head_dim, itemsize) <= device.smem_bytes)
@@ -71,48 +72,51 @@ class AttentionTile:
         )
 
     def compute_smem_bytes(self, head_dim: int, itemsize: int) -> int:
-        """Shared memory of the queries and of all stages."""
+        """Return the bytes of shared memory of the queries and of all stages."""
         return (self.m + 2 * self.stages * self.n) * head_dim * itemsize
 
     def count_accumulators(self, head_dim: int) -> int:
-        """float32 sums and scores of one thread."""
+        """Return the float32 sums and scores of one thread."""
         return self.m * (head_dim + self.n) // (32 * self.num_warps)
 
 
 def _list_tiles() -> Iterator[AttentionTile]:
-    """From large to small, few warps first: where four hold the sums they are faster (prefill-h200.json)."""
+    """Yield standard tiles from large to small, few warps first: if four warps hold the sums they are faster.
+
+    Measurements: prefill-h200.json.
+    """
     for m, n, stages, warps in product((128, 64, 32), (64, 32), (3, 2), (4, 8)):
         if m > 64 or warps == 4:
             yield AttentionTile(m, n, stages, warps)
 
 
 def _get_head(graph: Graph, op: Op) -> tuple[int, int]:
-    """Elements of a head of an op, and their bytes."""
+    """Return the elements of a head of an op, and the bytes of an element."""
     return int(op.param("D")), graph.tensor(op.writes[0].tensor).dtype.itemsize
 
 
 def _select_default(graph: Graph, device: DeviceSpec) -> Setting:
-    """Each op in the tile for its heads."""
+    """Choose for each op the tile for its heads."""
     tiles = ((op.name, AttentionTile.heuristic(*_get_head(graph, op), device)) for op in graph.ops if op.kernel == NAME)
     return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles))
 
 
 def _iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """All ops in one of the usual tiles; those that do not fit are left out later."""
+    """Yield each standard tile for all ops; tiles that do not fit are discarded later."""
     names = [op.name for op in graph.ops if op.kernel == NAME]
     for tile in _list_tiles():
         yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
 
 
 def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """Few unlike ones: many keys at a time, and half the rows, of which an SM takes two tiles at once."""
+    """Yield few different tiles: many keys at a time, and half the rows, of which an SM runs two tiles at once."""
     names = [op.name for op in graph.ops if op.kernel == NAME]
     for tile in (AttentionTile(128, 128, 2, 8), AttentionTile(64, 64, 2, 4)):
         yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
 
 
 def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
-    """Raise ShapeError unless the op's blocks fit shared memory and its sums the registers."""
+    """Raise ShapeError unless the op's blocks fit shared memory and its sums fit the registers."""
     (head_dim, itemsize), tile = _get_head(graph, op), AttentionTile(*(int(op.param(name)) for name in TILING))
     what = f"op {op.name!r}: tile of {tile.m} queries by {tile.n} keys of {head_dim}"
     nbytes, numbers = tile.compute_smem_bytes(head_dim, itemsize), tile.count_accumulators(head_dim)
@@ -131,7 +135,7 @@ TRITON_TUNING = Tuning(_select_default, _iter_likely, _iter_settings, _check)
 
 
 def _select_megakernel(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Setting:
-    """64 rows for each consumer warpgroup, two where matmuls of as many rows have two; blocks of so many elements."""
+    """Choose 64 rows per consumer warpgroup, two above 64 rows as for matmuls; blocks of ``block`` elements."""
     ops = []
     for op in graph.ops:
         if op.kernel == NAME:
@@ -142,7 +146,7 @@ def _select_megakernel(graph: Graph, device: DeviceSpec, block: int = _BLOCK) ->
 
 
 def _iter_megakernel_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """By the rule, and in blocks of half and of twice as many keys."""
+    """Yield the rule's setting, and blocks of half and of twice as many keys."""
     for block in (_BLOCK, _BLOCK // 2, 2 * _BLOCK):
         yield _select_megakernel(graph, device, block)
 

@@ -12,9 +12,9 @@ from interlace.kernels.primitives.dot import dot, narrow
 def _update_softmax(
     queries, keys, scores_seen, values, most, weight, acc, SCALE: tl.constexpr, INTERPRET: tl.constexpr
 ):
-    """One block of keys (D, BN) and values (BN, D) into the softmax: new (most, weight, acc).
+    """Add one block of keys (D, BN) and values (BN, D) to the softmax; return the new (most, weight, acc).
 
-    ``scores_seen`` says which scores count; None for all of them.
+    ``scores_seen`` masks the scores that count; None for all of them.
     """
     BM: tl.constexpr = queries.shape[0]
     scores = dot(queries, keys, tl.zeros((BM, keys.shape[1]), tl.float32), INTERPRET)
@@ -55,12 +55,12 @@ def causal_attention_tile(
     begin = tl.load(first + tl.minimum(row, T - 1))
     begin = tl.maximum(tl.maximum(begin, row - WINDOW + 1), 0)
     live = (begin <= row) & (row < T)
-    # Keys that some row sees, low to high; all rows see those from ``full`` to ``until``. Without a row: none.
+    # Some row sees keys low to high; all rows see keys ``full`` to ``until``. Without live rows, both are empty.
     low = tl.min(tl.where(live, begin, T), 0)
     high = tl.max(tl.where(live, row + 1, 0), 0)
     full = tl.max(tl.where(live, begin, 0), 0)
     until = tl.min(tl.where(live, row + 1, T), 0)
-    # Blocks from ``low`` on: some that begin before ``full``, then whole ones, then the rest.
+    # Blocks from ``low`` on: some that begin before ``full``, then unmasked ones, then the rest.
     head = tl.maximum(tl.cdiv(full - low, BN), 0)
     whole = tl.maximum((until - low) // BN - head, 0)
     tail = tl.maximum(tl.cdiv(high - low, BN) - head - whole, 0)
@@ -83,7 +83,7 @@ def causal_attention_tile(
         start = low + tl.where(n < head, n, n + whole) * BN
         away = start.to(tl.int64) * wide
         number = start + column
-        # What lies between sequences is not read: it may be anything.
+        # Rows between sequences are not read: they may contain anything.
         known = number < high
         known = known & (tl.load(first + number, mask=known, other=T) <= number)
         seen = (number[None, :] <= row[:, None]) & (number[None, :] >= begin[:, None]) & known[None, :]

@@ -1,4 +1,4 @@
-"""The Triton body that joins the splits of attention."""
+"""The Triton body that combines the splits of attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Triton body of matmuls of experts."""
+"""The Triton body of the grouped GEMM over experts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""In which order the one launch takes the tiles of experts' matmuls: panels of rows, column by column.
+"""Order of the tiles of expert matmuls in the megakernel: panels of rows, column by column.
 
-Row tiles of an expert stand together, and as long as they are in one panel its weights come from memory once. Where
-experts have one tile each there is nothing to share; else panels are as tall as 132 SMs work on well at a time.
+Row tiles of an expert are adjacent, and within one panel its weights are read from memory once. If each expert has
+one tile there is nothing to share; otherwise panels are as tall as 132 SMs can process well at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from interlace.graph.graph import Graph
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
-#: What ops of experts are called by their kernel.
+#: Kernel name of expert matmuls.
 NAME = "expert_matmul"
 _TALLEST = 8  # row tiles of a panel
 

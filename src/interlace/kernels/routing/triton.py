@@ -1,11 +1,11 @@
-"""The Triton bodies of routing. Whatever the tables hold, nothing outside of what an op declares is touched."""
+"""The Triton bodies of routing. For any table contents, they access only what an op declares."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-_PAIRS = tl.constexpr(1024)  # that a tile of fill looks at together
+_PAIRS = tl.constexpr(1024)  # pairs that a tile of fill examines at a time
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def choose(
     BE: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Experts and weights of the tokens ``row``, and how many tokens each expert gets."""
+    """Return the experts and weights of the tokens ``row``, and how many tokens each expert gets."""
     column = tl.arange(0, BE)
     known = (row < T)[:, None] & (column < E)[None, :]
     value = tl.load(logits + row.to(tl.int64)[:, None] * E + column[None, :], mask=known, other=float("-inf"))
@@ -31,7 +31,7 @@ def choose(
     for k in tl.static_range(CHOSEN):
         most = tl.max(tl.where(left, value, float("-inf")), 1)
         at = tl.min(tl.where(left & (value == most[:, None]), column[None, :], E), 1)
-        at = tl.minimum(at, E - 1)  # of numbers that are none
+        at = tl.minimum(at, E - 1)  # for NaN
         taken = column[None, :] == at[:, None]
         left = left & (taken == 0)
         count += tl.sum((taken & (row < T)[:, None]).to(tl.int32), 0)
@@ -68,7 +68,7 @@ def route_tile(
 
 @triton.jit
 def _count_pairs(counts, before, E: tl.constexpr, BLOCKS, BLOCK: tl.constexpr, BE: tl.constexpr):
-    """Pairs of each expert, and those of them in the first ``before`` blocks of tokens."""
+    """Count the pairs of each expert, and those in the first ``before`` blocks of tokens."""
     column = tl.arange(0, BE)[None, :]
     total = tl.zeros((BE,), tl.int32)
     earlier = tl.zeros((BE,), tl.int32)

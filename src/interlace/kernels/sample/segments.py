@@ -1,11 +1,11 @@
-"""Rows of logits in pieces, of each of which the largest is known: most need not be read again."""
+"""Segments of rows of logits with known maxima, so that most segments need not be read again."""
 
 from __future__ import annotations
 
-#: Columns of which ``outline`` leaves the largest logit and a sum.
+#: Columns per maximum and sum of ``segment_stats``.
 SEGMENT = 64
 
 
 def count_segments(columns: int) -> int:
-    """Of a row of so many columns."""
+    """Return the number of segments in a row of ``columns`` columns."""
     return -(-columns // SEGMENT)

@@ -1,4 +1,4 @@
-"""The Triton bodies that draw tokens. Rows of NaN give a place too, so that what reads it stays inside its table."""
+"""The Triton bodies of sampling. Rows of NaN also yield a valid index, so that readers stay inside their table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import triton.language as tl
 from interlace.kernels.sample.segments import SEGMENT as COLUMNS
 
 SEGMENT = tl.constexpr(COLUMNS)
-CHUNK = tl.constexpr(32 * COLUMNS)  # columns of a tile that are taken at a time
+CHUNK = tl.constexpr(32 * COLUMNS)  # columns of a tile that are processed at a time
 
 
 @triton.jit
 def invert_temperature(temperature):
-    """What a difference of logits is multiplied by; at temperature 0 nothing is drawn, and all weigh the same."""
+    """Return the factor for differences of logits; 0 at temperature 0, where nothing is sampled."""
     return tl.where(temperature > 0, 1.0 / tl.where(temperature > 0, temperature, 1.0), 0.0)
 
 
@@ -36,7 +36,7 @@ def outline_tile(tile, x, temperature, peak, weight, N, BN: tl.constexpr, SEGMEN
 
 @triton.jit
 def encode_ordered(value, LOW: tl.constexpr):
-    """Numbers as whole ones in the same order, one for each number of x's dtype."""
+    """Map floats to integers in the same order, one for each number of x's dtype."""
     bits = value.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> LOW
 
@@ -48,7 +48,7 @@ def decode_ordered(number, LOW: tl.constexpr):
 
 @triton.jit
 def sum_above(row, peaks, least, most, inverse, N):
-    """Count and weight of what is not below a number; columns are read only where a segment has such."""
+    """Return count and weight of logits of at least ``least``; reads only segments that have such logits."""
     count, weight = 0.0, 0.0
     for first in range(0, N, CHUNK):
         segment = first // SEGMENT + tl.arange(0, CHUNK // SEGMENT)
@@ -64,15 +64,15 @@ def sum_above(row, peaks, least, most, inverse, N):
 
 @triton.jit
 def search_cutoff(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LOW: tl.constexpr):
-    """The largest number from low on that still leaves so many, or so much weight; low if none does."""
+    """Return the largest number, from ``low`` on, that keeps ``count`` logits or ``weight``; ``low`` if none does."""
     segment = tl.arange(0, BLOCK)
     peak = tl.load(peaks + segment, mask=segment < SEGMENTS, other=float("-inf"))
     high = encode_ordered(most, LOW) + 1
     for _ in range(32 - LOW):
-        middle = (low & high) + ((low ^ high) >> 1)  # low + high may be more than 31 bits
+        middle = (low & high) + ((low ^ high) >> 1)  # low + high may exceed 31 bits
         if middle != low:
             least = decode_ordered(middle, LOW)
-            # At least as much as this there is: of every segment, its largest.
+            # Lower bound of count and weight: the maximum of every segment.
             found = peak >= least
             counted = tl.sum(found.to(tl.float32))
             weighed = tl.sum(tl.where(found, tl.exp((peak - most) * inverse), 0.0))
@@ -116,7 +116,7 @@ def cutoff_tile(
 
 @triton.jit
 def compute_gumbel_noise(word):
-    """-log(E) with E = -log(1 - u), u uniform: by its series where 1 - u would lose what u has."""
+    """Return -log(E) with E = -log(1 - u), u uniform; by its series where 1 - u would lose precision of u."""
     u = tl.minimum(word.to(tl.float32) * 2.0**-32 + 2.0**-33, 1.0 - 2.0**-24)
     series = u * (1.0 + u * (0.5 + u * (1.0 / 3.0)))
     return -tl.log(tl.where(u < 2.0**-8, series, -tl.log(1.0 - u)))
@@ -145,7 +145,7 @@ def noisy_tile(tile, x, least, temperature, position, key, best, at, N, BN: tl.c
             score = value * invert_temperature(heat) + compute_gumbel_noise(word)
         score = tl.where(inside & (value >= lowest), score, float("-inf"))
         largest = tl.max(score)
-        # Of equal ones the first.
+        # The first of equal scores.
         place = tl.where(largest > found, tl.min(tl.where(score == largest, column, N)), place)
         found = tl.maximum(found, largest)
     tl.store(best + tile.i * TILES + tile.j, found)

@@ -12,7 +12,7 @@ from interlace.kernels.primitives.dot import narrow
 def softmax_tile(tile, x, out, M, N: tl.constexpr, EXPONENT, BM: tl.constexpr, BN: tl.constexpr):
     row = tile.i * BM + tl.arange(0, BM)[:, None]
     column = tl.arange(0, BN)[None, :]
-    # Rows beyond the last are computed as the last one, so that all are numbers.
+    # Rows beyond the last are computed as the last one, so that all results are numbers.
     at = tl.minimum(row, M - 1).to(tl.int64) * N + column
     most = tl.full((BM, BN), float("-inf"), tl.float32)
     for first in range(0, N, BN):

@@ -1,4 +1,4 @@
-"""The Triton body of spin. Under the interpreter, which has no clock, it takes no time."""
+"""The Triton body of spin. Under the interpreter, which has no clock, it does not wait."""
 
 from __future__ import annotations
 
