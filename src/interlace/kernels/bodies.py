@@ -126,9 +126,9 @@ class Cluster:
 NO_CLUSTER = Cluster()
 #: float32 elements of a row of partials in the workspace: 16 bytes per thread of a warpgroup.
 ROW_FLOATS = 4 * 128
-#: Values of ``REGISTERS_TO_HOLD`` to try: registers of a thread that may hold operands loaded before waits, plus an
-#: item's other registers. Only the compiler knows how many registers are left for these, so a launch that spills
-#: tries the next value. Each try is a compilation of seconds, so there are only three more. With the last, products
+#: Values of ``REGISTERS_TO_HOLD`` to try: registers of a thread for operands loaded before waits and for an item's
+#: other data. Only the compiler knows how many registers everything else needs, so a launch that spills tries the
+#: next value. Each try is a compilation of seconds, so there are only three more. With the last, products
 #: of 64 weight rows hold one stage instead of two.
 OPERAND_REGISTERS = (172, 160, 142, 100)
 

@@ -2,9 +2,9 @@
 
 Rules, each on every path through the kernel:
 
-release     between a store to global memory and the next gpu-scope release there is a CTA barrier; if a dedicated
-            warp releases for the storing warps, its mbarrier wait for them (the emulator of the tests checks that
-            they synchronise before they arrive on it)
+release     between a store to global memory and the next gpu-scope release there is a CTA barrier. If a dedicated
+            warp releases for the storing warps, it waits for them on an mbarrier instead (the emulator of the tests
+            checks that they synchronise before they arrive on it)
 acquire     between a gpu-scope acquire poll and the next load there is a barrier of all threads that rely on the poll:
             of the CTA, or of the warp that polls for itself in a warp-specialised kernel
 hand-over   after an acquire poll, the polling warp synchronises before one of its threads arrives on an mbarrier for
@@ -17,9 +17,8 @@ wrap        the result of an acquire poll is not compared directly with another 
 word        an LL word (``csrc/ll.cuh``) is stored by one relaxed access of 64 bits, with an epoch in the upper half,
             and loaded by one: no access to halves, and no weak, volatile or non-coherent access
 polled      the upper half of the result of such a load is compared with an epoch, for equality
-absent      a launch that posts has a release, one that waits has an acquire poll, and one that uses LL has both kinds
-of
-            access to LL words
+absent      a launch that posts has a release, one that waits has an acquire poll, and one that uses LL both loads and
+            stores LL words
 
 LL words are recognised by their halves: what is shifted into the upper half, and what is compared from it. An access
 that compares or stores no epoch is reported, so forms unknown to the rules are not missed. The rules cannot tell

@@ -119,7 +119,7 @@ def gate_kernel(sync, runs, producer):
 
 @triton.jit
 def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
-    """Prefetch into the L2 the read-only inputs of an item."""
+    """Prefetch into the L2 the prefetchable inputs of an item (weights)."""
     op = load_op(sync, position)
     tile = load_tile_at(sync, position, 0)
     for o in tl.static_range(len(bodies)):

@@ -75,7 +75,7 @@ class CudaBody:
         is_proved: True if the source belongs to the package, whose tests check it against its op's access maps.
             Everything that such a source reads affects what it publishes.
         streamed_inputs: arguments that come through the ring before the item's waits
-            (``csrc/ring/streamed_inputs.cuh``); no earlier op may write them. The function then also takes a
+            (``csrc/ring/streamed.cuh``); no earlier op may write them. The function then also takes a
             ``Stream& stream``.
         post_wait_inputs: arguments that come through the ring after the item's waits (``ring/fetched.cuh``). The
             function then also takes a ``Fetch& fetch``, and warpgroups share no scratch.
@@ -85,7 +85,7 @@ class CudaBody:
             three.
         pre_wait_inputs: further arguments that are read before the item's waits; no earlier op may write them.
         resident_input: one of the pre-wait inputs, a vector; loads wait for its element ``tile.i``. "" for none. If
-            it has at most 256 elements, it may be resident in shared memory (``csrc/ring/streamed_inputs.cuh``).
+            it has at most 256 elements, it may be resident in shared memory (``csrc/ring/streamed.cuh``).
         loads_struct: struct of the source that defines the loads of streamed or post-wait inputs.
         stage_bytes: op -> lower bound of the bytes of a ring stage.
         header_inputs: arguments of which bulk copies bring a part with an item's first stage, in its header.
@@ -96,7 +96,7 @@ class CudaBody:
         paired_inputs: arguments that are read two elements at a time.
         ll_inputs: arguments that the source can poll as LL words instead (``csrc/ll.cuh``), all that a tile reads of
             them. The constant ``<name>_words`` is true if it does. Then ``a.<name>`` points to words and
-            ``a.<name>_number`` is their epoch, of ``a.epochs_per_run`` epochs in a run.
+            ``a.<name>_number`` is their epoch, of ``a.publications`` epochs in a run.
         ll_outputs: arguments that it can write as LL words instead, with no copy in the tensor; the same names apply.
         can_use_ll: op, tensors by argument -> True if LL inputs and outputs of the op can be used; None if they
             always can.

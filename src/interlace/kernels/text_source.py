@@ -1,6 +1,6 @@
 """CUDA sources of tiles: forbidden content, location of the function, and scope of macros.
 
-Macros ignore namespaces. A source that defines ``ROWS``, and ``DEVICE`` of the preamble, is wrapped as follows:
+Macros ignore namespaces. A source that defines ``ROWS``, and ``DEVICE`` if it is missing, is wrapped as follows:
 
     #ifdef ROWS                  whether it was defined before
     #define ROWS_was_there

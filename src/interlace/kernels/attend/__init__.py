@@ -1,9 +1,8 @@
-"""Decode attention: one new token per sequence over its cached keys and values, split over the cache (flash
-decoding).
+"""Decode attention: one new token per sequence over its cached keys and values (flash decoding).
 
 A tile is one sequence, one KV head with its group of queries, and one of ``select_splits`` equal shares of the
-positions that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares of
-3:
+positions that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares
+of 3:
 
     split     0         1         2         3
     cached    0:192     192:384   384:576   576:700

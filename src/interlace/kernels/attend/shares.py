@@ -49,8 +49,8 @@ def build_share_table(
         block: positions processed at a time; shares begin at multiples of it.
 
     Returns:
-        The table; ``first`` (B + 1,) and ``rows`` (count + B,): rows of sequence b are ``rows[first[b]:first[b +
-        1]]``, in the order of its positions.
+        The table; ``first`` (B + 1,) and ``rows`` (count + B,): rows of sequence b are
+        ``rows[first[b]:first[b + 1]]``, in the order of its positions.
 
     Raises:
         ArgumentError, ShapeError: arguments that are not numbers, or numbers out of range.

@@ -60,11 +60,10 @@ def combine(
     first: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Op:
-    """Return the op: out (B, heads * D) from parts (B, KV heads, splits, group, D), peak and total (the same without
-    D).
+    """Return the op: out (B, heads * D) from parts (B, KV heads, splits, group, D), peak and total.
 
-    With ``first`` (B + 1,) and ``rows`` (R,), both int32, parts are (R, KV heads, 1, group, D). A tile is the query
-    group of one KV head. Parts, peak and total are in float32.
+    Peak and total have the shape of parts without D; all three are in float32. With ``first`` (B + 1,) and ``rows``
+    (R,), both int32, parts are (R, KV heads, 1, group, D). A tile is the query group of one KV head.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.

@@ -27,7 +27,7 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBo
 from interlace.kernels.elementwise.cuda import ELEMENTWISE_CUDA
 from interlace.kernels.matmul import Activation
 
-#: Upper bound of a tile: the bytes that an SM keeps in flight from memory, in 16-bit elements, for a worker that
+#: Upper bound of a tile: the bytes that an SM keeps in flight from memory, in 16-bit elements, since a worker
 #: holds only two tiles. Lower bound of a tile, for matrices that would otherwise have fewer tiles than a GPU has SMs.
 _MAX_TILE, _MIN_TILE, _ENOUGH_TILES = (32, 1024), (8, 256), 96
 _WARP_ELEMENTS = 2048  # elements of a tile per warp, in Triton

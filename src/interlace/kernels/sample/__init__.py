@@ -1,7 +1,7 @@
 """Sampling of tokens from logits, in three ops followed by the last op of an argmax.
 
-A token is sampled from softmax(x / temperature) over the logits x of its sequence, restricted to logits that are at
-least
+A token is sampled from softmax(x / temperature) over the logits x of its sequence, restricted to logits that are
+at least
 
     the top_k-th largest of all, and
     the smallest t for which the logits above t hold less than the share top_p of the remaining probability,
