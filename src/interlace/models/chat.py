@@ -1,9 +1,9 @@
-"""A prompt in the form that a model which follows instructions was trained on: what its chat template makes of it.
+"""Chat prompts: one user message rendered by the chat template that a model brings.
 
-Templates are texts of Jinja, of which models bring one: tokenizer.chat_template of a GGUF file; chat_template.jinja, or
-chat_template in tokenizer_config.json, of a folder. They know what those of ``transformers`` know: ``messages``,
+A template is Jinja text. GGUF files have it under tokenizer.chat_template; folders have it in chat_template.jinja, or
+under chat_template in tokenizer_config.json. Templates see the names that ``transformers`` defines: ``messages``,
 ``add_generation_prompt``, the model's special tokens, ``raise_exception``, ``strftime_now`` and ``{% generation %}``.
-They come with the weights, from anywhere, so they run in Jinja's sandbox, in a process of their own with limits.
+Templates come with the weights and are untrusted, so they run in Jinja's sandbox, in a separate process with limits.
 
 Source: https://huggingface.co/docs/transformers/chat_templating
 """
@@ -20,7 +20,7 @@ from interlace.models.gguf import GGUF
 from interlace.models.templates import TemplateError, render
 
 _FILE = "chat_template.jinja"
-#: Parts of the names of ids in a GGUF file; the third is misspelt in the format.
+#: Part of the name under which a GGUF file stores the id of each token; "seperator" is the spelling of the format.
 _GGUF_TOKEN_NAMES = {
     "bos_token": "bos",
     "eos_token": "eos",
@@ -33,22 +33,24 @@ _GGUF_TOKEN_NAMES = {
 
 
 def render_chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
-    """The text of a chat in which a user has said one message and the model is to answer.
+    """Render the prompt of a chat that has one user message and awaits the model's answer.
 
-    Special tokens stand in it as text, the one before every text too if the template has it.
+    Special tokens appear in the prompt as text, including the BOS token if the template writes it.
 
     Args:
-        path, file: of a model, see ``PretrainedModel``.
+        path: file or folder of the model.
+        file: the model's GGUF file, None for a folder; see ``PretrainedModel``.
+        message: the user's message.
 
     Raises:
-        ModelFileError: the model has no chat template, or one that is damaged, reaches for what is not its own, or
+        ModelFileError: the model has no chat template; the template is damaged or accesses a forbidden attribute; it
             takes more time, memory or characters than ``Limits``; or the package ``jinja2`` is missing.
     """
     template, tokens = _read_folder_template(path) if file is None else _read_gguf_template(file)
     if template is None:
         where = f"tokenizer.chat_template in {str(path)!r}" if file is not None else f"chat_template in {CONFIG}"
         raise ModelFileError(f"there is no {where}: this model was not made for chats; leave out --chat")
-    # None for what is absent: some templates ask whether it is none, which an undefined name is not.
+    # None for absent values: some templates test `is none`, which is false for an undefined name.
     chat = {"messages": [{"role": "user", "content": message}], "tools": None, "documents": None}
     try:
         return render(template, {**tokens, **chat, "add_generation_prompt": True})
@@ -60,7 +62,7 @@ def render_chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
 
 
 def _read_gguf_template(file: GGUF) -> tuple[str | None, dict[str, str]]:
-    """The template, if there is one, and the special tokens."""
+    """Return the template (None if absent) and the special tokens by name."""
     data = file.metadata
     template, tokens = data.get("tokenizer.chat_template"), data.get("tokenizer.ggml.tokens")
     known = {}
@@ -72,7 +74,7 @@ def _read_gguf_template(file: GGUF) -> tuple[str | None, dict[str, str]]:
 
 
 def _read_folder_template(path: Path) -> tuple[str | None, dict[str, str]]:
-    """Return the template, if there is one, and the special tokens."""
+    """Return the template (None if absent) and the special tokens by name."""
     tokens = read_special_tokens(path).list_texts()
     several = path / "additional_chat_templates"
     files = {file.stem: file for file in sorted(several.glob("*.jinja"))} if several.is_dir() else {}

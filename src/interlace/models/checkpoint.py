@@ -1,8 +1,8 @@
-"""Weights of a trained model, read from a safetensors file by name.
+"""Weights of a trained model, read by name from a safetensors file.
 
 The file is a little-endian 64-bit header length, a JSON header and the data (the format is described at
-https://huggingface.co/docs/safetensors). The header is parsed here and the data mapped, for two reasons: only
-the tensors asked for are read from disk, and bf16, which NumPy lacks, needs no framework.
+https://huggingface.co/docs/safetensors). This module parses the header and maps the data itself, for two reasons: only
+the requested tensors are read from disk, and bf16, which NumPy lacks, needs no framework.
 
     file = Checkpoint.open(path)
     w_up = file.read("mlp.up_proj.weight")      # float32, (ffn, hidden)
@@ -27,17 +27,17 @@ from interlace.core.files import check_regular
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the format's own reader
 _DTYPES = {d.safetensors: d for d in DTYPES if d.is_floating_point}
-_MAX_LISTED = 12  # names in a message
+_MAX_LISTED = 12  # names listed in an error message
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where one tensor lies in a file.
+    """Location and type of one tensor in a file.
 
     Attributes:
-        dtype: the format's name of the element type, such as ``BF16``.
+        dtype: name of the element type in the format, such as ``BF16``.
         shape: extents, row-major.
-        begin, end: bytes of the data section.
+        begin, end: byte range within the data section.
     """
 
     dtype: str
@@ -48,12 +48,12 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A safetensors file whose header has been read and whose data has not.
+    """A safetensors file of which only the header has been read.
 
     Attributes:
-        path: the file.
-        data_offset: where its data section begins, in bytes.
-        tensors: what it holds, by name.
+        path: location of the file.
+        data_offset: byte offset of the data section in the file.
+        tensors: the file's tensors by name.
     """
 
     path: Path
@@ -95,12 +95,12 @@ class Checkpoint:
         return Checkpoint(path, 8 + length, tensors)
 
     def describe_matrix(self, name: str) -> tuple[tuple[int, int], DType]:
-        """Shape (outputs, inputs) and dtype of a weight, without reading it.
+        """Return shape (outputs, inputs) and dtype of a weight without reading its data.
 
         Raises:
             GraphError: no such tensor.
-            ShapeError: it is not a matrix.
-            DTypeError: it has no dtype that tensors may have.
+            ShapeError: the tensor is not a matrix.
+            DTypeError: its element type is none of the supported dtypes.
         """
         dtype = self._find_dtype(name)
         stored = self.tensors[name]
@@ -112,7 +112,7 @@ class Checkpoint:
         return (stored.shape[0], stored.shape[1]), dtype
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """The weight called ``name``, (outputs, inputs), widened to float32 without loss.
+        """Read the weight called ``name``, (outputs, inputs), widened to float32 without loss.
 
         Raises:
             GraphError: no such tensor, the file cannot be read, or the weight holds infinities or NaNs.
@@ -122,11 +122,11 @@ class Checkpoint:
         return self.read_tensor(name)
 
     def read_tensor(self, name: str) -> NDArray[np.float32]:
-        """A tensor of any shape, widened to float32 without loss.
+        """Read a tensor of any shape, widened to float32 without loss.
 
         Raises:
             GraphError: no such tensor, it is empty, the file cannot be read, or it holds infinities or NaNs.
-            DTypeError: it has no dtype that tensors may have.
+            DTypeError: its element type is none of the supported dtypes.
         """
         dtype = self._find_dtype(name)
         stored = self.tensors[name]
@@ -158,7 +158,7 @@ class Checkpoint:
 
 
 def _parse_entry(path: Path, name: str, entry: object, available: int) -> StoredTensor:
-    """One entry of the header, checked against the size of the data section."""
+    """Parse one entry of the header and check it against the size of the data section."""
     if not isinstance(entry, dict):
         raise _build_error(path, f"the entry of tensor {name!r} is not an object")
     dtype, shape, offsets = (
@@ -177,7 +177,7 @@ def _parse_entry(path: Path, name: str, entry: object, available: int) -> Stored
 
 
 def _parse_counts(value: object) -> tuple[int, ...] | None:
-    """A JSON list of non-negative integers, or None if it is anything else."""
+    """Return a JSON list of non-negative integers as a tuple, None for any other value."""
     if not isinstance(value, list) or any(type(v) is not int or v < 0 for v in value):
         return None
     return tuple(value)

@@ -1,7 +1,7 @@
-"""Fields of config.json and of a GGUF file's metadata: those that a decoder reads, and those that change nothing.
+"""Known fields of config.json and of a GGUF file's metadata: fields that a decoder reads, and fields without effect.
 
-A field of neither kind may change the arithmetic (``logit_scale``, ``attention_multiplier``, ``partial_rotary_factor``
-and so on), so a model that has one is refused by its name.
+Any other field may change the arithmetic (``logit_scale``, ``attention_multiplier``, ``partial_rotary_factor`` and so
+on), so a model that has one is rejected with an error that names the field.
 
 Sources: the configs of ``transformers`` and its ``PreTrainedConfig``; ``LLM_KV_NAMES`` in llama-arch.cpp of
 https://github.com/ggml-org/llama.cpp.
@@ -29,7 +29,7 @@ _MISTRAL: Mapping[str, Any] = {
     "max_position_embeddings": 131072,
     "sliding_window": 4096,
 }
-#: What the configs of ``transformers`` have where config.json leaves a field out.
+#: Defaults of the ``transformers`` configs for fields that config.json omits.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"max_position_embeddings": 2048, "attention_bias": False},
     "mistral": _MISTRAL,
@@ -56,8 +56,8 @@ _NEUTRAL: Mapping[str, Any] = {
     "is_causal": True,
     "activation": "swiglu",
 }
-_ABSENT: tuple[Any, ...] = (None, "", [], {})  # as good as no value
-#: Fields of training, of generation, of the library and of the tools that save models.
+_ABSENT: tuple[Any, ...] = (None, "", [], {})  # treated as no value
+#: Fields about training, generation, the library or the tools that save models; they do not affect a decode step.
 _HARMLESS = frozenset(
     (
         *("architectures", "auto_map", "transformers_version", "torch_dtype", "dtype", "name_or_path", "model_name"),
@@ -115,27 +115,27 @@ _GGUF_HARMLESS = frozenset(
 
 
 def fill_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config with those that are absent; null stays null."""
+    """Return the fields of a config with defaults for the absent ones; null stays null."""
     return {**_SHARED_DEFAULTS, **_DEFAULTS.get(str(config.get("model_type")), {}), **config}
 
 
 def find_model_type(config: Mapping[str, Any]) -> object:
-    """Return the type of model that ``AutoModel`` makes of a config: Ministral where Mistral's has layer_types."""
+    """Return the model type that ``AutoModel`` selects: Ministral for a config of Mistral that has layer_types."""
     kind = config.get("model_type")
     return "ministral" if kind == "mistral" and "layer_types" in config else kind
 
 
 def list_fields(config: Any) -> dict[str, Any]:
-    """Return the fields of a config object of ``transformers``, or of one like it."""
+    """Return the fields of a ``transformers`` config object, or of a similar object."""
     convert = getattr(config, "to_dict", None)
     return dict(convert() if callable(convert) else vars(config))
 
 
 def check_fields(config: Mapping[str, Any], where: str) -> None:
-    """Refuse fields of a config that a decode step would leave out; null and what is empty count as absent.
+    """Reject config fields that a decode step would ignore; null and empty values count as absent.
 
     Raises:
-        UnsupportedModelError: names the first of them.
+        UnsupportedModelError: a field is present; the message names the first one.
     """
     for name, value in config.items():
         is_known = name in _READ or name in _HARMLESS or name.endswith(_HARMLESS_ENDS)
@@ -146,13 +146,13 @@ def check_fields(config: Mapping[str, Any], where: str) -> None:
 
 
 def check_rope(rope: Mapping[str, Any], where: str, is_computed: bool = False) -> None:
-    """Refuse parameters of RoPE that frequencies do not follow.
+    """Reject RoPE parameters that ``rope.compute_frequencies`` does not apply.
 
     Args:
-        is_computed: a model has computed its frequencies from all of them already.
+        is_computed: True if a model has already computed its frequencies from all parameters.
 
     Raises:
-        UnsupportedModelError: names the first of them.
+        UnsupportedModelError: such a parameter is present; the message names the first one.
     """
     for name, value in rope.items():
         is_neutral = name == "partial_rotary_factor" and value == 1
@@ -162,12 +162,12 @@ def check_rope(rope: Mapping[str, Any], where: str, is_computed: bool = False) -
 
 
 def check_gguf_fields(metadata: Mapping[str, Any], kind: str, where: str) -> None:
-    """Refuse numbers of an architecture in a GGUF file that a decode step would leave out.
+    """Reject numbers of an architecture in a GGUF file that a decode step would ignore.
 
-    A number of 0, or a false, is as good as none; of ``attention.causal`` it is not.
+    The values 0 and false count as absent, except for ``attention.causal``.
 
     Raises:
-        UnsupportedModelError: names the first of them.
+        UnsupportedModelError: such a number is present; the message names the first one.
     """
     for full, value in metadata.items():
         architecture, _, name = full.partition(".")

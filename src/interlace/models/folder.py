@@ -1,4 +1,4 @@
-"""A folder of a language model: its JSON files, and the safetensors files that have its weights."""
+"""Files in the folder of a language model: JSON settings, and safetensors files with the weights."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a JSON file of a model says.
+    """Read a JSON object from a file of a model.
 
     Raises:
-        ModelFileError: it cannot be read, or is no JSON object.
+        ModelFileError: the file cannot be read, or is not a JSON object.
     """
     try:
         check_regular(path)
@@ -36,14 +36,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def open_checkpoints(path: Path) -> dict[str, Checkpoint]:
-    """The file that holds each tensor of a model, by the tensor's name.
+    """Return the file that holds each tensor of a model, by the tensor's name.
 
-    Which files those are follows ``transformers``: ``model.safetensors`` where that is, else those that the index
-    names; what else lies there, such as the same weights in another form, is not looked at. Without either, all
-    safetensors files.
+    The choice of files follows ``transformers``: ``model.safetensors`` if it exists, else the files that the index
+    names. Other files in the folder, such as the same weights in another format, are ignored. Without either, all
+    safetensors files are used.
 
     Raises:
-        ModelFileError: there are none, one is missing or damaged, or a tensor is in two.
+        ModelFileError: no file was found, one is missing or damaged, or two files hold the same tensor.
     """
     holders: dict[str, Checkpoint] = {}
     for file in _find_files(path):
@@ -72,7 +72,7 @@ def _find_files(path: Path) -> Sequence[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is there; a name that is too long is none of a file."""
+    """Return True if the path is a file; a name that is too long for the system is not."""
     try:
         return path.is_file()
     except OSError:
@@ -82,7 +82,7 @@ def _is_file(path: Path) -> bool:
 def _read_index(path: Path) -> Sequence[Path]:
     named = read_json(path / _INDEX).get("weight_map")
     names = [*named.values()] if isinstance(named, dict) else []
-    # A name alone: an index may come from anywhere, and reaches no other folder.
+    # Accept plain file names only: an index may be untrusted and must not reach other folders.
     if not names or not all(isinstance(name, str) and name and Path(name).name == name for name in names):
         raise ModelFileError(f"{str(path / _INDEX)!r} is damaged: its weight_map does not name files of its folder")
     files = [path / name for name in sorted({*names})]

@@ -1,11 +1,11 @@
-"""Special and added tokens of a tokenizer in a folder, as ``AutoTokenizer`` of ``transformers`` reads them.
+"""Special and added tokens of a folder's tokenizer, as ``AutoTokenizer`` of ``transformers`` reads them.
 
 Four files may name them:
 
     tokenizer.json           its own added tokens, which the package ``tokenizers`` reads itself
     tokenizer_config.json    named tokens (bos_token, ...), extra ones, and added_tokens_decoder
-    special_tokens_map.json  the same names, which override; read only where there is no added_tokens_decoder
-    added_tokens.json        ids by text; read only where there is no added_tokens_decoder
+    special_tokens_map.json  the same names, which override; read only if there is no added_tokens_decoder
+    added_tokens.json        ids by text; read only if there is no added_tokens_decoder
 
 A token keeps the id that tokenizer.json has for its text. A text that tokenizer.json lacks gets the next free id, in
 the order of the ids that the files state.
@@ -30,7 +30,7 @@ _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 _EXTRA, _EXTRA_BEFORE_5 = "extra_special_tokens", "additional_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _END = "<|endoftext|>"
-#: Tokens that a class of tokenizers has unless the folder sets them.
+#: Default tokens of each tokenizer class, used unless the folder sets them.
 _CLASS_TOKENS: Mapping[str, Mapping[str, str]] = {
     "GPT2Tokenizer": {"bos_token": _END, "eos_token": _END, "unk_token": _END},
     "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
@@ -44,7 +44,7 @@ class Token:
 
     Attributes:
         content: the text.
-        flags: keywords of ``tokenizers.AddedToken``, "special" among them.
+        flags: keyword arguments of ``tokenizers.AddedToken``, including "special".
     """
 
     content: str
@@ -56,11 +56,11 @@ class SpecialTokens:
     """Tokens that the files of a folder name, apart from tokenizer.json.
 
     Attributes:
-        named_tokens: by the names that chat templates use.
-        extra_tokens: those without a name.
-        added_tokens: by the id that the file states.
-        is_legacy: whether added tokens of tokenizer.json override those of the same id.
-        splits_special: whether special tokens in a text are read as text.
+        named_tokens: tokens by the names that chat templates use.
+        extra_tokens: special tokens without a name.
+        added_tokens: tokens by the id that the file states.
+        is_legacy: True if added tokens of tokenizer.json override those of the same id.
+        splits_special: True if special tokens in a text are tokenized as ordinary text.
     """
 
     named_tokens: Mapping[str, Token]
@@ -70,7 +70,7 @@ class SpecialTokens:
     splits_special: bool
 
     def list_texts(self) -> dict[str, str]:
-        """Return the variables of chat templates: texts of tokens by their names."""
+        """Return the variables of chat templates: token texts by token name."""
         return {name: token.content for name, token in self.named_tokens.items()}
 
 
@@ -78,7 +78,7 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     """Read the tokens that a folder names.
 
     Raises:
-        ModelFileError: a file is damaged, or names something that is no token.
+        ModelFileError: a file is damaged, or has a value that is not a token.
     """
     config = _read(path, CONFIG)
     decoder = config.pop("added_tokens_decoder", None)
@@ -108,14 +108,15 @@ def add_special_tokens(tokenizers: Any, tokenizer: Any, tokens: SpecialTokens) -
     """Add the tokens that a folder names to its tokenizer.
 
     Args:
-        tokenizers: the package.
-        tokenizer: a ``tokenizers.Tokenizer``, as tokenizer.json describes it.
+        tokenizers: the package ``tokenizers``.
+        tokenizer: the ``tokenizers.Tokenizer`` built from tokenizer.json.
+        tokens: the tokens to add.
     """
     own = {id: _convert_token(token) for id, token in tokenizer.get_added_tokens_decoder().items()}
     added = {**tokens.added_tokens, **own} if tokens.is_legacy else tokens.added_tokens
     chosen = [token for _, token in sorted(added.items())]
     known = {token.content for token in (*own.values(), *chosen)}
-    # A text may be in here twice: its last flags count.
+    # The list may hold a text twice: the last flags win.
     chosen += [token for token in (*tokens.named_tokens.values(), *tokens.extra_tokens) if token.content not in known]
     names = {token.content for token in tokens.named_tokens.values()}
     several = [{**token.flags, "special": token.flags["special"] or token.content in names} for token in chosen]
@@ -131,23 +132,23 @@ def _convert_token(token: Any) -> Token:
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:
-    """Read a JSON file of a folder; one that is absent has no entries."""
+    """Read a JSON file of a folder; an absent file has no entries."""
     return read_json(path / name) if (path / name).is_file() else {}
 
 
 def _is_own_name(key: str) -> bool:
-    """Return whether a key names a token that most tokenizers do not have, such as image_token."""
+    """Return True if a key names a model-specific token such as image_token, which most tokenizers lack."""
     return key.endswith("_token") and key not in _NAMES
 
 
 def _find_text(value: Any) -> str:
-    """Return the text of a token, empty for what is none."""
+    """Return the text of a token, empty if the value is not a token."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def _take_own_names(config: dict[str, Any]) -> dict[str, Any]:
-    """Take the texts that tokenizer_config.json names in its own way, which special_tokens_map.json cannot override."""
+    """Remove and return the model-specific token texts of tokenizer_config.json, which no other file overrides."""
     if not config.get(_EXTRA) and _EXTRA_BEFORE_5 in config:
         config[_EXTRA] = config.pop(_EXTRA_BEFORE_5)
     names = [key for key, value in config.items() if _is_own_name(key) and isinstance(value, str)]
@@ -155,17 +156,17 @@ def _take_own_names(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_objects(config: dict[str, Any]) -> dict[str, Any]:
-    """Take the other tokens with names of their own."""
+    """Remove and return the other model-specific tokens."""
     return {key: config.pop(key) for key in [*config] if _is_own_name(key) and _find_text(config[key])}
 
 
 def _take_extra_object(config: dict[str, Any]) -> dict[str, Any]:
-    """Take extra tokens where they are an object of tokens by name, not a list."""
+    """Remove and return extra tokens stored as an object of tokens by name instead of a list."""
     return config.pop(_EXTRA) if isinstance(config.get(_EXTRA), dict) else {}
 
 
 def _override(config: dict[str, Any], overriding: Mapping[str, Any]) -> None:
-    """Let the entries of special_tokens_map.json take the place of those of tokenizer_config.json."""
+    """Override entries of tokenizer_config.json with those of special_tokens_map.json."""
     for key, value in overriding.items():
         several = [_as_special(each) for each in value] if isinstance(value, list) else []
         if key == _EXTRA and several:
@@ -182,7 +183,7 @@ def _as_special(value: Any) -> Any:
 
 
 def _find_default_texts(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the texts by name that ``transformers`` takes where the folder's files for them are silent."""
+    """Return the default token texts by name that ``transformers`` uses if the folder's files name none."""
     model = _read(path, "config.json")
     kind = model.get("model_type")
     chosen = config.get("tokenizer_class") or model.get("tokenizer_class")
@@ -202,7 +203,7 @@ def _find_default_texts(path: Path, config: Mapping[str, Any]) -> Mapping[str, s
 
 
 def _is_byte_level(stored: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer.json splits texts into bytes, as no tokenizer of the class of Llama 2 does."""
+    """Return True if a tokenizer.json splits texts into bytes; no tokenizer of the Llama 2 class does."""
     steps = stored.get("pre_tokenizer")
     several = steps.get("pretokenizers") if isinstance(steps, dict) else None
     each = several if isinstance(several, list) else [steps]
@@ -228,7 +229,7 @@ def _parse_tokens(value: Any, where: str) -> Iterator[Token]:
 
 
 def _parse_added_by_id(value: Any, where: str) -> Iterator[tuple[int, Token]]:
-    """Read ``{"259": {"content": "<tool>", "special": true}}``."""
+    """Parse added tokens by id, ``{"259": {"content": "<tool>", "special": true}}``."""
     if not isinstance(value, dict):
         raise ModelFileError(f"{where} is {format_value(value)}; it is an object of tokens by id")
     for key, token in value.items():
@@ -242,7 +243,7 @@ def _parse_added_by_id(value: Any, where: str) -> Iterator[tuple[int, Token]]:
 
 
 def _parse_added_by_text(value: Mapping[str, Any], special: set[str], where: str) -> Iterator[tuple[int, Token]]:
-    """Read ``{"<tool>": 259}``.
+    """Parse added tokens by text, ``{"<tool>": 259}``.
 
     Args:
         special: texts of named and extra tokens, which are matched before a text is normalized.

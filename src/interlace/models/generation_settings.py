@@ -1,12 +1,12 @@
-"""Settings of a generation config that change tokens and that a decoder does not follow."""
+"""Settings of a generation config that change tokens and that a decoder does not apply."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Values that change nothing, by the name of the setting. Sampling (``do_sample``, ``temperature``, ``top_k``, ...) is
-#: not among them: arguments of a decoder's ``generate`` choose it. Source: ``GenerationConfig`` of ``transformers``.
+#: Values without effect, by the name of the setting. Sampling settings (``do_sample``, ``temperature``, ``top_k``, ...)
+#: are absent: arguments of a decoder's ``generate`` choose them. Source: ``GenerationConfig`` of ``transformers``.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale", "num_beams"), (1,)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "penalty_alpha"), (0,)),
@@ -20,7 +20,7 @@ _ABSENT: tuple[Any, ...] = (None, "", [], {})
 
 
 def list_ignored(generation: Mapping[str, Any] | None, where: str) -> tuple[str, ...]:
-    """Return one line that names the settings which ``transformers`` follows and a decoder does not; else nothing."""
+    """Return a line naming the settings that ``transformers`` applies and a decoder does not, if there are any."""
     stated = {name: (generation or {}).get(name) for name in GENERATION_FIELDS}
     ignored = [
         f"{name} {value!r}" for name, value in stated.items() if value not in _ABSENT and value not in _NEUTRAL[name]

@@ -1,8 +1,8 @@
 """Weights and metadata of a GGUF file, read by name.
 
-The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is parsed here, every
-count and offset held against the size of the file before anything of that size is made, so that a damaged or hostile
-file is an error and no more. Blocks of quantised weights are decoded by the package ``gguf``.
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. This module parses the header and
+checks every count and offset against the file size before it allocates anything of that size. A damaged or hostile file
+therefore raises an error and does no harm. The package ``gguf`` decodes blocks of quantised weights.
 
     magic "GGUF", version, number of tensors, number of entries      4 + 4 + 8 + 8 bytes, little-endian
     entries: name, type, value                                       a name is its length in 8 bytes, then UTF-8
@@ -28,23 +28,23 @@ from interlace.core.files import check_regular
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MAX_EXTENTS = 4
-#: Formats of single values by number of their type.
+#: ``struct`` formats of scalar values by type number.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-#: Types of tensors that are no blocks, as the words that they are stored in.
+#: NumPy storage dtypes of unquantised tensor types, by type number.
 _PLAIN = {0: "<f4", 1: "<f2", 30: "<u2"}
 _BF16 = 30
-_MAX_LISTED = 12  # names in a message
+_MAX_LISTED = 12  # names listed in an error message
 
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """Where one tensor lies in a file.
+    """Location and type of one tensor in a file.
 
     Attributes:
-        kind: number of its type.
+        kind: type number of the tensor.
         shape: extents, row-major.
-        begin, end: bytes of the file.
+        begin, end: byte range within the file.
     """
 
     kind: int
@@ -55,12 +55,12 @@ class GGUFTensor:
 
 @dataclass(frozen=True)
 class GGUF:
-    """A GGUF file whose header has been read and whose data has not.
+    """A GGUF file of which only the header has been read.
 
     Attributes:
-        path: the file.
-        metadata: entries by name: numbers, texts, booleans, and lists of one of these.
-        tensors: what it holds, by name.
+        path: location of the file.
+        metadata: entries by name: numbers, texts, booleans, or lists of one of these.
+        tensors: the file's tensors by name.
     """
 
     path: Path
@@ -72,8 +72,8 @@ class GGUF:
         """Read a file's header.
 
         Raises:
-            ModelFileError: the file cannot be read, is damaged or truncated, is no GGUF file, or has quantised weights
-                that nothing here decodes.
+            ModelFileError: the file cannot be read, is damaged or truncated, is not a GGUF file, or has quantised
+                weights of an unsupported type.
         """
         path = Path(path)
         try:
@@ -85,7 +85,7 @@ class GGUF:
         return _Header(path, data).parse()
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """A tensor as float32, decoded or widened without loss.
+        """Read a tensor as float32, dequantised or widened without loss.
 
         Raises:
             ModelFileError: there is no such tensor, it cannot be read, or it holds infinities or NaNs.
@@ -106,7 +106,7 @@ class GGUF:
         return values
 
     def find_tensor(self, name: str) -> GGUFTensor:
-        """Where a tensor lies. Raises ModelFileError if there is none of this name."""
+        """Return the location of a tensor. Raises ModelFileError if there is none of this name."""
         if name not in self.tensors:
             names = sorted(self.tensors)
             more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
@@ -117,7 +117,7 @@ class GGUF:
 
 
 class _Header:
-    """A file's bytes, and where reading them has come to."""
+    """Parser of a file's header: the file's bytes and the current read offset."""
 
     def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
         self._path, self._data, self._at = path, data, 0
@@ -190,7 +190,7 @@ class _Header:
             raise self._build_error(f"a text before byte {self._at} is not UTF-8") from None
 
     def _read_count(self, each: int) -> int:
-        """A number of things that take so many bytes at least."""
+        """Read an element count and check it against the bytes left, for elements of at least ``each`` bytes."""
         count: int = self._read_scalar("Q")
         if count * each > len(self._data) - self._at:
             raise self._build_error(f"{count} entries do not fit behind byte {self._at} of {len(self._data)}")
@@ -211,7 +211,7 @@ class _Header:
 
 
 def _find_block(kind: int, where: str) -> tuple[int, int]:
-    """Values and bytes of a block of a quantised type."""
+    """Return the number of values and of bytes in one block of a quantised type."""
     constants, _ = _import_gguf(where)
     try:
         block, size = constants.GGML_QUANT_SIZES[constants.GGMLQuantizationType(kind)]
@@ -224,7 +224,7 @@ def _decode(raw: NDArray[np.uint8], stored: GGUFTensor, where: str) -> NDArray[n
     constants, quants = _import_gguf(where)
     kind = constants.GGMLQuantizationType(stored.kind)
     try:
-        with np.errstate(all="ignore"):  # what is not finite is refused by name
+        with np.errstate(all="ignore"):  # the caller rejects non-finite values by name
             values = quants.dequantize(raw.reshape(prod(stored.shape[:-1]), -1), kind)
     except NotImplementedError:
         raise ModelFileError(f"{where} is {kind.name}, which nothing decodes; convert it to Q8_0 or F16") from None

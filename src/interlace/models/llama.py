@@ -1,7 +1,7 @@
 """One decode step of a language model of the Llama family, as a graph of ordinary ops.
 
-Per layer: q, k, v; attention over the cache and the new token; append to the cache; output product with the residual;
-gated FFN with the residual. Before them the embeddings of the tokens, behind them the head and the largest logit.
+Each layer runs q, k, v; attention over the cache and the new token; append to the cache; output projection with the
+residual; gated FFN with the residual. Token embeddings come first, the head and the argmax of the logits last.
 
     x = embed[tokens]
     each layer:
@@ -11,11 +11,12 @@ gated FFN with the residual. Before them the embeddings of the tokens, behind th
         x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T
     logits = rms_norm(x) @ head.T;  next = argmax(logits)
 
-Normalisations are in the ops around them (``kernels/squares``): whichever writes x also writes it times the weight of
-the norm that follows, and sums of squares by which the products of that are divided.
+Normalisations are fused into the ops around them (``kernels/squares``). The op that writes x also writes x times the
+weight of the next norm, and sums of squares of x. The matmuls that follow divide their products by the norm.
 
-Layers leave what they compute in the same tensors: what overwrites one comes behind what has read it in any case, by
-waits for other data (``plan/implied``). Lengths are data (``position``), so one plan serves all of them.
+Layers share one set of activation tensors, except new keys and values. Waits for other data already order each
+overwrite after all reads of the old value (``plan/implied``). Lengths are data (``position``), so one plan serves all
+of them.
 """
 
 from __future__ import annotations
@@ -43,28 +44,28 @@ from interlace.kernels.sample.segments import count_segments
 from interlace.kernels.squares import COLUMNS as SQUARED
 from interlace.kernels.squares import FINE, count_blocks
 
-#: Positions of a page of the cache: as many as attention takes at a time.
+#: Positions in a page of the KV cache: the number that attention processes at a time.
 PAGE_TOKENS = BLOCK
 
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """A model of the Llama family: Llama 2 and 3, Mistral, Qwen 2.5 and 3, SmolLM 2.
+    """Shape of a model of the Llama family: Llama 2 and 3, Mistral, Qwen 2.5 and 3, SmolLM 2.
 
     Attributes:
-        layers: how many.
-        hidden, ffn: widths of the model and between the matmuls of its FFN.
-        heads, kv_heads: of queries, and of keys and values.
-        head_dim: elements of each.
-        vocabulary: tokens.
-        eps: of every RMS normalisation.
-        qkv_bias: q, k and v have biases, as in Qwen 2.
-        qk_norm: heads of q and k are normalised, as in Qwen 3.
-        tied: the head is the table of embeddings.
+        layers: number of transformer layers.
+        hidden, ffn: model width, and width between the matmuls of an FFN.
+        heads, kv_heads: number of query heads, and of key and value heads.
+        head_dim: elements of a head.
+        vocabulary: number of tokens.
+        eps: epsilon of every RMS normalisation.
+        qkv_bias: True if q, k and v have biases, as in Qwen 2.
+        qk_norm: True if heads of q and k are normalised, as in Qwen 3.
+        tied: True if the head shares the embedding table.
 
     Raises:
-        ArgumentError: an attribute of another type.
-        ShapeError: an extent that is not positive, or heads that do not share those of keys evenly.
+        ArgumentError: an attribute has the wrong type.
+        ShapeError: an extent is not positive, or ``heads`` is not a multiple of ``kv_heads``.
     """
 
     layers: int
@@ -96,11 +97,11 @@ class LlamaShape:
 
     @property
     def group(self) -> int:
-        """Heads of queries for each head of keys."""
+        """Query heads per key head."""
         return self.heads // self.kv_heads
 
 
-#: Models that are well known.
+#: Shapes of well-known models, by name.
 LLAMAS = {
     "llama3.2-1b": LlamaShape(16, 2048, 8192, 32, 8, 64, 128256, tied=True),
     "llama3.1-8b": LlamaShape(32, 4096, 14336, 32, 8, 128, 128256),
@@ -121,32 +122,35 @@ def build_decode_graph(
     has_sampling: bool = False,
     pages: int | None = None,
 ) -> Graph:
-    """One token of each of ``batch`` sequences through a model.
+    """Build the graph of one decode step: one token of each of ``batch`` sequences through a model.
 
     Args:
-        model: its shape.
-        batch: sequences (B); those without a token have position 0, and what they give means nothing.
-        max_seq_len: positions of each sequence's cache, with this step's.
-        device: for whose tiles.
-        tile: of every matmul, otherwise as it suits the device; wider where that leaves sums of squares, if need be.
-        dtype: of weights, caches and logits.
-        has_sampling: the next tokens are drawn, of each sequence as its inputs say; otherwise they are the likeliest.
-        pages: of ``PAGE_TOKENS`` positions each, from which all sequences take; by default each has a cache of its own.
+        model: shape of the model.
+        batch: number of sequences (B); sequences without a token have position 0, and their outputs are meaningless.
+        max_seq_len: KV-cache capacity per sequence in positions, including this step's.
+        device: device that the default tiles are chosen for.
+        tile: tile shape of every matmul, by default chosen for the device; matmuls that write sums of squares round its
+            width up to whole blocks of columns.
+        dtype: dtype of weights, caches and logits.
+        has_sampling: True to sample the next tokens by the per-sequence inputs; otherwise they are the argmax.
+        pages: number of KV-cache pages of ``PAGE_TOKENS`` positions shared by all sequences; by default each sequence
+            has a contiguous cache.
 
     Inputs: ``tokens`` (B,) and ``position`` (B,) of int32, where a position is the index of the token in its sequence
-    and so the number of cached positions that it attends to beside itself; ``rope`` (capacity, head_dim) of float32,
-    cosines then sines; ``embed`` (V, H), ``add_norm_weight`` (H,), and ``head`` (V, H) unless tied. Of layer l, as
-    ``layers.l.NAME``: ``input_norm``, ``q``, ``k``, ``v`` (with ``_bias``, ``q_norm``, ``k_norm`` where the model has
-    them), ``o``, ``post_norm``, ``gate``, ``up``, ``down``, weights (outputs, inputs); and ``k_cache``, ``v_cache``
-    (B, kv_heads, capacity, head_dim), to which the step appends in place. With pages these are (pages, kv_heads, PAGE,
-    head_dim), and ``table`` (B, capacity / PAGE) of int32 has the pages of each sequence, the same in all layers; see
-    ``kernels/pages``. Where tokens are drawn (``kernels/sample``):
-    ``temperature`` and ``top_p`` (B,) of float32, ``top_k`` (B,) of int32, and ``key`` (B, 2) of int32.
+    and so the number of cached positions that the token attends to in addition to itself; ``rope`` (max_seq_len,
+    head_dim) of float32, cosines then sines; ``embed`` (V, H), ``norm`` (H,), and ``head`` (V, H) unless tied. Layer l
+    has, as ``layers.l.NAME``: ``input_norm``, ``q``, ``k``, ``v`` (with ``_bias``, ``q_norm``, ``k_norm`` where the
+    model has them), ``o``, ``post_norm``, ``gate``, ``up``, ``down``, weights (outputs, inputs); and ``k_cache``,
+    ``v_cache`` (B, kv_heads, max_seq_len, head_dim), to which the step appends in place. With ``pages`` the caches are
+    (pages, kv_heads, PAGE_TOKENS, head_dim), and the block table ``table`` (B, max_seq_len / PAGE_TOKENS) of int32
+    lists the pages of each sequence, the same in all layers; see ``kernels/pages``. With sampling
+    (``kernels/sample``): ``temperature`` and ``top_p`` (B,) of float32, ``top_k`` (B,) of int32, and ``key`` (B, 2) of
+    int32.
 
-    Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest, or the one drawn.
+    Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the argmax or the sampled token.
 
     Raises:
-        ArgumentError, ShapeError: arguments that are none, or heads of no multiple of 8 elements of at least 16.
+        ArgumentError, ShapeError: invalid arguments, or ``head_dim`` is not a multiple of 8 of at least 16.
     """
     check_type(model, LlamaShape, "build_decode_graph", "model", "il.workloads.LLAMAS['llama3.2-1b']")
     for name, number in (("batch", batch), ("capacity", max_seq_len), ("pages", 1 if pages is None else pages)):
@@ -159,12 +163,12 @@ def build_decode_graph(
 
 @dataclass(frozen=True)
 class _NormedTensors:
-    """What an op leaves of x, with a norm behind it.
+    """Tensors that an op writes for x and the norm that follows it.
 
     Attributes:
-        x: (B, H), None where nobody reads it.
+        x: residual stream (B, H), None if no op reads it.
         scaled: x times the weight of the norm.
-        squares: of some columns each of x the sum of squares (``kernels/squares``).
+        squares: sums of squares of x over blocks of columns (``kernels/squares``).
     """
 
     x: Tensor | None
@@ -173,7 +177,7 @@ class _NormedTensors:
 
 
 class _StepBuilder:
-    """A graph in the making."""
+    """Builder of the graph of a decode step."""
 
     def __init__(
         self,
@@ -215,7 +219,7 @@ class _StepBuilder:
         return Graph("decode", tuple(self.tensors.values()), tuple(self.ops), tuple(self.inputs), ("logits", "next"))
 
     def add_next_token(self, logits: Tensor, position: Tensor, has_sampling: bool) -> None:
-        """The next tokens."""
+        """Add the ops that select the next tokens."""
         batch, vocabulary = self.batch, self.model.vocabulary
         columns = select_columns(batch, vocabulary, self.sms)
         tiles = -(-vocabulary // columns)
@@ -236,13 +240,13 @@ class _StepBuilder:
         self.ops.append(reduce_argmax("next", best, at, self.add_tensor("next", batch, dtype=int32)))
 
     def add_attention(self, layer: int, x: _NormedTensors, shared: Mapping[str, Tensor]) -> _NormedTensors:
-        """The first half of a layer: x with attention added, by what all layers share."""
+        """Add the first half of a layer, attention with its residual, and return the new x."""
         model, batch, d, at = self.model, self.batch, self.model.head_dim, f"layers.{layer}"
         of: dict[str, Tensor] = {}
         for name, heads in (("q", model.heads), ("k", model.kv_heads), ("v", model.kv_heads)):
             weight = self.add_input(f"{at}.{name}", heads * d, model.hidden)
             bias = self.add_input(f"{at}.{name}_bias", heads * d) if model.qkv_bias else None
-            # Nothing comes behind what appends keys and values, so those of each layer stay.
+            # Nothing waits for the op that appends keys and values, so each layer has its own tensors for them.
             out = self.add_tensor("q_heads" if name == "q" else f"{at}.{name}_heads", batch, heads * d)
             self.add_matmul(f"{at}.{name}_heads", x, weight, out, bias=bias)
             of[name] = out
@@ -266,13 +270,13 @@ class _StepBuilder:
         weight = self.add_input(f"{at}.o", model.hidden, model.heads * d)
         scale = self.add_input(f"{at}.post_norm", model.hidden)
         added = self.add_projection(f"{at}.x_attended", "x_attended", finished, weight, x, scale)
-        # Behind what others wait for: only the next step reads what it writes.
+        # Last in the layer, after ops that others wait for: only the next step reads what append writes.
         key_norm = norms.get("k_norm")
         self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, k_norm=key_norm, eps=model.eps))
         return added
 
     def add_ffn(self, layer: int, x: _NormedTensors) -> _NormedTensors:
-        """The second half of a layer: x with its FFN added."""
+        """Add the second half of a layer, the FFN with its residual, and return the new x."""
         hidden, ffn, at = self.model.hidden, self.model.ffn, f"layers.{layer}"
         gate, up = (self.add_input(f"{at}.{name}", ffn, hidden) for name in ("gate", "up"))
         inner = self.add_tensor("inner", self.batch, ffn)
@@ -282,7 +286,7 @@ class _StepBuilder:
         return self.add_projection(f"{at}.x", "x", inner, weight, x, self.add_norm_weight(layer + 1), is_kept=not last)
 
     def add_norm_weight(self, layer: int) -> Tensor:
-        """The weight of the norm before a layer, or behind the last."""
+        """Add the weight of the norm before a layer, or of the final norm after the last."""
         return self.add_input(f"layers.{layer}.input_norm" if layer < self.model.layers else "norm", self.model.hidden)
 
     def add_input(self, name: str, *shape: int, dtype: DType | None = None) -> Tensor:
@@ -294,7 +298,7 @@ class _StepBuilder:
         return self.tensors[name]
 
     def add_normed(self, name: str, is_kept: bool = True) -> _NormedTensors:
-        """The tensors of x under a name; of one that is not kept without x itself."""
+        """Add the tensors of x under a name, without x itself unless ``is_kept``."""
         of = self.batch, self.model.hidden
         squares = self.add_tensor(
             f"{name}_squares", self.batch, count_blocks(self.model.hidden, self.squared), dtype=fp32
@@ -314,7 +318,7 @@ class _StepBuilder:
         bias: Tensor | None = None,
         activation: Activation = Activation.NONE,
     ) -> None:
-        """Products of the normalised x."""
+        """Add a matmul of the normalised x."""
         self.ops.append(
             matmul(
                 name,
@@ -340,7 +344,7 @@ class _StepBuilder:
         scale: Tensor,
         is_kept: bool = True,
     ) -> _NormedTensors:
-        """x with products added, under the name of the result, and what the norm of this scale takes of that."""
+        """Add a projection with residual and return the new x, prepared for the norm with weight ``scale``."""
         out = self.add_normed(result, is_kept)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
         tile = replace(self.tile, n=count_blocks(self.tile.n, self.squared) * self.squared)

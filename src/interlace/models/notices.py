@@ -1,4 +1,4 @@
-"""Lines for a user about settings that change tokens and that a model leaves out, or a decoder does not follow."""
+"""Notices for users about settings that change tokens and that a model omits or a decoder does not apply."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 class MissingSettingWarning(UserWarning):
-    """A model leaves out a setting that changes tokens, or has one that is not followed; the text says which."""
+    """A model omits a setting that changes tokens, or has one that is not applied; the message names it."""
 
 
 def warn_missing(notices: Iterable[str], stacklevel: int) -> None:
-    """Warn of each line, at the code ``stacklevel`` frames above the caller of this function."""
+    """Warn of each line, attributed to the code ``stacklevel`` frames above the caller of this function."""
     for notice in notices:
         warnings.warn(notice, MissingSettingWarning, stacklevel=stacklevel + 2)

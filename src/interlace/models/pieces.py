@@ -1,13 +1,13 @@
-"""The tokenizer of SentencePiece's BPE, as Llama 2 and Mistral have it, of the vocabulary and scores in a GGUF file.
+"""SentencePiece BPE tokenizer, as in Llama 2 and Mistral, from the vocabulary and scores in a GGUF file.
 
-A space is a piece of its own sign, and so is the beginning of a text. The two neighbours whose joint piece has the
-highest score are joined, until no two are a piece; a character that is none becomes its bytes:
+A space is encoded as the character ▁, and every text begins with one. The two neighbours whose merged piece has the
+highest score are merged, until no two neighbours form a piece; a character that is no piece is encoded as its bytes:
 
     scores      ▁h -1   el -2   lo -3   ▁hel -4
     hello é     ▁ h e l l o ▁ é      ▁h el lo ▁ é      ▁hel lo ▁ <0xC3> <0xA9>
 
-The package ``tokenizers`` joins pairs by rank, so ranks are those of the scores of what pairs join to.
-Source: Kudo and Richardson, SentencePiece, 2018; of the format, llama-vocab.cpp of llama.cpp.
+The package ``tokenizers`` merges pairs by rank, so the rank of a pair is that of the score of its merged piece.
+Sources: Kudo and Richardson, SentencePiece, 2018; for the format, llama-vocab.cpp of llama.cpp.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_NORMAL = 1  # of tokenizer.ggml.token_type: others are matched as a whole or not at all
+_NORMAL = 1  # value of tokenizer.ggml.token_type for ordinary pieces; other tokens match as a whole or not at all
 _SPACE = "\u2581"
 
 
 def build_piece_tokenizer(
     tokenizers: Any, tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int], unknown: int, prefix: bool
 ) -> Any:
-    """What the package makes of a vocabulary; texts come back with the space that they were begun with.
+    """Build a tokenizer from a vocabulary; decoded texts keep the space that was prepended to them.
 
     Args:
-        tokenizers: the package.
-        tokens, scores, kinds: of each id.
-        unknown: the id of what has neither a piece nor bytes.
-        prefix: texts are begun with a space.
+        tokenizers: the package ``tokenizers``.
+        tokens, scores, kinds: text, score and token type of each id.
+        unknown: id of characters that have neither a piece nor bytes.
+        prefix: True to prepend a space to every text.
 
     Raises:
-        Exception: the package takes no such vocabulary.
+        Exception: the package rejects the vocabulary.
     """
     vocabulary = {token: i for i, token in enumerate(tokens)}
     model = tokenizers.models.BPE(
@@ -50,7 +50,7 @@ def build_piece_tokenizer(
 
 
 def _find_merges(vocabulary: dict[str, int], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
-    """Pairs of pieces that are a piece together, those of the highest score first."""
+    """Return the pairs of pieces whose concatenation is a piece, highest score first."""
     found = [
         (-scores[i], i, (token[:at], token[at:]))
         for token, i in vocabulary.items()

@@ -1,12 +1,12 @@
-"""How a GGUF file's pre-tokenizer (``tokenizer.ggml.pre``) splits texts before pairs are merged.
+"""Pre-tokenizers of GGUF files (``tokenizer.ggml.pre``), which split texts before pairs are merged.
 
-Patterns apply one after another, each to the pieces that the one before it left; what no pattern matches stays a piece:
+Patterns apply in sequence, each to the pieces that the previous one produced; unmatched text stays a piece:
 
     default     "ab, 12345"  ->  "ab" "," " 12345"  ->  "ab" "," " " "123" "45"
     llama-bpe   "ab, 12345"  ->  "ab" "," " " "123" "45"
     smollm      "ab, 12345"  ->  "ab" "," " " "1" "2" "3" "4" "5"
 
-Source: llama-vocab.cpp of https://github.com/ggml-org/llama.cpp, and for ``tekken`` the pattern of its tokenizer.json.
+Sources: llama-vocab.cpp of https://github.com/ggml-org/llama.cpp; for ``tekken``, the pattern of its tokenizer.json.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class PreType:
 
     Attributes:
         patterns: regular expressions, in the order in which they apply.
-        ignores_merges: a piece that is a token as a whole becomes that token, whatever its merges give.
-        adds_bos: texts begin with a token unless the file says otherwise.
-        composes: texts are composed first (Unicode NFC).
+        ignores_merges: True if a piece that is a token becomes that token, whatever its merges produce.
+        adds_bos: True if texts begin with the BOS token unless the file sets otherwise.
+        composes: True if texts are first composed (Unicode NFC).
     """
 
     patterns: tuple[str, ...]
@@ -62,6 +62,6 @@ PRE_TYPES: Mapping[str, PreType] = {
 
 
 def find_pre_type(metadata: Mapping[str, Any]) -> tuple[object, PreType | None]:
-    """Return the pre-tokenizer that a file names, and what it does: None for one that is unknown here."""
+    """Return the name of a file's pre-tokenizer and its definition, None for an unknown one."""
     name = metadata.get("tokenizer.ggml.pre") or DEFAULT
     return name, PRE_TYPES.get(name) if isinstance(name, str) else None

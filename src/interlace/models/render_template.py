@@ -1,11 +1,11 @@
 """Render one chat template: the program of the process that ``templates.render`` starts.
 
-It reads a request in JSON from its standard input and writes an answer in JSON to its standard output:
+The program reads a JSON request from its standard input and writes a JSON answer to its standard output:
 
     {"template": "{{ bos_token }}...", "variables": {...}, "characters": 1048576, "cpu_s": 5, "memory_bytes": 536870912}
     {"text": "<s>..."}  or  {"error": "TemplateSyntaxError: ..."}  or  {"missing": "No module named 'jinja2'"}
 
-Folders that hold jinja2 and markupsafe are its arguments. It imports nothing else, so that it starts in 50 ms.
+Its arguments are the folders that hold jinja2 and markupsafe. It imports nothing else, so it starts in 50 ms.
 
 Filters, globals and extensions are those of ``transformers`` (utils/chat_template_utils.py).
 """
@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 _PAGES_IN_USE = "/proc/self/statm"
-_LEGIBLE = 300  # characters of an error
+_LEGIBLE = 300  # characters of an error message
 
 
 def main() -> None:
@@ -60,11 +60,11 @@ def _render(environment: Any, template: str, variables: dict[str, Any], characte
 
 
 def _limit(cpu_s: int, memory_bytes: int) -> None:
-    """Limit CPU time and memory from here on, and forbid files, processes and core dumps."""
+    """Limit CPU time and memory from now on, and forbid files, processes and core dumps."""
     used = 0
     with suppress(OSError), open(_PAGES_IN_USE) as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    # Some systems have no such limit, or refuse one that is less than what the process maps already.
+    # Some systems lack a limit, or reject one below what the process already maps.
     limits = {"RLIMIT_CPU": cpu_s, "RLIMIT_AS": used + memory_bytes, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
     for name, most in {**limits, "RLIMIT_NPROC": 0}.items():
         with suppress(AttributeError, ValueError, OSError):
@@ -83,7 +83,7 @@ def _make_environment() -> Any:
     from jinja2.utils import Namespace
 
     class Generation(Extension):
-        """``{% generation %}`` marks what a model was trained to write, for training alone."""
+        """The ``{% generation %}`` block, which marks text that a model was trained to write; only training uses it."""
 
         tags = {"generation"}  # noqa: RUF012  # as its base has it
 
@@ -96,7 +96,7 @@ def _make_environment() -> Any:
             return caller()
 
     class PlainNamespace(Namespace):
-        """A namespace without names that Python gives a meaning to."""
+        """A namespace without names that are special in Python."""
 
         def __init__(*args: Any, **names: Any) -> None:
             self, *mappings = args
@@ -110,7 +110,7 @@ def _make_environment() -> Any:
             super().__setitem__(name, value)
 
     class PlainDict:
-        """What templates call as ``dict``, without the attributes of a class."""
+        """The ``dict`` that templates call, without the attributes of a class."""
 
         def __call__(self, *args: Any, **names: Any) -> dict[Any, Any]:
             return dict(*args, **names)

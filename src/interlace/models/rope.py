@@ -17,16 +17,17 @@ _PLAIN = ("default", "none", None)
 def compute_frequencies(
     head_dim: int, base: object, scaling: Mapping[str, Any], where: str
 ) -> tuple[NDArray[np.float32], float]:
-    """Radians by which a position turns each pair, (head_dim / 2,), and what scales cosines and sines.
+    """Compute the rotation per position of each pair in radians, (head_dim / 2,), and the scale of cosines and sines.
 
     Args:
-        base: "rope theta".
-        scaling: with ``rope_type`` (or ``type``) and what that needs, as in config.json.
-        where: they are from, for messages.
+        head_dim: elements of a head.
+        base: base of the frequencies ("rope theta").
+        scaling: scaling parameters with ``rope_type`` (or ``type``), as in config.json.
+        where: source of the parameters, for error messages.
 
     Raises:
-        ModelFileError: numbers that are none, or missing.
-        UnsupportedModelError: a kind of scaling that is not known here, or that changes with the length.
+        ModelFileError: a parameter is missing or not a positive number.
+        UnsupportedModelError: the type of scaling is unknown, or depends on the sequence length.
     """
     kind = find_rope_type(scaling)
     with np.errstate(all="ignore"):
@@ -44,20 +45,20 @@ def compute_frequencies(
 
 
 def find_rope_type(scaling: Mapping[str, Any]) -> object:
-    """Return the kind of scaling under its newer or its older name, None where neither names one."""
+    """Return the type of scaling under its newer or older key, None if both are absent."""
     kind = scaling.get("rope_type")
     return scaling.get("type") if kind is None else kind
 
 
 def check_finite(inv_freq: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    """The frequencies as they are. Raises ModelFileError: one is infinite, or NaN."""
+    """Return the frequencies unchanged. Raises ModelFileError if one is infinite or NaN."""
     if not np.isfinite(inv_freq).all():
         raise ModelFileError(f"{where} has numbers of RoPE by which positions turn infinitely far; they are damaged")
     return inv_freq
 
 
 def _scale_llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], where: str) -> NDArray[np.float64]:
-    """Long waves are stretched by a factor, short ones are kept, and between the two it is interpolated.
+    """Stretch long waves by a factor, keep short ones, and interpolate between the two.
 
     Source: apply_scaling in https://github.com/meta-llama/llama-models.
     """
@@ -65,7 +66,7 @@ def _scale_llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], whe
     factor, low, high, length = (_parse_number(scaling.get(name), name, where) for name in names)
     if high <= low:
         raise ModelFileError(f"{where} has a high_freq_factor of {high}, not above low_freq_factor {low}")
-    waves = length * inv_freq / (2 * math.pi)  # in the length that the model was made for
+    waves = length * inv_freq / (2 * math.pi)  # waves per original context length
     kept = np.clip((waves - low) / (high - low), 0, 1)
     return inv_freq * (kept + (1 - kept) / factor)
 

@@ -1,7 +1,7 @@
-"""Special tokens of a GGUF file's vocabulary, with the defaults of llama.cpp where the file leaves one out.
+"""Special tokens of a GGUF file's vocabulary, with the defaults of llama.cpp for those that the file omits.
 
-A file may name its special tokens by number (``tokenizer.ggml.eos_token_id``). Many leave out the token that ends a
-turn, so llama.cpp also finds such tokens by their text, and so does this module:
+A file may name its special tokens by id (``tokenizer.ggml.eos_token_id``). Many omit the token that ends a turn.
+Like llama.cpp, this module therefore also finds such tokens by their text:
 
     tokens ["a", "<|end_of_text|>", "<|eot_id|>"], eos_token_id 1   ->   generation ends at 1 and at 2
 
@@ -16,9 +16,9 @@ from typing import Any
 from interlace.core.errors import ModelFileError
 from interlace.models.pre_types import DEFAULT, find_pre_type
 
-CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type: tokens that match as a whole
+CONTROL, USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type for tokens that match as a whole
 _PREFIX = "tokenizer.ggml."
-#: Texts of tokens that end generation ("EOG").
+#: Texts of end-of-generation (EOG) tokens.
 END_TEXTS = frozenset(
     (
         *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
@@ -26,7 +26,7 @@ END_TEXTS = frozenset(
         *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
     )
 )
-#: Ends that a file names by number, of which those of infilling have texts of their own.
+#: End tokens that a file names by id; the fill-in-the-middle ones can also be found by their texts.
 _NAMED_ENDS: Mapping[str, tuple[str, ...]] = {
     "eos": (),
     "eot": (),
@@ -35,22 +35,22 @@ _NAMED_ENDS: Mapping[str, tuple[str, ...]] = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-#: Defaults of vocabularies of SentencePiece. Those of byte-level BPE in llama.cpp (11 for both) are of one model alone,
-#: so a token that such a file leaves out is reported instead.
+#: Default ids for SentencePiece vocabularies. The byte-level BPE defaults of llama.cpp (11 for both) suit one model
+#: only, so a token that such a file omits is reported instead.
 _PIECE_DEFAULTS = {"bos": 1, "eos": 2}
 
 
 def list_tokens(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the texts of all tokens; an empty list where the file has no proper vocabulary."""
+    """Return the texts of all tokens; an empty list if the file has no valid vocabulary."""
     tokens = metadata.get(f"{_PREFIX}tokens")
     return tokens if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else []
 
 
 def find_special_id(metadata: Mapping[str, Any], name: str, where: str) -> int | None:
-    """Return the number of a special token (``"bos"``, ``"eos"``, ...): the file's, else the default, else None.
+    """Return the id of a special token (``"bos"``, ``"eos"``, ...): the file's, else the default, else None.
 
     Raises:
-        ModelFileError: the file has something else than a number there.
+        ModelFileError: the file's value is not an integer.
     """
     tokens = list_tokens(metadata)
     id = metadata.get(f"{_PREFIX}{name}_token_id")
@@ -63,10 +63,10 @@ def find_special_id(metadata: Mapping[str, Any], name: str, where: str) -> int |
 
 
 def has_bos(metadata: Mapping[str, Any], where: str) -> bool:
-    """Tell whether a token begins every text.
+    """Return True if every text begins with the BOS token.
 
     Raises:
-        ModelFileError: the file has something else than true or false there.
+        ModelFileError: the file's value is not a boolean.
     """
     stated = metadata.get(f"{_PREFIX}add_bos_token")
     if stated not in (None, 0, 1):
@@ -77,10 +77,10 @@ def has_bos(metadata: Mapping[str, Any], where: str) -> bool:
 
 
 def find_end_ids(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    """Return the numbers of all tokens that end generation: those that the file names, then those that texts tell.
+    """Return the ids of all tokens that end generation: those that the file names, then those found by text.
 
     Raises:
-        ModelFileError: the file names one by something else than a number.
+        ModelFileError: the file names one by a value that is not an integer.
     """
     tokens = list_tokens(metadata)
     first: dict[str, int] = {}
@@ -95,7 +95,7 @@ def find_end_ids(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
             ids[number] = None
     ids |= dict.fromkeys(sorted(first[text] for text in END_TEXTS & first.keys()))
     ends = {tokens[id] for id in ids} if tokens else set()
-    # Vocabularies in which these are no ends: of gpt-oss and Solar Open, and of Gemma 4.
+    # Some vocabularies use these tokens otherwise: those of gpt-oss and Solar Open, and of Gemma 4.
     calls = bool({"<|call|>", "<|calls|>"} & ends)
     excluded = {"<|end|>"} if calls and {"<|return|>", "<|flush|>"} & ends else set()
     excluded |= {"</s>"} if "<|tool_response>" in ends else set()
@@ -103,7 +103,7 @@ def find_end_ids(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
 
 
 def list_missing(metadata: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Return a line for each setting that the file leaves out and that changes tokens; none without a vocabulary."""
+    """Return a line for each omitted setting that changes tokens; an empty tuple without a vocabulary."""
     tokens = list_tokens(metadata)
     if not tokens:
         return ()

@@ -1,4 +1,4 @@
-"""The ids that end a text, read in one place for GGUF files, folders and models of ``transformers``."""
+"""Stop-token ids, read in one place for GGUF files, folders and ``transformers`` models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from interlace.models.special_tokens import find_end_ids
 
 @dataclass(frozen=True)
 class StopTokens:
-    """What ends a text.
+    """Tokens that end a text.
 
     Attributes:
-        ids: of the tokens.
-        notices: a line for what a user may expect otherwise.
+        ids: ids of the tokens.
+        notices: lines about behaviour that may surprise a user.
     """
 
     ids: tuple[int, ...]
@@ -24,20 +24,20 @@ class StopTokens:
 
 
 def read_stop_tokens(settings: Mapping[str, Any], generation: Mapping[str, Any] | None, where: str) -> StopTokens:
-    """Return the ids that end a text.
+    """Return the ids of the tokens that end a text.
 
-    ``transformers`` takes them from the generation config alone, and makes one from config.json where there is none. A
-    generation config without ids, or with null, therefore lets every text run on. A GGUF file has neither config; see
+    ``transformers`` reads them from the generation config only, and derives one from config.json if there is none. With
+    a generation config whose ids are absent or null, no token ends a text. A GGUF file has neither config; see
     ``special_tokens``.
 
     Args:
-        settings: the metadata of a GGUF file, or the fields of a config.
-        generation: the fields of a generation config, None where there is none.
-        where: the settings come from, for messages.
+        settings: metadata of a GGUF file, or fields of a config.
+        generation: fields of the generation config, None if there is none.
+        where: source of the settings, for error messages.
 
     Raises:
-        UnsupportedModelError: ids of another kind than numbers.
-        ModelFileError: a GGUF file names a token by something else than a number.
+        UnsupportedModelError: an id is not an integer.
+        ModelFileError: a GGUF file names a token by a value that is not an integer.
     """
     if "general.architecture" in settings:
         return StopTokens(find_end_ids(settings, where))
@@ -48,7 +48,7 @@ def read_stop_tokens(settings: Mapping[str, Any], generation: Mapping[str, Any] 
     if _check_ids(config_ids, where):
         reason = f"{where} names eos_token_id {config_ids!r} and its generation config none, so, as in transformers,"
     elif any("eos_token_id" in fields for fields in (settings, generation or {})):
-        return StopTokens(())  # null on purpose
+        return StopTokens(())  # null is deliberate
     else:
         reason = f"{where} and its generation config name no eos_token_id, so"
     return StopTokens((), (f"{reason} no token ends a text; pass stop_token_ids= to end it",))

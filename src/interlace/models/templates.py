@@ -1,16 +1,17 @@
-"""Chat templates, rendered in a process of their own with limits on time, memory and output.
+"""Chat templates, rendered in a separate process with limits on time, memory and output.
 
-Templates come with weights, from anywhere. Jinja's sandbox keeps them from files and from Python; it cannot bound what
-one expression costs (``'a' * 3000000000``, ``9 ** 99999999``). A process of its own can be bounded from outside:
+Templates come with weights and are untrusted. Jinja's sandbox denies them access to files and to Python; it cannot
+bound the cost of one expression (``'a' * 3000000000``, ``9 ** 99999999``). A separate process can be bounded from
+outside:
 
     limit            value    enforced by
     CPU time         5 s      RLIMIT_CPU
-    wall-clock time  30 s     the parent, which kills it
-    memory           512 MiB  RLIMIT_AS; where the system has none, the parent, which looks at the resident bytes
+    wall-clock time  30 s     the parent, which kills the process
+    memory           512 MiB  RLIMIT_AS; on systems without it the parent, which polls the resident bytes
     text             1 Mi     the process, in characters
     files, forks     none     RLIMIT_FSIZE, RLIMIT_NPROC
 
-The process is a fresh interpreter, not a fork: it imports jinja2 alone, and none of the parent's memory is in it.
+The process is a fresh interpreter, not a fork: it imports only jinja2, and none of the parent's memory is in it.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from interlace.core.errors import ModelFileError
 
 _PROGRAM = Path(__file__).with_name("render_template.py")
 _PACKAGES = ("jinja2", "markupsafe")
-_POLL_S = 0.05  # between looks at the resident bytes
+_POLL_S = 0.05  # between polls of the resident bytes
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of rendering one template.
+    """Limits for rendering one template.
 
     Attributes:
-        cpu_s, wall_s: seconds.
-        memory_bytes: beyond those of the interpreter with jinja2.
-        characters: of the text, far more than positions of any model here.
-        watches_memory: whether the parent looks at the memory of the process.
+        cpu_s, wall_s: CPU time and wall-clock time in seconds.
+        memory_bytes: bytes of memory in addition to those of the interpreter with jinja2.
+        characters: characters of the text, far more than the context length of any supported model.
+        watches_memory: True if the parent polls the memory of the process.
     """
 
     cpu_s: int = 5
@@ -52,17 +53,19 @@ class Limits:
 
 
 class TemplateError(Exception):
-    """A template fails; the message says why, in one line."""
+    """Failure of a template; the message gives the reason in one line."""
 
 
 def render(template: str, variables: Mapping[str, Any], limits: Limits = Limits()) -> str:
     """Render a template.
 
     Args:
-        variables: of JSON's types alone.
+        template: Jinja text of the template.
+        variables: variables of the template, of JSON types only.
+        limits: limits on time, memory and output.
 
     Raises:
-        TemplateError: it is damaged, raises, or takes more than the limits.
+        TemplateError: the template is damaged, raises, or exceeds a limit.
         ModelFileError: jinja2 is missing, or no process can be started.
     """
     request = {
@@ -79,20 +82,20 @@ def render(template: str, variables: Mapping[str, Any], limits: Limits = Limits(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which kills the process
+            start_new_session=True,  # Ctrl-C reaches only the parent, which kills the process
         )
-    except (OSError, ValueError, TypeError) as error:  # without sys.executable too
+    except (OSError, ValueError, TypeError) as error:  # also without sys.executable
         raise ModelFileError(f"a chat template needs a process of its own, and none can be started: {error}") from None
     with process:
         try:
             output = _communicate(process, json.dumps(request).encode(), limits)
         finally:
-            process.kill()  # does nothing to one that has ended
+            process.kill()  # no effect on a process that has ended
     return _parse_answer(output, process.returncode, limits)
 
 
 def _find_package_folders() -> list[str]:
-    """Return the folders that the process imports jinja2 from, which it does not look for itself."""
+    """Return the folders of jinja2 and its dependency, which the isolated process does not search itself."""
     specs = {name: find_spec(name) for name in _PACKAGES}
     for name, spec in specs.items():
         if spec is None or spec.origin is None:
@@ -109,7 +112,7 @@ def _communicate(process: subprocess.Popen[bytes], request: bytes, limits: Limit
             output, _ = process.communicate(unsent, timeout=min(left, _POLL_S) if limits.watches_memory else left)
             return output
         except subprocess.TimeoutExpired:
-            unsent = None  # communicate goes on from where it was
+            unsent = None  # communicate resumes the partial write
         if monotonic() >= end:
             raise TemplateError(f"it takes more than {limits.wall_s:g} s")
         if limits.watches_memory and _read_resident_bytes(process.pid) > limits.memory_bytes:
@@ -117,7 +120,7 @@ def _communicate(process: subprocess.Popen[bytes], request: bytes, limits: Limit
 
 
 def _read_resident_bytes(pid: int) -> int:
-    """Return the memory that a process has in use, 0 if the system does not tell."""
+    """Return the resident memory of a process in bytes, 0 if the system does not report it."""
     try:
         command = ["ps", "-o", "rss=", "-p", str(pid)]
         return int(subprocess.run(command, capture_output=True, timeout=5, check=False).stdout) << 10

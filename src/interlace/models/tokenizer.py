@@ -1,4 +1,4 @@
-"""Texts to ids and back, by the package ``tokenizers``: from a folder's tokenizer.json, or a GGUF file's vocabulary."""
+"""Encode and decode texts with the package ``tokenizers``, from tokenizer.json or from a GGUF file's vocabulary."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from interlace.models.special_tokens import CONTROL, END_TEXTS, USER_DEFINED, fi
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """Ids of texts.
+    """Tokenizer of a model.
 
     Attributes:
-        begin: put before every text, None for nothing (or for what tokenizer.json does itself).
+        begin: id prepended to every text, None for no id (or if tokenizer.json prepends it).
     """
 
     begin: int | None
     _tokenizer: Any
 
     def encode(self, text: str, whole: bool = False) -> list[int]:
-        """The ids of a text; special tokens in it, such as ``<|im_start|>``, are taken as such.
+        """Return the ids of a text; special tokens in it, such as ``<|im_start|>``, are encoded as special tokens.
 
         Args:
-            whole: the text has all special tokens that it wants, also those which others begin or end with.
+            text: text to encode.
+            whole: True if the text already has all its special tokens, so that none is added at its begin or end.
 
         Raises:
-            PromptError: half a character, as bytes that are no UTF-8 become on a command line.
-            ModelFileError: the tokenizer fails at it.
+            PromptError: the text has a lone surrogate, as invalid UTF-8 bytes on a command line produce.
+            ModelFileError: the tokenizer fails on the text.
         """
         try:
             text.encode()
@@ -46,15 +47,16 @@ class TextTokenizer:
         return ids if self.begin is None or whole else [self.begin, *ids]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens. Raises ModelFileError if the tokenizer fails at them."""
+        """Return the text of ids, without special tokens. Raises ModelFileError if the tokenizer fails on them."""
         with _convert_failures("the model's tokenizer fails at the text"):
             text: str = self._tokenizer.decode([*ids], skip_special_tokens=True)
         return text
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """The text of ids as they come: a character in several tokens comes with its last."""
-        # What was given last stays, because the text of an id can depend on those before it, and so does what follows
-        # until its characters are whole: a tokenizer may know no character of a run of bytes of which one is not.
+        """Yield the text of ids as they arrive; a character of several tokens is emitted with its last token."""
+        # Keep the ids of the last emitted piece, because the text of an id can depend on those before it. Keep the ids
+        # after them until their characters are complete: one incomplete character can hide all others of its run of
+        # bytes.
         last: list[int] = []
         more: list[int] = []
 
@@ -73,10 +75,10 @@ class TextTokenizer:
 
 
 def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
-    """The tokenizer of a model in a folder, or in a GGUF file.
+    """Open the tokenizer of a model in a folder or in a GGUF file.
 
     Raises:
-        ModelFileError: there is none that can be read, or the package ``tokenizers`` is missing.
+        ModelFileError: no readable tokenizer was found, or the package ``tokenizers`` is missing.
     """
     try:
         import tokenizers
@@ -92,7 +94,7 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
     tokens = read_special_tokens(path)
     with _convert_failures(f"the tokens that the files of {str(path)!r} name do not fit its tokenizer.json"):
         add_special_tokens(tokenizers, of, tokens)
-    # Of batches, and so kept by those that train: transformers does neither unless it is asked to.
+    # Training saves these batch settings with the tokenizer; transformers applies neither unless asked to.
     of.no_truncation()
     of.no_padding()
     return TextTokenizer(None, of)
@@ -100,7 +102,7 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
 
 @contextmanager
 def _convert_failures(what: str) -> Iterator[None]:
-    """The package raises nothing more special than Exception, and panics of Rust, which are none of these."""
+    """Convert all failures to ModelFileError: the package raises plain Exception, and Rust panics outside of it."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -110,7 +112,7 @@ def _convert_failures(what: str) -> Iterator[None]:
 
 
 def _build_from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
-    """Byte-level BPE, as GPT-2 and most models since have it, or the pieces of Llama 2."""
+    """Build a byte-level BPE tokenizer, as in GPT-2 and most later models, or the SentencePiece one of Llama 2."""
     where, data = repr(str(file.path)), file.metadata
     model, (name, pre) = data.get("tokenizer.ggml.model"), find_pre_type(data)
     tokens = _as_texts(data.get("tokenizer.ggml.tokens"))
@@ -129,7 +131,7 @@ def _build_from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
             f"{where} is damaged: it has {len(tokens)} tokens, and {len(_as_numbers(kinds))} types of tokens"
         )
     for i, kind in enumerate(kinds):
-        ends = tokens[i] in END_TEXTS  # control tokens, whatever their type says
+        ends = tokens[i] in END_TEXTS  # control tokens regardless of their type
         if ends or kind in (CONTROL, USER_DEFINED):
             special = ends or kind == CONTROL
             added = tokenizers.AddedToken(tokens[i], special=special, normalized=False)
@@ -173,10 +175,10 @@ def _split_pair(merge: str) -> tuple[str, str]:
 
 
 def _as_numbers(value: object) -> list[Any]:
-    """A list of numbers as it is; anything else as none."""
+    """Return a list of numbers unchanged, an empty list for any other value."""
     return value if isinstance(value, list) and all(type(entry) in (int, float) for entry in value) else []
 
 
 def _as_texts(value: object) -> list[str]:
-    """A list of texts as it is; anything else as none."""
+    """Return a list of texts unchanged, an empty list for any other value."""
     return value if isinstance(value, list) and all(isinstance(entry, str) for entry in value) else []

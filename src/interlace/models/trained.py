@@ -1,8 +1,8 @@
 """A trained language model on disk: a GGUF file, or a folder with config.json and safetensors files.
 
-Files are read, never executed: headers are parsed here and by ``Checkpoint`` and ``GGUF``, and nothing is unpickled.
+Files are read, never executed: this module, ``Checkpoint`` and ``GGUF`` parse headers, and nothing is unpickled.
 
-    model = load_model("SmolLM2-135M")              # headers alone
+    model = load_model("SmolLM2-135M")              # reads headers only
     embed = model.read("embed")                     # float32, (vocabulary, hidden)
 """
 
@@ -48,24 +48,24 @@ from interlace.models.weight_names import (
 from interlace.models.windows import find_window
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "ministral")
-_GGUF_MODEL_TYPES = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama there
+_GGUF_MODEL_TYPES = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama in GGUF files
 
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A model whose weights have not been read.
+    """A model on disk whose weights have not been read.
 
     Attributes:
         path: the file or folder.
-        shape: of the model.
-        inv_freq: (head_dim / 2,) radians by which a position turns.
-        scaling: of the cosines and sines of these.
-        window: positions that attention looks back over, None for all.
-        max_positions: that the model was made for.
-        stop_token_ids: ids that end a text.
-        notices: a line for each setting that is missing and changes tokens.
-        names: of all weights, in the order of a pass.
-        gguf: the file, where it is one.
+        shape: shape of the model.
+        inv_freq: RoPE frequencies in radians per position, (head_dim / 2,).
+        scaling: factor on the cosines and sines of RoPE.
+        window: sliding window of attention in positions, None for full attention.
+        max_positions: context length that the model was made for.
+        stop_token_ids: ids of the tokens that end a text.
+        notices: a line for each missing setting that changes tokens.
+        names: names of all weights, in the order of a forward pass.
+        gguf: the GGUF file, None for a folder.
     """
 
     path: Path
@@ -81,10 +81,10 @@ class PretrainedModel:
     _read: Callable[[str], NDArray[np.float32]]
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """One of the weights, by the name that a decode step has for it.
+        """Read one weight, by the name that a decode step has for it.
 
         Raises:
-            ModelFileError: it cannot be read, or holds infinities or NaNs.
+            ModelFileError: the weight cannot be read, or holds infinities or NaNs.
         """
         try:
             return self._read(name)
@@ -93,14 +93,15 @@ class PretrainedModel:
 
 
 def load_model(path: str | Path) -> PretrainedModel:
-    """The model in a GGUF file or a folder.
+    """Load the model in a GGUF file or a folder.
 
     Raises:
-        ModelFileError: there is none, or it is damaged, truncated, or lacks weights.
-        UnsupportedModelError: it is not of the Llama family, or has something that a decode step would get wrong.
+        ModelFileError: there is no model, or it is damaged, truncated, or lacks weights.
+        UnsupportedModelError: the model is not of the Llama family, or has a feature that a decode step does not
+            support.
 
     Warns:
-        MissingSettingWarning: it lacks a setting that changes tokens.
+        MissingSettingWarning: the model lacks a setting that changes tokens.
     """
     model = load_model_quietly(path)
     warn_missing(model.notices, stacklevel=1)
@@ -108,11 +109,11 @@ def load_model(path: str | Path) -> PretrainedModel:
 
 
 def load_model_quietly(path: str | Path) -> PretrainedModel:
-    """Read a model as ``load_model`` does, and warn of nothing: the caller reports ``notices``."""
+    """Load a model as ``load_model`` does, but without warnings: the caller reports ``notices``."""
     path = Path(path)
     try:
         folder = path.is_dir()
-    except OSError as error:  # a name that no system has
+    except OSError as error:  # a name that the system rejects
         raise ModelFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
     if folder:
         return _load_folder(path)
@@ -196,7 +197,7 @@ def _load_folder(path: Path) -> PretrainedModel:
 
 
 def _read_rope(config: Mapping[str, Any], head_dim: int, where: str) -> tuple[NDArray[np.float32], float]:
-    """Return the frequencies of a config, under the newer or the older name of their parameters."""
+    """Return the frequencies and scale of a config, under the newer or older name of their parameters."""
     rope = _find_rope(config)
     if not isinstance(rope, Mapping):
         raise ModelFileError(f"{where} has no parameters of RoPE but {rope!r}")
@@ -213,7 +214,7 @@ def _find_rope(config: Mapping[str, Any]) -> Any:
 
 
 def _list_untyped(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Return a line for a factor of RoPE without a type; ``transformers`` does not scale then."""
+    """Return a line for a RoPE factor without a type, which ``transformers`` ignores."""
     rope = _find_rope(config)
     factor = rope.get("factor")
     if factor in (None, 1) or find_rope_type(rope) is not None:
@@ -222,7 +223,7 @@ def _list_untyped(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 def _read_generation_config(path: Path) -> Mapping[str, Any] | None:
-    """Return the fields of generation_config.json, None where there is no such file."""
+    """Return the fields of generation_config.json, None if there is no such file."""
     file = path / "generation_config.json"
     return read_json(file) if file.is_file() else None
 
@@ -257,7 +258,7 @@ def _load_gguf(file: GGUF) -> PretrainedModel:
     turned = numbers.read_count("rope.dimension_count", head_dim)
     if turned != head_dim:
         raise UnsupportedModelError(f"{path!r} turns {turned} of {head_dim} elements of a head; a decoder turns all")
-    # As llama.cpp reads them: the older name, and linear where no type stands beside a factor.
+    # As llama.cpp reads them: the older name as well, and linear scaling for a factor without a type.
     factor = data.get(f"{kind}.rope.scaling.factor", data.get(f"{kind}.rope.scale_linear", 0.0)) or 1.0
     scaling = {"rope_type": data.get(f"{kind}.rope.scaling.type", "linear"), "factor": factor}
     inv_freq, attention = compute_frequencies(
@@ -294,13 +295,14 @@ def _load_gguf(file: GGUF) -> PretrainedModel:
 
 
 def unpermute_rope(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Rows of q or k in the order in which element i of a head turns with i + d/2.
+    """Reorder rows of q or k so that element i of a head is rotated with i + d/2.
 
-    llama.cpp has those of the Llama architecture with i and i + 1 side by side (``permute`` of
-    convert_hf_to_gguf.py): of a head of width 4 the rows 0, 2, 1, 3.
+    llama.cpp stores those of the Llama architecture with pairs i and i + 1 adjacent (``permute`` of
+    convert_hf_to_gguf.py): a head of width 4 has its rows in the order 0, 2, 1, 3.
 
     Args:
         values: (heads * d, hidden), or a bias (heads * d,).
+        heads: number of heads.
     """
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""Names and extents of a model's weights on disk, and the shape that its settings give them."""
+"""Names and extents of a model's weights on disk, and the model shape that its settings define."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from interlace.core.errors import ModelFileError, UnsupportedModelError
 from interlace.models.llama import LlamaShape
 from interlace.models.weights import list_weights
 
-#: Names in files of weights, without ".weight" or ".bias", by the names that a decode step has.
+#: Names in weight files, without ".weight" or ".bias", by the names of a decode step.
 _LAYER_OF_FOLDERS = {
     "input_norm": "input_layernorm",
     "q": "self_attn.q_proj",
@@ -41,12 +41,12 @@ FOLDER_NAMES = (
     *({"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}, "model.layers", _LAYER_OF_FOLDERS),
 )
 GGUF_NAMES = ({"embed": "token_embd", "norm": "output_norm", "head": "output"}, "blk", _LAYER_OF_GGUF)
-_MAX_LISTED = 4  # names in a message
-_BIAS_STATED = ("llama", "qwen3")  # whose configs say whether q, k and v have biases
-_BIASED = ("qwen2",)  # that have them always
-_NORMED = ("qwen3",)  # that have norms of heads
+_MAX_LISTED = 4  # names listed in an error message
+_BIAS_STATED = ("llama", "qwen3")  # types whose configs state whether q, k and v have biases
+_BIASED = ("qwen2",)  # types that always have these biases
+_NORMED = ("qwen3",)  # types that normalise the heads of q and k
 
-#: Hidden width, heads, width of a head, inner width of the FFN, heads of keys, what RMSNorm adds.
+#: Hidden width, heads, head width, inner FFN width, key heads, epsilon of RMSNorm.
 FOLDER_KEYS = (
     *("hidden_size", "num_attention_heads", "head_dim", "intermediate_size", "num_key_value_heads", "rms_norm_eps"),
 )
@@ -55,7 +55,7 @@ GGUF_KEYS = (
     *("attention.head_count_kv", "attention.layer_norm_rms_epsilon"),
 )
 Names = tuple[Mapping[str, str], str, Mapping[str, str]]
-#: Beginnings of names in checkpoints of a base model, which lack "model." in front.
+#: Prefixes of names in checkpoints of a base model, which lack "model." in front.
 _BASE = ("embed_tokens.", "layers.", "norm.")
 
 
@@ -72,7 +72,7 @@ def add_base_prefix(names: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SettingNumbers:
-    """Numbers of a file of settings, which may hold anything."""
+    """Reader of numbers in a settings file, whose values are unchecked."""
 
     where: str
     data: Mapping[str, Any]
@@ -93,11 +93,11 @@ class SettingNumbers:
 
 
 def name_weights(where: str, extents: Mapping[str, object], layers: int, names: Names) -> dict[str, str]:
-    """The name in the file of each weight of a decode step; every tensor of the file must be one.
+    """Return the name in the file of each weight of a decode step; every tensor of the file must be one.
 
     Raises:
         ModelFileError: tensors are missing.
-        UnsupportedModelError: there are tensors that a decode step has no place for.
+        UnsupportedModelError: the file has tensors that a decode step does not use.
     """
     if layers > len(extents):
         raise ModelFileError(f"{where!r} says {layers} layers and has {len(extents)} tensors")
@@ -122,19 +122,20 @@ def name_weights(where: str, extents: Mapping[str, object], layers: int, names: 
 
 
 def check_parts(kind: object, shape: LlamaShape, stated_bias: object, where: str) -> None:
-    """Refuse biases and norms of heads that models of a kind lack, and the lack of those that they have.
+    """Reject biases and head norms that models of a type lack, and their absence in types that have them.
 
-    ``transformers`` makes the parts of a kind whatever a checkpoint holds: it drops others, and those that are missing
-    begin with other values.
+    ``transformers`` builds the parts of a type whatever a checkpoint holds: it drops surplus ones, and initialises
+    missing ones with other values.
 
     Args:
-        kind: the type of the model.
-        stated_bias: ``attention_bias``, for the kinds that read it.
-        where: the settings come from, for messages.
+        kind: type of the model.
+        shape: shape read from the weights.
+        stated_bias: ``attention_bias``, for the types that read it.
+        where: source of the settings, for error messages.
 
     Raises:
         ModelFileError: parts that disagree with the config or are missing.
-        UnsupportedModelError: parts that models of the kind lack.
+        UnsupportedModelError: parts that models of the type lack.
     """
     if kind in _BIAS_STATED and bool(stated_bias) != shape.qkv_bias:
         raise ModelFileError(
@@ -147,7 +148,7 @@ def check_parts(kind: object, shape: LlamaShape, stated_bias: object, where: str
 
 
 def check_head_norms(kind: object, shape: LlamaShape, where: str) -> None:
-    """Refuse norms of heads in a kind that lacks them, and their lack in one that has them, as ``check_parts``."""
+    """Reject head norms in a type that lacks them, and their absence in one that has them, as ``check_parts`` does."""
     _check_part("norms of heads (q_norm, k_norm)", shape.qk_norm, kind in _NORMED, kind, where)
 
 
@@ -171,7 +172,7 @@ def read_shape(
     extents: Mapping[str, tuple[int, ...]],
     keys: tuple[str, ...],
 ) -> LlamaShape:
-    """What the settings say, held against the extents of all weights."""
+    """Read the model shape from the settings and check it against the extents of all weights."""
     width, queries, each, inner, pairs, eps = keys
     hidden, heads = numbers.read_count(width), numbers.read_count(queries)
     kv_heads, head_dim = numbers.read_count(pairs, heads), numbers.read_count(each, hidden // heads)

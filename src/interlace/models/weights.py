@@ -1,4 +1,4 @@
-"""The weights of a model of the Llama family, by the names that its decode step has for them."""
+"""Weights of a model of the Llama family, by the names of its decode step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from interlace.models.llama import LlamaShape
 
 
 def list_weights(shape: LlamaShape) -> dict[str, tuple[int, ...]]:
-    """Names and extents of all weights of a shape; linears are (outputs, inputs)."""
+    """Return names and extents of all weights of a shape; linear weights are (outputs, inputs)."""
     queries, keys, hidden = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, (shape.hidden,)
     layer: dict[str, tuple[int, ...]] = {
         "input_norm": hidden,

@@ -1,8 +1,8 @@
-"""The sliding window that attention looks back over, as the layers of ``transformers`` apply it.
+"""Sliding window of attention, as the layers of ``transformers`` apply it.
 
 llama            none: its attention ignores sliding_window and layer_types
-mistral          sliding_window in every layer, unless that is null
-ministral        sliding_window in layers of "sliding_attention"; without layer_types those are all
+mistral          sliding_window in every layer, unless it is null
+ministral        sliding_window in layers of "sliding_attention"; without layer_types that is every layer
 qwen2, qwen3     sliding_window in layers of "sliding_attention", if use_sliding_window is true; without layer_types
                  those are the layers from max_window_layers on
 """
@@ -16,20 +16,20 @@ from interlace.core.errors import ModelFileError, UnsupportedModelError
 from interlace.models.config_fields import fill_defaults
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_OLDER_NAMES = {"attention": _FULL}  # which transformers renames
+_OLDER_NAMES = {"attention": _FULL}  # names that transformers maps to newer ones
 
 
 def find_window(config: Mapping[str, Any], layers: int, where: str) -> int | None:
-    """Return the window in positions, None where no layer has one.
+    """Return the window in positions, None if no layer has one.
 
     Args:
-        config: the fields of a config.
-        layers: of the model.
-        where: the config comes from, for messages.
+        config: fields of a config.
+        layers: number of layers of the model.
+        where: source of the config, for error messages.
 
     Raises:
-        ModelFileError: a window that is no positive number, or layers that are no names.
-        UnsupportedModelError: layers of neither full nor sliding attention, or sliding ones without a window.
+        ModelFileError: the window is not a positive integer, or layer_types is not a list of names.
+        UnsupportedModelError: a layer has neither full nor sliding attention, or sliding layers have no window.
     """
     config = fill_defaults(config)
     kinds = config.get("layer_types") or []
