@@ -1,4 +1,4 @@
-"""Graphs that people run."""
+"""Workloads: the problems that the commands build, run and measure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from interlace.workloads.prefill import PrefillAttention, prefill_attention
 from interlace.workloads.quadrature import Quadrature, quadrature
 from interlace.workloads.ragged import RaggedAttention, ragged_attention
 
-#: Every workload that the commands take, one line each.
+#: Workloads that the commands accept, one per line.
 WORKLOADS: tuple[type[Workload], ...] = (
     FeedForward,
     FFNLayers,

@@ -1,7 +1,7 @@
-"""Attention of one head by ops: a product, a softmax of its rows, a product.
+"""Single-head attention as separate ops: a matmul, a row softmax, a matmul.
 
-Scores and their shares are tensors of the graph's dtype, and rounded to it, as by PyTorch's ops one after another.
-PyTorch's attention in one kernel keeps scores in float32: in bf16 it errs less than half as much.
+Scores and probabilities are tensors of the graph's dtype and are rounded to it, as in a sequence of PyTorch ops.
+PyTorch's fused attention kernel keeps scores in float32: in bf16 its error is less than half as large.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Worklo
 def attention(
     m: int, keys: int, head_dim: int, dtype: DType = bf16, tile: MatmulTile | None = None, rows: int = 1
 ) -> Graph:
-    """``out = softmax(q @ k.T / sqrt(head_dim)) @ v.T``, whose scores (m, keys) are written out.
+    """Build ``out = softmax(q @ k.T / sqrt(head_dim)) @ v.T``, which stores the scores (m, keys).
 
-    Inputs: ``q`` (m, head_dim), ``k`` (keys, head_dim), and ``v`` (head_dim, keys), values by columns.
+    Inputs: ``q`` (m, head_dim), ``k`` (keys, head_dim), and ``v`` (head_dim, keys), one value per column.
 
     Args:
-        tile: of both matmuls.
-        rows: of a tile of the softmax.
+        m: number of queries.
+        keys: number of keys and values.
+        head_dim: elements of a query, key or value.
+        dtype: dtype of all tensors.
+        tile: tile of both matmuls.
+        rows: rows per tile of the softmax.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: extents, a dtype or tiles that its kernels do not take.
+        ArgumentError, ShapeError, DTypeError: extents, a dtype or tiles that the kernels do not support.
     """
     given = {"q": (m, head_dim), "k": (keys, head_dim), "v": (head_dim, keys)}
     made = {"scores": (m, keys), "shares": (m, keys), "out": (m, head_dim)}
@@ -81,7 +85,7 @@ class Attention(Workload):
         return attention(self.m, self.keys, self.head_dim, self.dtype, of_matmul, rows)
 
     def make_inputs(self, seed: int) -> Inputs:
-        """Everything from N(0, 1), so that scores are too."""
+        """Draw all inputs from N(0, 1), so that scores have unit variance too."""
         random, graph = np.random.default_rng(seed), self.build_graph(CPU)
         shapes = {name: graph.tensor(name).shape for name in graph.inputs}
         return {n: round_to(random.standard_normal(shape, np.float32), self.dtype) for n, shape in shapes.items()}
@@ -93,7 +97,7 @@ class Attention(Workload):
         return {"out": xp.softmax(q @ k.T * self.head_dim**-0.5, -1) @ v.T}
 
     def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
-        """In one kernel."""
+        """Return attention in one kernel."""
 
         def fused(t: Mapping[str, Any]) -> Mapping[str, Any]:
             of = torch.nn.functional.scaled_dot_product_attention

@@ -1,7 +1,7 @@
-"""A workload: a problem that people run, in one class.
+"""Workloads: each class is one problem that people run.
 
-Its fields are the problem, and its options on the command line. One file holds a workload, and one line of
-``interlace.workloads`` registers it; every command then takes it:
+The fields of the class define the problem and become its options on the command line. Each workload has a file of its
+own and one line in ``interlace.workloads`` that registers it; every command then accepts it:
 
     @dataclass(frozen=True)
     class Scale(Workload):
@@ -42,24 +42,24 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul.tile import TileShape
 
-#: The largest extent of a tensor.
+#: Largest extent of a tensor.
 MAX_EXTENT = (1 << 31) - 1
-#: Values of fields by the name of a preset.
+#: Field values by preset name.
 Presets = Mapping[str, Mapping[str, Any]]
 Inputs = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Option:
-    """What the command line says of a field and takes for it.
+    """Help text and accepted values of a field on the command line.
 
     Attributes:
         help: one sentence.
-        least: smallest number.
-        most: largest number; fewer where each one more is an op more, since a graph is made op by op.
-        metavar: what stands for the value.
-        names: values by name; of a field that is neither a number, a bool, a text nor a path.
-        group: under which heading.
+        least: smallest accepted number.
+        most: largest accepted number; lower for fields that add one op per unit, since a graph is built op by op.
+        metavar: placeholder of the value in the help text.
+        names: accepted values by name, for a field that is not a number, bool, text or path.
+        group: heading that lists the option in the help text.
     """
 
     help: str
@@ -72,12 +72,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Target:
-    """A speedup over the fastest library that the project wants of some sizes.
+    """Speedup over the fastest library that the project aims for at some sizes.
 
     Attributes:
-        ratio: the library's time over ours, at least.
-        sizes: which.
-        mean: of their geometric mean rather than of each.
+        ratio: minimum of the library's time divided by ours.
+        sizes: sizes that the target covers.
+        mean: True if the target applies to the geometric mean over the sizes instead of to each size.
     """
 
     ratio: float
@@ -87,18 +87,18 @@ class Target:
 
 @dataclass(frozen=True)
 class RecordedSizes:
-    """The sizes of a preset that the project keeps measurements of, and what it wants of them."""
+    """Sizes of a preset that the project records measurements of, and targets for them."""
 
     sizes: tuple[int, ...]
     targets: tuple[Target, ...] = ()
 
     def find_target(self, size: int) -> float | None:
-        """The speedup that is wanted of one size alone."""
+        """Return the target speedup of one size alone, None if it has none."""
         return next((t.ratio for t in self.targets if size in t.sizes and not t.mean), None)
 
 
 _FLOATING = {d.name: d for d in DTYPES if d.is_floating_point}
-#: The field of a workload whose tensors all have one dtype.
+#: Dtype field of a workload whose tensors all have one dtype.
 DTypeField = Annotated[DType, Option("Of all tensors", metavar="DTYPE", names=_FLOATING)]
 
 
@@ -107,16 +107,15 @@ class Workload(ABC):
     """A problem. Every field is annotated with an ``Option``.
 
     Attributes:
-        name: on the command line and in records.
-        presets: known problems by name; fields that one leaves out have the class's default.
-        cpu_preset, gpu_preset: the preset that is meant where none is named.
-        size: the field that varies where several sizes are measured.
-        sizes: which of them, unless told.
-        record: of which presets, in which sizes, the project keeps measurements, with its targets; the preset of a
-            GPU in ``sizes`` if it is empty.
-        weights: inputs that each layer of a model has its own of: measurements rotate over sets of them that the L2
-            does not hold.
-        blocks: workers per SM that suit it.
+        name: name on the command line and in records.
+        presets: known problems by name; fields that a preset omits have the class's default.
+        cpu_preset, gpu_preset: default presets on a CPU and on a GPU.
+        size: field that varies in measurements of several sizes.
+        sizes: default values of that field in such measurements.
+        record: recorded sizes and targets by preset; if empty, the GPU preset at ``sizes``.
+        weights: inputs of which each layer of a model has its own; measurements rotate over copies of them that exceed
+            the L2 cache.
+        blocks: number of workers per SM that suits the problem.
         layer_ports: (input, output) that a layer of a model passes on; see ``apply_layer``.
     """
 
@@ -133,26 +132,26 @@ class Workload(ABC):
 
     @abstractmethod
     def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
-        """The problem in tiles of every op as given, else as they suit the device.
+        """Build the graph of the problem, with this tile for every op or by default with tiles that suit the device.
 
         Raises:
-            GraphError: no such problem, or no such tiles.
+            GraphError: the problem or the tiles are invalid.
         """
 
     @abstractmethod
     def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The outputs without any tiling, as a user of ``xp`` writes it: NumPy or torch.
+        """Compute the outputs without tiling, as a user of ``xp`` (NumPy or torch) would write it.
 
-        It is what results are compared with, in float64, and in torch also what they are timed against, so it uses
-        torch's own functions there.
+        Results are compared with this function in float64. In torch it is also the baseline of timings, so it uses
+        torch's own functions.
         """
 
     def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
-        """Further ways to write ``run_dense`` in torch, by name: what is timed against is the fastest of all."""
+        """Return other torch versions of ``run_dense`` by name; the fastest of all is the baseline of timings."""
         return {}
 
     def run_fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the outputs by PyTorch's matmuls with kernels of the package between them, else by ``run_dense``."""
+        """Compute the outputs by PyTorch's matmuls with the package's kernels between; by default as ``run_dense``."""
         return self.run_dense(torch, tensors)
 
     @property
@@ -162,17 +161,17 @@ class Workload(ABC):
 
     @property
     def read_share(self) -> float:
-        """How much of its weights a run reads, at most 1: what lengths or routes leave out does not count."""
+        """Fraction of the weights that a run reads, at most 1; lengths or routing may leave some unread."""
         return 1.0
 
     @property
     def title(self) -> str:
-        """The problem for people."""
+        """Description of the problem for people."""
         return ", ".join([self.name, *self.describe_fields()])
 
     @property
     def size_text(self) -> str:
-        """Its size in words, ``m 16``."""
+        """Size as text, such as ``m 16``."""
         return f"{self.size} {getattr(self, self.size)}"
 
     def apply_layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
@@ -181,35 +180,36 @@ class Workload(ABC):
 
     @property
     def layer_workload(self) -> Workload | None:
-        """That layer as a problem of its own, whose further inputs are gains, 1 there; None if it is none."""
+        """Workload of that whole layer, whose additional inputs are gains, set to 1; None if there is none."""
         return None
 
     def make_inputs(self, seed: int) -> Inputs:
-        """Every input, rounded to its dtype and held in float32; see ``sample_inputs``."""
+        """Draw every input, rounded to its dtype and stored as float32; see ``sample_inputs``."""
         return sample_inputs(self.build_graph(CPU), seed)
 
     def make_host_inputs(self, seed: int) -> Inputs:
-        """The inputs that a measurement takes from here; the others it draws on its device from ``get_deviation``.
+        """Draw the inputs that a measurement takes from the host; it draws the others on its device by
+        ``get_deviation``.
 
-        All of them, unless drawing those that are large takes long on a CPU.
+        By default these are all inputs; workloads whose large inputs are slow to draw on a CPU return fewer.
         """
         return self.make_inputs(seed)
 
     def get_deviation(self, tensor: Tensor) -> float:
-        """The standard deviation of an input that is drawn from a normal distribution around 0."""
+        """Return the standard deviation of an input that is drawn from a normal distribution around 0."""
         return compute_deviation(tensor)
 
     @classmethod
     def summarise(cls) -> str:
-        """What it is, in a line."""
+        """Return a one-line description."""
         return (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
 
     def to_data(self) -> dict[str, Any]:
-        """The problem as JSON."""
+        """Return the problem as JSON data."""
         return {"name": self.name} | {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}
 
     def describe_fields(self, *excluded: str) -> list[str]:
-        """The fields in words, without those named and those that are not set."""
+        """Return the fields as text, without the excluded and the unset ones."""
         words = []
         for name, value in self.to_data().items():
             if name != "name" and name not in excluded and value is not None and value is not False:
@@ -218,12 +218,12 @@ class Workload(ABC):
 
     @classmethod
     def of(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
-        """The problem whose fields are as given, else as the preset has them, else by default.
+        """Build the problem from field values; the preset, then the defaults, fill in the rest.
 
         Args:
             field_values: values by field.
-            gpu: whether it is for a GPU, which decides the preset that is meant where none is named.
-            preset: its name.
+            gpu: True for a problem on a GPU, which selects the default preset.
+            preset: name of the preset, None for the default one.
 
         Raises:
             ArgumentError: no such preset or field, a field without a value, or fields that do not go together.
@@ -247,10 +247,10 @@ class Workload(ABC):
 
 
 def list_options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, Option]]:
-    """For each field by name: the field, its type without ``None``, and its option.
+    """Return for each field by name: the field, its type without ``None``, and its option.
 
     Raises:
-        ArgumentError: a field without an option.
+        ArgumentError: a field has no option.
     """
     hints = get_type_hints(workload, include_extras=True)
     found = {}
@@ -265,12 +265,12 @@ def list_options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, 
 
 
 def compute_deviation(tensor: Tensor) -> float:
-    """1 of vectors and of x; of other matrices, which are weights, fan-in^-0.5, so that values keep their size."""
+    """Return 1 for vectors and for x; fan-in^-0.5 for other matrices, the weights, so that values keep their size."""
     return 1.0 if tensor.name == "x" or len(tensor.shape) == 1 else float(tensor.shape[-1] ** -0.5)
 
 
 def sample_inputs(graph: Graph, seed: int) -> Inputs:
-    """Random inputs of a graph from normal distributions, see ``compute_deviation``, rounded and held in float32."""
+    """Draw all inputs from normal distributions, see ``compute_deviation``, rounded and stored as float32."""
     random = np.random.default_rng(seed)
     drawn = {}
     for name in graph.inputs:
@@ -282,7 +282,7 @@ def sample_inputs(graph: Graph, seed: int) -> Inputs:
 
 
 def _to_json(value: Any) -> Any:
-    """A field's value as JSON."""
+    """Convert a field's value to JSON."""
     if isinstance(value, DType):
         return value.name
     if isinstance(value, Enum):

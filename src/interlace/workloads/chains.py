@@ -1,4 +1,4 @@
-"""The smallest graphs: one matmul, two copies, two matmuls, also with a normalisation between them."""
+"""Smallest graphs: one matmul, two copies, two matmuls, and two matmuls with a normalisation between them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FEW = 8  # rows
 
 
 def one_matmul(m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:
-    """``out = x @ w.T`` for x of shape (m, k) and w (n, k)."""
+    """Build ``out = x @ w.T`` for x of shape (m, k) and w (n, k)."""
     x, w, out = Tensor("x", (m, k), dtype), Tensor("w", (n, k), dtype), Tensor("out", (m, n), dtype)
     return Graph("one-matmul", (x, w, out), (matmul("matmul", x, w, out, tile=tile),), ("x", "w"), ("out",))
 
 
 def two_copies(m: int, n: int, dtype: DType = bf16, tile: tuple[int, int] = (64, 64)) -> Graph:
-    """``z = y = x`` for x of shape (m, n)."""
+    """Build ``z = y = x`` for x of shape (m, n)."""
     x, y, z = (Tensor(name, (m, n), dtype) for name in "xyz")
     return Graph("two-copies", (x, y, z), (copy("first", x, y, tile), copy("second", y, z, tile)), ("x",), ("z",))
 
@@ -44,7 +44,7 @@ def two_matmuls(
     first: MatmulTile | None = None,
     second: MatmulTile | None = None,
 ) -> Graph:
-    """``out = (x @ a.T) @ b.T`` for x of shape (m, k), a (n, k), b (p, n)."""
+    """Build ``out = (x @ a.T) @ b.T`` for x of shape (m, k), a (n, k), b (p, n)."""
     x, a, b = Tensor("x", (m, k), dtype), Tensor("a", (n, k), dtype), Tensor("b", (p, n), dtype)
     y, out = Tensor("y", (m, n), dtype), Tensor("out", (m, p), dtype)
     ops = (matmul("first", x, a, y, tile=first), matmul("second", y, b, out, tile=second))
@@ -60,10 +60,10 @@ def normed_matmuls(
     first: MatmulTile | None = None,
     second: MatmulTile | None = None,
 ) -> Graph:
-    """``out = rms_norm(x @ a.T, gain) @ b.T`` for x of shape (m, k), a (n, k), gain (n,), b (p, n).
+    """Build ``out = rms_norm(x @ a.T, gain) @ b.T`` for x of shape (m, k), a (n, k), gain (n,), b (p, n).
 
-    The normalisation is in both products (``kernels/squares``); tiles of the first are a multiple of 16 columns. Up
-    to 8 rows sums of squares are of as few, as the one launch then has tiles so narrow.
+    The normalisation is fused into both matmuls (``kernels/squares``); tiles of the first are a multiple of 16 columns
+    wide. Up to 8 rows, sums of squares cover that few columns, because the megakernel then has tiles that narrow.
     """
     first = first or MatmulTile()
     columns = FINE if first.n % COLUMNS or m <= _FEW else COLUMNS

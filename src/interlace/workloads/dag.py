@@ -1,4 +1,4 @@
-"""Matmuls that do not depend on each other, each too small for the whole GPU."""
+"""Independent matmuls, each too small to fill the GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 
 def dag(count: int, m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:
-    """``y0 = x @ w0.T``, ``y1 = x @ w1.T`` and so on, for x of shape (m, k) and ``count`` weights of shape (n, k)."""
+    """Build ``y0 = x @ w0.T``, ``y1 = x @ w1.T`` and so on, for x (m, k) and ``count`` weights (n, k)."""
     x = Tensor("x", (m, k), dtype)
     weights = tuple(Tensor(f"w{i}", (n, k), dtype) for i in range(count))
     outs = tuple(Tensor(f"y{i}", (m, n), dtype) for i in range(count))
@@ -49,7 +49,7 @@ class Dag(Workload):
 
     @property
     def weights(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All w."""
+        """Names of all w."""
         return tuple(f"w{i}" for i in range(self.count))
 
     @property

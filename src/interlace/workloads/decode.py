@@ -1,4 +1,4 @@
-"""One decode step of a language model with random weights, in the shapes of published ones."""
+"""One decode step of a language model with random weights, in the shapes of published models."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from interlace.kernels.rope import apply_rope
 from interlace.models.llama import LLAMAS, PAGE_TOKENS, LlamaShape, build_decode_graph
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
-#: Of rotary embeddings. With random weights no other would be more right.
+#: Base of the rotary embeddings; with random weights any base serves as well.
 _BASE = 10000.0
-_ROUND = 64  # of the capacity, unless one is given
-#: Numbers that weights and caches repeat, from a place of their own each: models have more than are worth drawing. A
-#: prime, so that no two rows of a matrix are equal.
+_ROUND = 64  # multiple that the default capacity is rounded up to, in positions
+#: Size of the pool of random numbers that weights and caches repeat, each from a different start: models have more
+#: elements than are worth drawing. A prime, so that no two rows of a matrix are equal.
 RANDOM_NUMBERS = 1_048_583
-#: Inputs that are a step's rather than the model's; caches are too.
+#: Inputs that belong to a step, not to the model; caches do too.
 _STEP = ("tokens", "position", "rope", "table")
 _ATTENTION = "Attention"
-#: Queries (B, heads, 1, D), keys and values (B, kv_heads, capacity, D) to what queries find, as queries.
+#: Attention from queries (B, heads, 1, D), keys and values (B, kv_heads, capacity, D) to outputs shaped as queries.
 Attend = Callable[[Any, Any, Any], Any]
-#: Weights that multiply the same tokens, by the name of the matrix that has the rows of all.
+#: Weights that multiply the same tokens, by the name of the fused matrix that stacks their rows.
 FUSED_WEIGHTS: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
 def build_rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.float32]:
-    """Cosines, then sines, of positions times base^(-2 d / head_dim) for d < head_dim / 2: (capacity, head_dim).
+    """Return cosines, then sines, of positions times base^(-2 d / head_dim) for d < head_dim / 2: (capacity, head_dim).
 
     Source: Su et al., RoFormer, 2021.
     """
@@ -49,7 +49,7 @@ def build_rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArr
 
 
 def repeat_values(values: NDArray[np.float32], start: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The numbers over and over, from one of them on."""
+    """Fill a shape by repeating the values cyclically from index ``start``."""
     return np.resize(np.roll(values, -start), prod(shape)).reshape(shape)
 
 
@@ -58,8 +58,8 @@ class Decode(Workload):
     """One decode step of a language model of the Llama family, random weights.
 
     Raises:
-        ArgumentError: more positions than the cache holds, or pages.
-        ShapeError: no such model; see ``LlamaShape`` and ``build_decode_graph``.
+        ArgumentError: the context needs more positions or pages than the cache has.
+        ShapeError: the model shape is invalid; see ``LlamaShape`` and ``build_decode_graph``.
     """
 
     name: ClassVar[str] = "decode"
@@ -112,17 +112,17 @@ class Decode(Workload):
 
     @property
     def cache_positions(self) -> int:
-        """That the cache has room for."""
+        """KV-cache capacity per sequence in positions."""
         return self.capacity if self.capacity is not None else -(-(self.context + 1) // _ROUND) * _ROUND
 
     @cached_property
     def model(self) -> LlamaShape:
-        """Its shape."""
+        """Shape of the model."""
         return LlamaShape(**{f.name: getattr(self, f.name) for f in fields(LlamaShape)})
 
     @property
     def weights(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All inputs but those of a step: a model's own."""
+        """Inputs of the model itself: all except those of a step."""
         one = build_decode_graph(replace(self.model, layers=1), 1, 1, CPU).inputs
         own = [name for name in one if name not in _STEP and not name.endswith("_cache")]
         layers = range(self.layers)
@@ -148,7 +148,7 @@ class Decode(Workload):
         )
 
     def make_inputs(self, seed: int) -> Inputs:
-        """Weights as of any workload, of repeated numbers; norms around 1; every sequence at ``context``."""
+        """Fill weights from a pool of random numbers, norms around 1; every sequence is at position ``context``."""
         random = np.random.default_rng(seed)
         graph = self.build_graph(CPU)
         pool = random.standard_normal(RANDOM_NUMBERS, np.float32)
@@ -173,7 +173,7 @@ class Decode(Workload):
         return drawn
 
     def _make_page_table(self, random: np.random.Generator, pages: int) -> NDArray[np.float32]:
-        """The pages of each sequence, in no order; -1 behind those that it needs."""
+        """Return the pages of each sequence in random order, -1 after those that it needs."""
         each = self.context // PAGE_TOKENS + 1
         table = np.full((self.batch, -(-self.cache_positions // PAGE_TOKENS)), -1, np.float32)
         table[:, :each] = random.permutation(pages)[: self.batch * each].reshape(self.batch, each)
@@ -183,17 +183,18 @@ class Decode(Workload):
         return _run_in_numpy(self.model, tensors) if xp is np else self.run_in_torch(xp, tensors)
 
     def run_in_torch(self, torch: Any, tensors: Mapping[str, Any], attend: Attend | None = None) -> Mapping[str, Any]:
-        """A step in PyTorch, with a static cache that is written in place, as models are compiled for decoding.
+        """Run a step in PyTorch, with a static cache written in place, as models are compiled for decoding.
 
         Args:
-            tensors: inputs; those of ``FUSED_WEIGHTS`` may be there in place of what they are made of.
-            attend: in place of ``scaled_dot_product_attention``.
+            torch: the module ``torch``.
+            tensors: inputs; the fused matrices of ``FUSED_WEIGHTS`` may replace the weights that they stack.
+            attend: attention to use instead of ``scaled_dot_product_attention``.
         """
         return _run_in_torch(torch, self.model, tensors, attend)
 
 
 def _run_in_numpy(model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequence by sequence and head by head, without a cache for the new token."""
+    """Run a step sequence by sequence and head by head, without writing the new token to the cache."""
     tokens, position = t["tokens"].astype(np.int64), t["position"].astype(np.int64)
     x = t["embed"][tokens]
     for layer in range(model.layers):
@@ -235,13 +236,13 @@ _NAMES = (
 
 
 def _gather_cache(pages: Any, table: Any, capacity: int) -> Any:
-    """A cache (B, heads, capacity, D) out of its pages; where a sequence has none, of any other."""
+    """Gather a cache (B, heads, capacity, D) from its pages; entries without a page hold those of an arbitrary page."""
     found = pages[table].swapaxes(1, 2)
     return found.reshape(*found.shape[:2], -1, found.shape[-1])[:, :, :capacity]
 
 
 def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Attend | None) -> dict[str, Any]:
-    """See ``Decode.run_in_torch``."""
+    """Run a step in PyTorch; see ``Decode.run_in_torch``."""
     functional = torch.nn.functional
     tokens, position = t["tokens"].long(), t["position"].long()
     batch, d = len(tokens), model.head_dim
@@ -280,7 +281,7 @@ def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: A
             w[name][where[0], :, where[1]] = new
             if table is not None:
                 w[name] = _gather_cache(w[name], table, capacity)
-        # Of what was tried the fastest under torch.compile, alone and in batches (benchmarks/notes/decode.md).
+        # Fastest of the variants tried under torch.compile, alone and in batches (benchmarks/notes/decode.md).
         given = q[:, :, None], w["k_cache"], w["v_cache"]
         out = attend(*given) if attend else functional.scaled_dot_product_attention(*given, mask, enable_gqa=True)
         x = x + functional.linear(out.reshape(batch, -1), w["o"])

@@ -26,9 +26,9 @@ from interlace.kernels.teams import select_tile_rows
 from interlace.models.checkpoint import Checkpoint
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, RecordedSizes, Target, Workload
 
-_EPS = 1e-5  # of the norm in whose layer an FFN is measured
-_ROWS = 64  # of the first operand of the tensor core: of tokens, or of weights with ``swap_ab``
-# Over which layers were measured whose up-projection normalises its rows (benchmarks/notes/norms.md).
+_EPS = 1e-5  # epsilon of the norm in the layer that an FFN is measured in
+_ROWS = 64  # rows of the tensor core's first operand: tokens, or weight rows with ``swap_ab``
+# Largest number of tokens at which layers with a fused norm were measured (benchmarks/notes/norms.md).
 _MAX_TOKENS = 4096
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
@@ -36,18 +36,18 @@ _LARGE = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class FFNShape:
-    """Widths of an FFN.
+    """Widths and activation of an FFN.
 
     Attributes:
         hidden: width of the model.
         ffn: width between the two matmuls, on one GPU.
-        activation: of the up-projection; a gated FFN uses SiLU.
-        gated: ``down(silu(gate(x)) * up(x))`` instead of ``down(activation(up(x)))``.
-        norm: what an RMS normalisation in front adds to the mean square. With it the FFN is the half of a layer, ``x +
+        activation: activation of the up-projection; a gated FFN uses SiLU.
+        gated: True for ``down(silu(gate(x)) * up(x))`` instead of ``down(activation(up(x)))``.
+        norm: epsilon of an RMS normalisation before the FFN. With it the FFN is half of a layer, ``x +
             ffn(rms_norm(x))``. None for the FFN alone.
 
     Raises:
-        ArgumentError: an attribute of another type.
+        ArgumentError: an attribute has the wrong type.
     """
 
     hidden: int
@@ -64,14 +64,14 @@ class FFNShape:
         check_type(self.norm, (float, type(None)), "FFNShape", "norm", "1e-5")
 
 
-#: FFNs of well-known models; ``tp8`` is one eighth of the width, as under tensor parallelism of 8.
+#: FFNs of well-known models; ``tp8`` has one eighth of the width, as under tensor parallelism of 8.
 MODELS = {
     "llama3-8b": FFNShape(4096, 14336, Activation.SILU, True),
     "llama3-70b-tp8": FFNShape(8192, 28672 // 8, Activation.SILU, True),
     "gpt3-145b-tp8": FFNShape(12288, 4 * 12288 // 8, Activation.GELU_TANH, False),
     "minilm": FFNShape(384, 1536, Activation.GELU_TANH, False),
 }
-#: Those of which measurements are kept, by what is between the matmuls.
+#: FFNs that measurements are recorded of, by the kind of op between the matmuls.
 _RECORDED = {
     "relu": FFNShape(4096, 14336, Activation.RELU, False),
     "swiglu": MODELS["llama3-8b"],
@@ -90,21 +90,28 @@ def ffn(
     norm_rows: int = 1,
     device: DeviceSpec | None = None,
 ) -> Graph:
-    """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
+    """Build an FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
 
-    Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
-    ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
-    (hidden,). The up-projection normalises its rows itself if they are few, or it would be sooner done than an op, and
-    widths are multiples of 64, but in fp16 (``has_norm_op``), in a tile of 64 weight rows or more with ``swap_ab``, and
-    in one that leaves no registers for it. Else the norm is an op, which leaves ``normed`` (m, hidden).
+    Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs). ``bias`` adds ``b_up``
+    (ffn,), before the activation, and ``b_down`` (hidden,). A shape with a norm adds ``w_norm`` (hidden,).
+
+    The norm is either fused into the up-projection or an op that writes ``normed`` (m, hidden). It is an op if
+    ``has_norm_op`` is true, if the up-projection's tile has 64 or more weight rows with ``swap_ab``, or if the tile
+    leaves no registers for it.
 
     Args:
-        norm_rows: of a tile of the norm, where that is an op.
-        device: for which it is predicted who should normalise rows if they are more than 64; without it that is an op.
+        m: number of tokens.
+        shape: widths and activation.
+        dtype: dtype of all tensors.
+        up, down: tiles of the two matmuls.
+        bias: True to add biases.
+        norm_rows: rows per tile of the norm, if it is an op.
+        device: device whose predicted times decide whether to fuse the norm over more than 64 tokens; without it the
+            norm is then an op.
 
     Raises:
-        ArgumentError: a shape that is none, such as the name of a model.
-        ShapeError: an extent is not positive, or a gated FFN has another activation than SiLU, or a bias.
+        ArgumentError: ``shape`` has the wrong type, such as the name of a model.
+        ShapeError: an extent is not positive, or a gated FFN has an activation other than SiLU, or a bias.
     """
     model = f"il.workloads.MODELS[{shape!r}]" if isinstance(shape, str) and shape in MODELS else ""
     check_type(shape, FFNShape, "ffn", "shape", model or "il.workloads.FFNShape(hidden, ffn, activation, gated)")
@@ -158,10 +165,12 @@ def ffn(
 
 
 def has_norm_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec | None = None) -> bool:
-    """Whether an FFN over m tokens has an op that leaves its rows ``normed``, in whatever tiles up is.
+    """Return True if an FFN over m tokens normalises its rows in an op of its own, whatever tile the up-projection has.
 
-    It has where up may not normalise them, and over more than 64 tokens but where that is sooner done, by what tiles of
-    the one launch are predicted to take, on a device that it runs on, and over as many as that was measured.
+    True if the up-projection cannot normalise rows (``may_normalise``: for example widths that are not multiples of
+    64, or fp16). Over more than 64 tokens also true, unless the fused norm is predicted to be faster from times of
+    megakernel tiles. Predictions are used only for devices that the megakernel runs on, and up to the number of tokens
+    that was measured.
     """
     if shape.norm is None or not may_normalise(m, dtype, shape.hidden, shape.ffn):
         return shape.norm is not None
@@ -173,13 +182,13 @@ def has_norm_op(m: int, shape: FFNShape, dtype: DType, device: DeviceSpec | None
 def read_ffn_shape(
     checkpoint: Checkpoint, up: str, down: str, gate: str | None = None, activation: Activation | None = None
 ) -> tuple[FFNShape, DType]:
-    """Shape and dtype of the FFN whose weights have these names; gated if ``gate`` is given.
+    """Return shape and dtype of the FFN whose weights have these names; it is gated if ``gate`` is given.
 
-    ``activation`` is SiLU by default with a gate, else tanh-GELU: a checkpoint does not say which.
+    ``activation`` defaults to SiLU with a gate, else to tanh-GELU: a checkpoint does not record it.
 
     Raises:
         GraphError: a weight is missing.
-        ShapeError, DTypeError: a weight is no matrix, or the weights do not fit together.
+        ShapeError, DTypeError: a weight is not a matrix, or the weights do not fit together.
     """
     (ffn, hidden), dtype = checkpoint.describe_matrix(up)
     wanted = {down: (hidden, ffn)} | ({gate: (ffn, hidden)} if gate is not None else {})
@@ -201,8 +210,8 @@ class FeedForward(Workload):
     """The feed-forward network of a transformer layer, plain or gated.
 
     Raises:
-        ShapeError, DTypeError, GraphError: a gated FFN with another activation than SiLU; a checkpoint that is not of
-            this FFN, or without the names of its weights.
+        ShapeError, DTypeError, GraphError: a gated FFN has an activation other than SiLU; a checkpoint does not match
+            this FFN, or the names of its weights are missing.
     """
 
     name: ClassVar[str] = "ffn"
@@ -268,7 +277,7 @@ class FeedForward(Workload):
 
     @classmethod
     def of(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
-        """As of any workload; a gate brings SiLU with it, and a checkpoint fixes the shape."""
+        """Build the problem as any workload; a gate implies SiLU, and a checkpoint fixes the shape."""
         if field_values.get("checkpoint") is None:
             name = preset or (cls.gpu_preset if gpu else cls.cpu_preset)
             usual = cls.presets.get(name, {}).get("gated", False)
@@ -286,7 +295,7 @@ class FeedForward(Workload):
 
     @property
     def shape(self) -> FFNShape:
-        """Its widths, activation and gate."""
+        """Widths, activation and gate."""
         return FFNShape(self.hidden, self.ffn, self.activation, self.gated, self.norm)
 
     @property
@@ -302,7 +311,7 @@ class FeedForward(Workload):
         up = down = select_matmul_tile(self.m, device, tile)
         own = self.norm is not None and not has_norm_op(self.m, self.shape, self.dtype, device)
         if own and up.swap_ab and self.dtype.itemsize == 2:
-            up = MatmulTile.heuristic(_ROWS)  # in which every executor normalises rows
+            up = MatmulTile.heuristic(_ROWS)  # every executor normalises rows in this tile
         return ffn(
             self.m, self.shape, self.dtype, up, down, norm_rows=select_tile_rows(self.m, device.sms), device=device
         )
@@ -313,7 +322,7 @@ class FeedForward(Workload):
     def _apply_norm_and_residual(
         self, xp: Any, tensors: Mapping[str, Any], network: Callable[[Any], Any]
     ) -> Mapping[str, Any]:
-        """The outputs, given the FFN alone: with the norm and the sum around it, if there are."""
+        """Apply the norm and residual, if any, around the FFN ``network``."""
         x = tensors["x"]
         if self.norm is None:
             return {"out": network(x)}
@@ -322,7 +331,7 @@ class FeedForward(Workload):
         return {"out": x + network(xp.nn.functional.rms_norm(x, x.shape[-1:], tensors["w_norm"], self.norm))}
 
     def _apply_network(self, xp: Any, x: Any, tensors: Mapping[str, Any]) -> Any:
-        """The FFN alone."""
+        """Apply the FFN alone."""
         up, down = tensors["w_up"], tensors["w_down"]
         if self.gated:
             hidden = activate(xp, Activation.SILU, x @ tensors["w_gate"].T) * (x @ up.T)
@@ -350,7 +359,7 @@ class FeedForward(Workload):
         return replace(self, norm=_EPS) if self.norm is None else None
 
     def make_inputs(self, seed: int) -> Inputs:
-        """x is drawn, and weights too unless a checkpoint has them."""
+        """Draw x, and the weights unless a checkpoint has them."""
         drawn = dict(super().make_inputs(seed))
         if self.checkpoint is not None:
             file = Checkpoint.open(self.checkpoint)
@@ -369,7 +378,7 @@ def _read_shape(
 
 
 def activate(xp: Any, activation: Activation, x: Any) -> Any:
-    """An activation of an array of NumPy or torch, whose own functions are used: that is what a user writes."""
+    """Apply an activation to a NumPy or torch array by the library's own functions, as a user would write it."""
     if xp is np:
         return activation(x)
     functional = xp.nn.functional

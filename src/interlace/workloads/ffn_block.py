@@ -1,4 +1,4 @@
-"""The feed-forward half of a transformer layer, with its layer normalisation and its sum, as GPT-2 and OPT have it."""
+"""Feed-forward half of a transformer layer with layer normalisation and residual, as in GPT-2 and OPT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interlace.kernels.teams import select_tile_rows
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 from interlace.workloads.ffn import activate
 
-_EPS = 1e-5  # of both models
+_EPS = 1e-5  # layer-norm epsilon of both models
 
 
 def ffn_block(
@@ -31,17 +31,22 @@ def ffn_block(
     tile: MatmulTile | None = None,
     rows: int = 1,
 ) -> Graph:
-    """``out = x + down(activation(up(layer_norm(x))))`` for x of m tokens (m, hidden), and biases everywhere.
+    """Build ``out = x + down(activation(up(layer_norm(x))))`` for m tokens x (m, hidden), with biases everywhere.
 
     Inputs: ``x``, ``gain`` and ``shift`` (hidden,) of the normalisation, ``w_up`` (ffn, hidden), ``b_up`` (ffn,),
     ``w_down`` (hidden, ffn), ``b_down`` (hidden,).
 
     Args:
-        tile: of both matmuls.
-        rows: of a tile of the normalisation.
+        m: number of tokens.
+        hidden: width of the model.
+        ffn: width between the two matmuls.
+        activation: activation of the up-projection.
+        dtype: dtype of all tensors.
+        tile: tile of both matmuls.
+        rows: rows per tile of the normalisation.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: extents, a dtype or tiles that its kernels do not take.
+        ArgumentError, ShapeError, DTypeError: extents, a dtype or tiles that the kernels do not support.
     """
     shapes = {"x": (m, hidden), "gain": (hidden,), "shift": (hidden,), "w_up": (ffn, hidden), "b_up": (ffn,)}
     shapes |= {"w_down": (hidden, ffn), "b_down": (hidden,)}

@@ -1,9 +1,9 @@
-"""The FFN halves of a model's layers, one behind the other: only weights are read, and every op waits for all before.
+"""FFN halves of a model's layers in sequence: a run reads only weights, and every op waits for all earlier ones.
 
     x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T      for each layer
 
-Normalisations are in the ops around them (``kernels/squares``) but for the first, which stands alone. Layers leave what
-they compute in the same tensors, x in two of them by turns, as the layers of ``build_decode_graph`` do.
+Normalisations are fused into the ops around them (``kernels/squares``), except the first, which is an op of its own.
+Layers reuse the same tensors and alternate between two for x, as the layers of ``build_decode_graph`` do.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Worklo
 from interlace.workloads.decode import RANDOM_NUMBERS, repeat_values
 from interlace.workloads.ffn import MODELS
 
-_EPS = 1e-5  # of every normalisation, as in Llama
+_EPS = 1e-5  # epsilon of every normalisation, as in Llama
 
 
 def ffn_layers(
     layers: int, m: int, hidden: int, ffn: int, dtype: DType = bf16, tile: MatmulTile | None = None
 ) -> Graph:
-    """Gated FFNs with a norm before and the residual behind each: ``x`` to ``out``, both (m, hidden).
+    """Build gated FFNs, each with a norm before and a residual after it: ``x`` to ``out``, both (m, hidden).
 
-    Inputs beside x, of layer l as ``layers.l.NAME``: ``norm`` (hidden,), ``gate`` and ``up`` (ffn, hidden) and ``down``
+    Layer l has the inputs ``layers.l.NAME``: ``norm`` (hidden,), ``gate`` and ``up`` (ffn, hidden), and ``down``
     (hidden, ffn).
 
     Raises:
-        ArgumentError, ShapeError: an extent is no positive number.
+        ArgumentError, ShapeError: an extent is not a positive number.
     """
     if check_int(layers, "ffn_layers", "layers") < 1:
         raise ShapeError(f"ffn_layers has layers {layers}; use a positive number")
     squared = FINE if m <= SKINNY_TOKENS else COLUMNS
     x, out = (Tensor(name, (m, hidden), dtype) for name in ("x", "out"))
     inner = Tensor("inner", (m, ffn), dtype)
-    # Of which a layer reads one and writes the other.
+    # Two sets of tensors for x: a layer reads one and writes the other.
     kept, scaled = ([Tensor(f"x{side}{what}", (m, hidden), dtype) for side in "ab"] for what in ("", "_scaled"))
     squares = [Tensor(f"x{side}_squares", (m, count_blocks(hidden, squared)), fp32) for side in "ab"]
     weights: dict[str, Tensor] = {}
@@ -114,7 +114,7 @@ class FFNLayers(Workload):
 
     @property
     def weights(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Of all layers."""
+        """Weights of all layers."""
         return tuple(f"layers.{n}.{name}" for n in range(self.layers) for name in ("norm", "gate", "up", "down"))
 
     @property
@@ -144,7 +144,7 @@ class FFNLayers(Workload):
         return {"out": x}
 
     def make_inputs(self, seed: int) -> Inputs:
-        """x and weights as of any workload, of repeated numbers; norms around 1."""
+        """Draw x and the weights from a pool of random numbers; norms are around 1."""
         random = np.random.default_rng(seed)
         pool = random.standard_normal(RANDOM_NUMBERS, np.float32)
         drawn = {}

@@ -26,12 +26,12 @@ from interlace.kernels.routing import BLOCK, compute_max_tiles, fill, place, rou
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload, sample_inputs
 
 _EXPERTS = "Experts"
-_EXPONENT = 1.2  # of Zipf's law
-_SPREAD = 1.5  # of the mean, what most experts have at most
+_EXPONENT = 1.2  # exponent of Zipf's law
+_SPREAD = 1.5  # most experts have at most this multiple of the mean number of tokens
 
 
 class Routing(Enum):
-    """How tokens spread over experts: evenly, or as Zipf's law has it, the share of expert n as (n + 1)^-1.2."""
+    """Distribution of tokens over experts: even, or by Zipf's law, where expert n has a share of (n + 1)^-1.2."""
 
     BALANCED = "balanced"
     SKEWED = "skewed"
@@ -48,20 +48,25 @@ def moe(
     tile: MatmulTile | None = None,
     down: MatmulTile | None = None,
 ) -> Graph:
-    """``out[t] = sum_e p[t, e] * ((silu(x[t] @ gate[e].T) * (x[t] @ up[e].T)) @ down[e].T)`` over t's chosen experts e.
+    """Build ``out[t] = sum_e p[t, e] * ((silu(x[t] @ gate[e].T) * (x[t] @ up[e].T)) @ down[e].T)`` over t's experts e.
 
-    The experts of a token are those of its largest logits, p the softmax of these. Inputs are x (tokens, hidden),
-    logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), down (experts, hidden, ffn). Which rows go
-    to which expert is found on the device: the grids have as many tiles as any routing may need, and tiles that none
-    needs do nothing. Few tokens are routed by one op, more by three.
+    A token's experts are those of its largest logits, and p is the softmax of these. Inputs are x (tokens, hidden),
+    logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), and down (experts, hidden, ffn). The device
+    assigns rows to experts: the grids have enough tiles for any routing, and surplus tiles do nothing. One op routes
+        few
+    tokens, three ops route more.
 
     Args:
-        chosen: experts of a token.
-        tile: of the experts' matmuls.
-        down: of the second of them, as tall; by default the same.
+        tokens: number of tokens.
+        hidden, ffn: model width, and inner width of an expert.
+        experts: number of experts.
+        chosen: number of experts per token.
+        dtype: dtype of all tensors except the logits.
+        tile: tile of the experts' matmuls.
+        down: tile of the second of these, of the same height; by default ``tile``.
 
     Raises:
-        ArgumentError, ShapeError: extents that are none, or that do not go together.
+        ArgumentError, ShapeError: invalid or inconsistent extents.
     """
     if not 1 <= chosen <= experts:
         raise ShapeError(f"each token goes to {chosen} of {experts} experts; use 1 to {experts}")
@@ -113,7 +118,7 @@ class MoE(Workload):
     """A feed-forward layer of gated experts, a few for each token, as the router's logits say.
 
     Raises:
-        ShapeError: more experts of a token than there are.
+        ShapeError: a token has more experts than the layer.
     """
 
     name: ClassVar[str] = "moe"
@@ -153,7 +158,7 @@ class MoE(Workload):
 
     @property
     def read_share(self) -> float:
-        """Of experts that any token goes to, by the logits of seed 0."""
+        """Fraction of the experts that any token selects, by the logits of seed 0."""
         best = np.argpartition(-self.make_logits(0), self.chosen - 1, axis=1)[:, : self.chosen]
         return len(np.unique(best)) / self.experts
 
@@ -170,7 +175,7 @@ class MoE(Workload):
         return {"logits": self.make_logits(seed)}
 
     def make_logits(self, seed: int) -> NDArray[np.float32]:
-        """Logarithms of the experts' shares plus Gumbel noise, by which experts are drawn as often as they say."""
+        """Return logarithms of the experts' shares plus Gumbel noise, so that experts are selected in these shares."""
         shares = np.arange(1.0, self.experts + 1) ** (-_EXPONENT if self.routing is Routing.SKEWED else 0.0)
         noise = np.random.default_rng((seed, self.experts)).gumbel(size=(self.tokens, self.experts))
         logits: NDArray[np.float32] = (np.log(shares) + noise).astype(np.float32)
@@ -196,15 +201,17 @@ class MoE(Workload):
         return out
 
     def _route(self, torch: Any, t: Mapping[str, Any]) -> Any:
-        """Experts and weights of each token."""
+        """Return the experts and weights of each token."""
         best, experts = torch.topk(t["logits"], self.chosen, dim=1)
         return experts, torch.softmax(best, dim=1)
 
     def run_grouped(self, torch: Any, t: Mapping[str, Any], both: Any = None) -> Any:
-        """Pairs sorted by expert, and grouped matmuls: what PyTorch has for it, without a trip to the host.
+        """Sort token-expert pairs by expert and run PyTorch's grouped matmuls, without a round trip to the host.
 
         Args:
-            both: gate and up of each expert behind each other (experts, 2 * ffn, hidden), for one matmul of both.
+            torch: the module ``torch``.
+            t: input tensors by name.
+            both: gate and up concatenated per expert (experts, 2 * ffn, hidden), to run both as one matmul.
         """
         experts, weights = self._route(torch, t)
         order = torch.argsort(experts.reshape(-1), stable=True)
@@ -221,7 +228,7 @@ class MoE(Workload):
         return torch.zeros_like(t["x"]).index_add(0, order // self.chosen, y * shares)
 
     def _run_masked(self, torch: Any, t: Mapping[str, Any]) -> Any:
-        """Every expert on every token, for where there are no grouped matmuls."""
+        """Run every expert on every token, for devices and dtypes without grouped matmuls."""
         experts, weights = self._route(torch, t)
         out = torch.zeros_like(t["x"])
         for e in range(self.experts):
@@ -232,11 +239,11 @@ class MoE(Workload):
 
 
 def _select_tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
-    """Tiles so tall that most experts have one in the mean, and as wide as keeps all SMs busy.
+    """Select tiles tall enough that most experts need only one, and as wide as keeps all SMs busy.
 
-    The second matmul has one matrix where the first has two. So its tiles are twice as wide, or if there are few rows,
-    and all time goes by for weights, twice as deep: that leaves as many bytes of weights in a stage, and of the tallest
-    tiles too many of tokens.
+    The second matmul has one weight matrix where the first has two. So its tiles are twice as wide; for few rows, where
+    reading weights takes all the time, they are twice as deep instead. Both keep the bytes of weights per stage. For
+    the tallest tiles, doubling the depth would take too many bytes of tokens.
     """
     if not device.architecture:
         return (MatmulTile(16, 32, 32),) * 2
@@ -244,7 +251,7 @@ def _select_tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulT
     m = next((m for m in (16, 32, 64) if _SPREAD * mean <= m), 128)
     tiles = compute_max_tiles(problem.tokens, problem.chosen, problem.experts, m)
     n, k = (128, 64) if tiles * (problem.ffn // 128) >= 2 * device.sms else (64, 128)
-    stage = k * (m + 2 * n) * problem.dtype.itemsize  # of a gated matmul
+    stage = k * (m + 2 * n) * problem.dtype.itemsize  # bytes per stage of a gated matmul
     up = MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
     wide = m == 128 or (m > 32 and n == 128)
     return up, replace(up, n=2 * n) if wide else replace(up, k=2 * k, stages=max(1, up.stages // 2))

@@ -1,4 +1,4 @@
-"""Attention of a prompt's tokens with its output product: what a layer does beside its other matmuls in prefill."""
+"""Causal attention of a prompt's tokens with its output projection: a layer's prefill without its other matmuls."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ def prefill_attention(
     tile: AttentionTile | None = None,
     product: MatmulTile | None = None,
 ) -> Graph:
-    """``out = attended @ o.T``, where ``attended`` is causal attention of q over k and v; see ``causal_attention``.
+    """Build ``out = attended @ o.T``, where ``attended`` is causal attention of q over k and v; see
+    ``causal_attention``.
 
     Args:
-        rows: tokens of all sequences, packed.
+        rows: number of tokens of all sequences, packed.
         hidden: columns of the result.
-        heads, kv_heads, head_dim: heads of queries, heads of keys and values, elements of each.
-        longest: tokens of a sequence at most; all rows by default.
-        tile, product: of attention and of the matmul.
+        heads, kv_heads, head_dim: query heads, key and value heads, elements of a head.
+        dtype: dtype of all tensors except ``first``.
+        longest: maximum sequence length in tokens; by default all rows.
+        tile, product: tiles of attention and of the matmul.
 
     Raises:
-        ArgumentError, ShapeError: extents that are none, or that do not go together.
+        ArgumentError, ShapeError: invalid or inconsistent extents.
     """
     wide, narrow = heads * head_dim, kv_heads * head_dim
     q, k, v = (Tensor(name, (rows, n), dtype) for name, n in (("q", wide), ("k", narrow), ("v", narrow)))
@@ -60,10 +62,10 @@ def prefill_attention(
 
 
 def pack_sequences(lengths: list[int] | tuple[int, ...], rows: int | None = None) -> NDArray[np.int32]:
-    """``first`` of sequences of these lengths, one behind the other, and of padding up to ``rows``.
+    """Return ``first`` for packed sequences of these lengths, padded to ``rows``.
 
     Raises:
-        ShapeError: they are longer than the rows.
+        ShapeError: the sequences have more tokens than rows.
     """
     starts = np.cumsum([0, *lengths])
     first = np.repeat(starts[:-1], lengths).astype(np.int32)
@@ -78,7 +80,7 @@ class PrefillAttention(Workload):
     """Causal attention of whole prompts, with its output product.
 
     Raises:
-        ShapeError: heads that do not share those of keys evenly.
+        ShapeError: ``heads`` is not a multiple of ``kv_heads``.
     """
 
     name: ClassVar[str] = "prefill-attention"
@@ -127,7 +129,7 @@ class PrefillAttention(Workload):
         return prefill_attention(rows, self.hidden, *heads, self.dtype, longest=self.tokens, tile=own, product=product)
 
     def make_inputs(self, seed: int) -> Inputs:
-        """q, k and v from N(0, 1), o as any weight; ``first`` of prompts one behind the other."""
+        """Draw q, k and v from N(0, 1) and o as any weight; ``first`` is that of packed prompts."""
         graph = self.build_graph(CPU)
         drawn = sample_inputs(graph, seed)
         for name in ("q", "k", "v"):

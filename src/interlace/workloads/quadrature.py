@@ -1,4 +1,4 @@
-"""Adaptive quadrature: work that is found while it is done."""
+"""Adaptive quadrature, a workload that discovers its work while it runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from interlace.workloads.base import Inputs, Option, Presets, Workload
 
 
 def quadrature(levels: int, peaks: int, points: int, tolerance: float) -> Graph:
-    """The integral of some peaks over [0, 1], ``out``: intervals that are halved up to ``levels`` - 1 times.
+    """Build the integral of a sum of peaks over [0, 1], ``out``: intervals are halved up to ``levels`` - 1 times.
 
     Raises:
-        ArgumentError, ShapeError: numbers that make none; see ``kernels.quadrature.refine``.
+        ArgumentError, ShapeError: invalid numbers; see ``kernels.quadrature.refine``.
     """
     if not 1 <= check_int(levels, "quadrature", "levels") <= MAX_LEVELS:
         last = format_value(levels - 1)
@@ -55,7 +55,7 @@ class Quadrature(Workload):
     """The integral of a function with peaks, by intervals that are halved where they are not exact enough yet.
 
     Raises:
-        ShapeError: more levels than float32 tells apart.
+        ShapeError: more levels than float32 can distinguish.
     """
 
     name: ClassVar[str] = "quadrature"
@@ -83,14 +83,14 @@ class Quadrature(Workload):
 
     @property
     def flops(self) -> float:
-        """If all intervals of the last level were wanted."""
+        """Floating-point operations if all intervals of the last level are requested."""
         return 5.0 * self.peaks * (self.points + 1) * ((1 << self.levels) - 1)
 
     def build_graph(self, device: DeviceSpec, tile: TileShape | None = None) -> Graph:
         return quadrature(self.levels, self.peaks, self.points, 10.0**-self.digits)
 
     def make_inputs(self, seed: int) -> Inputs:
-        """Centres anywhere, widths up to a tenth, narrow ones as often as wide ones."""
+        """Draw centres uniformly over [0, 1], and widths log-uniformly up to 0.1."""
         random = np.random.default_rng(seed)
         return {
             "centre": random.uniform(0.0, 1.0, self.peaks).astype(np.float32),
@@ -98,16 +98,16 @@ class Quadrature(Workload):
         }
 
     def run_dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The same sum over all intervals of every level, of which those count that are wanted."""
+        """Sum over all intervals of every level, of which only requested ones count."""
         return {"out": sum(value.sum() for _, value in self._evaluate_levels(xp, tensors)).reshape(1)}
 
     def find_wanted_intervals(self, seed: int) -> NDArray[np.bool_]:
-        """Which intervals are wanted of the inputs of a seed, those of all levels one behind another."""
+        """Return a mask of the intervals that the inputs of a seed request, all levels concatenated."""
         inputs = {name: value.astype(np.float64) for name, value in self.make_inputs(seed).items()}
         return np.concatenate([runs for runs, _ in self._evaluate_levels(np, inputs)])
 
     def _evaluate_levels(self, xp: Any, tensors: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-        """Of each level, which intervals are wanted, and what each is worth."""
+        """Return for each level the mask of requested intervals and the values that they contribute."""
         c, w = tensors["centre"], tensors["width"]
         numbers = {"dtype": c.dtype} if xp is np else {"dtype": c.dtype, "device": c.device}
         steps = xp.arange(self.points + 1, **numbers) / self.points
@@ -125,6 +125,6 @@ class Quadrature(Workload):
 
 
 def _apply_simpson(height: Any) -> Any:
-    """Simpson's rule over [0, 1] for each row of values at even steps."""
+    """Apply Simpson's rule over [0, 1] to each row of equidistant values."""
     ends, odd, even = height[:, 0] + height[:, -1], height[:, 1:-1:2].sum(-1), height[:, 2:-1:2].sum(-1)
     return (ends + 4 * odd + 2 * even) / (3 * (height.shape[1] - 1))

@@ -26,12 +26,12 @@ from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Worklo
 from interlace.workloads.decode import RANDOM_NUMBERS, build_rope_table, repeat_values
 
 _ATTENTION, _LENGTHS = "Attention", "Lengths"
-_EXPONENT = 1.2  # of Zipf's law
-_SMALL = 64  # that the giant is longer than the others, at least
+_EXPONENT = 1.2  # exponent of Zipf's law
+_SMALL = 64  # minimum ratio of the giant sequence's length to the others'
 
 
 class Lengths(Enum):
-    """How long sequences are: all lengths alike likely, as Zipf's law has it, or one of them giant."""
+    """Distribution of sequence lengths: uniform, by Zipf's law, or one giant sequence among short ones."""
 
     UNIFORM = "uniform"
     ZIPF = "zipf"
@@ -49,21 +49,22 @@ def ragged_attention(
     parts: int,
     shares: bool,
 ) -> Graph:
-    """``out``: attention of a token of each sequence over its cache and its own key; see ``kernels/attend``.
+    """Build ``out``: attention of one token per sequence over its cache and its own key; see ``kernels/attend``.
 
     Args:
-        batch: sequences (B).
-        capacity: positions that each cache has room for.
-        heads, kv_heads, head_dim: heads of queries, heads of keys and values, elements of each.
-        parts: in which the cache of a head is cut: of all sequences together with ``shares``, else of each.
-        shares: a table says whose positions each part has.
+        batch: number of sequences (B).
+        capacity: KV-cache capacity per sequence in positions.
+        heads, kv_heads, head_dim: query heads, key and value heads, elements of a head.
+        dtype: dtype of q, k, v, the caches and ``out``.
+        parts: number of splits of a head's cache: over all sequences together with ``shares``, else per sequence.
+        shares: True if a table assigns sequence positions to each split.
 
     Inputs: ``q`` (B, heads * head_dim), ``k`` and ``v`` (B, kv_heads * head_dim), ``position`` (B,) of int32, ``rope``
-    (capacity, head_dim) of float32, ``k_cache`` and ``v_cache`` (B, kv_heads, capacity, head_dim); with shares also
+    (capacity, head_dim) of float32, ``k_cache`` and ``v_cache`` (B, kv_heads, capacity, head_dim); with ``shares`` also
     ``shares`` (parts + B, 3), ``first`` (B + 1,) and ``rows`` (parts + B,) of int32, from ``build_share_table``.
 
     Raises:
-        ArgumentError, ShapeError: extents that are none, or that do not go together.
+        ArgumentError, ShapeError: invalid or inconsistent extents.
     """
     wide, narrow, cached = heads * head_dim, kv_heads * head_dim, (batch, kv_heads, capacity, head_dim)
     given = {
@@ -101,7 +102,7 @@ class RaggedAttention(Workload):
     """Attention of one token for each of several sequences of mixed length.
 
     Raises:
-        ShapeError: heads that do not share those of keys evenly.
+        ShapeError: ``heads`` is not a multiple of ``kv_heads``.
     """
 
     name: ClassVar[str] = "ragged-attention"
@@ -150,7 +151,7 @@ class RaggedAttention(Workload):
 
     @cached_property
     def cached_lengths(self) -> tuple[int, ...]:
-        """Positions of each sequence."""
+        """Cached positions of each sequence."""
         random, n = np.random.default_rng((self.draw, self.batch)), self.batch
         if self.lengths is Lengths.ZIPF:
             drawn = random.permutation(np.ceil(self.longest * np.arange(1.0, n + 1) ** -_EXPONENT).astype(int))
@@ -163,12 +164,12 @@ class RaggedAttention(Workload):
 
     @property
     def capacity(self) -> int:
-        """Positions that each cache has room for."""
+        """KV-cache capacity per sequence in positions."""
         return -(-(self.longest + 1) // BLOCK) * BLOCK
 
     @property
     def num_splits(self) -> int:
-        """Shares that are wanted; no more than there are blocks."""
+        """Requested number of splits, at most the number of blocks of positions."""
         usual = DEFAULT_GPU.sms // self.kv_heads if self.shares is None else self.shares
         return max(1, min(usual, sum(-(-at // BLOCK) for at in self.cached_lengths)))
 
@@ -187,7 +188,7 @@ class RaggedAttention(Workload):
         return ragged_attention(*shape, self.dtype, parts=parts, shares=shares)
 
     def make_inputs(self, seed: int) -> Inputs:
-        """Everything from N(0, 1), caches of repeated numbers; the lengths as they are for all seeds."""
+        """Draw all inputs from N(0, 1), caches from a pool of random numbers; lengths are the same for all seeds."""
         random, graph = np.random.default_rng(seed), self.build_graph(CPU)
         pool = round_to(random.standard_normal(RANDOM_NUMBERS, np.float32), self.dtype)
         of = dict(self.make_host_inputs(seed))
@@ -228,7 +229,7 @@ class RaggedAttention(Workload):
         return out.reshape(t["q"].shape)
 
     def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
-        """All sequences at once, masked behind their ends: all that the caches have room for is read."""
+        """Return attention over all sequences at once with a mask; it reads the caches to full capacity."""
 
         def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
             q = self.append_kv(torch, t)
@@ -240,7 +241,7 @@ class RaggedAttention(Workload):
         return {"padded": padded}
 
     def _run_in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
-        """Sequence by sequence, so that nothing is read that does not count."""
+        """Run sequence by sequence, so that only cached positions are read."""
         q = self.append_kv(torch, t)
 
         def one(b: int, end: int) -> Any:
@@ -250,7 +251,7 @@ class RaggedAttention(Workload):
         return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached_lengths)]).reshape(self.batch, -1)
 
     def append_kv(self, torch: Any, t: Mapping[str, Any]) -> Any:
-        """Queries (B, heads, D) in their place; keys and values are written into the caches."""
+        """Write keys and values into the caches and return the rotated queries (B, heads, D)."""
         batch, d = self.batch, self.head_dim
         position = t["position"].long()
         cos, sin = t["rope"][position][:, None, :].to(t["q"].dtype).chunk(2, -1)
