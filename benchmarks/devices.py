@@ -182,7 +182,7 @@ def main() -> None:
     print(f"sm_l2_bytes_per_s = {figures['l2']['sm_bytes_per_s']:.3g}")
     print(f"l2.side_bytes = {figures['l2'].get('half_kept_bytes_read_by_many', 0):_.0f}")
     print(f"latencies.post_ns = {ns['post']:.0f}, wait_ns = {ns['satisfied wait']:.0f}, ", end="")
-    print(f"hand_over_ns = {ns['one-way hand-over']:.0f}, ticket_ns = {ns['ticket']:.0f}")
+    print(f"hand_off_ns = {ns['one-way hand-over']:.0f}, ticket_ns = {ns['ticket']:.0f}")
     name = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower().removeprefix("nvidia "))
     path = folder / f"device-{name}.json"
     write_record(path, "python benchmarks/devices.py", PROTOCOL, sync.MEASURES, figures)

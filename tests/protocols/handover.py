@@ -43,7 +43,7 @@ Meanings = Mapping[str, tuple[Operation, ...]]
 
 
 @dataclass(frozen=True)
-class HandOver:
+class HandOff:
     """Steps of each role, and the orders of what they do to semaphores.
 
     Raises:

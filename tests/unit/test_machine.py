@@ -417,7 +417,9 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
     items, waits = plan.items, plan.waits
     owner = waits.item
     words = (
-        mode.ll_hand_offs(plan) if mode.ll_hand_offs is not None and mode.gate is Gate.OPEN else LLHandOffs.empty(plan)
+        mode.ll_hand_offs(plan)
+        if mode.ll_hand_offs is not None and mode.gate is Gate.OPEN
+        else LLHandOffs.without_ll(plan)
     )
     for row in np.flatnonzero(waits.k <= items.k_lo[owner]) if mode.waits else ():
         for n in range(int(waits.count[row])):

@@ -12,7 +12,7 @@ from interlace.core.errors import ArgumentError, EarlyEndError, ProtocolError, Q
 from ..protocols.check import Model, check
 from ..protocols.emptied import Emptied
 from ..protocols.errors import DoubledItemError, OverwriteError, StaleReadError, StuckError
-from ..protocols.handover import HandOver
+from ..protocols.handover import HandOff
 from ..protocols.kept import Kept
 from ..protocols.lists import Lists
 from ..protocols.mailboxes import ONE_LAUNCH, Mailboxes
@@ -22,7 +22,7 @@ from ..protocols.overlapping import Overlapping
 from ..protocols.ready_queue import Looks, ReadyQueue
 from ..protocols.tagged import Tagged
 
-Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied | Tagged | Kept
+Protocol = HandOff | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied | Tagged | Kept
 
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
@@ -39,7 +39,7 @@ LOADED = Tagged(((1, 2), (1, 2)), loaders=True)
 @pytest.mark.parametrize(
     ("protocol", "states"),
     [
-        (HandOver(), 190),
+        (HandOff(), 190),
         (Lists(((1,), (0,), ())), 7381),
         (TWO_LISTS, 496),
         (Lists(((), (0, 1, 2))), 3059),
@@ -81,18 +81,18 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
     ("protocol", "fault", "error", "says"),
     [
         # A tile is handed over.
-        (HandOver(), {"post": RELAXED}, StaleReadError, "tile 0, part 0 may be read as 0"),
-        (HandOver(), {"poll": RELAXED}, StaleReadError, "tile 0, part 0 may be read as 0"),
-        (HandOver(), {"post_scope": BLOCK}, StaleReadError, "its store of 1 is of another block"),
-        (HandOver(), {"poll_scope": BLOCK}, StaleReadError, "its store of 1 is of another block"),
-        (HandOver(), {"storing": ("store", "arrive")}, StaleReadError, "tile 0, part 1 may be read as 0"),
-        (HandOver(), {"storing": ("synchronise", "store", "arrive")}, StaleReadError, "tile 0, part 1"),
-        (HandOver(), {"storing": ("store", "synchronise")}, StuckError, "worker 2 awaits finished >= 1"),
-        (HandOver(), {"posting": ("post",)}, StaleReadError, "tile 0, part 0 may be read as 0"),
-        (HandOver(), {"posting": ("await",)}, StuckError, "worker 4 awaits semaphore 0 >= 1"),
-        (HandOver(), {"waiting": ("poll", "arrive")}, StaleReadError, "tile 1 may be read as 0"),
-        (HandOver(), {"waiting": ("synchronise", "poll", "arrive")}, StaleReadError, "tile 1 may be read as 0"),
-        (HandOver(), {"reading": ("read",)}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOff(), {"post": RELAXED}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOff(), {"poll": RELAXED}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOff(), {"post_scope": BLOCK}, StaleReadError, "its store of 1 is of another block"),
+        (HandOff(), {"poll_scope": BLOCK}, StaleReadError, "its store of 1 is of another block"),
+        (HandOff(), {"storing": ("store", "arrive")}, StaleReadError, "tile 0, part 1 may be read as 0"),
+        (HandOff(), {"storing": ("synchronise", "store", "arrive")}, StaleReadError, "tile 0, part 1"),
+        (HandOff(), {"storing": ("store", "synchronise")}, StuckError, "worker 2 awaits finished >= 1"),
+        (HandOff(), {"posting": ("post",)}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOff(), {"posting": ("await",)}, StuckError, "worker 4 awaits semaphore 0 >= 1"),
+        (HandOff(), {"waiting": ("poll", "arrive")}, StaleReadError, "tile 1 may be read as 0"),
+        (HandOff(), {"waiting": ("synchronise", "poll", "arrive")}, StaleReadError, "tile 1 may be read as 0"),
+        (HandOff(), {"reading": ("read",)}, StaleReadError, "tile 0, part 0 may be read as 0"),
         # Items are taken from lists.
         (TWO_LISTS, {"post": RELAXED}, StaleReadError, "data 1 may be read as 0"),
         (TWO_LISTS, {"wait": RELAXED}, StaleReadError, "data 1 may be read as 0"),
@@ -179,7 +179,7 @@ def test_a_planted_fault_is_told_by_name(
 
 def test_steps_and_words_that_do_not_exist_and_processes_that_do_nothing_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no step 'wait' here; use one of store, synchronise, arrive"):
-        HandOver(storing=("wait",)).model()
+        HandOff(storing=("wait",)).model()
 
     def loads() -> Any:
         yield Load("y")

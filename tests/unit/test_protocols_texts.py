@@ -27,7 +27,7 @@ from interlace.plan.plan import Dispatch
 from ..protocols.check import check
 from ..protocols.emptied import Emptied
 from ..protocols.errors import DoubledItemError, OverwriteError, StaleReadError, StuckError
-from ..protocols.handover import HandOver, Steps
+from ..protocols.handover import HandOff, Steps
 from ..protocols.lists import HELD, Lists
 from ..protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from ..protocols.operations import ACQUIRE_RELEASE, GPU, RELAXED, Order, Scope
@@ -115,7 +115,7 @@ def until(steps: Steps, last: str) -> Steps:
     return steps[: steps.index(last) + 1]
 
 
-def of_launch(text: str) -> HandOver:
+def of_launch(text: str) -> HandOff:
     """The hand-off of the one launch."""
     launch = Text(text)
     hand_over = launch.steps("hand_over", {r"synchronise\(\)": "synchronise", r"mbarrier_arrive\(finished": "arrive"})
@@ -133,10 +133,10 @@ def of_launch(text: str) -> HandOver:
     )
     post, post_scope = launch.instruction(add[1] if add else "add_release", "(?:red|atom)")
     poll, poll_scope = _poll(launch)
-    return HandOver(storing, posting, _waiting(until(waiting, "arrive")), reading, post, post_scope, poll, poll_scope)
+    return HandOff(storing, posting, _waiting(until(waiting, "arrive")), reading, post, post_scope, poll, poll_scope)
 
 
-def of_blocks(text: str) -> HandOver:
+def of_blocks(text: str) -> HandOff:
     """That of a launch of one block for each item, in which the thread that posts has stored, too."""
     blocks = Text(text)
     barrier = {r"__syncthreads\(\)": "synchronise"}
@@ -146,13 +146,13 @@ def of_blocks(text: str) -> HandOver:
     )
     post, post_scope = blocks.instruction("add_release", "red")
     poll, poll_scope = _poll(blocks)
-    return HandOver(
+    return HandOff(
         *(("store", *storing, "arrive"), ("await", "post"), _waiting(waiting), ("await", "read")),
         *(post, post_scope, poll, poll_scope),
     )
 
 
-def of_triton(text: str) -> HandOver:
+def of_triton(text: str) -> HandOff:
     """That of Triton programs, the same."""
     triton = Text(text, indented)
     barrier = {r"tl\.debug_barrier\(\)": "synchronise"}
@@ -162,7 +162,7 @@ def of_triton(text: str) -> HandOver:
     post = re.search(r'semaphores.*sem="(\w+)", scope="(\w+)"', triton.body("post"))
     assert post is not None
     poll, poll_scope = triton.instruction("_load_acquire", "ld")
-    return HandOver(
+    return HandOff(
         *(("store", *storing, "arrive"), ("await", "post"), (*_waiting(waiting), "arrive"), ("await", "read")),
         *(Order(post[1]), Scope(post[2]), poll, poll_scope),
     )
@@ -268,7 +268,7 @@ def of_spawning(text: str, ends: Ends) -> Outstanding:
     return replace(made, off=off, end=end)
 
 
-READ: dict[str, tuple[str, Callable[[str], HandOver]]] = {
+READ: dict[str, tuple[str, Callable[[str], HandOff]]] = {
     **{name: (text, of_launch) for name, text in LAUNCHES.items()},
     "blocks": (BLOCKS, of_blocks),
     "triton": (TRITON, of_triton),
@@ -278,7 +278,7 @@ READ: dict[str, tuple[str, Callable[[str], HandOver]]] = {
 @pytest.mark.parametrize("name", READ)
 def test_the_model_is_what_the_text_does(name: str) -> None:
     text, read = READ[name]
-    assert read(text) == HandOver()
+    assert read(text) == HandOff()
     assert check(read(text).model()).states == 190
 
 

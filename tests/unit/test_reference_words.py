@@ -98,12 +98,12 @@ def test_words_that_are_no_tuple_of_names_are_refused(words: object) -> None:
 def test_a_wrong_number_is_waited_for_until_nothing_moves() -> None:
     run = il.ReferenceExecutor(plan(), ll_tensors=ALL)
     assert run._numbered is not None
-    handed_over = run._numbered._ll_edges
+    ll_edges = run._numbered._ll_edges
     writer = plan().graph.op_index("layers.0.attend")
-    wrong = {name: number + (name == "out") for name, number in handed_over.get_ll(writer).epochs.items()}
-    assert wrong != handed_over.get_ll(writer).epochs  # of what it leaves, not of what it polls
-    ops = {**handed_over.ops, writer: LLTensors(wrong, PUBLICATIONS)}
-    run._numbered._ll_edges = replace(handed_over, ops=ops)
+    wrong = {name: number + (name == "out") for name, number in ll_edges.get_ll(writer).epochs.items()}
+    assert wrong != ll_edges.get_ll(writer).epochs  # of what it leaves, not of what it polls
+    ops = {**ll_edges.ops, writer: LLTensors(wrong, PUBLICATIONS)}
+    run._numbered._ll_edges = replace(ll_edges, ops=ops)
     with pytest.raises(DeadlockError, match="wait for posts or words that never come"):
         run.run(inputs())
 

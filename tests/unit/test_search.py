@@ -224,7 +224,9 @@ def test_what_words_are_worth_is_told_where_there_are_any_and_a_launch_without_i
     found = {reason.decision: reason for reason in explain_differences(words, semaphores, il.H200)}
     assert [*found] == ["executor", "hand-offs"]
     assert found["hand-offs"].without_us > words.best.us
-    (same,) = compare([ExecutorConfig(("a",), graphs, replace(RING, ll_hand_offs=LLHandOffs.empty), tickets)], il.H200)
+    (same,) = compare(
+        [ExecutorConfig(("a",), graphs, replace(RING, ll_hand_offs=LLHandOffs.without_ll), tickets)], il.H200
+    )
     assert [reason.decision for reason in explain_differences(same, semaphores, il.H200)] == ["executor"]
 
 

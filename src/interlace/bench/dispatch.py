@@ -139,15 +139,15 @@ class DispatchRow:
         return asdict(self)
 
 
-def _uniform(items: int, workers: int) -> Floats:
+def _make_uniform(items: int, workers: int) -> Floats:
     return np.ones(items)
 
 
-def _linear(items: int, workers: int) -> Floats:
+def _make_linear(items: int, workers: int) -> Floats:
     return np.linspace(1.0, items, items, dtype=np.float64)
 
 
-def _zipf(items: int, workers: int) -> Floats:
+def _make_zipf(items: int, workers: int) -> Floats:
     costs: Floats = np.linspace(1.0, items, items, dtype=np.float64) ** -_EXPONENT
     for _ in range(items):  # capping the longest items lowers the mean, which lowers the cap again
         longest = _LONGEST * costs.sum() / workers
@@ -158,7 +158,7 @@ def _zipf(items: int, workers: int) -> Floats:
     return costs
 
 
-def _giant(items: int, workers: int) -> Floats:
+def _make_giant(items: int, workers: int) -> Floats:
     costs = np.ones(items)
     if workers > 1:
         costs[items // 2] = max(1.0, (items - 1) / (workers - 1))  # work of each other worker
@@ -169,10 +169,10 @@ _EVEN = "uniform"
 
 #: Cost distributions by name: functions of items and workers that return the cost of each item, in any unit.
 COSTS: Mapping[str, Callable[[int, int], Floats]] = {
-    _EVEN: _uniform,
-    "linear": _linear,
-    "zipf": _zipf,
-    "giant": _giant,
+    _EVEN: _make_uniform,
+    "linear": _make_linear,
+    "zipf": _make_zipf,
+    "giant": _make_giant,
 }
 
 

@@ -92,12 +92,12 @@ def show_spinner(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    with Console(stderr=True).status(f"{what} ...") as status, _spinning(status.update):
+    with Console(stderr=True).status(f"{what} ...") as status, _register_spinner(status.update):
         yield
 
 
 @contextmanager
-def _spinning(update: Callable[[str], None]) -> Iterator[None]:
+def _register_spinner(update: Callable[[str], None]) -> Iterator[None]:
     _spinners.append(update)
     try:
         yield
@@ -127,7 +127,7 @@ def show_stages() -> Iterator[Callable[[str, int, int], None]]:
         return
     with Progress(console=console, transient=True) as bars:
         bar = bars.add_task("", total=None)
-        with _spinning(lambda text: bars.update(bar, description=text)):
+        with _register_spinner(lambda text: bars.update(bar, description=text)):
             yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
 

@@ -141,11 +141,13 @@ def _import_nn() -> Any:
 def _load_decoder(nn: Any, trained: PretrainedModel, machine: HostMachine, capacity: int) -> Any:
     with ExitStack() as after, convert_to_bad_input():
 
-        def shown(names: Iterable[str]) -> Iterator[str]:
+        def list_with_progress(names: Iterable[str]) -> Iterator[str]:
             yield from show_progress(names, f"reading {trained.path.name}", len(trained.names))
             after.enter_context(show_spinner("making its steps ready"))
 
-        return nn.Decoder.from_pretrained(trained, max_seq_len=capacity, device=machine.device_name, progress=shown)
+        return nn.Decoder.from_pretrained(
+            trained, max_seq_len=capacity, device=machine.device_name, progress=list_with_progress
+        )
 
 
 def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sampling: Any) -> _GeneratedText:

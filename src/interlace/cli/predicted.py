@@ -207,13 +207,13 @@ def draw_picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLU
 def _compute_share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean number of intervals that overlap, between each two edges."""
 
-    def passed(times: NDArray[np.int64]) -> NDArray[np.float64]:
+    def sum_durations(times: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the sum over the times of the duration since each, at every edge."""
         times = np.sort(times)
         count = np.searchsorted(times, edges)
         return np.asarray(count * edges - np.r_[0.0, np.cumsum(times)][count], np.float64)
 
-    return np.asarray(np.diff(passed(begin) - passed(end)) / np.diff(edges), np.float64)
+    return np.asarray(np.diff(sum_durations(begin) - sum_durations(end)) / np.diff(edges), np.float64)
 
 
 def _shade(share: NDArray[np.float64]) -> str:

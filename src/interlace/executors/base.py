@@ -244,7 +244,7 @@ def reject_concurrent_calls(run: RunMethod) -> RunMethod:
     """
 
     @wraps(run)
-    def guarded(executor: Any, *arguments: Any, **named: Any) -> Any:
+    def run_exclusively(executor: Any, *arguments: Any, **named: Any) -> Any:
         owners = vars(executor).setdefault("_owners", deque([None]))  # unlike a lock it can be pickled and copied
         try:
             owners.pop()
@@ -257,7 +257,7 @@ def reject_concurrent_calls(run: RunMethod) -> RunMethod:
         finally:
             owners.append(None)
 
-    return cast(RunMethod, guarded)
+    return cast(RunMethod, run_exclusively)
 
 
 def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short_inputs: Sequence[str] = ()) -> None:

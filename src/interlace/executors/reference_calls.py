@@ -52,7 +52,7 @@ def accumulate(op: Op, tile: int, reference: Reference, regions: Mapping[str, Ar
     part = _call(op, tile, reference.accumulate, _ACCUMULATE, (regions, op.parameters))
     if not isinstance(part, np.ndarray | np.generic | int | float):
         raise ReferenceBodyError(
-            f"{_whose(op, tile)}: {_ACCUMULATE} returns {format_value(part)}; return an array, to which those of other "
+            f"{_label(op, tile)}: {_ACCUMULATE} returns {format_value(part)}; return an array, to which those of other "
             "k-ranges are added"
         )
     _check_real(op, tile, _ACCUMULATE, "an array", part)
@@ -69,7 +69,7 @@ def check_parts(op: Op, tile: int, parts: Iterable[Array]) -> None:
     if len(shapes) > 1:
         found = " and ".join(map(str, shapes))
         raise ShapeError(
-            f"{_whose(op, tile)}: {_ACCUMULATE} returns shapes {found} for different k-ranges; return one shape for all"
+            f"{_label(op, tile)}: {_ACCUMULATE} returns shapes {found} for different k-ranges; return one shape for all"
         )
 
 
@@ -92,7 +92,7 @@ def _finish(reference: Reference) -> str:
     return f"finish(acc, regions, params{', tile' if reference.needs_coords else ''})"
 
 
-def _whose(op: Op, tile: int) -> str:
+def _label(op: Op, tile: int) -> str:
     return f"{op.format_tile(tile)}: the reference of kernel {op.kernel!r}"
 
 
@@ -121,7 +121,7 @@ def _call(op: Op, tile: int, function: Callable[..., Any], signature: str, argum
         named = zip(signature.partition("(")[2].rstrip(")").split(", "), arguments, strict=True)
         given = ", ".join(f"{name} = {_value(value)}" for name, value in named)
         raise ReferenceBodyError(
-            f"{_whose(op, tile)} raises {type(error).__name__}: {error} ({frame.name}, line {frame.lineno} of "
+            f"{_label(op, tile)} raises {type(error).__name__}: {error} ({frame.name}, line {frame.lineno} of "
             f"{frame.filename}); it is called as {signature} with {given}"
         ) from error
 
@@ -129,7 +129,7 @@ def _call(op: Op, tile: int, function: Callable[..., Any], signature: str, argum
 def _check_real(op: Op, tile: int, signature: str, what: str, value: object) -> None:
     dtype = np.asarray(value).dtype
     if not np.can_cast(dtype, np.float64, "same_kind"):
-        raise DTypeError(f"{_whose(op, tile)}: {signature} returns {what} of {dtype}; return real numbers")
+        raise DTypeError(f"{_label(op, tile)}: {signature} returns {what} of {dtype}; return real numbers")
 
 
 def _value(value: object) -> str:

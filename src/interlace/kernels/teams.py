@@ -22,11 +22,11 @@ def select_tile_rows(rows: int, sms: int) -> int:
     1024 rows on 132 SMs are one wave of 128 tiles of 8 rows, at the cost of 12 rows; tiles of 4 are two waves, cost 16.
     """
 
-    def busiest(count: int) -> int:
+    def compute_busiest_cost(count: int) -> int:
         tiles = -(-rows // count)
         return -(-tiles // sms) * (count + _ITEM_ROWS)
 
-    return min((1 << n for n in range(MAX_ROWS.bit_length())), key=busiest)
+    return min((1 << n for n in range(MAX_ROWS.bit_length())), key=compute_busiest_cost)
 
 
 def select_tile(name: str, shape: tuple[int, ...], rows: object) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class LLEdges:
     def build_hand_offs(self, plan: Plan) -> LLHandOffs:
         """Return the LL hand-offs for the simulated machine, where waits for ops in ``end_pollers`` do not move."""
         if not self.ops:
-            return LLHandOffs.empty(plan)
+            return LLHandOffs.without_ll(plan)
         posts = self.compute_posts(self.drop_polled_waits(plan.waits, plan), plan)
         return LLHandOffs(
             self._mask_polled_waits(plan.waits, plan, _find_owners(plan)), (plan.items.post >= 0) & (posts < 0)

@@ -118,7 +118,7 @@ def _visit(shape: SearchShape, visited: int, tile: int, units: Ints, held: int, 
         for step in range(2 * shape.chunks):
             pair = _get_pair(shape, tile, way // 2, step // 2)
             _touch(shape.capacity, pair[(step + way) % 2], out, at)
-        _blank(shape, out, at)
+        _clear_unneeded(shape, out, at)
 
 
 @inner_njit
@@ -137,7 +137,7 @@ def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
 
 
 @inner_njit
-def _blank(shape: SearchShape, out: Moves, at: int) -> None:
+def _clear_unneeded(shape: SearchShape, out: Moves, at: int) -> None:
     """LRU: write -1 for units that no open tile needs; at the end of the list they count as free."""
     held = 0
     for i in range(out.held[at]):

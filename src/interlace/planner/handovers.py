@@ -99,11 +99,11 @@ def compute_exposed_ns(trace: Trace) -> Ints:
     begins, ends = begins[opens], ends[np.r_[np.flatnonzero(opens)[1:] - 1, len(ends) - 1]]
     before = np.r_[0, np.cumsum(ends - begins)]
 
-    def worked(until: Ints) -> Ints:
+    def sum_work(until: Ints) -> Ints:
         place = np.searchsorted(begins, until, side="right")
         last = np.maximum(place - 1, 0)
         over = np.where(place > 0, np.maximum(ends[last] - np.maximum(until, begins[last]), 0), 0)
         total: Ints = before[place] - over
         return total
 
-    return np.asarray(begin - arrived - (worked(begin) - worked(arrived)), np.int64)
+    return np.asarray(begin - arrived - (sum_work(begin) - sum_work(arrived)), np.int64)

@@ -224,7 +224,7 @@ def search(
     shelf = sketches or ExcerptPlanners()
     tilings = tuple(map(shelf.of, graphs))
 
-    def new(sketch: ExcerptPlanner, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
+    def make_candidates(sketch: ExcerptPlanner, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
         """Yield candidates for the alternatives whose plans no earlier candidate had."""
         for choices in alternatives:
             plan = sketch.build(choices)
@@ -235,11 +235,18 @@ def search(
 
     def step(best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]) -> list[Candidate]:
         """Return the best of these candidates and of the new alternatives that are faster than their parents."""
-        faster = [c for old in best for c in new(old.planner, alternatives(old)) if c.us < _MAX_TIME_RATIO * old.us]
+        faster = [
+            c
+            for old in best
+            for c in make_candidates(old.planner, alternatives(old))
+            if c.us < _MAX_TIME_RATIO * old.us
+        ]
         return sorted(best + faster, key=lambda c: c.cost)[:_BEAM_WIDTH]
 
     unplanned = Choices(workers, dispatches[0])
-    first = [c for s in tilings for c in new(s, (replace(unplanned, order=o) for o in _iter_orders(s.graph)))]
+    first = [
+        c for s in tilings for c in make_candidates(s, (replace(unplanned, order=o) for o in _iter_orders(s.graph)))
+    ]
     best = sorted(first, key=lambda c: c.cost)[:_BEAM_WIDTH]
     if len(graphs[0].ops) > 1:
         best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))

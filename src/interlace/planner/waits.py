@@ -48,7 +48,7 @@ def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, c
             _derive_op_needs(dependencies, items, of_op[c], into, posts, chunk_waits) for c, into in enumerate(links)
         ]
 
-    def joined(tables: Sequence[tuple[Ints, Ints]]) -> tuple[Waits, ImpliedOrder]:
+    def join_tables(tables: Sequence[tuple[Ints, Ints]]) -> tuple[Waits, ImpliedOrder]:
         waits = _join_waits(items, of_op, tables)
         return waits, ImpliedOrder(items, waits, post_of_tile, dependencies.base)
 
@@ -57,11 +57,11 @@ def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, c
     found = tables(reads)
     if reads == links:
         return _join_waits(items, of_op, found)
-    _, implied = joined(found)
+    _, implied = join_tables(found)
     needed = [[link for link in into if not _is_implied(implied, link)] for into in links]
     changed = [into != mine for into, mine in zip(needed, reads, strict=True)]
     more = tables([into if new else [] for into, new in zip(needed, changed, strict=True)])
-    waits, implied = joined([b if new else a for a, b, new in zip(found, more, changed, strict=True)])
+    waits, implied = join_tables([b if new else a for a, b, new in zip(found, more, changed, strict=True)])
     # With more semaphores, ranges may be resolved less finely; check again that the dropped links are implied.
     if all(
         link in mine or _is_implied(implied, link) for into, mine in zip(links, needed, strict=True) for link in into

@@ -73,7 +73,7 @@ def run_engine(work: Work, machine: MachineModel, begin: State, out: Outcome) ->
     # call, so that each is called once if possible.
     items, op_of, tile_of, post_of = work.items, work.op, work.tile, work.post
     wait_ptr, first, count, stride = work.wait_ptr, work.first, work.semaphores, work.stride
-    threshold, share_before, parts, hand_over_ns = work.threshold, work.share, work.parts, work.hand_off_ns
+    threshold, share_before, parts, hand_off_ns = work.threshold, work.share, work.parts, work.hand_off_ns
     compute_ns, l2_bytes, extra_ns = work.compute_ns, work.l2_bytes, work.extra_ns
     dram_bytes, ahead_bytes, post_ns, fill_ns = work.dram_bytes, work.ahead_bytes, work.post_ns, work.fill_ns
     op_ptr, next_ptr, next_op = work.op_ptr, work.next_ptr, work.next
@@ -90,7 +90,7 @@ def run_engine(work: Work, machine: MachineModel, begin: State, out: Outcome) ->
     ready, cursor, unended = begin.ready, begin.cursor, begin.unended
     closed, opens, begun = begin.closed, begin.opens, begin.begun
 
-    def met(w: int) -> bool:
+    def is_met(w: int) -> bool:
         """Poll the semaphores in order; at one that lacks posts, add the worker to its list and return False."""
         end = wait_ptr[held[w] + 1]
         while row[w] < end and share_before[row[w]] <= share[w]:
@@ -100,7 +100,7 @@ def run_engine(work: Work, machine: MachineModel, begin: State, out: Outcome) ->
                 if posts[semaphore] < threshold[r]:
                     next_blocked[w], blocked[semaphore] = blocked[semaphore], w
                     return False
-                latest[w] = max(latest[w], posted[semaphore] + hand_over_ns[r])
+                latest[w] = max(latest[w], posted[semaphore] + hand_off_ns[r])
                 place[w] += 1
             row[w] += 1
             place[w] = 0
@@ -266,7 +266,7 @@ def run_engine(work: Work, machine: MachineModel, begin: State, out: Outcome) ->
             checked, next_blocked[w] = w, -1
         while checked >= 0:
             following_worker = next_blocked[checked]
-            if met(checked):
+            if is_met(checked):
                 release(checked)
             checked = following_worker
         if taken and machine.ahead and ahead_bytes[item] > 0.0 and out_start[item] > out_wait[item]:

@@ -230,7 +230,7 @@ def _build_work(facts: PlanIndex, costs: Costs, device: DeviceSpec, mode: Mode, 
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     times, k_lo, k_hi = device.latencies, items.k_lo[owner], items.k_hi[owner]
     words = mode.ll_hand_offs if mode.waits and mode.gate is Gate.OPEN else None
-    worded, silent = LLHandOffs.empty(facts.plan) if words is None else words(facts.plan)
+    worded, silent = LLHandOffs.without_ll(facts.plan) if words is None else words(facts.plan)
     waiting, polling = np.bincount(owner, minlength=len(items)), np.bincount(owner, worded, len(items))
     launches = Launches.of(facts.plan, mode)
     work = Work(

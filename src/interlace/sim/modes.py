@@ -42,7 +42,7 @@ class LLHandOffs(NamedTuple):
     silent: NDArray[np.bool_]
 
     @staticmethod
-    def empty(plan: Plan) -> LLHandOffs:
+    def without_ll(plan: Plan) -> LLHandOffs:
         """Return the value for a plan whose waits are all for semaphores."""
         return LLHandOffs(np.zeros(len(plan.waits), np.bool_), np.zeros(len(plan.items), np.bool_))
 

@@ -48,7 +48,7 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
             return
 
-        async def headed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
                 message = {**message, "headers": [*message["headers"], *added]}
@@ -64,16 +64,16 @@ class Guard:
         if body is None:
             refusal = refusal or (413, f"a request of more than {MAX_BODY_BYTES} bytes; the page sends shorter ones")
             late = {"connection": "close"} if refusal[0] == 408 else {}
-            await JSONResponse({"error": refusal[1]}, refusal[0], late)(scope, receive, headed)
+            await JSONResponse({"error": refusal[1]}, refusal[0], late)(scope, receive, send_with_headers)
             return
         unread = [body]
 
-        async def replayed() -> Message:
+        async def receive_again() -> Message:
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
-        await self._app(scope, replayed, headed)
+        await self._app(scope, receive_again, send_with_headers)
 
     def _find_refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Return status and text of a refusal, or None for a request of this page."""

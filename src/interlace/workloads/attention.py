@@ -99,8 +99,8 @@ class Attention(Workload):
     def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
         """Return attention in one kernel."""
 
-        def fused(t: Mapping[str, Any]) -> Mapping[str, Any]:
+        def attend_fused(t: Mapping[str, Any]) -> Mapping[str, Any]:
             of = torch.nn.functional.scaled_dot_product_attention
             return {"out": of(t["q"][None], t["k"][None], t["v"].T[None])[0]}
 
-        return {"one kernel": fused}
+        return {"one kernel": attend_fused}

@@ -258,7 +258,7 @@ def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: A
     def norm(x: Any, weight: Any) -> Any:
         return functional.rms_norm(x, x.shape[-1:], weight, model.eps)
 
-    def rotated(x: Any) -> Any:
+    def rotate(x: Any) -> Any:
         low, high = x.chunk(2, -1)
         return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
@@ -276,7 +276,7 @@ def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: A
         q, k, v = (made.view(batch, -1, d) for made in products(h, w, "qkv", heads))
         if model.qk_norm:
             q, k = norm(q, w["q_norm"]), norm(k, w["k_norm"])
-        q, k = rotated(q), rotated(k)
+        q, k = rotate(q), rotate(k)
         for name, new in zip(_CACHES, (k, v), strict=True):
             w[name][where[0], :, where[1]] = new
             if table is not None:

@@ -231,14 +231,14 @@ class RaggedAttention(Workload):
     def list_alternatives(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
         """Return attention over all sequences at once with a mask; it reads the caches to full capacity."""
 
-        def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
+        def attend_padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
             q = self.append_kv(torch, t)
             mask = torch.arange(self.capacity, device=q.device) <= t["position"].long()[:, None]
             attention = torch.nn.functional.scaled_dot_product_attention
             out = attention(q[:, :, None], t["k_cache"], t["v_cache"], mask[:, None, None], enable_gqa=True)
             return {"out": out.reshape(self.batch, -1)}
 
-        return {"padded": padded}
+        return {"padded": attend_padded}
 
     def _run_in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Run sequence by sequence, so that only cached positions are read."""
@@ -256,11 +256,11 @@ class RaggedAttention(Workload):
         position = t["position"].long()
         cos, sin = t["rope"][position][:, None, :].to(t["q"].dtype).chunk(2, -1)
 
-        def rotated(x: Any) -> Any:
+        def rotate(x: Any) -> Any:
             low, high = x.view(batch, -1, d).chunk(2, -1)
             return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
         sequences = torch.arange(batch, device=position.device)
-        t["k_cache"][sequences, :, position] = rotated(t["k"])
+        t["k_cache"][sequences, :, position] = rotate(t["k"])
         t["v_cache"][sequences, :, position] = t["v"].view(batch, -1, d)
-        return rotated(t["q"])
+        return rotate(t["q"])

@@ -107,7 +107,7 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """Return the operands of an op, given its tensors on the device by argument."""
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
-    def encoded(name: str, rows: int) -> bytes:
+    def encode_map(name: str, rows: int) -> bytes:
         value = tensors[name]
         shape, strides, box = tuple(value.shape), tuple(value.stride()), (rows, PANEL)
         return encode_tensor_map(
@@ -115,9 +115,9 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         ).descriptor
 
     return OPERANDS.pack(
-        q=encoded("q", int(op.param("BM"))),
-        k=encoded("k", int(op.param("BN"))),
-        v=encoded("v", int(op.param("BN"))),
+        q=encode_map("q", int(op.param("BM"))),
+        k=encode_map("k", int(op.param("BN"))),
+        v=encode_map("v", int(op.param("BN"))),
         first=tensors["first"],
         out=tensors["out"],
         rows=int(op.param("T")),

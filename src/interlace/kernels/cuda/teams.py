@@ -46,14 +46,14 @@ def make_ring_variant(
         operands: op -> how many matrices have rows in a stage.
     """
 
-    def other(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
+    def make_ring_body(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
         rows, row = int(op.param("BM")), int(op.param(columns)) * tensors["x"].dtype.itemsize
         pitch = max(row // _PIECE_BYTES, 1) * _PIECE_BYTES * operands(op)
         if rows < _MIN_ROWS or pitch > _MAX_STAGE_BYTES:
             return None
         return replace(body, stage_bytes=lambda op: pitch * min(rows, max(1, _STAGE_BYTES // pitch)))
 
-    return other
+    return make_ring_body
 
 
 def build_row_body(make_row: str) -> CudaBody:

@@ -83,7 +83,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """Return the operands of an op, given its tensors on the device by argument."""
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
-    def encoded(name: str, rows: int) -> bytes | None:
+    def encode_map(name: str, rows: int) -> bytes | None:
         if name not in tensors:
             return None
         value = tensors[name]
@@ -95,9 +95,9 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
     return OPERANDS.pack(
-        x=encoded("x", bm),
-        weight=encoded("weight", bn),
-        gate=encoded("gate", bn),
+        x=encode_map("x", bm),
+        weight=encode_map("weight", bn),
+        gate=encode_map("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
         **dict.fromkeys(("x_last", "weight_last", "gate_last", "x_scale")),
         **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},

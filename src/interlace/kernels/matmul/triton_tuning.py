@@ -48,31 +48,35 @@ def select_default(graph: Graph, device: DeviceSpec) -> Setting:
 def _get_measured_tiles(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTile], ...], tuple[int, ...]]:
     """Return measured tiles for ``rows`` rows, as (gated op, other op) pairs, and group sizes of item orders."""
 
-    def tall(n: int, k: int, stages: int) -> MatmulTile:
+    def make_tall(n: int, k: int, stages: int) -> MatmulTile:
         return MatmulTile(16 if rows <= 16 else 32 if rows <= 32 else 64, n, k, stages, 4, True, _PREFETCH_BYTES)
 
-    def same(*tiles: MatmulTile) -> tuple[tuple[MatmulTile, MatmulTile], ...]:
+    def pair_same(*tiles: MatmulTile) -> tuple[tuple[MatmulTile, MatmulTile], ...]:
         return tuple((tile, tile) for tile in tiles)
 
     if rows <= 32:
         if not gated:
-            return same(tall(64, 128, 6), tall(64, 128, 8)), (0,)
-        wide = tall(64, 128, 6)
-        return ((tall(64, 128, 4), wide), (tall(64, 64, 7), tall(64, 128, 5)), (tall(128, 64, 5), wide)), (0,)
+            return pair_same(make_tall(64, 128, 6), make_tall(64, 128, 8)), (0,)
+        wide = make_tall(64, 128, 6)
+        return (
+            (make_tall(64, 128, 4), wide),
+            (make_tall(64, 64, 7), make_tall(64, 128, 5)),
+            (make_tall(128, 64, 5), wide),
+        ), (0,)
     if rows <= 64:
         if not gated:
-            return same(tall(64, 128, 6), MatmulTile(64, 128, 64, 6, 4)), (0,)
+            return pair_same(make_tall(64, 128, 6), MatmulTile(64, 128, 64, 6, 4)), (0,)
         return (
             (MatmulTile(64, 128, 64, 4, 8), MatmulTile(64, 64, 128, 5, 8)),
             (MatmulTile(64, 128, 64, 4, 4), MatmulTile(64, 64, 128, 4, 4)),
-            (tall(64, 64, 5), tall(64, 128, 4)),
+            (make_tall(64, 64, 5), make_tall(64, 128, 4)),
         ), (0,)
     square, deep, wide = MatmulTile(128, 128, 64, 4, 8), MatmulTile(128, 128, 64, 6, 8), MatmulTile(128, 256, 64, 4, 8)
     if rows <= 128:
-        return (((square, MatmulTile(128, 64, 128, 4, 8)),) if gated else same(deep)), (0,)
+        return (((square, MatmulTile(128, 64, 128, 4, 8)),) if gated else pair_same(deep)), (0,)
     if rows <= 512:
-        return (((square, deep),) if gated else same(deep)), (2, 8)
-    return (((square, square), (square, wide)) if gated else same(square, wide)), (4, 8)
+        return (((square, deep),) if gated else pair_same(deep)), (2, 8)
+    return (((square, square), (square, wide)) if gated else pair_same(square, wide)), (4, 8)
 
 
 def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:

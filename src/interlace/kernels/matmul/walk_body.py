@@ -364,7 +364,7 @@ def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: C
     bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
     panels = is_skinny(op)
 
-    def encoded(name: str, rows: int) -> Any:
+    def encode_map(name: str, rows: int) -> Any:
         if name not in tensors:
             return None
         value = tensors[name]
@@ -385,18 +385,18 @@ def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: C
         value, panels = tensors["x_scale"], int(params["K"]) // PANEL
         return encode_tensor_map(value.data_ptr(), (panels, PANEL), (PANEL, 1), (bk // PANEL, PANEL), dtype).descriptor
 
-    def last(extent: int, step: int, most: int, shares: int) -> int:
+    def count_last_rows(extent: int, step: int, most: int, shares: int) -> int:
         """Rows of a share of the last box, of at most so many, in steps of 8."""
         return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
 
     rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), count_loaded_rows(op)
     return {
-        "x": encoded("x", loaded // cluster.columns),
-        "weight": encoded("weight", bn // cluster.rows),
-        "gate": encoded("gate", bn // cluster.rows),
-        "x_last": encoded("x", last(rows, bm, loaded, cluster.columns)),
-        "weight_last": encoded("weight", last(columns, bn, bn, cluster.rows)),
-        "gate_last": encoded("gate", last(columns, bn, bn, cluster.rows)),
+        "x": encode_map("x", loaded // cluster.columns),
+        "weight": encode_map("weight", bn // cluster.rows),
+        "gate": encode_map("gate", bn // cluster.rows),
+        "x_last": encode_map("x", count_last_rows(rows, bm, loaded, cluster.columns)),
+        "weight_last": encode_map("weight", count_last_rows(columns, bn, bn, cluster.rows)),
+        "gate_last": encode_map("gate", count_last_rows(columns, bn, bn, cluster.rows)),
         "x_scale": gains(),
         "x_rows": rows,
         "residual_rows": int(tensors["residual"].shape[0]) if "residual" in tensors else 0,

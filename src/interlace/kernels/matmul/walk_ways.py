@@ -129,10 +129,10 @@ def _price_rings(
         )
 
     @cache
-    def priced(kind: int, way: TilingCandidate, stages: int) -> float:
+    def price_tile(kind: int, way: TilingCandidate, stages: int) -> float:
         return estimate_seconds(unlike[kind][0], way, stages, device)
 
-    costs = [sum(priced(kind, way, stages) for kind, way in enumerate(each)) for each, stages in rings]
+    costs = [sum(price_tile(kind, way, stages) for kind, way in enumerate(each)) for each, stages in rings]
     return [each for each, _ in rings], costs
 
 

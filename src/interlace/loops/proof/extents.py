@@ -118,20 +118,20 @@ class _Search:
     ) -> Sizes | None:
         """Return the least joint growth of some extents that is enough, if any."""
 
-        def grown(by: int) -> Sizes:
+        def grow_by(by: int) -> Sizes:
             return {s: self._cap(s, n + by) if s in growing else n for s, n in sizes.items()}
 
-        def good(by: int) -> bool:
-            return enough(self._find_covered(grown(by)))
+        def is_enough(by: int) -> bool:
+            return enough(self._find_covered(grow_by(by)))
 
-        power = next((p for p in range(LARGEST_POWER + 1) if good(1 << p)), None)
+        power = next((p for p in range(LARGEST_POWER + 1) if is_enough(1 << p)), None)
         if power is None:
             return None
         low, high = (1 << power) // 2, 1 << power  # low is not enough
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if good(middle) else (middle, high)
-        return grown(high)
+            low, high = (low, middle) if is_enough(middle) else (middle, high)
+        return grow_by(high)
 
     def _cap(self, symbol: str, value: int) -> int:
         return min(value, self.general.constants.get(symbol, value))
