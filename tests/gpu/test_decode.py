@@ -280,7 +280,7 @@ PARTS = ("parts", "peak", "total")
 TOKENS = ("inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares")))
 
 
-def by_words(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
+def make_ll_step(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
     """A step with attention in splits, its plan and its tensors."""
     work = problem(SHAPES["llama"], batch)
     graph = build_decode_graph(work.model, batch, CAPACITY, il.H200)
@@ -289,7 +289,7 @@ def by_words(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
 
 
 def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
-    _, plan, t = by_words()
+    _, plan, t = make_ll_step()
     layers = range(len([op for op in plan.graph.ops if op.name.endswith(".attend")]))
     attention = (*PARTS, "q_heads", *(f"layers.{n}.{of}_heads" for n in layers for of in "kv"))
     found = []
@@ -308,7 +308,7 @@ def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
 
 
 def test_a_thousand_steps_by_words_with_delays_are_identical() -> None:
-    _, plan, t = by_words()
+    _, plan, t = make_ll_step()
     run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=3e-6))
     run.run(t)
     first = t["logits"].clone()
@@ -323,7 +323,7 @@ def test_a_thousand_steps_by_words_with_delays_are_identical() -> None:
 
 @pytest.mark.parametrize("batch", [2, 4])
 def test_steps_of_several_sequences_by_words_are_bit_for_bit_those_by_semaphores(batch: int) -> None:
-    _, plan, t = by_words(batch)
+    _, plan, t = make_ll_step(batch)
     found = []
     for words in ((), None):
         run = il.MegakernelExecutor(plan, il.RunOptions(ll_tensors=words))
@@ -339,7 +339,7 @@ def test_steps_of_several_sequences_by_words_are_bit_for_bit_those_by_semaphores
 
 def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
     """Its words are no publication's then, and others' runs are right."""
-    _, plan, t = by_words()
+    _, plan, t = make_ll_step()
     good = il.MegakernelExecutor(plan)
     good.run(t)
     good.synchronize()
@@ -361,7 +361,7 @@ def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_the
 
 
 def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
-    _, plan, t = by_words()
+    _, plan, t = make_ll_step()
     part = "  const long long part = (((long long)tile.i"
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.2))
     text = run.composition.expanded_text

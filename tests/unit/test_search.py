@@ -206,7 +206,7 @@ def test_executors_that_are_planned_alike_are_one_way() -> None:
     assert [way.names for way in merge_configs(ways())] == [("serial", "pdl"), ("persistent",), ("ring",)]
 
 
-def by_words(plan: Plan) -> LLHandOffs:
+def make_ll_hand_offs(plan: Plan) -> LLHandOffs:
     """All of it."""
     return LLHandOffs(np.ones(len(plan.waits), np.bool_), plan.items.post >= 0)
 
@@ -215,7 +215,7 @@ def test_what_words_are_worth_is_told_where_there_are_any_and_a_launch_without_i
     graphs, tickets = (ffn(1024, il.MatmulTile(128, 256, 64)),), (il.Dispatch.TICKET,)
     launches = [
         ExecutorConfig((name,), graphs, replace(RING, ll_hand_offs=of), tickets)
-        for name, of in (("a", by_words), ("b", None))
+        for name, of in (("a", make_ll_hand_offs), ("b", None))
     ]
     entries = compare([*launches, ExecutorConfig(("serial",), graphs, SERIAL, tickets)], il.H200)
     words, semaphores, serial = sorted(entries, key=lambda entry: entry.config.name)

@@ -145,7 +145,7 @@ def register(app: typer.Typer) -> None:
 
     @register_command(commands, "sync")
     def sync(out: SyncOut = None) -> None:
-        """What a post, a wait, a hand-off between SMs and a ticket cost, in nanoseconds on an idle GPU.
+        """Measure a post, a wait, a hand-off between SMs and a ticket, in nanoseconds on an idle GPU.
 
         Example: interlace bench sync
         """

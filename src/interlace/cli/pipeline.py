@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Artifact(Enum):
-    """What to print."""
+    """Representation of the kernel to print."""
 
     IR = "ir"
     CUDA = "cuda"

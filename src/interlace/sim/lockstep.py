@@ -72,12 +72,12 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
     n, queues, launches = len(touches), Queues.of(plan, mode), Launches.of(plan, mode)
     columns = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32), np.empty(n, np.int32)
     stream = AccessStream(*columns)
-    most_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
+    max_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
     _interleave(
         queues.items,
         plan.items.op,
         queues.workers,
-        most_stolen if mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING else 0,
+        max_stolen if mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING else 0,
         plan.stealing.victim is Victim.RANDOM,
         mode.gate is Gate.ENDED,
         launches.ptr,
@@ -110,7 +110,7 @@ def _interleave(
     items: Ints,
     op: Ints,
     workers: int,
-    most_stolen: int,
+    max_stolen: int,
     random_victims: bool,
     op_by_op: bool,
     op_ptr: Ints,
@@ -159,7 +159,7 @@ def _interleave(
             elif held[w] < 0:
                 # The worker's own queue, then, if permitted, a victim's queue or the shared one.
                 own = queue = w % queues
-                if most_stolen > 0 and following[own] == ends[own]:
+                if max_stolen > 0 and following[own] == ends[own]:
                     queue = choose_victim(following, ends, own, random_victims, thefts[w])
                     thefts[w] += 1
                 elif queues > workers and following[own] == ends[own]:
@@ -167,7 +167,7 @@ def _interleave(
                 first, count = following[queue], ends[queue] - following[queue]
                 if count > 0:
                     held[w] = items[first]
-                    some = min(most_stolen, (count + 1) // 2) if most_stolen > 0 and queue != own else 1
+                    some = min(max_stolen, (count + 1) // 2) if max_stolen > 0 and queue != own else 1
                     following[queue] += some
                     if some > 1:
                         following[own], ends[own] = first + 1, first + some

@@ -194,7 +194,7 @@ def simulate(
     times = device.latencies
     draws = mode.gate is Gate.OPEN and plan.dispatch is not Dispatch.STATIC and not mode.ring_bytes
     steals = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING
-    most_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
+    max_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
     machine = MachineModel(
         workers=queues.workers,
         gate=int(mode.gate),
@@ -205,7 +205,7 @@ def simulate(
         post_ns=times.post_ns,
         wait_ns=times.wait_ns,
         ticket_ns=times.ticket_ns if draws else 0.0,
-        max_stolen=most_stolen if steals else 0,
+        max_stolen=max_stolen if steals else 0,
         random_victims=plan.stealing.victim is Victim.RANDOM,
         steal_ns=times.wait_ns + times.ticket_ns,
         shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
