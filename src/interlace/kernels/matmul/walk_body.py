@@ -53,7 +53,7 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _STEP = 64, 8
-#: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (benchmarks/notes/ffn.md).
+#: L2 fetch granularity, one line of a box: weights stream 1 to 2 % faster than with 256 B (benchmarks/notes/ffn.md).
 _L2_FETCH_BYTES = ROW_BYTES
 _SKINNY_WARPGROUP_COUNTS = 1, 2  # of which threads are shared by 16 rows evenly
 _MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups, those of its share beside all
@@ -80,13 +80,13 @@ PLAIN: Parameters = {
 }
 #: Arguments that an op may poll.
 _LL_INPUTS = ("x", "x_squares")
-#: What operands have beside tensors where some are words.
+#: Fields that operands have in addition to tensors if some tensors use the LL protocol.
 LL_FIELDS = (
     *((f"{name}_words", f"const {LL_WORD}*") for name in _LL_INPUTS),
     *((f"{name}_words", f"{LL_WORD}*") for name in ("out", "scaled", "squares")),
     *((name, "unsigned") for name in ("x_number", "x_squares_number", "number", "publications")),
 )
-#: What a launch has of each op.
+#: Fields of a launch for each op.
 OPERANDS = Struct(
     "Operands",
     (
@@ -115,7 +115,7 @@ def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _is_ragged(op: Op) -> bool:
-    """Whether rows of out begin at no multiples of 16 bytes."""
+    """Return True if rows of out do not begin at multiples of 16 bytes."""
     return int(op.param("N")) % _ROW_STEP != 0
 
 
@@ -256,7 +256,7 @@ def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> Megakern
 
 
 def is_skinny(op: Op) -> bool:
-    """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
+    """Return True if an op's tile has too few weight rows for ``wgmma``, so that it uses ``mma``."""
     params = op.parameters
     return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
@@ -379,14 +379,14 @@ def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: C
         ).descriptor
 
     def gains() -> Any:
-        """Of a stage, a line for each panel."""
+        """Encode the map that loads the gains of a stage, one line per panel."""
         if "x_scale" not in tensors:
             return None
         value, panels = tensors["x_scale"], int(params["K"]) // PANEL
         return encode_tensor_map(value.data_ptr(), (panels, PANEL), (PANEL, 1), (bk // PANEL, PANEL), dtype).descriptor
 
     def count_last_rows(extent: int, step: int, most: int, shares: int) -> int:
-        """Rows of a share of the last box, of at most so many, in steps of 8."""
+        """Return the rows in a share of the last box, a multiple of 8 and at most those of a full box."""
         return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
 
     rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), count_loaded_rows(op)
@@ -427,10 +427,11 @@ def build_clustered_body(op: Op, cluster: Cluster) -> MegakernelBody:
 
 
 def _can_use_ll(op: Op, name: str) -> bool:
-    """Whether an argument may be words, of a tile of few weight rows.
+    """Return True if an argument of a skinny tile may use the LL protocol.
 
-    Tokens may where a lane asks for those of a stage at once, and one tile has all of them, unless it normalises them.
-    Of results what the norm behind takes may, where there is one: x itself is for later.
+    Tokens may if a lane requests those of a stage at once and one tile has all of them, unless the tile normalises
+    them. With a following norm, of the results only ``scaled`` and ``squares`` may, since x itself is needed later;
+    otherwise ``out`` may.
     """
     if not is_skinny(op) or (name in _LL_INPUTS and normalises(op)):
         return False
