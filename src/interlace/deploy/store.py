@@ -1,10 +1,10 @@
-"""Settings that a measured search found, kept in the user's cache: one file per problem, GPU and versions.
+"""Cache of the settings that measured searches found: one file per problem, GPU and versions in the user's cache.
 
     <cache folder>/tune/<hash of the key>.json    {"schema_version": 2, "key": {...}, "setting": {...}, "us": 54.2, ...}
 
-The key has what a setting may depend on: the ops of a graph with their tensors, but not how they are tiled. A file is
-written whole, then renamed, so writers at the same time cannot harm one another's entries, and a reader never sees half
-of one. What cannot be read counts as absent.
+The key has everything that a setting may depend on: the ops of a graph with their tensors, but not their tiling. A file
+is written completely, then renamed. So concurrent writers cannot damage each other's entries, and readers never see a
+partial entry. Unreadable entries count as absent.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from interlace.kernels.base import get_kernel
 from interlace.policies.setting import Setting
 
 _SCHEMA = 2
-_MIN_US, _MAX_US = 1e-3, 1e12  # of a launch: a nanosecond, eleven days
+_MIN_US, _MAX_US = 1e-3, 1e12  # range of a launch: a nanosecond to eleven days
 _FOLDER = CacheFolder("tune", re.compile(r"[0-9a-f]{32}\.json"))
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What is kept of a search.
+    """Cached result of a search.
 
     Attributes:
-        setting: the fastest.
-        us: microseconds of one run under it.
-        library_us: of PyTorch's fastest way on the same problem, timed beside it, such that their ratio is the lesser
-            of those back to back and in a layer; None if none was timed.
+        setting: fastest setting.
+        us: time of one run with this setting in microseconds.
+        library_us: time of PyTorch's fastest configuration on the same problem in microseconds, timed next to it; None
+            if none was timed. It is scaled such that the ratio of both times is the smaller of the ratios measured
+            back to back and in a layer.
     """
 
     setting: Setting
@@ -50,16 +51,16 @@ class CacheEntry:
 
 
 def create_cache_folder() -> None:
-    """Make the folder of settings, if it is not there.
+    """Create the folder of cached settings if it does not exist.
 
     Raises:
-        OSError: nothing can be kept there.
+        OSError: the folder cannot be written.
     """
     _FOLDER.create()
 
 
 def store_cached(graph: Graph, device: DeviceSpec, executor: type[Executor], kept: CacheEntry) -> Path:
-    """Keep what was found for a graph, in any tiling, by an executor on a device; returns the file.
+    """Cache the result of a search for a graph (in any tiling), an executor and a device. Returns the path of the file.
 
     Raises:
         OSError: the cache cannot be written.
@@ -70,7 +71,10 @@ def store_cached(graph: Graph, device: DeviceSpec, executor: type[Executor], kep
 
 
 def load_cached(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> CacheEntry | None:
-    """What was kept for exactly this, by these versions; None, with a warning if the file is damaged."""
+    """Return the entry of exactly this problem, executor, device and versions, if there is one.
+
+    A damaged file counts as absent and causes a RuntimeWarning.
+    """
     key = _make_key(graph, device, executor)
     where = "the cache of tuned settings"
     try:
@@ -87,7 +91,7 @@ def load_cached(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> C
         )
         executor.check_setting(graph, kept.setting, device)
         return kept
-    except FileNotFoundError:  # there is no home folder
+    except FileNotFoundError:  # no home folder
         return None
     except Exception as error:  # noqa: BLE001  # a file may hold anything
         message = f"{where} is ignored: {type(error).__name__}: {error}; `interlace tune` writes it anew"
@@ -102,7 +106,7 @@ def _check_us(value: Any, or_none: bool = False) -> Any:
 
 
 def describe_problem(graph: Graph) -> list[dict[str, Any]]:
-    """The ops of a graph with their tensors, as JSON data that is the same however they are tiled."""
+    """Return the ops of a graph with their tensors as JSON data that does not depend on their tiling."""
     return [_describe_op(graph, op) for op in graph.ops]
 
 
@@ -124,7 +128,7 @@ def _make_name(key: dict[str, Any]) -> str:
 
 
 def _make_key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str, Any]:
-    """Everything that a setting may depend on."""
+    """Return everything that a setting may depend on."""
     return {
         "executor": executor.name,
         "gpu": device.name,

@@ -1,22 +1,23 @@
-"""Plans with their proofs, kept in the user's cache between processes, beside what was compiled (``cuda/cache``).
+"""Cache of plans with their proofs in the user's cache folder, next to compiled kernels (``cuda/cache``).
 
-A plan follows from a graph and choices, and its proof from the plan. So the key of a kept one is all of these, and what
-plans and proves:
+A graph and choices determine a plan, and the plan determines its proof. So the key of an entry consists of these, and
+of the versions of the code that plans and proves:
 
-    graph      as data: tensors, ops, grids, access maps, params; not the bodies, at which neither looks
-    choices    workers, dispatch, policies, orders, splits, interleaving; how a device or an executor matters
+    graph      as data: tensors, ops, grids, access maps, params; not the bodies, which planner and proof do not read
+    choices    workers, dispatch, policies, orders, splits, interleaving; device and executor matter only through these
     versions   of Python, NumPy and this package, and a hash of its sources
 
-Of a plan that is there (``prove_plan``) the key has its digest for graph and choices. Choices that are not the
-package's own, such as a policy of yours, are code that no key tells, so what they plan is not kept. Nor is what a
-package plans whose files changed after it was imported, nor a plan of few ops, which takes no time.
+For an existing plan (``prove_plan``) the key has the plan's digest in place of graph and choices. Three kinds of plans
+are not cached: those with choices from outside the package, such as a policy of the user, which are code that no key
+can identify; those of a package with files that changed after it was imported; and those of few ops, which take no
+time to plan and prove.
 
-Why what is read is as good as proved here. The process that wrote it proved it, by the same code on the same graph, and
-proving again would give the same. A file begins with a hash of its key and of all that follows, so one that is damaged,
-cut off or renamed counts as absent. Of what is read everything is proved again but one step (``verify.recalled``): what
-depends on what, and that waits enforce it, takes long, and is believed of the plan whose digest is written beside it,
-and of no other. That guards against every accident. Other users cannot write to this user's cache (``core/store``), and
-a program that runs as this user could as well exchange the kernels that were compiled there, or the package.
+Why a cached proof is as good as a new one. The process that wrote it proved it, with the same code on the same graph;
+proving again would give the same result. A file begins with a hash of its key and of all that follows, so a damaged,
+truncated or renamed file counts as absent. After reading, everything is proved again except one long step
+(``verify.load_proof``): which items depend on which, and that waits enforce it. That step is trusted only for the plan
+with the recorded digest. This guards against every accident. Other users cannot write to this user's cache
+(``core/store``). A program that runs as this user could just as well replace the compiled kernels, or the package.
 """
 
 from __future__ import annotations
@@ -42,34 +43,34 @@ from interlace.plan.record import hash_plan, read_record, write_record
 from interlace.plan.verify import Proof, load_proof, verify
 from interlace.planner.build import Choices, build
 
-#: Ops of a graph from which on a plan is kept; those of fewer are planned and proved in a fraction of a second.
+#: Minimum number of ops of a cached plan. Smaller graphs are planned and proved in a fraction of a second.
 MIN_CACHED_OPS = 32
-_SCHEMA = 1  # of the records: another number where others are kept
+_SCHEMA = 1  # of the records; changes with their format
 _SOURCES = ".cuh", ".py"
 _PACKAGE = __name__.partition(".")[0]
-_STARTED_AT = time.time()  # what runs was imported then or, by files that have not changed since, later
+_STARTED_AT = time.time()  # running code was imported now, or later from files unchanged since
 
 
 def prove_choices(graph: Graph, choices: Choices) -> Proof:
-    """The plan that follows from a graph and choices, proved: kept from before, or made here and kept.
+    """Return the proved plan of a graph and choices, from the cache or newly built and cached.
 
     Raises:
-        InterlaceError: as ``build`` and ``verify``.
+        InterlaceError: see ``build`` and ``verify``.
     """
     return _load_or_prove(graph, lambda: _describe_inputs(graph, choices), lambda: build(graph, choices))
 
 
 def prove_plan(plan: Plan) -> Proof:
-    """Of a plan that is there, such as one that follows from another: kept from before, or made here and kept.
+    """Return the proof of an existing plan, such as one derived from another: cached, or new and then cached.
 
     Raises:
-        InterlaceError: as ``verify``.
+        InterlaceError: see ``verify``.
     """
     return _load_or_prove(plan.graph, lambda: {"digest": hash_plan(plan)}, lambda: plan)
 
 
 def _load_or_prove(graph: Graph, what: Callable[[], Mapping[str, Any]], plan: Callable[[], Plan]) -> Proof:
-    """Of a plan, by what it depends on, as JSON data."""
+    """Load the proof of a plan by its inputs (JSON data that ``what`` returns), or build, prove and cache the plan."""
     key = _compute_key(what) if len(graph.ops) >= MIN_CACHED_OPS else None
     proof = None if key is None else _load_cached(key, graph)
     if proof is None:
@@ -80,7 +81,7 @@ def _load_or_prove(graph: Graph, what: Callable[[], Mapping[str, Any]], plan: Ca
 
 
 def _describe_inputs(graph: Graph, choices: Choices) -> dict[str, Any]:
-    """Raises TypeError if a choice is not the package's own."""
+    """Return graph and choices as JSON data. Raises TypeError for a choice from outside the package."""
     return {"graph": to_data(graph), "choices": _encode_choice(choices)}
 
 
@@ -90,12 +91,12 @@ def _load_cached(key: str, graph: Graph) -> Proof | None:
         return None
     try:
         return load_proof(*read_record(*kept, graph))
-    except Exception:  # noqa: BLE001  # a file may hold anything: what is not written here is made and written anew
+    except Exception:  # noqa: BLE001  # a file may hold anything; the plan is then proved and written again
         return None
 
 
 def _compute_key(what: Callable[[], Mapping[str, Any]]) -> str | None:
-    """The hash of what a proved plan depends on; None if that cannot be told."""
+    """Return the hash of everything that a proved plan depends on, or None if that cannot be determined."""
     made_by = hash_folder(Path(__file__).parents[1])
     if made_by is None:
         return None
@@ -110,16 +111,14 @@ def _compute_key(what: Callable[[], Mapping[str, Any]]) -> str | None:
 def hash_folder(folder: Path) -> str | None:
     """Hash all sources below a folder: Python and CUDA C++.
 
-    Returns None if there are none, or if one changed after this was imported.
+    Returns None if there are no sources, or if one changed after this module was imported.
     """
     found = hashlib.sha256()
     files = sorted(file for suffix in _SOURCES for file in folder.rglob(f"*{suffix}"))
     try:
         for file in files:
             times = file.stat()
-            if (
-                max(times.st_mtime, times.st_ctime) >= _STARTED_AT
-            ):  # one that is put in its place may keep its own mtime
+            if max(times.st_mtime, times.st_ctime) >= _STARTED_AT:  # ctime, as a replaced file may keep its mtime
                 return None
             text = file.read_bytes()
             found.update(f"{file.relative_to(folder).as_posix()} {len(text)} ".encode() + text)
@@ -129,13 +128,13 @@ def hash_folder(folder: Path) -> str | None:
 
 
 def _encode_choice(value: Any) -> Any:
-    """A choice as JSON data, equal only for equal ones. Raises TypeError if it is not the package's own."""
+    """Encode a choice injectively as JSON data. Raises TypeError for a choice from outside the package."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     kind = type(value)
     if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
-        return [str(value.dtype), value.tolist()]  # which is no JSON where it is of objects
-    if kind is dict:  # of another mapping nobody knows whether its items are what one finds there
+        return [str(value.dtype), value.tolist()]  # not JSON for object arrays
+    if kind is dict:  # items of other mappings may differ from what lookups return
         return ["by name", *([_encode_choice(name), _encode_choice(each)] for name, each in value.items())]
     if kind in (tuple, list):
         return ["in order", *map(_encode_choice, value)]
@@ -152,7 +151,7 @@ def _encode_choice(value: Any) -> Any:
 
 
 def _is_own(kind: type) -> bool:
-    """Return whether a class is one of this package, rather than one that says so."""
+    """Return whether a class belongs to this package and does not only claim to."""
     if kind.__module__.partition(".")[0] != _PACKAGE:
         return False
     found: Any = sys.modules.get(kind.__module__)

@@ -1,1 +1,1 @@
-"""A rewritten kernel as CUDA C++: its text, its binary, its launches."""
+"""CUDA back end of rewritten kernels: CUDA source, binaries and launches."""

@@ -1,4 +1,4 @@
-"""Barrier statements as CUDA C++, one line each; a barrier array is the 32-bit address of its first one."""
+"""Barrier statements as CUDA C++, one line each. The 32-bit address of its first barrier represents an array."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from interlace.loops.ir.statements import (
 
 
 def emit_barrier_slot(barrier: BarrierSlot) -> str:
-    """The address of one barrier."""
+    """Return the address of one barrier."""
     slot = emit_index(barrier.slot, 2)
     first = mangle(barrier.name)
     return first if slot == "0" else f"{first} + {slot} * {BARRIER_BYTES}"
 
 
 def emit_barrier(stmt: Stmt, scope: ThreadScope, layout: SharedLayout) -> str:
-    """The line of a statement on barriers, fences or syncs.
+    """Return the line of a statement on barriers, fences or syncs.
 
     Raises:
-        PipelineError: it is none of these.
+        PipelineError: the statement is none of these.
     """
     match stmt:
         case InitBarrier():

@@ -1,8 +1,8 @@
-"""The end of a reduction: what threads have combined each for themselves is combined over threads.
+"""The last step of a reduction: combine the partial results of threads.
 
-Worked example, 8 x 256 over 128 threads, 32 across and 4 down. Reduced along its rows, the 32 lanes of a warp hold
-parts of the same rows: five shuffles. Reduced along its columns, lane ``l`` of all four warps holds parts of the same
-columns: each writes its part to shared memory, and reads those of the four.
+Worked example, 8 x 256 over 128 threads, 32 across and 4 down. In a reduction along rows, the 32 lanes of a warp hold
+partials of the same rows; five shuffles combine them. In a reduction along columns, lane ``l`` of all four warps holds
+partials of the same columns. Each writes its partial to shared memory and reads all four.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}
 
 @dataclass(frozen=True)
 class Partial:
-    """A reduction under way: every thread has combined only what it holds, in ``<dst>_part``."""
+    """A reduction in progress: every thread has its partial result in ``<dst>_part``."""
 
     reduce: Reduce
 
@@ -28,7 +28,11 @@ class Partial:
 
 
 def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, scope: ThreadScope) -> int:
-    """Over ``width`` threads side by side: shuffles in a warp, then through shared memory. Returns its bytes."""
+    """Combine the partials of ``width`` adjacent threads: by shuffles within a warp, then through shared memory.
+
+    Returns:
+        Bytes of shared memory that this needs.
+    """
     op, name = partial.reduce.op, partial.name
     lanes = min(width, 32)
     out.add_line(UNROLL)
@@ -57,7 +61,11 @@ def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, sco
 
 
 def combine_groups(out: Lines, partial: Partial, count: int, layout: BlockedLayout, scope: ThreadScope) -> int:
-    """Over threads at the same place of every group, through shared memory. Returns its bytes."""
+    """Combine the partials of threads at the same position of every group, through shared memory.
+
+    Returns:
+        Bytes of shared memory that this needs.
+    """
     op, name = partial.reduce.op, partial.name
     out.add_line(UNROLL)
     out.add_line(f"for (int k = 0; k < {count}; ++k) scratch[k * {layout.threads} + {scope.thread}] = {name}[k];")

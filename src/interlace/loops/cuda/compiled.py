@@ -1,4 +1,4 @@
-"""Kernels ready to run: rewritten, proved, emitted, compiled, bound to tensors by name.
+"""Compile kernels of loops and launch them: rewrite, prove, emit, compile, and bind tensors by name.
 
 copy = compile_kernel(circular_buffer(copy_2d(), "s", stages=4))
 copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
@@ -30,7 +30,7 @@ from interlace.loops.rules.limits import check_range
 
 
 class TensorLike(Protocol):
-    """What a tensor of PyTorch has."""
+    """Interface of a PyTorch tensor that a launch needs."""
 
     dtype: Any
 
@@ -44,7 +44,7 @@ class TensorLike(Protocol):
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """Everything of a launch but the stream: extents checked, tensor maps built."""
+    """A launch with checked extents and encoded tensor maps; only the stream is missing."""
 
     loaded_kernel: LoadedKernel
     blocks: int
@@ -52,14 +52,14 @@ class KernelLaunch:
     arguments: tuple[Argument, ...]
 
     def __call__(self, stream: int) -> None:
-        """Enqueue the kernel; without blocks there is nothing to do."""
+        """Enqueue the kernel, unless its grid is empty."""
         if self.blocks:
             self.loaded_kernel.launch((self.blocks, 1, 1), self.threads, self.arguments, stream)
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel; loaded into each context at its first launch there."""
+    """A compiled kernel. Each CUDA context loads it at its first launch."""
 
     source: LoopKernel
     emitted_kernel: EmittedKernel
@@ -74,7 +74,7 @@ class CompiledKernel:
         return self._contexts[context]
 
     def bind(self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int]) -> KernelLaunch:
-        """The launch of the whole grid; raises as ``arguments`` does."""
+        """Build the launch of the whole grid. Raises what ``build_arguments`` raises."""
         arguments = self.build_arguments(tensors, sizes)
         blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted_kernel.grid)
         return KernelLaunch(self._loaded_kernel, blocks, self.emitted_kernel.kernel.block_threads, arguments)
@@ -82,17 +82,20 @@ class CompiledKernel:
     def bind_items(
         self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int], blocks: int, sync: bytes
     ) -> KernelLaunch:
-        """The launch of some items of a plan, a block each; of a kernel compiled for items. See ``arguments``."""
+        """Build the launch of some items of a plan, one block per item, for a kernel compiled with ``items``.
+
+        Raises what ``build_arguments`` raises.
+        """
         arguments = (*self.build_arguments(tensors, sizes), sync)
         return KernelLaunch(self._loaded_kernel, blocks, self.emitted_kernel.kernel.block_threads, arguments)
 
     def build_arguments(self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int]) -> tuple[Argument, ...]:
-        """Check extents and tensors and build tensor maps; the tensors must outlive the launches.
+        """Check extents and tensors, and encode tensor maps. The tensors must outlive the launches.
 
         Raises:
-            PipelineError: a tensor is missing, or of another shape or dtype, or not contiguous or aligned, or an output
-                shares memory with another; or an extent is missing or negative, or an index too large.
-            BoxError: strides that TMA does not take.
+            PipelineError: a tensor is missing, has another shape or dtype, or is not contiguous or aligned; or an
+                output shares memory with another tensor; or an extent is missing or negative, or an index too large.
+            BoxError: TMA does not support the strides.
         """
         kernel = self.source
         check_sizes(kernel, sizes)
@@ -107,18 +110,21 @@ class CompiledKernel:
         return (*arguments, *(sizes[name] for name in kernel.symbols))
 
     def run(self, tensors: Mapping[str, TensorLike], sizes: Mapping[str, int], stream: int = 0) -> None:
-        """One launch on ``stream``; see ``bind``."""
+        """Launch the whole grid on ``stream``. Raises what ``bind`` raises."""
         self.bind(tensors, sizes)(stream)
 
 
 def compile_kernel(
     kernel: LoopKernel, device: DeviceSpec = DEFAULT_GPU, *, warp_specialised: bool = False, items: bool = False
 ) -> CompiledKernel:
-    """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it; ``items``: for items of a plan.
+    """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it.
+
+    Args:
+        items: True if each block runs an item of a plan.
 
     Raises:
         PipelineError, SharedMemoryError: see ``circular.lower`` and ``emit_kernel``.
-        HazardError: see ``proof.prove``; a bug of the rewrite.
+        HazardError: see ``proof.prove``; it indicates a bug in the rewrite.
         CompileError, NoDeviceError: see ``compile_source``.
     """
     emitted = emit_proved_kernel(kernel, device, warp_specialised, items)
@@ -128,7 +134,7 @@ def compile_kernel(
 
 @lru_cache(maxsize=256)
 def emit_proved_kernel(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> EmittedKernel:
-    """What ``compile_kernel`` compiles; raises as that does, but for what the compiler finds."""
+    """Rewrite, prove and emit a kernel for ``compile_kernel``. Raises the same errors, except the compiler's."""
     emitted = emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=items)
     prove(kernel, warp_specialised=warp_specialised)
     return emitted
@@ -156,7 +162,7 @@ def _check_tensor(
 
 
 def _check_disjoint(kernel: LoopKernel, tensors: Mapping[str, TensorLike]) -> None:
-    """Outputs share no memory with inputs or with each other: threads synchronise over neither."""
+    """Check that outputs share no memory with inputs or each other, since threads do not synchronise on overlaps."""
     found = find_overlap(
         MemoryRange(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.is_written, t.name)
         for t in kernel.tensors
@@ -171,7 +177,10 @@ def _check_disjoint(kernel: LoopKernel, tensors: Mapping[str, TensorLike]) -> No
 
 
 def _build_map(kernel: LoopKernel, spec: TensorMapSpec, tensor: TensorLike) -> TensorMap:
-    """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
+    """Encode the tensor map of a tensor.
+
+    A tensor without elements has no address and is never loaded, so it gets an arbitrary valid map.
+    """
     shape = list(tensor.shape) if 0 not in tensor.shape else list(spec.box)
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return encode_tensor_map(

@@ -1,16 +1,18 @@
-"""From a rewritten kernel to CUDA C++ text.
+"""Emit CUDA source for a rewritten kernel.
 
     lowered = lower(circular_buffer(copy_2d(), "s", stages=4))
     emitted = emit_kernel(lowered, H200)
-    print(emitted.text)
+    print(emitted.cuda_source)
 
-The text has one function, whose parameters are the pointers of the global tensors, then the tensor maps of ``maps``,
-then the run-time extents. For items of a plan a ``Sync`` follows: each block waits for what its item needs, takes its
-tile coordinates for the block loops, and posts. Others may then write inputs meanwhile, so no pointer is restricted.
+The CUDA source has one function. Its parameters are the pointers of the global tensors, then the tensor maps of
+``maps``, then the run-time extents. For items of a plan a ``Sync`` follows: each block waits for its item's
+dependencies, uses the item's tile coordinates in place of the block loops, and posts. Other blocks may then write
+inputs concurrently, so no pointer is ``__restrict__``.
 
-Statements of the IR become PTX one by one; the thread that issues a bulk copy is the first of its scope. Two statements
-may wait less than the IR says, where nothing can tell: a matmul whose stage a consumer releases one step later (two
-products are in flight), and a store by TMA out of a ring whose next load waits until that store has been read.
+Each statement of the IR becomes PTX on its own. The first thread of a scope issues its bulk copies. Two statements wait
+for less than the IR demands, where no difference can be observed. A matmul leaves two products in flight if consumers
+release its stage one step later. A TMA store from a ring does not wait if the next load of its slot waits until the
+store has read the slot.
 """
 
 from __future__ import annotations
@@ -64,17 +66,17 @@ from interlace.loops.rewrite.peepholes import (
     is_filled_by_tma,
 )
 
-#: Shared memory through which a block learns the number of its run.
+#: Bytes of shared memory that broadcast the number of the run within a block.
 ITEM_BYTES = 8
 
 
 @dataclass(frozen=True)
 class EmittedKernel:
-    """A kernel as text, and what a launch needs to know.
+    """CUDA source of a kernel with the facts that a launch needs.
 
     Attributes:
         maps: tensor maps, in the order of the parameters.
-        grid: extents of the block loops, to be evaluated under the run-time extents; blocks are numbered through.
+        grid: extents of the block loops, to be evaluated with the run-time extents; block numbers are linear.
     """
 
     kernel: LoopKernel
@@ -85,17 +87,20 @@ class EmittedKernel:
 
 
 def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) -> EmittedKernel:
-    """The text of a kernel that ``circular.lower`` returned; ``items``: for items of a plan.
+    """Emit the CUDA source of a kernel that ``circular.lower`` returned.
+
+    Args:
+        items: True if each block runs an item of a plan.
 
     Raises:
-        PipelineError: something that the emitter does not take; the message says what to change.
-        SharedMemoryError: more shared memory than a block of ``device`` may use.
+        PipelineError: the emitter does not support a construct; the message states what to change.
+        SharedMemoryError: the kernel needs more shared memory than a block of ``device`` may use.
     """
     check_emittable(kernel)
     layout = lay_out(kernel, device)
     first = Emitter(kernel, layout, items)
     first.emit_body()
-    scratch_bytes = max(first.tiles.scratch_bytes, ITEM_BYTES if items else 0)  # known only now
+    scratch_bytes = max(first.tiles.scratch_bytes, ITEM_BYTES if items else 0)  # known only after the first emission
     if scratch_bytes:
         layout = lay_out(kernel, device, scratch_bytes=scratch_bytes)
     emitter = Emitter(kernel, layout, items)
@@ -106,7 +111,7 @@ def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) 
 
 
 class Emitter:
-    """Walks the statements of one kernel."""
+    """Emitter of the statements of one kernel."""
 
     def __init__(self, kernel: LoopKernel, layout: SharedLayout, items: bool) -> None:
         self.kernel = kernel
@@ -124,7 +129,7 @@ class Emitter:
         self.deferred = find_deferred_stores(kernel)
 
     def emit_body(self) -> None:
-        """The inside of the function."""
+        """Emit the body of the function."""
         kernel, out = self.kernel, self.out
         out.depth = 1
         for symbol in kernel.symbols:
@@ -154,7 +159,7 @@ class Emitter:
             out.add_line("end_item(sync, item);")
 
     def emit_source(self, maps: tuple[TensorMapSpec, ...]) -> str:
-        """The whole text."""
+        """Return the complete CUDA source."""
         kernel = self.kernel
         restrict = "" if self.items else "__restrict__ "
         parameters = [
@@ -167,7 +172,7 @@ class Emitter:
         if self.items:
             parameters.append("const __grid_constant__ Sync sync")
         lines = [generate_wgmma(n, kind) for n, kind in find_products(kernel) if (n, kind) not in PRODUCTS]
-        # One block per SM is all that is requested: else ptxas spills to fit one more than shared memory allows.
+        # Request one block per SM only. Otherwise ptxas spills to fit one more block than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
         function = mangle(kernel.name)
         lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")
@@ -223,7 +228,7 @@ class Emitter:
                 self.out.add_line(emit_barrier(stmt, scope, self.layout))
 
     def _emit_blocks(self, loops: tuple[For, ...]) -> None:
-        """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
+        """Emit the variables of the block loops from the block number; the innermost variable changes fastest."""
         if self.items:
             for axis, loop in enumerate(loops):
                 self.out.add_line(f"const int {mangle(loop.var)} = item.{AXES[axis]};")
@@ -250,7 +255,7 @@ class Emitter:
             self.open[partial.reduce.dst.tensor] = partial
         product = self._find_overlapping(loop)
         if product is not None:
-            self._emit_settle(product)  # else ptxas moves the zeros between products and serialises these
+            self._emit_settle(product)  # otherwise ptxas moves the zeros between products and serialises them
         self.out.add_line(UNROLL if loop.kind is LoopKind.UNROLLED else f"{UNROLL} 1")
         var = mangle(loop.var)
         head = f"for (int {var} = {emit_index(loop.start)}; {var} < {emit_index(loop.stop)}; ++{var})"
@@ -268,7 +273,10 @@ class Emitter:
             self.out.close()
 
     def _find_overlapping(self, loop: For) -> Matmul | None:
-        """The product of which two are in flight in a loop; what it releases late is in ``lagging`` until its end."""
+        """Return the matmul that has two products in flight in a loop, if there is one.
+
+        The barriers that it releases late are in ``lagging`` until the loop ends.
+        """
         lag = find_lagging_releases(self.kernel, loop)
         for name in lag:
             self.out.add_line(f"unsigned {name}_before = 0;")
@@ -296,7 +304,7 @@ class Emitter:
             ThreadScope(role.first, role.threads, place, f"named_barrier({1 if consumer else 2}, {role.threads});"),
         )
         if not consumer:
-            self.out.add_line("__syncwarp();")  # one of its threads may have been away
+            self.out.add_line("__syncwarp();")  # one of its threads may have diverged
         self.out.close()
 
     def _emit_elect(self, stmt: ElectOne, scope: ThreadScope) -> None:
@@ -367,7 +375,7 @@ class Emitter:
         out.open(f"for (int block = 0; block < {layout.blocks}; ++block)")
         out.add_line(UNROLL)
         out.add_line(f"for (int k = 0; k < {a.tile[1] // 16}; ++k)")
-        # A block of 64 rows has 64 * 128 bytes, 512 units of a descriptor; 16 elements along k have 2 units.
+        # A block of 64 rows has 64 * 128 bytes: 512 units of a descriptor. 16 elements along k are 2 units.
         name = get_wgmma_name(b.tile[0], _find_ptx_kind(self.kernel, stmt))
         out.add_line(f"  {name}({mangle(acc)}[block], a + (block * {groups} + {group}) * 512 + k * 2, b + k * 2);")
         out.close()
@@ -387,7 +395,7 @@ class Emitter:
 
 
 def find_products(kernel: LoopKernel) -> list[tuple[int, str]]:
-    """Columns and element types of a kernel's matrix products, each once."""
+    """Return the distinct pairs of columns and element type of a kernel's matrix products."""
     return sorted({(s.acc.shape[1], _find_ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)})
 
 

@@ -1,8 +1,8 @@
 """Index expressions as CUDA C++, in 32-bit integers.
 
-Division in C rounds towards zero, in the IR down; they differ below 0 alone. What is known not to be negative takes
-``quotient`` and ``rest``, which divide without sign (a shift or a mask for powers of two), the rest ``floor_quotient``
-and ``floor_rest``. Worked example, slot and parity of the step three ahead in a ring of four:
+Division in C rounds towards zero, in the IR down; they differ only below 0. Dividends that are known not to be negative
+use ``quotient`` and ``rest``, which divide unsigned (a shift or a mask for powers of two). All others use
+``floor_quotient`` and ``floor_rest``. Worked example, slot and parity of the step three ahead in a ring of four:
 
     (i + 3) % 4            rest(i_ + 3, 4)
     (i + 3) // 4 % 2       rest(quotient(i_ + 3, 4), 2)
@@ -19,7 +19,7 @@ _CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", 
 
 
 def emit_index(index: Index, outer: int = 0) -> str:
-    """``index`` as an expression; in brackets if it binds weaker than ``outer`` (1 sums, 2 products)."""
+    """Return ``index`` as an expression, in parentheses if it binds weaker than ``outer`` (1 sums, 2 products)."""
     if isinstance(index, Const):
         return str(index.value)
     if isinstance(index, Var):
@@ -36,5 +36,5 @@ def emit_index(index: Index, outer: int = 0) -> str:
 
 
 def emit_less(condition: Less) -> str:
-    """``condition`` as an expression."""
+    """Return ``condition`` as an expression."""
     return f"{emit_index(condition.left)} < {emit_index(condition.right)}"

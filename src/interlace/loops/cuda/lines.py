@@ -1,4 +1,4 @@
-"""CUDA C++ text under construction, and the threads that run it."""
+"""CUDA source under construction, and the threads that run it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ UNROLL = "#pragma unroll"
 
 @dataclass
 class Lines:
-    """Text under construction: lines with their depth."""
+    """CUDA source under construction: lines with their indentation depth."""
 
     depth: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
 
     def add_line(self, text: str) -> None:
-        """One line."""
+        """Append a line."""
         self.lines.append((self.depth, text))
 
     def open(self, text: str = "") -> None:
-        """A line that opens a block."""
+        """Append a line that opens a block."""
         self.add_line(f"{text} {{" if text else "{")
         self.depth += 1
 
     def close(self) -> None:
-        """The end of the block."""
+        """Close the innermost block."""
         self.depth -= 1
         self.add_line("}")
 
     def render(self) -> list[str]:
-        """The lines, without constants that nothing in their scope uses; directives stand at the beginning."""
-        kept: list[tuple[int, str]] = []  # from the last line back
+        """Return the indented lines without unused constants; directives begin at column 0."""
+        kept: list[tuple[int, str]] = []  # in reverse order
         for depth, line in reversed(self.lines):
             declared = re.match(r"(?:const \w+&?|(?:const )?[\w ]+\*? const) (\w+) = ", line)
             if declared is not None:
@@ -45,9 +45,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class ThreadScope:
-    """Threads that run statements together: from ``first`` on; ``thread`` is a thread's place.
+    """Consecutive threads that run statements together.
 
-    ``warpgroup`` is the number of its warpgroup, where something is known to be the same in all lanes.
+    Attributes:
+        first: number of the first thread in the block.
+        threads: number of threads.
+        thread: expression of a thread's number within the scope.
+        sync: statement that synchronises the scope.
+        warpgroup: expression of the warpgroup's number that is uniform across lanes, if there is one.
     """
 
     first: int
@@ -58,5 +63,5 @@ class ThreadScope:
 
     @property
     def one_thread(self) -> ThreadScope:
-        """One of its threads, which synchronises with no other."""
+        """A scope of one thread, without synchronisation."""
         return ThreadScope(self.first, 1, "0", "")

@@ -1,13 +1,14 @@
-"""What the CUDA text calls things, so that a kernel may use any name: ``NULL``, ``int``, ``rest``, ``thread``.
+"""Name mangling in CUDA source, so that a kernel may use any name, such as ``NULL``, ``int``, ``rest`` or ``thread``.
 
-What has a name in the kernel ends in an underscore in the text: its function, and its tensors, extents and variables,
-those of the rewrite (barriers, steps) among them. Nothing else in the text does, neither keywords and macros of CUDA,
-nor the functions of the preamble, nor what the emitter declares for itself; and no name in a kernel does.
+Every name of the kernel gets a trailing underscore in the CUDA source: its function, tensors, extents and variables,
+including those that the rewrite adds (barriers, steps). Nothing else in the source ends in an underscore: neither
+keywords and macros of CUDA, nor functions of the preamble, nor what the emitter declares. Names in a kernel may not end
+in one either.
 
     tensor x                x_              its map             x_map_16x256
     extent n                n_              the parameter       n_given
-    barriers x_s_full       x_s_full_       the slot before     x_s_full_before
-    sums acc                acc_            a thread's part     acc_part
+    barriers x_s_full       x_s_full_       previous slot       x_s_full_before
+    accumulators acc        acc_            thread's partial    acc_part
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from interlace.loops.ir.traverse import walk
 
 
 def mangle(name: str) -> str:
-    """What the text calls ``name``, which something has in the kernel."""
+    """Return the name in CUDA source of a kernel's ``name``."""
     return f"{name}_"
 
 
 def check_names(kernel: LoopKernel) -> None:
-    """Checks that names are words of C++.
+    """Check that names are C++ identifiers.
 
     Raises:
-        PipelineError: one is not, or begins or ends in an underscore.
+        PipelineError: a name is no C++ identifier, or begins or ends in an underscore.
     """
     inside = [t.name for t in kernel.tensors] + list(kernel.symbols)
     inside += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]

@@ -1,18 +1,19 @@
-"""A kernel of loops as a part of the one launch: a C++ type with a function for each role of its walk.
+"""Emit a kernel of loops as an op of the megakernel: a C++ type with one function for each role.
 
     roles = emit_roles(share_ring(copy_2d(), ahead={"x"}), H200)
-    roles.text        struct Loops_1f2e3d4c { prefetch(...), load(...), compute(...) };
+    roles.functions   struct Loops_1f2e3d4c { prefetch(...), load(...), compute(...) };
 
-What the functions call (``open_prefetch``, ``await_stage``, ``post``, ...) stands in ``csrc/ring/ring.cuh``, which
-composes them. A stage has a slot for what is loaded ahead of waits and one for the rest; tiles lie in theirs one behind
-the other, in the order in which their step loads them. Worked example, a step that loads ``w_s`` (4096 bytes, ahead),
-and ``a_s`` and ``b_s`` (1024 and 2048 bytes, behind):
+``csrc/ring/ring.cuh`` defines what these functions call (``open_prefetch``, ``await_stage``, ``post``, ...). A stage
+has one slot for pre-wait loads and one for post-wait loads. The tiles of a slot are consecutive, in the order in which
+their step loads them. Worked example, a step that loads ``w_s`` (4096 bytes, pre-wait), and ``a_s`` and ``b_s`` (1024
+and 2048 bytes, post-wait):
 
     prefetch slot       w_s from byte 0                          of 4096 bytes
     load slot           a_s from byte 0, b_s from byte 1024      of 3072 bytes
 
-An item takes at least one stage: without steps an empty one. So consumers see through its first stage what the item
-waits for, and only then run anything. Tiles that no ring holds lie in the scratch that all of a block's consumers have.
+An item has at least one stage; without steps it has an empty one. Consumers await the item's first stage before they
+run anything, and so observe that the item's waits have completed. Tiles that are in no ring are in shared scratch
+memory of the block's consumers.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ from interlace.loops.ir.traverse import walk
 from interlace.loops.rewrite.peepholes import find_overlapping_product, find_overlapping_store
 from interlace.loops.rewrite.shared import CONSUMERS, POST_WAIT, PRE_WAIT
 
-#: What the text of a launch has before all kernels of one namespace.
+#: CUDA source that precedes all kernels of a megakernel in their namespace.
 PREAMBLE = INDICES + VALUES
 _SHARED = "shared_memory + RING_BYTES"
-#: Bytes: slots of the ring, whatever is cut from them, lie at multiples of so many.
+#: Alignment of the slots of the ring in bytes, however the ring is divided.
 _SLOT_STEP = 1024
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """Where the tiles of each step lie in the slots of their stage.
+    """Layout of the tiles of each step within the slots of their stage.
 
     Attributes:
-        offsets: bytes from the beginning of the slot, by tile.
-        bytes: of each role's slot, by the section that fills it.
+        offsets: offset of each tile from the beginning of its slot in bytes.
+        bytes: size of each slot in bytes, by the section that fills it.
     """
 
     offsets: dict[str, int]
@@ -73,15 +74,15 @@ class StageSlots:
 
 @dataclass(frozen=True)
 class RoleSource:
-    """A kernel's part in a launch.
+    """CUDA source of a kernel as an op of a megakernel, with its resources.
 
     Attributes:
-        type: the C++ type.
-        functions: texts that define it and what it needs beside ``PREAMBLE``.
-        operands: what a launch has of each op: tensor maps, pointers, extents.
-        slots: what the ring has of it.
-        scratch_bytes: of the shared memory that all consumers have together.
-        register_elements: float32 elements that all consumers have in register tiles.
+        type: name of the C++ type.
+        functions: CUDA sources that define the type and what it needs in addition to ``PREAMBLE``.
+        operands: struct of each op's operands: tensor maps, pointers, extents.
+        slots: layout of its tiles in the slots of the ring.
+        scratch_bytes: shared memory of all consumers together, in bytes.
+        register_elements: number of float32 elements in register tiles of all consumers together.
     """
 
     type: str
@@ -93,11 +94,14 @@ class RoleSource:
 
 
 def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, read_only: bool = False) -> RoleSource:
-    """The text of a kernel that ``shared.share_ring`` returned; ``read_only``: no launch writes what is loaded ahead.
+    """Emit the CUDA source of a kernel that ``shared.share_ring`` returned.
+
+    Args:
+        read_only: True if no launch writes the pre-wait inputs.
 
     Raises:
-        PipelineError: something that the emitter does not take; the message says what to change.
-        SharedMemoryError: tiles beside the ring need more shared memory than a block of ``device`` may use.
+        PipelineError: the emitter does not support a construct; the message states what to change.
+        SharedMemoryError: tiles outside the ring need more shared memory than a block of ``device`` may use.
     """
     check_emittable(kernel)
     sections = {s.name: s.body for s in walk(kernel.body) if isinstance(s, Section)}
@@ -106,7 +110,7 @@ def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, read_only: bool = Fals
     in_slots = replace(consumers, tensors=tuple(t for t in kernel.tensors if t.name not in slots.offsets))
     first = _Consumers(consumers, lay_out(in_slots, device), slots, sections)
     first.emit_role()
-    layout = lay_out(in_slots, device, scratch_bytes=first.tiles.scratch_bytes)  # known only now
+    layout = lay_out(in_slots, device, scratch_bytes=first.tiles.scratch_bytes)  # known only after the first emission
     written: list[str] = []
     first_role = _ReadOnlyLoader if read_only else _PreWaitLoader
     for role in (first_role, _PostWaitLoader, _Consumers):
@@ -120,7 +124,7 @@ def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, read_only: bool = Fals
 
 
 def build_operands(kernel: LoopKernel) -> Struct:
-    """What a launch has of each op of a kernel: maps, pointers, extents."""
+    """Build the struct of an op's operands: tensor maps, pointers, extents."""
     fields: list[tuple[str, Any]] = [(m.name, TENSOR_MAP) for m in list_tensor_maps(kernel)]
     fields += [
         (mangle(t.name), f"{_emit_const(t)}{t.dtype}*") for t in kernel.tensors if t.memory is MemorySpace.GLOBAL
@@ -154,9 +158,9 @@ def _find_loaded_tiles(kernel: LoopKernel, body: tuple[Stmt, ...]) -> list[LoopT
 
 
 class _Role(Emitter):
-    """What all roles have: an item's coordinates and extents, and at least one stage."""
+    """Base of all roles: emits an item's coordinates and extents, and ensures at least one stage."""
 
-    #: The function, and its parameters behind launch and item.
+    #: Name of the function, and its parameters after launch and item.
     name, parameters = "", ""
 
     def __init__(
@@ -167,7 +171,7 @@ class _Role(Emitter):
         self.scope = ThreadScope(0, kernel.threads, "thread", "synchronise_block();", "group")
 
     def emit_function(self, loops: tuple[For, ...], maps: Sequence[TensorMapSpec]) -> None:
-        """The whole function, given the block loops around the sections."""
+        """Emit the complete function, given the block loops around the sections."""
         out = self.out
         out.depth = 1
         parameters = f"const Launch& launch, const Item& item, {self.parameters}"
@@ -191,17 +195,17 @@ class _Role(Emitter):
         out.close()
 
     def emit_role(self) -> None:
-        """Those of the role."""
+        """Emit the statements of the role."""
         raise NotImplementedError
 
     def _emit_entry(self) -> None:
-        """What stands before anything of the operands is read."""
+        """Emit what must precede every access to the operands."""
 
     def _emit_pointers(self) -> None:
-        """Of tensors that the role touches itself."""
+        """Emit pointers to tensors that the role accesses itself."""
 
     def _emit_exit(self) -> None:
-        """The end of the function."""
+        """Emit the end of the function."""
 
     def _open_stage(self, tiles: tuple[str, ...]) -> None:
         raise NotImplementedError
@@ -221,7 +225,7 @@ class _Role(Emitter):
 
 
 class _Loader(_Role):
-    """Opens stages with the bytes of what it loads into them."""
+    """A role that loads tiles: it opens each stage with the number of bytes that it loads."""
 
     section, kind = "", ""
 
@@ -251,7 +255,10 @@ class _Loader(_Role):
 
 
 class _PreWaitLoader(_Loader):
-    """Loads what no op before it writes: behind the launch before, which may have written it, and before waits."""
+    """Loader of pre-wait inputs, which no op before its own writes.
+
+    It starts before the item's waits, but after the previous launch has ended, which may have written the inputs.
+    """
 
     name, parameters = "prefetch", "Stage& stage, int& n, Tickets& tickets"
     section, kind = PRE_WAIT, "prefetch"
@@ -272,14 +279,14 @@ class _PreWaitLoader(_Loader):
 
 
 class _ReadOnlyLoader(_PreWaitLoader):
-    """Loads what nothing writes: before the launch before has ended."""
+    """Loader of read-only inputs, which no launch writes: it starts before the previous launch has ended."""
 
     def _emit_entry(self) -> None:
         pass
 
 
 class _PostWaitLoader(_Loader):
-    """Loads all else: the item's waits are over."""
+    """Loader of post-wait inputs: it starts after the item's waits."""
 
     name, parameters = "load", "int k_lo, int k_hi, Stage& stage"
     section, kind = POST_WAIT, "load"
@@ -289,7 +296,7 @@ class _PostWaitLoader(_Loader):
 
 
 class _Consumers(_Role):
-    """Computes and stores."""
+    """The consumers: they compute and store."""
 
     name, parameters = "compute", "Stage& stage"
 
@@ -307,15 +314,15 @@ class _Consumers(_Role):
                 out.add_line(f"unsigned char* const {mangle(placed.name)} = {_SHARED} + {placed.offset_bytes};")
         out.add_line("const int thread = threadIdx.x;")
         out.add_line("const unsigned group = uniform(thread / 128);")
-        # What the item waits for is seen behind its first stage.
+        # The item's waits have completed once its first stage is full.
         out.add_line("await(load_full(stage.slot), stage.phase);")
-        # The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
+        # All warpgroups share the scratch: they enter and leave an item together.
         out.add_line("if (WARPGROUPS > 1) synchronise_block();")
         self._declare_registers()
 
     @property
     def register_elements(self) -> int:
-        """Float32 elements of register tiles, of all threads."""
+        """Number of float32 elements in register tiles of all threads."""
         tiles = {t.name: t.tile for t in self.kernel.tensors if t.memory is MemorySpace.REGISTER}
         layouts = self.tiles.registers
         return self.scope.threads * sum(layouts[name].count_registers(tile) for name, tile in tiles.items())

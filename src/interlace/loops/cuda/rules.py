@@ -1,4 +1,4 @@
-"""Which kernels the emitter takes, and the tensor maps that they need."""
+"""Requirements of the emitter on kernels, and the tensor maps of a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interlace.loops.ir.traverse import walk
 
 @dataclass(frozen=True)
 class TensorMapSpec:
-    """A tensor map that the host builds: which tensor, in boxes of which shape, with the 128-byte swizzle or not."""
+    """A tensor map that the host encodes: tensor, shape of its boxes, and whether it uses the 128-byte swizzle."""
 
     tensor: str
     box: tuple[int, ...]
@@ -20,15 +20,15 @@ class TensorMapSpec:
 
     @property
     def name(self) -> str:
-        """The parameter."""
+        """Name of the kernel parameter."""
         return f"{self.tensor}_map_{'x'.join(map(str, self.box))}{'s' * self.swizzled}"
 
 
 def check_emittable(kernel: LoopKernel) -> None:
-    """What the emitter requires beside ``check_kernel``.
+    """Check what the emitter requires in addition to ``check_kernel``.
 
     Raises:
-        PipelineError: a name or a matmul that it does not take.
+        PipelineError: the emitter does not support a name or a matmul.
     """
     check_names(kernel)
     for stmt in walk(kernel.body):
@@ -42,12 +42,12 @@ def check_emittable(kernel: LoopKernel) -> None:
 
 
 def find_map_spec(kernel: LoopKernel, stmt: Load | Store) -> TensorMapSpec:
-    """The map that a copy by TMA goes through."""
+    """Return the tensor map that a TMA copy uses."""
     inside, box = (stmt.dst, stmt.src) if isinstance(stmt, Load) else (stmt.src, stmt.dst)
     return TensorMapSpec(box.tensor, box.shape, kernel.find_tensor(inside.tensor).swizzle_bytes > 0)
 
 
 def list_tensor_maps(kernel: LoopKernel) -> tuple[TensorMapSpec, ...]:
-    """All maps of a kernel, each once, in the order of its parameters."""
+    """Return the distinct tensor maps of a kernel in the order of its parameters."""
     copies = (s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.by is Copy.TMA)
     return tuple(dict.fromkeys(find_map_spec(kernel, s) for s in copies))

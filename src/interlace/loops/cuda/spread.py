@@ -1,14 +1,16 @@
-"""How the elements of a tile are spread over threads.
+"""Register layouts: how the elements of a tile are distributed over threads.
 
-Pointwise tiles are seen as rows x columns (all dimensions but the last, and the last). A thread holds ``vector``
-neighbours of a row at a time. ``threads_per_row`` threads stand beside each other along a row, ``thread_rows`` groups
-of them below each other. Worked example, 8 x 256 fp32 over 128 threads: 4 neighbours, 32 across, 4 down. Thread 37
-stands at place 5 of group 1 and holds, of rows 1 and 5, columns 20 .. 23 and 148 .. 151: 16 elements, ``rows_per_thread
-= 2`` by ``vectors_per_thread = 2`` vectors. What a reduction of the tile along its rows leaves, 8 x 1, each thread
-keeps for its own two rows.
+A blocked layout (Triton's term) views a pointwise tile as rows x columns: all dimensions but the last, and the last.
+A thread holds vectors of ``vector`` adjacent elements of a row. ``threads_per_row`` threads cover a row, and
+``thread_rows`` such groups of threads cover the rows.
 
-Sums of a matrix product lie as wgmma leaves them: a warpgroup has 64 rows, a warp 16 of these, and a thread two
-neighbours in every 8 columns of two rows that lie 8 apart.
+Worked example, 8 x 256 fp32 over 128 threads: vectors of 4 elements, 32 threads across, 4 groups down. Thread 37 is
+thread 5 of group 1. It holds columns 20 .. 23 and 148 .. 151 of rows 1 and 5: 16 elements, ``rows_per_thread = 2`` by
+``vectors_per_thread = 2`` vectors. A reduction of the tile along its rows produces 8 x 1 values; each thread holds
+those of its own two rows.
+
+Accumulators of a matrix product have the fragment layout of wgmma: a warpgroup has 64 rows, each of its warps has 16,
+and a thread has two adjacent elements in every 8 columns of two rows that are 8 apart.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from interlace.loops.ir.traverse import find_read_boxes, list_value_boxes, walk
 
 @dataclass(frozen=True)
 class BlockedLayout:
-    """Rows and columns of a tile over ``threads`` threads.
+    """Rows and columns of a tile, distributed over ``threads`` threads.
 
     Attributes:
-        shape: of the whole tile, whose projections (extent 1 in place of all rows or of the columns) lie alike.
-        vector: neighbours that a thread holds together.
+        shape: shape of the whole tile. Its projections (extent 1 in place of all rows or the columns) use this layout.
+        vector: number of adjacent elements that a thread holds together.
     """
 
     shape: tuple[int, ...]
@@ -56,12 +58,15 @@ class BlockedLayout:
 
     @property
     def vectors_per_row(self) -> int:
-        """Of one row."""
+        """Number of vectors in a row."""
         return self.columns // self.vector
 
     @property
     def threads_per_row(self) -> int:
-        """Threads along a row: a warp at most while there are rows for all, so that rows are reduced by shuffles."""
+        """Number of threads along a row.
+
+        At most a warp while the rows suffice for all threads, so that shuffles can reduce a row.
+        """
         most = self.threads & -self.threads
         across = 1
         while across < min(most, self.vectors_per_row) and (across < WARP or self.threads // across > self.rows):
@@ -70,24 +75,24 @@ class BlockedLayout:
 
     @property
     def thread_rows(self) -> int:
-        """Groups of threads below each other."""
+        """Number of groups of threads, one group per row at a time."""
         return self.threads // self.threads_per_row
 
     @property
     def rows_per_thread(self) -> int:
-        """Rows that one thread holds."""
+        """Number of rows that a thread holds."""
         return -(-self.rows // self.thread_rows)
 
     @property
     def vectors_per_thread(self) -> int:
-        """Vectors of a row that one thread holds."""
+        """Number of vectors that a thread holds in each of its rows."""
         return -(-self.vectors_per_row // self.threads_per_row)
 
     def has_axes(self, shape: tuple[int, ...]) -> tuple[bool, bool]:
-        """Whether a tile of ``shape`` has the rows of this one (else one row), and its columns (else one).
+        """Return whether a tile of ``shape`` has all rows of this layout (else one), and all columns (else one).
 
         Raises:
-            PipelineError: it has some dimensions of the rows and not others.
+            PipelineError: the tile has some dimensions of the rows but not others.
         """
         padded = (1,) * (len(self.shape) - len(shape)) + shape
         lead, whole = padded[:-1], self.shape[:-1]
@@ -98,30 +103,30 @@ class BlockedLayout:
         return lead == whole and self.rows > 1, padded[-1] == self.columns and self.columns > 1
 
     def count_registers(self, shape: tuple[int, ...]) -> int:
-        """Registers of each thread for a tile of ``shape``."""
+        """Return the number of registers of each thread for a tile of ``shape``."""
         rows, columns = self.has_axes(shape)
         return (self.rows_per_thread if rows else 1) * (self.vectors_per_thread * self.vector if columns else 1)
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """The sums of a matrix product, ``shape[0]`` rows over the warpgroups of ``threads``."""
+    """Accumulators of a matrix product: ``shape[0]`` rows, distributed over the warpgroups of ``threads`` threads."""
 
     shape: tuple[int, ...]
     threads: int
 
     @property
     def blocks(self) -> int:
-        """Blocks of 64 rows of each warpgroup."""
+        """Number of blocks of 64 rows in each warpgroup."""
         return self.shape[0] // (64 * (self.threads // WARPGROUP))
 
     def count_registers(self, shape: tuple[int, ...]) -> int:
-        """Registers of each thread for all of them, of ``shape``."""
+        """Return the number of registers of each thread for all accumulators of ``shape``."""
         return self.blocks * shape[1] // 2
 
 
 def select_vector(columns: int, itemsize: int) -> int:
-    """Neighbours that fill 16 bytes, or fewer where rows are no multiple of that."""
+    """Return how many elements fill 16 bytes, halved until rows are a multiple of it."""
     vector = 16 // itemsize
     while columns % vector:
         vector //= 2
@@ -129,10 +134,11 @@ def select_vector(columns: int, itemsize: int) -> int:
 
 
 def lay_out_registers(kernel: LoopKernel, itemsize: int) -> dict[str, BlockedLayout | Fragment]:
-    """How each register tile lies: those that meet in a statement lie alike.
+    """Choose the layout of each register tile; tiles of one statement share a layout.
 
     Raises:
-        PipelineError: tiles meet in shapes that no spread has both, or a matmul's rows do not fit its warpgroups.
+        PipelineError: no layout has the shapes of all tiles of a statement, or a matmul's rows do not fit its
+            warpgroups.
     """
     registers = {t.name: t for t in kernel.tensors if t.memory is MemorySpace.REGISTER}
     shapes = {name: t.tile for name, t in registers.items()}
@@ -183,7 +189,7 @@ def _list_tiles(stmt: Stmt) -> Iterable[str]:
 
 
 def _find_shape(stmt: Stmt) -> tuple[int, ...]:
-    """The tile that a statement runs over."""
+    """Return the shape of the tile that a statement iterates over."""
     match stmt:
         case Reduce():
             return stmt.shape

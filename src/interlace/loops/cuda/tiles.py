@@ -1,4 +1,4 @@
-"""Tile statements as CUDA C++: loops over the vectors that a thread holds, clipped where tensors end.
+"""Tile statements as CUDA C++: loops over the vectors that a thread holds, clipped at the bounds of tensors.
 
 ``y[r : +8, c : +256] = x_s * 2`` over 128 threads becomes, at 4 neighbours to a vector:
 
@@ -47,7 +47,7 @@ from interlace.loops.ir.values import Box, ReadBox, Value
 
 
 class TileEmitter:
-    """Emits the tile statements of one kernel to ``out``."""
+    """Emitter of the tile statements of one kernel, which appends to ``out``."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class TileEmitter:
         self.scratch_bytes = 0
 
     def declare(self, tensor: LoopTensor) -> None:
-        """The registers of a tile."""
+        """Declare the registers of a tile."""
         layout = self.registers[tensor.name]
         if isinstance(layout, Fragment):
             self.out.add_line(f"float {mangle(tensor.name)}[{layout.blocks}][{layout.shape[1] // 2}];")
@@ -73,21 +73,21 @@ class TileEmitter:
             self.out.add_line(f"float {mangle(tensor.name)}[{layout.count_registers(tensor.tile)}];")
 
     def emit_load(self, stmt: Load, scope: ThreadScope) -> None:
-        """By plain loads or cp.async, every thread of the scope its part."""
+        """Emit a load by plain loads or cp.async, in which every thread of the scope loads its elements."""
         if stmt.by is Copy.CP_ASYNC:
             self._copy_async(stmt, scope)
             return
         self._emit_elementwise(stmt.dst, ReadBox(stmt.src), stmt.dst.shape, scope)
 
     def emit_store(self, stmt: Store, scope: ThreadScope) -> None:
-        """By plain stores; what lies past the bounds is dropped."""
+        """Emit a store by plain stores, which drop elements out of bounds."""
         self._emit_elementwise(stmt.dst, ReadBox(stmt.src), stmt.src.shape, scope)
 
     def emit_pointwise(self, stmt: Pointwise, scope: ThreadScope) -> None:
         self._emit_elementwise(stmt.dst, stmt.value, stmt.dst.shape, scope)
 
     def begin(self, partial: Partial) -> None:
-        """Start a reduction: nothing combined yet."""
+        """Start a reduction: initialise the partial of each thread."""
         layout = self._find_reduce_layout(partial.reduce)
         count = layout.count_registers(partial.reduce.dst.shape)
         self.out.add_line(f"float {partial.name}[{count}];")
@@ -95,7 +95,7 @@ class TileEmitter:
         self.out.add_line(f"for (int k = 0; k < {count}; ++k) {partial.name}[k] = {NEUTRAL[partial.reduce.op]};")
 
     def accumulate(self, partial: Partial, stmt: Reduce, scope: ThreadScope) -> None:
-        """Combine what a thread holds of one tile."""
+        """Combine the elements of one tile that a thread holds into its partial."""
         layout = self._find_reduce_layout(stmt)
         name = f"{partial.name}[{self._emit_register(layout, stmt.dst.shape)}]"
         combined = f"{name} + {{}}" if stmt.op is ReduceOp.SUM else f"larger({name}, {{}})"
@@ -108,7 +108,7 @@ class TileEmitter:
         self._end_loops()
 
     def finish(self, partial: Partial, scope: ThreadScope) -> None:
-        """Combine over threads and into the destination, which all threads that hold it then know."""
+        """Combine the partials of threads into the destination; every thread that holds it gets the result."""
         stmt = partial.reduce
         layout = self._find_reduce_layout(stmt)
         count = layout.count_registers(stmt.dst.shape)
@@ -155,16 +155,14 @@ class TileEmitter:
     def _find_layout(
         self, shape: tuple[int, ...], boxes: tuple[Box, ...], scope: ThreadScope
     ) -> BlockedLayout | Fragment:
-        """How the tile of a statement lies: as its register tiles do, else as its shape alone says."""
+        """Return the layout of a statement's tile: that of its register tiles, else one derived from its shape."""
         for box in boxes:
             if box.tensor in self.registers:
                 return self.registers[box.tensor]
         vector = select_vector(shape[-1], self.itemsize)
         for box in boxes:
             tensor = self.kernel.find_tensor(box.tensor)
-            if (
-                tensor.memory is MemorySpace.SHARED and box.shape[-1] > 1
-            ):  # where its vectors are not aligned, shorter ones
+            if tensor.memory is MemorySpace.SHARED and box.shape[-1] > 1:  # shorter vectors where these are unaligned
                 vector = gcd(vector, tensor.tile[-1], find_divisor(box.origin[-1]))
         return BlockedLayout(shape, scope.threads, vector)
 
@@ -187,9 +185,12 @@ class TileEmitter:
     def _open_loops(
         self, layout: BlockedLayout | Fragment, shape: tuple[int, ...], scope: ThreadScope, *, every_thread: bool
     ) -> None:
-        """Open the loops over a thread's vectors; coordinates are then c0, c1, ... and the first column's last.
+        """Open the loops over a thread's vectors.
 
-        ``every_thread``: threads that hold the same elements all run, as they must for registers.
+        Within them, c0, c1, ... are the coordinates of a vector's first element; the last one is its column.
+
+        Args:
+            every_thread: True if all threads that hold the same elements run, as registers require.
         """
         out, rank = self.out, len(shape)
         self._opened = out.depth
@@ -252,7 +253,7 @@ class TileEmitter:
             self.out.close()
 
     def _emit_register(self, layout: BlockedLayout, shape: tuple[int, ...]) -> str:
-        """Which register of a tile of ``shape`` the current vector's element ``j`` is."""
+        """Return the register of element ``j`` of the current vector in a tile of ``shape``."""
         rows, columns = layout.has_axes(shape)
         terms = []
         if rows and layout.rows_per_thread > 1:
@@ -262,13 +263,13 @@ class TileEmitter:
         return " + ".join(terms) or "0"
 
     def _emit_element(self, box: Box, layout: BlockedLayout | Fragment) -> str:
-        """Element ``j`` of the current vector of a register tile."""
+        """Return element ``j`` of the current vector of a register tile."""
         if isinstance(layout, Fragment):
             return f"{mangle(box.tensor)}[b][p * 4 + h * 2 + j]"
         return f"{mangle(box.tensor)}[{self._emit_register(layout, box.shape)}]"
 
     def _read_all(self, value: Value, shape: tuple[int, ...], layout: BlockedLayout | Fragment) -> dict[Box, str]:
-        """Read each operand's current vector, once, into a variable."""
+        """Read each distinct operand's current vector into a variable."""
         names: dict[Box, str] = {}
         vector = self._find_vector(layout, shape)
         for box in dict.fromkeys(list_value_boxes(value)):
@@ -288,7 +289,7 @@ class TileEmitter:
         return names
 
     def _emit_coordinates(self, box: Box, shape: tuple[int, ...]) -> list[str]:
-        """Coordinates in the tensor of the current vector's first element."""
+        """Return the coordinates of the current vector's first element in the tensor."""
         out = []
         for origin, axis in zip(box.origin, match_axes(box, shape), strict=True):
             own = "" if axis is None else f"c{axis}"
@@ -297,7 +298,7 @@ class TileEmitter:
         return out
 
     def _emit_access(self, how: str, box: Box, shape: tuple[int, ...], vector: int, name: str) -> None:
-        """Read or write the current vector in global memory, clipped."""
+        """Emit a clipped read or write of the current vector in global memory."""
         tensor = self.kernel.find_tensor(box.tensor)
         coordinates = self._emit_coordinates(box, shape)
         outside = []
@@ -317,7 +318,7 @@ class TileEmitter:
         self.out.add_line(f"{how}<{tensor.dtype}, {vector}>({first}, {count}{skip});")
 
     def _emit_shared_access(self, how: str, box: Box, shape: tuple[int, ...], vector: int, name: str) -> None:
-        """Read or write the current vector in shared memory."""
+        """Emit a read or write of the current vector in shared memory."""
         tensor = self.kernel.find_tensor(box.tensor)
         if tensor.tile[-1] % vector or find_divisor(box.origin[-1]) % vector:
             raise PipelineError(
@@ -330,12 +331,12 @@ class TileEmitter:
         self.out.add_line(f"{how}<{tensor.dtype}, {vector}>({arguments});")
 
     def _emit_slot_offset(self, tensor: LoopTensor, coordinates: list[str]) -> str:
-        """Byte within a slot of a shared tile."""
+        """Return the byte offset of an element within the slot of a shared tile."""
         where = f"({_emit_row_major(coordinates, [str(n) for n in tensor.tile])}) * {tensor.dtype.itemsize}"
         return f"swizzled({where})" if tensor.swizzle_bytes else where
 
     def emit_slot(self, box: Box) -> str:
-        """Where the box's slot begins in shared memory."""
+        """Return the address of the box's slot in shared memory."""
         if box.slot is None or box.slot == Const(0):
             return mangle(box.tensor)
         return f"{mangle(box.tensor)} + {emit_index(box.slot, 2)} * {self.slot_bytes[box.tensor]}"
@@ -363,7 +364,7 @@ class TileEmitter:
 
 
 def _is_inside(tensor: LoopTensor, box: Box, vector: int) -> bool:
-    """Whether no vector of ``box`` needs clipping, whatever the run-time extents: all numbers, aligned."""
+    """Return whether no vector of ``box`` needs clipping: its origin and the extents are aligned constants."""
     for origin, extent, n in zip(box.origin, tensor.shape, box.shape, strict=True):
         if not (isinstance(origin, Const) and isinstance(extent, Const) and 0 <= origin.value <= extent.value - n):
             return False
@@ -373,12 +374,12 @@ def _is_inside(tensor: LoopTensor, box: Box, vector: int) -> bool:
 
 
 def emit_address(tensor: LoopTensor, offset: str) -> str:
-    """The element at ``offset`` of a global tensor."""
+    """Return the address of the element at ``offset`` of a global tensor."""
     return f"{mangle(tensor.name)} + ({offset})"
 
 
 def _emit_row_major(coordinates: list[str], extents: list[str], *, wide: bool = False) -> str:
-    """The number of an element, of 64 bits if ``wide``."""
+    """Return the row-major offset of an element, in 64 bits if ``wide``."""
     offset = ""
     for place, extent in zip(coordinates, extents, strict=True):
         if not offset:
@@ -391,13 +392,13 @@ def _emit_row_major(coordinates: list[str], extents: list[str], *, wide: bool = 
 
 
 def match_axes(box: Box, shape: tuple[int, ...]) -> tuple[int | None, ...]:
-    """For each dimension of ``box`` the axis of the statement's tile that runs along it; None where the extent is 1.
+    """Return the axis of the statement's tile for each dimension of ``box``; None where the extent is 1.
 
-    Operands line up at the last dimension, copies once extents of 1 are dropped: a tile of 8 x 1 is stored to 8
+    Operands align at the last dimension. Copies align after extents of 1 are dropped: a tile of 8 x 1 is stored to 8
     elements along its axis 0.
 
     Raises:
-        PipelineError: neighbours in the tile are no neighbours in the tensor.
+        PipelineError: adjacent elements of the tile are not adjacent in the tensor.
     """
     first = len(shape) - len(box.shape)
     if first >= 0 and all(n in (1, shape[first + d]) for d, n in enumerate(box.shape)):

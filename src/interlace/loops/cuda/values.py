@@ -25,7 +25,11 @@ _CALLS = {
 
 
 def emit_value(value: Value, shape: tuple[int, ...], reads: Mapping[Box, str]) -> str:
-    """``value`` over a tile of ``shape``; ``reads`` says where each operand's element is."""
+    """Return the expression of ``value`` over a tile of ``shape``.
+
+    Args:
+        reads: expression of each operand's element.
+    """
     match value:
         case Scalar():
             return _emit_number(value.number)
