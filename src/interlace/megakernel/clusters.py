@@ -3,7 +3,7 @@
 Blocks whose tiles have the same weights request them from the L2 at about the same time. If the blocks run on
 neighbouring SMs, the L2 appears to deliver such weights once: FFNs of 129 to 256 tokens take up to 2.5 % less time,
 mostly where power is not the limit (benchmarks/notes/ffn.md, "Who is beside whom"). A cluster is how a launch can
-request such places; its blocks need not load for each other.
+request neighbouring SMs; its blocks need not load for each other.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _check_progress(plan: Plan, table: DeviceTables, groups: Ints) -> None:
 
 
 def cluster_ops(parts: Sequence[LoweredOp], graph: Graph, cluster: Cluster) -> list[LoweredOp]:
-    """Return the parts of a launch in clusters.
+    """Return the parts of a launch, with operands shared by the blocks of a cluster.
 
     Raises:
         PlanError: the blocks of an op have nothing to load for each other.

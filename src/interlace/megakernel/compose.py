@@ -3,17 +3,17 @@
 The order of the source, for a launch of a norm in CUDA source and of matmuls in two tilings:
 
     constexpr int STAGES = 4; ...              constants that the headers are compiled with
-    struct Queue, struct Launch                what the kernel takes
+    struct Queue, struct Launch                parameters of the kernel
     #include "ring/ring.cuh", ...              ring and messages
     #include "dispatch/static.cuh"             which block runs which item
     using Tickets = StaticDispatch;
-    namespace body0 { norm_rows ... }          a text and its operands, once for each dtype, whatever ops take it
+    namespace body0 { norm_rows ... }          CUDA source and its operands, once for each dtype, shared by ops
     namespace body1 { Matmul<...> ... }
     prefetch, look_ahead, load, compute        a switch for each role over the code of an item's row:
                                                case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
     #include "roles.cuh"                       the loops of the roles, and the kernel
 
-Ops of equal tiles have the same code, so 16 layers have no more of it than one.
+Ops with equal tiles share code, so 16 layers have as much code as one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def build_launch_struct(dispatch: Dispatch, inline_bytes: int = 0) -> Struct:
 
 @dataclass(frozen=True)
 class LoweredOp:
-    """Part of a launch that computes an op.
+    """Part of a megakernel that computes an op.
 
     Attributes:
         body: body of its kernel.
@@ -108,7 +108,7 @@ class MegakernelSource:
         launch: parameter of the kernel.
         has_inline_operands: True if the parameter holds the operands of every op itself, False if it holds their
             address.
-        operand_bytes: bytes from the operands of one op to those of the next.
+        operand_bytes: stride in bytes between the operands of consecutive ops.
         stages: stages of the ring.
         shared_bytes: shared memory of a block.
     """
@@ -122,7 +122,7 @@ class MegakernelSource:
 
     @property
     def expanded_text(self) -> str:
-        """The text with headers in place of its includes."""
+        """CUDA source with headers in place of its includes."""
         return expand(self.source, "one_launch.cu", after=PREAMBLE)
 
 
@@ -172,8 +172,8 @@ def compose(
         smem_bytes: most shared memory of a block.
         in_flight_bytes: bytes of prefetches in flight in a block, enough to saturate memory.
         dispatch: how workers obtain items.
-        dependent_launch: True if the launch may start while the launch before drains.
-        stealing: what a worker takes whose queue is empty, under stealing dispatch.
+        dependent_launch: True if the launch may start while the previous launch drains.
+        stealing: number of items and victim of a worker with an empty queue, under stealing dispatch.
         blocks: most blocks that may be resident at once.
         termination: how workers detect the end, under spawn dispatch.
         cluster: blocks that load for each other (``csrc/cluster/cluster.cuh``).
@@ -236,7 +236,7 @@ def compose(
 
 
 def _make_too_large_error(parts: Sequence[LoweredOp], warpgroups: int, smem_bytes: int) -> PlanError:
-    """Return the error for ops whose ring has fewer than two stages; it names the op that takes most, and for what."""
+    """Return the error for a ring of fewer than two stages; it names the op that needs most memory, and the purpose."""
     tiles = [part.tile for part in parts]
     stage = _max_prefetchable_bytes(tiles) + _max_dependent_bytes(tiles) + _max_header_bytes(tiles)
     slots = [(2 * (part.tile.prefetchable_bytes + part.tile.dependent_bytes), part.name) for part in parts]

@@ -6,32 +6,32 @@ from collections.abc import Mapping
 
 from interlace.kernels.abi import ITEM
 
-#: Messages that the loader is ahead of the other roles.
+#: Maximum number of messages by which the loader is ahead of the other roles.
 TICKETS = 4
-#: Bytes of a message: a row of the item table; the run, whether there is an item, the position of its first stage; the
-#: slots that are kept, positions of the consumer warpgroups.
+#: Bytes of a message: a row of the item table; the run, a flag for an item, the position of its first stage; the kept
+#: slots, the positions of the consumer warpgroups.
 MESSAGE_BYTES = ITEM.size + 32
-#: Items that a block holds at most if it claims them late.
+#: Maximum number of items that a block holds if it claims them late.
 HELD = 2
 
-#: Flags in column ``code`` of an item, above the number of its code. The storer releases the item's last slots when it
+#: Flags in column ``code`` of an item, above the number of its code. The storer releases the item's last slots after it
 #: has posted the item.
 KEEPS = 1 << 16
-#: The item is a part of a split tile and leaves its partial sums to another part.
+#: The item is a part of a split tile and stores its split-K partials for another part.
 LEAVES_SUMS = 1 << 17
-#: The item before it on its block is of the same op, and left the scratch as that op needs it.
+#: The previous item of its block belongs to the same op, and has left the scratch in the state that the op needs.
 AGAIN = 1 << 18
-#: The item waits and is among the last ones, one for each block: its block claims nothing after it before it begins.
+#: The item waits and is among the last items, one per block: its block claims no further item before it begins.
 LAST = 1 << 19
 
-#: The flag of a launch that ends by a trap.
+#: Flag of a launch that ends by a trap.
 ENDED = 2
-#: What the record has in place of a semaphore. A worker found nothing in the ready queue, or in its mailbox.
+#: Codes in the watchdog's record in place of a semaphore. A worker found no item in the ready queue or its mailbox.
 EMPTY = -2
 #: A wait for LL words; ``expected`` and ``seen`` are epochs.
 AWAITED = -3
-#: Under spawn dispatch: no item came to a place of the queue; an item found no place; an item ran or came after workers
-#: had found that nothing is outstanding.
+#: Under spawn dispatch: no item arrived in a slot of the queue; an item found no slot; an item ran or arrived after
+#: workers had detected that no item is outstanding.
 LOST, OVERFLOW, EARLY = -3, -4, -5
 #: Consumers (``expected`` 0) or the dependent loader (1) counted ``seen`` more stages than the loader.
 MISCOUNTED = -8

@@ -1,14 +1,14 @@
-"""CUDA C++ of each dispatch: a header of ``csrc/dispatch`` and a class here, which says what its launches need.
+"""CUDA C++ of each dispatch: a header of ``csrc/dispatch``, and a class that states what its launches need.
 
     static       StaticDispatch        each worker runs its own queue
     ticket       TicketDispatch        workers claim items in sequence from one counter
     hybrid       HybridDispatch        own queues first, then tickets
     stealing     StealingDispatch      own queue first, then the queues of others
     queue        QueueDispatch         workers claim ready items from one queue
-    dispatcher   MailboxDispatch       a warp of the first block gives ready items to blocks
+    dispatcher   MailboxDispatch       a warp of the first block sends ready items to blocks
     spawn        SpawnDispatch         workers claim items that other items spawn
 
-To add a dispatch, add a member to ``Dispatch`` and teach ``plan/verify`` its order; write a header that defines a
+To add a dispatch, add a member to ``Dispatch`` and its order to ``plan/verify``; write a header that defines a
 struct with the functions that ``csrc/dispatch/common.cuh`` lists; and add a class below.
 """
 
@@ -32,10 +32,10 @@ from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 if TYPE_CHECKING:
     from interlace.megakernel.table import DeviceTables
 
-#: The ready queue: ``megakernel/ready`` in memory, groups as CSR; of each group the semaphores that were complete, over
-#: all runs; how many items were pushed, over all runs; slots, each with run + 1 and a row; how many items are ready
-#: from the start. A dispatcher has in place of the tail the number of the run, and of each semaphore the posts that it
-#: has counted.
+#: Fields of the ready queue: the tables of ``megakernel/ready``, with groups in CSR form; the number of complete
+#: semaphores of each group, over all runs; the number of pushed items, over all runs; slots, each with run + 1 and a
+#: row; the number of items that are ready from the start. A dispatcher has, in place of the tail, the number of the run
+#: and the counted posts of each semaphore.
 QUEUE = Struct(
     "Queue",
     (
@@ -47,11 +47,11 @@ QUEUE = Struct(
     ),
 )
 
-#: The spawn queue: rows of the first items, and of those that run once the queue is exhausted; children of each item,
-#: by its number (CSR); of each child its row, the element that says whether it runs, and the index of that tensor in
-#: the addresses after the operands, which have ``ops`` rows; two sets of counters; a slot for each item that may come
-#: and for each block; each block's vote, then the items that it has posted; how many items are first, later, and may
-#: come; semaphores.
+#: Fields of the spawn queue: rows of the first items, and of those that run once the queue is exhausted; children of
+#: each item, by its number (CSR); the row of each child, the element that determines whether it runs, and the index of
+#: that element's tensor in the addresses after the operands, which have ``ops`` rows; two sets of counters; a slot for
+#: each item that may arrive and for each block; each block's vote, then the items that it has posted; the numbers of
+#: first items, of later items, and of items that may arrive; semaphores.
 SPAWN = Struct(
     "Queue",
     (
@@ -81,10 +81,10 @@ class DispatchCode:
         has_wide_heads: True if elements of ``heads`` have 64 bits, else 32.
         item_limit: number of items that a plan must stay below; None for no limit.
         dispatch: the dispatch.
-        stealing: what a worker takes whose queue is empty.
+        stealing: number of items and victim of a worker with an empty queue.
         blocks: blocks that may be resident at once.
-        loads_ahead: True if some op has something to load before its waits.
-        termination: how workers find the end under spawn dispatch.
+        loads_ahead: True if some op has pre-wait loads.
+        termination: how workers detect the end under spawn dispatch.
         cluster: blocks that load for each other.
     """
 
@@ -128,7 +128,7 @@ class DispatchCode:
 
     @property
     def source(self) -> str:
-        """CUDA C++ after the ring: the header, and the name that a launch calls its struct."""
+        """CUDA C++ after the ring: the header, and the alias of its struct in a launch."""
         return f"{include(self.struct_header)}using Tickets = {self.struct};\n"
 
     def count_heads(self, workers: int, queues: int) -> int:
@@ -166,12 +166,12 @@ class TicketDispatch(DispatchCode):
 
     @property
     def claims_ahead(self) -> bool:
-        """True if some op has something to load ahead."""
+        """True if some op has pre-wait loads."""
         return self.loads_ahead
 
     @property
     def struct_header(self) -> str:
-        """Name of the header that defines ``struct``; clusters have one of their own."""
+        """Name of the header that defines ``struct``; clusters have their own header."""
         return "dispatch/cluster_ticket.cuh" if self.cluster != NO_CLUSTER else self.header
 
     def flag_rows(self, table: DeviceTables) -> Ints:
@@ -198,7 +198,7 @@ class StealingDispatch(DispatchCode):
 
     @property
     def constants(self) -> Mapping[str, int]:
-        """How many items a thief takes, from whom, and the format of words."""
+        """Number of items that a thief takes, its victims, and the format of words."""
         most = (1 << ROW_BITS) - 1
         return {
             "MOST_STOLEN": most if self.stealing.most is None else min(self.stealing.most, most),
@@ -214,19 +214,19 @@ class QueueDispatch(DispatchCode):
 
     @property
     def constants(self) -> Mapping[str, int]:
-        """What a wait for an item records."""
+        """Code that a wait for an item records."""
         return {"EMPTY": EMPTY}
 
 
 class MailboxDispatch(DispatchCode):
-    """A warp of the first block gives ready items to blocks, by mailboxes, which are in ``heads``."""
+    """A warp of the first block sends ready items to blocks through mailboxes, which are in ``heads``."""
 
     header = "dispatch/dispatcher.cuh"
     has_wide_heads = True
 
     @property
     def constants(self) -> Mapping[str, int]:
-        """What a wait for an item records, the format of mailboxes, and how many blocks a lane serves."""
+        """Code that a wait for an item records, the format of mailboxes, and the number of blocks per lane."""
         return {"EMPTY": EMPTY, "EMPTIED": EMPTIED, "TURN": TURN, "STOP": STOP, "LOOKS": -(-self.blocks // 32)}
 
     def count_heads(self, workers: int, queues: int) -> int:
@@ -247,7 +247,7 @@ class SpawnDispatch(DispatchCode):
 
     @property
     def constants(self) -> Mapping[str, int]:
-        """The layout of counters, and what failed waits record."""
+        """Layout of counters, and codes that failed waits record."""
         return {"COUNTERS": COUNTERS, "SPREAD": SPREAD, "LOST": LOST, "OVERFLOW": OVERFLOW, "EARLY": EARLY}
 
     @property

@@ -38,7 +38,7 @@ class _TensorLaunch:
         return binary
 
     def load(self) -> None:
-        """Compile and load for the current device, and copy there what the launch needs."""
+        """Compile and load for the current device, and copy to it what the launch needs."""
         self.enqueue  # noqa: B018
 
     @cached_property
@@ -56,7 +56,7 @@ class _TensorLaunch:
 
     @property
     def _packed_operands(self) -> Any:
-        """The operands as bytes, as the launch's parameter takes them."""
+        """Operands as bytes in the format of the launch's parameter."""
         return self._executor._pack_operands(self._arguments)
 
 
@@ -88,7 +88,7 @@ class MemoryLaunch(_TensorLaunch):
 
     @cached_property
     def _packed_operands(self) -> Any:
-        """The operands as a tensor in device memory. It may be built during a capture of a run on new tensors."""
+        """Operands as a tensor in device memory. It may be built during the capture of a run on new tensors."""
         from interlace.megakernel.capture import run_outside_capture  # imports torch
 
         executor, torch = self._executor, self._executor._torch

@@ -6,10 +6,10 @@ two layers whose attention writes ``parts`` for ``combine``:
 
     plan                                               megakernel
     combine 0 waits for semaphore 3 of attend 0        polls LL words of epoch 5 in parts; no wait
-    append 0 waits for 3, and overwrites a cache       waits for combine 0, which has what attend 0 made of the cache
+    append 0 waits for 3, and overwrites a cache       waits for combine 0, which has polled all words of attend 0
     attend 0 posts 3                                   posts nothing, because no item waits for it
 
-The plan is proved with its waits. The form that is launched is proved again (``words_proof``), with polls as waits for
+The plan is proved with its waits. The form that is launched is proved again (``ll_proof``), with polls as waits for
 LL words, which order nothing else. A poll guarantees what the wait that it replaces guarantees:
 
 - *Readers* have a wait for each tile that writes what they read (``verify``), and accept no word with another epoch
@@ -17,17 +17,17 @@ LL words, which order nothing else. A poll guarantees what the wait that it repl
   its wait is dropped only if it covers these tiles and no others. So all that follows from the wait follows from polls.
 - *Ops that overwrite words* are later ops that write the tensor. The plan orders them after all readers, as for any
   tensor, so no reader finds a later epoch where it expects an earlier one. Each word is polled before it is published
-  again (``publications``), so its two stores are ordered, too.
-- *Words of the run before* have other epochs, although epochs wrap: they count on from run to run modulo 2^32, readers
-  compare for equality, and every polled word is stored in every run, whatever the tensors hold. The set of polled words
-  follows from access maps and shapes alone: ops with a ``when`` all run under these dispatches, and missing rows of
-  ``RunOptions.short_inputs`` are computed as zeros. So a reader finds a word of at most one run ago, whose epoch is
-  less than twice the number of ops back; or the 0 of the allocation, but only in the first run, whose epochs start at
-  1.
+  again (``ll_epochs``), so its two stores are ordered, too.
+- *Words of the previous run* have other epochs, although epochs wrap: they increase from run to run modulo 2^32,
+  readers compare for equality, and every polled word is stored in every run, whatever the tensors hold. The set of
+  polled words follows from access maps and shapes alone: ops with a ``when`` all run under these dispatches, and
+  missing rows of ``RunOptions.short_inputs`` are computed as zeros. So a reader finds a word of at most one run ago,
+  with an epoch that is less than twice the number of ops back. In the first run it may find the 0 of the allocation,
+  but the epochs of that run start at 1.
 - *Tensor stores of an op that also writes words* are for ops that read the tensor as such, and these wait for them.
   Words do not order such stores. So before they are overwritten, another op has waited for all of them and read them,
   and any op that overwrites what that op reads comes after it; or no op reads the tensor later.
-- *Reads of a tile* are known to be over to ops that poll its words, as ``publications`` says: any one word, or all. If
+- *Reads of a tile* are known to be over to ops that poll its words, as ``ll_epochs`` explains: any one word, or all. If
   a tile writes only words, other ops may await its end through the ops that have polled all of them.
 - *Progress* is that of the plan: a worker's items begin in order, and an item that polls delays only items that would
   wait for it in the plan. Dispatches that take items once their waits are met do not use LL hand-off.

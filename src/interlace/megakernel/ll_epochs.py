@@ -1,7 +1,7 @@
 """The order that polls of LL words establish: in NCCL's LL protocol, a word orders itself and nothing else.
 
 A *publication* is the part of a tensor that one op writes as LL words in one run. Every proof of words
-(``words_proof``), where all words of a tile are one op, rests on two facts about publications:
+(``ll_proof``), where all words of a tile are one op, rests on two facts about publications:
 
 - *Every word is polled before it is published again.* An op that polls a word knows that this word was stored, and
   nothing about the tile's other words. So two stores of one word are ordered through its readers alone: store, poll,

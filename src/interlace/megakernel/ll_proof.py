@@ -6,8 +6,8 @@ An LL word orders only itself. So a tile that polls or writes words is divided i
     words     from that mark and the polled words, writes the tile's words
     stores    from the same, stores the tile's tensors, including its words if its body keeps them; it posts as the tile
 
-All words of a tile are one op here. So what polls of some of them show is checked first (``publications``): each word
-was polled before it is published again, and reads that a poll is taken to follow are over.
+In this plan all words of a tile are one op. So what polls of some of them prove is checked first (``ll_epochs``): each
+word was polled before it is published again, and reads that a poll is assumed to follow are over.
 
 In this plan an op that polls waits for the words of each tile whose data it reads, and for nothing else of that tile.
 An item that waits for a tile's post also waits for its words and its reads, because the tile posts after them. Stores
@@ -76,7 +76,7 @@ def prove_ll(plan: Plan, bodies: Sequence[MegakernelBody], options: RunOptions) 
 
 
 def _check_polls(graph: Graph, bodies: Sequence[MegakernelBody], words: LLEdges, dependencies: Dependencies) -> None:
-    """Raise CoverageError where polls show less than the plan takes them to show (``publications``)."""
+    """Raise CoverageError if polls prove less than the plan assumes (``ll_epochs``)."""
     numbers = {o: words.get_ll(o).epochs for o in words.ops}
     unpolled = find_unpolled(graph, numbers, numbers)
     if unpolled is not None:

@@ -36,7 +36,7 @@ class RunOptions:
             that plus one second in all.
         trace: True to record the times of every item.
         jitter_s: upper bound in seconds of random delays injected around waits and posts, for tests; at most 2.
-        dependent_launch: True to let a run's launches start while the launch before drains (programmatic dependent
+        dependent_launch: True to let a run's launches start while the previous launch drains (programmatic dependent
             launch), so that prefetches overlap with it. For ``pdl`` and ticket dispatch.
         short_inputs: inputs that may have fewer rows than the graph declares, but at least one; results computed from
             missing rows are meaningless. No op may write such an input, and the executor's loads must skip missing
@@ -47,9 +47,8 @@ class RunOptions:
         cluster: blocks of the megakernel that load for each other, so that fewer bytes pass through the L2; the plan
             must place their tiles next to each other.
         ll_tensors: tensors between ops of the megakernel to hand off by the LL protocol (``megakernel/ll_edges``); the
-        contents
-            of the tensors themselves are then meaningless. None selects tensors of ops whose tiles all run at once, or
-            that take few trips for LL words.
+            contents of the tensors themselves are then meaningless. None selects tensors of ops with tiles that all run
+            at once, or of ops that take few trips for LL words.
 
     Raises:
         DeviceError: an option has another type or is out of range.

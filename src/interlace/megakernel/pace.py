@@ -4,7 +4,7 @@ Both depend on what ops cost compared with the hand-offs between them (benchmark
 
 - Long weight streams: more bytes in flight reach memory's rate more reliably, and tickets balance the workers.
 - Short ops: every byte in flight delays the hand-offs after it, and per-worker queues save the tickets' atomics.
-- Products that take longer than their weights: few fences wait, and a late stage is one in which nothing is multiplied,
+- Products that take longer than the loads of their weights: few fences wait, and a late stage stalls the tensor cores,
   so the ring is filled completely.
 """
 
@@ -27,7 +27,7 @@ _IN_FLIGHT_BYTES, _IN_FLIGHT_S = 96 << 10, 1.75e-6
 _SHORT_CHAIN_OPS = (
     3  # longest chain that begins with a norm in which tickets were at least as fast as per-worker queues
 )
-_SHORT_OP_S = 20e-6  # in which an op's weights arrive, on average over the ops that have weights
+_SHORT_OP_S = 20e-6  # time to load an op's weights, on average over the ops that have weights
 
 
 def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
@@ -56,7 +56,7 @@ def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = N
 
 
 def select_bytes_in_flight(graph: Graph, device: DeviceSpec) -> int:
-    """Return the bytes of weights in flight per block; the whole ring if products take longer than their weights."""
+    """Return the bytes of weights in flight per block; all of the ring if the ops are compute-bound."""
     weighty = _select_weighted_ops(graph, build_bodies(graph))
     memory_s = sum(nbytes for _, nbytes in weighty) / device.dram_bytes_per_s
     products_s = sum(op.flops * op.tiles / device.flops_per_s(graph.find_compute_dtype(op)) for op, _ in weighty)

@@ -1,7 +1,8 @@
 """The ready queue: which items become ready after which posts, as tables that are fixed before a run.
 
-Items that wait for the same semaphores become ready together, as a *group*. A semaphore that has all its posts of a run
-counts for each group that waits for it. A group with all of its semaphores goes to the queue, its items in sequence.
+Items that wait for the same semaphores become ready together, as a *group*. A semaphore with all its posts of a run
+counts once for each group that waits for it. When all semaphores of a group have counted, its items enter the queue in
+sequence.
 
     items    a0 posts 0    a1 posts 0    b0, b1 wait for 0    c0 waits for 0, 1    b0, b1 post 1
 
@@ -24,7 +25,7 @@ from interlace.plan.plan import Dispatch
 
 @dataclass(frozen=True)
 class ReadyGroups:
-    """Rows of a table by what they wait for: all waits of an item, and of the parts of its tile, together.
+    """Rows of a table in groups with equal waits: those of an item and of the parts of its tile together.
 
     Attributes:
         first: rows that wait for nothing.

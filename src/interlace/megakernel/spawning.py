@@ -7,7 +7,7 @@ Spawned items post no semaphore, and no item waits for one of theirs: the queue 
     before       3                    S + 1 + 3: also counts itself as done
     before       none                 S: counts itself as done
     spawned      4                    S
-    behind       5                    5
+    after        5                    5
 """
 
 from __future__ import annotations

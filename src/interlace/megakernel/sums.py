@@ -7,7 +7,7 @@ items in between imply (``plan/implied``):
     a -> b -> c -> z, all split but c    a 0..7   b 8..11: a tile of a may still read   z 0..3: a has ended before it
 
 With cooperative fix-up (``megakernel/shares``), a tile has adjacent rows for each share, with the partials of all parts
-except the one that reduces it. Every part knows where the rows of the tile begin.
+except the one that reduces it. Every part has the first row of the tile.
 
 A partial shows by itself whether it has arrived, because an empty word has a pattern of its own
 (``csrc/sentinel.cuh``). So parts of a tile need no wait between them. A part stores its partials after all

@@ -1,4 +1,4 @@
-"""Errors for what the watchdog recorded; they name the tiles that never posted."""
+"""Errors built from the watchdog's records; they name the tiles that never posted."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _make_never_ready_error(
 
 
 def _find_lost_item(plan: Plan, done: np.ndarray, came: np.ndarray) -> int:
-    """Return the first item that waits for nothing more but never entered the queue; some item must be missing."""
+    """Return the first item with no open waits that never entered the queue; some item must be missing."""
     items, waits = plan.items, plan.waits
     short = np.bincount(items.post[_find_silent(plan, done)], minlength=plan.semaphores)
     ready = ~came
