@@ -74,7 +74,7 @@ def _answer_order(data: object) -> dict[str, Any]:
 
 
 def _answer_view(view: StudioView | Pending | None, kind: type[StudioView], data: object) -> dict[str, Any]:
-    """Return all that there is to look at, or that there is nothing, or nothing yet (``preparing`` says why)."""
+    """Return the data of the view, or state that there is no view, or none yet (``preparing`` gives the reason)."""
     check_members(data, "a request", ())
     if isinstance(view, Pending) and view.kind is kind:
         made = view.view()

@@ -1,18 +1,17 @@
 """Two chained matmuls played tile by tile: locked tiles, and the fate of the intermediate result in the cache.
 
 The graph is that of ``workloads.two_matmuls``, y = x @ a.T and out = y @ b.T, in square tiles: R rows, K and N tiles
-along the two reductions, P columns. What a tile touches is found by ``sim.traffic``, what it needs by
-``graph.dependencies``, and what is loaded by ``orders.replay``. Items are numbered op after op, row by row. With
-R = N = P = 2:
+along the two reductions, P columns. ``sim.traffic`` computes what a tile touches, ``graph.dependencies`` what it needs,
+and ``orders.replay`` what is loaded. Items are numbered op after op, row by row. With R = N = P = 2:
 
     first   0 1    second   4 5     item 4 touches y[0, 0] b[0, 0]   y[0, 1] b[0, 1]   out[0, 0]
             2 3             6 7     and is locked until items 0 and 1 are done
 
-A tile that is written takes its place in the cache like one that is read, but nothing is loaded for it.
+A written tile occupies the cache like a read tile, but is not loaded.
 
 With two parts a tile of ``out`` is two items, each of which reads half a row of y; all first halves come before all
-second ones. A first half leaves a partial sum in float32, twice the bytes of a tile, and its second half is locked
-until it is there:
+second ones. A first half writes a partial sum in float32, twice the bytes of a tile. Its second half is locked until
+the partial sum exists:
 
     second   4 5     then   8 9      item 4 touches y[0, 0] b[0, 0]                  sum[0, 0]
              6 7           10 11     item 8 touches y[0, 1] b[0, 1]   and that sum   out[0, 0]
@@ -46,7 +45,7 @@ from interlace.workloads.chains import two_matmuls
 
 #: Tiles along each side: two grids of these are still a picture.
 MAX_SIDE = 16
-#: What partial sums are called beside tensors.
+#: Name of the partial sums among the names of tensors.
 SUMS = "partial sums"
 _TILE = 128
 _NO_ORDER: Mapping[str, Order] = {}
@@ -167,7 +166,7 @@ class ChainPosition:
 @lru_cache(maxsize=16)
 def find_accesses(chain: Chain) -> ChainAccesses:
     """Return the units that the items of a chain touch, and the items that they need."""
-    # Importing it takes half a second (numba), which the page for one product should not wait for.
+    # Imported late: it takes half a second (numba), and the page for one product does not need it.
     from interlace.sim.traffic import list_touches
 
     graph = chain.graph
@@ -218,7 +217,7 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
     check_path(chain, path)
     groups = [group for item in path for group in touched.groups[item]]
     owner = [(step, reads) for step, item in enumerate(path) for reads in touched.reads[item]]
-    # Where all units are tiles they count as one, as OPT takes them.
+    # If all units are tiles, each counts as one, as OPT requires.
     sizes, capacity = (touched.sizes if chain.parts > 1 else None), chain.capacity
     missed = find_loaded(groups, capacity, chain.cache, sizes)
     loads: Counter[str] = Counter()

@@ -26,11 +26,11 @@ from interlace.orders.panels import EvictionPolicy, Pair, PanelGrid, Visit
 from interlace.orders.replay import find_loaded, find_lru_contents, list_touched
 from interlace.planner.bounds import BoundedQuantity, Gemm, TrafficBound, bound_matmul
 
-#: What a request may ask for: rows and columns of tiles that a picture still shows, and pairs of units that a replay
-#: in plain Python takes within tens of milliseconds.
+#: Limits of a request: rows and columns of tiles that a picture can still show, and pairs of units that a replay in
+#: plain Python processes within tens of milliseconds.
 MAX_PANELS = 64
 MAX_PAIRS = 1 << 14
-_SUM_BYTES = 4  # tiles sum up in fp32
+_SUM_BYTES = 4  # tiles accumulate in fp32
 
 
 class Unit(Enum):
@@ -267,7 +267,7 @@ def _find_cached(groups: Sequence[Pair], options: GameOptions) -> list[int]:
     capacity, cache, unequal = options.replay_arguments
     if cache is EvictionPolicy.LRU:
         return find_lru_contents(groups, capacity, unequal)
-    # What was touched later can be held wherever what was touched earlier can: keep it from there on instead.
+    # A cache that can still hold a unit can also hold one touched later, kept in its place. So bisection finds the end.
     units = list_touched(groups)
     before = sum(map(len, find_loaded(groups, capacity, cache)))
 

@@ -11,7 +11,7 @@ from interlace.orders.panels import EvictionPolicy
 from interlace.studio.game import GameOptions, Path, play
 from interlace.studio.link import encode_path
 
-#: Of one search: seconds, and states of at most 345 bytes, twice that while its tables grow.
+#: Limits of one search: seconds; states, each of at most 345 bytes, or twice that while its tables grow.
 MAX_SECONDS = 20.0
 _MAX_STATES = 1 << 20
 
@@ -68,10 +68,10 @@ def find_best_completion(
         progress: called now and then with states kept, the lower bound reached and the loads of the best known order.
 
     Raises:
-        Cancelled: the event was set.
-        StudioError: a path that is none.
+        SearchCancelled: the event was set.
+        StudioError: the path is invalid.
     """
-    # Importing it takes half a second (numba), which the first click should not wait for.
+    # Imported late: it takes half a second (numba), which would delay the first click.
     from interlace.orders.completion import find_completion, iter_ends
 
     def tell(states: int, low: int, high: int) -> None:

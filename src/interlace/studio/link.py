@@ -1,9 +1,9 @@
-"""A game as text for an address: options, path and place, compressed.
+"""A game as text for an address: options, path and position, compressed.
 
 Numbers are written seven bits to a byte, low ones first, and a step of the path as the difference to the one before,
 so that neighbours take a byte. The path 0, 1, 5 of a grid of 4 columns, row panels first:
 
-    steps (4 * tile + way)   0   4   20         differences   0   4   16      as they are written   0   8   32
+    steps (4 * tile + way)   0   4   20         differences   0   4   16      as written   0   8   32
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from interlace.studio.game import MAX_PAIRS, GameOptions, Path, Unit, check_path
 
 T = TypeVar("T")
 
-#: What a text begins with: the game that it holds, in the form of this release.
+#: First byte of the data: the kind of game, in the format of this release.
 ONE_PRODUCT, CHAIN = 1, 2
-#: A step takes at most three bytes, and before the steps stand some twenty numbers of at most six.
+#: A step takes at most three bytes. About twenty numbers of at most six bytes precede the steps.
 _MAX_BYTES = 3 * MAX_PAIRS + 256
 _MAX_BITS = 70  # of a number; longer ones would take time that grows with the square of their length
 _UNITS, _CACHES = tuple(Unit), tuple(EvictionPolicy)
@@ -57,7 +57,7 @@ def encode_game(game: Game) -> str:
 
 
 def decode_game(text: str) -> Game:
-    """Return the game of a text. Raises StudioError: no game, or one that the page does not accept."""
+    """Return the game of a text. Raises StudioError for no game, or one that the page does not accept."""
     return unpack(ONE_PRODUCT, text, _read_game)
 
 
@@ -74,10 +74,10 @@ def pack(kind: int, head: Iterable[int], steps: Sequence[int]) -> str:
 
 
 def unpack(kind: int, text: str, read: Callable[[Iterator[int]], T]) -> T:
-    """What ``read`` makes of the numbers of a text of this kind; ``read_steps`` takes the path at their end.
+    """Decode a text of this kind with ``read``, which may call ``read_steps`` for the path at its end.
 
     Raises:
-        StudioError: a text that ``pack`` did not write, or that ``read`` takes for none by a ValueError.
+        StudioError: ``pack`` did not write the text, or ``read`` raised ValueError.
     """
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -93,7 +93,7 @@ def unpack(kind: int, text: str, read: Callable[[Iterator[int]], T]) -> T:
 
 
 def read_ghost(numbers: Iterator[int]) -> str:
-    """Return a name that is written as its length and its bytes."""
+    """Return a name that is encoded as its length and its bytes."""
     letters = next(numbers)
     return bytes([next(numbers) for _ in range(letters)]).decode()
 

@@ -1,7 +1,8 @@
 """Files of the page, read once: no requested name reaches the file system.
 
-A page is a file of ``page/parts`` in four sections: ``intro`` beside its title, ``body``, and ``keys`` and ``notes`` of
-its sheet of keys. What all pages repeat is ``frame.html`` there, and what some do is a file that they include.
+A page is a file of ``page/parts`` in four sections: ``intro`` next to its title, ``body``, and ``keys`` and ``notes``
+of its list of keyboard shortcuts. ``frame.html`` there has the parts that all pages share. Parts that some pages share
+are files that these pages include.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _INCLUDE = re.compile(r"<!-- include (\w+) -->\n")
 
 @dataclass(frozen=True)
 class Page:
-    """Page: the stem of its file, its name in links, and its script."""
+    """A page: the stem of its file, its name in links, and its script."""
 
     name: str
     label: str

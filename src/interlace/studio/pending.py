@@ -1,4 +1,4 @@
-"""A view that a thread makes while its page is open already."""
+"""A view that a thread builds while its page is already open."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
 from interlace.studio.timeline import TimelineView
 
-#: What a page shows.
+#: View that a page shows.
 StudioView = PlanView | TimelineView | RecordView
 
 
 class Pending:
-    """A view that is not made yet.
+    """A view that is not complete yet.
 
     Args:
         kind: class of the view.

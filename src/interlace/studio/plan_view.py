@@ -33,11 +33,11 @@ from interlace.studio.wire import check_members
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
 
-#: Items of a plan that the page draws; its columns are some 2 MB of JSON for so many.
+#: Maximum number of items of a plan that the page draws. Their columns are about 2 MB of JSON.
 MAX_ITEMS = 1 << 16
-#: Faults of plans whose waits name semaphores that there are, so that the simulated machine takes them.
+#: Faults of plans with waits for existing semaphores only, which the simulated machine accepts.
 _TIMED = (CoverageError, DeadlockError, ItemError, ThresholdError)
-_MAX_LISTED = 64  # tiles of a list; how many more there are is said
+_MAX_LISTED = 64  # tiles of a list; the number of further ones is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class PlanView:
 
         Raises:
             StudioError: more items than the page draws, or none.
-            PlanError: columns that make no sense, unless it is one item of an op that there is.
+            PlanError: columns that make no sense, unless only one item of an existing op is affected.
         """
         if not 0 < len(plan.items) <= MAX_ITEMS:
             raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MAX_ITEMS}; use larger tiles")
@@ -95,7 +95,7 @@ class PlanView:
         """Return the view with the times of its items, or with the reason why it has none."""
         if self.why:
             return self
-        # Importing it takes half a second (numba), which pages without a plan should not wait for.
+        # Imported late: it takes half a second (numba), and pages without a plan do not need it.
         from interlace.planner.predict import CHEAP, predict
 
         try:

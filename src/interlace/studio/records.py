@@ -1,5 +1,4 @@
-"""Records to look at, of one GPU and date or of several: speedups over the best library by size with their limit, and
-what hardware counters saw.
+"""View of records of one or several GPUs and dates: speedups over the best library by size, and hardware counters.
 
     speedup = best library's time / best executor's time        limit = best library's time / floor
 
@@ -90,7 +89,7 @@ class Record:
 
     @staticmethod
     def read(text: str) -> Record:
-        """Read what ``interlace bench WORKLOAD --out``, ``interlace profile --json`` or ``benchmarks`` wrote.
+        """Read a record that ``interlace bench WORKLOAD --out``, ``interlace profile --json`` or ``benchmarks`` wrote.
 
         Raises:
             StudioError: another record or other JSON, with the command that wrote it.
@@ -182,7 +181,7 @@ def _parse_counter_row(row: dict[str, Any], record: dict[str, Any]) -> CounterRo
     if "counted" not in row:
         return CounterRow(
             ", ".join(filter(None, (row["name"], row["tile"], row["order"]))),
-            " x ".join(str(row[extent]) for extent in "mnk" if row[extent]),  # an FFN has its tokens alone
+            " x ".join(str(row[extent]) for extent in "mnk" if row[extent]),  # an FFN has only its tokens
             _parse_positive(row["ns"]) / 1e3,
             _parse_positive(row["dram_read_bytes"]),
             float(row["dram_write_bytes"]),
@@ -214,7 +213,7 @@ def _format_fields(workload: Mapping[str, Any], size: int) -> str:
 
 
 def _parse_positive(value: Any) -> float:
-    if not 1e-30 < float(value) < 1e30:  # else a ratio of two may be infinite
+    if not 1e-30 < float(value) < 1e30:  # otherwise a ratio of two may be infinite
         raise ValueError(f"{value!r} is no positive number")
     return float(value)
 

@@ -22,7 +22,7 @@ def listen(port: int) -> socket.socket:
     Raises:
         OSError: the port is taken, or may not be used.
     """
-    # The protocol is named because asyncio sends at once (TCP_NODELAY) only where it is; else an answer waits 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is named; otherwise an answer waits 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -25,12 +25,12 @@ class Timeline:
 
     Attributes:
         title: title of its process, such as the names of the device and the clock.
-        trace: what happened. Its workers are the lanes of the file, and its tiles the items' numbers, since a file
-            does not tell grids.
+        trace: recorded events. Its workers are the lanes of the file, and its tiles the items' numbers, because a file
+            does not contain grids.
         tiles: coordinates of each item's tile, as text.
         lanes: names of the lanes.
-        producers: for each item the one that handed over to it: of those that it waited for the one that ended last; -1
-            for an item that waited for none.
+        producers: for each item, the last one to end of those that it waited for, that is, the item that handed off to
+            it; -1 for an item that waited for none.
     """
 
     title: str
@@ -41,7 +41,7 @@ class Timeline:
 
     @staticmethod
     def read(text: str) -> Timeline:
-        """Read what ``trace.perfetto.to_perfetto`` makes, as JSON.
+        """Read the JSON that ``trace.perfetto.to_perfetto`` makes.
 
         Raises:
             StudioError: other JSON, events that are not of such a file, or more items than the page draws.
@@ -110,7 +110,7 @@ class TimelineView:
     timelines: tuple[Timeline, ...]
 
     def __post_init__(self) -> None:
-        """Raises StudioError: clocks that have no axis in common."""
+        """Check that both clocks have a common axis. Raises StudioError."""
         clocks = sorted({timeline.trace.clock for timeline in self.timelines})
         if len(clocks) > 1 and "steps" in clocks:
             raise StudioError(f"traces by the clocks {', '.join(clocks)}; steps have no length, open them one by one")

@@ -30,7 +30,7 @@ from interlace.studio.wire import encode_json, parse_game
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
 
-#: What a notebook can show.
+#: View that a notebook can show.
 Showable = Plan | Proof | Trace | PanelGrid | GameOptions | Chain | StudioView
 _TICK_S = 0.1
 _TILE = 128  # of the product that stands for a grid of panels
@@ -95,7 +95,7 @@ class StudioWidget(anywidget.AnyWidget):
         except InterlaceError as error:
             self._send_answer(number, error=str(error))
         except SearchCancelled:
-            pass  # nobody listens
+            pass  # the client has cancelled
         finally:
             self._searches.pop(number, None)
 
