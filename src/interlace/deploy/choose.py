@@ -1,10 +1,10 @@
 """Choose between a megakernel and PyTorch's own ops for a graph on a GPU.
 
-Measurements decide: a row of the table that ships with the package (``load_table.py``), or the cached result of
+Measurements decide: a row of the table that ships with the package (``table.py``), or the cached result of
 ``interlace tune``. Between rows, the choice uses the ratio of the two predicted times. The ratio is corrected by the
-prediction errors of nearby rows, weighted by a Gaussian over the features of a launch (``load_table.place``). It must
-exceed a margin from the table that depends on the rows of the launch. Each margin is the smallest for which
-leave-one-out slows down none of the table's FFNs (``benchmarks/choose.py``).
+prediction errors of nearby rows, weighted by a Gaussian over the features of a launch
+(``table.compute_features``). It must exceed a margin from the table that depends on the rows of the launch. Each margin
+is the smallest for which leave-one-out slows down none of the table's FFNs (``benchmarks/choose.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from interlace.policies.setting import Setting
 #: has to exceed noise; if one is scaled, also the error of scaling. If both are predicted, the minimum is the table's
 #: margin for the launch's rows, and ``EXTRAPOLATED_RATIO`` if that is more and the graph is far from all measured rows.
 MEASURED_RATIO, SCALED_RATIO, EXTRAPOLATED_RATIO = 1.01, 1.04, 1.25
-#: Length scale of the Gaussian along each feature of ``load_table.place``.
+#: Length scale of the Gaussian along each feature of ``table.compute_features``.
 REACH = (0.3, 0.4, 0.3, 0.6, 0.6)
 _MIN_WEIGHT = 0.05  # minimum weight of a nearby row, reached at 2.4 length scales
 _MAX_ITEMS = 1 << 14  # maximum number of items that are planned and predicted only to choose

@@ -79,7 +79,7 @@ class Deployment:
                 workers resident at once.
 
         Raises:
-            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: see ``planner.iter_settings.retiled`` and
+            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: see ``planner.settings.retile`` and
                 ``build``.
         """
         return build(*self._choose(setting, policy, order, alone))

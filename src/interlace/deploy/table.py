@@ -86,7 +86,7 @@ class FFNTimes:
 
     @cached_property
     def features(self) -> tuple[float, ...]:
-        """Features of the launch (function ``features``)."""
+        """Features of the launch (``compute_features``)."""
         return compute_features(self.problem, self.launched)
 
     @property
