@@ -13,7 +13,7 @@ from interlace.cli.console import note_warnings, report_errors
 from interlace.cli.streams import guard_standard_streams
 from interlace.core.devices import DEFAULT_GPU
 
-#: How ``interlace --help`` lists the commands: those that a newcomer needs come first.
+#: Order of the commands in ``interlace --help``: those for newcomers come first.
 _PANELS = {
     "Run": ("run", "generate", "trace"),
     "Plan, and see why": ("explain", "plan", "verify"),

@@ -47,7 +47,7 @@ _DISPATCH_PROTOCOL = (
     "median of 20 rounds"
 )
 _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
-_ROW_CPUS = 4  # kept busy by a row while it is compiled
+_ROW_CPUS = 4  # CPUs that the compilation of a row keeps busy
 SyncOut = Annotated[
     Output | None,
     typer.Option(
@@ -113,7 +113,7 @@ def register(app: typer.Typer) -> None:
         cases = list_cases(work)
         machine = find_machine(Device.CUDA)
         options: dict[str, Any] = {"executors": [e.name for e in executors], "compiled": compiled}
-        # As JSON has it, with the tiles of a file, so that rows of another order are not kept.
+        # In the form of JSON, with the tiles of a file, so that rows of another order are not reused.
         options |= {"order": json.loads(json.dumps({"name": order.name, **vars(order.order)}))} if order else {}
         measures = list_launch_sources(cases[0][1].build_graph(machine.spec))
         rows = read_matching_rows(out.path, measures, options=options) if update and out is not None else []
@@ -195,7 +195,7 @@ class _Measurer:
     Attributes:
         device: each GPU as data.
         executors, compiled, order: see ``measure``.
-        processes: that measure at once.
+        processes: number of processes that measure at once.
     """
 
     device: DeviceSpec
@@ -214,7 +214,7 @@ class _Measurer:
             picked, compiled = self.executors, self.compiled
             found = measure(preset, problem, self.device, picked, with_compile=compiled, order=self.order, pool=pool)
             row = found.to_data()
-        except LaunchEndedError:  # no other row runs in this process any more
+        except LaunchEndedError:  # this process can run no further row
             raise
         except InterlaceError as error:
             row = error
@@ -225,14 +225,14 @@ class _Measurer:
 def _get_compilers(processes: int) -> Pool:
     """Return the compilers of this process, shared by all its rows."""
     pool = open_pool(share=processes)
-    # A process that run_on_gpus started waits for its children before it ends, and they for work until the pool is shut
-    # down; that needs the pool's queue, which is closed at priority 10.
+    # A process that run_on_gpus started waits for its children before it ends, and these wait for work until the pool
+    # is shut down. Shutdown needs the pool's queue, which is closed at priority 10.
     Finalize(None, pool.shutdown, kwargs={"cancel_futures": True}, exitpriority=100)
     return pool
 
 
 def _deduplicate(named: Sequence[type[Executor]]) -> list[type[Executor]]:
-    """Return the executors that were named, each once."""
+    """Return the named executors without repeats."""
     other = [e.name for e in named if e not in CANDIDATES]
     if other:
         raise BadInput(f"{', '.join(other)} cannot be captured; use {', '.join(e.name for e in CANDIDATES)}")

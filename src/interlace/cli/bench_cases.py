@@ -12,12 +12,12 @@ from interlace.cli.console import note
 from interlace.cli.workloads import Selection
 from interlace.workloads.base import Workload
 
-#: A problem, with the name of its preset if it is as that has it.
+#: A problem, with the name of its preset if it is unchanged.
 Case = tuple[str | None, Workload]
 
 
 def list_cases(work: Selection) -> list[Case]:
-    """Return the problems that the options select; without preset and shape, those that the project has records of."""
+    """Return the problems that the options select; without preset and shape, those with records in the project."""
     kind = work.kind
     presets: Sequence[str | None] = work.presets
     if not presets:
@@ -26,7 +26,7 @@ def list_cases(work: Selection) -> list[Case]:
     for preset in dict.fromkeys(presets):
         kept = kind.record.get(preset) if preset else None
         sizes = work.sizes or (kept.sizes if kept else kind.sizes)
-        named = None if work.given_fields else preset  # with fields of its own it is no longer as the preset has it
+        named = None if work.given_fields else preset  # given fields may differ from the preset
         found += [(named, problem) for problem in work.build_sizes(preset, True, sizes)]
     return found
 

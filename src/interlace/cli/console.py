@@ -18,8 +18,8 @@ from interlace.core.errors import InterlaceError
 T = TypeVar("T")
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _LONGEST = 2000  # characters of a message that are shown
-_WIDTH = 110  # columns of a table that goes to a file or a pipe
-_spinners: list[Callable[[str], None]] = []  # what changes the text of each that is on the terminal
+_WIDTH = 110  # columns of a table in a file or a pipe
+_spinners: list[Callable[[str], None]] = []  # functions that change the texts of the spinners on the terminal
 
 
 class BadInput(Exception):
@@ -46,7 +46,7 @@ def report_errors() -> Iterator[None]:
         raise fail(str(error), FAILED) from None
     except MemoryError as error:
         raise fail(f"out of memory: {error}; use a smaller problem or larger tiles", FAILED) from None
-    except OSError as error:  # of the machine, such as no space for a temporary file
+    except OSError as error:  # from the system, such as no space for a temporary file
         raise fail(f"{type(error).__name__}: {error}", FAILED) from None
     except KeyboardInterrupt:
         raise fail("interrupted", INTERRUPTED) from None
@@ -114,7 +114,7 @@ def update_spinners(text: str) -> None:
 def show_progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
     """Return the items, with a bar on stderr that shows how many of ``total`` are done, if stderr is a terminal."""
     console = Console(stderr=True)
-    # Below rich 14.3 a bar that is disabled ends in an empty line all the same, so there is none.
+    # Before rich 14.3, even a disabled bar ends in an empty line, so none is created.
     return track(items, what, total, console=console, transient=True) if console.is_terminal else items
 
 

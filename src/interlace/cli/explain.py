@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
                 told = explain(best.search_result, machine.spec, best.config.mode, best.config.dispatches, task.flops)
                 other = find_rival(entries)
                 reasons = [] if other is None else [*explain_differences(best, other, machine.spec)]
-                _ = told.search_result.proof  # while the bar is there
+                _ = told.search_result.proof  # while the bar is shown
         told = replace(told, reasons=(*reasons, *told.reasons))
         fastest = PredictedRun(best.config.names, best.search_result.best.prediction, best.config.mode, machine.spec)
         found = [fastest, *(PredictedRun.of(entry, machine.spec) for entry in entries[1:])]
@@ -109,7 +109,7 @@ def _show(title: str, explanation: Explanation, found: Sequence[PredictedRun]) -
     print_table(table.build_facts(title, rows))
     print_table(build_comparison("every executor at its best", found))
     headings = ("op", "tiles", "waves", "last wave idle", "limit", "compute us", "L2 us", "memory us")
-    # Of layers that are alike, the first.
+    # The first of identical layers.
     first = {mask_layer_index(o.op): o for o in reversed(explanation.ops)}
     ops = (
         (o.op, f"{o.tiles:,}", f"{o.waves:.2f}", f"{o.tail:.0%}", o.limit.value, *map(table.format_number, o.times_us))

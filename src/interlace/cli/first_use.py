@@ -1,4 +1,4 @@
-"""Notes of a command while numba compiles, which it does at the first use of a function and after an update."""
+"""Notes of a command while numba compiles, at the first use of a function and after an update."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Part:
 SIMULATOR = Part("the simulator", 5)
 CACHE_MODEL, EVENT_LOOP = Part("the simulator's cache model", 2), Part("the simulator's event loop", 3)
 SEARCH = Part("the search", 8)
-#: Parts by the modules of their functions; the first that fits counts.
+#: Parts by the modules of their functions; the first match counts.
 _PARTS = {
     "interlace.sim.engine": EVENT_LOOP,
     "interlace.sim.memory": EVENT_LOOP,

@@ -1,4 +1,4 @@
-"""Prediction for a GPU that a run without one prints: the same workload on each executor there."""
+"""Prediction that a run without a GPU prints: the same workload on each executor of a GPU."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from interlace.core.text import format_count
 if TYPE_CHECKING:
     from interlace.cli.predicted import PredictedRun
 
-_MAX_TILES = 1 << 15  # more take longer than a few seconds
+_MAX_TILES = 1 << 15  # larger plans take longer than a few seconds
 
 
 @dataclass(frozen=True, eq=False)
 class GpuForecast:
-    """A workload on a GPU that is not here.
+    """Predictions of a workload on a GPU that this machine does not have.
 
     Attributes:
         work: the workload.
@@ -63,10 +63,10 @@ class GpuForecast:
 def predict_for_gpu(
     work: Selection, schedule: ScheduleOptions, device: DeviceChoice = Device.CUDA
 ) -> GpuForecast | None:
-    """Return what the executors of a GPU would do with a workload, in its default size there; None if it is too large.
+    """Return the predictions of a GPU's executors for a workload in its default size there; None if it is too large.
 
     Raises:
-        BadInput: options that make no problem for a GPU.
+        BadInput: the options describe no problem for a GPU.
     """
     machine = find_target(device)
     task = build_problem(work, machine, schedule.tile)

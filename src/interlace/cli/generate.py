@@ -99,7 +99,7 @@ def register(app: typer.Typer) -> None:
             tokenizer = open_tokenizer(trained.path, trained.gguf)
             text = render_chat_prompt(trained.path, trained.gguf, prompt) if chat else prompt
             ids = tokenizer.encode(text, whole=chat)
-        if not ids or not prompt:  # of an empty one there may be what begins every text
+        if not ids or not prompt:  # an empty prompt may still have initial ids
             raise BadInput("the prompt has no tokens; write something, such as --prompt 'Once upon a time'")
         _check_length(trained, len(ids), max_new_tokens)
         machine = find_machine(device)

@@ -13,7 +13,7 @@ from interlace.planner.handovers import HandOff
 
 
 def build_waits_table(found: Iterable[HandOff]) -> Table:
-    """Return the table; layers that are alike share a line with the waits of one item and the exposed time of all."""
+    """Return the table; identical layers share a line with the waits of one item and the exposed time of all."""
     awaited: dict[str, dict[str, int]] = {}
     exposed: dict[str, float] = {}
     for each in found:

@@ -1,4 +1,4 @@
-"""Machine that runs or is predicted for, and what a record says about it."""
+"""Machine that runs or is predicted for, and its description in records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import NoDeviceError
 from interlace.executors.gpu import EstimatedDeviceWarning, detect_spec, open_device
 
-#: Of NumPy, where runs on a CPU are timed: how many there are by default depends on the machine and what else it does.
+#: Threads of NumPy's BLAS in timed runs on a CPU. The default depends on the machine and its load.
 BLAS_THREADS = 1
 
 
@@ -58,11 +58,11 @@ class HostMachine:
 
 
 def find_machine(device: DeviceChoice | None) -> HostMachine:
-    """Return the machine to run on; a note tells of a GPU whose ceilings nobody measured, once.
+    """Return the machine to run on; print one note for a GPU with ceilings that were not measured.
 
     Raises:
-        NoDeviceError: a GPU was asked for and there is none.
-        BadInput: the device is one to predict for.
+        NoDeviceError: a GPU was requested and there is none.
+        BadInput: the device is only supported for prediction.
     """
     if isinstance(device, DeviceSpec):
         raise BadInput(
@@ -86,7 +86,7 @@ def find_machine(device: DeviceChoice | None) -> HostMachine:
 
 
 def find_target(device: DeviceChoice | None) -> HostMachine:
-    """Return the machine to plan and predict for: a GPU that is asked for need not be here."""
+    """Return the machine to plan and predict for; a requested GPU need not be present."""
     if isinstance(device, DeviceSpec):
         if device.estimate_note:
             note(device.estimate_note)
@@ -101,7 +101,7 @@ def find_target(device: DeviceChoice | None) -> HostMachine:
 
 
 def target_gpu(device: DeviceChoice | None) -> HostMachine:
-    """Return the GPU to predict for; by default the GPU here, or else the one that plans are for where there is none.
+    """Return the GPU to predict for; by default the present GPU, or the default target of plans if there is none.
 
     Raises:
         BadInput: the device is a CPU.

@@ -42,7 +42,7 @@ from interlace.policies.sync import (
 )
 
 T = TypeVar("T")
-_LARGEST = 64 << 20  # bytes of a file that is one value of an option
+_LARGEST = 64 << 20  # bytes of a file that is the value of an option
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class NamedOrder:
     order: Order
 
 
-#: Where to run; or a GPU to plan and to predict for, which need not be here.
+#: Device to run on, or a GPU to plan and predict for, which need not be present.
 DeviceChoice = Device | DeviceSpec
 
 
@@ -235,7 +235,7 @@ def build_order_option(help: str) -> Any:
 
 
 def list_orders(grids: Sequence[tuple[int, ...]]) -> list[NamedOrder]:
-    """Return all named orders of some grids, numbers being powers of two up to 64; of equal orders the first."""
+    """Return all distinct named orders of some grids, with powers of two up to 64 as numbers."""
     powers = [1 << i for i in range(7)]
     listed = [*ORDERS.plain, *(f"{name}:{number}" for name in ORDERS.counted for number in powers)]
     unlike: dict[bytes, NamedOrder] = {}
@@ -260,7 +260,7 @@ def parse_size(text: str) -> int:
     return nbytes
 
 
-#: The name of a device of which only the size of its cache was given.
+#: Name of a device that is given only by the size of its cache.
 ONE_CACHE = "one cache"
 
 
@@ -268,7 +268,7 @@ def parse_cache(text: str) -> DeviceSpec:
     """Parse a chip, such as ``h200``, or a size for one plain cache whose readers are equally fast.
 
     Raises:
-        typer.BadParameter: neither.
+        typer.BadParameter: the text is neither.
     """
     if text.lower() in load_known_chips():
         return load_known_chips()[text.lower()]

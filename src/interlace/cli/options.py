@@ -140,7 +140,7 @@ OutFile = Annotated[
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan that `interlace plan` wrote.")]
 
-#: For a type of parameter: the options that stand for it, and what makes it of their values, which it takes out.
+#: Options that represent each type of parameter, and the function that removes their values and builds the parameter.
 Spreads = Mapping[type, tuple[Sequence[inspect.Parameter], Callable[[dict[str, Any]], Any]]]
 
 
@@ -159,7 +159,7 @@ def add_command(
 ) -> None:
     """Add a command whose parameters of the types of ``spreads``, and of dataclasses, are spread into options.
 
-    ``summary`` describes it in the list of commands; the default is the first line of the function's text.
+    ``summary`` describes it in the list of commands; the default is the first line of the function's docstring.
     """
     made: dict[str, Callable[[dict[str, Any]], Any]] = {}
     flat: list[inspect.Parameter] = []

@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace order --grid 3x3 --chunks 2 --capacity 7 --cache opt --json best.json
         """
-        # Importing it takes half a second (numba), which no other command should wait for.
+        # Imported late: it takes half a second (numba), and no other command needs it.
         from interlace.orders.exact import find_best_order
 
         policy = cache or EvictionPolicy.LRU

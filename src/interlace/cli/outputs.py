@@ -1,7 +1,7 @@
-"""Outputs of the commands: files, written whole or not at all, or standard output for the name ``-``.
+"""Outputs of the commands: files, written completely or not at all, or standard output for the name ``-``.
 
-An option that writes has the type ``Output`` and an option that reads the type ``Path``; from that alone follows what
-may not be the same file.
+An option that writes has the type ``Output``, and an option that reads has the type ``Path``. These types alone
+determine which options must not name the same file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parse_output_file(text: str) -> Output:
 
 
 def save(out: Output, content: str | bytes) -> None:
-    """Write a file, whole or not at all, or to standard output.
+    """Write a file completely or not at all, or write to standard output.
 
     Raises:
         BadInput: the file cannot be written.
@@ -83,8 +83,8 @@ def report_written(out: Output, what: str = "", then: str = "") -> None:
     """Print that a file was written; print nothing for standard output.
 
     Args:
-        what: it is, as "a trace of serial to ".
-        then: what to do with it, as "; open it in a browser".
+        what: description of the file, such as "a trace of serial to ".
+        then: advice on its use, such as "; open it in a browser".
     """
     if out.stream is None:
         print_line(f"wrote {what}{out}{then}")
@@ -94,10 +94,10 @@ def report_written(out: Output, what: str = "", then: str = "") -> None:
 def separate_outputs(values: Iterable[object]) -> Iterator[None]:
     """Run a command with these values, after a check that no output is an input or another output.
 
-    While an output goes to standard output, what is for people goes to stderr.
+    While an output goes to standard output, messages for people go to stderr.
 
     Raises:
-        BadInput: two names of one file, be it through a link, of which one is written.
+        BadInput: two options name one file, possibly through a link, and one of them writes it.
     """
     given = list(values)
     seen: dict[object, str] = {_identify_file(value): repr(str(value)) for value in given if isinstance(value, Path)}

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace pipeline examples/06_row_sums_as_loops.py --stages 4 --print ir
         """
-        from interlace import loops  # takes a tenth of a second, which other commands need not wait
+        from interlace import loops  # imported late: it takes a tenth of a second
 
         plain, buffered = _read(file)
         with convert_to_bad_input():
@@ -79,7 +79,7 @@ def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
     """
     from interlace.loops import LoopKernel
 
-    if not os.path.isfile(file):  # of a name that is too long `is_file` fails
+    if not os.path.isfile(file):  # `is_file` raises for a name that is too long
         raise BadInput(f"no file {str(file)!r}; name a Python file that defines KERNEL and BUFFERED")
     try:
         found: dict[str, Any] = runpy.run_path(str(file), run_name="pipeline")

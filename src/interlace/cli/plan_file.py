@@ -18,7 +18,7 @@ from interlace.plan.verify import verify
 from interlace.policies.setting import Setting
 from interlace.workloads.base import sample_inputs
 
-_LARGEST = 256 << 20  # bytes; a plan takes some 50 for each item and each wait
+_LARGEST = 256 << 20  # bytes; a plan takes about 50 for each item and each wait
 
 
 def load_plan(path: Path) -> Plan:
@@ -38,7 +38,7 @@ def load_problem(path: Path, spec: DeviceSpec) -> tuple[RunProblem, Plans]:
     """Return the problem that the plan of a file runs, and its plan for each executor that takes it.
 
     Raises:
-        BadInput: as ``load_plan`` does, or kernels that are not built in.
+        BadInput: see ``load_plan``; or a kernel is not built in.
         PlanError: the plan is not safe.
     """
     proof = verify(load_plan(path))

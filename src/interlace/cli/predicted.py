@@ -27,7 +27,7 @@ from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
 
 _CANNOT = (DeviceError, GraphError, PlanError)
-_COLUMNS = 72  # of a picture
+_COLUMNS = 72  # columns of a timeline
 _SHADES = " ░▒▓█"
 
 
@@ -120,7 +120,7 @@ def list_candidates(
     """Return the planner's candidates: tilings, mode and dispatches of each device executor that can run the problem.
 
     Raises:
-        GraphError, PlanError, DeviceError: one that was chosen, or every one, cannot.
+        GraphError, PlanError, DeviceError: a named executor, or every executor, cannot run it.
     """
     ways, reasons = [], []
     for executor in chosen or _list_device_executors():
@@ -130,7 +130,7 @@ def list_candidates(
             if work.is_tiled and device.architecture:
                 executor.check_tiles(work.graph, device)
             elif not graphs:
-                executor.select_default(work.graph, device)  # says why
+                executor.select_default(work.graph, device)  # raises with the reason
             ways.append(
                 ExecutorConfig((executor.name,), graphs, executor.build_mode(graphs[0], device), executor.dispatches)
             )

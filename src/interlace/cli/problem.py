@@ -21,7 +21,7 @@ from interlace.planner.kept import prove_choices
 from interlace.policies.setting import Setting
 from interlace.workloads.base import Inputs
 
-#: (numpy or torch, tensors by name) -> the outputs by name.
+#: Function of numpy or torch, and of tensors by name, that returns the outputs by name.
 Dense = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -38,7 +38,7 @@ class ExecutorPlan:
     setting: Setting
 
 
-#: What an executor runs.
+#: Function that returns the plan that an executor runs.
 Plans = Callable[[type[Executor]], ExecutorPlan]
 
 
@@ -73,9 +73,9 @@ class RunProblem:
         return replace(Choices(workers), **_collect_choices(schedule))
 
     def make_plans(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Plans:
-        """Return a function to the proved plan of each executor: given options hold for all, the rest follows by rule.
+        """Return a function that returns the proved plan of an executor: from the given options, and else by rule.
 
-        Executors whose plans are equal share one. Asking for one raises what ``autoplan`` does.
+        Executors with equal plans share one plan. The function raises what ``autoplan`` raises.
         """
         whole, given = self.derive_choices(schedule, spec), _collect_choices(schedule)
         given |= {"workers": whole.workers}
@@ -118,12 +118,12 @@ def _collect_choices(schedule: ScheduleOptions) -> dict[str, Any]:
 
 
 def build_problem(work: Selection, machine: HostMachine, tile: TileShape | None = None) -> RunProblem:
-    """Return the problem that the options describe; it is small on a CPU unless they say otherwise.
+    """Return the problem that the options describe; by default it is small on a CPU.
 
-    On a GPU each executor has tiles of its own, unless one is given.
+    On a GPU each executor has its own tiles, unless tiles are given.
 
     Raises:
-        BadInput: options that do not go together, a checkpoint without the weights, impossible shapes.
+        BadInput: options conflict, a checkpoint lacks the weights, or shapes are impossible.
     """
     workload = work.build_workload(machine.cuda)
 

@@ -21,7 +21,7 @@ from interlace.cli.table import build_columns, format_number
 from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
 from interlace.workloads.base import Workload, list_options
 
-_PARTS = (0.5, 1, 2, 4)  # of a field that is no size
+_PARTS = (0.5, 1, 2, 4)  # multiples of the value of a field that is no size
 
 
 def register(app: typer.Typer) -> None:

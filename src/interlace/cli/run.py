@@ -36,7 +36,7 @@ from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanEr
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 
-# Beyond these the reference takes seconds, so on a GPU it is left out unless asked for.
+# Beyond these limits the reference takes seconds, so on a GPU it only runs on request.
 _REFERENCE_FLOPS, _REFERENCE_BYTES = 1e9, 16 << 20
 _CANNOT = (DeviceError, GraphError, PlanError)
 
@@ -129,7 +129,7 @@ def _run(
                 runner = made.make(kind, way)
                 errors[runner] = compute_relative_error(runner.compute_outputs(), right)
         except _CANNOT as error:
-            if executor:  # who named it wants to know; the others still have a result
+            if executor:  # report it for a named executor; the others still have a result
                 raise
             note(f"{kind.name} is left out: {error}")
     if not errors:
@@ -166,7 +166,7 @@ def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool)
     """Return the plan of each executor, without the executors that cannot run one.
 
     Raises:
-        BadInput, DeviceError: an executor that was named cannot.
+        BadInput, DeviceError: a named executor cannot run one.
     """
     found = {}
     for executor in chosen:

@@ -29,15 +29,15 @@ from interlace.workloads.base import Inputs
 
 _ROUNDS = 20
 _CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
-_MAX_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
+_MAX_COPIES = 64  # sets of inputs to rotate over; a graph that needs more fits the L2 in any case
 
 
 class Runner(ABC):
     """Executor with its plan and its tensors.
 
     Attributes:
-        executor: its class.
-        plan: its plan.
+        executor: class of the executor.
+        plan: plan of the executor.
     """
 
     def __init__(self, executor: type[Executor], planned: ExecutorPlan) -> None:
@@ -82,7 +82,7 @@ class DeviceTensors:
 
     def __init__(self, machine: HostMachine, graph: Graph, inputs: Inputs) -> None:
         torch, device = (machine.torch, machine.device) if machine.cuda else open_device("cpu")
-        # A cache that still holds the weights of the run before would flatter every executor.
+        # If the cache still held the weights of the previous run, every executor would seem too fast.
         copies = -(-2 * machine.spec.l2_bytes // count_input_bytes(graph)) if machine.cuda else 1
 
         def upload(name: str) -> Any:
@@ -103,7 +103,7 @@ class DeviceTensors:
 class DeviceRunner(Runner):
     """Device executor, on a GPU or under the interpreter.
 
-    What makes one launch starts while the launch before drains, where the GPU can do so, as between layers of a model.
+    Single launches start while the previous launch drains if the GPU supports it, as between layers of a model.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class DeviceRunner(Runner):
             self._executor.run(tensors)
 
     def synchronize(self) -> None:
-        """Wait for all runs, and raise what the watchdog found."""
+        """Wait for all runs, and raise the watchdog's error if there is one."""
         self._executor.synchronize()
 
     def time_eager(self) -> Timing:
@@ -171,8 +171,8 @@ class RunnerFactory:
         """Return a runner of a plan.
 
         Raises:
-            PlanError, GraphError: the executor does not take the plan.
-            DeviceError: it cannot run here.
+            PlanError, GraphError: the executor does not support the plan.
+            DeviceError: the executor cannot run on this machine.
         """
         if not issubclass(executor, DeviceExecutor):
             return ReferenceRunner(executor, planned, self._inputs, self._seed)
@@ -181,8 +181,10 @@ class RunnerFactory:
 
 
 def compute_expected(problem: RunProblem, inputs: Inputs, machine: HostMachine) -> dict[str, NDArray[Any]]:
-    """The outputs in float64, ids as whole numbers: without any tiling, on the GPU if there is one; else tile by tile
-    and op after op.
+    """Compute the outputs in float64, with ids as integers.
+
+    If the problem has a dense function, this uses no tiling, and the GPU if there is one. Otherwise it runs tile by
+    tile, op after op.
     """
     graph = problem.graph
     if problem.dense is None:
@@ -198,9 +200,9 @@ def compute_expected(problem: RunProblem, inputs: Inputs, machine: HostMachine) 
 
 
 def compute_relative_error(found: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[Any]]) -> float:
-    """Largest ||found - right|| / ||right|| over the outputs of real numbers, in the Frobenius norm.
+    """Return the maximum of ||found - right|| / ||right|| (Frobenius norm) over the floating-point outputs.
 
-    Whole numbers are left out: a token that was the second best by less than rounding is no more wrong than any other.
+    Integer outputs are ignored: near-ties below rounding error may select different tokens.
     """
     errors = [
         np.linalg.norm(found[name] - value) / (np.linalg.norm(value) or 1.0)
@@ -211,9 +213,9 @@ def compute_relative_error(found: Mapping[str, NDArray[np.float64]], right: Mapp
 
 
 def time_all(runners: Sequence[Runner], machine: HostMachine) -> list[Timing]:
-    """Times of each runner: on a GPU by the benchmark's protocol, else by the wall clock.
+    """Time each runner: on a GPU by the benchmark's protocol, otherwise by the wall clock.
 
-    On the GPU all but ``serial`` are captured in CUDA graphs, which is what ``serial`` is compared against.
+    On the GPU all except ``serial`` are captured in CUDA graphs, because ``serial`` is compared with these.
     """
     captured: dict[int, Callable[[], None]] = {}
     for i, runner in enumerate(runners):

@@ -1,8 +1,8 @@
 """Standard streams that accept every character and end a command in one line if they cannot be written.
 
-a reader that stopped (``| head -1``)     exit code 141, as a shell counts SIGPIPE, and not a word
+a reader that stopped (``| head -1``)     exit code 141, the shell's code for SIGPIPE, and no message
 a full disk, a closed stream              one line on stderr, exit code 1
-stderr that cannot be written             nothing: there is no place left to say it
+stderr that cannot be written             no message, because no stream is left for it
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ READER_STOPPED = 141
 
 
 class _GuardedStream(io.RawIOBase):
-    """A binary stream that calls ``lost`` when a write fails, and takes what comes after that for nothing."""
+    """A binary stream that calls ``lost`` when a write fails, and discards all later writes."""
 
     def __init__(self, stream: TextIO, lost: Callable[[OSError], None]) -> None:
         super().__init__()
-        self._stream = stream  # which closes its buffer when it goes
+        self._stream = stream  # referenced because its finaliser closes the buffer
         self._binary = stream.buffer
         self._lost = lost
 
@@ -43,7 +43,7 @@ class _GuardedStream(io.RawIOBase):
             self._binary.flush()
         except OSError as error:
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())  # else the interpreter fails once more when it flushes at its end
+            os.dup2(nowhere, self.fileno())  # otherwise the interpreter's final flush fails again
             os.close(nowhere)
             self._lost(error)
         return len(data)
@@ -51,13 +51,13 @@ class _GuardedStream(io.RawIOBase):
 
 @contextmanager
 def guard_standard_streams() -> Iterator[None]:
-    """Standard output and stderr as above while a command runs."""
+    """Guard standard output and stderr, as the module describes, while a command runs."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # A closed stream. Its number, the lowest that is free, must not become that of a file of ours; and what is
-            # only open for reading still fails where it is written.
+            # A closed stream. Its number is the lowest free one and must not go to another file. Writes to the null
+            # device fail because it is only open for reading.
             os.open(os.devnull, os.O_RDONLY)
     before = sys.stdout, sys.stderr
     sys.stdout = out = _guard_stream(sys.stdout, 1, _stop)
@@ -66,7 +66,7 @@ def guard_standard_streams() -> Iterator[None]:
         yield
     finally:
         try:
-            if not out.closed:  # a file of the user's that is run may have closed it
+            if not out.closed:  # a user's file that was run may have closed it
                 out.flush()
         finally:
             sys.stdout, sys.stderr = before
@@ -77,7 +77,7 @@ def _guard_stream(stream: TextIO | None, number: int, lost: Callable[[OSError], 
     return io.TextIOWrapper(
         _GuardedStream(stream, lost),  # type: ignore[type-var]
         encoding=stream.encoding,
-        errors="replace",  # a letter that the terminal does not have is no reason to fail
+        errors="replace",  # a character outside of the terminal's encoding is no failure
         line_buffering=stream.isatty() or number == 2,
     )
 

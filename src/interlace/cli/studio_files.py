@@ -21,14 +21,14 @@ from interlace.studio.timeline import Timeline, TimelineView
 from interlace.trace.perfetto import to_perfetto
 
 _Read = TypeVar("_Read")
-_LARGEST = 256 << 20  # bytes; a trace takes some 400 for each item
+_LARGEST = 256 << 20  # bytes; a trace takes about 400 for each item
 
 
 def open_view(paths: Sequence[Path], device: DeviceSpec = DEFAULT_GPU) -> StudioView | Pending | None:
-    """Return what the page begins with; None without a file. A plan is simulated on ``device`` when it is asked for.
+    """Return the view that the page begins with; None without a file. A plan is simulated on ``device`` on demand.
 
     Raises:
-        BadInput: a file is missing, damaged, too large, or nothing that the studio shows, or they do not go together.
+        BadInput: a file is missing, damaged, too large or of another kind, or the files do not go together.
     """
     if not paths:
         return None

@@ -33,7 +33,7 @@ from interlace.trace.perfetto import to_perfetto
 from interlace.trace.steals import find_steals
 
 HOW_TO_OPEN = "open https://ui.perfetto.dev and drop the file on it"
-#: What a GPU traces if nobody chose, the first that can.
+#: Default executors to trace on a GPU; the first that supports the dispatch is used.
 _TRACED: tuple[type[Executor], ...] = (PersistentTicketExecutor, PersistentStaticExecutor, MegakernelExecutor)
 
 

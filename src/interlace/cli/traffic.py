@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedColumnMajor(8))
 _MAX_TILES = 1 << 22
-_MAX_PIECES = 1 << 25  # sim.traffic.LIMIT, from which on chunks would be taken together
+_MAX_PIECES = 1 << 25  # sim.traffic.LIMIT, above which chunks would be merged
 _SUM_BYTES = 4
-# Sizes that are drawn, as parts of the size of the cache, or more where a tile needs it.
+# Sizes that are drawn, relative to the size of the cache; sizes that hold no tile are omitted.
 _SIZES = np.geomspace(1 / 8, 8, 49)
 
 
@@ -287,7 +287,7 @@ def _draw_picture(study: Study, found: Sequence[OrderResult]) -> bytes:
         named.name: predict_dram_reads(count.plan, device, sizes, SERIAL)
         for named, count in show_progress(found, "drawing", len(found))
     }
-    # Of the bounds on loads the last is the tightest: the leading order, where it is known.
+    # The last bound on loads is the tightest: the leading order, if it is known.
     bounds = [
         _select_load_bounds(study.find_bounds(found[0][1].traffic, replace(device, l2_bytes=size)))[-1]
         for size in sizes
@@ -306,7 +306,7 @@ OrderResult = tuple[names.NamedOrder, "TrafficCount"]
 
 
 def _sweep(study: Study) -> list[OrderResult]:
-    """Return all named orders, the least traffic first."""
+    """Return all named orders in ascending order of traffic."""
     orders = names.list_orders([op.grid for op in study.graph.ops])
     found = [(named, study.run(named)) for named in show_progress(orders, "simulating", len(orders))]
     return sorted(found, key=lambda pair: pair[1].traffic.dram_read)

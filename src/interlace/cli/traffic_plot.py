@@ -16,7 +16,7 @@ from interlace.cli.console import FAILED, fail
 from interlace.core.devices import L2
 from interlace.planner.bounds import TrafficBound
 
-_LABEL_STEP = 0.042  # height of a label, of the picture's
+_LABEL_STEP = 0.042  # height of a label as a share of the picture's height
 
 
 def check_installed() -> None:
@@ -25,7 +25,7 @@ def check_installed() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise fail("--plot needs matplotlib; run: pip install 'interlace[plot]'", FAILED) from None
-    except ValueError as error:  # its environment variables name what there is not
+    except ValueError as error:  # its environment variables have invalid values
         raise fail(f"--plot needs matplotlib, which does not start: {error}", FAILED) from None
 
 
@@ -35,11 +35,11 @@ def draw(
     """Return the picture as a PNG: a labelled line per order, and a bound (for matmuls ~ 1 / the root of the size).
 
     Args:
-        title: of the picture.
-        l2: the cache that is marked.
-        sizes: of the cache in bytes, all sides together, ascending.
+        title: title of the picture.
+        l2: cache whose size is marked.
+        sizes: sizes of the cache in bytes, all sides together, ascending.
         curves: bytes read at each size, by order.
-        bounds: on these bytes, one for each size.
+        bounds: lower bounds on these bytes, one for each size.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw(
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xlim(sizes[0], sizes[-1])
-    # Orders differ most where the cache is small: labels stand there, and the numbers on the other side.
+    # Orders differ most where the cache is small, so the labels are there and the numbers on the other side.
     axis.yaxis.tick_right()
     axis.yaxis.set_label_position("right")
     _format_axis(axis)
@@ -91,7 +91,7 @@ def draw(
 
 
 def _assign_colours(listed: Sequence[str]) -> dict[str, Any]:
-    """Orders without a number in colours of their own; those of a kind that differ in a number in shades of one."""
+    """Assign a colour to each order; orders that differ only in a number get shades of one colour."""
     from matplotlib import colormaps
 
     plain = [name for name in listed if ":" not in name]
@@ -106,7 +106,7 @@ def _assign_colours(listed: Sequence[str]) -> dict[str, Any]:
 
 
 def _separate_labels(wanted: dict[str, float]) -> dict[str, float]:
-    """Heights near those wanted, a label's height apart: 0.5, 0.5 and 0.51 become 0.46, 0.5 and 0.55."""
+    """Return heights near the given ones, a label's height apart: 0.5, 0.5 and 0.51 become 0.46, 0.5 and 0.55."""
     ranked = sorted(wanted, key=lambda name: wanted[name])
     steps = _LABEL_STEP * np.arange(len(ranked))
     heights = np.array([wanted[name] for name in ranked]) - steps

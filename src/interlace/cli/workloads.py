@@ -4,7 +4,7 @@
     def plan(work: Selection, schedule: ScheduleOptions, out: OutFile) -> None: ...
 
 makes ``interlace plan ffn --hidden 4096`` and ``interlace plan two-matmuls``, and for every other workload too. An
-option that a workload does not have is refused like any other that does not exist.
+option that a workload does not have is rejected like any other unknown option.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from interlace.cli.names import NameTable
 from interlace.cli.options import Spreads, add_command
 from interlace.workloads.base import Option, Workload, list_options
 
-#: As the list of subcommands shows a plan file.
+#: Name of a plan file in the list of subcommands.
 PLAN_FILE = "PLAN.json"
 
 
@@ -35,7 +35,7 @@ class Selection:
     """Workload as given on the command line.
 
     Attributes:
-        kind: its class.
+        kind: class of the workload.
         given_fields: values of the fields that were given; if several sizes are accepted, they are in ``sizes``.
         preset: name of the preset, if one was given.
         presets, sizes: names of presets, and values of the workload's size field, if several are accepted; empty for
@@ -79,7 +79,7 @@ class WorkloadGroup(TyperGroup):
     per_workload: ClassVar[Callable[..., None] | None] = None
     several: ClassVar[bool] = False
     per_plan: ClassVar[Callable[..., None] | None] = None
-    _completion_names: tuple[str, ...] = ()  # plan files that a shell is shown
+    _completion_names: tuple[str, ...] = ()  # plan files for completion in a shell
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands and cmd_name in self._list_kinds():
@@ -140,7 +140,7 @@ def add_per_workload(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a subcommand for every workload; the function's parameter of type ``Selection`` becomes the options of each.
 
-    The first example of the function's text is part of the group's help too.
+    The first example of the function's docstring is also part of the group's help.
 
     Args:
         commands: the group.
