@@ -68,13 +68,13 @@ class ExcerptPlanner:
 
 
 class ExcerptPlanners:
-    """Sketches of several graphs; equal graphs share one sketch."""
+    """Excerpt planners of several graphs; equal graphs share one."""
 
     def __init__(self) -> None:
         self._all: list[ExcerptPlanner] = []
 
     def of(self, graph: Graph) -> ExcerptPlanner:
-        """Return the sketch of a graph; create it at the first call."""
+        """Return the excerpt planner of a graph; create it at the first call."""
         known = next((s for s in self._all if s.excerpt.full_graph is graph or s.excerpt.full_graph == graph), None)
         if known is None:
             known = ExcerptPlanner(Excerpt.of(graph))
@@ -87,8 +87,8 @@ class Candidate:
     """One configuration to run a graph in, with its predicted cost.
 
     Attributes:
-        planner: sketch of the graph.
-        choices: choices from which the sketch builds the plan.
+        planner: excerpt planner of the graph.
+        choices: choices from which it builds the plan.
         prediction: prediction for that plan, which is a plan of an excerpt.
     """
 
@@ -130,7 +130,7 @@ class SearchResult:
         ranking: finalists, best first; the first one is the winner.
         baseline: plain candidate in the winner's tiling (row-major, op after op, nothing split), the baseline without a
             planner.
-        planners: sketches of the tilings that were searched.
+        planners: excerpt planners of the tilings that were searched.
         tried_candidates: number of candidates that were predicted.
         device, mode: device and mode that the search is for.
     """
@@ -188,7 +188,7 @@ def search(
         mode: mode of the executor that runs it.
         progress: callback that receives the number of candidates predicted so far.
         dispatches: dispatches that the executor supports.
-        sketches: sketches shared by several searches over the same graphs.
+        sketches: excerpt planners shared by several searches over the same graphs.
 
     Raises:
         ArgumentError: a graph, the device or the mode has the wrong type.

@@ -1,6 +1,6 @@
 """Compare executors on a graph by prediction, each with its best plan.
 
-A ``ExecutorConfig`` describes one executor to the planner: the tilings that it can launch, the dispatches that it
+An ``ExecutorConfig`` describes one executor to the planner: the tilings that it can launch, the dispatches that it
 supports, and its mode on the simulated machine. The advantage of the fastest over the next is explained one difference
 at a time: the fastest plan is predicted again under its own mode with that difference undone.
 """
@@ -64,10 +64,10 @@ class ExecutorConfig:
 
 @dataclass(frozen=True, eq=False)
 class RankedConfig:
-    """A way and the result of its search.
+    """An executor configuration and the result of its search.
 
     Attributes:
-        config: way that was searched.
+        config: configuration that was searched.
         search_result: result of the search.
     """
 
@@ -81,7 +81,7 @@ class RankedConfig:
 
 
 def merge_configs(configs: Iterable[ExecutorConfig]) -> list[ExecutorConfig]:
-    """Merge ways that differ only in their names."""
+    """Merge configurations that differ only in their names."""
     alike: dict[object, ExecutorConfig] = {}
     for way in configs:
         key = way.mode, way.dispatches, tuple(map(format_tiling, way.graphs))
@@ -93,10 +93,10 @@ def merge_configs(configs: Iterable[ExecutorConfig]) -> list[ExecutorConfig]:
 def compare(
     configs: Sequence[ExecutorConfig], device: DeviceSpec, progress: Callable[[int], None] = lambda tried: None
 ) -> tuple[RankedConfig, ...]:
-    """Search for the best plan of every way; return the fastest first.
+    """Search for the best plan of every configuration; return the fastest first.
 
     Args:
-        configs: ways to run one graph, at least one.
+        configs: configurations to run one graph, at least one.
         device: device that it runs on.
         progress: callback that receives the number of candidates predicted so far.
 
