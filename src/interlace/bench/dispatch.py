@@ -256,7 +256,7 @@ def predict_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device: D
 
 
 def _measure(sets: Sequence[_Items]) -> list[dict[tuple[str, _Variant], float]]:
-    """Return the microseconds of a run by costs and way; replays of all are interleaved."""
+    """Return the microseconds of a run by costs and dispatch; replays of all are interleaved."""
     import torch
 
     from interlace.bench.timing import time_medians

@@ -84,7 +84,7 @@ class Comparison:
         return self.libraries[self.library].timing.median_us / self.executors[self.executor].timing.median_us
 
     def to_data(self) -> dict[str, Any]:
-        """Return the contest as JSON data."""
+        """Return the comparison as JSON data."""
         return {
             "libraries": {name: timed.to_data() for name, timed in self.libraries.items()},
             "library": self.library,
@@ -104,8 +104,8 @@ class ProblemResult:
     Attributes:
         preset: name of the problem's preset, if it has one.
         workload: problem.
-        alone: contest back to back.
-        layer: contest in a model's layers; None if the workload is not part of a layer.
+        alone: comparison back to back.
+        layer: comparison in a model's layers; None if the workload is not part of a layer.
         variants: variant of each executor.
         errors: relative error of each executor against float64.
         library_error: relative error of PyTorch against float64.

@@ -1,7 +1,7 @@
-"""Spawn benchmark: the gain from running only the tiles that are wanted, and the cost of each termination protocol.
+"""Spawn benchmark: the gain from running only requested tiles, and the cost of each termination protocol.
 
 The workload is ``quadrature``. Under ticket dispatch and from a queue of ready items, workers claim every interval of
-every level, and skip those that are not wanted. Under spawn dispatch, those intervals are never enqueued.
+every level, and skip those that are not requested. Under spawn dispatch, those intervals are never enqueued.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlace.workloads.quadrature import Quadrature
 
 _ROUNDS = 20
 _SEED = 0
-_OFF = 1e-4  # tolerance relative to the integral: float32 and float64 may want slightly different intervals
+_OFF = 1e-4  # tolerance relative to the integral: float32 and float64 may request slightly different intervals
 _CONFIGURATIONS: tuple[tuple[Dispatch, Termination | None], ...] = (
     (Dispatch.TICKET, None),
     (Dispatch.QUEUE, None),

@@ -80,7 +80,7 @@ class GpuLockHandle:
             self._turns.release()
 
 
-_handle: GpuLockHandle | None = None  # seat of this process; None if no other process measures on its GPU
+_handle: GpuLockHandle | None = None  # handle of this process; None if no other process measures on its GPU
 
 
 def share_gpu(seat: GpuLockHandle) -> None:
