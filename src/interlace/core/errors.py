@@ -80,7 +80,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Names with themselves are exported from here too.
+# "X as X" re-exports a name.
 from interlace.core.base_error import InterlaceError as InterlaceError
 from interlace.core.launch_errors import HangError as HangError
 from interlace.core.launch_errors import LaunchEndedError as LaunchEndedError
@@ -106,12 +106,12 @@ from interlace.core.loop_errors import UnknownHazard as UnknownHazard
 
 @dataclass(frozen=True)
 class FaultLocation:
-    """Where in a plan a fault is.
+    """Location of a fault in a plan.
 
     Attributes:
-        items: numbers, in the plan's sequence, of the items that go wrong.
-        producers: of those that should have come before them, or that they wait for.
-        tile: op and tile, by number, of what has no item.
+        items: positions, in the plan's sequence, of the faulty items.
+        producers: positions of the items that should precede them, or that they wait for.
+        tile: numbers of op and tile, for a tile without an item.
     """
 
     items: tuple[int, ...] = ()
@@ -120,7 +120,7 @@ class FaultLocation:
 
 
 class ArgumentError(InterlaceError):
-    """An argument is of the wrong kind, such as a class where an object belongs; the message says what to write."""
+    """An argument has the wrong type, such as a class in place of an object; the message states what to write."""
 
 
 class GraphError(InterlaceError):
@@ -136,19 +136,19 @@ class DTypeError(GraphError):
 
 
 class ParamError(GraphError):
-    """An op's params are none that its kernel takes, or do not agree with its grid, access maps and tensors."""
+    """An op's params are not accepted by its kernel, or do not agree with its grid, access maps and tensors."""
 
 
 class CyclicGraphError(GraphError):
-    """Ops wait for each other in a circle, so no order can run them."""
+    """Ops wait for each other in a cycle, so no order can run them."""
 
 
 class IntraOpRaceError(GraphError):
     """Two tiles of one op touch the same region and nothing can order them.
 
     Attributes:
-        op: number of the op, None if it is not known.
-        tiles: number of the tile that writes, and of the other one.
+        op: number of the op; None if it is unknown.
+        tiles: numbers of the tile that writes and of the other tile.
     """
 
     def __init__(self, message: str = "", op: int | None = None, tiles: tuple[int, ...] = ()) -> None:
@@ -174,18 +174,18 @@ class OrderError(InterlaceError):
 
 
 class SearchError(InterlaceError):
-    """A search for orders was asked for a grid or a cache that it cannot take."""
+    """A search for orders does not support the grid or the cache."""
 
 
 class ModelError(InterlaceError):
-    """A bound or an estimate was asked for sizes that mean nothing."""
+    """The sizes for a bound or an estimate are invalid."""
 
 
 class PlanError(InterlaceError):
     """The plan is not safe to run.
 
     Attributes:
-        place: where in the plan, as far as it is in one place.
+        location: location of the fault; None if it has no single location.
     """
 
     def __init__(self, message: str = "", location: FaultLocation | None = None) -> None:
@@ -194,11 +194,11 @@ class PlanError(InterlaceError):
 
 
 class PlanFormatError(PlanError):
-    """The text is not a plan that this version reads."""
+    """The text is no plan that this version can read."""
 
 
 class TooManyItemsError(PlanError):
-    """A plan would have more items than one holds."""
+    """A plan would have more items than a plan can hold."""
 
 
 class ItemError(PlanError):
@@ -222,23 +222,23 @@ class DeadlockError(PlanError):
 
 
 class SpawnError(PlanError):
-    """An item is spawned by nobody or by several, or waits for what may never run."""
+    """An item has no spawner or several, or waits for an item that may never run."""
 
 
 class ProtocolError(InterlaceError):
-    """Workers of a launch, or of a model of one, break their protocol."""
+    """Workers of a launch, or of a model of a launch, violate their protocol."""
 
 
 class QueueOverflowError(ProtocolError):
-    """More is put into a queue than it holds, or may be."""
+    """A queue overflows, or may overflow."""
 
 
 class EarlyEndError(ProtocolError):
-    """A worker takes all items to be done while one may not be."""
+    """A worker detects the end although an item may be outstanding."""
 
 
 class SimulationError(InterlaceError):
-    """The simulation cannot answer what was asked: too large, or what is said about its items does not fit them."""
+    """The simulation is too large, or the data about its items do not match them."""
 
 
 class StreamError(SimulationError):
@@ -246,7 +246,7 @@ class StreamError(SimulationError):
 
 
 class CapacityError(SimulationError):
-    """A cache is smaller than what must be in it at once."""
+    """A cache is smaller than the data that it must hold at once."""
 
 
 class DeviceDataError(InterlaceError):
@@ -254,7 +254,7 @@ class DeviceDataError(InterlaceError):
 
 
 class DeviceError(InterlaceError):
-    """The device cannot run what was asked."""
+    """The device cannot run the request."""
 
 
 class NoDeviceError(DeviceError):
@@ -266,11 +266,11 @@ class ProfilerError(DeviceError):
 
 
 class CompileError(DeviceError):
-    """CUDA C++ text does not compile."""
+    """CUDA source does not compile."""
 
 
 class DriverError(DeviceError):
-    """The CUDA driver refused a call."""
+    """The CUDA driver rejected a call."""
 
 
 class ResourceError(DeviceError):
@@ -282,11 +282,11 @@ class TooManyWorkersError(DeviceError):
 
 
 class DecodeError(InterlaceError):
-    """A language model cannot be decoded, or cannot take what was asked of it; nothing has changed."""
+    """A language model cannot be decoded, or does not support the request; no state has changed."""
 
 
 class ModelFileError(DecodeError):
-    """A file or a folder holds no model that can be read: foreign, damaged, or without weights or tokenizer."""
+    """A file or a folder has no readable model: it is foreign, damaged, or lacks weights or tokenizer."""
 
 
 class UnsupportedModelError(DecodeError):
@@ -294,15 +294,15 @@ class UnsupportedModelError(DecodeError):
 
 
 class PromptError(DecodeError):
-    """Ids of tokens are missing, no whole numbers, or out of the vocabulary."""
+    """Token ids are missing, not integers, or out of the vocabulary."""
 
 
 class SlotError(DecodeError):
-    """No slot is free, or a slot is named that no sequence holds."""
+    """No slot is free, or a named slot holds no sequence."""
 
 
 class BusyError(SlotError):
-    """Another call, or a stream of texts, is under way on the decoder."""
+    """Another call, or a stream of texts, is in progress on the decoder."""
 
 
 class PageError(DecodeError):
@@ -314,15 +314,15 @@ class LengthError(DecodeError):
 
 
 class SamplingError(DecodeError):
-    """A temperature, a count or a share that says nothing about how to draw tokens."""
+    """A sampling parameter (temperature, count or share) is invalid."""
 
 
 class StudioError(InterlaceError):
-    """Options, a path, a link or a file of the studio that make no sense, or ask for more than a request may take."""
+    """Options, a path, a link or a file of the studio are invalid, or exceed the limits of a request."""
 
 
 class RoutingError(InterlaceError):
-    """A routing table names an expert that there is not."""
+    """A routing table names an expert that does not exist."""
 
 
 class StoreError(InterlaceError):
@@ -330,7 +330,7 @@ class StoreError(InterlaceError):
 
 
 class ResultError(InterlaceError):
-    """A result is further from float64 than rounding explains."""
+    """A result differs from float64 by more than rounding explains."""
 
 
 class ChunkError(InterlaceError):
@@ -338,8 +338,8 @@ class ChunkError(InterlaceError):
 
     Attributes:
         chunk: number of the chunk, from 0.
-        part: ``chunks`` (it could not be drawn), ``upload``, ``compute`` or ``download``.
-        delivered: how many chunks ``download`` was done with, the first ones.
+        part: ``chunks`` (the iterator failed), ``upload``, ``compute`` or ``download``.
+        delivered_chunks: number of chunks, from the first, that ``download`` completed.
     """
 
     def __init__(self, message: str, *, chunk: int, part: str, delivered_chunks: int) -> None:
@@ -350,4 +350,4 @@ class ChunkError(InterlaceError):
 
 
 class ConcurrentRunError(InterlaceError):
-    """One compiled plan was started on a second stream while the first still ran it."""
+    """A compiled plan was started on a second stream while it was still running on the first."""
