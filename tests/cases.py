@@ -1,4 +1,4 @@
-"""Graphs with float64 answers: what the tests under the interpreter and on a GPU have in common."""
+"""Graphs with float64 answers, shared by the tests under the interpreter and on a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, and what its only output is, in the dtype of the tensors that it is given."""
+    """A graph, and a function that computes its only output in the dtype of the given tensors."""
 
     graph: il.Graph
     answer: Answer
@@ -35,7 +35,7 @@ class Case:
         return self.graph.outputs[0]
 
     def inputs(self, seed: int = 0) -> Tensors:
-        """Fresh random inputs; weights are scaled to keep magnitudes near one."""
+        """Return new random inputs; weights are scaled to keep magnitudes near one."""
         generator = torch.Generator(self.device).manual_seed(seed)
         out = {}
         for name in self.graph.inputs:
@@ -63,7 +63,7 @@ def workload(
     tile: il.MatmulTile,
     copy_tile: tuple[int, int] = (64, 64),
 ) -> tuple[il.Graph, Answer]:
-    """One of ``GRAPHS``, and what it computes."""
+    """Return one of ``GRAPHS`` and its answer."""
     d = il.dtype(dtype)
     silu = torch.nn.functional.silu
     if name == "two-copies":
@@ -102,7 +102,7 @@ def ffn_shape(kind: str, hidden: int = 1024, ffn: int = 2816, norm: float | None
 
 
 def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
-    """What an FFN of this shape computes, with biases where it has them; with a norm the half of a layer."""
+    """Return the answer of an FFN of this shape, with biases if given; with a norm, that of half a layer."""
     pointwise = POINTWISE[shape.activation]
 
     def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -122,19 +122,19 @@ def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
 
 
 def by_default(graph: il.Graph, workers: int = 132) -> il.Plan:
-    """As the one launch tiles it by default, under tickets."""
+    """Build the plan in the megakernel's default tiling, under ticket dispatch."""
     setting = il.MegakernelExecutor.select_default(graph, il.H200)
     tiled = retile(graph, setting)
     return il.build(tiled, derive_choices(tiled, setting, workers))
 
 
 def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:
-    """Split the last op's reduction, if it has one."""
+    """Return a split of the last op's reduction, if it has one."""
     return {graph.ops[-1].name: how} if graph.ops[-1].reduction else {}
 
 
 def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
-    """Frobenius; NaN if anything is NaN, which no limit admits."""
+    """Return the relative error in the Frobenius norm; NaN, which fails every limit, if any element is NaN."""
     return float((out.double() - gold).norm() / gold.norm())
 
 
@@ -145,7 +145,7 @@ def strike_posts(run: DeviceExecutor, items: Iterable[int]) -> None:
 
 
 def check_missing_posts(run: DeviceExecutor, tensors: Tensors, items: Iterable[int], match: str) -> None:
-    """A run in which items do not post ends in an error that says so, and the next one ends; its results are left."""
+    """Check that a run with missing posts ends in an error that reports them, and that the next run succeeds."""
     strike_posts(run, items)
     run.run(tensors)
     with pytest.raises(HangError, match=match):

@@ -1,4 +1,4 @@
-"""Options of every test: ``--update-golden`` writes the golden files anew instead of comparing with them."""
+"""Options of every test: ``--update-golden`` rewrites the golden files instead of comparing with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and thousands of collected tests stay to the end: no search for garbage has to look at them again."""
+    """Freeze modules and thousands of collected tests, so that garbage collection does not scan them again."""
     gc.freeze()
 
 
@@ -26,7 +26,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that the user keeps decides a test, and no test leaves anything there. Workers keep it together."""
+    """Use a temporary cache in place of the user's for all tests; xdist workers share it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -37,6 +37,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the test keeps what it compiles and proves, and nothing is yet."""
+    """Return the folder, not created yet, in which the test caches what it compiles and proves."""
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
     return tmp_path / "compiled"

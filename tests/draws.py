@@ -1,4 +1,4 @@
-"""How property tests draw: the same examples on every run, however slow the machine; with INTERLACE_RANDOM=1 new ones.
+"""Settings of property tests: the same examples in every run on any machine; new ones with INTERLACE_RANDOM=1.
 
 ``make random`` runs all property tests with new examples, ROUNDS times over; a failure prints the blob that repeats it.
 """
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from hypothesis import settings
 
-# Hypothesis also draws numbers that it finds in modules that happen to be loaded, which depends on the tests that ran
-# before. Releases that do not have nothing to turn off.
+# Hypothesis also draws constants from loaded modules, which depend on earlier tests. Releases without this feature have
+# nothing to turn off.
 with suppress(ImportError):
     from hypothesis.internal.conjecture import providers
 
@@ -20,5 +20,5 @@ with suppress(ImportError):
 RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
 _MOST = 80 if RANDOM else 50
 EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=_MOST, print_blob=RANDOM)
-#: For tests that draw the same plans as others.
+#: Settings of tests that draw the same plans as other tests.
 FEWER = settings(EXAMPLES, max_examples=_MOST if RANDOM else 30)

@@ -1,4 +1,4 @@
-"""Two products with an RMS normalisation between them that is in both, and the answer in float64."""
+"""Two matmuls with a fused RMS normalisation between them, shared by both, and the answer in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 import interlace as il
 
-EPS = 1e-2  # such that it counts
+EPS = 1e-2  # large enough to matter
 
 
 def folded(
@@ -23,9 +23,11 @@ def folded(
     columns: int = 64,
     kept: bool = True,
 ) -> il.Graph:
-    """``middle = x @ w_first.T + residual``, normalised, times ``w_second``; with silu(gate) * up, or else a bias.
+    """Build ``middle = x @ w_first.T + residual``, normalised, times ``w_second``; with silu(gate) * up, or a bias.
 
-    Sums of squares are of so many ``columns``. ``middle`` itself is left or not.
+    Args:
+        columns: number of columns in each sum of squares.
+        kept: True if ``middle`` itself is an output.
     """
     shapes = {"x": (m, depth), "residual": (m, width), "w_first": (width, depth), "scale": (width,)}
     shapes |= {"w_second": (72, width)} | ({"w_gate": (72, width)} if gated else {"bias": (72,)})
@@ -45,7 +47,7 @@ def folded(
 
 
 def exact(t: Mapping[str, torch.Tensor], columns: int = 64) -> dict[str, torch.Tensor]:
-    """In float64, from the numbers that the tensors have; squares are of ``middle`` where that is among them."""
+    """Compute the outputs in float64 from the given tensors; squares are those of ``middle`` if it is given."""
     d = {name: value.double() for name, value in t.items()}
     middle = d["x"] @ d["w_first"].T + d["residual"]
     normed = middle / (middle.square().mean(1, keepdim=True) + EPS).sqrt() * d["scale"]

@@ -1,4 +1,4 @@
-"""Graphs for the one launch in which ops of loops stand beside products and a user's text."""
+"""Graphs for the megakernel that combine ops of loops with matmuls and a user's CUDA source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 128
 
 
 def gelu_of_rows(width: int = 64) -> loops.LoopKernel:
-    """``y = x * sigmoid(1.702 x) + z`` along rows of 8, ``width`` columns a step; ``z`` comes by plain loads."""
+    """Build ``y = x * sigmoid(1.702 x) + z`` over 8 rows, ``width`` columns a step, with plain loads of ``z``."""
     k = loops.Builder("gelu", threads=128)
     m, n = k.symbol("m"), k.symbol("n")
     x, z, y = k.input("x", (m, n), il.bf16), k.input("z", (m, n), il.bf16), k.output("y", (m, n), il.bf16)
@@ -31,7 +31,7 @@ def gelu_of_rows(width: int = 64) -> loops.LoopKernel:
 
 
 def head_and_tail(whole: int = 64) -> loops.LoopKernel:
-    """``y = sum of each row of x``: whole tiles come by TMA, of which a short row has none, the rest by plain loads."""
+    """Build ``y = sum of each row of x``: TMA loads whole tiles (none in a short row), plain loads the rest."""
     k = loops.Builder("head_and_tail", threads=128)
     m, n = k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (m, n), il.fp32), k.output("y", (m,), il.fp32)
@@ -49,7 +49,7 @@ def head_and_tail(whole: int = 64) -> loops.LoopKernel:
 
 
 def chain(m: int, tile: il.MatmulTile) -> il.Graph:
-    """A product of the package, loops on its rows, a user's text on theirs, and a product of loops."""
+    """Build a chain: a matmul of the package, loops on its rows, a user's CUDA source, and a matmul of loops."""
     shapes = {"w_up": (WIDTH, WIDTH), "w_down": (WIDTH, WIDTH), "scale": (WIDTH,)}
     shapes |= dict.fromkeys(("x", "h", "z", "g", "n", "out"), (m, WIDTH))
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
@@ -64,7 +64,7 @@ def chain(m: int, tile: il.MatmulTile) -> il.Graph:
 
 
 def exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The output of ``chain`` in float64."""
+    """Compute the output of ``chain`` in float64."""
     d = {name: value.double() for name, value in t.items()}
     h = d["x"] @ d["w_up"].T
     g = h * torch.sigmoid(1.702 * h) + d["z"]
@@ -72,7 +72,7 @@ def exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def twice(m: int) -> il.Graph:
-    """Loops on what the same loops leave."""
+    """Build a graph in which loops read the output of the same loops."""
     x, h, z, out = (il.Tensor(name, (m, WIDTH), il.bf16) for name in ("x", "h", "z", "out"))
     kernel = gelu_of_rows()
     first = loops.as_op("first", kernel, {"x": x, "z": z, "y": h})
@@ -86,7 +86,7 @@ def twice(m: int) -> il.Graph:
 
 
 def side_by_side(kernels: Mapping[str, tuple[loops.LoopKernel, Mapping[str, tuple[int, ...]]]]) -> il.Graph:
-    """An op of each kernel on tensors of its own, ``NAME.ARGUMENT``, given their shapes."""
+    """Build a graph with one op per kernel on its own tensors, ``NAME.ARGUMENT``, given their shapes."""
     tensors: list[il.Tensor] = []
     ops, inputs, outputs = [], [], []
     for name, (kernel, shapes) in kernels.items():
@@ -101,13 +101,13 @@ def side_by_side(kernels: Mapping[str, tuple[loops.LoopKernel, Mapping[str, tupl
 
 
 def copied() -> il.Graph:
-    """A copy back by TMA out of the ring, by 4 steps to an item."""
+    """Build a copy that stores from the ring by TMA, with 4 steps per item."""
     kernel = loops.library.copy_2d(tile=(8, 64), walk=4)
     return side_by_side({"copy": (kernel, dict.fromkeys("xy", (16, 500)))})
 
 
 def library() -> il.Graph:
-    """Kernels of the library that differ in what roles do, and one of which an item may have no step."""
+    """Build a graph of library kernels that differ in what roles do; in one of them, items may have no step."""
     of = loops.library
     return side_by_side(
         {
@@ -133,7 +133,7 @@ def library() -> il.Graph:
 
 
 def inputs_of(graph: il.Graph, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Normal, in the graph's dtypes."""
+    """Return normally distributed inputs in the graph's dtypes."""
     random = np.random.default_rng(seed)
     made = {t: torch.from_numpy(random.standard_normal(t.shape, np.float32)) for t in map(graph.tensor, graph.inputs)}
     return {t.name: value.to(TORCH[t.dtype.name]) for t, value in made.items()}

@@ -1,4 +1,4 @@
-"""Graphs with ops made of loops, alone and beside Triton ones; torch only where an answer is asked for."""
+"""Graphs with ops made of loops, alone and with Triton ops; torch is imported only to compute an answer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def matmuls(m: int, hidden: int = HIDDEN) -> tuple[il.Graph, Answer]:
 
 
 def beside_a_product(stages: int = 3) -> LoopKernel:
-    """A matmul whose loop also sums a third tile, which nothing but threads read."""
+    """A matmul with a loop that also sums a third tile, which only threads read."""
     k = Builder("beside", threads=256)
     m, n, depth = (k.symbol(name) for name in ("m", "n", "depth"))
     inputs = {name: k.input(name, (rows, depth), bf16) for name, rows in (("a", m), ("b", n), ("d", m))}

@@ -1,4 +1,4 @@
-"""Tilings that matmuls of the one launch are offered, by rule or by a search, each in one FFN at least."""
+"""Tilings that rules or a search choose for matmuls of the megakernel, each in at least one FFN."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from interlace.kernels.matmul.walk_tuning import iter_settings
 
 from .cases import ffn_shape
 
-#: FFNs that are asked about, and how many tokens; those that are run have as few rows and columns as others in tests.
+#: FFNs and numbers of tokens that are planned; those that run have as few rows and columns as in other tests.
 _SHAPES = (4096, 14336), (8192, 3584), (12288, 6144), (2048, 8192)
 _TOKENS = 1, 8, 16, 17, 33, 64, 100, 128, 129, 160, 192, 255, 300, 511, 1000, 4097
 
 
 class Offered(NamedTuple):
-    """An FFN over some tokens, by its kind, and tiles of both of its products."""
+    """A kind of FFN over some tokens, with the tiles of both of its matmuls."""
 
     kind: str
     m: int
@@ -35,7 +35,7 @@ def _text(tile: il.MatmulTile) -> str:
 
 @cache
 def offered() -> tuple[Offered, ...]:
-    """As few as a greedy search finds that have each tile, of both kinds of FFN, that is offered to any."""
+    """Return FFNs of both kinds that cover every offered tile, as few as a greedy search finds."""
     left = {tile for found in _every() for tile in _tiles(found)}
     chosen = []
     for most in (2, 1):
@@ -49,7 +49,7 @@ def offered() -> tuple[Offered, ...]:
 
 
 def _tiles(found: Offered) -> set[tuple[bool, il.MatmulTile]]:
-    """Tiles, with whether two matrices share them."""
+    """Return the tiles, each with a flag that is True if two matrices share it."""
     return {(found.kind == "gated", found.up), (False, found.down)}
 
 

@@ -1,4 +1,4 @@
-"""Caches of a decode step in pages, and out of them again."""
+"""Conversion of the KV caches of a decode step to pages and back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import torch
 
 NAN = float("nan")
-STEPS = 3  # that sequences have pages for
+STEPS = 3  # steps for which sequences have pages
 
 
 def in_pages(t: Mapping[str, torch.Tensor], pages: int, page: int = 64) -> dict[str, torch.Tensor]:
-    """The inputs of a step with caches (B, heads, capacity, D) as those with pools of pages, and a table.
+    """Return the inputs of a step with pools of pages and a table in place of caches (B, heads, capacity, D).
 
-    Pages are in no order; each sequence has them for a few steps, and the others hold NaN.
+    Pages are in no particular order. Each sequence has pages for a few steps; all other pages hold NaN.
     """
     caches = [name for name in t if name.endswith("_cache")]
     batch, _, capacity, _ = t[caches[0]].shape
@@ -33,7 +33,7 @@ def in_pages(t: Mapping[str, torch.Tensor], pages: int, page: int = 64) -> dict[
 
 
 def in_rows(t: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The other way round; NaN where a sequence has no page."""
+    """Convert pools of pages back to caches, with NaN where a sequence has no page."""
     made, table = {name: value for name, value in t.items() if name != "table"}, t["table"].tolist()
     capacity = len(t["rope"])
     for name in (name for name in t if name.endswith("_cache")):

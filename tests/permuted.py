@@ -1,4 +1,4 @@
-"""The package with other tables: all structs of ``abi`` have their fields in reverse, rows are farther apart."""
+"""The package with other table layouts: all structs of ``abi`` have reversed fields and a larger row stride."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def Struct(name, fields, align=1):
 
 @cache
 def _package() -> TemporaryDirectory[str]:
-    """A copy of the package in which the table is another."""
+    """Return the folder of a copy of the package with another table layout."""
     folder = TemporaryDirectory(prefix="permuted-")
     copy = Path(folder.name) / "interlace"
     copytree(Path(interlace.__file__).parent, copy, ignore=ignore_patterns("*.nb?"))
@@ -37,7 +37,7 @@ def _package() -> TemporaryDirectory[str]:
 
 
 def run_permuted(code: str, **environment: str) -> str:
-    """What ``code`` prints in a fresh process with that package; the tests' modules can be imported."""
+    """Return what ``code`` prints in a new process with that package; it can import the tests' modules."""
     proof = "from interlace.kernels.abi import ITEM; assert ITEM.names[0] == 'code' and ITEM.columns == 32\n"
     path = os.pathsep.join([_package().name, str(_ROOT)])
     done = subprocess.run(

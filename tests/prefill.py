@@ -13,7 +13,7 @@ Arrays = dict[str, NDArray[np.float64]]
 
 
 def inputs(graph: il.Graph, first: NDArray[np.int32], seed: int = 0) -> Arrays:
-    """Random inputs of a graph of attention and its product, NaN in the rows without a token."""
+    """Return random inputs of a graph of attention and its output matmul, with NaN in rows without a token."""
     random = np.random.default_rng(seed)
     drawn = {name: random.standard_normal(graph.tensor(name).shape) for name in graph.inputs if name != "first"}
     for name in ("q", "k", "v"):
@@ -22,7 +22,7 @@ def inputs(graph: il.Graph, first: NDArray[np.int32], seed: int = 0) -> Arrays:
 
 
 def exact(t: Mapping[str, NDArray[np.float64]], head_dim: int, window: int) -> NDArray[np.float64]:
-    """What the graph makes of its inputs."""
+    """Compute the output of the graph."""
     first, (rows, wide) = t["first"].astype(int), t["q"].shape
     group, out = wide // t["k"].shape[1], np.zeros((rows, wide))
     for begin in np.unique(first[first <= np.arange(rows)]):

@@ -1,4 +1,4 @@
-"""FFNs in a tile of choice."""
+"""Settings of FFNs with chosen tiles."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from interlace.policies.setting import OpSetting, Setting
 
 @dataclass(frozen=True)
 class Ring:
-    """A setting of both matmuls of an FFN, whose stages are equal.
+    """A setting of both matmuls of an FFN, with stages of equal size.
 
     Attributes:
-        m, n, k, swap_ab, warpgroups: their tile; one with a gate has half of k, or half of n where k is 64.
-        parts: of each tile's reduction.
-        group: row panels that an order groups.
-        split_tail: the tiles of the last wave are cut in two.
+        m, n, k, swap_ab, warpgroups: their tile; a matmul with a gate has half of k, or half of n if k is 64.
+        parts: number of parts of each tile's reduction.
+        group: number of row panels that an order groups.
+        split_tail: True if the tiles of the last wave are cut in two.
     """
 
     m: int

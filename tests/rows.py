@@ -1,4 +1,4 @@
-"""Graphs of one op that goes through the rows of a matrix, with what it is in PyTorch."""
+"""Graphs of one op over the rows of a matrix, with the answer of PyTorch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """A graph from x to out, and what out is in the dtype of the tensors that it is given.
+    """A graph from x to out, and a function that computes out in the dtype of the given tensors.
 
     Attributes:
-        offset: of x from 0.
-        spread: of x.
+        offset: mean of x.
+        spread: standard deviation of x.
     """
 
     graph: il.Graph
@@ -53,7 +53,7 @@ class Rows:
 
     @property
     def tolerance(self) -> float:
-        """Of one rounding of out, sums in float32, and the mean's own rounding."""
+        """Error bound: one rounding of out, sums in float32, and the rounding of the mean."""
         return max(self.graph.tensor("out").dtype.epsilon, 1e-6, self.offset * 2.0**-24)
 
 
@@ -66,7 +66,7 @@ def _graph(op: il.Op, tensors: dict[str, il.Tensor]) -> il.Graph:
 
 
 def together(cases: Iterable[tuple[str, Rows]]) -> il.Graph:
-    """Several of them as one graph, in which the tensors of each have its name before theirs."""
+    """Join several graphs into one; names of tensors are prefixed with the name of their case."""
     ops, tensors, names = [], [], {"in": [], "out": []}
     for case, rows in cases:
         (op,) = rows.graph.ops
@@ -79,7 +79,7 @@ def together(cases: Iterable[tuple[str, Rows]]) -> il.Graph:
 
 
 def normed(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, offset: float = 0.0) -> Rows:
-    """A layer normalisation."""
+    """Build a layer normalisation."""
     t = _tensors(dtype, x=(m, n), weight=(n,), bias=(n,), out=(m, n))
 
     def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -89,7 +89,7 @@ def normed(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, offset: flo
 
 
 def scaled(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1) -> Rows:
-    """An RMS normalisation."""
+    """Build an RMS normalisation."""
     t = _tensors(dtype, x=(m, n), weight=(n,), out=(m, n))
 
     def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -99,7 +99,7 @@ def scaled(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1) -> Rows:
 
 
 def shared(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, scale: float = 1.0, offset: float = 0.0) -> Rows:
-    """A softmax whose largest exponents are some hundred apart."""
+    """Build a softmax with exponents that differ by up to about a hundred."""
     t = _tensors(dtype, x=(m, n), out=(m, n))
     op = softmax("shares", **t, scale=scale, rows=rows)
     return Rows(_graph(op, t), lambda t: torch.softmax(scale * t["x"], -1), offset, spread=4.0 / scale)
@@ -114,7 +114,7 @@ def pointwise(
     plus: str = "",
     tile: tuple[int, int] = (8, 64),
 ) -> Rows:
-    """``activation(x) * times + plus``, whose operands are a "matrix", a "vector" or nothing."""
+    """Build ``activation(x) * times + plus``; both operands are a "matrix", a "vector" or absent."""
     shapes = {"matrix": (m, n), "vector": (n,)}
     extra = {name: shapes[kind] for name, kind in (("times", times), ("plus", plus)) if kind}
     t = _tensors(dtype, x=(m, n), **extra, out=(m, n))
@@ -125,7 +125,7 @@ def pointwise(
     return Rows(_graph(elementwise("point", **t, activation=activation, tile=tile), t), answer)
 
 
-#: By what is particular of them. Rows of 203 elements begin at other places of 16 bytes each.
+#: Cases by description. Rows of 203 elements have varying alignment within 16 bytes.
 CASES = {
     "norm, a row a tile": normed(3, 200),
     "norm, a row a warp, in parts of warps": normed(11, 203, il.fp16, rows=8),

@@ -1,4 +1,4 @@
-"""Logits of several sequences that are drawn from in different ways, and the ops that do."""
+"""Logits of several sequences with different sampling parameters, and the ops that sample from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sampling_graph(batch: int, columns: int, dtype: il.DType, of_tile: int = COL
 
 
 def sampling_inputs(columns: int, ways: tuple[tuple[float, int, float], ...] = WAYS) -> dict[str, np.ndarray]:
-    """A sequence for each way."""
+    """Return the inputs of one sequence for each set of sampling parameters."""
     random, number = np.random.default_rng(columns), np.arange(len(ways))
     temperature, top_k, top_p = (np.array(each) for each in zip(*ways, strict=True))
     return {

@@ -14,7 +14,7 @@ JSON = "application/json"
 
 @contextmanager
 def running(view: Any = None) -> Iterator[int]:
-    """Its port, while it runs, with a plan to look at or without."""
+    """Run the server for the block and yield its port; ``view`` is the view that it shows, if any."""
     from interlace.studio.server import build_server, listen
 
     with listen(0) as listening:
@@ -31,7 +31,7 @@ def running(view: Any = None) -> Iterator[int]:
 def send(
     port: int, method: str, path: str, body: bytes | None = None, **headers: str | None
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of what a request gets; a header of None is not sent, ``_`` stands for ``-``."""
+    """Return status, headers and body of the response; headers of None are not sent, ``_`` stands for ``-``."""
     usual: dict[str, str | None] = {"host": f"127.0.0.1:{port}"}
     if method == "POST":
         usual |= {"origin": f"http://127.0.0.1:{port}", "content_type": JSON}
@@ -50,6 +50,6 @@ def send(
 
 
 def ask(port: int, name: str, data: Any) -> tuple[int, Any]:
-    """Status and JSON of what the page's server answers."""
+    """Return status and JSON of the server's response."""
     status, _, body = send(port, "POST", f"/api/{name}", json.dumps(data).encode())
     return status, json.loads(body)

@@ -1,4 +1,4 @@
-"""A kernel whose body is CUDA C++ text, as a user would write it: rows divided by their root mean square."""
+"""A kernel with a body in CUDA source, as a user would write it: rows divided by their root mean square."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 import interlace as il
 
-#: What is compiled elsewhere, too, begins so.
+#: Prefix of CUDA source that is also compiled outside of the megakernel.
 GUARD = "#ifndef DEVICE\n#define DEVICE __device__\n#endif\n"
 NORM_TEXT = r"""
 // The sum over all threads of the block, through one of two places in turn: who writes has met those who read before.
@@ -53,7 +53,7 @@ NORM = il.Kernel(
 
 
 def norm(name: str, x: il.Tensor, y: il.Tensor, weight: il.Tensor | None = None, bm: int = 8) -> il.Op:
-    """Rows of x (M, N) over their root mean square, times a weight (N,) of any dtype."""
+    """Build an op: rows of x (M, N) divided by their root mean square, times a weight (N,) of any dtype."""
     (m, n), (i,) = x.shape, il.axes(1)
     return NORM.make_op(
         name,
@@ -65,7 +65,7 @@ def norm(name: str, x: il.Tensor, y: il.Tensor, weight: il.Tensor | None = None,
 
 
 def chain(m: int, tile: il.MatmulTile, *, weight: bool = True, bm: int = 8) -> il.Graph:
-    """A product, its rows normalised, a copy of these, and a product of that."""
+    """Build a chain: a matmul, a normalisation of its rows, a copy, and another matmul."""
     shapes = {"x": (m, 128), "w_up": (192, 128), "w_down": (128, 192), "h": (m, 192), "g": (m, 192), "c": (m, 192)}
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
     t["out"] = il.Tensor("out", (m, 128), il.bf16)

@@ -1,4 +1,4 @@
-"""Which of many parameters ``make test`` runs; ``make thorough`` runs the others."""
+"""Selection of the parameters that ``make test`` runs; ``make thorough`` runs the others."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def some(values: Iterable[Any], often: Callable[[Any], bool]) -> list[Any]:
-    """Values of a parameter, those that are not for every run marked ``thorough``."""
+    """Return the values of a parameter; those that are not for every run are marked ``thorough``."""
     return [value if often(value) else pytest.param(value, marks=pytest.mark.thorough) for value in values]
