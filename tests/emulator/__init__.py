@@ -1,29 +1,30 @@
-"""An emulator of thread blocks: runs the CUDA C++ text of emitted kernels on the CPU, and watches every access.
+"""An emulator of thread blocks: it runs the CUDA source of emitted kernels on the CPU and checks every access.
 
-    text --> translate --> build (g++) --> launch: threads, barriers, copies, clocks --> outputs and faults
+    CUDA source --> translate --> build (g++) --> launch: threads, barriers, copies, clocks --> outputs and faults
 
-Texts are kernels of loops (``launch.py``) and the one launch of a plan (``walk.py``), as NVRTC gets them. Inline PTX
-becomes calls of functions named after the instructions (``translate.py``), which the emulator implements (``cuda.h``
-and the ``.cpp`` files): mbarriers with phases and bytes, bulk copies by tensor maps, cp.async, proxies and their
-fences, wgmma, meetings of threads. Threads are fibers; a seeded scheduler picks who goes on, and asynchronous copies
-land whenever the seed lets them, on bytes that are NaN until then.
+Sources are kernels of loops (``launch.py``) and the megakernel of a plan (``walk.py``), exactly as NVRTC gets them.
+Inline PTX becomes calls of functions named after the instructions (``translate.py``). The emulator implements these
+(``cuda.h`` and the ``.cpp`` files): mbarriers with phases and bytes, bulk copies by tensor maps, cp.async, proxies and
+their fences, wgmma, and synchronisation of threads. Threads are fibers; a seeded scheduler selects the next one.
+Asynchronous copies complete at times that the seed determines; until then their destination bytes are NaN.
 
-Whether two accesses are ordered is decided by vector clocks over bytes of shared memory, not by what happened to come
-first, so one run reports a race of the text in whatever order it runs. ``launch.KINDS`` lists what is reported:
+Vector clocks over bytes of shared memory decide whether two accesses are ordered, not the order in which they happened
+to run. So one run reports a race of the source under any schedule. ``launch.KINDS`` lists the faults:
 
-    race        accesses of the same bytes, one of them a write, that nothing orders
-    proxy       ordered, but written by threads and then used by the async proxy without a proxy fence in between
-    unwritten   a read of bytes of shared memory that nobody wrote
+    race        unordered accesses to the same bytes, at least one of them a write
+    proxy       ordered accesses by threads and then by the async proxy without a proxy fence in between
+    unwritten   a read of bytes of shared memory that were never written
     bounds      an access outside of tensors and shared memory, or a write to an input
     barrier     an mbarrier used before its initialisation or after its end, or miscounted
     deadlock    threads that wait for ever
-    pending     what is still under way, or not given back, when a thread or the block ends
-    diverged    threads that meet in different places, or products without their fence
-    trap        the text's own watchdog
-    setup       what the hardware does not take
+    pending     operations in flight, or resources not released, when a thread or the block ends
+    diverged    threads that synchronise at different locations, or products without their fence
+    trap        the source's own watchdog
+    setup       arguments that the hardware does not support
 
-Orders are those that the PTX ISA promises, no more: a wait acquires what was released to the phase that it waits for; a
-bulk copy's end tells of the copy alone; a shuffle orders no memory. In global memory order is looked at where some
-threads of a block read what others wrote (``Buffer.watched``): releases to semaphores and acquires of them, proxy
-fences before bulk loads. What is not looked at: order between blocks, which run one after another; registers; time.
+The emulator assumes no more order than the PTX ISA guarantees: a wait acquires what was released to the phase that it
+waits for; completion of a bulk copy orders only that copy; a shuffle orders no memory. In global memory, order is
+checked where some threads of a block read what others wrote (``Buffer.watched``): releases to semaphores and their
+acquires, and proxy fences before bulk loads. Not checked are order between blocks, which run one after another;
+registers; and time.
 """

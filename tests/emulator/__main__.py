@@ -2,10 +2,10 @@
 
     python -m tests.emulator --seed 1000 --kernels 2000
 
-Kernels are those of the numbers from ``--seed`` up. Exit status 1 if one goes wrong. With ``--prove`` each is proved as
-well: a kernel that ``prove`` refuses is counted, one that it accepts and that goes wrong is a hole in the proof. With
-``--one-launch`` those that can run as an op of the one launch. With ``--chains`` chains of products of few weight rows
-instead, with ``--steps`` decode steps, both by words and by semaphores.
+Kernels are numbered from ``--seed``. The exit status is 1 if one fails. ``--prove`` also proves each kernel: a kernel
+that ``prove`` rejects is counted; one that it accepts and that fails is a hole in the proof. ``--one-launch`` runs the
+kernels that can be an op of the megakernel. ``--chains`` runs chains of skinny GEMMs instead, and ``--steps`` decode
+steps, both with LL hand-off and with semaphores.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def main() -> int:
 
 
 def of_one_launch(numbers: range, runs: int) -> int:
-    """Those kernels that can run in the one launch."""
-    from . import one_launch  # which wants torch
+    """Run the kernels that can be an op of the megakernel."""
+    from . import one_launch  # imports torch
 
     count = bad = 0
     for first in range(numbers.start, numbers.stop, TOGETHER):
@@ -81,8 +81,8 @@ def of_one_launch(numbers: range, runs: int) -> int:
 
 
 def both_ways(numbers: range, runs: int, *, steps: bool) -> int:
-    """Chains of products, or decode steps."""
-    from . import random_chains, random_steps  # which want torch
+    """Run chains of skinny GEMMs, or decode steps, with LL hand-off and with semaphores."""
+    from . import random_chains, random_steps  # import torch
 
     search, what = (random_steps.search, "step") if steps else (random_chains.search, "chain")
     count = bad = 0

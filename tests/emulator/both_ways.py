@@ -1,4 +1,4 @@
-"""What is drawn by a number and runs by words and by semaphores: which of it goes wrong."""
+"""Search for failures among random launches that run with LL hand-off (``words``) and with semaphores."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Protocol
 
 from .walk import EmulatedLaunch, prepare
 
-#: To a compilation.
+#: Number of pairs of launches per compilation.
 _TOGETHER = 8
 
 
 class BothWays(Protocol):
-    """A launch of a number, twice."""
+    """The launch of a seed number, with LL hand-off and with semaphores."""
 
     @property
     def number(self) -> int: ...
@@ -22,14 +22,14 @@ class BothWays(Protocol):
     def semaphores(self) -> EmulatedLaunch: ...
 
     def troubles(self, seed: int) -> list[str]:
-        """What is wrong under a schedule."""
+        """Return the failures under a schedule."""
         ...
 
 
 def searched(
     drawn: Callable[[int], BothWays | None], numbers: Iterable[int], seeds: int
 ) -> tuple[int, list[tuple[int, list[str]]]]:
-    """How many are drawn by ``numbers``, and the numbers of those with which something is wrong."""
+    """Return how many launches ``numbers`` yield, and the numbers of those that fail, with their failures."""
     every = [one for number in numbers if (one := drawn(number)) is not None]
     wrong = []
     for first in range(0, len(every), _TOGETHER):

@@ -1,8 +1,8 @@
-"""Emitted kernels as a library for the CPU: many kernels in one C++ text, compiled with hooks at every access.
+"""Build a library for the CPU from emitted kernels: many kernels in one C++ source, with a hook at every access.
 
-The preamble and the texts are those that NVRTC gets, with inline PTX replaced (``translate.py``) and CUDA's words made
-macros (``cuda.h``). ``-fsanitize=thread`` makes the compiler call a function before each access of memory; these
-functions are the emulator's own (``machine.cpp``), the library of the sanitizer is not linked.
+The preamble and the sources are those that NVRTC gets, with inline PTX replaced (``translate.py``) and CUDA's keywords
+defined as macros (``cuda.h``). ``-fsanitize=thread`` makes the compiler call a function before each memory access. The
+emulator defines these functions (``machine.cpp``); the sanitizer's library is not linked.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from interlace.loops.ir.smem import SharedLayout
 from .translate import translate
 
 HERE = Path(__file__).parent
-#: Why there is no emulator here; empty if there is one. On other systems ``g++`` may be a compiler without the hooks.
+#: Reason why the emulator is unavailable, or "". On other systems ``g++`` may be a compiler without the hooks.
 MISSING = (
     "" if sys.platform == "linux" and shutil.which("g++") else "the emulator compiles kernels with GCC on Linux: no g++"
 )
 _COMMON = ("-std=c++20", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fvisibility=hidden", f"-I{HERE}")
 _RUNTIME = ("-O2", "-g0", "-march=native", "-ftree-vectorize", "-fvect-cost-model=dynamic")
-#: A text's own functions are called: a copy in every place takes the compiler twice as long. Those of the preamble are
-#: copied, so that an access belongs to the line of the text that makes it.
+#: Functions of a source are not inlined, because inlining doubles the compile time. Those of the preamble are inlined,
+#: so that an access is attributed to the line of the source that makes it.
 _CALLED = "#undef __forceinline__\n#define __forceinline__ inline\n"
 _KERNELS = ("-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
-#: After all memory of a kernel, so that an access past the end stays in the array.
+#: Bytes after all memory of a kernel, so that an access past the end stays in the array.
 _SLACK_BYTES = 1024
 
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """What one process builds; gone when it ends."""
+    """Return the folder of what this process builds; it is deleted when the process ends."""
     return TemporaryDirectory(prefix="emulator-")
 
 
 @cache
 def _runtime() -> Path:
-    """The emulator itself, compiled once for all processes that share a cache of a run of tests."""
+    """Compile the emulator itself, once for all processes that share the cache of a test run."""
     sources = [*sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h"))]
     native = subprocess.run(["g++", *_RUNTIME, "-Q", "--help=target"], capture_output=True, check=True).stdout
     told = [*(source.read_bytes() for source in sources), *map(str.encode, _RUNTIME), native]
@@ -73,15 +73,15 @@ def _compile(*arguments: str) -> None:
 
 
 class Text(Protocol):
-    """A kernel as text, and where its shared memory lies."""
+    """CUDA source of a kernel, with the layout of its shared memory."""
 
     @property
     def cuda_source(self) -> str:
-        """CUDA C++, behind a preamble."""
+        """CUDA source that follows a preamble."""
 
     @property
     def layout(self) -> SharedLayout:
-        """What is where, to tell what a fault belongs to."""
+        """Layout of shared memory, to attribute faults."""
 
 
 @dataclass(frozen=True)
@@ -93,30 +93,30 @@ class Library:
 
     @cached_property
     def handle(self) -> ctypes.CDLL:
-        """The loaded library."""
+        """Loaded library."""
         return ctypes.CDLL(str(self.path))
 
     def shared(self, kernel: int) -> int:
-        """Where the shared memory of a kernel begins."""
+        """Return the address of a kernel's shared memory."""
         return (ctypes.c_void_p * len(self.texts)).in_dll(self.handle, "shared_of")[kernel] or 0
 
     def again(self) -> Library:
-        """The same from a file of its own, with memory of its own, for what runs beside it."""
+        """Return a copy of the library in another file, with its own memory, for blocks that run concurrently."""
         path = self.path.with_name(f"{self.path.stem}-{len(list(self.path.parent.iterdir()))}.so")
         return Library(self.texts, Path(shutil.copy(self.path, path)))
 
     @cached_property
     def image(self) -> int:
-        """Where the library lies."""
+        """Address at which the library is loaded."""
         begin = ctypes.addressof(ctypes.c_char.in_dll(self.handle, "kernels"))
         maps = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
         return min(int(m[0].split("-")[0], 16) for m in maps if m[-1] == str(self.path)) if begin else 0
 
     @cache  # noqa: B019
     def line(self, address: int) -> tuple[int, str]:
-        """The line of its kernel's text that an address of the library belongs to, and that line; (0, "") if none.
+        """Return number and text of the source line that an address of the library belongs to, or (0, "").
 
-        Of functions that are calls of each other, the innermost that is more than an instruction.
+        Among inlined functions, it is the line of the innermost one that is more than an instruction.
         """
         if not address or not shutil.which("addr2line"):
             return 0, ""
@@ -130,19 +130,20 @@ class Library:
 
 
 def build(texts: Sequence[Text], preamble: str = PREAMBLE, level: str = "-Og") -> Library:
-    """Compiles ``texts`` behind their preamble; ten or more at a time spare the compiler its start.
+    """Compile ``texts`` after their preamble; ten or more at a time amortise the start of the compiler.
 
     Args:
         texts: kernels.
-        preamble: what they build on.
-        level: of optimisation. Without any a fault has fewer lines, and long texts take a third less to compile.
+        preamble: source that they depend on.
+        level: optimisation level. Without optimisation a fault has fewer lines, and long sources compile in a third
+            less time.
 
     Raises:
-        RuntimeError: g++ refuses the text: it is no C++, or has an instruction that ``cuda.h`` lacks.
+        RuntimeError: g++ rejects the source: it is no C++, or has an instruction that ``cuda.h`` lacks.
     """
     parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(expand(preamble, "preamble")), _CALLED]
     for number, one in enumerate(texts):
-        # Only the names of the functions would meet, which C does not tell apart by namespace.
+        # Without C++ linkage, names of functions would collide across namespaces.
         text = translate(one.cuda_source).replace('extern "C" ', "")
         total = one.layout.total_bytes + _SLACK_BYTES
         parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char {_shared(one)}[{total}];\n"]
@@ -169,6 +170,6 @@ def _function(one: Text) -> str:
 
 
 def _shared(one: Text) -> str:
-    """What the text calls its shared memory."""
+    """Return the name of the shared memory in the source."""
     found = re.search(r"extern __shared__ .*\b(\w+)\[\]", one.cuda_source)
     return found[1] if found is not None else "shared"

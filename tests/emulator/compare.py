@@ -1,4 +1,4 @@
-"""What a rewritten kernel's text does on the emulator, beside what its loops mean in the interpreter."""
+"""Compare the CUDA source of rewritten kernels on the emulator with their loops in the interpreter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .launch import launch
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel of loops with its marks, a form, and extents to run it with."""
+    """A kernel of loops with its marks, its form (warp-specialised or not), and extents to run it with."""
 
     name: str
     source: LoopKernel
@@ -30,12 +30,12 @@ class Trial:
     tolerance: float = 0.0
 
     def emitted(self) -> EmittedKernel:
-        """Its text."""
+        """Return its CUDA source."""
         return emit_kernel(lower(self.source, warp_specialised=self.warp_specialised), H200)
 
 
 def inputs_of(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, npt.NDArray[np.float32]]:
-    """Small integers for every input, so that sums are exact in any order."""
+    """Return small integers for every input, so that sums are exact in any order."""
     random = np.random.default_rng(0)
     return {
         t.name: random.integers(-4, 5, [evaluate(n, sizes) for n in t.shape]).astype(np.float32)
@@ -45,14 +45,14 @@ def inputs_of(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, npt.NDA
 
 
 def troubles(trials: Iterable[Trial], seeds: int = 1) -> list[str]:
-    """What is wrong with which trial: a fault, or outputs other than the interpreter's. Compiles all at once."""
+    """Compile all trials at once and return their failures: faults, or outputs that differ from the interpreter's."""
     every = tuple(trials)
     library = build([trial.emitted() for trial in every])
     return [t for number, trial in enumerate(every) for t in troubles_of(library, number, trial, range(seeds))]
 
 
 def troubles_of(library: Library, number: int, trial: Trial, seeds: Iterable[int]) -> Iterable[str]:
-    """What is wrong with kernel ``number`` of ``library``, the text of ``trial``."""
+    """Yield the failures of kernel ``number`` of ``library``, which was built from ``trial``."""
     inputs = inputs_of(trial.source, trial.sizes)
     meant = interpret(trial.source, inputs, trial.sizes)
     for seed in seeds:

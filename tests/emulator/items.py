@@ -1,4 +1,4 @@
-"""Tables for one launch of items: each waits for one semaphore, which was posted to, and posts to one of its own."""
+"""Tables for a launch of items: each waits for one shared semaphore and posts to its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TIMEOUT_NS = 100_000
 
 @dataclass(frozen=True)
 class Sync:
-    """``abi.SYNC``: tables, counters, and what a run leaves there.
+    """``abi.SYNC``: tables, counters, and what a run writes to them.
 
     Attributes:
-        semaphores: number 0 is waited for, by all; item ``i`` posts to number ``i + 1``.
+        semaphores: semaphore 0 is awaited by all items; item ``i`` posts to semaphore ``i + 1``.
     """
 
     items: npt.NDArray[np.void]
@@ -32,11 +32,11 @@ class Sync:
 
     @property
     def arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
-        """All of them."""
+        """All arrays."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
     def packed(self) -> bytes:
-        """The struct."""
+        """Return the struct as bytes."""
         at = {field.name: getattr(self, field.name).ctypes.data for field in fields(self)}
         return SYNC.pack(
             **at,
@@ -50,9 +50,11 @@ class Sync:
 
 
 def sync_of(grid: tuple[int, ...], posted: int = 1, run: int = 0) -> Sync:
-    """Tables for the items of a grid of up to three dimensions.
+    """Build the tables for the items of a grid of up to three dimensions.
 
-    ``posted``: of the 1 that every item waits for; ``run``: so many runs are over.
+    Args:
+        posted: number of posts that have arrived, of the 1 that every item waits for.
+        run: number of completed runs.
     """
     count = prod(grid)
     items = np.zeros(count, ITEM.dtype)

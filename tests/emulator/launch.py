@@ -1,4 +1,4 @@
-"""One launch of an emitted kernel on the CPU: its outputs, and what went wrong.
+"""Launch an emitted kernel on the CPU; the result is its outputs and faults.
 
 library = build([emit_kernel(lower(loops), H200)])
 run = launch(library, 0, {"x": x}, {"n": 1000}, seed=1)
@@ -46,7 +46,7 @@ class _Fault(ctypes.Structure):
 
 
 class Buffer(ctypes.Structure):
-    """Memory that a kernel may use; what is ``watched`` some threads write and others read, which must be ordered."""
+    """Memory that a kernel may access. ``watched`` memory is written by some threads and read by others, in order."""
 
     _fields_ = [
         ("begin", ctypes.c_void_p),
@@ -58,7 +58,7 @@ class Buffer(ctypes.Structure):
 
 
 class Promises(ctypes.Structure):
-    """What a text promises, as ``Promises`` of ``machine.h`` has it."""
+    """Properties that a source guarantees: ``Promises`` of ``machine.h``."""
 
     _fields_ = [
         ("invalidates", ctypes.c_int),
@@ -71,7 +71,7 @@ class Promises(ctypes.Structure):
 
 
 class _Call(ctypes.Structure):
-    """Blocks to run, as ``Call`` of ``machine.h`` has it."""
+    """Blocks to run: ``Call`` of ``machine.h``."""
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("kernel", "grid", "blocks", "threads", "count", "found")),
@@ -89,12 +89,12 @@ class _Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks of a kernel, and what it is launched with.
+    """Blocks of a kernel, with the arguments of its launch.
 
     Attributes:
-        number: of the kernel.
-        blocks: how many there are.
-        threads: of each.
+        number: number of the kernel.
+        blocks: number of blocks.
+        threads: number of threads per block.
         parameters: addresses of the kernel's parameters.
     """
 
@@ -106,7 +106,7 @@ class Grid:
     promises: Promises
 
     def call(self, library: Library, order: Sequence[int], seed: int) -> _Call:
-        """To run some of its blocks, one after another."""
+        """Build a call that runs some of the blocks, one after another."""
         return _Call(
             kernel=self.number,
             grid=self.blocks,
@@ -127,12 +127,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong.
+    """A fault that the emulator found.
 
     Attributes:
         kind: one of ``KINDS``.
-        tiles: tiles and barriers that the bytes belong to, if they are bytes of shared memory.
-        places: addresses in the library where it happened; of two accesses, both, the earlier one first.
+        tiles: tiles and barriers that the bytes belong to, if they are in shared memory.
+        places: addresses in the library at which it happened; for two accesses both, the earlier one first.
     """
 
     kind: str
@@ -144,7 +144,7 @@ class Fault:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines of the text at ``places``."""
+        """Lines of the source at ``places``."""
         found = map(self.library.line, self.places)
         return tuple(f"line {number}: {line}" for number, line in found if number)
 
@@ -155,14 +155,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Run:
-    """Outputs, NaN where nothing was written, and faults, each pair of lines once."""
+    """Outputs (NaN where nothing was written) and faults, one for each pair of lines."""
 
     outputs: dict[str, Floats]
     faults: tuple[Fault, ...]
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of all faults."""
+        """Kinds of all faults."""
         return {fault.kind for fault in self.faults}
 
 
@@ -175,11 +175,12 @@ def launch(
     seed: int = 0,
     sync: Sync | None = None,
 ) -> Run:
-    """Runs all blocks of a kernel, one after another in an order that the seed draws.
+    """Run all blocks of a kernel, one after another in a random order.
 
     Args:
         sizes: run-time extents.
-        sync: of a kernel for items of a plan, its tables; each block then runs an item.
+        seed: seed of the schedule.
+        sync: tables of a kernel for items of a plan; each block then runs an item.
     """
     emitted = library.texts[number]
     assert isinstance(emitted, EmittedKernel)
@@ -216,16 +217,16 @@ def launch(
 
 
 def emulate(library: Library, grid: Grid, seed: int) -> tuple[Fault, ...]:
-    """Runs all blocks, one after another in an order that the seed draws, and returns what went wrong."""
+    """Run all blocks, one after another in an order that the seed determines, and return the faults."""
     call = grid.call(library, Random(seed).sample(range(grid.blocks), grid.blocks), seed)
     library.handle.emulate(ctypes.byref(call), None)
     return _faults(library, call)
 
 
 def emulate_beside(copies: Sequence[Library], grid: Grid, seed: int) -> tuple[Fault, ...]:
-    """Runs all blocks beside each other, each in a copy of the library, and returns what went wrong.
+    """Run all blocks concurrently, each in a copy of the library, and return the faults.
 
-    They take turns, which the seed draws.
+    The blocks take turns, which the seed determines.
     """
     calls = [grid.call(copy, [n], seed * grid.blocks + n) for n, copy in enumerate(copies)]
     copies[0].handle.emulate_beside(
@@ -273,7 +274,7 @@ def tensor_map(
     swizzled: bool,
     strides: Sequence[int] | None = None,
 ) -> bytes:
-    """The 128 bytes of a tensor map, as ``Map`` of ``copies.cpp`` has them; without strides rows follow each other."""
+    """Return the 128 bytes of a tensor map (``Map`` of ``copies.cpp``); without strides, rows are contiguous."""
     if strides is None:
         strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     numbers = [address, len(shape), itemsize, int(swizzled)]
@@ -283,7 +284,7 @@ def tensor_map(
 
 
 def _aligned(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-    """The bytes of ``values`` at a multiple of 256, as memory of the device is."""
+    """Return the bytes of ``values`` at a multiple of 256, like device memory."""
     room = np.empty(values.nbytes + 256, np.uint8)
     first = -room.ctypes.data % 256
     out = room[first : first + values.nbytes]

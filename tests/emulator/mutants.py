@@ -1,8 +1,8 @@
-"""Rewritten kernels with one statement dropped, doubled, moved or miscounted: what the proof accepts must stay right.
+"""Mutants of rewritten kernels: one statement is dropped, doubled, moved or miscounted. Accepted ones must be correct.
 
-Most mutants are wrong, and the proof says so. One that it accepts is run on the emulator, whose model of order is its
-own: a fault there, or another output, is a hole in the proof. Some mutants are refused and run right: what was dropped
-was not needed, or the schedules tried did not need it.
+Most mutants are wrong, and the proof rejects them. An accepted mutant runs on the emulator, which has its own model of
+order: a fault or a different output there is a hole in the proof. Some rejected mutants run correctly: the dropped
+statement was unnecessary, or the tried schedules did not need it.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ _PROTOCOL = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A rewritten kernel, broken in one place; ``what`` says how.
+    """A rewritten kernel with one mutation.
 
     Attributes:
-        moved: a tile, and the offset in bytes to which it is moved; none for most.
+        what: description of the mutation.
+        moved: a tile, and the offset in bytes to which it is moved; None for other mutations.
     """
 
     number: int
@@ -76,7 +77,7 @@ class Mutant:
     moved: tuple[str, int] | None = None
 
     def emitted(self) -> EmittedKernel:
-        """Its text, and where its tiles lie."""
+        """Return its CUDA source, with the layout of its tiles."""
         emitted = emit_kernel(self.kernel, H200)
         if self.moved is None:
             return emitted
@@ -88,7 +89,7 @@ class Mutant:
         return replace(emitted, cuda_source=text, layout=replace(emitted.layout, placements=tuple(placed)))
 
     def verdict(self) -> str:
-        """What the proof says at the extents of the trial: accepted, an error's name, or not proved."""
+        """Return the verdict of the proof at the extents of the trial: accepted, an error's name, or not proved."""
         try:
             check_hazards(self.trial.source, self.kernel, self.trial.sizes, layout=self.emitted().layout)
         except HazardError as error:
@@ -99,7 +100,7 @@ class Mutant:
 
 
 def mutants(found: Drawn, most: int) -> list[Mutant]:
-    """Some mutants of a kernel, ``most`` of them, that still have a text."""
+    """Return at most ``most`` random mutants of a kernel that the emitter still accepts."""
     random, trial = Random(found.number), found.trial
     whole = lower(trial.source, warp_specialised=trial.warp_specialised)
     places = [n for n, stmt in enumerate(walk(whole.body)) if isinstance(stmt, (*_PROTOCOL, Load, For, If))]
@@ -118,7 +119,7 @@ def mutants(found: Drawn, most: int) -> list[Mutant]:
 
 
 def _moved(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
-    """A tile on the bytes of another one."""
+    """Return a mutant with a tile moved onto the bytes of another one, if possible."""
     tiles = {tensor.name for tensor in whole.tensors}
     placed = [p for p in emit_kernel(whole, H200).layout.placements if p.name in tiles]
     if len(placed) < 2:
@@ -131,7 +132,7 @@ def _moved(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
 
 
 def wrong(some: Sequence[Mutant], seeds: int = 2) -> list[tuple[Mutant, list[str]]]:
-    """The mutants that go wrong on the emulator, and how; of those that the proof accepts, its holes."""
+    """Return the mutants that fail on the emulator, with their failures; those that the proof accepts are its holes."""
     out = []
     for first in range(0, len(some), TOGETHER):
         part = some[first : first + TOGETHER]
@@ -147,7 +148,7 @@ Change = Callable[[Any], tuple[Stmt, ...]]
 
 
 def _changes(stmt: Stmt, kernel: LoopKernel) -> Iterator[tuple[str, Change]]:
-    """Ways to break a statement."""
+    """Yield mutations of a statement."""
     if isinstance(stmt, _PROTOCOL):
         yield "dropped", lambda s: ()
         yield "dropped", lambda s: ()
@@ -174,7 +175,7 @@ def _changes(stmt: Stmt, kernel: LoopKernel) -> Iterator[tuple[str, Change]]:
         case For() if stmt.kind is LoopKind.SERIAL:
             yield "one step less", lambda s: (replace(s, stop=stmt.stop - 1),)
             yield "one step later", lambda s: (replace(s, start=stmt.start + 1),)
-            if len(stmt.body) > 1 and not isinstance(stmt.body[0], Let):  # a name stands before its uses
+            if len(stmt.body) > 1 and not isinstance(stmt.body[0], Let):  # a name must precede its uses
                 yield "last statement first", lambda s: (replace(s, body=(*stmt.body[-1:], *stmt.body[:-1])),)
                 yield "first statement last", lambda s: (replace(s, body=(*stmt.body[1:], *stmt.body[:1])),)
         case If():
@@ -189,7 +190,7 @@ def _next(barrier: BarrierSlot, kernel: LoopKernel) -> BarrierSlot:
 
 
 def _edited(body: tuple[Stmt, ...], place: int, change: Change) -> tuple[Stmt, ...]:
-    """``body`` with the statement of number ``place``, as ``walk`` counts them, changed."""
+    """Return ``body`` with statement number ``place`` (in the order of ``walk``) changed."""
     out: list[Stmt] = []
     for stmt in body:
         size = 1 + (sum(1 for _ in walk(stmt.body)) if isinstance(stmt, Block) else 0)

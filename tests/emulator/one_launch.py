@@ -1,7 +1,7 @@
-"""Random kernels of loops as ops of the one launch: what is wrong with which; for ``python -m tests.emulator``.
+"""Search for failures of random loop kernels as ops of the megakernel, for ``python -m tests.emulator``.
 
-What threads would fill ahead or by ``cp.async`` comes by TMA or by plain loads. Of some kernels all that TMA loads
-comes ahead of waits, of some nothing, of some every second input.
+Tiles that threads would fill ahead or by ``cp.async`` are loaded by TMA or by plain loads. Depending on the kernel, all
+TMA loads are pre-wait loads, or none, or those of every second input.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ..cases import TORCH
 from .search import drawn
 from .walk import EmulatedLaunch, prepare
 
-#: Launches to a compilation.
+#: Number of launches per compilation.
 TOGETHER = 20
-#: Of values that are rounded to 16 bits on the way.
+#: Tolerance for values with intermediate results rounded to 16 bits.
 TOLERANCE = 2e-2
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Kernel ``number`` as the one op of a launch."""
+    """Kernel ``number`` as the only op of a launch."""
 
     number: int
     run: EmulatedLaunch
 
 
 def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[int, list[str]]]]:
-    """How many kernels of ``numbers`` can join, and the numbers of those with which something is wrong."""
+    """Return how many kernels of ``numbers`` can join a launch, and the numbers and failures of those that fail."""
     every = [one for number in numbers if (one := joined(number)) is not None]
     wrong = []
     for first in range(0, len(every), TOGETHER):
@@ -55,7 +55,7 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[int,
 
 
 def joined(number: int) -> Joined | None:
-    """The random kernel of a number in a launch; None if there is none, or no op of it, or it cannot join."""
+    """Return the random kernel of a number in a launch; None if there is no such kernel or op, or it cannot join."""
     found = drawn(number)
     if found is None:
         return None
@@ -73,7 +73,7 @@ def joined(number: int) -> Joined | None:
 
 
 def troubles_of(one: Joined, seed: int) -> list[str]:
-    """Faults, and outputs other than those of the reference."""
+    """Return the faults, and the outputs that differ from the reference."""
     graph, random = one.run.plan.graph, np.random.default_rng(one.number)
     given = {}
     for tensor in map(graph.tensor, graph.inputs):
@@ -92,7 +92,7 @@ def troubles_of(one: Joined, seed: int) -> list[str]:
 
 
 def _plan(kernel: LoopKernel, sizes: dict[str, int]) -> Plan | None:
-    """Of a graph of one op; None where a tensor has no element, or there is none."""
+    """Return the plan of a graph of one op; None if a tensor has no element, or there is no tensor."""
     declared = {t.name: t for t in kernel.tensors if t.memory is MemorySpace.GLOBAL}
     shapes = {name: tuple(evaluate(n, sizes) for n in t.shape) for name, t in declared.items()}
     if not shapes or any(0 in shape for shape in shapes.values()):

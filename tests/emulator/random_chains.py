@@ -1,7 +1,8 @@
-"""Random chains of products of few weight rows: by words they are bit for bit what they are by semaphores.
+"""Random chains of skinny GEMMs: LL hand-off (``words``) and semaphores give bitwise equal results.
 
-Three products, of which the second takes what a norm needs of the first, and the third what the second left. Tiles,
-warpgroups, blocks, stages, how many tokens consumers poll themselves, and which tensors are words are all drawn.
+A chain has three matmuls. The second reads what a norm of the first one's output needs, and the third reads the
+output of the second. Tiles, warpgroups, blocks, stages, the number of tokens that consumers poll themselves, and the
+tensors that use the LL protocol are random.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ..cases import TORCH
 from .both_ways import searched
 from .walk import EmulatedLaunch, run_poisoned
 
-FINE = 16  # columns of a sum of squares
+FINE = 16  # number of columns in a sum of squares
 NORMED = ("scaled", "squares")
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of a number, by words and by semaphores."""
+    """The chain of a seed number, with LL hand-off and with semaphores."""
 
     number: int
     words: EmulatedLaunch
     semaphores: EmulatedLaunch
 
     def troubles(self, seed: int) -> list[str]:
-        """What is wrong under a schedule."""
+        """Return the failures under a schedule."""
         try:
             found, right = (run_poisoned(run, _inputs(run.plan.graph, seed), seed) for run in self._runs)
         except (HangError, LaunchEndedError) as error:
@@ -50,12 +51,12 @@ class Chain:
 
 
 def search(numbers: Iterable[int], seeds: int = 3) -> tuple[int, list[tuple[int, list[str]]]]:
-    """How many chains of ``numbers`` there are, and the numbers of those with which something is wrong."""
+    """Return how many chains ``numbers`` yield, and the numbers of those that fail, with their failures."""
     return searched(drawn, numbers, seeds)
 
 
 def drawn(number: int) -> Chain | None:
-    """The chain of a number; None where fewer than two stages fit or none of its tensors can be words."""
+    """Return the chain of a number; None if fewer than two stages fit, or none of its tensors can use LL words."""
     random = Random(number)
     plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))
     stages, here = random.choice((2, 3, 4)), random.choice((0, 512, 2048, 4096))

@@ -1,9 +1,9 @@
-"""Random kernels of loops, as small trees from which kernels are built: what is cut from a tree, still builds.
+"""Random kernels of loops, built from small trees; a tree with parts cut off still builds.
 
-A tree is a body of steps: loops and conditions with bodies, loads, assignments to tiles, outputs, reductions. What a
-step reads and nothing surely wrote before is dropped when the kernel is built, so that every kernel means something,
-and a tree can be cut down to what matters (``shrink.py``). Each load has an input of its own and each output step an
-output, addressed by the numbers of the loops around.
+A tree is a body of steps: loops and conditions with bodies, loads, assignments to tiles, outputs, reductions. When the
+kernel is built, reads of tiles that are not definitely written before are dropped. So every kernel has defined results,
+and a tree can be reduced to what matters (``shrink.py``). Each load has its own input and each output step its own
+output, addressed by the variables of the enclosing loops.
 
     tree = draw(Random(7))
     kernel, sizes = build_tree(tree)
@@ -22,13 +22,13 @@ from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
 from interlace.loops.ir.values import Box, Value, as_value, select_larger
 from interlace.loops.rewrite.circular import circular_buffer
 
-#: Shapes of tiles; the last one is swizzled where its rows have 128 bytes.
+#: Shapes of tiles; the last one is swizzled if its rows have 128 bytes.
 SHAPES = ((64,), (256,), (4, 64), (8, 32))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile; with ``stages`` one that is to be loaded ahead."""
+    """A tile; with ``stages`` it is loaded ahead."""
 
     shape: tuple[int, ...]
     dtype: DType = fp32
@@ -39,10 +39,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop, or with ``when`` a condition: the variable of the loop around is below ``extent``.
+    """A loop, or with ``when`` a condition: the variable of the enclosing loop is below ``extent``.
 
     Attributes:
-        form: the extent is a number, a run-time extent, or shrinks as the variable of the loop around grows.
+        form: kind of extent: a number, a run-time extent, or one that shrinks as the enclosing loop's variable grows.
     """
 
     var: str
@@ -54,7 +54,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Load:
-    """A load of the next box of an input; ``again``: of the same one in every iteration of the innermost loop."""
+    """A load of the next box of an input; with ``again``, of the same box in every iteration of the innermost loop."""
 
     tile: str
     by: Copy
@@ -63,7 +63,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Assign:
-    """``tile = sum of reads``; ``turned``: by a loop over threads, each reading what others wrote."""
+    """``tile = sum of reads``; with ``turned``, by a loop over threads, each of which reads what others wrote."""
 
     tile: str
     reads: tuple[str, ...]
@@ -72,7 +72,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Out:
-    """The sum of tiles to the next box of an output; ``how``: assign, turned, or a store of the first tile."""
+    """Output of a sum of tiles to the next box; ``how`` is assign, turned, or a store of the first tile."""
 
     reads: tuple[str, ...]
     how: str
@@ -80,7 +80,7 @@ class Out:
 
 @dataclass(frozen=True)
 class Total:
-    """A reduction over the tiles that ``Add`` steps name in its body, to an output of its own."""
+    """A reduction over the tiles that ``Add`` steps name in its body, to its own output."""
 
     name: str
     op: ReduceOp
@@ -102,7 +102,7 @@ Step = Loop | Load | Assign | Out | Total | Add
 
 @dataclass(frozen=True)
 class Tree:
-    """A kernel to be: ``blocks`` thread blocks, tiles by name, steps."""
+    """Description of a kernel: number of thread blocks, tiles by name, steps."""
 
     threads: int
     warp_specialised: bool
@@ -112,7 +112,7 @@ class Tree:
 
 
 def draw(random: Random) -> Tree:
-    """A tree of about ten steps."""
+    """Draw a tree of about ten steps."""
     warp_specialised = random.random() < 0.4
     dtype = random.choice((fp32, fp32, fp32, bf16, fp16))
     shapes = random.sample(SHAPES, random.choice((1, 1, 2)))
@@ -189,7 +189,7 @@ class _Drawing:
 
 
 def build_tree(tree: Tree) -> tuple[LoopKernel, dict[str, int]]:
-    """The kernel, with its marks, and extents to run it with.
+    """Build the kernel, with its marks, and extents to run it with.
 
     Raises:
         PipelineError: a rule of the loops is broken.
@@ -204,11 +204,11 @@ def build_tree(tree: Tree) -> tuple[LoopKernel, dict[str, int]]:
 
 @dataclass
 class _Around:
-    """A loop that a step stands in, or a condition: its variable and how far that can go.
+    """A loop or condition that encloses a step: its variable, and the variable's upper bound.
 
     Attributes:
-        counts: a loop, so that boxes are numbered by its variable.
-        serial: a loop within a block.
+        counts: True for a loop; its variable then numbers boxes.
+        serial: True for a loop within a block.
     """
 
     var: Var
@@ -227,7 +227,7 @@ class _Building:
         self.outputs = 0
 
     def kernel(self) -> LoopKernel:
-        """The whole kernel."""
+        """Build the complete kernel."""
         for name, tile in self.tree.tiles.items():
             if tile.register:
                 self.handles[name] = self.k.register(name, tile.shape, tile.dtype)
@@ -239,7 +239,7 @@ class _Building:
         return self.k.build_kernel()
 
     def body(self, steps: tuple[Step, ...], around: list[_Around], written: set[str]) -> set[str]:
-        """Builds steps; gives what is surely written at their end."""
+        """Build steps; return the tiles that are definitely written at their end."""
         written = set(written)
         for step in steps:
             match step:
@@ -329,7 +329,7 @@ class _Building:
             self.k.store(target.at(*origin), self.handles[reads[0]], Copy.TMA if how == "tma" else Copy.PLAIN)
 
     def turned(self, target: Handle, origin: tuple[Index | int, ...], reads: list[str], shape: tuple[int, ...]) -> None:
-        """``target = sum of reads`` back to front, thread by thread."""
+        """Build ``target = sum of reads`` in reverse order, thread by thread."""
         self.outputs += 1
         pieces = prod(shape) // (4 if len(shape) == 1 else 1)
         with self.k.thread(f"p{self.outputs}", pieces) as p:
@@ -356,7 +356,7 @@ class _Building:
     def next_box(
         self, name: str, shape: tuple[int, ...], dtype: DType, around: list[_Around], *, written: bool
     ) -> tuple[Handle, tuple[Index | int, ...]]:
-        """A tensor with a box for each iteration of the loops around, the last box cut short, and where this one is."""
+        """Return a tensor with a box per iteration of the enclosing loops (the last cut short), and a box's index."""
         loops = [loop for loop in around if loop.counts]
         number: Index = as_index(0)
         for loop in loops:

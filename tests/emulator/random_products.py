@@ -1,4 +1,4 @@
-"""Random kernels with a matrix product in a persistent loop, whose result may pass through shared memory."""
+"""Random kernels with a matmul in a persistent loop; its result may pass through shared memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Product:
     """``c[g] = a @ b[g].T`` for some ``g``, in steps of 64 along the inner dimension.
 
     Attributes:
-        groups: of 64 rows, each a warpgroup's.
-        rings: stages and distance of the tiles of ``a``, ``b`` and the bias; no stages: no ring.
-        bias: how a row that is added is loaded, or not at all.
-        out: straight from registers, or through a tile in shared memory, from which it is stored plainly or by TMA.
+        groups: number of groups of 64 rows, one per warpgroup.
+        rings: stages and prefetch distance of the tiles of ``a``, ``b`` and the bias; without stages there is no ring.
+        bias: how the bias row is loaded, if there is one.
+        out: stored from registers, or through a tile in shared memory by plain stores or by TMA.
     """
 
     groups: int
@@ -33,7 +33,7 @@ class Product:
     warp_specialised: bool
 
     def build(self) -> tuple[LoopKernel, dict[str, int]]:
-        """The kernel with its marks, and extents.
+        """Build the kernel with its marks, and extents.
 
         Raises:
             PipelineError: a rule is broken.
@@ -72,7 +72,7 @@ class Product:
 
 
 def draw_product(random: Random) -> Product:
-    """A product of at most 128 x 64 per step."""
+    """Draw a matmul of at most 128 x 64 per step."""
     rings = []
     for _ in range(3):
         stages = random.choice((0, 1, 2, 3, 4))

@@ -1,7 +1,7 @@
-"""Random decode steps: by words they are bit for bit what they are by semaphores, and both are right.
+"""Random decode steps: LL hand-off (``words``) and semaphores give bitwise equal results, and both are correct.
 
-Models, batches, positions, splits of attention, pages, tiles, blocks, stages and what is under way are all drawn. So
-ops of every kind follow each other in one ring, whose slots for weights may be a turn ahead of those for tokens.
+Models, batches, positions, splits of attention, pages, tiles, blocks, stages and bytes in flight are random. So ops of
+every kind follow each other in one ring. Its prefetch slots may be a turn ahead of its slots for dependent loads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE, _TOLERANCE = 64, 1e-2
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a number, by words where a formula has them and by semaphores alone."""
+    """The decode step of a seed number, with the default LL hand-off and with semaphores only."""
 
     number: int
     work: Decode
@@ -36,7 +36,7 @@ class Step:
     semaphores: EmulatedLaunch
 
     def troubles(self, seed: int) -> list[str]:
-        """What is wrong under a schedule."""
+        """Return the failures under a schedule."""
         try:
             found, right = (self._logits(run, seed) for run in (self.words, self.semaphores))
         except (HangError, LaunchEndedError) as error:
@@ -57,7 +57,7 @@ class Step:
         return t
 
     def _logits(self, run: EmulatedLaunch, seed: int) -> torch.Tensor:
-        """Of a run; all that it writes is NaN before."""
+        """Return the logits of a run; everything that it writes is NaN before."""
         graph, t = run.plan.graph, self._inputs(seed)
         if "table" in graph.inputs:
             t = in_pages(t, graph.tensor("layers.0.k_cache").shape[0])
@@ -71,12 +71,12 @@ class Step:
 
 
 def search(numbers: Iterable[int], seeds: int = 2) -> tuple[int, list[tuple[int, list[str]]]]:
-    """How many steps of ``numbers`` there are, and the numbers of those with which something is wrong."""
+    """Return how many steps ``numbers`` yield, and the numbers of those that fail, with their failures."""
     return searched(drawn, numbers, seeds)
 
 
 def drawn(number: int) -> Step | None:
-    """The step of a number; None where fewer than two stages fit."""
+    """Return the step of a number; None if fewer than two stages fit."""
     random = Random(number)
     kv_heads, group, d = random.randint(1, 2), random.choice((1, 2, 4, 9)), random.choice((16, 24, 64, 64, 128))
     hidden, ffn = (64 * random.randint(1, 4) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Random kernels by number, and what is wrong with which; for ``python -m tests.emulator`` and the tests."""
+"""Random kernels by number, and a search for failures, for ``python -m tests.emulator`` and the tests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .random_kernels import Tree, build_tree, draw
 from .random_products import Product, draw_product
 from .shrink import shrink
 
-#: Of so many kernels one is a product.
+#: One of this many kernels is a matmul.
 PRODUCTS_ONE_IN = 12
-#: Results of sums in another order.
+#: Tolerance for sums in another order.
 TOLERANCE = 1e-3
-#: Kernels to a compilation.
+#: Number of kernels per compilation.
 TOGETHER = 40
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Kernel ``number``, and what it was drawn as."""
+    """Kernel ``number``, with the description that it was built from."""
 
     number: int
     plan: Tree | Product
@@ -35,7 +35,7 @@ class Drawn:
 
 @cache
 def drawn(number: int) -> Drawn | None:
-    """The random kernel of a number; None if a rule of the loops, the rewrite or the emitter refuses it."""
+    """Return the random kernel of a number; None if the loops, the rewrite or the emitter reject it."""
     random = Random(number)
     plan = draw_product(random) if number % PRODUCTS_ONE_IN == PRODUCTS_ONE_IN - 1 else draw(random)
     try:
@@ -46,7 +46,7 @@ def drawn(number: int) -> Drawn | None:
 
 
 def trial_of(plan: Tree | Product, name: str) -> Trial:
-    """What to run; raises as ``lower`` and ``emit_kernel`` do."""
+    """Build the trial of a description. Raises what ``lower`` and ``emit_kernel`` raise."""
     kernel, sizes = plan.build() if isinstance(plan, Product) else build_tree(plan)
     trial = Trial(name, kernel, plan.warp_specialised, sizes, TOLERANCE)
     trial.emitted()
@@ -54,7 +54,7 @@ def trial_of(plan: Tree | Product, name: str) -> Trial:
 
 
 def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Drawn, list[str]]]]:
-    """How many kernels of ``numbers`` there are, and those with which something is wrong."""
+    """Return how many kernels ``numbers`` yield, and those that fail, with their failures."""
     every = [found for number in numbers if (found := drawn(number)) is not None]
     wrong = []
     for first in range(0, len(every), TOGETHER):
@@ -68,7 +68,7 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Draw
 
 
 def proved(trial: Trial) -> str:
-    """What ``prove`` says: accepted, an error's name where it sees a hazard, or not proved."""
+    """Return the verdict of ``prove``: accepted, the error's name for a hazard, or not proved."""
     try:
         prove(trial.source, warp_specialised=trial.warp_specialised)
     except HazardError as error:
@@ -79,7 +79,7 @@ def proved(trial: Trial) -> str:
 
 
 def smallest(found: Drawn, seeds: int = 3) -> Drawn:
-    """A smaller kernel that goes wrong too; of a product itself."""
+    """Return a smaller kernel that also fails; matmuls are returned unchanged."""
     if isinstance(found.plan, Product):
         return found
 

@@ -1,4 +1,4 @@
-"""Makes a failing tree smaller: all trees that are one cut away are tried, a compilation a round, and one is kept."""
+"""Shrink a failing tree: each round compiles and tries all trees that are one cut away, and picks one that fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from interlace.loops.ir.statements import Copy
 
 from .random_kernels import Add, Assign, Load, Loop, Out, Step, Total, Tree
 
-#: At most so many cuts are tried at once; the largest ones first.
+#: Maximum number of cuts that are tried at once, the largest first.
 CUTS = 40
 
 
 def shrink(tree: Tree, failing: Callable[[Sequence[Tree]], Sequence[bool]]) -> Tree:
-    """The smallest tree that is reached; ``failing`` says of each of some trees whether it still fails."""
+    """Return the smallest failing tree that is reached; ``failing`` returns for each given tree whether it fails."""
     found: Tree | None = tree
     while found is not None:
         tree, cuts = found, []
@@ -41,7 +41,7 @@ def _cuts(tree: Tree) -> Iterator[Tree]:
 
 
 def _bodies(body: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Bodies that are one cut away: steps left out, then loops, then what is inside of steps made simpler."""
+    """Yield bodies that are one cut away: steps removed, then loops removed, then steps simplified."""
     for i in range(len(body)):
         yield body[:i] + body[i + 1 :]
     for i, step in enumerate(body):

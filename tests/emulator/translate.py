@@ -1,12 +1,12 @@
-"""Inline PTX as calls of C++ functions, each called like its instruction; all other text stays as it is.
+"""Translate inline PTX to calls of C++ functions named after the instructions; all other text is unchanged.
 
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     ptx::mbarrier_arrive_expect_tx_shared_cta_b64((barrier), (bytes));
 
-Arguments stand in the order in which the instruction has them, immediates with them; results are passed as lvalues.
-Names of strings that the text defines stand for them. What stands in braces is one list: its values, or where they are
-results their addresses. A predicate that the template declares is passed over for the register that it is turned into.
-An instruction that ``cuda.h`` does not have is then an error of the C++ compiler that names it.
+Arguments have the order of the instruction, including immediates; results are passed as lvalues. Names of strings that
+the source defines are replaced by the strings. A list in braces is one argument: a list of its values, or of their
+addresses if they are results. A predicate that the template declares is skipped; the register that it is converted to
+is passed instead. For an instruction that ``cuda.h`` lacks, the C++ compiler reports an error with its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPERAND = re.compile(r"\{[^}]*\}|%\d+|\b\d+\b")
 
 
 def translate(text: str) -> str:
-    """``text`` with every ``asm`` statement replaced; the lines keep their numbers."""
+    """Return ``text`` with every ``asm`` statement replaced; lines keep their numbers."""
     defined = [(found.start(), found[1], found[2]) for found in _NAMED.finditer(text)]
     out, at = [], 0
     for found in _ASM.finditer(text):
@@ -35,7 +35,7 @@ def translate(text: str) -> str:
 
 
 def _closing(text: str, at: int) -> int:
-    """Behind the bracket that closes the one before ``at``."""
+    """Return the index after the parenthesis that closes the one before ``at``."""
     depth = 1
     while depth:
         string = _STRING.match(text, at) if text[at] == '"' else None
@@ -48,12 +48,12 @@ def _closing(text: str, at: int) -> int:
 
 
 def _named(inside: str, names: Mapping[str, str]) -> str:
-    """What ``asm`` has in its brackets, with strings for their names."""
+    """Return the operands of an ``asm`` statement with names of strings replaced by the strings."""
     return re.sub(r"\b[A-Z]\w*\b", lambda name: names.get(name[0], name[0]), inside)
 
 
 def _call(inside: str) -> str:
-    """The call that stands for what ``asm`` has in its brackets."""
+    """Return the call that replaces an ``asm`` statement with these operands."""
     template, *rest = _split(inside, ":")
     code = "".join(_STRING.findall(template))
     operands, results = [], 0
@@ -83,7 +83,7 @@ def _argument(word: str, operands: list[str], results: int) -> str:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """The parts of ``text`` between ``at``, but not within brackets or strings."""
+    """Split ``text`` at each ``at`` outside of parentheses and strings."""
     parts, depth, start, here = [], 0, 0, 0
     while here < len(text):
         string = _STRING.match(text, here) if text[here] == '"' else None

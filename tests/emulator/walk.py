@@ -1,17 +1,17 @@
-"""The one launch on the emulator: the executor itself, its memory on the CPU, its text in a library.
+"""The megakernel on the emulator: the real executor, with its memory on the CPU and its CUDA source in a library.
 
     run = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=3)
     [library] = prepare([run])
     run.run({**inputs, "out": out})
     run.faults
 
-Everything else is the executor's own: tables, counters, what the launch is given, the error of a wait that ends. Blocks
-run one after another, so a plan has one worker; or all at once (``at_once``), each in a copy of the library, where
-races are looked for within each block only. They take turns, so a seed gives the same run on whatever machine.
+Everything else is the executor's own: tables, counters, arguments of the launch, the error of a wait that ends. Blocks
+run one after another, so a plan has one worker; or all at once (``at_once``), each in a copy of the library. Races are
+then only checked within each block. Blocks take turns, so a seed gives the same run on every machine.
 
-Where fewer rows of tokens are loaded than a tile has, products take what lies behind them for the others, whose sums
-nobody may store. The emulator is told how many rows are loaded, does not look at further ones, and makes their sums
-NaN, which an output must not show.
+If fewer rows of tokens are loaded than a tile has, products read whatever follows them as the missing rows, and nothing
+may store the sums of these. The emulator gets the number of loaded rows, ignores the others, and makes their sums NaN,
+which must not reach an output.
 """
 
 from __future__ import annotations
@@ -43,33 +43,34 @@ from interlace.plan.plan import Plan
 from .build import Library, build
 from .launch import Buffer, Fault, Grid, Promises, emulate, emulate_beside, tensor_map
 
-#: Of one block after another.
+#: Timeout for blocks that run one after another.
 TIMEOUT_S = 0.02
 _BARRIER_BYTES, _TALL = 8, 64
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The text of a launch, and where its shared memory lies."""
+    """CUDA source of a launch, with the layout of its shared memory."""
 
     cuda_source: str
     layout: SharedLayout
 
 
 class EmulatedLaunch(MegakernelExecutor):
-    """The one launch of a plan, on tensors of the CPU.
+    """The megakernel of a plan, on CPU tensors.
 
     Args:
-        plan, options: as for the executor.
-        stages: of its ring.
-        in_flight_bytes: of independent operands under way.
-        change: the text, broken.
-        at_once: blocks run beside each other.
-        timeout_s: of the emulator's clock, which goes on where a thread sleeps or none of a block has anything to do.
+        plan, options: arguments of the executor.
+        stages: number of stages of its ring.
+        in_flight_bytes: bytes of prefetches in flight.
+        change: replacement in the CUDA source (before, after) that breaks it.
+        at_once: True to run blocks concurrently.
+        timeout_s: timeout in seconds of the emulator's clock, which advances while a thread sleeps or all threads of a
+            block are idle.
 
     Attributes:
-        faults: of all runs so far.
-        seed: of the next run's schedule.
+        faults: faults of all runs so far.
+        seed: seed of the next run's schedule.
     """
 
     def __init__(
@@ -103,12 +104,12 @@ class EmulatedLaunch(MegakernelExecutor):
 
     @property
     def sums_left(self) -> int:
-        """Words of sums that a part has left and no other has taken."""
+        """Number of words of split-K partials that were stored but not reduced yet."""
         return int((self._workspace.view(torch.int32) != -1).sum())
 
     @property
     def walk(self) -> Walk:
-        """What is compiled."""
+        """CUDA source and layout that are compiled."""
         text = re.sub(r"^#line .*$", "", self.composition.expanded_text, flags=re.MULTILINE)
         if self._change is not None:
             before, after = self._change
@@ -121,7 +122,7 @@ class EmulatedLaunch(MegakernelExecutor):
         return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", head)}
 
     def _placed(self) -> list[Placement]:
-        """As ``csrc/ring/ring.cuh`` lays it out."""
+        """Return the placements of shared memory, as ``csrc/ring/ring.cuh`` defines them."""
         c = self._numbers()
         count, warpgroups = c["STAGES"], c["WARPGROUPS"]
         parts = [
@@ -142,7 +143,7 @@ class EmulatedLaunch(MegakernelExecutor):
         return out
 
     def _rows(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> int:
-        """Rows of tokens of a product that come."""
+        """Return the number of token rows of a matmul that are present."""
         (x,) = (access.tensor for access in op.reads if access.arg == "x")
         return tensors["x"].shape[0] if x in self.options.short_inputs else int(op.param("M"))
 
@@ -152,7 +153,7 @@ class EmulatedLaunch(MegakernelExecutor):
         end = first + c["STAGES"] * c["LOAD_BYTES"]
         came = [(op, self._rows(op, tensors)) for op, tensors in arguments if op.kernel == MATMUL.name]
         smaller = any(m % int(op.param("BM")) or int(op.param("N")) % int(op.param("BN")) for op, m in came)
-        # Of rows that are normalised in registers none is read that is not there.
+        # Rows that are normalised in registers are never read beyond the present ones.
         products = [op for op, _ in came if not op.param("SWAP") and not normalises(op)]
         rows = {count_loaded_rows(op) for op in products if count_loaded_rows(op) < int(op.param("BM"))}
         if not rows:
@@ -164,7 +165,7 @@ class EmulatedLaunch(MegakernelExecutor):
     def _build_launches(self, arguments: tuple[Any, ...]) -> list[Any]:
         with mock.patch("interlace.kernels.cuda.launcher.encode_tensor_map", _tensor_map):
             packed = self._pack_operands(arguments)
-        operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
+        operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # aligned to 64 bytes
         assert operands.data_ptr() % 64 == 0
         parameter = self._pack_parameter(packed if self.composition.has_inline_operands else operands)
         parameter = torch.frombuffer(bytearray(parameter), dtype=torch.uint8).clone()
@@ -185,7 +186,7 @@ class EmulatedLaunch(MegakernelExecutor):
 
 @dataclass(frozen=True)
 class _Emulated:
-    """One launch of blocks of the emulator."""
+    """A launch of blocks on the emulator."""
 
     executor: EmulatedLaunch
     parameter: torch.Tensor
@@ -193,7 +194,7 @@ class _Emulated:
     arguments: tuple[Any, ...]
 
     def run(self) -> None:
-        """All blocks."""
+        """Run all blocks."""
         run = self.executor
         run._clear_outputs(self.arguments)
         assert run.library is not None
@@ -214,7 +215,7 @@ class _Emulated:
 
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
-    """Compiles the texts of launches, all at once."""
+    """Compile the CUDA sources of all launches at once."""
     library = build([run.walk for run in runs], PREAMBLE, level="-O0")
     for number, run in enumerate(runs):
         run.library = library, number
@@ -222,7 +223,7 @@ def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
 
 
 def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: int) -> torch.Tensor:
-    """The first output of a run under a schedule; all that the run writes is NaN before."""
+    """Return the first output of a run under a schedule; everything that the run writes is NaN before."""
     run.seed = seed
     outputs = {name: run.allocate_tensor(name) for name in run.plan.graph.outputs}
     for value in (*map(run.get_intermediate, run.plan.graph.intermediates), *outputs.values()):
@@ -232,7 +233,7 @@ def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: 
 
 
 def kinds_of_faults(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seeds: Iterable[int]) -> set[str]:
-    """Of runs under these schedules, each with counters as a first run has them."""
+    """Return the kinds of faults of runs under these schedules, each with the counters of a first run."""
     for seed in seeds:
         with suppress(HangError, LaunchEndedError):
             run_poisoned(run, inputs, seed)
