@@ -1,1 +1,1 @@
-"""Small synchronisation protocols as models, every interleaving of which is looked at; see ``check``."""
+"""Models of small synchronisation protocols, with a model checker for all interleavings (``check``)."""

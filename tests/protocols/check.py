@@ -1,10 +1,10 @@
-"""Every interleaving of a protocol's workers, and everything that memory may let them find.
+"""Model checker: explore every interleaving of a protocol's workers, and every value that memory may return.
 
-The search goes through states breadth first, so what it reports is a shortest way to the fault. Operations whose
-outcome does not depend on when they happen (ordinary accesses, which are faults unless they are ordered; fences) are
-done at once; all others are done in every order. Once all states are known, each must be able to end from where it is,
-by operations that find the newest messages alone: a scheduler that is fair then ends every run. A value that passes
-before it is seen does not count, since a worker that polls may look before and after it.
+The search visits states breadth first, so it reports a shortest path to a fault. Operations with an outcome that does
+not depend on their time (fences, and ordinary accesses, which are faults unless they are ordered) run at once; all
+others run in every order. Once all states are known, each must be able to reach an end by operations that find only
+the newest messages. Every run then ends under a fair scheduler. A value that is overwritten before it is seen does not
+count, because a worker that polls may look before and after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import LostItemError, StuckError
 from .memory import Knowledge, Memory, Outcome, Shared, forget
 from .operations import Operation, Process, Value
 
-#: Beyond this a model is too large to be followed in seconds, and is made smaller instead.
+#: Maximum number of states; a larger model takes more than seconds and should be made smaller.
 MOST_STATES = 500_000
 
 
@@ -29,11 +29,11 @@ class Model:
     """A protocol of a few workers.
 
     Attributes:
-        name: how faults speak of it.
-        words: shared words and what is in them at the start.
-        workers: their processes, which are called without arguments.
-        items: how many are to be done, exactly once each.
-        blocks: of each worker, its block; each is one of its own if None.
+        name: name in the messages of faults.
+        words: shared words with their initial values.
+        workers: processes of the workers, which are called without arguments.
+        items: number of items, each of which must be done exactly once.
+        blocks: block of each worker; None for one block per worker.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check went through: states, and steps from one to another."""
+    """Numbers of states, and of steps between them, that a check explored."""
 
     states: int
     steps: int
 
 
 class _Worker(NamedTuple):
-    """Where a worker is: the arguments of its process, None at its end, and what it was sent since."""
+    """State of a worker: the arguments of its process (None at its end), and the values that it was sent since."""
 
     arguments: tuple[Any, ...] | None
     sent: tuple[Any, ...]
@@ -65,18 +65,18 @@ class _State(NamedTuple):
 
 
 def check(model: Model) -> Checked:
-    """Follow a protocol through all interleavings.
+    """Explore all interleavings of a protocol.
 
     Raises:
-        ProtocolError: one goes wrong, as the class of the error says; the message has what came before.
+        ProtocolError: an interleaving fails in the way that the error's class states; the message has its steps.
         ModelError: there are too many states.
-        ArgumentError: a process names a word that the model does not have, or goes on without doing anything.
+        ArgumentError: a process names a word that the model does not have, or continues without any operation.
     """
     return _Search(model).run()
 
 
 def endings(model: Model) -> list[dict[str, Value]]:
-    """What the words hold where all workers have ended, for every such state; raises as ``check`` does."""
+    """Return the values of the words in every state in which all workers have ended. Raises what ``check`` raises."""
     search = _Search(model)
     search.run()
     return [
@@ -140,7 +140,7 @@ class _Search:
         return self.numbers.setdefault(state, len(self.numbers))
 
     def _steps(self, state: _State, worker: int, at: int) -> list[tuple[str, _State, bool]]:
-        """What a worker may do next: in words, the state after it, and whether it found the newest."""
+        """Return a worker's next steps: description, state after it, and whether it found the newest message."""
         operation = self._operation(worker, state.workers[worker])
         knowledge = state.known[worker]
         if knowledge is None or operation is None:
@@ -157,7 +157,7 @@ class _Search:
         return steps
 
     def _settle(self, state: _State, worker: int) -> _State:
-        """With all done that a worker does at any time alike, and what nobody can find forgotten."""
+        """Run a worker's operations that do not depend on time, and forget messages that no worker can find."""
         while True:
             operation, knowledge = self._operation(worker, state.workers[worker]), state.known[worker]
             if operation is None:
@@ -183,7 +183,7 @@ class _Search:
         return _State(outcome.shared, workers, known)
 
     def _operation(self, worker: int, place: _Worker) -> Operation | None:
-        """What a worker does next, None if it has ended."""
+        """Return the next operation of a worker, or None if it has ended."""
         been = set()
         while place.arguments is not None:
             if place in been:
@@ -196,7 +196,7 @@ class _Search:
         return None
 
     def _follow(self, worker: int, place: _Worker) -> Operation | _Worker:
-        """The operation at a place, or where its process goes on."""
+        """Return the operation at a worker's state, or the state in which its process continues."""
         if place.arguments is None:
             return place
         known = self._next.get((worker, place))
@@ -218,7 +218,7 @@ class _Search:
                 raise LostItemError(f"protocol {self.model.name!r}: item {item} is never done; {self._way(at)}all end")
 
     def _all_end(self, states: list[_State], ended: list[int]) -> None:
-        """Every state can still come to its end."""
+        """Check that an end can be reached from every state."""
         can, stack = set(ended), [*ended]
         while stack:
             for before in self.before[stack.pop()]:
@@ -228,7 +228,7 @@ class _Search:
         lost = [n for n in range(len(states)) if n not in can]
         if lost:
             moving = {before for n in lost for before in self.before[n] if before != n}
-            stuck = next((n for n in lost if n not in moving), lost[-1])  # where nothing moves any more, if it stops
+            stuck = next((n for n in lost if n not in moving), lost[-1])  # a state without moves, if there is one
             waits = [
                 f"worker {worker} {operation}"
                 for worker, place in enumerate(states[stuck].workers)

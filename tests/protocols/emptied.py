@@ -1,16 +1,16 @@
-"""Words that are emptied: data that are their own semaphore, as sums of parts of tiles are in the one launch.
+"""Words that are emptied: data that are their own semaphore, like split-K partials in the megakernel.
 
-A word is empty, or holds a value. One worker stores the value, another polls the word until it is not empty, and then
-empties it, all in relaxed order. A vector is several words, each stored and found by itself. Behind the empty words the
-reader posts; whoever stores the next value, and whoever reads that, has waited for the post. No fence stands between a
-value and its reader: the word carries all that the reader wants.
+A word is empty or holds a value. One worker stores the value; another polls the word until it is not empty, and then
+empties it, all in relaxed order. A vector is several words, each stored and found separately. After it has emptied the
+words the reader posts. The writer of the next value, and its reader, have waited for the post. No fence is needed
+between a value and its reader: the word contains everything that the reader needs.
 
 Worked example, the same word in two rounds:
 
     writer of round 1    stores 10 in x
     reader of round 1    finds x empty, then 10; stores that x is empty; posts
     writer of round 2    waits for that post; stores 20 in x
-    reader of round 2    waits for that post, so finds no 10 any more; finds x empty, then 20
+    reader of round 2    waits for that post, so it cannot find 10; finds x empty, then 20
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Emptied:
     """Rounds of the same words.
 
     Attributes:
-        rounds: of each, who writes and who reads.
-        words: of a vector.
-        polled: how many of them the reader polls; of the others it takes what it finds.
-        emptied: how many of them the reader empties.
-        writer_waits, reader_waits: for the post of the round before.
+        rounds: writer and reader of each round.
+        words: number of words of a vector.
+        polled: number of words that the reader polls; it reads the others once.
+        emptied: number of words that the reader empties.
+        writer_waits, reader_waits: True if it waits for the post of the previous round.
     """
 
     rounds: tuple[tuple[int, int], ...] = ((0, 1), (0, 2), (1, 2))

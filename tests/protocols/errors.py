@@ -1,4 +1,4 @@
-"""Faults that ``check`` finds in a model, besides those of a launch (``interlace.core.errors``)."""
+"""Faults that ``check`` finds in a model, in addition to those of a launch (``interlace.core.errors``)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from interlace.core.errors import ProtocolError
 
 
 class StaleReadError(ProtocolError):
-    """A read may find an older value than it should, or a newer one."""
+    """A read may find an older or newer value than it should."""
 
 
 class OverwriteError(ProtocolError):
-    """A store that nothing orders behind a read of the word, or behind another store."""
+    """A store is not ordered after a read of the word, or after another store."""
 
 
 class LostItemError(ProtocolError):
@@ -22,4 +22,4 @@ class DoubledItemError(ProtocolError):
 
 
 class StuckError(ProtocolError):
-    """Workers wait for what nobody does any more, or for a value that may pass unseen."""
+    """Workers wait for an operation that never happens, or for a value that may be overwritten before they see it."""

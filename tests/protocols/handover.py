@@ -1,4 +1,4 @@
-"""A tile is handed over as the one launch does: many store, one posts; one polls, many read.
+"""Hand-off of a tile in the megakernel: many threads store, one posts; one polls, many read.
 
     block    worker    steps
     0        0, 1      store; synchronise; one arrives at the block's barrier    threads that compute, a warpgroup
@@ -37,17 +37,17 @@ from .operations import (
     at_least,
 )
 
-#: What each role does, in order. A step that is left out of a model is left out by its workers.
+#: Steps of each role, in order. Workers omit the steps that a model omits.
 Steps = tuple[str, ...]
 Meanings = Mapping[str, tuple[Operation, ...]]
 
 
 @dataclass(frozen=True)
 class HandOff:
-    """Steps of each role, and the orders of what they do to semaphores.
+    """Steps of each role, with memory order and scope of its semaphore operations.
 
     Raises:
-        ArgumentError: a role has a step that it does not know.
+        ArgumentError: a role has an unknown step.
     """
 
     storing: Steps = ("store", "synchronise", "arrive")
@@ -112,5 +112,5 @@ class HandOff:
 
 
 def _meet(barrier: str) -> tuple[Operation, ...]:
-    """Two of a block meet."""
+    """Return the operations of a barrier of two workers of a block."""
     return Add(barrier, 1, ACQUIRE_RELEASE, BLOCK), Await(barrier, at_least(2), ACQUIRE, BLOCK)

@@ -1,15 +1,15 @@
-"""LL words that the warps of a block poll for each other, and keep, as tokens of a product in the one launch.
+"""LL words that the warps of a block poll for each other and cache, like tokens of a matmul in the megakernel.
 
-Each warp polls some of the words (``tagged``), stores what it found into shared memory by ordinary stores, and meets
-the others; behind the barrier all read all of it. The block's next item, if it wants the same publication, finds it
-there, and polls nothing. Whoever wants another one stores over it, behind the barrier at which the warps leave the item
-before. So a block has one copy, and every word is asked for once.
+Each warp polls some of the words (``tagged``), and copies them to shared memory by ordinary stores. After a barrier all
+warps read all words. If the block's next item needs the same epoch, it reads the cached words and does not poll. If it
+needs another epoch, it overwrites them, after the barrier at which the warps end the previous item. So a block has one
+copy, and polls every word once.
 
-Worked example, two warps, items that want the publications 1, 1, 2:
+Worked example, two warps, items that need the epochs 1, 1, 2:
 
-    item 0      warp 0 finds (11, 1) in x 0, warp 1 (12, 1) in x 1; they store, meet, and read 11 and 12; they meet
-    item 1      both read 11 and 12 again; they meet
-    item 2      they poll for number 2, and store over 11 and 12: nobody reads these any more
+    item 0      warp 0 finds (11, 1) in x 0, warp 1 (12, 1) in x 1; they store, barrier, read 11 and 12; barrier
+    item 1      both read 11 and 12 again; barrier
+    item 2      they poll for epoch 2, and overwrite 11 and 12, which no warp reads any more
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ WARPS = 2
 
 @dataclass(frozen=True)
 class Kept:
-    """A block of two warps that takes items of what another block publishes.
+    """A block of two warps with items that read what another block publishes.
 
     Attributes:
-        items: the publications that they want, from 1 and without a gap.
-        meets: warps meet before they read what others stored.
-        leaves: they meet at the end of an item.
-        looks: a warp keeps what is there only if its item wants the publication of the one before; else always.
+        items: epochs that the items need, from 1 and without a gap.
+        meets: True for a barrier before warps read what others stored.
+        leaves: True for a barrier at the end of an item.
+        looks: True if a warp reuses cached words only if its item needs the previous item's epoch; else it always does.
     """
 
     items: tuple[int, ...] = (1, 1, 2)

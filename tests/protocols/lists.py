@@ -1,13 +1,14 @@
-"""Lists of items from which others take when their own are empty: dispatch by stealing, as in ``csrc/dispatch``.
+"""Work stealing between per-block queues (``lists`` in the code), as in ``csrc/dispatch``.
 
-A block is two workers. One takes items, up to two ahead of the other, and tells it by messages; the other does them in
-the order in which they were taken, each behind the items that it waits for. Of each list a word has the places that are
-left, and items are taken from its front by a compare-and-swap. A block whose list is empty finishes what it holds
-before it takes from another's, unless that waits for nothing: so it ends, whatever stands behind it. It may take
-several, up to half, and all but the first are its list then.
+A block is two workers. One takes items, up to two ahead of the other, and sends them by messages. The other runs them
+in that order, each after the items that it waits for. A word per queue has the range of remaining positions; items are
+taken from its front by compare-and-swap. A block with an empty queue finishes the items that it holds before it steals,
+unless these wait for nothing: then they end, whatever follows them. It may steal several items, up to half of a queue;
+all but the first become its own queue.
 
-Worked example, lists (2), (0, 1) and () of three blocks; item 1 waits for 0, and 2 for 1. Block 0 holds 2, block 1
-holds 0. If block 0 took 1 behind 2, it would wait in front of 1 for 1; so it takes nothing, and block 1 or 2 takes 1.
+Worked example, queues (2), (0, 1) and () of three blocks; item 1 waits for 0, and 2 for 1. Block 0 holds 2, block 1
+holds 0. If block 0 stole 1 while it holds 2, it would wait for 1 before it runs 1. So it steals nothing, and block 1 or
+2 takes 1.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from .operations import (
     other_than,
 )
 
-#: Items that a block holds at most: one that is done and one that is taken ahead.
+#: Maximum number of items that a block holds: one that runs and one that is taken ahead.
 HELD = 2
 _NONE = -1
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of items, which wait for the item of the number before theirs.
+    """Queues of items; each item waits for the item with the preceding number.
 
     Attributes:
-        lists: of each block.
-        checks: a block takes an item only if its compare-and-swap took place.
-        settles: a block finishes what it holds before it takes from another's list.
-        frees: but not what waits for nothing.
-        most: items that it takes there at a time.
-        keeps: it puts those but the first into its own list, and not that one, too.
+        lists: queue of each block.
+        checks: True if a block takes an item only if its compare-and-swap succeeded.
+        settles: True if a block finishes the items that it holds before it steals.
+        frees: True to except held items that wait for nothing.
+        most: maximum number of items that it steals at a time.
+        keeps: True if it puts only the stolen items after the first into its own queue; False to put the first, too.
     """
 
     lists: tuple[tuple[int, ...], ...] = ((2,), (0, 1), ())
@@ -98,7 +99,7 @@ class Lists:
         return process
 
     def _take(self, word: str, most: int) -> Generator[Operation, Any, tuple[int, int]]:
-        """Places from the front of a list; none if it is empty."""
+        """Take positions from the front of a queue; none if it is empty."""
         first, end = left = yield Load(word)
         while first < end:
             some = min((end - first + 1) // 2, most)

@@ -1,13 +1,13 @@
-"""A dispatcher that knows all dependencies, and mailboxes for each worker, which it takes from in turn.
+"""A dispatcher that knows all dependencies, and mailboxes of each worker, which the worker reads in turn.
 
-A mailbox is a word: empty (0), or with an item or the word to stop. The dispatcher stores into empty ones; a worker
-empties its own when it is done with the item, which tells the dispatcher so. What an item reads its worker has by way
-of the dispatcher, which acquired it with the emptied mailbox and releases it with the next item; or, where mailboxes
-are relaxed, by its own waits.
+A mailbox is a word: empty (0), an item, or the stop word. The dispatcher fills empty mailboxes. A worker empties its
+mailbox when it has finished the item, which notifies the dispatcher. An item's inputs become visible to its worker
+through the dispatcher, which acquired them with the emptied mailbox and releases them with the next item; or, if
+mailboxes are relaxed, through the item's own waits.
 
-In the one launch (``ONE_LAUNCH``) a worker is a block of two: one takes items, up to two ahead of the other, and tells
-it by messages; the other does them, and empties mailboxes after that one may look again. So a word also says in which
-turn it was filled:
+In the megakernel (``ONE_LAUNCH``) a worker is a block of two: one takes items, up to two ahead of the other, and sends
+them by messages. The other runs them, and empties a mailbox when the first one may already look at it again. So a word
+also has the turn in which it was filled:
 
     mailboxes of a block    filled with items 0, 2, 5 in turn       the block's third look
     (0, item 0)  empty      then (0, item 2), then (1, item 5)      at the first again, for turn 1: not for (0, item 0)
@@ -45,19 +45,19 @@ _STOP = -1
 
 @dataclass(frozen=True)
 class Mailboxes:
-    """Items and whom they wait for.
+    """Items with their dependencies, and the variants of the protocol.
 
     Attributes:
-        producers: of each item, the items that it waits for.
-        workers: how many.
-        boxes: of each.
-        ahead: a worker is a block of two, of which one takes items before the other is done.
-        turns: a word says in which turn it was filled.
-        looks: the dispatcher waits until a mailbox is empty before it fills it again.
-        uses: the dispatcher stops the workers when all items are done, and uses what they left; else it stops each that
-            has room when all items are given out.
-        awaits_end: where it uses that, it does not when all are given out.
-        post, wait: by which an item's own waits are met; None if it has none.
+        producers: items that each item waits for.
+        workers: number of workers.
+        boxes: number of mailboxes per worker.
+        ahead: True if a worker is a block of two, one of which takes items before the other has finished.
+        turns: True if a word has the turn in which it was filled.
+        looks: True if the dispatcher waits until a mailbox is empty before it fills it again.
+        uses: True if the dispatcher stops the workers when all items are done, and uses their results. Otherwise it
+            stops each worker with an empty mailbox once all items are sent.
+        awaits_end: with ``uses``, True if it waits until all items are done, not only sent.
+        post, wait: memory orders of semaphores that items wait for themselves; None if there are none.
     """
 
     producers: tuple[tuple[int, ...], ...] = ((), (), (0, 1), (2,))
@@ -96,7 +96,7 @@ class Mailboxes:
         return (n // self.boxes % 2 if self.turns else 0, item)
 
     def _filled(self, n: int) -> Until:
-        """For the n-th time a mailbox of a worker."""
+        """Return the condition that a mailbox of a worker is filled for the n-th time."""
         if not self.turns:
             return other_than(0)
         turn = n // self.boxes % 2
@@ -110,13 +110,14 @@ class Mailboxes:
         stopped: tuple[int, ...] = (),
         at: int = 0,
     ) -> Generator[Operation, Any, tuple[Any, ...] | None]:
-        """Looks at one worker after another.
+        """Serve one worker after another.
 
         Args:
-            given: worker and item, of items that are not known to be done, in the order in which they were given.
-            counts: how often it filled mailboxes of each worker, as far as that matters.
-            stopped: workers that it told to stop.
-            at: the worker to look at.
+            done: items that are known to be done.
+            given: (worker, item) of sent items that are not known to be done, in the order of sending.
+            counts: number of times that mailboxes of each worker were filled, modulo the period.
+            stopped: workers that were sent the stop word.
+            at: worker to serve.
         """
         counts = counts or (0,) * self.workers
         mine = [item for worker, item in given if worker == at]
@@ -147,7 +148,7 @@ class Mailboxes:
 
     @property
     def _period(self) -> int:
-        """Behind which mailboxes and turns come again; more than a worker holds, so that differences are right."""
+        """Period of mailboxes and turns; more than a worker holds, so that differences are unambiguous."""
         return 2 * self.boxes
 
     def _worker(self, w: int) -> Process:
@@ -187,7 +188,7 @@ class Mailboxes:
         return process
 
 
-#: As ``csrc/dispatch/dispatcher.cuh`` has them.
+#: Mailboxes of ``csrc/dispatch/dispatcher.cuh``.
 ONE_LAUNCH = Mailboxes(
     *(((), (), (0, 1)), 2, 2),
     ahead=True,

@@ -1,23 +1,24 @@
-"""Weak memory as a machine: what the operations of a protocol may find, after the memory model of the PTX ISA.
+"""Operational model of weak memory: what the operations of a protocol may find under the PTX ISA's memory model.
 
-Every word keeps all of its messages, in the order in which they were stored, and every worker has a *view*: of each
-word the newest message that it must know of. A load takes any message from there on, so two workers may see two words
-change in different orders. A message carries the view of whoever released it, and who acquires it joins that view with
-its own. An atomic operation takes the newest message, and its own carries what that one carried too: a chain of adds
-releases for all who added. Where scopes do not reach each other (one is the block, and the workers are of two) nothing
-is carried, and nothing is strong.
+Every word has a history of messages in the order in which they were stored. Every worker has a *view*: for each word,
+the newest message that it must know. A load returns any message from there on, so two workers may see two words change
+in different orders. A released message carries the view of its worker; a worker that acquires it joins that view with
+its own. An atomic operation reads the newest message, and its own message also carries what that one carried: a chain
+of adds releases for all workers that added. If scopes do not include each other (block scope, and workers of different
+blocks) nothing is carried, and operations are not strong.
 
-What is ordered is exactly causality order (PTX ISA 8.5, memory consistency model, 8.9), in the form of views that
-Kang, Hur, Lahav, Vafeiadis and Dreyer gave ("A promising semantics for relaxed-memory concurrency", POPL 2017), without
-their promises. Conflicting ordinary accesses that nothing orders are faults, told by the view alone: whatever the
-moments at which they happen, one such run shows them. Left out, and why that hides nothing:
+Order is exactly causality order (PTX ISA 8.5, memory consistency model, 8.9), in the form of the views of Kang, Hur,
+Lahav, Vafeiadis and Dreyer ("A promising semantics for relaxed-memory concurrency", POPL 2017), without their promises.
+Unordered conflicting ordinary accesses are faults, detected from the view alone: one run shows them, whatever their
+times. The model omits the following, which hides no fault:
 
-- A store that comes before an earlier store of another worker to the same word: that the storer does not know of the
-  newest store is itself a fault here. Words are added to by many, or stored by one at a time.
-- A load that comes behind a later store of its worker, as of a value that nothing depends on: PTX allows it (there are
-  no promises here). What a process is sent decides how it goes on, so its stores depend on its loads; model a load that
-  a store does not wait for behind that store.
-- ``fence.sc``, of which no protocol here has need; mixed sizes; and the async proxy, which the lint of PTX looks after.
+- A store that takes effect before an earlier store of another worker to the same word. In this model it is a fault that
+  the storing worker does not know the newest store. Words are either added to by many workers, or stored by one at a
+  time.
+- A load that takes effect after a later store of its worker, of a value that nothing depends on. PTX allows it (this
+  model has no promises). A process continues depending on what it is sent, so its stores depend on its loads. Model a
+  load that a store does not wait for after that store.
+- ``fence.sc``, which no protocol needs; mixed sizes; and the async proxy, which the PTX lint checks.
 
 Worked example, a post and a wait, views as (data, semaphore):
 
@@ -54,12 +55,12 @@ from .operations import (
     Write,
 )
 
-#: Of each word the number of the newest message known, then of each worker how many of its reads are.
+#: Number of the newest known message of each word, then the number of known reads of each worker.
 View = tuple[int, ...]
 
 
 class Carried(NamedTuple):
-    """What a release hands on: whose block it is, whether to others as well, and the view."""
+    """What a release passes on: the block of its worker, whether its scope is the GPU, and the view."""
 
     block: int
     gpu: bool
@@ -70,9 +71,11 @@ class Message(NamedTuple):
     """One value of a word.
 
     Attributes:
-        block: of its worker, -1 for what was there at the start.
-        strong: it was stored by a strong operation, for workers of other blocks too if ``gpu``.
-        atomic: nothing comes between it and the message before.
+        value: value of the word.
+        carried: views that it releases.
+        block: block of the worker that stored it; -1 for the initial value.
+        strong: True if a strong operation stored it; with ``gpu``, it is strong for workers of other blocks, too.
+        atomic: True if no message can come between it and the previous one.
     """
 
     value: Value
@@ -84,7 +87,7 @@ class Message(NamedTuple):
 
 
 class Knowledge(NamedTuple):
-    """Views of one worker: what it knows, what it knew at its last fence, what a fence would tell it."""
+    """Views of one worker: the current one, the one at its last fence, and the one that a fence would add."""
 
     now: View
     fenced: View | None
@@ -92,14 +95,14 @@ class Knowledge(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Messages of each word, and of each word how many reads each worker had made when it last read it."""
+    """Messages of each word, and for each word the number of reads of each worker at its last read of the word."""
 
     messages: tuple[tuple[Message, ...], ...]
     reads: tuple[View, ...]
 
 
 class Outcome(NamedTuple):
-    """What an operation may come to; ``newest`` unless it found an older message than there is."""
+    """A possible outcome of an operation; ``newest`` is False if it found an older message than the newest."""
 
     value: Value | None
     shared: Shared
@@ -109,12 +112,12 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """The rules, for given words and workers.
+    """Rules of memory for given words and workers.
 
     Attributes:
-        words: names; those of items last.
-        items: how many.
-        blocks: of each worker, its block.
+        words: names of the words; those of items are last.
+        items: number of items.
+        blocks: block of each worker.
     """
 
     words: tuple[str, ...]
@@ -126,7 +129,7 @@ class Memory:
         return {word: number for number, word in enumerate(self.words)}
 
     def start(self, values: tuple[Value, ...]) -> tuple[Shared, Knowledge]:
-        """Memory that all workers know alike."""
+        """Return the initial memory and the knowledge that all workers share."""
         nothing = (0,) * (len(values) + len(self.blocks))
         messages = tuple((Message(value),) for value in values)
         return Shared(messages, ((0,) * len(self.blocks),) * len(values)), Knowledge(nothing, None, nothing)
@@ -138,14 +141,14 @@ class Memory:
         return number
 
     def quiet(self, operation: Operation) -> bool:
-        """Whether it has one outcome, whenever it happens, so that none need come before it."""
+        """Return True if an operation has the same single outcome at any time, so that it can run at once."""
         return isinstance(operation, Write | Read | Fence | Done | Ended)
 
     def outcomes(self, operation: Operation, shared: Shared, known: Knowledge, worker: int) -> Iterator[Outcome]:
-        """All that may come of an operation; none if it waits.
+        """Yield all possible outcomes of an operation; none if it waits.
 
         Raises:
-            StaleReadError, OverwriteError: accesses conflict, and nothing orders them.
+            StaleReadError, OverwriteError: accesses conflict and are not ordered.
             DoubledItemError, EarlyEndError: see ``Done`` and ``Ended``.
             ArgumentError: there is no such word.
         """
@@ -252,7 +255,7 @@ class Memory:
         *,
         atomic: bool = False,
     ) -> Outcome:
-        """A strong message; what it carries is what its own worker releases, and ``carried``."""
+        """Store a strong message, which carries what its worker releases and ``carried``."""
         block = self.blocks[worker]
         released = known.fenced
         if operation.order.releases:
@@ -265,7 +268,7 @@ class Memory:
     def _learn(
         self, operation: Strong, word: int, number: int, message: Message, known: Knowledge, worker: int
     ) -> Knowledge:
-        """After a strong load of a message."""
+        """Return the knowledge after a strong load of a message."""
         now, loaded = _at_least(known.now, word, number), known.loaded
         for carried in message.carried:
             if carried.block == self.blocks[worker] or (carried.gpu and operation.scope is GPU):
@@ -276,7 +279,7 @@ class Memory:
         return Knowledge(now, known.fenced, loaded)
 
     def _may_meet(self, operation: Strong, word: int, message: Message, worker: int) -> None:
-        """A strong operation meets what another stored: both must be strong, and each in the other's scope."""
+        """Check that a strong operation and the store that it observes are strong, and in each other's scope."""
         near = message.block in (-1, self.blocks[worker])
         if not message.strong or not (near or (message.gpu and operation.scope is GPU)):
             raise StaleReadError(
@@ -301,7 +304,7 @@ class Memory:
 def forget(
     shared: Shared, known: tuple[Knowledge | None, ...], words: int
 ) -> tuple[Shared, tuple[Knowledge | None, ...]]:
-    """The same memory without messages that no worker can find any more; None is a worker that has ended."""
+    """Drop messages that no worker can find any more; None stands for a worker that has ended."""
     views = [k.now for k in known if k is not None]
     oldest = tuple(map(min, *views)) if len(views) > 1 else views[0] if views else (0,) * words
     gone = [(word, count) for word, count in enumerate(oldest[:words]) if count]
@@ -335,7 +338,7 @@ def _append(shared: Shared, word: int, message: Message, known: Knowledge) -> tu
 
 
 def _with(carried: tuple[Carried, ...], more: Carried) -> tuple[Carried, ...]:
-    """All of it; what is of one block and reaches as far, in one view."""
+    """Add a view; views of the same block and scope are joined."""
     alike = [c for c in carried if c[:2] == more[:2]]
     others = tuple(c for c in carried if c[:2] != more[:2])
     return tuple(sorted((*others, more._replace(view=_join(more.view, *(c.view for c in alike))))))

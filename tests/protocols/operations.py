@@ -1,8 +1,8 @@
-"""What a worker of a protocol does, as generators of operations on shared words.
+"""Processes of a protocol's workers: generators of operations on shared words.
 
-A process is a generator function. It yields operations and is sent what they find; what it returns is how it goes on:
-arguments to be called with again, or None at its end. So its state is no more than those arguments and what it was sent
-since, and a checker may follow it along every path:
+A process is a generator function. It yields operations and is sent what they find. It returns the arguments with which
+it is called again, or None at its end. So its state consists of those arguments and the values that it was sent since,
+and a checker can follow it along every path:
 
     def worker(item=0):
         ticket = yield Add("head", 1)
@@ -13,8 +13,8 @@ since, and a checker may follow it along every path:
         yield Done(ticket)
         return (item + 1,)
 
-A process depends on nothing but its arguments and what it is sent, and a word's value is a number or a tuple of them.
-``memory`` says what the operations mean.
+A process depends only on its arguments and on what it is sent. A word's value is a number or a tuple of numbers.
+``memory`` defines the semantics of the operations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Value = int | tuple[int, ...]
 
 
 class Order(Enum):
-    """Of a strong operation: what it orders besides its own word."""
+    """Memory order of a strong operation: what it orders in addition to its own word."""
 
     RELAXED = "relaxed"
     ACQUIRE = "acquire"
@@ -46,7 +46,7 @@ class Order(Enum):
 
 
 class Scope(Enum):
-    """Which workers a strong operation is strong for."""
+    """Scope: the workers for which an operation is strong."""
 
     BLOCK = "cta"
     GPU = "gpu"
@@ -58,30 +58,30 @@ BLOCK, GPU = Scope
 
 @dataclass(frozen=True)
 class Until:
-    """What a wait waits for."""
+    """Condition that a wait waits for."""
 
     text: str
     holds: Callable[[Any], bool]
 
 
 def at_least(count: int) -> Until:
-    """A number of at least ``count``."""
+    """Return the condition that a number is at least ``count``."""
     return Until(f">= {count}", lambda value: value >= count)
 
 
 def equal(wanted: Value) -> Until:
-    """Exactly that value."""
+    """Return the condition that a word has exactly this value."""
     return Until(f"== {wanted}", lambda value: value == wanted)
 
 
 def other_than(unwanted: Value) -> Until:
-    """Any other value."""
+    """Return the condition that a word has any other value."""
     return Until(f"!= {unwanted}", lambda value: value != unwanted)
 
 
 @dataclass(frozen=True)
 class Write:
-    """An ordinary (weak) store. Nobody else may touch the word unless something orders the two."""
+    """An ordinary (weak) store. Accesses of other workers to the word must be ordered with it."""
 
     word: str
     value: Value
@@ -115,7 +115,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Await:
-    """Strong loads until one finds what is waited for; sent that value."""
+    """Strong loads until one meets the condition; sent its value."""
 
     word: str
     until: Until
@@ -141,7 +141,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Add:
-    """An atomic add; sent the value before."""
+    """An atomic add; sent the previous value."""
 
     word: str
     amount: int
@@ -154,7 +154,7 @@ class Add:
 
 @dataclass(frozen=True)
 class Swap:
-    """An atomic compare-and-swap; sent the value before, which is ``expected`` if it took place."""
+    """An atomic compare-and-swap; sent the previous value, which is ``expected`` if it succeeded."""
 
     word: str
     expected: Value
@@ -168,7 +168,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Fence:
-    """``fence.acq_rel.gpu``: strong loads before it acquire, strong stores behind it release."""
+    """``fence.acq_rel.gpu``: strong loads before it acquire, strong stores after it release."""
 
     def __str__(self) -> str:
         return "fences"
@@ -176,7 +176,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Done:
-    """The work of an item, which is to be done exactly once."""
+    """The work of an item, which must be done exactly once."""
 
     item: int
 
@@ -186,7 +186,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Ended:
-    """The worker takes all items to be done, and uses what they left."""
+    """The worker assumes that all items are done, and uses their results."""
 
     def __str__(self) -> str:
         return "takes all items to be done"
@@ -198,10 +198,10 @@ Process = Callable[..., Generator[Operation, Any, tuple[Any, ...] | None]]
 
 
 def do(item: int, producers: Iterable[int], wait: Order | None = None) -> Generator[Operation, Any, None]:
-    """An item's work: it reads what its producers left in their words of data, and writes its own.
+    """Run an item: it reads the data words of its producers and writes its own.
 
     Args:
-        wait: the order of its own wait for the semaphore of each producer; None if something else orders them.
+        wait: memory order of its waits for the semaphores of its producers; None if something else orders them.
     """
     yield Done(item)
     for producer in producers:

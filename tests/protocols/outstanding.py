@@ -1,20 +1,20 @@
-"""Items that make more items, and the end of it all, as under spawn dispatch of the one launch.
+"""Termination detection for items that spawn items, as under spawn dispatch of the megakernel.
 
-An item that makes others counts them first, then puts them into the queue; when it is done it counts itself off, last
-of all. So the count is 0 only once nothing is left to do and nobody can make more, and it never rises again. A worker
-draws a place in the queue and polls it and the count in turn.
+An item that spawns others first adds their number to a count, then enqueues them; as its last action it subtracts
+itself. So the count is 0 only when no work is left and no worker can spawn more, and it never rises again. A worker
+claims a slot of the queue, and polls the slot and the count in turn.
 
-    make    add their number (relaxed); put each (add 1 to tail, store with release)
-    done    add -1 (release); a chain of adds releases for all who counted
-    end     load the count (acquire): where it is 0, everything is done and seen
+    spawn   add their number (relaxed); enqueue each (add 1 to tail, store with release)
+    done    add -1 (release); a chain of adds releases for all workers that counted
+    end     load the count (acquire): if it is 0, everything is done and visible
 
-Two others ways to the end:
+Two other protocols:
 
-    done items    who counts the last off (acquire and release) puts an item for each worker that says so, and a worker
-                  polls its place alone
-    votes         no count. A worker that finds nothing in its place, which lies behind all that came, votes with how
-                  many came (release), and looks at all votes (acquire): where they are equal, nobody holds an item. For
-                  who held one of those that came, and put another, would have voted with more
+    done items    the worker that counts the last item off (acquire and release) enqueues a stop item for each worker,
+                  and workers poll only their slots
+    votes         no count. A worker with an empty slot after all enqueued items votes with the number of enqueued items
+                  (release), and reads all votes (acquire). If they are equal, no worker holds an item: a worker that
+                  held one of those items and enqueued another would have voted with a larger number
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .operations import (
     do,
 )
 
-#: What stands in a place instead of an item and one more: there are no items any more.
+#: Stop item: value of a slot in place of an item's number plus one.
 _DONE = -1
 
 
 class Ends(Enum):
-    """How a worker learns of the end."""
+    """How a worker detects the end."""
 
     COUNT = "count"
     DONE_ITEMS = "done items"
@@ -54,16 +54,19 @@ class Ends(Enum):
 
 @dataclass(frozen=True)
 class Outstanding:
-    """Items and the items that they make; item 0 is there at the start.
+    """Items with the items that they spawn, and the variants of the protocol; item 0 is enqueued at the start.
 
     Attributes:
-        makes: of each item, the items that it makes.
-        capacity: places of the queue, beside those of done items.
-        ends: how workers learn of the end.
-        counts_first: items are counted before they are put into the queue, not behind that.
-        off_last: an item counts itself off when it is done, not when it is taken.
-        behind: a worker votes only if its place lies behind all that came.
-        off: of the count or, if there is none, of a vote; ``end``: of the loads that see the end.
+        makes: items that each item spawns.
+        workers: number of workers.
+        capacity: number of slots of the queue, without those for stop items.
+        ends: how workers detect the end.
+        counts_first: True if items are counted before they are enqueued, False if after.
+        off_last: True if an item counts itself off when it is done, False if when it is taken.
+        behind: True if a worker votes only if its slot is after all enqueued items.
+        put, take: memory orders of storing to a slot and of loading from it.
+        off: memory order of counting off or, without a count, of a vote.
+        end: memory order of the loads that detect the end.
     """
 
     makes: tuple[tuple[int, ...], ...] = ((1, 2), (3,), (), ())
@@ -93,7 +96,12 @@ class Outstanding:
     def _worker(
         self, worker: int, place: int | None = None, voted: int = 0
     ) -> Generator[Operation, Any, tuple[Any, ...] | None]:
-        """``place``: drawn, but empty when last seen; ``voted``: with how many items, 0 for not yet."""
+        """Run a worker.
+
+        Args:
+            place: claimed slot, which was empty when last seen; None if none is claimed.
+            voted: number of items that it has voted with, 0 if it has not.
+        """
         if place is None:
             place = yield Add("head", 1)
         places = self.capacity + (self.workers if self.ends is Ends.DONE_ITEMS else 0)
@@ -115,7 +123,7 @@ class Outstanding:
         return (place, voted)
 
     def _vote(self, worker: int, place: int, voted: int) -> Generator[Operation, Any, tuple[int, bool]]:
-        """With how many items the worker has voted, and whether all have."""
+        """Vote; return the number of items that the worker has voted with, and whether all votes are equal."""
         came = yield Load("tail")
         if self.behind and place < came:
             return voted, False
@@ -146,7 +154,7 @@ class Outstanding:
             yield from self._off()
 
     def _off(self) -> Generator[Operation, Any, None]:
-        """An item is done."""
+        """Count off an item that is done."""
         if self.ends is Ends.VOTES:
             return
         before = yield Add("outstanding", -1, self.off)

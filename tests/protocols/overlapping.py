@@ -1,18 +1,17 @@
-"""Mailboxes of runs that overlap: a dispatcher gives items while the run before drains, as in
-``csrc/dispatch/dispatcher.cuh``.
+"""Mailboxes of overlapping runs: a dispatcher sends items while the previous run drains (``dispatcher.cuh``).
 
-A run is a dispatcher and a worker of two, one that takes items and one that does them. A launch begins when the worker
-of the one before was told to stop; what it does, and what its dispatcher counts, waits for the end of that launch. Runs
-take sets of mailboxes in turn.
+A run has a dispatcher and a worker of two: one takes items and one runs them. A launch begins when the worker of the
+previous launch was sent the stop word. Its items, and the counts of its dispatcher, wait for the end of that launch.
+Runs use sets of mailboxes in turn.
 
-With one set, of items 0 and 1 of a run and 2 and 3 of the next:
+With one set, items 0 and 1 of a run, and items 2 and 3 of the next:
 
-    taken 0, 1; done 0; told to stop by mailbox 0       the next dispatcher puts 2 into mailbox 0, and 3 into 1
+    taken 0, 1; done 0; stopped by mailbox 0            the next dispatcher stores 2 to mailbox 0, and 3 to mailbox 1
     done 1: mailbox 1 is empty                          3 is lost
 
-With two, the run behind the next has the same one again. It may not begin before this run has ended, so the worker of
-the next lets it begin when it has seen that. What a launch that has ended stored is performed, so a launch that begins
-later is behind it: beginning acquires.
+With two sets, the run after the next uses the same set again. It must not begin before this run has ended, so the
+worker of the next run lets it begin after it has observed that end. Stores of an ended launch are performed, so a
+launch that begins later is ordered after them: beginning acquires.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .operations import (
     other_than,
 )
 
-#: Mailboxes of a worker in a set.
+#: Number of mailboxes of a worker in a set.
 BOXES = 2
 _STOP, _EMPTIED = -1, -2
 _ROLES = 3
@@ -53,10 +52,10 @@ class Overlapping:
     """Runs of items that are ready from the start.
 
     Attributes:
-        runs: one behind another.
-        items: of a run, no more than mailboxes: with as many the word to stop must wait for one.
-        sets: of mailboxes.
-        settles: a worker that is told to stop lets the next launch begin when the one before its own has ended.
+        runs: number of consecutive runs.
+        items: number of items of a run, at most that of mailboxes; if equal, the stop word must wait for a mailbox.
+        sets: number of sets of mailboxes.
+        settles: True if a stopped worker lets the next launch begin only after the launch before its own has ended.
     """
 
     runs: int = 3
@@ -136,7 +135,7 @@ def _begin(run: int) -> Steps:
 
 
 def _after(run: int) -> Operation:
-    """Behind the end of the run before."""
+    """Return the wait for the end of the previous run."""
     return Await(f"ended {run - 1}", at_least(_ROLES), ACQUIRE)
 
 

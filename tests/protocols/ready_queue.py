@@ -1,13 +1,13 @@
-"""A queue of items that are ready: a ring that many fill and many empty, as in the one launch.
+"""The ready queue: a multi-producer multi-consumer ring of ready items, as in the megakernel.
 
-Every item has a count of the items that it still waits for. Who finishes one posts its semaphore, and counts down at
-each of its consumers; who counts the last puts that consumer into the queue. A worker draws a place in the queue and
-waits until it is filled. Every item is put in once, so a ring of as many places as there are items cannot overflow, and
-as many draws as there are items end a worker. What an item reads may be ordered by either:
+Every item has a count of the items that it still waits for. A worker that finishes an item posts its semaphore and
+decrements the count of each consumer; the last decrement enqueues the consumer. A worker claims a slot of the queue and
+waits until it is filled. Every item is enqueued once. So a ring with as many slots as items cannot overflow, and a
+worker ends when it claims a slot beyond the number of items. Either of these may order an item's reads:
 
-    semaphores    post releases, and who takes an item still polls, once, with acquire; the queue itself is relaxed
-    the queue     counts acquire and release, for whoever is last hands on what all before it stored; what is put
-                  releases, and what is taken acquires; nobody looks at a semaphore
+    semaphores    posts release, and the worker that takes an item polls once with acquire; the queue is relaxed
+    the queue     decrements acquire and release, because the last one passes on what all others stored; enqueuing
+                  releases and dequeuing acquires; semaphores are not read
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .operations import (
 
 
 class Looks(Enum):
-    """When a worker learns whether its count was the last: with it, or by a load before or behind it."""
+    """How a worker detects the last decrement: by its result, or by a load before or after it."""
 
     BEFORE = "before"
     WITH = "with"
@@ -45,13 +45,15 @@ class Looks(Enum):
 
 @dataclass(frozen=True)
 class ReadyQueue:
-    """Items and whom they wait for.
+    """Items with their dependencies, and the variants of the protocol.
 
     Attributes:
-        producers: of each item, the items that it waits for.
-        capacity: places of the ring.
-        post, wait: the orders of semaphores; no ``wait`` where nobody looks at them.
-        put, take, count: those of the queue.
+        producers: items that each item waits for.
+        workers: number of workers.
+        capacity: number of slots of the ring.
+        looks: how a worker detects the last decrement.
+        post, wait: memory orders of semaphores; ``wait`` is None if they are not read.
+        put, take, count: memory orders of enqueuing, dequeuing and decrements.
     """
 
     producers: tuple[tuple[int, ...], ...] = ((), (), (0, 1), (0,))
@@ -89,7 +91,7 @@ class ReadyQueue:
         return ()
 
     def _last(self, left: str) -> Generator[Operation, Any, bool]:
-        """Count down; whether it was the last."""
+        """Decrement a count; return whether it was the last decrement."""
         seen: int = (yield Load(left)) if self.looks is Looks.BEFORE else 0
         counted: int = yield Add(left, -1, self.count)
         if self.looks is Looks.BEHIND:

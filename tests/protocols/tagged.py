@@ -1,19 +1,19 @@
-"""LL words: data that are their own semaphore, as in the one launch.
+"""The LL protocol (NCCL's LL, nccl/src/device/prims_ll.h), as in the megakernel: data with an inline epoch.
 
-A word holds data and the number of their publication, stored and loaded as one, in relaxed order. A reader polls the
-word itself until the number is the one that it wants; a counter, relaxed too, only tells it when polling may pay. The
-next publication overwrites the word. No fence orders that behind the reads of the last one: its writer has inputs that
-every reader of the last made from what it read, in LL words again.
+An LL word holds data and the epoch (number) of their publication, stored and loaded as one, in relaxed order. A reader
+polls the word itself until it has the expected epoch; a counter, also relaxed, only indicates when polling may succeed.
+The next publication overwrites the word. No fence orders that store after the reads of the last publication: its writer
+has inputs that every reader of the last publication computed from what it read, also in LL words.
 
-Who polls may be another warp than who computes: a loader puts what it found into a slot of shared memory and arrives
-(release, scope of the block) at the barrier of the slot, whose other side waits for it (acquire), computes, and hands
-the slot back in the same way.
+The warp that polls may differ from the warp that computes. A loader copies what it found to a slot of shared memory and
+arrives (release, block scope) at the slot's barrier. The other side waits for it (acquire), computes, and hands the
+slot back in the same way.
 
 Worked example, one writer, two readers, publication 2:
 
     reader 0    finds (20, 2) in x; stores (20, 2) in y 0
     reader 1    finds (20, 2) in x; stores (20, 2) in y 1
-    writer      finds number 2 in y 0 and y 1; stores (30, 3) in x: both have read it
+    writer      finds epoch 2 in y 0 and y 1; stores (30, 3) in x: both have read it
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Tagged:
     """Publications of one word.
 
     Attributes:
-        reads: of each reader, the publications that it reads, from 1.
-        tags: how many numbers there are before they repeat; None if they never do.
-        awaits: readers whose words a writer has as inputs; those of the publication before all of theirs.
-        whole: data and number are stored and loaded as one.
-        polls: a reader polls the word; else the counter is all that it waits for.
-        exact: a reader wants its number; else that or a later one.
-        loaders: a reader has a worker that polls for it, and hands on what it found in a slot of their block.
-        arrive, wait: orders of who arrives at a barrier of the slot, and of who waits for it.
-        hands_back: a loader waits until the slot has been handed back before it fills it again.
+        reads: publications that each reader reads, numbered from 1.
+        tags: number of epochs before they repeat; None if they never do.
+        awaits: readers whose words the writer has as inputs; those of the publication before all of theirs.
+        whole: True if data and epoch are stored and loaded as one.
+        polls: True if a reader polls the word; False if it only waits for the counter.
+        exact: True if a reader expects its epoch; False if it also accepts a later one.
+        loaders: True if each reader has a worker that polls for it and passes the data on in a slot of their block.
+        arrive, wait: memory orders of arriving at a barrier of the slot, and of waiting for it.
+        hands_back: True if a loader waits until the slot has been handed back before it fills it again.
     """
 
     reads: tuple[tuple[int, ...], ...] = ((1, 2, 3), (1, 2, 3))
