@@ -1,4 +1,4 @@
-"""Which bulk loads of a kernel tell the L2 what to give up first."""
+"""Eviction hints of a kernel's bulk loads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def hinted(ptx: str) -> tuple[int, int]:
-    """Bulk loads that tell the L2 to give up their lines first, and the others."""
+    """Return the numbers of bulk loads with the evict-first hint for the L2, and of all others."""
     policies = re.findall(r"createpolicy\.fractional\.(L2::evict_\w+)\.b64 (%rd\d+);", ptx)
     first = "|".join(register for policy, register in policies if policy == "L2::evict_first") or "none"
     loads = re.findall(r"cp\.async\.bulk\.\S*shared::cluster\.global\S* .*;", ptx)

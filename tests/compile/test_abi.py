@@ -1,4 +1,4 @@
-"""The compilers see the layout that the host fills, and the primitives serve any launch."""
+"""Compilers see the layout that the host fills, and the primitives work in any launch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nvrtc_sees_the_same_structs_and_refuses_any_other_layout() -> None:
 
 
 def test_primitives_stand_alone_for_any_launch_that_has_their_fields() -> None:
-    """A launch of its own: other fields, 32-bit runs, a warp that waits."""
+    """The launch has other fields, 32-bit runs, and a warp that waits."""
     text = r"""
     struct Mine {
       int* semaphores;
@@ -61,12 +61,12 @@ def test_primitives_stand_alone_for_any_launch_that_has_their_fields() -> None:
 
 
 def cache_keys() -> list[str]:
-    """Of a kernel that reads no table, and of all that do."""
+    """Return the cache key of a kernel that reads no table, and those of all kernels that read one."""
     launches = grid_kernel, gate_kernel, persistent_static_kernel, persistent_ticket_kernel
     return [kernel.cache_key for kernel in (copy_tile, *launches)]
 
 
 def test_kernels_are_compiled_anew_when_a_column_moves() -> None:
-    """The key under which Triton keeps a kernel follows the table, and nothing but the table."""
+    """Triton's cache key of a kernel depends on the table, and on the table only."""
     other = run_permuted("from tests.compile.test_abi import cache_keys\nprint(*cache_keys())").split()
     assert [a == b for a, b in zip(cache_keys(), other, strict=True)] == [True, False, False, False, False]

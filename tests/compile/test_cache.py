@@ -1,4 +1,4 @@
-"""Compiled kernels stay on disk: a second process compiles nothing, and what is damaged is compiled anew."""
+"""Cache of compiled kernels: a second process compiles nothing, and damaged entries are compiled again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that were compiled, rather than found."""
+    """Record the CUDA sources that were compiled and not found in the cache."""
     texts: list[str] = []
     original = compiler._compile
 
@@ -72,7 +72,7 @@ def test_another_version_of_what_compiles_finds_nothing_of_this_one(
 def test_an_entry_whose_times_cannot_be_set_is_read(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cache may lie on a disk that may only be read."""
+    """A cache may be on a read-only file system."""
     first = compile_it()
 
     def refused(file: int) -> None:
@@ -147,7 +147,7 @@ def test_what_does_not_compile_is_not_kept_and_a_folder_that_cannot_be_written_k
 
 
 def test_a_pipe_in_place_of_an_entry_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens it would wait for somebody who writes."""
+    """Opening a pipe would wait for a writer."""
     first = compile_it()
     (entry,) = folder.iterdir()
     entry.unlink()
@@ -162,5 +162,5 @@ def test_what_was_used_longest_ago_goes_first(folder: Path, monkeypatch: pytest.
         cache.store(key, {"n": second}, b"binary")
         os.utime(folder / key, (second, second))
         if key == "b":
-            assert cache.lookup("a") == ({"n": 0}, b"binary")  # which is a use
+            assert cache.lookup("a") == ({"n": 0}, b"binary")  # counts as a use
     assert sorted(entry.name for entry in folder.iterdir()) == ["a", "c"]

@@ -1,4 +1,4 @@
-"""Blocks of the one launch in clusters: what is compiled, and what is refused before that."""
+"""Blocks of the megakernel in clusters: compilation, and what is rejected before it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TILE = il.MatmulTile(128, 128, 64, num_warps=8)
 
 @dataclass(frozen=True)
 class Clusters(il.Order):
-    """The tiles of a cluster behind each other."""
+    """An order with consecutive tiles in each cluster."""
 
     cluster: Cluster
 
@@ -67,11 +67,11 @@ def test_operands_come_in_shares_for_all_blocks_that_need_them(cluster: Cluster,
     loads = re.findall(r"cp\.async\.bulk\.tensor\.2d\S*", ptx)
     shared = [load for load in loads if "multicast::cluster" in load]
     assert len(loads) == 4
-    assert len(shared) == 2 * (cluster.rows > 1) + 2 * (cluster.columns > 1)  # of either operand, in each op's code
+    assert len(shared) == 2 * (cluster.rows > 1) + 2 * (cluster.columns > 1)  # for either operand, in each op's code
     assert hinted(ptx) == (2, 2)  # weights, tokens
     assert ("barrier.cluster" in ptx) == (cluster != NO_CLUSTER)
     assert ("st.async" in ptx) == (cluster != NO_CLUSTER and dispatch is D.TICKET)
-    assert "CLUSTER" not in ptx  # constants of no memory
+    assert "CLUSTER" not in ptx  # the constants take no memory
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_loads_nothing_for_others_or_finds_no_room_is_refused() -> None:
 
 
 class Placed:
-    """A loaded kernel of which the device keeps so many clusters, and that is launched in vain."""
+    """A loaded kernel of which the device keeps ``clusters`` clusters resident; it must not be launched."""
 
     def __init__(self, clusters: int) -> None:
         self.clusters = clusters
@@ -121,7 +121,7 @@ class Placed:
 def test_clusters_that_the_device_does_not_place_are_refused_before_they_are_launched(
     dispatch: D, enough: int, needed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By lists all workers are needed, by tickets one cluster."""
+    """Static schedules need all workers resident, ticket dispatch one cluster."""
     run = launch(ffn(512), Cluster(2), dispatch=dispatch)
     (one,) = run.build_launches()
     for clusters in {0, enough - 1}:
@@ -139,12 +139,12 @@ def test_clusters_that_the_device_does_not_place_are_refused_before_they_are_lau
     ("m", "changed", "pairs"),
     [
         (256, {"dispatch": D.STATIC}, True),
-        (256, {"dispatch": D.STATIC, "parts": 2}, True),  # of one part of k
+        (256, {"dispatch": D.STATIC, "parts": 2}, True),  # for one part of k
         (512, {"dispatch": D.STATIC}, True),
-        (128, {"dispatch": D.STATIC}, False),  # all have other weights
-        (384, {"dispatch": D.STATIC, "workers": 4}, True),  # two of three
+        (128, {"dispatch": D.STATIC}, False),  # all have different weights
+        (384, {"dispatch": D.STATIC, "workers": 4}, True),  # two out of three
         (256, {"dispatch": D.STATIC, "workers": 7}, False),
-        (256, {"dispatch": D.TICKET}, False),  # who has which is not known
+        (256, {"dispatch": D.TICKET}, False),  # workers of items are unknown
         (256, {"dispatch": D.STATIC, "order": il.RowMajor()}, False),
     ],
 )
@@ -169,7 +169,7 @@ def test_those_of_a_cluster_are_placed_together_anyhow(monkeypatch: pytest.Monke
 def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -> None:
     setting = Setting(tuple((name, OpSetting(TILE.params)) for name in ("up", "down")))
     tiled = retile(ffn(256), setting)
-    # Row panels one after the other, and one to each worker: what the second waits for comes behind the first's.
+    # Row panels in sequence, one per worker: the items that the second panel waits for follow the first panel's items.
     given = replace(derive_choices(tiled, setting, 2), dispatch=D.STATIC, interleaving=il.RowPanels(1))
     plan = il.build(tiled, given)
     items = plan.items

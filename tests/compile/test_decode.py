@@ -31,7 +31,7 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
 
 @pytest.mark.parametrize("name", some(["llama3.2-1b", "qwen2.5-0.5b", "smollm2-135m"], "llama3.2-1b".__eq__))
 def test_steps_of_one_sequence_by_words_spill_nothing_and_keep_the_memory_order(name: str) -> None:
-    """All that a layer hands over is words, but for what is added."""
+    """All hand-offs of a layer use LL words, except for what is accumulated."""
     graph = build_decode_graph(replace(LLAMAS[name], layers=2, vocabulary=4096), 1, 1088, il.H200)
     options = il.RunOptions("meta", dependent_launch=True)
     made = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), options)

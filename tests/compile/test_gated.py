@@ -1,4 +1,4 @@
-"""The kernel of a gate loads and stores whole vectors, whatever the number of elements."""
+"""The gate kernel loads and stores whole vectors for any number of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources that include headers of the package: errors name the file and line that they are in."""
+"""Sources that include headers of the package: errors name the right file and line."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ META = "meta"
 TILE = il.MatmulTile(64, 64, 64, 3, 4)
 TALL = il.MatmulTile(16, 64, 128, 4, 4, swap_ab=True, prefetch_bytes=65536)
 LARGE = il.MatmulTile(128, 128, 64, 4, 8)
-SMALL = il.MatmulTile(32, 32, 32, 3, 4)  # without tensor cores a compiler's work grows with the volume of the tile
+SMALL = il.MatmulTile(32, 32, 32, 3, 4)  # without tensor cores, compile time grows with the volume of the tile
 
 
 def ffn(m: int, gated: bool, tile: il.MatmulTile, dtype: il.DType = il.bf16) -> il.Graph:
@@ -62,7 +62,7 @@ def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(n
     for i, launch in enumerate(launches):
         compiled = launch.compile_ahead()
         ptx = compiled.asm["ptx"]
-        # Of several launches the first op's posts and the last op's waits (between them stand gates); one does both.
+        # Of several launches, the first op posts and the last op waits (gates are in between); one launch does both.
         live = Ordering.WAIT in cls.enforced_orderings
         posts, waits = live and i == 0, live and i == len(launches) - 1
         assert lint(ptx, posts=posts, waits=waits) == []
@@ -97,7 +97,7 @@ def test_posts_are_one_release_per_op_that_posts_and_waits_are_acquire_polls() -
     ptx = compiled_ptx(GRAPHS["gated-ffn"], il.Choices(132, policy=il.RowSync()))
     assert (
         count_instructions(ptx, r"(?:atom|red)\.\S*release\S*add") == 2
-    )  # one per op's body, ``down`` decides at run time
+    )  # one per op's body; ``down`` is decided at run time
     assert count_instructions(ptx, r"ld\.acquire\.gpu") >= 6  # a look, then a poll and a loop, in each op's body
 
 
@@ -110,7 +110,7 @@ def test_a_launch_without_waits_has_no_semaphores() -> None:
 
 
 def test_an_edited_body_is_compiled_again() -> None:
-    """Triton's cache sees functions passed as compile-time arguments by name only; a digest stands beside them."""
+    """Triton's cache sees functions that are compile-time arguments by name only, so a digest is passed with them."""
     plan = il.build(GRAPHS["two-copies"], il.Choices(132))
     (launch,) = il.PersistentExecutor(plan, il.RunOptions(META)).build_launches()
     (bodies,) = [a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 6]
@@ -128,7 +128,7 @@ def test_copies_in_tiles_that_no_block_holds_are_refused() -> None:
 
 
 class TooLarge:
-    """A Triton kernel that its device refuses."""
+    """A Triton kernel that its device rejects."""
 
     def __init__(self, *what: object) -> None:
         self.error = OutOfResources(*what)
@@ -163,7 +163,7 @@ def test_other_errors_of_a_launch_are_left_as_they_are() -> None:
 
 
 class Counted:
-    """A Triton kernel that counts how often arguments are looked at, and what it compiled for them runs."""
+    """A Triton kernel that counts how often its arguments are inspected, and how often its compiled kernel runs."""
 
     def __init__(self, compiled: bool) -> None:
         self.looked: list[object] = []
@@ -199,7 +199,7 @@ def test_arguments_of_a_launch_are_looked_at_once() -> None:
 
 
 def test_what_triton_compiles_can_be_run_by_itself() -> None:
-    """As a launch does from its second run on: it takes all three extents of a grid, and arguments in their order."""
+    """A launch does this from its second run on, with all three extents of a grid and arguments in order."""
     graph = il.workloads.two_copies(64, 64)
     (launch, _) = il.SerialExecutor(il.build(graph, il.Choices(2)), il.RunOptions(META)).build_launches()
     compiled = launch.compile_ahead()

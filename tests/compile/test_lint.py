@@ -1,4 +1,4 @@
-"""Each rule of the PTX lint catches what it is for."""
+"""Each rule of the PTX lint finds the fault that it is for."""
 
 from __future__ import annotations
 

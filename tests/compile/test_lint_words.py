@@ -1,4 +1,4 @@
-"""The lint knows LL words in compiled launches, and each way in which they would be none."""
+"""The lint recognises LL words in compiled launches, and finds each way to break them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOAD_TWO = """  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
 """
 HALVES = '"r"((int)data), "r"((int)publication) : "memory");\n'
 EXACT = "return (unsigned)(word >> 32) == publication;"
-#: What stands in place of what, and the rule that finds it.
+#: Replaced source, its replacement, and the rule that finds it, by description.
 BROKEN = {
     "stored as a pair of halves": (
         STORE,
@@ -69,7 +69,7 @@ BROKEN = {
 def launch(
     options: il.RunOptions, dispatch: il.Dispatch | None = None, model: str = "smollm2-135m"
 ) -> il.MegakernelExecutor:
-    """A layer for one sequence, as it is planned or under a dispatch: words of heads, splits, tokens and squares."""
+    """Build a layer for one sequence, as planned or under a dispatch, with LL words of all kinds of tensors."""
     graph = build_decode_graph(replace(LLAMAS[model], layers=1, vocabulary=4096), 1, 1088, il.H200)
     plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     plan = plan if dispatch is None else il.build(plan.graph, il.Choices(132, dispatch))
@@ -89,7 +89,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", some([*OPTIONS], lambda name: name == "words"))
 def test_launches_by_words_store_load_and_look_at_them_whole(options: str) -> None:
-    """By loaders, as of ``inner``, and by consumers."""
+    """Loaders poll some words, such as those of ``inner``, and consumers poll others."""
     run = launch(OPTIONS[options], model="llama3.2-1b")
     assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run._ll_edges.sizes.keys()
     assert found(run.binary.ptx) == []

@@ -1,6 +1,6 @@
-"""CUDA text of every golden kernel compiles for sm_90a without spills and with the instructions meant.
+"""CUDA source of every golden kernel compiles for sm_90a without spills and with the intended instructions.
 
-``pytest tests/compile/test_loops.py --update-golden`` writes the files; read the difference before you keep it.
+``pytest tests/compile/test_loops.py --update-golden`` writes the files; review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_every_golden_kernel_compiles_without_spills_or_warnings(name: str) -> N
     binary = compile_kernel(example.kernel, warp_specialised=example.warp_specialised).binary
     assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
     assert binary.warnings == ()
-    if name not in SPECIALISED:  # there ptxas reports what a thread has before registers move
+    if name not in SPECIALISED:  # there ptxas reports the registers before setmaxnreg
         assert binary.resources.registers <= (128 if "matmul" in name or name == "layer_norm" else 64)
 
 
@@ -163,7 +163,7 @@ def test_sums_over_too_few_rows_for_the_warpgroups_are_refused() -> None:
 
 
 def over_threads(columns: int, shift: int = 0) -> LoopKernel:
-    """``y = 2 * x``, four neighbours of a tile of ``columns`` to a thread, read from ``shift`` on."""
+    """Build ``y = 2 * x``: a thread has four adjacent elements of a tile of ``columns``, read from ``shift`` on."""
     k = Builder("twice")
     n = k.symbol("n")
     x, y, s = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared("s", (columns,), fp32)

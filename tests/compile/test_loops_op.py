@@ -27,7 +27,7 @@ def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
     assert lint(ptx, posts=True, waits=True) == []
     assert len(re.findall(r"\bred\.release\.gpu", ptx)) == 1
     assert "ld.acquire.gpu" in ptx
-    assert "ld.global.nc" not in ptx  # others may write what is read while the kernel runs
+    assert "ld.global.nc" not in ptx  # other blocks may write the inputs while the kernel runs
 
 
 def test_the_lint_sees_a_forgotten_fence_and_an_early_post() -> None:

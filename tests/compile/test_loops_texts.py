@@ -1,4 +1,4 @@
-"""CUDA C++ text compiles for sm_90a without a GPU, with what ptxas says of it."""
+"""CUDA source compiles for sm_90a without a GPU, and ptxas's report is parsed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every tiling that matmuls of the one launch are offered compiles, and nothing spills but a fix-up of wide tiles."""
+"""Every tiling that is offered to megakernel matmuls compiles, and only fix-ups of wide tiles spill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one launch compiles without a GPU, keeps the memory order, and refuses what it cannot run."""
+"""The megakernel compiles without a GPU, keeps the memory order, and rejects what it cannot run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHAPES = {
     "gelu": il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False),
     "narrow": il.workloads.FFNShape(896, 4864, A.SILU, True),
 }
-#: Of default launches, by tokens: registers of a thread, of those that have some left, then KiB of code of each shape.
+#: Limits of default launches by tokens: registers of a thread (None if all are used), then KiB of code by shape.
 LIMITS = {
     1: (232, {"relu": 47, "gated": 49}),
     16: (232, {"relu": 51, "gated": 54, "gelu": 56, "narrow": 79}),
@@ -49,7 +49,7 @@ LIMITS = {
     256: (None, {"relu": 101, "gated": 104, "gelu": 100, "narrow": 74}),
     1024: (None, {"relu": 60, "gated": 62, "gelu": 75, "narrow": 79}),
 }
-#: A fix-up of wide tiles may move a few registers out of the way, once per item; nothing else does.
+#: Bytes that a fix-up of wide tiles may spill, once per item; nothing else may spill.
 FIX_UP_SPILLS = 256
 
 
@@ -57,7 +57,7 @@ def launch(graph: il.Graph, options: il.RunOptions = META, **choices: object) ->
     return il.MegakernelExecutor(il.build(graph, il.Choices(132, **choices)), options)
 
 
-#: One token and 16 differ in ``narrow`` and ``gelu`` no more than they do in ``relu``; each shape is there twice.
+#: 1 and 16 tokens differ in ``narrow`` and ``gelu`` no more than in ``relu``; each shape occurs twice.
 VARIANTS = [
     pytest.param(shape, m, il.bf16, marks=() if shape in often else pytest.mark.thorough)
     for m, often in {
@@ -77,7 +77,7 @@ VARIANTS = [
 def test_a_launch_that_spills_holds_fewer_weights_in_registers(
     m: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each number that is tried, side by side, what spills least is taken."""
+    """All numbers are compiled in parallel, and the compilation with the fewest spills is used."""
     seen: list[int] = []
 
     def compiled(text: str, name: str, architecture: str, *, preamble: str) -> CudaBinary:
@@ -101,7 +101,7 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert resources.spill_bytes <= (FIX_UP_SPILLS if split else 0)
     registers, code_kib = LIMITS[m]
     assert_within(resources, code_kib[shape], registers)
-    assert run.binary.warnings == ()  # wgmma that ptxas serialises, registers that it does not move
+    assert run.binary.warnings == ()  # serialised wgmma, or setmaxnreg that ptxas ignores
     assert run.composition.shared_bytes <= il.H200.smem_bytes
     assert run.composition.stages >= 3
     ptx = run.binary.ptx
@@ -114,7 +114,7 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in wide}
 
 
-#: Layers, by shape and tokens: KiB of code. All but the first try fewer registers for what waits in them.
+#: KiB of code of layers by shape and tokens. All except the first try fewer registers for waiting operands.
 LAYERS = {
     ("gated", 64): 92,
     ("relu", 64): 93,
@@ -123,7 +123,7 @@ LAYERS = {
     ("gelu", 64): 107,
     ("medium", 24): 97,
 }
-#: The largest tiles in which tokens are normalised, by warpgroups and whether there is a gate.
+#: Largest tiles with normalised tokens: (tile, warpgroups, True if there is a gate).
 LARGEST = [
     *(((64, 256, 64), 1, False), ((64, 128, 128), 1, False), ((64, 64, 128), 1, True), ((128, 64, 64), 1, False)),
     *(((128, 256, 64), 2, False), ((128, 128, 128), 2, False), ((256, 64, 64), 2, False), ((192, 96, 64), 3, False)),
@@ -143,7 +143,7 @@ def test_products_are_under_way_while_rows_are_normalised(shape: str, m: int) ->
 
 @pytest.mark.parametrize("m", [1, 16, 24, 64, 100])
 def test_a_layer_as_a_plan_file_has_it_is_a_launch(m: int) -> None:
-    """In tiles that nobody chose for the one launch."""
+    """Its tiles were not chosen for the megakernel."""
     graph = il.workloads.FeedForward(1600, 6400, m, norm=1e-5).build_graph(il.H200)
     assert [op.name for op in graph.ops] == ["up", "down"]
     run = launch(graph)
@@ -180,12 +180,12 @@ def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch:
 
 @pytest.mark.parametrize("m", [64, 128, 160])
 def test_sums_of_squares_come_while_products_are_under_way(m: int) -> None:
-    """Of tokens as rows in one warpgroup and two, and as columns: what is loaded and added there serialises none."""
+    """Loads and sums of squares do not serialise products, with tokens as rows (1 or 2 warpgroups) or columns."""
     run = il.MegakernelExecutor(by_default(il.workloads.normed_matmuls(m, 4096, 14336, 4096)), META)
     assert (run.binary.warnings, run.binary.resources.spill_bytes) == ((), 0)
 
 
-#: Of one product, tokens as rows and as columns, with shares as wide as each other and narrower last ones.
+#: Cases of one matmul (tokens, tile, parts): tokens as rows or columns; equal shares, or a narrower last one.
 SHARES = {
     "three of 64 columns": (256, il.MatmulTile(128, 192, 64, num_warps=8), 3),
     "five of 8 tokens": (33, il.MatmulTile(40, 64, 128, swap_ab=True), 5),
@@ -216,7 +216,7 @@ def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
 
 @pytest.mark.parametrize("tiles", some([(112, 32), (128, 256), (88, 120)], lambda tiles: tiles == (88, 120)), ids=str)
 def test_the_last_part_of_a_tile_adds_the_sums_of_others_without_spills(tiles: tuple[int, int]) -> None:
-    """However many registers the tile's own take, and others are loaded in as few trips as the rest allows."""
+    """The other registers determine in how many round trips the partials of other parts are loaded."""
     up, down = (il.MatmulTile(64, width, 64) for width in tiles)
     graph = il.workloads.ffn(300, il.workloads.FFNShape(1024, 2816, A.SILU, True), up=up, down=down)
     assert launch(graph, split=il.SplitK(4)).binary.resources.spill_bytes == 0
@@ -257,7 +257,7 @@ def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before
 @pytest.mark.parametrize("m", [16, 64, 300])
 def test_weights_leave_the_l2_before_tokens_do(m: int) -> None:
     weights, tokens = hinted(launch(il.workloads.ffn(m, SHAPES["gated"], il.bf16)).binary.ptx)
-    assert (weights, tokens) == (3, 2)  # gate and up, down; one operand of tokens each
+    assert (weights, tokens) == (3, 2)  # weights: gate and up, down; tokens: one operand each
 
 
 def test_ops_of_equal_tiles_share_their_code() -> None:
@@ -286,7 +286,7 @@ def test_tiles_of_few_tokens_leave_the_busiest_sm_an_equal_share(m: int, rows: i
     assert -(-items // 132) * tile["BN"] * 132 < 1.05 * rows
 
 
-#: Parts of both ops where tokens are more than a third of what a stage of few weight rows has.
+#: Parts of both ops if tokens take more than a third of a stage with few weight rows.
 @pytest.mark.parametrize(("gated", "m", "parts"), [(False, 16, (1, 4)), (True, 16, (1, 4))])
 def test_tokens_that_weigh_as_much_as_weights_are_cut_into_waves(gated: bool, m: int, parts: tuple[int, int]) -> None:
     shape = il.workloads.FFNShape(2048, 8192, A.SILU if gated else A.RELU, gated)
@@ -302,7 +302,7 @@ def test_many_tokens_take_widths_that_fill_waves() -> None:
     graph = il.workloads.ffn(512, SHAPES["relu"], il.bf16)
     up = dict(il.MegakernelExecutor.select_default(graph, il.H200).op("up").params)
     tiles = -(-512 // up["BM"]) * -(-14336 // up["BN"])
-    assert (up["BM"], up["BN"], tiles) == (128, 224, 256)  # two waves of 132, where 256 wide ones take as many
+    assert (up["BM"], up["BN"], tiles) == (128, 224, 256)  # two waves of 132, as many as with a width of 256
 
 
 #: KiB of code of the same two products under each dispatch.

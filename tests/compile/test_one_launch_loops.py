@@ -1,4 +1,4 @@
-"""Ops of loops in the one launch: they compile within limits and keep the memory order; what cannot join is told."""
+"""Ops of loops in the megakernel compile within limits and keep the memory order; others are rejected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_weights_that_an_op_writes_are_refused() -> None:
 
 @pytest.mark.parametrize("tile", [il.MatmulTile(8, 16, 64, swap_ab=True), il.MatmulTile(64, 64, 64)])
 def test_a_bias_that_an_op_writes_is_refused(tile: il.MatmulTile) -> None:
-    """Tiles load it while they wait for tokens, or through what sees no store of the same launch."""
+    """Tiles load it while they wait for tokens, or through a path that does not see stores of the same launch."""
     shapes = {"given": (64,), "bias": (64,), "x": (8, 64), "w": (64, 64), "y": (8, 64)}
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
     text = il.CudaBody("DEVICE void any(const Tile& tile, const Arguments& a) {}", "any")

@@ -1,4 +1,4 @@
-"""Text in the one launch: it compiles and keeps the memory order, and mistakes are told with their own lines."""
+"""CUDA source in the megakernel compiles and keeps the memory order; errors have the source's own lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def launch(graph: il.Graph, **choices: object) -> il.MegakernelExecutor:
 
 
 def alone(walk: il.CudaBody, params: dict[str, object] | None = None) -> il.Graph:
-    """One op with a text of its own."""
+    """Build a graph of one op with the given CUDA source."""
     (m, n), (i,) = (16, 128), il.axes(1)
     x, y = (il.Tensor(name, (m, n), il.bf16) for name in "xy")
     op = replace(NORM, name="my norm", megakernel=walk).make_op(
@@ -105,7 +105,7 @@ _HEAD = "DEVICE void norm_rows(const Tile& tile, const Arguments& a) {"
     ],
 )
 def test_a_function_that_does_not_suit_is_told_with_its_own_line(head: str) -> None:
-    """Whatever joins or parts the lines before it."""
+    """Nothing that joins or splits lines before the function shifts its line number."""
     before = "// \\\nvoid norm_rows(\n/*\n*/\n#line 0\n\f// two \\\n\\\nlines\x85\n#line 9\n"
     run = launch(alone(replace(TEXT, source=f"{before}{head}}}\n")))
     with pytest.raises(CompileError) as caught:
@@ -143,7 +143,7 @@ def test_of_functions_called_alike_the_one_that_takes_a_tile_is_told() -> None:
 
 
 def test_a_long_line_is_looked_at_once() -> None:
-    """From where it begins alone: from each place in it, this one would take minutes."""
+    """The line is scanned only from its beginning; a scan from each position would take minutes."""
     il.CudaBody(f"{NORM_TEXT}// {'x' * 200_000}\n", "norm_rows")
     text = "one \\\ntwo \\\nthree\nfour \\\nfive"
     found = [at for at in range(len(text)) if text_source._CONTINUED_LINES.match(text, at)]
@@ -165,7 +165,7 @@ def test_types_and_functions_of_a_text_are_its_own_whatever_the_launch_has() -> 
 
 @pytest.mark.parametrize("define", ["/* stages */ #define STAGES 1", "#define/**/STAGES 1", "#\\\ndefine STAGES 1"])
 def test_a_macro_written_strangely_ends_with_its_text_too(define: str) -> None:
-    """The launch behind it has its own number of stages."""
+    """The rest of the launch has its own number of stages."""
     plain = launch(alone(replace(TEXT, source=NORM_TEXT))).composition.source
     run = launch(alone(replace(TEXT, source=f"{define}\n{NORM_TEXT}")))
     assert "#undef STAGES" in run.composition.source

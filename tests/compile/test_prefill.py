@@ -39,6 +39,6 @@ def test_the_one_launch_keeps_products_under_way_and_memory_order() -> None:
     graph = prefill_attention(1000, 2048, 16, 4, 64)
     binary = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta")).binary
     assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
-    assert binary.warnings == ()  # that products are serialised would be one
-    assert binary.resources.spill_bytes <= 48  # of a warp that loads, once an item
+    assert binary.warnings == ()  # serialised products would cause one
+    assert binary.resources.spill_bytes <= 48  # in a loader warp, once per item
     assert_within(binary.resources, 77)

@@ -1,4 +1,4 @@
-"""Ops that go through rows compile for sm_90 without a GPU: memory order and registers."""
+"""Row ops compile for sm_90 without a GPU: memory order and registers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 from ..rows import normed, pointwise, shared, together
 from .test_one_launch import FIX_UP_SPILLS
 
-#: As models have them: rows of GPT-2 XL, and of the scores of its vocabulary.
+#: Row lengths of models: the hidden size of GPT-2 XL, and its vocabulary.
 WIDE = {
     "norm": normed(16, 1600),
     "norms": normed(1000, 12288, rows=8),

@@ -1,4 +1,4 @@
-"""Inputs with fewer rows than the graph says: the launch is the same, only the descriptor knows."""
+"""Inputs with fewer rows than the graph declares: the launch is the same except for the tensor map."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_launch(options: il.RunOptions, m: int = 32) -> il.MegakernelExecutor:
 
 
 def launch(executor: il.MegakernelExecutor, rows: int) -> CudaSourceLaunch:
-    """On tensors of so many rows of x; on ``meta`` all of them lie at the same address."""
+    """Build the launch with this number of rows of x; on ``meta``, all tensors have the same address."""
     tensors = {name: executor.allocate_tensor(name) for name in ("w_up", "w_down", "out")}
     (found,) = executor.build_launches(tensors | {"x": torch.empty(rows, 256, dtype=torch.bfloat16, device="meta")})
     assert isinstance(found, CudaSourceLaunch)
@@ -37,7 +37,7 @@ def launch(executor: il.MegakernelExecutor, rows: int) -> CudaSourceLaunch:
 
 
 def told_of_x(monkeypatch: pytest.MonkeyPatch, m: int, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the launch is told of x of so many rows: fields of its operands, and shape and box of each tensor map."""
+    """Return the launch's operand fields for this number of rows of x, and shape and box of each tensor map."""
     maps: dict[str, Any] = {}
 
     def tensor_map(address: int, shape: Any, strides: Any, box: Any, dtype: Any, **rest: Any) -> TensorMap:
@@ -113,7 +113,7 @@ def test_a_layer_that_normalises_its_few_tokens_may_have_fewer() -> None:
 
 @pytest.mark.parametrize("rows", [16, 9, 1])
 def test_tiles_of_few_weight_rows_load_none_that_are_not_there(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By panels of 64 elements, rows, panels: what lies beyond a row of x is filled with zeros."""
+    """The tensor map has panels of 64 elements, rows, panels; elements beyond the rows of x are filled with zeros."""
     told, maps = told_of_x(monkeypatch, 16, rows)
     assert told == {"x_rows": rows, "m": 16}
     assert maps["x"][0] == ((4, rows, 64), (4, 16, 64))
@@ -129,7 +129,7 @@ def test_nothing_else_may_be_short() -> None:
 
 
 def gated() -> il.Graph:
-    """Of which x is a weight, too."""
+    """Build a graph in which x is also a weight."""
     x, w, out = (il.Tensor(name, (64, 64), il.bf16) for name in ("x", "w", "out"))
     op = il.matmul("op", x, w, out, gate=x, activation=il.Activation.SILU, tile=il.MatmulTile(64, 64, 64))
     return il.Graph("gated", (x, w, out), (op,), ("x", "w"), ("out",))
@@ -149,7 +149,7 @@ def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[In
 
 
 def test_what_an_op_writes_is_not_short() -> None:
-    """In place an epilogue would write the rows that are not there."""
+    """An in-place epilogue would write the missing rows."""
     x, w, y = (il.Tensor(name, (64, 64), il.bf16) for name in ("x", "w", "y"))
     op = il.matmul("op", x, w, y, residual=y, tile=il.MatmulTile(64, 64, 64))
     plan = il.build(il.Graph("in place", (x, w, y), (op,), ("x", "w", "y"), ("y",)), il.Choices(132))

@@ -1,4 +1,4 @@
-"""Launches whose items spawn items compile without a GPU and keep the memory order, whichever way they end."""
+"""Launches with spawned items compile without a GPU and keep the memory order under each termination protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel that only takes time compiles in both launches, and its loop stays one."""
+"""The spin kernel compiles in both launches, and its loop is not optimised away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream of bulk loads, with which memory-bound problems are compared, compiles without a GPU."""
+"""The stream of bulk loads, the baseline of memory-bound problems, compiles without a GPU."""
 
 from __future__ import annotations
 
