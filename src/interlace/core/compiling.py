@@ -1,4 +1,4 @@
-"""Reports of functions that numba compiles, for callers that say why the first use takes seconds.
+"""Reports of functions that numba compiles, for callers that explain why the first use takes seconds.
 
     with reports_to(lambda module, name: print(f"compiling {module}.{name}")):
         predict(plan, device)
@@ -26,6 +26,6 @@ def reports_to(report: Report) -> Iterator[None]:
 
 
 def report_compiling(module: str, name: str) -> None:
-    """Tell all who listen that a function is about to be compiled."""
+    """Notify all listeners that a function is about to be compiled."""
     for report in tuple(_reports):
         report(module, name)
