@@ -14,7 +14,7 @@ LL words, which order nothing else. A poll guarantees what the wait that it repl
 
 - *Readers* have a wait for each tile that writes what they read (``verify``), and accept no word with another epoch
   than that tile gives it in this run. A reader polls all that its access maps declare, from tiles of one op each, and
-  its wait is dropped only if it covers these tiles and no others. So all that follows from the wait follows from polls.
+  its wait is dropped only if it covers these tiles and no others. So polls imply everything that the wait implies.
 - *Ops that overwrite words* are later ops that write the tensor. The plan orders them after all readers, as for any
   tensor, so no reader finds a later epoch where it expects an earlier one. Each word is polled before it is published
   again (``ll_epochs``), so its two stores are ordered, too.
@@ -56,8 +56,8 @@ from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Plan, Waits
 from interlace.sim.modes import LLHandOffs
 
-#: Most round trips to the L2 for LL words, of all items of an op on a worker. Each moves twice the bytes of a tensor
-#: load, and a semaphore followed by a bulk load takes about four trips (benchmarks/notes/decode.md).
+#: Maximum number of round trips to the L2 for LL words, for all items of an op on a worker. Each moves twice the bytes
+#: of a tensor load; a semaphore followed by a bulk load takes about four trips (benchmarks/notes/decode.md).
 _MAX_TRIPS = 4
 
 
@@ -377,7 +377,7 @@ def _writes_tensor(op: Op, tensor: str) -> bool:
 
 
 def _describe_cut(op: Op, tensor: str) -> tuple[object, ...]:
-    """Return what each tile of an op writes of a tensor: equal for ops that cut it alike; the grid alone if none."""
+    """Return the region of a tensor that each tile of an op writes, equal for ops with equal cuts; the grid if none."""
     return op.grid, *(access.spans for access in op.writes if access.tensor == tensor)
 
 

@@ -37,8 +37,8 @@ def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = N
 
     - for a long chain, and where all rings together hold all weights: workers that claim tickets while they have room
       would take two items of an op, and others none;
-    - where ops that load nothing ahead stand between ops that do: workers would claim several such items and wait in
-      each of them before they claim what follows. A norm before two products is excepted, because it waits for nothing;
+    - where ops without pre-wait loads are between ops with such loads: workers would claim several items of the former
+      and wait in each before they claim the next. A norm before two products is excepted, because it waits for nothing;
     - where it allows cooperative fix-up of all tiles that are split.
     """
     bodies = build_bodies(graph)

@@ -33,7 +33,7 @@ class DeviceTables:
         splits: number of split tiles; each has an arrival counter unless parts wait for each other.
         semaphores: number of semaphores: the plan's, and one per split tile to count parts that wait for each other.
         parts: most parts of a tile of each op, 1 if none is split.
-        is_chunked: True if some wait stands inside a reduction.
+        is_chunked: True if some wait is inside a reduction.
     """
 
     items: NDArray[np.void]
@@ -122,7 +122,7 @@ def build_worker_tables(
         parts_wait: True to let the last part of a split tile, in the plan's sequence, wait for the other parts. Their
             semaphores are numbered after the plan's. Column ``split`` holds the tile's semaphore, with all bits
             inverted in the last part. In a plan whose items wait only for earlier ones, so do these parts, and progress
-            is kept; for other plans see ``parts.check_order``.
+            is preserved; for other plans see ``parts.check_order``.
         cooperative: ops in which each part waits for all others, as the last part does elsewhere.
         ll_edges: tensors that use the LL protocol, for which no item waits.
     """
