@@ -26,7 +26,7 @@ def show(what: Showable, height: int = 720) -> StudioWidget:
     Raises:
         ImportError: anywidget is not installed; the extra ``studio`` has it.
         StudioError: anything else, or more items than the page draws.
-        PlanError: a plan whose columns make no sense.
+        PlanError: a plan with invalid columns.
     """
     from interlace.studio.widget import build_widget
 

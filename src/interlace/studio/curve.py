@@ -10,7 +10,7 @@ import numpy as np
 from interlace.studio.game import GameOptions, Path, Unit, count_load_bytes, find_named_path
 from interlace.studio.link import Game
 
-#: Sizes that are drawn; each is a replay, and all together no more than ten of the longest path.
+#: Maximum numbers of drawn sizes, and of touches in their replays: as many as in ten replays of the longest path.
 _MAX_SIZES = 40
 _MAX_TOUCHES = 10 << 14
 

@@ -1,7 +1,7 @@
 """Filter between the network and the page's handlers: this machine only, this page only, bounded bodies.
 
 A page of another site can make a browser send requests here, and can give its own name this machine's address (DNS
-rebinding). The first have a foreign Origin, the second a foreign Host; both are refused.
+rebinding). The first have a foreign Origin, the second a foreign Host; both are rejected.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Guard:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """Return the whole body; None for one that is too long, of which nothing is stored beyond the part read."""
+    """Return the whole body; None if it is too long, in which case the rest is not read."""
     body = bytearray()
     while True:
         message = await receive()

@@ -79,7 +79,7 @@ class PlanView:
         try:
             check_items(plan)
         except PlanError as error:
-            if error.location is None:  # nothing of it can be drawn
+            if error.location is None:  # no part of it can be drawn
                 raise
         fault: InterlaceError | None = None
         try:
