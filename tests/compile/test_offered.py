@@ -10,7 +10,7 @@ from ..cases import ffn_shape
 from ..offered import Offered, offered
 from ..thorough import some
 
-#: Of all widths and both operands.
+#: Every n-th case runs in every test run; these cover all widths and both operands.
 OFTEN = len(offered()) // 8
 
 

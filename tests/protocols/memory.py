@@ -60,7 +60,7 @@ View = tuple[int, ...]
 
 
 class Carried(NamedTuple):
-    """What a release passes on: the block of its worker, whether its scope is the GPU, and the view."""
+    """Data that a release passes on: the block of its worker, whether its scope is the GPU, and the view."""
 
     block: int
     gpu: bool
