@@ -11,10 +11,10 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.products_cuda import (
     ATTEND_MMA_CUDA,
     SHARE,
-    TABLED_SHARE,
+    SHARE_TABLE,
     build_mma_source,
     can_use_mma,
-    whole_shares,
+    reads_whole_tensors,
 )
 from interlace.kernels.base import next_power_of_2
 from interlace.kernels.pages import PAGES
@@ -61,7 +61,7 @@ def _use_share_table(body: CudaBody, text: Callable[[str], str]) -> CudaBody:
     """Return the body whose tiles read their share from a table."""
     return replace(
         body,
-        source=text(TABLED_SHARE),
+        source=text(SHARE_TABLE),
         pre_wait_inputs=(*body.pre_wait_inputs, "shares"),
         resident_input="",
         select_variant=None,
@@ -81,6 +81,6 @@ ATTEND_CUDA = CudaBody(
     loads_struct="Loads",
     stage_bytes=_compute_stage_bytes,
     ll_outputs=("out", "peak", "total"),
-    can_use_ll=lambda op, tensors: "peak" in tensors and whole_shares(op, tensors),
+    can_use_ll=lambda op, tensors: "peak" in tensors and reads_whole_tensors(op, tensors),
     select_variant=_select_variant,
 )

@@ -13,7 +13,7 @@ from interlace.kernels.text import CudaBody
 #: One of as many equal shares of a sequence as it has splits.
 SHARE = include("ops/attend/exponents.cuh", "ops/attend/share_equal.cuh")
 #: The share that a row of a table gives (``kernels/attend/shares``).
-TABLED_SHARE = include("ops/attend/exponents.cuh", "ops/attend/share_table.cuh")
+SHARE_TABLE = include("ops/attend/exponents.cuh", "ops/attend/share_table.cuh")
 _HEADS = 8  # of a warp
 _WARPS = 4, 8  # fewest and most warps of a block
 _BOX = 32  # positions of a bulk load
@@ -21,7 +21,7 @@ _WIDTHS = 64, 128  # elements of a head
 _SHARE_BYTES = 32
 
 
-def whole_shares(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether a tile reads all of q, k and v that its op declares, so that it may poll LL words of them."""
     return "shares" not in tensors
 
@@ -76,5 +76,5 @@ ATTEND_MMA_CUDA = CudaBody(
     box_rows=_compute_box_rows,
     ll_inputs=("q", "k", "v"),
     ll_outputs=("out", "peak", "total"),
-    can_use_ll=whole_shares,
+    can_use_ll=reads_whole_tensors,
 )

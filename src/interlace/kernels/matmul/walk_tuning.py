@@ -1,9 +1,10 @@
 """Tiling of the megakernel's matmuls: the default rule and candidates.
 
-Up to 16 tokens, tiles have few weight rows and the whole k (skinny GEMM, ``csrc/ops/matmul/skinny.cuh``), so no split-K reduction is
-needed. Their width minimises the rows of the busiest SM, over all ops that multiply the same tokens: 14336 rows on
-132 SMs are two waves of 56, because one wave would need tiles of 109. In a chain of many short ops the time from one
-op to the next dominates (benchmarks/notes/decode.md), so chains always use these tiles. Other graphs use them in
+Up to 16 tokens, tiles have few weight rows and the whole k (skinny GEMM, ``csrc/ops/matmul/skinny.cuh``), so no split-K
+reduction is needed. Their width minimises the rows of the busiest SM, over all ops that multiply the same tokens: 14336
+rows on 132 SMs are two waves of 56, because one wave would need tiles of 109. In a chain of many short ops the time
+from one op to the next dominates (benchmarks/notes/decode.md), so chains always use these tiles. Other graphs use them
+in
 three cases: an op normalises its rows itself, a stage has at least twice as many weight rows as tokens, or split-K
 reductions would cost more than the tokens that so many tiles load.
 
