@@ -36,7 +36,7 @@ def test_steps_of_one_sequence_by_words_spill_nothing_and_keep_the_memory_order(
     options = il.RunOptions("meta", dependent_launch=True)
     made = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), options)
     shared = {"q_heads", "heads", "inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares"))}
-    assert made._ll_edges.sizes.keys() >= shared
+    assert made.lowered.ll_edges.sizes.keys() >= shared
     assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
     assert_within(made.binary.resources, 182)
     assert lint(made.binary.ptx, posts=True, waits=True, posting_warp=True, has_ll=True) == []

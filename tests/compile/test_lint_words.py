@@ -91,14 +91,14 @@ OPTIONS = {
 def test_launches_by_words_store_load_and_look_at_them_whole(options: str) -> None:
     """Loaders poll some words, such as those of ``inner``, and consumers poll others."""
     run = launch(OPTIONS[options], model="llama3.2-1b")
-    assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run._ll_edges.sizes.keys()
+    assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run.lowered.ll_edges.sizes.keys()
     assert found(run.binary.ptx) == []
 
 
 @pytest.mark.parametrize("dispatch", some([il.Dispatch.STATIC, il.Dispatch.TICKET], lambda d: d is il.Dispatch.TICKET))
 def test_so_they_do_under_each_dispatch_that_has_words(dispatch: il.Dispatch) -> None:
     run = launch(OPTIONS["words"], dispatch)
-    assert {"q_heads", "parts", "heads", "x_scaled"} <= run._ll_edges.sizes.keys()
+    assert {"q_heads", "parts", "heads", "x_scaled"} <= run.lowered.ll_edges.sizes.keys()
     assert found(run.binary.ptx) == []
 
 

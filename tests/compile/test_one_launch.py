@@ -205,7 +205,7 @@ def sharing(name: str) -> il.MegakernelExecutor:
 @pytest.mark.parametrize("name", SHARES)
 def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
     run, (_, tile, parts) = sharing(name), SHARES[name]
-    (part,) = run._parts
+    (part,) = run.lowered.ops
     wide = tile.m if tile.swap_ab else tile.n
     assert part.tile.shared_elements == tile.m * tile.n // wide * -(-wide // (8 * parts)) * 8
     assert run.binary.resources.spill_bytes == 0

@@ -200,7 +200,7 @@ def test_a_launch_of_few_ops_has_their_operands_with_it() -> None:
     assert found.has_inline_operands
     assert "unsigned char operands[2176]" in found.source
     assert found.launch.size == 2176 + 256 <= 4096
-    packed = one_launch(SHORT)._pack_parameter(bytes(range(136)) * 16)
+    packed = one_launch(SHORT).pack_parameter(bytes(range(136)) * 16)
     assert len(packed) == found.launch.size
     assert packed[:2176] == bytes(range(136)) * 16
 

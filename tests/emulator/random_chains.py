@@ -42,7 +42,7 @@ class Chain:
             return [str(error)]
         told = [str(fault) for run in self._runs for fault in run.faults]
         told += [] if bool(right.isfinite().all()) else ["results are no numbers"]
-        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._ll_edges.sizes)} change it"]
+        told += [] if torch.equal(found, right) else [f"words {sorted(self.words.lowered.ll_edges.sizes)} change it"]
         return told
 
     @property

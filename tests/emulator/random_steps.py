@@ -42,7 +42,7 @@ class Step:
         except (HangError, LaunchEndedError) as error:
             return [str(error)]
         told = [str(fault) for run in (self.words, self.semaphores) for fault in run.faults]
-        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._ll_edges.sizes)} change it"]
+        told += [] if torch.equal(found, right) else [f"words {sorted(self.words.lowered.ll_edges.sizes)} change it"]
         given = {name: value.double().numpy() for name, value in self._inputs(seed).items()}
         error = relative_error(right, torch.from_numpy(self.work.run_dense(np, given)["logits"]))
         return told if error < _TOLERANCE else [*told, f"off by {error:.1e}"]

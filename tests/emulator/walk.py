@@ -95,10 +95,11 @@ class EmulatedLaunch(MegakernelExecutor):
         self._allocate()
 
     def _prepare(self) -> None:
-        tiles, warpgroups = [part.tile for part in self._parts], self._warpgroups
+        tiles, warpgroups = [part.tile for part in self.lowered.ops], self.lowered.warpgroups
         sizes = range(0, self._spec.smem_bytes, 8)
         enough = next(size for size in sizes if count_stages(tiles, warpgroups, size) == self._stages)
         self._spec = replace(self._spec, smem_bytes=enough)
+        self.lowered = replace(self.lowered, device=self._spec)
         with mock.patch.object(pace, "_IN_FLIGHT_BYTES", self._in_flight_bytes):
             super()._prepare()
 
@@ -160,14 +161,14 @@ class EmulatedLaunch(MegakernelExecutor):
             return Promises(0, smaller)
         tall = {int(op.param("BM")) for op in products}
         assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
-        return Promises(0, smaller, first, end, rows.pop(), tall.pop() // _TALL // self._warpgroups)
+        return Promises(0, smaller, first, end, rows.pop(), tall.pop() // _TALL // self.lowered.warpgroups)
 
     def _build_launches(self, arguments: tuple[Any, ...]) -> list[Any]:
         with mock.patch("interlace.kernels.cuda.launcher.encode_tensor_map", _tensor_map):
-            packed = self._pack_operands(arguments)
+            packed = self.pack_operands(arguments)
         operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # aligned to 64 bytes
         assert operands.data_ptr() % 64 == 0
-        parameter = self._pack_parameter(packed if self.composition.has_inline_operands else operands)
+        parameter = self.pack_parameter(packed if self.composition.has_inline_operands else operands)
         parameter = torch.frombuffer(bytearray(parameter), dtype=torch.uint8).clone()
         return [_Emulated(self, parameter, operands, arguments)]
 
@@ -196,13 +197,13 @@ class _Emulated:
     def run(self) -> None:
         """Run all blocks."""
         run = self.executor
-        run._clear_outputs(self.arguments)
+        run.clear_outputs(self.arguments)
         assert run.library is not None
         library, number = run.library
         grid = Grid(
             number,
             run._table.workers,
-            (run._warpgroups + 1) * 128,
+            (run.lowered.warpgroups + 1) * 128,
             [self.parameter.data_ptr()],
             run._buffers(self.operands, self.arguments),
             run._promises(self.arguments),

@@ -295,7 +295,7 @@ def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
     found = []
     for words in ((), PARTS, attention, (*attention, "heads"), None):
         run = il.MegakernelExecutor(plan, il.RunOptions(ll_tensors=words, dependent_launch=True))
-        assert run._ll_edges.sizes.keys() >= {*(TOKENS if words is None else words)}
+        assert run.lowered.ll_edges.sizes.keys() >= {*(TOKENS if words is None else words)}
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(20):
             run.run(mine)
@@ -327,7 +327,7 @@ def test_steps_of_several_sequences_by_words_are_bit_for_bit_those_by_semaphores
     found = []
     for words in ((), None):
         run = il.MegakernelExecutor(plan, il.RunOptions(ll_tensors=words))
-        assert bool(run._ll_edges.sizes) == (words is None)
+        assert bool(run.lowered.ll_edges.sizes) == (words is None)
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(20):
             run.run(mine)

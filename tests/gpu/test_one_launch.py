@@ -156,7 +156,7 @@ def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(nam
     m, down, parts = SHARED[name]
     choices = il.Choices(132, il.Dispatch.STATIC, split={"down": il.SplitK(parts)})
     run, c = made(m, ffn_shape(kind), down, down, choices=choices, jitter_s=3e-6, dependent_launch=True)
-    assert run._parts[1].tile.shared_elements
+    assert run.lowered.ops[1].tile.shared_elements
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
     check_bits(run, inputs, first_result(run, c, inputs), every=1)
@@ -170,7 +170,7 @@ def test_parts_that_normalise_rows_give_the_same_bits_under_delays(name: str, ki
     choices = il.Choices(132, il.Dispatch.STATIC, split={"up": il.SplitK(parts)})
     shape = ffn_shape(kind, 1088, 2816, norm=1e-2)
     run, c = made(m, shape, up, up, choices=choices, jitter_s=3e-6, dependent_launch=True)
-    assert run._parts[0].tile.shared_elements
+    assert run.lowered.ops[0].tile.shared_elements
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
     check_bits(run, inputs, first_result(run, c, inputs), every=1)

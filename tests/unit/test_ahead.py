@@ -18,7 +18,7 @@ def launch(graph: il.Graph) -> il.MegakernelExecutor:
 
 def held(run: il.MegakernelExecutor) -> dict[str, int]:
     """By op the stages that its tiles take ahead, at most."""
-    types = [part.tile.type for part in run._parts]
+    types = [part.tile.type for part in run.lowered.ops]
     found = [re.search(r"::Ahead<(\d+)>$", name) for name in types]
     return {op.name: int(f[1]) for op, f in zip(run.plan.graph.ops, found, strict=True) if f}
 

@@ -20,6 +20,7 @@ from interlace.executors.reference import RandomReferenceExecutor
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.matmul import MATMUL
 from interlace.loops import as_op, library
+from interlace.megakernel import parts
 from interlace.models.llama import LLAMAS, build_decode_graph
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, make_megakernel_mode, slow_to_plain_bodies
 from interlace.workloads import one_matmul, two_copies, two_matmuls
@@ -268,3 +269,19 @@ def test_a_policy_costs_a_class_of_the_users_own() -> None:
     plan = il.build(graph, il.Choices(8, policy=DiagonalSync()))
     assert plan.semaphores == 4 + 4 - 1
     assert il.verify(plan).edges_by_wait > 0
+
+
+def test_an_op_declares_itself_to_the_megakernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning, predicting and lowering a graph ask its ops for their bodies and whole tiles one time each."""
+    graph = two_matmuls(64, 256, 512, 256)
+    asked: list[str] = []
+    build = parts.build_megakernel_body
+    monkeypatch.setattr(parts, "build_megakernel_body", lambda op, *more: asked.append(op.name) or build(op, *more))
+    executor = il.MegakernelExecutor
+    executor.check(graph, il.H200)
+    executor.check_tiles(graph, il.H200)
+    executor.build_mode(graph, il.H200)
+    executor.select_dispatch(graph, il.H200)
+    run = executor(il.build(graph, il.Choices(4)), il.RunOptions("meta"))
+    assert asked == [op.name for op in graph.ops]
+    assert run.lowered.source is run.composition

@@ -160,7 +160,7 @@ def test_attention_of_a_ragged_batch_is_that_of_the_reference(case: tuple) -> No
     t = tensors(run)
     run.run(t)
     assert [str(fault) for fault in run.faults] == []
-    assert run._counters[0] == run._table.workers + (0 if run._resident else len(run.plan.items))
+    assert run._counters[0] == run._table.workers + (0 if run.is_resident else len(run.plan.items))
     given = {name: t[name].double().numpy() for name in run.plan.graph.inputs}
     right = il.ReferenceExecutor(run.plan).run(given)
     for name in run.plan.graph.outputs:

@@ -91,7 +91,7 @@ def launches() -> dict[str, EmulatedLaunch]:
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_shares_are_right_run_after_run(name: str) -> None:
     run = launches()[name]
-    assert all(part.tile.shared_elements for part in run._parts[1:])
+    assert all(part.tile.shared_elements for part in run.lowered.ops[1:])
     results = []
     for seed in SEEDS:
         check(run, seed)
@@ -102,7 +102,7 @@ def test_shares_are_right_run_after_run(name: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_share_adds_a_residual_that_the_launch_writes_when_it_is_there(seed: int) -> None:
     run = launches()["added"]
-    assert run._parts[2].tile.shared_elements
+    assert run.lowered.ops[2].tile.shared_elements
     given = inputs_of(run.plan.graph)
     d = {name: value.double() for name, value in given.items()}
     first, inner = (value.bfloat16().double() for value in (d["x"] @ d["w_first"].T, torch.relu(d["x"] @ d["w_up"].T)))

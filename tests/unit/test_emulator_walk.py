@@ -183,7 +183,7 @@ def test_a_whole_plan_is_right_run_after_run_whatever_the_schedule(name: str) ->
     for seed in RUNS:
         check(run, seed)
     items, workers = len(run.plan.items), run._table.workers
-    per_run = workers if run._resident else items + workers
+    per_run = workers if run.is_resident else items + workers
     assert run._counters[0] == len(RUNS) * per_run
 
 

@@ -245,7 +245,7 @@ def layers() -> dict[str, Any]:
         name: EmulatedLaunch(plan, stages=3, short_inputs=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
         for name, plan in plans.items()
     }
-    assert [name for name, run in made.items() if run._parts[0].tile.shared_elements] == [*RUN][-3:]
+    assert [name for name, run in made.items() if run.lowered.ops[0].tile.shared_elements] == [*RUN][-3:]
     prepare([*made.values()])
     return made
 

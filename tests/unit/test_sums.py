@@ -56,7 +56,7 @@ def left_by(run: il.MegakernelExecutor) -> list[tuple[int, int, int]]:
     """The op of each item that leaves sums, and the rows in which it does, from one to another, of each share."""
     items = items_of(run)
     partial = [run._count_partial_elements(op) // ROW_FLOATS for op in run.plan.graph.ops]
-    share = [part.tile.shared_elements // ROW_FLOATS for part in run._parts]
+    share = [part.tile.shared_elements // ROW_FLOATS for part in run.lowered.ops]
     left = []
     for item in items:
         op, part, parts, slot = (int(item[name]) for name in ("op", "part", "parts", "slot"))
@@ -85,7 +85,7 @@ def test_sums_of_an_op_lie_side_by_side(name: str) -> None:
 def test_the_last_part_finds_sums_of_the_others_in_order(name: str) -> None:
     run = launch(name)
     items = items_of(run)
-    share = np.array([part.tile.shared_elements > 0 for part in run._parts])[items["op"]]
+    share = np.array([part.tile.shared_elements > 0 for part in run.lowered.ops])[items["op"]]
     assert share.any() == (name in ("decode", "layers"))
     assert not (items["code"][share] & LEAVES_SUMS).any(), "each finds those of its share"
     items = items[~share]

@@ -100,7 +100,7 @@ def posts_of(run: MegakernelExecutor, op: str) -> int:
 
 def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> None:
     semaphores, parts, every = executor(()), executor(PARTS), executor(ATTENTION)
-    assert [{*run._ll_edges.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*ATTENTION}]
+    assert [{*run.lowered.ll_edges.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*ATTENTION}]
     assert [waits_of(run, "layers.1.combine") > 0 for run in (semaphores, parts, every)] == [True, False, False]
     assert [waits_of(run, "layers.1.attend") > 0 for run in (semaphores, parts, every)] == [True, True, False]
     assert [posts_of(run, "layers.1.attend") for run in (semaphores, parts, every)] == [6, 0, 0]
@@ -113,7 +113,7 @@ def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> No
 def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_nothing() -> None:
     of, step = MegakernelExecutor.build_mode(graph(), il.H200).ll_hand_offs, plan(workers=40)
     assert of is not None
-    found, left = of(step), executor(of=step)._ll_edges.drop_polled_waits(step.waits, step)
+    found, left = of(step), executor(of=step).lowered.ll_edges.drop_polled_waits(step.waits, step)
     assert 0 < found.waits.sum() == len(step.waits) - len(left)
     names = np.array([op.name for op in graph().ops])[step.items.op]
     assert {"layers.0.combine", "layers.1.attend"} <= {*names[step.waits.item[found.waits]]}
@@ -125,7 +125,7 @@ def test_the_simulated_machine_is_told_which_waits_are_for_words_and_who_posts_n
 
 def test_the_end_of_who_stores_tensors_too_is_seen_by_no_words() -> None:
     """Only what leaves nothing but words, such as attention, is over for who has polled those who polled it."""
-    found, bodies = executor(ALL)._ll_edges, build_bodies(graph())
+    found, bodies = executor(ALL).lowered.ll_edges, build_bodies(graph())
     left = {o for o, op in enumerate(graph().ops) if {a.arg for a in op.writes} <= found.get_ll(o).epochs.keys()}
     assert any(bodies[o].has_tensor_copy for o in left)
     assert {graph().ops[o].name for o in found.end_pollers} >= {"layers.0.attend", "layers.1.attend"}
@@ -151,7 +151,7 @@ def test_by_default_they_are_of_ops_whose_tiles_all_run_at_once_or_that_load_ahe
     """And take few trips: ``inner`` has 24 tiles, and polls what it reads where a worker has four of them."""
     of_append, trips = {name for name in HEADS if name != "q_heads"}, {"x_attended_scaled", "x_attended_squares"}
     for workers, found in ((4, {*TOKENS, *of_append} - trips), (6, {*ALL}), (132, {*ALL})):
-        assert {*executor(of=plan(workers=workers))._ll_edges.sizes} == found
+        assert {*executor(of=plan(workers=workers)).lowered.ll_edges.sizes} == found
 
 
 @pytest.mark.parametrize(("m", "rows", "deep"), [(16, 8, 64), (8, 8, 320)])
@@ -159,7 +159,9 @@ def test_tokens_of_several_tiles_or_of_too_deep_a_stage_are_no_words(m: int, row
     chain = il.build(products(m, deep, 64, rows), il.Choices(2, Dispatch.STATIC))
     with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
         executor(("scaled", "squares"), chain)
-    assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2)))._ll_edges.sizes == {"inner": 8 * 96}
+    assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2))).lowered.ll_edges.sizes == {
+        "inner": 8 * 96
+    }
 
 
 def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_nobody_awaits() -> None:
@@ -183,7 +185,7 @@ def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_no
         )
         graph = il.Graph("twice", (*t.values(),), ops, ("x", "w", "scale", "up", "down", "last"), ("out",))
         plan = il.build(graph, il.Choices(132, Dispatch.STATIC))
-        return {*executor(("scaled", "squares"), plan)._ll_edges.sizes}
+        return {*executor(("scaled", "squares"), plan).lowered.ll_edges.sizes}
 
     assert sizes(64) == {"scaled", "squares"}
     with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
@@ -219,7 +221,7 @@ def test_stores_beside_words_that_nobody_awaits_before_they_are_overwritten_leav
     dead: bool, left: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = overwritten(dead)
-    assert {*executor(of=of)._ll_edges.sizes} == left
+    assert {*executor(of=of).lowered.ll_edges.sizes} == left
     random = np.random.default_rng(0)
     given = {name: random.standard_normal(of.graph.tensor(name).shape) for name in of.graph.inputs}
     right = ReferenceExecutor(of).run(given)
@@ -245,7 +247,7 @@ def test_stores_beside_words_that_nobody_awaits_before_they_are_overwritten_leav
 
 
 def test_layers_number_their_publications_apart() -> None:
-    of = executor(ALL)._ll_edges
+    of = executor(ALL).lowered.ll_edges
     first, second = (plan().graph.op_index(f"layers.{n}.combine") for n in range(2))
     assert of.get_ll(first).epochs["parts"] == plan().graph.op_index("layers.0.attend") + 1
     assert of.get_ll(second).epochs["parts"] == plan().graph.op_index("layers.1.attend") + 1
@@ -257,7 +259,7 @@ def test_a_wait_for_more_than_is_polled_is_kept() -> None:
     shape = replace(SHAPE, layers=1, hidden=512, heads=8, kv_heads=4)
     graph = il.autoplan(build_decode_graph(shape, 1, 8192, il.H200), il.H200, MegakernelExecutor).graph
     found = [
-        executor(of=il.build(graph, il.Choices(132, Dispatch.STATIC, policy=policy)))._ll_edges.sizes
+        executor(of=il.build(graph, il.Choices(132, Dispatch.STATIC, policy=policy))).lowered.ll_edges.sizes
         for policy in (il.TileSync(), il.RowSync())
     ]
     assert [("q_heads" in sizes, "parts" in sizes) for sizes in found] == [(True, True), (False, False)]
@@ -265,7 +267,7 @@ def test_a_wait_for_more_than_is_polled_is_kept() -> None:
 
 def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> None:
     queued = il.build(plan().graph, il.Choices(4, Dispatch.QUEUE, policy=il.RowSync()))
-    assert executor(of=queued)._ll_edges.sizes == {}
+    assert executor(of=queued).lowered.ll_edges.sizes == {}
     with pytest.raises(PlanError, match=r"\['parts', 'peak', 'total'\] .* it has queue dispatch; plan for static"):
         executor(PARTS, queued)
 
@@ -441,7 +443,7 @@ def given(run: EmulatedLaunch, seed: int = 0) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("m", some([*DEPTHS, *TURNS], lambda m: m in (2, 3)))
 def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int, by: str) -> None:
     words, semaphores = sound(m)[by], sound(m)["semaphores"]
-    assert {*words._ll_edges.sizes} == {"scaled", "squares", "inner"}
+    assert {*words.lowered.ll_edges.sizes} == {"scaled", "squares", "inner"}
     assert [waits_of(words, op) for op in ("first", "second", "third")] == [0, 0, 0]
     for seed in range(2):
         found = chained(words, seed)

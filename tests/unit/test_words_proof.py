@@ -143,7 +143,7 @@ def test_stores_beside_words_that_come_late_are_refused(dead: bool, monkeypatch:
     monkeypatch.setattr(_Search, "_drop_unordered", always(False))
     with pytest.raises(CoverageError, match=r"'third stores', tile \(0, 0\) overwrites .* which op 'first stores'"):
         il.verify(parts(of))
-    assert MegakernelExecutor(of, il.RunOptions("meta"))._ll_edges.sizes == {}
+    assert MegakernelExecutor(of, il.RunOptions("meta")).lowered.ll_edges.sizes == {}
     with pytest.raises(PlanError, match=r"with scaled, squares as words .* not safe: op 'third.*'first stores'"):
         MegakernelExecutor(of, il.RunOptions("meta", ll_tensors=("scaled", "squares")))
 

@@ -29,7 +29,7 @@ NOT_EXACT = "return (unsigned)(word >> 32) == publication;", "return (unsigned)(
 
 def go_on(run: EmulatedLaunch, runs: int) -> None:
     """As behind so many runs, given what one from the start has left."""
-    publications = max(worded.epochs_per_run for worded in run._ll_edges.ops.values())
+    publications = max(worded.epochs_per_run for worded in run.lowered.ll_edges.ops.values())
     for counter in (run._semaphores, run._done, run._counters):
         counter.copy_((counter.long() * runs).to(counter.dtype))
     for words in run._words.values():
@@ -47,7 +47,7 @@ def last_numbers(run: EmulatedLaunch, runs: int) -> dict[str, list[int]]:
     """Those of the ops that write each last, in the run behind so many."""
     found: dict[str, list[int]] = {}
     for number, op in enumerate(run.plan.graph.ops):
-        worded = run._ll_edges.get_ll(number)
+        worded = run.lowered.ll_edges.get_ll(number)
         for access in op.writes:
             if access.arg in worded.epochs:
                 found[access.tensor] = [(runs * worded.epochs_per_run + worded.epochs[access.arg]) % 2**32]

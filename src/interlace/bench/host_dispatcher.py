@@ -35,8 +35,8 @@ class HostDispatchedExecutor(MegakernelExecutor):
         if self._device.type == "cuda":  # pinned memory has the same address on the device
             self._heads = self._torch.zeros(self._heads.shape, dtype=self._heads.dtype, pin_memory=True)
 
-    def _pack_parameter_for(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
-        launch = LAUNCH.ctype.from_buffer_copy(super()._pack_parameter_for(operands, items, count, workers))
+    def pack_parameter_for(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
+        launch = LAUNCH.ctype.from_buffer_copy(super().pack_parameter_for(operands, items, count, workers))
         launch.queue.ready = -1  # no block on the device dispatches
         return bytes(launch)
 

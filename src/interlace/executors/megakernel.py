@@ -34,32 +34,22 @@ from interlace.executors.gpu import check_generation, find_spec
 from interlace.executors.launch import AnyLaunch, CudaSourceLaunch
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import COMPUTE_CAPABILITY_MAJOR, NO_CLUSTER, ROW_FLOATS, BodyKind
+from interlace.kernels.bodies import COMPUTE_CAPABILITY_MAJOR, ROW_FLOATS, BodyKind
 from interlace.kernels.cuda.compiler import CudaBinary
 from interlace.kernels.cuda.launcher import LoadedKernel, load_kernel
 from interlace.kernels.cuda.preamble import EMPTY_BYTE
-from interlace.megakernel.clusters import check_clusters, check_resident_blocks, cluster_ops, has_weight_pairs
-from interlace.megakernel.compose import PREAMBLE, MegakernelSource, compose, count_stages, number_codes
-from interlace.megakernel.dispatch import DispatchCode, select_code
+from interlace.megakernel.clusters import check_resident_blocks, has_weight_pairs
+from interlace.megakernel.compose import PREAMBLE, MegakernelSource, count_stages
+from interlace.megakernel.dispatch import DispatchCode
 from interlace.megakernel.launch import MemoryLaunch, ParameterLaunch
 from interlace.megakernel.ll_edges import select_ll_tensors
-from interlace.megakernel.ll_proof import prove_ll
+from interlace.megakernel.lower import lower
 from interlace.megakernel.options import RunOptions, check_options
-from interlace.megakernel.pace import select_bytes_in_flight, select_dispatch
-from interlace.megakernel.parts import (
-    build_bodies,
-    check_operands,
-    check_order,
-    count_warpgroups,
-    find_cooperative_ops,
-    lower_ops,
-)
-from interlace.megakernel.queues import QueueMemory, check_capacity
+from interlace.megakernel.pace import select_dispatch
+from interlace.megakernel.parts import build_bodies, check_operands, count_warpgroups, get_graph_bodies
+from interlace.megakernel.queues import QueueMemory
 from interlace.megakernel.registers import compile_launch
-from interlace.megakernel.shares import CooperativeFixup, count_parts
-from interlace.megakernel.spawning import SpawnTables
-from interlace.megakernel.sums import place_partials
-from interlace.megakernel.table import DeviceTables, build_worker_tables
+from interlace.megakernel.table import DeviceTables
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -113,7 +103,6 @@ class MegakernelExecutor(DeviceExecutor):
         proof = self.prove(plan)
         check_operands(proof.plan.graph)
         self._spec = find_spec(check_options(options).device)
-        self._warpgroups = count_warpgroups(proof.plan.graph)
         super().__init__(proof, options)
 
     @classmethod
@@ -134,7 +123,7 @@ class MegakernelExecutor(DeviceExecutor):
         Raises:
             PlanError, ShapeError: the ring is too short, or the tiles do not fit.
         """
-        tiles = [part.tile for part in lower_ops(graph)]
+        tiles = [part.tile for part in get_graph_bodies(graph).whole_tiles]
         count = count_stages(tiles, count_warpgroups(graph), device.smem_bytes)
         if count < _MIN_STAGES:
             raise PlanError(
@@ -145,35 +134,16 @@ class MegakernelExecutor(DeviceExecutor):
     @classmethod
     def build_mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """Return the model of one launch whose loads run ahead through its ring, with LL hand-offs where allowed."""
-        tiles = [part.tile for part in lower_ops(graph)]
+        tiles = [part.tile for part in get_graph_bodies(graph).whole_tiles]
         stage = max(t.prefetchable_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
         return make_megakernel_mode(
             count_stages(tiles, count_warpgroups(graph), device.smem_bytes) * stage, _find_ll_hand_offs
         )
 
     def _lower(self) -> DeviceTables:
-        graph, bodies = self.plan.graph, build_bodies(self.plan.graph)
-        shares = CooperativeFixup.of(self.proof, find_cooperative_ops(graph, count_parts(self.plan)))
-        self._cooperative_ops, self._ll_edges = shares.ops, prove_ll(self.plan, bodies, self.options)
-        chunked, words = [body.is_chunked for body in bodies], self._ll_edges
-        table = build_worker_tables(self.plan, chunked, parts_wait=True, cooperative=shares, ll_edges=words)
-        check_order(self.proof, table.parts.tolist())
-        self._parts = lower_ops(graph, table.parts.tolist(), shares.ops, words, table.min_extents.tolist())
-        if self.options.cluster != NO_CLUSTER:
-            check_clusters(self.plan, table, self.options.cluster)
-            self._parts = cluster_ops(self._parts, self.plan.graph, self.options.cluster)
-        table.items["code"] = np.array(number_codes(self._parts))[table.items["op"]]
-        self._spawning = SpawnTables.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
-        check_capacity(self.plan, table, self._spawning, self.options.queue_capacity)
-        if self._spawning is not None:
-            return self._spawning.table
-        sums = [self._count_partial_elements(op) for op in graph.ops]
-        left = words.drop_polled_waits(self.plan.waits, self.plan)  # LL words order only themselves
-        launched = replace(self.plan.items, post=words.compute_posts(left, self.plan))
-        one_adds = [part.tile.shared_elements for part in self._parts]
-        table = place_partials(table, sums, one_adds, replace(self.plan, items=launched, waits=left))
-        table.items["code"] |= self._dispatch.flag_rows(table)
-        return table
+        self.lowered = lower(self.proof, self._spec, self.options)
+        self._cooperative_ops = self.lowered.cooperative_ops
+        return self.lowered.tables
 
     def _compute_slot_floats(self) -> int:
         return ROW_FLOATS
@@ -181,13 +151,13 @@ class MegakernelExecutor(DeviceExecutor):
     def _prepare(self) -> None:
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
-        if self._spawning is not None and self.options.dependent_launch:
+        if self.lowered.spawning is not None and self.options.dependent_launch:
             raise DeviceError("spawn dispatch clears memory ahead of a launch; leave out dependent_launch")
-        self._resident = self._dispatch.is_resident
+        self.is_resident = self._dispatch.is_resident
         if self._device.type == "cuda":
             capability = self._torch.cuda.get_device_capability(self._device)
             check_generation(str(self._device), capability, self.generation)
-        if self._resident and self._table.workers > self._spec.sms:
+        if self.is_resident and self._table.workers > self._spec.sms:
             raise TooManyWorkersError(
                 f"plan has {self._table.workers} workers, but {self._spec.name} keeps {self._spec.sms} thread blocks "
                 f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
@@ -200,7 +170,7 @@ class MegakernelExecutor(DeviceExecutor):
                 f"{limit:,}; use ticket dispatch"
             )
         #: Operands in memory that captured runs read, kept alive because such runs may be replayed.
-        self._captured: list[Any] = []
+        self.captured: list[Any] = []
         #: Functions that enqueue a launch, by locations and layouts of its tensors, the most recently used last.
         self._cached_launches: dict[Any, Callable[[int], None]] = {}
         self.composition  # noqa: B018 - raises for what does not fit before anything runs
@@ -213,8 +183,8 @@ class MegakernelExecutor(DeviceExecutor):
         counts = torch.int64 if self._dispatch.has_wide_heads else torch.int32
         heads = self._dispatch.count_heads(self._table.workers, len(rows) - 1)
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
-        self._words = self._ll_edges.allocate_words(torch, self._device)
-        self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
+        self._words = self.lowered.ll_edges.allocate_words(torch, self._device)
+        self._memory = QueueMemory.of(self.plan, self._table, self.lowered.spawning, torch, self._device)
         self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # every run restores this, unless a wait fails
 
     def _reset(self) -> None:
@@ -225,12 +195,12 @@ class MegakernelExecutor(DeviceExecutor):
         super()._reset()
 
     def _make_fault_error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
-        if self._spawning is not None and self._bound_launches is not None:
+        if self.lowered.spawning is not None and self._bound_launches is not None:
             given = dict(zip(self._bound_launches.addresses, self._bound_launches.tensors, strict=True))
             run = int(self._counters[0]) // self._table.workers % (1 << 32)
             done = self._done.cpu().numpy().view(np.uint32) == run
             done |= self._memory.find_waiting(len(done))
-            error = self._spawning.make_fault_error(item, semaphore, expected, seen, done, given)
+            error = self.lowered.spawning.make_fault_error(item, semaphore, expected, seen, done, given)
             if error is not None:
                 return error
         return super()._make_fault_error(item, semaphore, expected, seen)
@@ -241,7 +211,7 @@ class MegakernelExecutor(DeviceExecutor):
     def read_trace(self) -> Trace:
         """Return the times of the last run; see ``DeviceExecutor.read_trace``. Blocks are numbered as their workers."""
         trace = super().read_trace()
-        if self._spawning is not None:
+        if self.lowered.spawning is not None:
             return trace.select(np.flatnonzero(trace.end_ns))
         if not self.plan.dispatch.has_queues:
             return trace
@@ -251,24 +221,12 @@ class MegakernelExecutor(DeviceExecutor):
     @property
     def _dispatch(self) -> DispatchCode:
         """The code of the plan's dispatch."""
-        return select_code(self.plan.dispatch, termination=self.options.termination)
+        return self.lowered.dispatch
 
     @cached_property
     def composition(self) -> MegakernelSource:
         """The CUDA source of the launch, and its shared memory."""
-        spec = self._spec
-        return compose(
-            self._parts,
-            self._warpgroups,
-            spec.smem_bytes,
-            select_bytes_in_flight(self.plan.graph, spec),
-            dispatch=self.plan.dispatch,
-            dependent_launch=self.options.dependent_launch,
-            stealing=self.plan.stealing,
-            blocks=self._spec.sms,
-            termination=self.options.termination,
-            cluster=self.options.cluster,
-        )
+        return self.lowered.source
 
     @cached_property
     def binary(self) -> CudaBinary:
@@ -282,7 +240,7 @@ class MegakernelExecutor(DeviceExecutor):
             self.kernel,
             self._spec.architecture,
             preamble=PREAMBLE,
-            holds_operands=any(part.tile.has_register_operands for part in self._parts),
+            holds_operands=any(part.tile.has_register_operands for part in self.lowered.ops),
             kernels=(op.kernel for op in self.plan.graph.ops),
         )
 
@@ -292,33 +250,48 @@ class MegakernelExecutor(DeviceExecutor):
         kernel = load_kernel(self.binary, self.composition.shared_bytes)
         blocks = self.options.cluster.blocks
         if blocks > 1:
-            needed = self._table.workers if self._resident else blocks
-            check_resident_blocks(kernel.count_resident_clusters(self._threads, blocks), blocks, needed)
+            needed = self._table.workers if self.is_resident else blocks
+            check_resident_blocks(kernel.count_resident_clusters(self.threads, blocks), blocks, needed)
         return kernel
 
     @cached_property
     def placement_size(self) -> int:
         """Number of blocks to place on neighbouring SMs: those of a cluster, or pairs that load the same weights."""
         blocks = self.options.cluster.blocks
-        pairs = blocks == 1 and has_weight_pairs(self.plan, self._table, self._parts)
-        fit = pairs and 2 * self.loaded_kernel.count_resident_clusters(self._threads, 2) >= self._table.workers
+        pairs = blocks == 1 and has_weight_pairs(self.plan, self._table, self.lowered.ops)
+        fit = pairs and 2 * self.loaded_kernel.count_resident_clusters(self.threads, 2) >= self._table.workers
         return 2 if fit else blocks
 
     @property
-    def _threads(self) -> int:
+    def torch(self) -> Any:
+        """The module ``torch``."""
+        return self._torch
+
+    @property
+    def device(self) -> Any:
+        """The torch device of the launch."""
+        return self._device
+
+    @property
+    def workers(self) -> int:
+        """Thread blocks of the launch."""
+        return self._table.workers
+
+    @property
+    def threads(self) -> int:
         """Threads per block."""
-        return (self._warpgroups + 1) * 128
+        return (self.lowered.warpgroups + 1) * 128
 
     def _find_short_arguments(self, op: Op) -> Sequence[str]:
         return build_bodies(self.plan.graph)[self.plan.graph.op_index(op.name)].short_inputs
 
     def _get_partial_size(self, op: Op) -> Any:
-        return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.partial_elements
+        return lambda op: self.lowered.ops[self.plan.graph.op_index(op.name)].tile.partial_elements
 
     def _build_arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
         given = {access.arg: tensors[access.tensor] for access in op.accesses}
         number = self.plan.graph.op_index(op.name)
-        return op, given | self._ll_edges.bind_arguments(number, op, self._parts[number].body, self._words)
+        return op, given | self.lowered.ll_edges.bind_arguments(number, op, self.lowered.ops[number].body, self._words)
 
     def _build_launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
         if self.composition.has_inline_operands:
@@ -341,25 +314,25 @@ class MegakernelExecutor(DeviceExecutor):
         self._cached_launches[places] = enqueue
         return [CudaSourceLaunch(ParameterLaunch(self, (), enqueue))]
 
-    def _pack_operands(self, arguments: tuple[Any, ...]) -> bytes:
+    def pack_operands(self, arguments: tuple[Any, ...]) -> bytes:
         """Return the operands of the launch as bytes, given each op with its tensors by argument."""
-        both = zip(self._parts, arguments, strict=True)
+        both = zip(self.lowered.ops, arguments, strict=True)
         rows = [part.body.pack(op, tensors, part.dtype) for part, (op, tensors) in both]
         packed = b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
-        return packed if self._spawning is None else packed + self._spawning.pack_addresses(arguments)
+        return packed if self.lowered.spawning is None else packed + self.lowered.spawning.pack_addresses(arguments)
 
-    def _clear_outputs(self, arguments: tuple[Any, ...]) -> None:
+    def clear_outputs(self, arguments: tuple[Any, ...]) -> None:
         """Zero what items that may not run would write, ahead of the launch."""
-        if self._spawning is not None:
-            self._spawning.clear_outputs(arguments)
+        if self.lowered.spawning is not None:
+            self.lowered.spawning.clear_outputs(arguments)
             if self.options.trace:
                 self._trace.zero_()
 
-    def _pack_parameter(self, operands: Any) -> bytes:
+    def pack_parameter(self, operands: Any) -> bytes:
         """Return the parameter of the launch, given its operands in memory."""
-        return self._pack_parameter_for(operands, self._items, len(self.plan.items), self._table.workers)
+        return self.pack_parameter_for(operands, self._items, len(self.plan.items), self._table.workers)
 
-    def _pack_parameter_for(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
+    def pack_parameter_for(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """Return the parameter for ``count`` items in consecutive rows and a number of blocks."""
         options = self.options
         if self.plan.dispatch is Dispatch.TICKET:  # a cluster claims one ticket for all of its blocks
@@ -382,7 +355,7 @@ class MegakernelExecutor(DeviceExecutor):
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
             count=count,
-            programs=workers if self._resident or self._spawning is not None else count + workers,
+            programs=workers if self.is_resident or self.lowered.spawning is not None else count + workers,
         )
 
 

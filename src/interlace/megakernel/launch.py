@@ -29,7 +29,7 @@ class _TensorLaunch:
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, which must be the current one."""
         executor, enqueue = self._executor, self.enqueue
-        with serialize_launch(executor._torch.cuda, executor._device) if executor._resident else nullcontext():
+        with serialize_launch(executor.torch.cuda, executor.device) if executor.is_resident else nullcontext():
             enqueue(stream)
 
     def compile(self) -> CudaBinary:
@@ -46,9 +46,9 @@ class _TensorLaunch:
         """Function that enqueues the launch on a stream; it keeps neither tensors nor the executor alive."""
         executor = self._executor
         enqueue: Callable[[int], None] = executor.loaded_kernel.prepare(
-            (executor._table.workers, 1, 1),
-            executor._threads,
-            [executor._pack_parameter(self._packed_operands)],
+            (executor.workers, 1, 1),
+            executor.threads,
+            [executor.pack_parameter(self._packed_operands)],
             dependent=executor.options.dependent_launch,
             cluster=executor.placement_size,
         )
@@ -57,7 +57,7 @@ class _TensorLaunch:
     @property
     def _packed_operands(self) -> Any:
         """Operands as bytes in the format of the launch's parameter."""
-        return self._executor._pack_operands(self._arguments)
+        return self._executor.pack_operands(self._arguments)
 
 
 class ParameterLaunch(_TensorLaunch):
@@ -79,11 +79,11 @@ class MemoryLaunch(_TensorLaunch):
 
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, which must be the current one."""
-        executor, cuda = self._executor, self._executor._torch.cuda
+        executor, cuda = self._executor, self._executor.torch.cuda
         self._packed_operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
-            executor._captured.append(self._packed_operands)
-        executor._clear_outputs(self._arguments)
+            executor.captured.append(self._packed_operands)
+        executor.clear_outputs(self._arguments)
         super().__call__(stream)
 
     @cached_property
@@ -91,6 +91,6 @@ class MemoryLaunch(_TensorLaunch):
         """Operands as a tensor in device memory. It may be built during the capture of a run on new tensors."""
         from interlace.megakernel.capture import run_outside_capture  # imports torch
 
-        executor, torch = self._executor, self._executor._torch
-        packed = torch.frombuffer(bytearray(executor._pack_operands(self._arguments)), dtype=torch.uint8)
-        return run_outside_capture(executor._device, lambda: packed.to(executor._device))
+        executor, torch = self._executor, self._executor.torch
+        packed = torch.frombuffer(bytearray(executor.pack_operands(self._arguments)), dtype=torch.uint8)
+        return run_outside_capture(executor.device, lambda: packed.to(executor.device))

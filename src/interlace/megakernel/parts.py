@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from interlace.core.errors import PlanError
 from interlace.graph.graph import Graph
@@ -23,8 +24,65 @@ def _get_tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
     return {access.arg: graph.tensor(access.tensor) for access in op.accesses}
 
 
-def build_bodies(graph: Graph) -> list[MegakernelBody]:
+#: Graphs whose declarations are kept: more than the tilings that a planner compares at a time.
+_MAX_CACHED_GRAPHS = 32
+
+
+class _Identity:
+    """Cache key of a graph: the object itself, since graphs of many ops are costly to hash and to compare."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def __hash__(self) -> int:
+        return id(self.graph)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.graph is self.graph
+
+
+@dataclass(frozen=True, eq=False)
+class GraphBodies:
+    """Declarations of a graph's ops to the megakernel, before there is a plan.
+
+    Planner, predictor and executor ask the same questions (how a graph is tiled, paced and dispatched, which fix-ups
+    it allows), so answers are found once a graph.
+
+    Attributes:
+        graph: the graph, in its present tiles.
+        bodies: megakernel body of each op.
+    """
+
+    graph: Graph
+    bodies: tuple[MegakernelBody, ...]
+
+    @cached_property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups per block; see ``count_warpgroups``."""
+        return _count_warpgroups(self.graph, self.bodies)
+
+    @cached_property
+    def whole_tiles(self) -> tuple[LoweredOp, ...]:
+        """Each op with whole tiles and no LL words, for questions that come before a plan."""
+        return tuple(lower_ops(self.graph))
+
+
+@lru_cache(maxsize=_MAX_CACHED_GRAPHS)
+def _declare(key: _Identity) -> GraphBodies:
+    return GraphBodies(key.graph, tuple(_build_bodies(key.graph)))
+
+
+def get_graph_bodies(graph: Graph) -> GraphBodies:
+    """Return the declarations of a graph's ops, found once for the graph object."""
+    return _declare(_Identity(graph))
+
+
+def build_bodies(graph: Graph) -> tuple[MegakernelBody, ...]:
     """Return the megakernel body of each op."""
+    return get_graph_bodies(graph).bodies
+
+
+def _build_bodies(graph: Graph) -> list[MegakernelBody]:
     bodies = []
     written: set[str] = set()
     for op in graph.ops:
@@ -158,7 +216,10 @@ def count_warpgroups(graph: Graph) -> int:
     Raises:
         ShapeError: a tiling is for more warpgroups than some op supports.
     """
-    bodies = build_bodies(graph)
+    return get_graph_bodies(graph).warpgroups
+
+
+def _count_warpgroups(graph: Graph, bodies: Sequence[MegakernelBody]) -> int:
     wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies, strict=True) if body.warpgroups]
     found = max(wanted, default=1 + any(body.prefers_two_warpgroups for body in bodies))
     for op, body in zip(graph.ops, bodies, strict=True):

@@ -115,14 +115,14 @@ class MegakernelMemory(GuardedMemory, MegakernelExecutor):
 
     def execute(self, row: int) -> None:
         """Run one item on the present contents of the memory."""
-        threads = (self._warpgroups + 1) * 128
-        parameter = self._pack_parameter_for(self._operands_in_memory, self._items[row * ITEM.columns :], 1, 1)
+        threads = (self.lowered.warpgroups + 1) * 128
+        parameter = self.pack_parameter_for(self._operands_in_memory, self._items[row * ITEM.columns :], 1, 1)
         with self._torch.cuda.device(self._device):
             self.loaded_kernel.launch((1, 1, 1), threads, [parameter], self._torch.cuda.current_stream().cuda_stream)
 
     @cached_property
     def _operands_in_memory(self) -> Any:
-        packed = bytearray(self._pack_operands((self._arguments_of_op,)))
+        packed = bytearray(self.pack_operands((self._arguments_of_op,)))
         if self.composition.has_inline_operands:
             return bytes(packed)
         return self._torch.frombuffer(packed, dtype=self._torch.uint8).to(self._device)
