@@ -2,7 +2,8 @@
 // stored and loaded with relaxed order.
 //
 // A consumer polls the word itself until its epoch matches: no flag, no fence, no release. A fence would wait for all
-// bulk loads in flight on its SM (benchmarks/notes/memory-order.md). The code calls an epoch the number of a publication.
+// bulk loads in flight on its SM (benchmarks/notes/memory-order.md). The code calls an epoch the number of a
+// publication.
 //
 //   words of q in a launch of 20 ops     run 0, op 1: epoch 2     run 0, op 11: epoch 12     run 1, op 1: epoch 22
 //   attention of run 0, after op 11      polls until the epoch is 12, then uses the lower half

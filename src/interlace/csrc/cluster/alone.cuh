@@ -1,4 +1,4 @@
-// What cluster.cuh defines, for a launch without thread block clusters.
+// Definitions of cluster.cuh for a launch without thread block clusters.
 #pragma once
 #include "barriers.cuh"
 #include "generated/launch.cuh"

@@ -1,4 +1,4 @@
-// What dispatches share. A dispatch decides which block runs which item, and when.
+// Parts that dispatches share. A dispatch decides which block runs which item, and when.
 //
 // Each dispatch is a struct in a header of its own; a launch calls its own one `Tickets`. The loader warp holds one:
 //
@@ -44,7 +44,7 @@ DEVICE bool waits_for_none(const Launch& launch, int row) {
   const ItemRow& item = launch.items[row];
   return item.wait_lo == item.wait_hi && (item.parts < 2 || item.split >= 0);
 }
-// What most dispatches do alike.
+// Base of most dispatches.
 struct DispatchBase {
   DEVICE int known() { return -1; }
   DEVICE void look(const Launch& launch) {}

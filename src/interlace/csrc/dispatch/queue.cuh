@@ -25,7 +25,7 @@ DEVICE void push(const Launch& launch, unsigned run, int group) {
 struct QueueDispatch : TicketCounter {
   unsigned run;
   DEVICE unsigned begin(const Launch& launch) { return run = TicketCounter::begin(launch); }
-  // How many items were ready from the start or pushed in this run.
+  // Number of items that were ready from the start or pushed in this run.
   DEVICE int filled(const Launch& launch) {
     const int ready = launch.queue.ready;
     return ready + (int)(*(volatile unsigned*)launch.queue.tail - run * (unsigned)(launch.count - ready));

@@ -73,7 +73,7 @@ template <int D, int BN> struct CausalAttention {
   struct Begins {
     int rows[BM / 32];
     int top;  // the tile's first row
-    // What rows `from` to `to` of the tile see.
+    // Keys that rows `from` to `to` of the tile see.
     DEVICE Visible visible(int from, int to) const {
       Visible visible = {1 << 30, 0, 0};
 #pragma unroll
@@ -85,7 +85,7 @@ template <int D, int BN> struct CausalAttention {
       return {__reduce_min_sync(0xffffffff, visible.low), __reduce_max_sync(0xffffffff, visible.high),
               __reduce_max_sync(0xffffffff, visible.full)};
     }
-    // What the whole tile sees. One that sees nothing goes through one block all the same: ptxas serialises products
+    // Keys that the whole tile sees. A tile that sees none still goes through one block: ptxas serialises products
     // after a branch.
     DEVICE Visible visible() const {
       Visible all = visible(0, BM);

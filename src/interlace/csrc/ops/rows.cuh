@@ -1,4 +1,4 @@
-// What tiles of plain text share: warps and lanes, elements by 16 bytes, reductions over a warp.
+// Helpers of CUDA sources of a tile: warps and lanes, elements by 16 bytes, reductions over a warp.
 #pragma once
 #include "../ring/plain.cuh"
 #include "generated/elements.cuh"

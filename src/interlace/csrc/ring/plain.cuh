@@ -6,9 +6,9 @@
 //   dependent loader   waits for the item's semaphores, then opens the stage with no bytes
 //   consumers          wait for the stage, release it, compute, store
 //
-// What the dependent loader's lanes acquired reaches the consumers: the lanes synchronise, one of them arrives on the
-// stage's barrier (release), and each consumer waits for it (acquire), both in the scope of the block; causality order
-// is transitive. Ordinary loads of consumers then see it. Loads through the read-only path (`__ldg`) need not.
+// Data that the dependent loader's lanes acquired reaches the consumers: the lanes synchronise, one of them arrives on
+// the stage's barrier (release), and each consumer waits for it (acquire), both in the scope of the block; causality
+// order is transitive. Ordinary loads of consumers then see it. Loads through the read-only path (`__ldg`) need not.
 #pragma once
 #include "../tile.cuh"
 #include "generated/dispatch.cuh"

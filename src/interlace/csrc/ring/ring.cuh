@@ -31,7 +31,7 @@
 #include "generated/launch.cuh"
 #include "generated/cluster.cuh"
 
-// What an item's dependent loads need that its waits are not for. The dependent loader asks for it before the waits:
+// Data of an item's dependent loads that no wait covers. The dependent loader requests it before the waits:
 // every acquire invalidates the L1, so that after a wait it would cost one more trip to the L2.
 struct Given {
   int count;
@@ -208,11 +208,12 @@ DEVICE void await_stage(const Stage& stage) {
 // Returns whether the item is a part of a tile that leaves its partial sums to the part that is last in the plan's
 // sequence, and posts that they are there, which makes that part ready (megakernel/sums.py).
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
-// A fence waits for all bulk loads in flight on its SM: 0.5 us without any, 2.5 us with 64 KiB (benchmarks/notes/memory-order.md).
-// So an item that others wait for, and that is its worker's last one of its op, keeps its last slots until it is
-// posted. Such an item of `stages` stages calls this before it releases the first slot. It takes `early` of its slots
-// before its waits; their loads have landed long before the post. A part of a tile that has two or more other parts
-// also waits for their partial sums, which takes longer than the fence; it lets half a ring fill meanwhile.
+// A fence waits for all bulk loads in flight on its SM: 0.5 us without any, 2.5 us with 64 KiB
+// (benchmarks/notes/memory-order.md). So an item that others wait for, and that is its worker's last one of its op,
+// keeps its last slots until it is posted. Such an item of `stages` stages calls this before it releases the first
+// slot. It takes `early` of its slots before its waits; their loads have landed long before the post. A part of a tile
+// that has two or more other parts also waits for their partial sums, which takes longer than the fence; it lets half a
+// ring fill meanwhile.
 DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0) {
   if (item.code & KEEPS) stage.passed = max(stages - (item.parts > 2 && !leaves_sums(item) ? STAGES / 2 : KEPT), early);
 }

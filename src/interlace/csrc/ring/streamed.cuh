@@ -8,12 +8,12 @@
 //   dependent loader   waits for the item's semaphores, then opens each of these stages with no bytes
 //   consumers          wait for the first loads; wait for both slots of each stage, read it, release it; store
 //
-// What else an item reads before its first product may come with its first stage: in a header next to the slots, which
-// both loaders fill. Loaders are ahead of consumers, which otherwise would make a round trip to the L2 for it, once or
-// twice an item.
+// Other data that an item reads before its first product may come with its first stage, in a header next to the slots,
+// which both loaders fill. Loaders are ahead of consumers, which otherwise would make a round trip to the L2 for it,
+// once or twice an item.
 //
-// What the launch before wrote is visible after the first loads, so an op may read such inputs at once. What the item's
-// waits are for is visible after the first stage, as in ring/plain.cuh.
+// Stores of the launch before are visible after the first loads, so an op may read such inputs at once. Data that the
+// item's waits cover is visible after the first stage, as in ring/plain.cuh.
 //
 // `LOADS` is a struct of the op, made from the tile and its arguments in device memory, where tensor maps must be:
 //
@@ -37,9 +37,9 @@
 // the L2 for every tile. Where all ops that need it have the same tensor, the loader keeps it in shared memory and
 // makes `LOADS` from the tile, its arguments and element `tile.i`. `known(n, a)` returns what it keeps of element n.
 //
-// What the loader loaded is there when the tile's function begins, what the dependent loader loaded after the first
-// stage. The header belongs to the tile until it releases that stage. Ordinary stores and bulk copies use separate
-// bytes of headers in all ops of a launch: the first 48 bytes are for stores.
+// Data of the loader is in place when the tile's function begins, data of the dependent loader after the first stage.
+// The header belongs to the tile until it releases that stage. Ordinary stores and bulk copies use separate bytes of
+// headers in all ops of a launch: the first 48 bytes are for stores.
 #pragma once
 #include "passage.cuh"
 #include "bulk_load.cuh"

@@ -75,7 +75,7 @@ struct Loads {
   }
 };
 
-// How the lanes of a team divide a row, and the scores of HEADS_AT_ONCE heads and AT_ONCE positions.
+// Division of a row among the lanes of a team, and the scores of HEADS_AT_ONCE heads and AT_ONCE positions.
 template <class T> struct Team {
   static constexpr int E = Piece<T>::ELEMENTS;
   static constexpr int ROW_PIECES = D / E;  // of 16 bytes

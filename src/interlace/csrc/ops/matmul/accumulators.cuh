@@ -20,7 +20,7 @@ template <class Config> struct Accumulators {
   template <int COLUMNS> using Columns = float[GATES][BLOCKS][COLUMNS / 2];
   typedef Columns<WIDTH> Tile;
   typedef float Squares[BLOCKS][2];  // a thread's sums of squares of rows r and r + 8 (folded_norm.cuh)
-  // Whether the tile computes the norm of its own rows. If not, but NORM_K is set, a producer stored their squares.
+  // True if the tile computes the norm of its own rows. If not, but NORM_K is set, a producer stored their squares.
   static constexpr bool NORMALISES = Config::NORM_K > 0 && Config::SQUARED == 0;
   static constexpr bool SCALES = Config::NORM_K > 0 && !NORMALISES;
 };

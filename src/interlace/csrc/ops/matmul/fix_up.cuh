@@ -22,7 +22,7 @@ constexpr int FIX_UP_REGISTERS = WARPGROUPS == 1 ? 144 : WARPGROUPS == 2 ? 136 :
 // Registers for partials that are loaded while products run; with held weights only one warpgroup has them.
 constexpr int MOST_EARLY = WARPGROUPS > 2 ? 16 : HELD_REGISTERS > 100 ? 48 : 32;
 
-// What both fix-ups share: how vectors of partials are stored, polled and emptied.
+// Base of both fix-ups: stores, polls and empties vectors of partials.
 template <class Config> struct Partials {
   typedef Accumulators<Config> Acc;
   static constexpr int BLOCKS = Acc::BLOCKS;
@@ -65,11 +65,11 @@ template <class Config> struct SerialFixup : Partials<Config> {
   static constexpr int VECTORS = COUNT / 4 + NORMALISES;  // of a thread and part, in the workspace
   // Partials of so many other parts are loaded at once.
   static constexpr int OTHERS = Config::PARTS_AT_ONCE - 1;
-  // Whether those are so few that they are loaded while the last products run.
+  // True if those are so few that they are loaded while the last products run.
   static constexpr bool EARLY = OTHERS > 0 && OTHERS* COUNT <= MOST_EARLY && !NORMALISES;
   typedef float4 Early[EARLY ? OTHERS * COUNT / 4 : 1];
 
-  // Whether this part adds the partials of all others.
+  // True if this part adds the partials of all others.
   DEVICE static bool adds(const Item& item) { return item.parts > 1 && !(item.code & LEAVES_SUMS); }
   // The thread's partials of part `other` of those that the last part adds; of any other part its own are number 0.
   DEVICE static float4* partials_of(const Launch& launch, const Item& item, int other) {
@@ -166,7 +166,7 @@ template <class Config> struct CooperativeFixup : Partials<Config> {
 
   DEVICE static int groups_of(int share) { return MORE ? GROUPS - (share >= MORE) : GROUPS; }
   DEVICE static int first_group(int share) { return MORE ? share * GROUPS - max(share - MORE, 0) : share * GROUPS; }
-  // Whether a column, counted from the first of the part's share, is in it: a narrower share ends earlier.
+  // True if a column, counted from the first of the part's share, is in it: a narrower share ends earlier.
   DEVICE static bool has_column(const Item& item, int column) { return MORE == 0 || column < groups_of(item.part) * 8; }
   // The thread's partials of a share, from part `other` of those that do not own it.
   DEVICE static float4* partials_of(const Launch& launch, const Item& item, int share, int other) {

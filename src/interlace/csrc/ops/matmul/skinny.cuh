@@ -36,7 +36,7 @@ DEVICE unsigned load_pair_now(const ELEMENT* at) {
   asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
   return pair;
 }
-// Whether the consumers still have two thirds of the ring to consume when stage n is opened. Then there is no hurry,
+// True if the consumers still have two thirds of the ring to consume when stage n is opened. Then there is no hurry,
 // and loads in flight would delay the words that consumers poll.
 DEVICE bool is_ahead(int n) {
   const int consumed = n - STAGES * 2 / 3;
@@ -52,7 +52,7 @@ template <class Config> struct Skinny {
   static constexpr bool STORES_SCALED = Config::STORES_SCALED;
   static constexpr int SQUARED = Config::SQUARED, NORM_K = Config::NORM_K, TURNS = Config::TURNS;
   static constexpr bool LL_X = Config::LL_X, LL_OUT = Config::LL_OUT, LL_SCALED = Config::LL_SCALED;
-  // Whether the consumers poll all tokens of a tile, which are few; if not, the loader polls.
+  // True if the consumers poll all tokens of a tile, which are few; if not, the loader polls.
   static constexpr bool CONSUMERS_POLL = LL_X && Config::STAGES_OF_TILE > 0;
   static constexpr int PANELS = BK / 64, TALL = (BN + 15) / 16, WIDE = BM / 8;  // 16 weight rows, 8 tokens at a time
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
@@ -66,7 +66,7 @@ template <class Config> struct Skinny {
   // TEAM threads add up the squares of a token, four numbers at a time.
   static constexpr int TEAM = ROWS <= THREADS / 32 ? 32 : THREADS / BM;
   static constexpr int SQUARES = SQUARED > 0 ? NORM_K / SQUARED : 0;
-  // Whether the tile computes the norm of its rows. If not, but NORM_K is set, a producer stored their squares.
+  // True if the tile computes the norm of its rows. If not, but NORM_K is set, a producer stored their squares.
   static constexpr bool NORMALISES = NORM_K > 0 && SQUARED == 0;
   static_assert(!(NORMALISES && LL_X), "gains come with tokens by bulk loads");
   // Loads of four squares of a thread, and those in flight at once; more would take the registers of held weights.
@@ -91,7 +91,7 @@ template <class Config> struct Skinny {
   static_assert(FEW_TURNS % 2 == 0, "of many stages TURNS says only whether they are even");
   static constexpr int IN_RING = FIT < STAGES ? FIT : STAGES, MOST = FEW ? TURNS : FEW_TURNS;
   static constexpr int HELD = MOST < IN_RING ? MOST : IN_RING;
-  // Whether stages may be left over when they are consumed HELD at a time.
+  // True if stages may be left over when they are consumed HELD at a time.
   static constexpr bool LEFT_OVER = FEW ? TURNS % HELD > 0 : HELD != 2 || TURNS % 2 > 0;
 
   DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
@@ -349,7 +349,7 @@ template <class Config> struct Skinny {
     }
   };
 
-  // Whether the scratch has the tokens and factors from the block's previous item, which is of the same op.
+  // True if the scratch has the tokens and factors from the block's previous item, which is of the same op.
   DEVICE static bool reuses_tokens(const Item& item) { return CONSUMERS_POLL && item.code & AGAIN; }
   // Few tokens that are LL words: the consumers poll all of a tile, and store them to the scratch as bulk loads would.
   struct LLTokens {

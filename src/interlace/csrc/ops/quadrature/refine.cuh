@@ -1,5 +1,5 @@
 // Adaptive quadrature: the integral of a tile's interval by Simpson's rule, coarse and fine, of a sum of Lorentz peaks.
-// Where both differ by more than 15 tolerances the interval is split: `more` wants its halves.
+// If the two differ by more than 15 tolerances, the interval is split: `more` requests its halves.
 #pragma once
 #include "block_sum.cuh"
 #include "generated/arguments.cuh"

@@ -39,7 +39,7 @@ DEVICE float group_max(const float (&values)[SLOTS], int slot) {
   return reduce_slots(values, slot, [](float a, float b) { return fmaxf(a, b); });
 }
 
-// Whether rows have the same alignment, so that their pieces begin at the same elements.
+// True if rows have the same alignment, so that their pieces begin at the same elements.
 template <class T, class... S> DEVICE bool same_alignment(const T* row, const S*... others) {
   return (... && (((unsigned long long)row ^ (unsigned long long)others) % 16 == 0));
 }
