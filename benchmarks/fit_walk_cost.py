@@ -200,7 +200,7 @@ def report(rows: Sequence[Row], device: DeviceSpec) -> Iterator[str]:
 # ---------------------------------------------------------------- measurements
 
 
-def drawn(seed: int, count: int) -> Iterator[Row]:
+def draw_rows(seed: int, count: int) -> Iterator[Row]:
     """FFNs over tokens, none measured."""
     numbers = random.Random(seed)
 
@@ -249,7 +249,7 @@ def measured(job: tuple[Row, int]) -> Row | str:
 def measure(path: Path, given: argparse.Namespace) -> None:
     """Write the record, anew after each row."""
     begin, rows = time.monotonic(), []
-    jobs = ((row, given.ways) for row in drawn(given.seed, given.rows))
+    jobs = ((row, given.ways) for row in draw_rows(given.seed, given.rows))
     in_time = takewhile(lambda _: time.monotonic() - begin < given.seconds, jobs)
     command = f"python benchmarks/fit_walk_cost.py {path.name} --measure --seed {given.seed} --rows {given.rows}"
     measures = list_launch_sources(FeedForward.of({}, True).build_graph(H200))

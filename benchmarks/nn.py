@@ -221,15 +221,15 @@ def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
     """By torch.compile: PyTorch's FFN by mode, and layers, PyTorch's by mode, with the module, and the module's own."""
     import torch
 
-    def made(way: Any, mode: str = "compile") -> Any:
+    def compile_way(way: Any, mode: str = "compile") -> Any:
         return torch.compile(way, dynamic=False, mode=MODES[mode])
 
     plain, module = networks(job)
     torch.compiler.reset()
     lock_autotuning()
-    ways = {mode: made(plain, mode) for mode in job.modes}
-    layers = {mode: made(in_a_layer(job, plain), mode) for mode in job.modes}
-    return ways, layers | {"module": made(in_a_layer(job, module)), "whole": made(whole_layer(job))}
+    ways = {mode: compile_way(plain, mode) for mode in job.modes}
+    layers = {mode: compile_way(in_a_layer(job, plain), mode) for mode in job.modes}
+    return ways, layers | {"module": compile_way(in_a_layer(job, module)), "whole": compile_way(whole_layer(job))}
 
 
 def exact(job: Job) -> Any:
@@ -391,7 +391,7 @@ def key(row: Mapping[str, Any]) -> tuple[str, int, int]:
     return row["model"], row["tokens"], row["share"]
 
 
-def drawn(seed: int) -> Iterator[Job]:
+def draw_jobs(seed: int) -> Iterator[Job]:
     """Jobs at random without end; numbers of tokens are spread evenly by their logarithms."""
     numbers = random.Random(seed)
     while True:
@@ -406,7 +406,7 @@ def jobs(done: list[dict[str, Any]], *, launches: bool = False, seed: int | None
     if launches:
         every = (Job(model, m, forced=True) for m in TOKENS for model in TABLED)
     if seed is not None:
-        every = drawn(seed)
+        every = draw_jobs(seed)
     known = {key(row) for row in done if not launches or "fused" in row["alone"]}
     return [job for job in islice(every, rows) if job.row not in known]
 

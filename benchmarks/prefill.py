@@ -91,14 +91,14 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
     graph = work.build_graph(device)
     random = torch.Generator("cuda").manual_seed(0)
 
-    def drawn(name: str) -> Any:
+    def draw_input(name: str) -> Any:
         value = torch.randn(graph.tensor(name).shape, generator=random, device="cuda")
         return (value / value.shape[-1] ** 0.5 if name == "o" else value).bfloat16()
 
     names = [name for name in graph.inputs if name != "first"]
     nbytes = sum(graph.tensor(name).nbytes for name in (*names, "out"))
     first = torch.from_numpy(work.make_inputs(0)["first"]).to("cuda", torch.int32)
-    sets = [{"first": first, **{n: drawn(n) for n in names}} for _ in range(1 + 2 * device.l2_bytes // nbytes)]
+    sets = [{"first": first, **{n: draw_input(n) for n in names}} for _ in range(1 + 2 * device.l2_bytes // nbytes)]
     outs = [torch.empty(graph.tensor("out").shape, dtype=torch.bfloat16, device="cuda") for _ in sets]
     runs = len(sets) * max(1, round(2e3 / (work.flops / device.flops_per_s(work.dtype) * 1e6) / len(sets)))
     row: dict[str, Any] = {"workload": work.to_data(), "flops": work.flops, "errors": {}, "left_out": {}}

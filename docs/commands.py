@@ -196,8 +196,8 @@ def _help_of(parameter: Any) -> str:
 
 
 def _paragraphs(command: Any) -> Sequence[str]:
-    """Return the help of a command, a paragraph each; a release that does not exist is not installed by name."""
-    text = re.sub(r"pip install 'interlace\[(.*?)\]'", r"`pip install -e '.[\1]'`", command.help or "")
+    """Return the help of a command, a paragraph each, with install commands as code."""
+    text = re.sub(r"pip install -e '\.\[.*?\]'", r"`\g<0>`", command.help or "")
     return [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
 
 

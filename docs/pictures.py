@@ -85,7 +85,7 @@ def as_it_is(page: Page) -> None:
 
 
 def timeline(plan: il.Plan) -> TimelineView:
-    """What a plan's trace is predicted to be."""
+    """Predict the trace of a plan."""
     trace = predict(plan, il.H200).trace
     grids = [op.grid for op in plan.graph.ops]
     data = to_perfetto(trace, grids=grids, arrows=find_arrows(plan, trace), name="predicted, NVIDIA H200")

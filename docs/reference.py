@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs/: the files that they link to, the notes, and the API reference.
+"""Pages of the site that are not in docs/: the files that docs/ links to, the notes, and the API reference.
 
 A hook of mkdocs. The reference is a page for each room of the package with the names that ``interlace`` exports from
 it, and one for each public module in ``MODULES``. It is read from the text of the package: nothing is imported, so
@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
-#: Files of the root that stand beside the pages, by their name on the site.
+#: Files of the root that the site adds, by their name there.
 ADDED = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 #: Rooms whose names ``interlace`` exports, and the titles of their pages.
 ROOMS = {

@@ -125,7 +125,7 @@ def page(browser: Any, address: str) -> Iterator[Page]:
 
 
 @pytest.fixture
-def shown(probed: Any) -> Iterator[Callable[..., Page]]:
+def open_view(probed: Any) -> Iterator[Callable[..., Page]]:
     """Opens the page of a view, on a server of its own."""
     from contextlib import ExitStack
 

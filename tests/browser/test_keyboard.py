@@ -90,8 +90,8 @@ def test_two_products_are_played_by_keys(browser: Any, address: str) -> None:
     page.close()
 
 
-def test_a_plan_is_read_by_keys(shown: Open) -> None:
-    page = shown(PlanView.of(small()))
+def test_a_plan_is_read_by_keys(open_view: Open) -> None:
+    page = open_view(PlanView.of(small()))
     sheet(page)
     tab_to(page, "#op")
     page.page.keyboard.type("second")
@@ -115,8 +115,8 @@ def test_a_plan_is_read_by_keys(shown: Open) -> None:
     assert page.text("#detail .name") == "op 'first', tile (3, 0)"
 
 
-def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(shown: Open) -> None:
-    page, held = shown(PlanView.of(small())), []
+def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(open_view: Open) -> None:
+    page, held = open_view(PlanView.of(small())), []
     page.page.route("**/api/plan/item", lambda route: held.append(route))
     for key in "nnb":
         page.page.keyboard.press(key)
@@ -134,10 +134,10 @@ def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(shown: 
     assert page.text("#detail .name") == "op 'first', tile (0, 1)"
 
 
-def test_a_trace_is_read_by_keys(shown: Open) -> None:
+def test_a_trace_is_read_by_keys(open_view: Open) -> None:
     plan = small()
     data = to_perfetto(predict(plan, il.H200).trace, grids=[op.grid for op in plan.graph.ops])
-    page = shown(TimelineView((Timeline.read(json.dumps(data)),)))
+    page = open_view(TimelineView((Timeline.read(json.dumps(data)),)))
     sheet(page)
     tab_to(page, "#op")
     page.page.keyboard.type("sec")
@@ -150,9 +150,9 @@ def test_a_trace_is_read_by_keys(shown: Open) -> None:
     assert page.text("#detail .name") == "second, tile (0, 0)"
 
 
-def test_records_are_read_by_keys(shown: Open) -> None:
+def test_records_are_read_by_keys(open_view: Open) -> None:
     texts = [(RESULTS / f"{name}-h200.json").read_text() for name in ("ffn", "ffn-models")]
-    page = shown(RecordView.read(*texts))
+    page = open_view(RecordView.read(*texts))
     sheet(page)
     rows = page.page.locator("#rows tbody tr")
     every = rows.count()

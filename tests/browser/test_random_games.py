@@ -111,7 +111,7 @@ class Play:
         self.at += 1
 
 
-def drawn(rng: random.Random) -> GameOptions:
+def draw_options(rng: random.Random) -> GameOptions:
     """Small products, with every kind of cache."""
     while True:
         rows, columns, chunks = rng.randint(1, 6), rng.randint(1, 6), rng.choice((1, 1, 2, 3))
@@ -152,7 +152,7 @@ def counters(options: GameOptions, path: Path, total: str) -> list[str]:
     return [total, str(len(missing)), str(hits), nbytes(sum(options.sizes[unit] for _, unit in missing))]
 
 
-def shown(play: Play, ghost: str) -> dict[str, list[str]]:
+def expect_page(play: Play, ghost: str) -> dict[str, list[str]]:
     """What should stand on the page."""
     options, grid, taken = play.options, play.options.grid, play.path[: play.at]
     missing = missed(options, taken)
@@ -178,7 +178,7 @@ def test_every_counter_after_every_step_is_that_of_the_study_of_orders(browser: 
     rng = random.Random(0)
     before: Play | None = None
     for number in range(GAMES):
-        options = drawn(rng)
+        options = draw_options(rng)
         grid = options.grid
         play = Play(options)
         if before and (before.options.grid.rows, before.options.grid.columns) == (grid.rows, grid.columns):
@@ -187,7 +187,7 @@ def test_every_counter_after_every_step_is_that_of_the_study_of_orders(browser: 
         expected = []
         for _ in range(STEPS):
             play.draw(rng)
-            expected.append(shown(play, ghost))
+            expected.append(expect_page(play, ghost))
         game = {"options": format_options(options), "ghost": ghost, "steps": play.steps}
         found = page.page.evaluate(PLAY, game)
         for step, (here, there) in enumerate(zip(found, expected, strict=True)):

@@ -28,11 +28,11 @@ from .conftest import Page
 Open = Callable[[Any], Page]
 
 
-def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> None:
+def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) -> None:
     tile = il.MatmulTile(16, 16, 16)
     graph = il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile)
     plan = il.build(graph, il.Choices(3, policy=il.RowSync()))
-    page = shown(PlanView.of(plan))
+    page = open_view(PlanView.of(plan))
     assert page.text("#proof") == f"Proved: {il.verify(plan)}."
     assert page.page.locator("#grids canvas").count() == 2
     page.page.fill("#item", str(len(plan.items) - 1))
@@ -77,10 +77,10 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> Non
         ("UnwrittenError", None),
     ],
 )
-def test_a_fault_is_framed_where_it_is(shown: Open, kind: str, told: str | None) -> None:
+def test_a_fault_is_framed_where_it_is(open_view: Open, kind: str, told: str | None) -> None:
     view = PlanView.of(faulty()[kind])
     fault = view.to_data()["fault"]
-    page = shown(view)
+    page = open_view(view)
     assert page.text("#proof").startswith(f"Not proved. {fault['kind']}: ")
     assert page.page.locator("#fault").is_visible() == (told is not None)
     names = [*fault["items"]["names"], *fault["producers"]["names"]]
@@ -113,13 +113,13 @@ def test_without_a_plan_the_page_says_how_to_begin_with_one(browser: Any, addres
     page.close()
 
 
-def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(shown: Open) -> None:
+def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(open_view: Open) -> None:
     tile = il.MatmulTile(16, 16, 16)
     plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
     trace = predict(plan, il.H200).trace
     data = to_perfetto(trace, grids=[op.grid for op in plan.graph.ops], arrows=find_arrows(plan, trace))
     timeline = Timeline.read(json.dumps(data))
-    page = shown(TimelineView((timeline, timeline)))
+    page = open_view(TimelineView((timeline, timeline)))
     assert page.page.locator("canvas.lanes").count() == 2
     assert page.text("#detail .name") == "first, tile (0, 0)"
     busy = timeline.to_data()["summary"]["busy"]
@@ -147,14 +147,14 @@ def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(shown: Open) -
     page.usable()
 
 
-def test_records_of_several_files_are_told_apart_and_what_counters_saw_stands_below(shown: Open) -> None:
+def test_records_of_several_files_are_told_apart_and_what_counters_saw_stands_below(open_view: Open) -> None:
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     texts = [(results / f"{name}-h200.json").read_text() for name in ("ffn", "ffn-models", "traffic")]
     other = texts[0].replace('"NVIDIA H200"', '"NVIDIA H100"', 1)
     read = map(Record.read, (*texts, other))
     view = RecordView(tuple(replace(r, rows=r.rows[:9], counted=r.counted[:3]) for r in read))
     rows = [len(record.rows) for record in view.records]
-    page = shown(view)
+    page = open_view(view)
     assert page.text("#plot-title") == "4 records"
     marks, counted = page.page.locator("#plot title"), page.page.locator("#counted tbody tr")
     assert (marks.count(), counted.count()) == (sum(rows), len(view.records[2].counted))
@@ -174,10 +174,10 @@ def test_records_of_several_files_are_told_apart_and_what_counters_saw_stands_be
     page.usable()
 
 
-def test_a_record_is_a_plot_and_a_table_of_the_same_rows(shown: Open) -> None:
+def test_a_record_is_a_plot_and_a_table_of_the_same_rows(open_view: Open) -> None:
     record = (Path(__file__).parents[2] / "benchmarks" / "results" / "ffn-h200.json").read_text()
     rows = json.loads(record)["rows"]
-    page = shown(RecordView.read(record))
+    page = open_view(RecordView.read(record))
     page.page.locator("#plot svg").wait_for()
     assert page.page.locator("#plot title").count() == len(rows)
     told = [line.split("\t") for line in page.text("#rows tbody").splitlines()]
@@ -194,7 +194,7 @@ def test_without_a_file_pages_say_how_to_begin_with_one(browser: Any, address: s
     page.close()
 
 
-def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(shown: Open) -> None:
+def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(open_view: Open) -> None:
     """The time of a frame is not asserted: it is that of so many calls, and of so many pixels."""
     tile = il.MatmulTile(16, 16, 64)
     graph = il.workloads.two_matmuls(2048, 64, 4096, 4096, first=tile, second=tile)
@@ -204,7 +204,7 @@ def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(shown
     turn, worker = np.divmod(np.arange(count), 132)
     times = 1000 * turn + np.arange(3)[:, None] * 300  # each waits 300 ns, works as long, and rests
     trace = il.Trace(plan.items.op, plan.items.tile, worker, worker, *times, ("first", "second"), "predicted")
-    page = shown(PlanView(plan, il.H200, "", None, trace))
+    page = open_view(PlanView(plan, il.H200, "", None, trace))
     page.page.evaluate(
         "() => { window.drawn = 0; for (const call of ['fillRect', 'strokeRect', 'fillText', 'lineTo']) {"
         "const of = CanvasRenderingContext2D.prototype, was = of[call];"

@@ -19,7 +19,7 @@ GOOD = """
 BROKEN = {
     "release": GOOD.replace("    bar.sync 0;\n    atom", "    atom"),
     "acquire": GOOD.replace("[%rd1];\n    bar.sync 0;", "[%rd1];", 1),
-    "hand-over": GOOD.replace(
+    "hand-off": GOOD.replace(
         "    bar.sync 0;\n    ld", "    mbarrier.arrive.shared::cta.b64 _, [%r9];\n    bar.sync 0;\n    ld"
     ),
     "tma-load": GOOD.replace(

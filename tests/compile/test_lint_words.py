@@ -76,7 +76,7 @@ def launch(
     return il.MegakernelExecutor(plan, options)
 
 
-def found(ptx: str) -> list[LintFinding]:
+def run_lint(ptx: str) -> list[LintFinding]:
     return lint(ptx, posts=True, waits=True, posting_warp=True, has_ll=True)
 
 
@@ -92,19 +92,19 @@ def test_launches_by_words_store_load_and_look_at_them_whole(options: str) -> No
     """Loaders poll some words, such as those of ``inner``, and consumers poll others."""
     run = launch(OPTIONS[options], model="llama3.2-1b")
     assert {"q_heads", "parts", "heads", "inner", "x_scaled"} <= run.lowered.ll_edges.sizes.keys()
-    assert found(run.binary.ptx) == []
+    assert run_lint(run.binary.ptx) == []
 
 
 @pytest.mark.parametrize("dispatch", some([il.Dispatch.STATIC, il.Dispatch.TICKET], lambda d: d is il.Dispatch.TICKET))
 def test_so_they_do_under_each_dispatch_that_has_words(dispatch: il.Dispatch) -> None:
     run = launch(OPTIONS["words"], dispatch)
     assert {"q_heads", "parts", "heads", "x_scaled"} <= run.lowered.ll_edges.sizes.keys()
-    assert found(run.binary.ptx) == []
+    assert run_lint(run.binary.ptx) == []
 
 
 def test_a_launch_without_words_where_its_plan_has_them_is_found() -> None:
     ptx = launch(il.RunOptions("meta", ll_tensors=())).binary.ptx
-    assert [(f.rule, f.line) for f in found(ptx)] == [("absent", 0)] * 2
+    assert [(f.rule, f.line) for f in run_lint(ptx)] == [("absent", 0)] * 2
     assert lint(ptx, posts=True, waits=True, posting_warp=True) == []
 
 
@@ -114,4 +114,4 @@ def test_the_lint_finds_a_word_that_is(how: str) -> None:
     before, after, rule = BROKEN[how]
     assert text.count(before) == 1
     ptx = compile_source(text.replace(before, after), "broken", il.H200.architecture, preamble=PREAMBLE)
-    assert {finding.rule for finding in found(ptx.ptx)} - {"absent"} == {rule}
+    assert {finding.rule for finding in run_lint(ptx.ptx)} - {"absent"} == {rule}

@@ -239,19 +239,19 @@ def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before
     run = il.MegakernelExecutor(by_default(graph), il.RunOptions("meta", dependent_launch=True))
     lines = run.binary.ptx.splitlines()
 
-    def found(changed: list[str]) -> set[str]:
+    def find_rules(changed: list[str]) -> set[str]:
         return {f.rule for f in lint("\n".join(changed), posts=True, waits=True, posting_warp=True)}
 
     fences = places(lines, r"fence\.proxy\.async\.global")
     assert fences
     for fence in fences:
-        assert found([*lines[:fence], *lines[fence + 1 :]]) == {"tma-load"}
+        assert find_rules([*lines[:fence], *lines[fence + 1 :]]) == {"tma-load"}
     polls = ["" if "bar.warp.sync" in line else line for line in lines]
-    assert found(polls) >= {"hand-over"}
+    assert find_rules(polls) >= {"hand-off"}
     wait = places(lines, r"griddepcontrol\.wait")[0]
     four = "v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];"
     for early in (f"ld.global.{four}", f"ld.relaxed.gpu.global.{four}", "st.relaxed.gpu.global.b32 [%rd1], %r1;"):
-        assert "dependent" in found([*lines[:wait], early, *lines[wait:]])
+        assert "dependent" in find_rules([*lines[:wait], early, *lines[wait:]])
 
 
 @pytest.mark.parametrize("m", [16, 64, 300])

@@ -19,7 +19,7 @@ from interlace.loops.ir.text import print_kernel
 from interlace.loops.rewrite.circular import lower
 
 from .build import MISSING
-from .search import TOGETHER, drawn, proved, search, smallest
+from .search import TOGETHER, draw_kernel, proved, search, smallest
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
         count += tried
         bad += len(wrong)
         if asked.prove:
-            verdicts.update(proved(found.trial) for number in numbers if (found := drawn(number)) is not None)
+            verdicts.update(proved(found.trial) for number in numbers if (found := draw_kernel(number)) is not None)
         for found, troubles in wrong:
             verdict = f", {proved(found.trial)} by prove" if asked.prove else ""
             print(f"kernel {found.number}{verdict}:", *troubles, sep="\n  ")
@@ -73,7 +73,7 @@ def of_one_launch(numbers: range, runs: int) -> int:
         count, bad = count + tried, bad + len(wrong)
         for number, troubles in wrong:
             print(f"kernel {number}:", *troubles, sep="\n  ", flush=True)
-            found = drawn(number)
+            found = draw_kernel(number)
             if found is not None:
                 print(print_kernel(found.trial.source), flush=True)
         print(f"{count} kernels in the one launch, {bad} wrong", file=sys.stderr)

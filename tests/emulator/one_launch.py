@@ -23,7 +23,7 @@ from interlace.megakernel import parts
 from interlace.plan.plan import Plan
 
 from ..cases import TORCH
-from .search import drawn
+from .search import draw_kernel
 from .walk import EmulatedLaunch, prepare
 
 #: Number of launches per compilation.
@@ -56,7 +56,7 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[int,
 
 def joined(number: int) -> Joined | None:
     """Return the random kernel of a number in a launch; None if there is no such kernel or op, or it cannot join."""
-    found = drawn(number)
+    found = draw_kernel(number)
     if found is None:
         return None
     kernel, sizes = _by_tma_or_plain(found.trial.source), dict(found.trial.sizes)

@@ -52,10 +52,10 @@ class Chain:
 
 def search(numbers: Iterable[int], seeds: int = 3) -> tuple[int, list[tuple[int, list[str]]]]:
     """Return how many chains ``numbers`` yield, and the numbers of those that fail, with their failures."""
-    return searched(drawn, numbers, seeds)
+    return searched(draw_chain, numbers, seeds)
 
 
-def drawn(number: int) -> Chain | None:
+def draw_chain(number: int) -> Chain | None:
     """Return the chain of a number; None if fewer than two stages fit, or none of its tensors can use LL words."""
     random = Random(number)
     plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))

@@ -72,10 +72,10 @@ class Step:
 
 def search(numbers: Iterable[int], seeds: int = 2) -> tuple[int, list[tuple[int, list[str]]]]:
     """Return how many steps ``numbers`` yield, and the numbers of those that fail, with their failures."""
-    return searched(drawn, numbers, seeds)
+    return searched(draw_step, numbers, seeds)
 
 
-def drawn(number: int) -> Step | None:
+def draw_step(number: int) -> Step | None:
     """Return the step of a number; None if fewer than two stages fit."""
     random = Random(number)
     kv_heads, group, d = random.randint(1, 2), random.choice((1, 2, 4, 9)), random.choice((16, 24, 64, 64, 128))

@@ -34,7 +34,7 @@ class Drawn:
 
 
 @cache
-def drawn(number: int) -> Drawn | None:
+def draw_kernel(number: int) -> Drawn | None:
     """Return the random kernel of a number; None if the loops, the rewrite or the emitter reject it."""
     random = Random(number)
     plan = draw_product(random) if number % PRODUCTS_ONE_IN == PRODUCTS_ONE_IN - 1 else draw(random)
@@ -55,7 +55,7 @@ def trial_of(plan: Tree | Product, name: str) -> Trial:
 
 def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Drawn, list[str]]]]:
     """Return how many kernels ``numbers`` yield, and those that fail, with their failures."""
-    every = [found for number in numbers if (found := drawn(number)) is not None]
+    every = [found for number in numbers if (found := draw_kernel(number)) is not None]
     wrong = []
     for first in range(0, len(every), TOGETHER):
         some = every[first : first + TOGETHER]

@@ -116,13 +116,13 @@ class EmulatedLaunch(MegakernelExecutor):
             before, after = self._change
             assert text.count(before) == 1, before
             text = text.replace(before, after)
-        return Walk(text, SharedLayout(tuple(self._placed()), self.composition.shared_bytes, 1024))
+        return Walk(text, SharedLayout(tuple(self._list_placements()), self.composition.shared_bytes, 1024))
 
     def _numbers(self) -> dict[str, int]:
         head = self.composition.source.partition("extern __shared__")[0]
         return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", head)}
 
-    def _placed(self) -> list[Placement]:
+    def _list_placements(self) -> list[Placement]:
         """Return the placements of shared memory, as ``csrc/ring/ring.cuh`` defines them."""
         c = self._numbers()
         count, warpgroups = c["STAGES"], c["WARPGROUPS"]

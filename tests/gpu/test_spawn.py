@@ -20,7 +20,9 @@ EASY = (torch.full((PROBLEM.peaks,), 0.5), torch.full((PROBLEM.peaks,), 10.0))
 WORTH = PROBLEM.peaks * 2 * float(np.arctan(0.05))
 
 
-def made(workers: int = 132, dispatch: il.Dispatch = il.Dispatch.SPAWN, **options: object) -> il.MegakernelExecutor:
+def make_executor(
+    workers: int = 132, dispatch: il.Dispatch = il.Dispatch.SPAWN, **options: object
+) -> il.MegakernelExecutor:
     return il.MegakernelExecutor(il.build(GRAPH, il.Choices(workers, dispatch)), il.RunOptions(**options))
 
 
@@ -31,7 +33,7 @@ def given(seed: int) -> dict[str, torch.Tensor]:
 @cache
 def right(seed: int) -> torch.Tensor:
     out = torch.empty(1, device="cuda")
-    run = made(dispatch=il.Dispatch.TICKET)
+    run = make_executor(dispatch=il.Dispatch.TICKET)
     run.run({**given(seed), "out": out})
     run.synchronize()
     inputs = {name: value.astype(np.float64) for name, value in PROBLEM.make_inputs(seed).items()}
@@ -46,7 +48,7 @@ def test_runs_back_to_back_give_the_bits_of_ticket_dispatch(
     workers: int, jitter_s: float, termination: Termination
 ) -> None:
     """10,000 where all workers run and nothing delays them."""
-    run = made(workers, termination=termination, jitter_s=jitter_s)
+    run = make_executor(workers, termination=termination, jitter_s=jitter_s)
     runs = 2500 if workers == 132 and not jitter_s else 100
     for seed in range(4):
         tensors, wrong = given(seed) | {"out": torch.empty(1, device="cuda")}, torch.zeros(1, device="cuda")
@@ -60,7 +62,7 @@ def test_runs_back_to_back_give_the_bits_of_ticket_dispatch(
 
 @pytest.mark.parametrize("termination", Termination)
 def test_a_trace_has_what_is_wanted_alone(termination: Termination) -> None:
-    run, out = made(termination=termination, trace=True), torch.empty(1, device="cuda")
+    run, out = make_executor(termination=termination, trace=True), torch.empty(1, device="cuda")
     for seed in range(2):
         run.run({**given(seed), "out": out})
         trace = run.read_trace()
@@ -72,7 +74,7 @@ def test_a_trace_has_what_is_wanted_alone(termination: Termination) -> None:
 
 @pytest.mark.parametrize("termination", Termination)
 def test_what_finds_no_place_is_an_error_and_the_next_run_is_right(termination: Termination) -> None:
-    run, out = made(termination=termination, timeout_s=0.2), torch.empty(1, device="cuda")
+    run, out = make_executor(termination=termination, timeout_s=0.2), torch.empty(1, device="cuda")
     run._memory.counts["capacity"] = 100  # type: ignore[index]
     run.run({**given(0), "out": out})
     with pytest.raises(QueueOverflowError, match=r"^op 'level\d+', tile .* spawned an item for which"):
@@ -84,7 +86,7 @@ def test_what_finds_no_place_is_an_error_and_the_next_run_is_right(termination: 
 
 
 def test_replays_of_a_captured_run_clear_what_was_wanted_before() -> None:
-    run, out, some = made(), torch.empty(1, device="cuda"), given(0)
+    run, out, some = make_executor(), torch.empty(1, device="cuda"), given(0)
     run.run({**some, "out": out})
     run.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -99,9 +101,9 @@ def test_replays_of_a_captured_run_clear_what_was_wanted_before() -> None:
 
 
 def test_more_workers_than_sms_need_no_votes() -> None:
-    run, out = made(400), torch.empty(1, device="cuda")
+    run, out = make_executor(400), torch.empty(1, device="cuda")
     run.run({**given(0), "out": out})
     run.synchronize()
     assert torch.equal(out, right(0))
     with pytest.raises(TooManyWorkersError, match="400 workers"):
-        made(400, termination=Termination.VOTES)
+        make_executor(400, termination=Termination.VOTES)

@@ -96,7 +96,7 @@ class HandOff:
             *(storing(0), storing(1), self._role(self.posting, poster), self._role(("store", "post"), alone)),
             *(waiting(0), waiting(1), self._role(self.reading, reader)),
         )
-        return Model("hand-over", dict.fromkeys(words, 0), workers, 1, (0, 0, 0, 1, 2, 2, 2))
+        return Model("hand-off", dict.fromkeys(words, 0), workers, 1, (0, 0, 0, 1, 2, 2, 2))
 
     @staticmethod
     def _role(steps: Steps, means: Meanings) -> Process:

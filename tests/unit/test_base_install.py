@@ -36,7 +36,7 @@ assert not hasattr(interlace, "nn")
 try:
     interlace.nn
 except AttributeError as error:
-    assert "interlace.nn needs `pip install 'interlace[gpu]'`" in str(error), error
+    assert "interlace.nn needs `pip install -e '.[gpu]'`" in str(error), error
 assert not loaded, f"imported: {sorted(loaded)}"
 """
 

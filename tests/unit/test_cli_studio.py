@@ -97,7 +97,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # importing it fails, as on the base install
     monkeypatch.delattr("interlace.studio.server", raising=False)
     monkeypatch.delitem(sys.modules, "interlace.studio.server", raising=False)
-    assert "pip install 'interlace[studio]'" in fail(1, "studio", "--no-browser")
+    assert "pip install -e '.[studio]'" in fail(1, "studio", "--no-browser")
 
 
 def test_the_address_is_known_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

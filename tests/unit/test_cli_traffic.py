@@ -146,7 +146,7 @@ def test_labels_keep_apart_and_near_and_inside() -> None:
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     message = fail(1, *SMALL, "--sweep", "--plot", tmp_path / "t.png")
-    assert message == "error: --plot needs matplotlib; run: pip install 'interlace[plot]'"
+    assert message == "error: --plot needs matplotlib; run: pip install -e '.[plot]'"
     assert not list(tmp_path.iterdir())
 
 

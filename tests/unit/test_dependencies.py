@@ -23,7 +23,7 @@ from .graphs import column, conv_chain, gated, graphs, matmul, pair, pointwise, 
 (I,) = axes(1)
 
 
-def found(graph: Graph) -> set[oracle.Edge]:
+def find_edges(graph: Graph) -> set[oracle.Edge]:
     """All dependencies that the package finds, in the oracle's form."""
     dependencies = Dependencies(graph)
     out = set()
@@ -122,13 +122,13 @@ GRAPHS = {
 @pytest.mark.parametrize("name", GRAPHS)
 def test_dependencies_equal_the_oracle(name: str) -> None:
     graph, _ = GRAPHS[name]
-    assert found(graph) == oracle.visible(graph)
+    assert find_edges(graph) == oracle.visible(graph)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_number_of_dependencies_is_what_a_hand_counts(name: str) -> None:
     graph, expected = GRAPHS[name]
-    edges = found(graph)
+    edges = find_edges(graph)
     assert {h.name: n for h in Hazard if (n := sum(e[0] == h.name for e in edges))} == expected
     assert Dependencies(graph).count_edges() == sum(expected.values())
 
@@ -185,7 +185,7 @@ def test_overwriting_an_input_waits_for_its_readers() -> None:
         pointwise("b", "y", "x", (4,), (4,)),
         inputs=("x",),
     )
-    assert found(graph) == {
+    assert find_edges(graph) == {
         ("RAW", "y", (0, 0), (1, 0)),
         ("RAW", "y", (0, 1), (1, 0)),
         ("WAR", "x", (0, 0), (1, 0)),
@@ -204,9 +204,9 @@ def test_op_that_writes_everything_hides_earlier_writers() -> None:
         write("new", "h", (i.block(2),), (2,)),
         read("reader", "h", (ALL,), (1,)),
     )
-    by_pair = {(a[0], b[0]) for _, _, a, b in found(graph)}
+    by_pair = {(a[0], b[0]) for _, _, a, b in find_edges(graph)}
     assert by_pair == {(0, 1), (1, 2)}
-    assert len(oracle.conflicts(graph) - found(graph)) == 4  # old -> reader follows through new
+    assert len(oracle.conflicts(graph) - find_edges(graph)) == 4  # old -> reader follows through new
 
 
 def test_op_that_writes_all_but_one_element_leaves_that_one_to_its_writer() -> None:
@@ -220,8 +220,8 @@ def test_op_that_writes_all_but_one_element_leaves_that_one_to_its_writer() -> N
     )
     pairs = {(link.producers, link.consumer) for link in Dependencies(graph).links}
     assert pairs == {((0,), 1), ((1,), 2), ((0, 1), 3)}
-    assert {(a, b) for _, _, a, b in found(graph) if b[0] == 2} == {((1, t), (2, 0)) for t in range(3)}
-    assert {(a, b) for _, _, a, b in found(graph) if b[0] == 3} == {
+    assert {(a, b) for _, _, a, b in find_edges(graph) if b[0] == 2} == {((1, t), (2, 0)) for t in range(3)}
+    assert {(a, b) for _, _, a, b in find_edges(graph) if b[0] == 3} == {
         *(((0, t), (3, 0)) for t in range(1, 4)),
         *(((1, t), (3, 0)) for t in range(1, 3)),
     }
@@ -236,7 +236,7 @@ def test_each_op_of_a_tensor_updated_in_part_depends_on_the_last_update_of_that_
     graph = program({"h": (4,)}, *ops, inputs=("h",))
     links = {(link.hazard, link.producers, link.consumer) for link in Dependencies(graph).links}
     assert links == {(h, (n - 2,), n) for n in range(2, 8) for h in (Hazard.RAW, Hazard.WAW)}
-    assert found(graph) == oracle.visible(graph)
+    assert find_edges(graph) == oracle.visible(graph)
 
 
 def test_cache_of_four_rows_has_the_dependencies_that_visible_shows() -> None:
@@ -293,8 +293,8 @@ def test_writing_through_two_arguments_hides_what_they_write_together(p: Span, q
         twice,
         read("reader", "h", (ALL,), (1,)),
     )
-    assert found(graph) == oracle.visible(graph)
-    assert any((a[0], b[0]) == (0, 2) for _, _, a, b in found(graph)) != hides
+    assert find_edges(graph) == oracle.visible(graph)
+    assert any((a[0], b[0]) == (0, 2) for _, _, a, b in find_edges(graph)) != hides
 
 
 def test_chain_of_overwrites_keeps_only_neighbours() -> None:
@@ -312,13 +312,13 @@ def test_chain_of_overwrites_keeps_only_neighbours() -> None:
 @EXAMPLES
 @given(graphs(max_ops=5))
 def test_random_graphs_equal_the_oracle(graph: Graph) -> None:
-    assert found(graph) == oracle.visible(graph)
+    assert find_edges(graph) == oracle.visible(graph)
 
 
 @EXAMPLES
 @given(graphs(max_ops=6))
 def test_hidden_dependencies_follow_from_those_that_are_found(graph: Graph) -> None:
-    edges = found(graph)
+    edges = find_edges(graph)
     assert edges <= oracle.conflicts(graph)
     assert oracle.closure(edges) == oracle.closure(oracle.conflicts(graph))
 

@@ -44,7 +44,7 @@ def test_few_items_have_costs_too(kind: str, items: int) -> None:
     assert (generate_costs_ns(kind, items, 1) > 0).all()
 
 
-def found(kind: str, told: list[DispatchRow]) -> dict[tuple[str, str], DispatchRow]:
+def select_rows(kind: str, told: list[DispatchRow]) -> dict[tuple[str, str], DispatchRow]:
     return {(row.executor, row.dispatch): row for row in told if row.costs == kind}
 
 
@@ -54,7 +54,7 @@ def test_the_machine_tells_what_each_dispatch_is_good_for() -> None:
     ideal_us = ITEMS * 20.0 / WORKERS
     assert all(row.us is None and row.ideal_us == pytest.approx(ideal_us, rel=1e-3) for row in told)
     assert all(row.busy == pytest.approx(row.ideal_us / row.predicted_us, rel=1e-3) for row in told)
-    uniform, zipf, giant = (found(kind, told) for kind in ("uniform", "zipf", "giant"))
+    uniform, zipf, giant = (select_rows(kind, told) for kind in ("uniform", "zipf", "giant"))
     static, ticket = ("persistent", "static"), ("persistent", "ticket")
     fastest = min(row.predicted_us for row in uniform.values())
     assert uniform[static].predicted_us <= 1.01 * fastest

@@ -48,7 +48,7 @@ def build(source: Path, target: str, folder: Path, builder: Mapping[str, str]) -
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist of this checkout, and the wheel that is built of nothing but the sdist."""
     hatchling = pytest.importorskip("hatchling")
     builder = {"PYTHONPATH": str(Path(hatchling.__file__).parents[1])}
@@ -60,8 +60,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return sdist, build(folder / STEM, "wheel", folder, builder)
 
 
-def test_the_sdist_has_what_its_tests_and_pages_need_and_nothing_of_a_working_copy(made: tuple[Path, Path]) -> None:
-    with tarfile.open(made[0]) as archive:
+def test_the_sdist_has_what_its_tests_and_pages_need_and_nothing_of_a_working_copy(
+    distributions: tuple[Path, Path],
+) -> None:
+    with tarfile.open(distributions[0]) as archive:
         names = {name.removeprefix(f"{STEM}/") for name in archive.getnames()}
     wanted = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "mkdocs.yml", "constraints/tested.txt"}
     wanted |= {".clang-format"}
@@ -71,25 +73,36 @@ def test_the_sdist_has_what_its_tests_and_pages_need_and_nothing_of_a_working_co
     assert [name for name in names if "__pycache__" in name or "_cache/" in name] == []
 
 
-def test_the_wheel_has_the_package_and_nothing_else(made: tuple[Path, Path]) -> None:
+def test_the_wheel_has_the_package_and_nothing_else(distributions: tuple[Path, Path]) -> None:
     package = ROOT / "src/interlace"
     files = {
         f"interlace/{path.relative_to(package)}"
         for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    with zipfile.ZipFile(made[1]) as wheel:
+    with zipfile.ZipFile(distributions[1]) as wheel:
         names = {name for name in wheel.namelist() if not name.startswith(f"{STEM}.dist-info/")}
     assert names == files
     assert {"interlace/py.typed", "interlace/core/devices/h200.toml", "interlace/csrc/ptx.cuh"} <= names
 
 
-def test_a_fresh_environment_runs_the_wheel(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_fresh_environment_runs_the_wheel(distributions: tuple[Path, Path], tmp_path: Path) -> None:
     """It sees the dependencies that are installed here, but not this checkout."""
     fresh = tmp_path / "fresh"
     run(sys.executable, "-m", "venv", "--without-pip", fresh, cwd=tmp_path)
     python, command = fresh / "bin/python", fresh / "bin/interlace"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", made[1], cwd=tmp_path)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        distributions[1],
+        cwd=tmp_path,
+    )
     (site,) = fresh.glob("lib/python*/site-packages")
     here = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
     (site / "here.pth").write_text("\n".join(here))
@@ -101,8 +114,8 @@ def test_a_fresh_environment_runs_the_wheel(made: tuple[Path, Path], tmp_path: P
     assert "verified plan" in shown
 
 
-def test_the_page_of_the_package_says_what_the_project_is(made: tuple[Path, Path]) -> None:
-    with zipfile.ZipFile(made[1]) as wheel:
+def test_the_page_of_the_package_says_what_the_project_is(distributions: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(distributions[1]) as wheel:
         page = email.message_from_bytes(wheel.read(f"{STEM}.dist-info/METADATA"))
     described = page.get_payload()
     assert page["Description-Content-Type"] == "text/markdown"

@@ -6,7 +6,7 @@ import pytest
 
 from ..emulator.build import MISSING
 from ..emulator.mutants import Mutant, mutants, wrong
-from ..emulator.search import drawn
+from ..emulator.search import draw_kernel
 from ..thorough import some
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -17,7 +17,7 @@ EACH = 4
 
 def _judged(numbers: range) -> tuple[list[Mutant], list[Mutant]]:
     """Mutants that the proof accepts, and those that it refuses."""
-    every = [m for number in numbers if (found := drawn(number)) is not None for m in mutants(found, EACH)]
+    every = [m for number in numbers if (found := draw_kernel(number)) is not None for m in mutants(found, EACH)]
     verdicts = [(mutant, mutant.verdict()) for mutant in every]
     return [m for m, v in verdicts if v == "accepted"], [m for m, v in verdicts if v not in ("accepted", "not proved")]
 

@@ -17,7 +17,7 @@ from interlace.loops.ir.statements import Copy
 
 from ..emulator.build import MISSING
 from ..emulator.random_kernels import Load, Loop, Out, Step, Tile, Tree, build_tree
-from ..emulator.search import drawn, search
+from ..emulator.search import draw_kernel, search
 from ..emulator.shrink import shrink
 from ..thorough import some
 
@@ -40,7 +40,7 @@ def _steps(body: tuple[Step, ...]) -> Iterator[Step]:
 
 
 def test_the_random_kernels_have_every_kind_of_step_copy_and_ring() -> None:
-    every = [found.plan for number in range(NUMBERS) if (found := drawn(number)) is not None]
+    every = [found.plan for number in range(NUMBERS) if (found := draw_kernel(number)) is not None]
     trees = [plan for plan in every if isinstance(plan, Tree)]
     steps = [step for tree in trees for step in _steps(tree.body)]
     assert {type(step).__name__ for step in steps} == {"Loop", "Load", "Assign", "Out", "Total", "Add"}

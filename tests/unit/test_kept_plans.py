@@ -41,7 +41,7 @@ def graph(rows: int = 32, ops: int = kept.MIN_CACHED_OPS, tile: tuple[int, int] 
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Proof]:
+def new_proofs(monkeypatch: pytest.MonkeyPatch) -> list[Proof]:
     """What was proved, rather than found."""
     proofs: list[Proof] = []
 
@@ -69,12 +69,12 @@ def key(of: Graph, choices: Choices = CHOICES) -> str:
 
 
 def test_of_a_plan_that_is_there_what_was_proved_is_found_again_if_it_is_the_same(
-    folder: Path, made: list[Proof]
+    folder: Path, new_proofs: list[Proof]
 ) -> None:
     plan = il.build(graph(), CHOICES)
     first, second = kept.prove_plan(plan), kept.prove_plan(il.build(graph(), CHOICES))
     assert same(first, second)
-    assert len(made) == len([*folder.iterdir()]) == 1
+    assert len(new_proofs) == len([*folder.iterdir()]) == 1
     waits = plan.waits
     early = replace(plan, waits=replace(waits, threshold=waits.threshold - 1))
     with pytest.raises(ThresholdError):
@@ -84,12 +84,14 @@ def test_of_a_plan_that_is_there_what_was_proved_is_found_again_if_it_is_the_sam
     assert len([*folder.iterdir()]) == 1
 
 
-def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(folder: Path, made: list[Proof]) -> None:
+def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(
+    folder: Path, new_proofs: list[Proof]
+) -> None:
     first = kept.prove_choices(graph(), CHOICES)
     (entry,) = folder.iterdir()
     asks = graph()
     second = kept.prove_choices(asks, CHOICES)
-    assert len(made) == 1
+    assert len(new_proofs) == 1
     assert same(first, second)
     assert same(first, verify(il.build(asks, CHOICES)))
     assert second.plan.graph is asks, "with the bodies that run"
@@ -190,15 +192,15 @@ def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(
 
 
 @pytest.mark.parametrize("keep", [0, 20, 100, 1000, -1])
-def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, made: list[Proof], keep: int) -> None:
+def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, new_proofs: list[Proof], keep: int) -> None:
     first = kept.prove_choices(graph(), CHOICES)
     (entry,) = folder.iterdir()
     whole = entry.read_bytes()
     entry.write_bytes(whole[:keep])
     assert same(kept.prove_choices(graph(), CHOICES), first)
-    assert len(made) == 2
+    assert len(new_proofs) == 2
     assert same(kept.prove_choices(graph(), CHOICES), first)
-    assert len(made) == 2
+    assert len(new_proofs) == 2
 
 
 def archive(**columns: np.ndarray) -> bytes:
@@ -214,7 +216,7 @@ class Planted:
         return os.mkdir, (os.environ["INTERLACE_CACHE_DIR"] + "/unpickled",)
 
 
-def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: list[Proof]) -> None:
+def test_whole_entries_that_say_something_else_are_ignored(folder: Path, new_proofs: list[Proof]) -> None:
     first = kept.prove_choices(graph(), CHOICES)
     own = key(graph())
     facts, columns = cache.lookup(own)  # type: ignore[misc]
@@ -247,18 +249,18 @@ def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: l
     for n, entry in enumerate(entries, 1):
         cache.store(own, *entry)
         assert same(kept.prove_choices(graph(), CHOICES), first)
-        assert len(made) == 1 + n
+        assert len(new_proofs) == 1 + n
     assert not (folder.parent / "unpickled").exists()
 
 
 @pytest.mark.parametrize("line", [b"[]", b"3", b"{", b"[" * 100_000, b"\xff", b"9" * 5000, b""])
-def test_whole_entries_whose_facts_are_none_are_ignored(folder: Path, made: list[Proof], line: bytes) -> None:
+def test_whole_entries_whose_facts_are_none_are_ignored(folder: Path, new_proofs: list[Proof], line: bytes) -> None:
     first = kept.prove_choices(graph(), CHOICES)
     (entry,) = folder.iterdir()
     rest = line + b"\n"
     entry.write_bytes(cache._checksum(entry.name, rest) + rest)
     assert same(kept.prove_choices(graph(), CHOICES), first)
-    assert len(made) == 2
+    assert len(new_proofs) == 2
 
 
 class Odd(dict[str, il.SyncPolicy]):
@@ -269,26 +271,26 @@ class Odd(dict[str, il.SyncPolicy]):
 
 
 def test_of_mappings_that_are_no_dicts_and_classes_that_only_say_they_are_the_packages_nothing_is_kept(
-    folder: Path, made: list[Proof]
+    folder: Path, new_proofs: list[Proof]
 ) -> None:
     some = graph()
     named = {op.name: il.RowSync() for op in some.ops}
     foreign = type("RowSync", (OwnSync,), {"__module__": il.RowSync.__module__})
     for policy in (Odd(named), MappingProxyType(named), foreign()):
         kept.prove_choices(some, replace(CHOICES, policy=policy))
-    assert len(made) == 3
+    assert len(new_proofs) == 3
     assert not folder.exists()
 
 
-def test_a_cache_that_others_may_write_keeps_nothing_and_is_told(folder: Path, made: list[Proof]) -> None:
+def test_a_cache_that_others_may_write_keeps_nothing_and_is_told(folder: Path, new_proofs: list[Proof]) -> None:
     first = kept.prove_choices(graph(), CHOICES)
     folder.chmod(0o777)
     with pytest.warns(RuntimeWarning, match="others may write it"):
         assert same(kept.prove_choices(graph(), CHOICES), first)
-    assert len(made) == 2
+    assert len(new_proofs) == 2
     folder.chmod(0o700)
     assert same(kept.prove_choices(graph(), CHOICES), first)
-    assert len(made) == 2
+    assert len(new_proofs) == 2
 
 
 def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
@@ -305,14 +307,14 @@ def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
         load_proof(wrong, CachedCoverage(coverage, hash_plan(wrong)))
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing_and_loses_nothing(folder: Path, made: list[Proof]) -> None:
+def test_a_folder_that_cannot_be_written_keeps_nothing_and_loses_nothing(folder: Path, new_proofs: list[Proof]) -> None:
     folder.write_text("no folder")
     assert same(kept.prove_choices(graph(), CHOICES), kept.prove_choices(graph(), CHOICES))
-    assert len(made) == 2
+    assert len(new_proofs) == 2
 
 
 def test_choices_of_ones_own_graphs_of_few_ops_and_changed_sources_are_planned_each_time(
-    folder: Path, made: list[Proof], monkeypatch: pytest.MonkeyPatch
+    folder: Path, new_proofs: list[Proof], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = graph()
     for policy in (OwnSync(), {some.ops[0].name: OwnSync()}):
@@ -325,11 +327,11 @@ def test_choices_of_ones_own_graphs_of_few_ops_and_changed_sources_are_planned_e
     monkeypatch.setattr(kept, "hash_folder", lambda _: None)
     for _ in range(2):
         kept.prove_choices(some, CHOICES)
-    assert len(made) == 8
+    assert len(new_proofs) == 8
     assert not folder.exists()
 
 
-def test_deployments_and_commands_take_what_is_kept(made: list[Proof]) -> None:
+def test_deployments_and_commands_take_what_is_kept(new_proofs: list[Proof]) -> None:
     step = build_decode_graph(replace(LLAMAS["tiny"], layers=4), 2, 64, il.H200)
     launch = Deployment(step, il.H200, MegakernelExecutor)
     setting = launch.default_setting
@@ -337,10 +339,10 @@ def test_deployments_and_commands_take_what_is_kept(made: list[Proof]) -> None:
     assert first.plan == launch.build_plan(setting)
     assert same(launch.prove_plan(setting), first)
     assert same(prove_graph(step, il.H200, MegakernelExecutor), first)
-    assert len(made) == 1
+    assert len(new_proofs) == 1
     assert launch.prove_plan(setting, il.TileSync()).plan == launch.build_plan(setting, il.TileSync())
     assert launch.prove_plan(setting, alone=False).plan == launch.build_plan(setting, alone=False)
-    assert len(made) == 3
+    assert len(new_proofs) == 3
 
 
 def test_a_plan_that_is_not_safe_is_not_kept(folder: Path) -> None:

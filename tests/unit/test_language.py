@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/interlace"
 CODE_FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
+SITE = sorted((ROOT / "docs").glob("*.py"))
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
 #: First words of a relative clause without its noun, such as "Of a cluster." or "Whether it fits.".
@@ -70,6 +71,36 @@ def find_clauses(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 1), text.splitlines()[0]
 
 
+def list_entries(doc: str, section: str) -> Iterator[str]:
+    """Yield the names that a section of a docstring (``Args``, ``Attributes``) describes."""
+    found = re.search(rf"^( *){section}:\n((?:\1 +.*\n|\n)*)", f"{doc}\n", re.MULTILINE)
+    lines = [line for line in found[2].splitlines() if line.strip()] if found else []
+    for line in lines:
+        names = re.match(r" *([\w*]+(?:, [\w*]+)*): ", line)
+        if names and not line.startswith(lines[0][: len(lines[0]) - len(lines[0].lstrip())] + " "):
+            yield from (name.strip("*") for name in names[1].split(", "))
+
+
+def list_members(node: ast.ClassDef, classes: dict[str, list[ast.ClassDef]]) -> set[str]:
+    """Return fields, methods and attributes of ``self`` of a class and of the package's classes below it."""
+    names = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute) and is_self(part.value)}
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef):
+            names.add(child.name)
+        targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
+        names |= {part.id for target in targets if target for part in ast.walk(target) if isinstance(part, ast.Name)}
+    bases = {part.id for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+    return names.union(*(list_members(base, classes) for name in bases - {node.name} for base in classes.get(name, [])))
+
+
+def is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def list_parameters(node: ast.AST) -> set[str]:
+    return {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+
+
 def is_bare(name: str) -> bool:
     """Return True if a name is one participle or adjective, such as ``_made`` or ``rotated``."""
     word = name.strip("_")
@@ -106,9 +137,43 @@ def find_words(text: str) -> set[str]:
 def test_docstrings_begin_with_a_sentence_or_a_noun() -> None:
     found = [
         f"{format_location(path, line)}: {text}"
-        for path, tree in parse_package().items()
+        for path, tree in [*parse_package().items(), *((path, ast.parse(path.read_bytes())) for path in SITE)]
         for line, text in find_clauses(tree)
     ]
+    assert not found, "\n".join(found)
+
+
+def test_docstrings_describe_parameters_and_attributes_that_exist() -> None:
+    trees, classes = parse_package(), dict[str, list[ast.ClassDef]]()
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    for _, node in nodes:
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, []).append(node)
+    found = []
+    for path, node in nodes:
+        if isinstance(node, ast.ClassDef):
+            members = list_members(node, classes)
+            inits = [child for child in node.body if getattr(child, "name", "") in ("__init__", "__new__")]
+            known = {"Attributes": members, "Args": members.union(*map(list_parameters, inits))}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            known = {"Args": list_parameters(node)}
+        else:
+            continue
+        doc = ast.get_docstring(node, clean=False) or ""
+        unknown = [name for section, names in known.items() for name in list_entries(doc, section) if name not in names]
+        found += [f"{format_location(path, node.lineno)}: {node.name} has no {name}" for name in unknown]
+    assert not found, "\n".join(found)
+
+
+def test_comments_of_headers_begin_with_a_sentence_or_a_noun() -> None:
+    found = []
+    for path in sorted((PACKAGE / "csrc").rglob("*.cuh")):
+        before = ""
+        for line, text in enumerate(map(str.strip, path.read_text().splitlines()), 1):
+            begins = not before.startswith("//") or before == "//"  # of a comment, or of a paragraph of one
+            if begins and text.startswith("// ") and CLAUSE.match(text[3:]):
+                found.append(f"{format_location(path, line)}: {text}")
+            before = text
     assert not found, "\n".join(found)
 
 

@@ -23,7 +23,7 @@ def tiles_of(tensors: dict[str, tuple[int, ...]], dtype: il.DType) -> dict[str, 
     return {name: il.Tensor(name, shape, dtype) for name, shape in tensors.items()}
 
 
-def held(kept: bool) -> loops.LoopKernel:
+def build_held_tile(kept: bool) -> loops.LoopKernel:
     """A tile of an outer loop that is used in an inner one, which loads further ones; ``kept``: in registers."""
     k = loops.Builder("held")
     m, n = k.symbol("m"), k.symbol("n")
@@ -138,7 +138,7 @@ def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() 
 
 
 def test_a_stage_is_handed_back_behind_its_last_use_and_before_an_inner_loop_takes_others() -> None:
-    printed = loops.print_kernel(share_ring(held(kept=True)))
+    printed = loops.print_kernel(share_ring(build_held_tile(kept=True)))
     assert printed[printed.index("  loads behind") :] == (
         "  loads behind the waits:\n"
         "    for r in m:\n"
@@ -169,7 +169,7 @@ def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
         ),
         "tile 'z_s' of kernel 'pointwise' is loaded by cp.async": of.pointwise(plain=loops.Copy.CP_ASYNC),
         "tile 's' of kernel 'copy_1d' is loaded ahead by plain": marked(of.copy_1d(by=loops.Copy.PLAIN), s=2),
-        "'w_s': its stage is held while an inner loop takes further ones": held(kept=False),
+        "'w_s': its stage is held while an inner loop takes further ones": build_held_tile(kept=False),
     }
     for message, kernel in refused.items():
         with pytest.raises(PipelineError, match=message):

@@ -36,7 +36,7 @@ FEW = settings(EXAMPLES, max_examples=60 if RANDOM else 40)
 # ---------------------------------------------------------------- slow and plain twins
 
 
-def ways(grid: PanelGrid) -> list[tuple[bool, bool]]:
+def list_directions(grid: PanelGrid) -> list[tuple[bool, bool]]:
     """Column first or not; backwards or not, where there are chunks."""
     return list(product((False, True), (False, True)[: 1 + (grid.chunks > 1)]))
 
@@ -62,7 +62,7 @@ def lru_orders_under(grid: PanelGrid, capacity: int, limit: int) -> Iterator[int
         if cost + len(to_load) >= limit:
             return
         for tile in left if held else {(0, 0)}:
-            for way in ways(grid):
+            for way in list_directions(grid):
                 after, more = lru_list(grid, held, Visit(*tile, *way), capacity)
                 if cost + more < limit:
                     yield from go(left - {tile}, after, cost + more)

@@ -41,9 +41,9 @@ def decoder_of(model: ToyForCausalLM, *padding: Any) -> Decoder:
 @pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
 def test_rows_of_padded_batches_are_those_of_the_model(kind: str) -> None:
     transformers = pytest.importorskip("transformers")
-    from .test_transformers import made
+    from .test_transformers import make_model
 
-    model = made(kind)
+    model = make_model(kind)
     ids = LEFT.where(MASK == 1, 0)
     with torch.inference_mode():
         right = model.generate(ids, attention_mask=MASK, max_new_tokens=6, do_sample=False)[:, 7:].tolist()

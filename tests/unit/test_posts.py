@@ -52,7 +52,7 @@ def run(layout: int, first: int, count: int) -> TileRuns:
     return TileRuns(column(0), column(0), column(layout), column(first), column(count))
 
 
-def shown(posted: PostedRanges) -> list[tuple[int, int, int]]:
+def list_ranges(posted: PostedRanges) -> list[tuple[int, int, int]]:
     return list(zip(posted.first.tolist(), posted.count.tolist(), posted.stride.tolist(), strict=True))
 
 
@@ -73,7 +73,7 @@ def shown(posted: PostedRanges) -> list[tuple[int, int, int]]:
 def test_runs_post_few_ranges(policy: TileSync, first: int, count: int, expected: list[tuple[int, int, int]]) -> None:
     graph = grids((3, 4))
     posted = PostIndex(Dependencies(graph), posts_of(graph, (policy,))).find_ranges(run(0, first, count), 1)
-    assert shown(posted) == expected
+    assert list_ranges(posted) == expected
     assert int(posted.tiles.count.sum()) == count
 
 
@@ -81,7 +81,7 @@ def test_a_column_of_tiles_posts_one_range_in_the_layout_of_columns() -> None:
     graph = grids((3, 4))
     down = LAYOUTS.index((1, 0, 2))
     posted = PostIndex(Dependencies(graph), posts_of(graph, (TileSync(),))).find_ranges(run(down, 3, 3), 1)
-    assert shown(posted) == [(1, 3, 4)]
+    assert list_ranges(posted) == [(1, 3, 4)]
 
 
 @EXAMPLES
@@ -106,7 +106,7 @@ def test_ranges_hold_what_the_tiles_post_and_nothing_else(data: st.DataObject) -
         own = posted.take(column(row))
         tiles = dependencies.find_first_tiles(runs.take(column(row)).split_into_singles())
         assert sorted(dependencies.find_first_tiles(own.tiles.split_into_singles()).tolist()) == sorted(tiles.tolist())
-        for n, (low, number, stride) in enumerate(shown(own)):
+        for n, (low, number, stride) in enumerate(list_ranges(own)):
             mine = dependencies.find_first_tiles(own.tiles.take(column(n)).split_into_singles())
             semaphores = {low + i * stride for i in range(number)}
             assert {int(s) for s in of_tile[mine]} == semaphores

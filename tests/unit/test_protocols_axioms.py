@@ -46,7 +46,7 @@ def draw(seed: int) -> Program:
     )
 
 
-def found(program: Program) -> set[tuple[Any, ...]]:
+def find_outcomes(program: Program) -> set[tuple[Any, ...]]:
     """What all workers are sent together, on the machine."""
 
     def process(worker: int) -> Process:
@@ -163,5 +163,5 @@ def cyclic(closed: set[tuple[Event, Event]]) -> bool:
 def test_the_machine_finds_what_the_axioms_allow_and_nothing_else() -> None:
     programs = [draw(seed) for seed in range(150)]
     answers = [allowed(program) for program in programs]
-    assert [seed for seed, program in enumerate(programs) if found(program) != answers[seed]] == []
+    assert [seed for seed, program in enumerate(programs) if find_outcomes(program) != answers[seed]] == []
     assert len({len(answer) for answer in answers}) > 10  # not all alike

@@ -75,7 +75,7 @@ def test_the_page_of_commands_has_an_example_of_each() -> None:
 
 def test_a_release_that_does_not_exist_is_not_installed_by_name() -> None:
     paragraphs = runpy.run_path(str(ROOT / "docs/commands.py"))["_paragraphs"]
-    command = SimpleNamespace(help="Needs: pip install 'interlace[gpu,plot]'.\n\nExample: a")
+    command = SimpleNamespace(help="Needs: pip install -e '.[gpu,plot]'.\n\nExample: a")
     assert paragraphs(command) == ["Needs: `pip install -e '.[gpu,plot]'`.", "Example: a"]
 
 
@@ -186,6 +186,8 @@ def test_no_page_has_a_paragraph_on_times_or_installs_a_release_that_does_not_ex
         text = page.read_text()
         assert "**What takes time" not in text, page.name
         assert not re.search(r"pip install '?interlace", text), page.name
+    for path in (ROOT / "src").rglob("*.py"):  # messages and help, too
+        assert not re.search(r"pip install '?interlace", path.read_text()), path.name
 
 
 def test_pages_that_the_sources_cite_exist() -> None:

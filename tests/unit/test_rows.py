@@ -144,7 +144,7 @@ def test_tiles_have_the_rows_with_which_the_busiest_sm_has_least_to_do() -> None
     ]
 
 
-def made(op: Callable[..., il.Op], **other: Any) -> il.Op:
+def make_op(op: Callable[..., il.Op], **other: Any) -> il.Op:
     names = {"x": (4, 64), "weight": (64,), "bias": (64,), "out": (4, 64)}
     if op is not layer_norm:
         names = {name: names[name] for name in ("x", "out")}
@@ -155,19 +155,27 @@ def made(op: Callable[..., il.Op], **other: Any) -> il.Op:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: made(layer_norm, rows=3), ShapeError, "op 'o' has tiles of 3 rows; use a power of two of at most 32"),
-        (lambda: made(softmax, rows="8"), ArgumentError, "op 'o': rows is '8'; write rows=8"),
-        (lambda: made(softmax, scale=0.0), ArgumentError, "op 'o' has scale 0.0; use a positive number, such as 0.125"),
         (
-            lambda: made(layer_norm, bias=il.Tensor("bias", (1, 64), il.bf16)),
+            lambda: make_op(layer_norm, rows=3),
+            ShapeError,
+            "op 'o' has tiles of 3 rows; use a power of two of at most 32",
+        ),
+        (lambda: make_op(softmax, rows="8"), ArgumentError, "op 'o': rows is '8'; write rows=8"),
+        (
+            lambda: make_op(softmax, scale=0.0),
+            ArgumentError,
+            "op 'o' has scale 0.0; use a positive number, such as 0.125",
+        ),
+        (
+            lambda: make_op(layer_norm, bias=il.Tensor("bias", (1, 64), il.bf16)),
             ShapeError,
             r"bias bias\[1 x 64\] bf16 must have shape \(64,\)",
         ),
-        (lambda: made(softmax, out=il.Tensor("out", (4, 64), il.fp32)), DTypeError, "op 'o' mixes dtypes"),
-        (lambda: made(elementwise, tile=(8, 48)), ShapeError, "op 'o' has tiles of 8 x 48; use powers of two"),
-        (lambda: made(elementwise, activation="relu"), ArgumentError, "activation=il.Activation.RELU"),
+        (lambda: make_op(softmax, out=il.Tensor("out", (4, 64), il.fp32)), DTypeError, "op 'o' mixes dtypes"),
+        (lambda: make_op(elementwise, tile=(8, 48)), ShapeError, "op 'o' has tiles of 8 x 48; use powers of two"),
+        (lambda: make_op(elementwise, activation="relu"), ArgumentError, "activation=il.Activation.RELU"),
         (
-            lambda: made(elementwise, plus=il.Tensor("plus", (4,), il.bf16)),
+            lambda: make_op(elementwise, plus=il.Tensor("plus", (4,), il.bf16)),
             ShapeError,
             r"plus plus\[4\] bf16 must have shape \(4, 64\)",
         ),

@@ -31,7 +31,7 @@ def test_random_words_are_of_all_that_they_depend_on() -> None:
     assert np.isfinite(np.log(-np.log1p(-ends.astype(np.float32)))).all()
 
 
-def drawn(x: np.ndarray, count: int, temperature: float, top_k: int, top_p: float, seed: int = 1) -> np.ndarray:
+def sample_tokens(x: np.ndarray, count: int, temperature: float, top_k: int, top_p: float, seed: int = 1) -> np.ndarray:
     """Tokens from the same logits at the positions 0, 1, ... of one sequence."""
     least = find_cutoff(x, temperature, top_k, top_p)
     scores = x / temperature + compute_gumbel_noise(np.arange(len(x)), np.arange(count)[:, None], np.array([seed, 0]))
@@ -45,7 +45,7 @@ def test_tokens_come_as_often_as_their_probability_says(temperature: float, top_
     """Pearson's chi-squared, at the quantile 0.999 by Wilson and Hilferty."""
     logits = np.array([1.5, -0.5, 0.3, 1.1, -2.0, 0.0, 0.9, -1.0])
     count = 20_000
-    found = np.bincount(drawn(logits, count, temperature, top_k, top_p), minlength=len(logits))
+    found = np.bincount(sample_tokens(logits, count, temperature, top_k, top_p), minlength=len(logits))
     share = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
     order = np.argsort(-share)
     left = order[: top_k or len(order)]

@@ -191,7 +191,7 @@ def test_a_graph_that_is_no_chain_of_matmuls_has_its_compulsory_bound() -> None:
 # ---------------------------------------------------------------- executors side by side
 
 
-def ways() -> list[ExecutorConfig]:
+def make_configs() -> list[ExecutorConfig]:
     graphs = ffn(1024, il.MatmulTile(128, 256, 64)), ffn(1024, il.MatmulTile(128, 128, 64))
     plain, both = slow_to_plain_bodies(SERIAL), tuple(il.Dispatch)
     return [
@@ -203,7 +203,7 @@ def ways() -> list[ExecutorConfig]:
 
 
 def test_executors_that_are_planned_alike_are_one_way() -> None:
-    assert [way.names for way in merge_configs(ways())] == [("serial", "pdl"), ("persistent",), ("ring",)]
+    assert [way.names for way in merge_configs(make_configs())] == [("serial", "pdl"), ("persistent",), ("ring",)]
 
 
 def make_ll_hand_offs(plan: Plan) -> LLHandOffs:
@@ -232,7 +232,7 @@ def test_what_words_are_worth_is_told_where_there_are_any_and_a_launch_without_i
 
 def test_every_way_is_planned_at_its_best_and_the_fastest_is_told_apart_one_difference_at_a_time() -> None:
     seen: list[int] = []
-    entries = compare(merge_configs(ways()), il.H200, seen.append)
+    entries = compare(merge_configs(make_configs()), il.H200, seen.append)
     assert seen == list(range(1, sum(entry.search_result.tried_candidates for entry in entries) + 1))
     times = [entry.best.us for entry in entries]
     assert times == sorted(times)

@@ -218,11 +218,11 @@ def test_a_run_is_asked_and_awaited() -> None:
 
 
 def test_awaiting_a_run_raises_what_the_watchdog_found() -> None:
-    def found() -> None:
+    def raise_hang() -> None:
         raise HangError("stuck", item=0, semaphore=0, expected=1, seen=0, producer=None)
 
     async def wait() -> None:
-        await RunHandle(Slow(), False, found)  # type: ignore[arg-type]
+        await RunHandle(Slow(), False, raise_hang)  # type: ignore[arg-type]
 
     with pytest.raises(HangError, match="stuck"):
         asyncio.run(wait())

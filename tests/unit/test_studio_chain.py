@@ -22,7 +22,7 @@ from interlace.studio.saved import open_game as opened_order
 from interlace.studio.saved import save_chain as saved
 
 
-def drawn(chain: Chain, rng: random.Random) -> tuple[int, ...]:
+def draw_path(chain: Chain, rng: random.Random) -> tuple[int, ...]:
     """Items in a random order that the needs allow."""
     needs, path = find_accesses(chain).dependencies, list[int]()
     while len(path) < len(needs):
@@ -38,7 +38,7 @@ def test_traffic_of_every_order_is_that_of_the_simulated_plan() -> None:
         chain = Chain(3, 2, 4, 2, capacity, parts=parts)
         nbytes = find_accesses(chain).unit_bytes
         one = replace(DEFAULT_GPU, sms=1, l2_bytes=capacity * nbytes, l2=L2(1, capacity * nbytes), speed_spread=0.0)
-        for path in [drawn(chain, rng), *(order() for order in list_chain_orders(chain).values())]:
+        for path in [draw_path(chain, rng), *(order() for order in list_chain_orders(chain).values())]:
             plan = build(chain.graph, chain.derive_choices(ExplicitInterleaving(path)))
             read = predict(plan, one).traffic.read_bytes
             position = play(chain, path)
@@ -101,7 +101,7 @@ def test_links_hold_a_chain_and_nothing_else() -> None:
     rng = random.Random(1)
     for cache in EvictionPolicy:
         chain = Chain(3, 1, 2, 4, 7, cache, 2 if cache is EvictionPolicy.LRU else 1)
-        path = drawn(chain, rng)
+        path = draw_path(chain, rng)
         game = ChainGame(chain, path, rng.randint(0, len(path)), "whole rows")
         assert decode_chain(encode_chain(game)) == game
         assert parse_chain_game(format_chain_game(game)) == game

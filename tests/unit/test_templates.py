@@ -103,7 +103,7 @@ def test_memory_is_watched_where_the_system_limits_none(tmp_path: Path, monkeypa
 
 def test_without_an_interpreter_or_jinja2_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "find_spec", lambda name: None)
-    with pytest.raises(ModelFileError, match=r"chat templates need jinja2.*pip install 'interlace\[generate\]'"):
+    with pytest.raises(ModelFileError, match=r"chat templates need jinja2.*pip install -e '\.\[generate\]'"):
         render("x", {})
     monkeypatch.undo()
     for absent in ("/nowhere/python", None, ""):

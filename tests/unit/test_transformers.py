@@ -32,7 +32,7 @@ FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-def made(kind: str, **other: Any) -> Any:
+def make_model(kind: str, **other: Any) -> Any:
     """A causal model of float64, in which greedy tokens have no ties."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -53,14 +53,14 @@ def written(model: Any, prompt: list[int], count: int, **other: Any) -> list[int
 
 @pytest.mark.parametrize("kind", FAMILY)
 def test_texts_of_several_prompts_are_those_of_the_model_alone(kind: str) -> None:
-    model = made(kind)
+    model = make_model(kind)
     decoder = Decoder.from_model(model, batch=2, max_seq_len=96)
     assert decoder.generate(PROMPTS, max_new_tokens=12) == [written(model, prompt, 12) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
 def test_a_folder_that_the_library_has_saved_is_the_model(kind: str, tmp_path: Path) -> None:
-    model = made(kind).float()
+    model = make_model(kind).float()
     model.save_pretrained(tmp_path)
     decoder = Decoder.from_pretrained(tmp_path, batch=1, max_seq_len=96, device="cpu")
     whole = Decoder.from_model(model, batch=1, max_seq_len=96)
@@ -74,7 +74,7 @@ def test_a_folder_that_the_library_has_saved_is_the_model(kind: str, tmp_path: P
 
 @pytest.mark.parametrize(("kind", "pages"), [("Llama", None), ("Qwen3", 5)], ids=["plain", "paged"])
 def test_a_model_reads_into_a_slot_and_generates_there_as_with_its_own_cache(kind: str, pages: int | None) -> None:
-    model = made(kind)
+    model = make_model(kind)
     ours, prompt = Decoder.from_model(model, batch=3, max_seq_len=96, num_blocks=pages), PROMPTS[0]
     ids, text = torch.tensor([prompt]), written(model, prompt, 12)
     with torch.inference_mode():
@@ -95,7 +95,7 @@ def test_a_model_reads_into_a_slot_and_generates_there_as_with_its_own_cache(kin
 
 
 def test_a_window_shorter_than_the_capacity_is_refused_and_a_longer_one_is_not() -> None:
-    model = made("Mistral", sliding_window=40)
+    model = make_model("Mistral", sliding_window=40)
     with pytest.raises(UnsupportedModelError, match="a sliding window of 40 positions"):
         Decoder.from_model(model, batch=1, max_seq_len=96)
     decoder = Decoder.from_model(model, batch=1, max_seq_len=40)

@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[Decoder], object]] = {
     "abort": lambda d: d.abort(0),
     "step": lambda d: d.step(),
     "prefill": lambda d: d.prefill([1], 0),
-    "past": lambda d: d.kv_cache(),
+    "kv_cache": lambda d: d.kv_cache(),
 }
 
 

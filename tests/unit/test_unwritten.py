@@ -21,7 +21,7 @@ from interlace.planner.build import Choices, build
 from ..draws import EXAMPLES
 from . import oracle
 from .graphs import program
-from .test_dependencies import found
+from .test_dependencies import find_edges
 
 I, J = axes(2)
 
@@ -207,8 +207,8 @@ def test_any_graph_is_judged_element_by_element(graph: Graph) -> None:
             assert named(str(caught.value)) <= use.tiles[first]
     else:
         event("sound")
-        assert found(graph) == oracle.visible(graph)
-        assert oracle.closure(found(graph)) == oracle.closure(oracle.conflicts(graph))
+        assert find_edges(graph) == oracle.visible(graph)
+        assert oracle.closure(find_edges(graph)) == oracle.closure(oracle.conflicts(graph))
 
 
 def named(message: str) -> set[tuple[object, ...]]:

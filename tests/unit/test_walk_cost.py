@@ -158,7 +158,7 @@ def test_ops_side_by_side_have_tiles_of_their_own() -> None:
 )
 def test_what_was_fastest_is_taken(shape: il.workloads.FFNShape, m: int, ways: list[tuple[int, int, int]]) -> None:
     setting = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
-    assert found(setting) == ways
+    assert list_tiles(setting) == ways
 
 
 def test_three_warpgroups_take_as_many_tokens_as_fill_them_beside_no_text_that_has_fewer_warps() -> None:
@@ -206,7 +206,7 @@ def test_three_warpgroups_leave_less_shared_memory_and_registers() -> None:
 @pytest.mark.parametrize("shape", [RELU, GATED], ids=["relu", "gated"])
 def test_no_tile_has_many_rows_of_tokens_that_are_not_there(shape: il.workloads.FFNShape, m: int) -> None:
     setting = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
-    for tokens, _, _ in found(setting):
+    for tokens, _, _ in list_tiles(setting):
         assert -(-m // tokens) * tokens < 1.35 * m or tokens in (64, 128)
 
 
@@ -223,8 +223,8 @@ def test_steps_of_more_tokens_than_a_server_has_slots_are_tiled_op_by_op(model: 
 def test_ways_of_a_search_begin_with_the_default_and_are_unlike() -> None:
     graph = il.workloads.ffn(256, GATED)
     likely = list(il.MegakernelExecutor.iter_likely(graph, il.H200))
-    assert found(likely[0]) == found(il.MegakernelExecutor.select_default(graph, il.H200))
-    parts = [tuple(p for _, _, p in found(setting)) for setting in likely]
+    assert list_tiles(likely[0]) == list_tiles(il.MegakernelExecutor.select_default(graph, il.H200))
+    parts = [tuple(p for _, _, p in list_tiles(setting)) for setting in likely]
     assert len(set(parts)) == len(parts) > 3
 
 
@@ -267,8 +267,8 @@ def test_a_fit_finds_the_constants_that_made_the_times_whatever_each_row_is_slow
 
 
 def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit: Any) -> None:
-    rows = [*fit.drawn(1, 8)]
-    assert rows == [*fit.drawn(1, 8)]
+    rows = [*fit.draw_rows(1, 8)]
+    assert rows == [*fit.draw_rows(1, 8)]
     assert len({row.gated for row in rows}) == 2
     for row in rows[:2]:
         some = fit.settings(row, il.H200, 5)
@@ -279,7 +279,7 @@ def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit
         assert len(set(replace(row, ways_us=some).predicted_us(il.H200))) == 5
 
 
-def found(setting: Setting) -> list[tuple[int, int, int]]:
+def list_tiles(setting: Setting) -> list[tuple[int, int, int]]:
     """Tokens, weight rows and parts of each op."""
     return [(int(dict(op.params)["BM"]), int(dict(op.params)["BN"]), op.parts) for _, op in setting.ops]
 

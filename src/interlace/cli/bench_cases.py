@@ -54,7 +54,7 @@ class Budget:
     """Limit in seconds on the time of some cases, if there is one.
 
     Attributes:
-        took: seconds of each case so far.
+        durations_s: seconds of each case so far.
     """
 
     def __init__(self, seconds: float | None) -> None:

@@ -84,7 +84,7 @@ def register(app: typer.Typer) -> None:
         there, if the model's files say how.
 
         Behind the text: tokens per second, and on a GPU the share of the floor, the time in which a step could read
-        its weights and its cache. Needs the extras: pip install 'interlace[gpu,generate]'.
+        its weights and its cache. Needs the extras: pip install -e '.[gpu,generate]'.
 
         Example: interlace generate --model SmolLM2-135M-Instruct.Q4_1.gguf --prompt "The capital of France is"
         """

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         The page is on this machine alone, under 127.0.0.1, and asks nothing of any other. Ctrl-C ends it; a game is
         kept by the address in the browser, and by files that the page saves: `--order explicit:FILE` of other
         commands takes them. The address is there at once; the first use with a plan compiles the simulator, about 5 s
-        once, meanwhile. Needs the extra: pip install 'interlace[studio]'.
+        once, meanwhile. Needs the extra: pip install -e '.[studio]'.
 
         Example: interlace studio
 
@@ -67,5 +67,5 @@ def _import_server() -> Any:
     try:
         from interlace.studio import server
     except ImportError as error:
-        raise fail(f"the studio needs {error.name}; install it with: pip install 'interlace[studio]'", 1) from None
+        raise fail(f"the studio needs {error.name}; install it with: pip install -e '.[studio]'", 1) from None
     return server

@@ -24,7 +24,7 @@ def check_installed() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise fail("--plot needs matplotlib; run: pip install 'interlace[plot]'", FAILED) from None
+        raise fail("--plot needs matplotlib; run: pip install -e '.[plot]'", FAILED) from None
     except ValueError as error:  # its environment variables have invalid values
         raise fail(f"--plot needs matplotlib, which does not start: {error}", FAILED) from None
 

@@ -25,7 +25,7 @@ def open_device(name: str) -> tuple[Any, Any]:
         import torch
         import triton
     except ImportError as error:
-        raise NoDeviceError(f"{error}; device executors need `pip install 'interlace[gpu]'`") from None
+        raise NoDeviceError(f"{error}; device executors need `pip install -e '.[gpu]'`") from None
     try:
         device = torch.device(name)
     except RuntimeError as error:

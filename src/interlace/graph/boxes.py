@@ -19,7 +19,7 @@ class BoxIndex:
     their children.
 
     Attributes:
-        looked_at: number of boxes compared with queries so far.
+        examined_boxes: number of boxes compared with queries so far.
     """
 
     def __init__(self, lo: Ints, hi: Ints) -> None:

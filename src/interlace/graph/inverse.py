@@ -79,7 +79,7 @@ class InverseAccess:
     """Accesses of several ops to one tensor, inverted to find the whole tiles that touch a box.
 
     Attributes:
-        looked_at: number of boxes of tile coordinates examined so far.
+        examined_boxes: number of boxes of tile coordinates examined so far.
     """
 
     def __init__(self, shape: Sequence[int], accesses: Sequence[tuple[Op, int, Access]]) -> None:

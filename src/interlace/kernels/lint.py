@@ -7,7 +7,7 @@ release     between a store to global memory and the next gpu-scope release ther
             checks that they synchronise before they arrive on it)
 acquire     between a gpu-scope acquire poll and the next load there is a barrier of all threads that rely on the poll:
             of the CTA, or of the warp that polls for itself in a warp-specialised kernel
-hand-over   after an acquire poll, the polling warp synchronises before one of its threads arrives on an mbarrier for
+hand-off    after an acquire poll, the polling warp synchronises before one of its threads arrives on an mbarrier for
             other readers
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
@@ -113,7 +113,7 @@ def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False, has_
         ),
         *code.find_unguarded("release", _STORE.search, _RELEASE.search, met.search),
         *code.find_unguarded("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
-        *code.find_unguarded("hand-over", _ACQUIRE.search, _ARRIVE.search, _WARP_BARRIER.search),
+        *code.find_unguarded("hand-off", _ACQUIRE.search, _ARRIVE.search, _WARP_BARRIER.search),
         *code.find_unguarded("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
         *code.find_unguarded("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
         *code.find_before_dependent_wait(),

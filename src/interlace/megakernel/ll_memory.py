@@ -27,14 +27,14 @@ class LLMemory:
 
     Args:
         proof: proof of the plan.
-        words: names of the tensors that are LL words; see ``RunOptions.ll_tensors``.
+        ll_tensors: names of the tensors that are LL words; see ``RunOptions.ll_tensors``.
 
     Attributes:
         waits: waits of the plan that remain.
         posts: semaphore that each item posts, -1 for none.
 
     Raises:
-        DeviceError: ``words`` is not a tuple of names.
+        DeviceError: ``ll_tensors`` is not a tuple of names.
         GraphError: the kernel of an op has no body for the megakernel.
         PlanError: one of the tensors cannot use the LL protocol.
     """

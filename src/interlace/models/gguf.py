@@ -235,5 +235,5 @@ def _import_gguf(where: str) -> tuple[Any, Any]:
     try:
         from gguf import constants, quants
     except ImportError as error:
-        raise ModelFileError(f"{where} is quantised: {error}; `pip install 'interlace[generate]'`") from None
+        raise ModelFileError(f"{where} is quantised: {error}; `pip install -e '.[generate]'`") from None
     return constants, quants

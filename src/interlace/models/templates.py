@@ -99,7 +99,7 @@ def _find_package_folders() -> list[str]:
     specs = {name: find_spec(name) for name in _PACKAGES}
     for name, spec in specs.items():
         if spec is None or spec.origin is None:
-            raise ModelFileError(f"chat templates need {name}, which is missing; `pip install 'interlace[generate]'`")
+            raise ModelFileError(f"chat templates need {name}, which is missing; `pip install -e '.[generate]'`")
     return [*dict.fromkeys(str(Path(spec.origin).parent.parent) for spec in specs.values() if spec and spec.origin)]
 
 
@@ -137,7 +137,7 @@ def _parse_answer(output: bytes, status: int, limits: Limits) -> str:
         cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise TemplateError(f"its process ended with {cause}") from None
     if "missing" in answer:
-        raise ModelFileError(f"chat templates need jinja2: {answer['missing']}; `pip install 'interlace[generate]'`")
+        raise ModelFileError(f"chat templates need jinja2: {answer['missing']}; `pip install -e '.[generate]'`")
     if "error" in answer:
         raise TemplateError(str(answer["error"]))
     return str(answer["text"])

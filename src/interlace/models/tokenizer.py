@@ -83,7 +83,7 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
     try:
         import tokenizers
     except ImportError as error:
-        raise ModelFileError(f"texts need a tokenizer: {error}; `pip install 'interlace[generate]'`") from None
+        raise ModelFileError(f"texts need a tokenizer: {error}; `pip install -e '.[generate]'`") from None
     if file is not None:
         return _build_from_gguf(tokenizers, file)
     own = path / "tokenizer.json"

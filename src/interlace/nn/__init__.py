@@ -11,7 +11,7 @@ from __future__ import annotations
 try:
     import torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"{error}; interlace.nn needs `pip install 'interlace[gpu]'`") from None
+    raise ImportError(f"{error}; interlace.nn needs `pip install -e '.[gpu]'`") from None
 
 from interlace.nn.decoder.decoder import Decoder
 from interlace.nn.decoder.sampling import SamplingParams

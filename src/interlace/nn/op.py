@@ -237,7 +237,7 @@ def device_fallback_reason(device: torch.device) -> str | None:
     if capability != (9, 0):
         return "the GPU has compute capability {}.{}, the kernels are for 9.0 (Hopper)".format(*capability)
     if not has_triton():
-        return "triton is missing; `pip install 'interlace[gpu]'`"
+        return "triton is missing; `pip install -e '.[gpu]'`"
     return None
 
 

@@ -100,7 +100,7 @@ class _TileSums:
     """Sum per tile of numbers that are added to runs of tiles, as a difference array for each layout.
 
     Attributes:
-        whole: ops whose tiles would all get the same addends, so that none are added.
+        uniform_ops: ops whose tiles would all get the same addends, so that none are added.
     """
 
     def __init__(self, dependencies: Dependencies) -> None:

@@ -62,7 +62,7 @@ def open_lanes(device: str, count: int) -> tuple[Any, list[Lane]]:
     try:
         import torch
     except ImportError as error:
-        raise NoDeviceError(f"{error}; a pipeline needs PyTorch, `pip install 'interlace[gpu]'`") from None
+        raise NoDeviceError(f"{error}; a pipeline needs PyTorch, `pip install -e '.[gpu]'`") from None
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:

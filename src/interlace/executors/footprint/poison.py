@@ -43,9 +43,9 @@ class _Zone:
     """Memory of a tensor, or a guard zone before or after it, as integers: equal means equal bits.
 
     Attributes:
-        place: location, one of PLACES.
-        bits, whole: the memory, and the box of all of it.
-        given: contents in a base run, in the shape of ``bits``.
+        location: one of ``ZONE_LOCATIONS``.
+        bits, extent: the memory, and the box of all of it.
+        base_values: contents in a base run, in the shape of ``bits``.
     """
 
     def __init__(self, tensor: Tensor, place: str, bits: Any, mark: int | None) -> None:

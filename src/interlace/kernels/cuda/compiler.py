@@ -81,7 +81,7 @@ def compile_source(
     try:
         import cuda.core  # noqa: F401
     except ImportError as error:
-        raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
+        raise NoDeviceError("cuda.core is not installed; pip install -e '.[gpu]'") from error
     whole = expand(f'#line 1 "preamble"\n{preamble}#line 1 "{name}.cu"\n{source}')
     key = cache.compute_key(text=whole, architecture=architecture, options=_OPTIONS, versions=_find_versions())
     kept = cache.lookup(key)

@@ -239,7 +239,7 @@ def _load_driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise NoDeviceError("cuda.bindings is not installed; pip install 'interlace[gpu]'") from error
+        raise NoDeviceError("cuda.bindings is not installed; pip install -e '.[gpu]'") from error
     try:
         _unwrap(driver.cuInit(0), "starting the driver")
     except RuntimeError as error:  # the bindings look for the library at the first call

@@ -9,7 +9,7 @@ import torch
 from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import ArgumentError, DecodeError, UnsupportedModelError
 from interlace.core.memory import get_available_bytes
-from interlace.models.llama import LlamaShape
+from interlace.models.llama import PAGE_TOKENS, LlamaShape
 
 #: Default capacity in tokens, unless the model's maximum length is smaller.
 DEFAULT_MAX_SEQ_LEN = 4096
@@ -103,6 +103,16 @@ def resolve_max_seq_len(requested: int | None, positions: int, window: int | Non
             f"{capacity} would not keep to; use a max_seq_len of {window} or less, and texts no longer than that"
         )
     return capacity
+
+
+def count_cache_positions(batch: int, max_seq_len: int, num_blocks: int | None) -> int:
+    """Return the number of tokens that all slots hold together: of shared blocks, if a number of blocks is given.
+
+    Raises:
+        ArgumentError: the batch or the number of blocks is not a positive number.
+    """
+    slots = check_positive(batch, "batch")
+    return slots * max_seq_len if num_blocks is None else check_positive(num_blocks, "num_blocks") * PAGE_TOKENS
 
 
 def check_positive(value: int, name: str) -> int:

@@ -11,11 +11,17 @@ from torch import nn
 
 from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
-from interlace.models.llama import PAGE_TOKENS, LlamaShape
+from interlace.models.llama import LlamaShape
 from interlace.models.notices import warn_missing
 from interlace.models.trained import PretrainedModel, load_model_quietly
 from interlace.nn.decoder import step as plain
-from interlace.nn.decoder.cache import KVCache, check_memory, check_positive, count_cache_bytes, resolve_max_seq_len
+from interlace.nn.decoder.cache import (
+    KVCache,
+    check_memory,
+    count_cache_bytes,
+    count_cache_positions,
+    resolve_max_seq_len,
+)
 from interlace.nn.decoder.family import ModelParts, find_parts
 from interlace.nn.decoder.files import Progress, load_weights, select_device
 from interlace.nn.decoder.ids import Prompt, check_stop_ids, make_step_ids
@@ -33,8 +39,7 @@ from interlace.nn.decoder.weights import build_rope_table, check_weights, count_
 
 
 class Decoder(GenerationMixin):
-    """Model of the Llama family with a static KV cache; built by ``from_model``, ``from_pretrained`` or
-    ``from_weights``.
+    """Model of the Llama family with a static KV cache, built by one of the ``from_`` methods.
 
     Sequences are added and removed between steps: ``add`` claims a slot and prefills a prompt, ``step`` decodes one
     token of every sequence, and ``abort`` frees the slot. ``generate`` and ``stream`` do all of this for a list of
@@ -43,15 +48,15 @@ class Decoder(GenerationMixin):
     Attributes:
         shape: dimensions of the model.
         batch: number of slots.
-        capacity: KV-cache capacity of each sequence, in tokens.
-        pages: number of pages of ``PAGE_TOKENS`` tokens that all slots share; 0 if each slot has its own memory.
+        max_seq_len: KV-cache capacity of each sequence, in tokens.
+        num_blocks: number of blocks of 64 tokens that all slots share; 0 if each slot has its own memory.
         cache: KV cache of all layers.
         logits: (batch, vocabulary), logits of the last token of each slot.
         next: (batch,) int32, next token of each slot: greedy or sampled, as passed to ``add``.
-        stop: token ids that end a sequence.
+        stop_token_ids: token ids that end a sequence.
         window: attention window in tokens, None if unlimited; the capacity never exceeds it.
         padding: token ids that identify padding in prompts.
-        turns: lock that admits one user at a time.
+        lock: lock that admits one user at a time.
     """
 
     def __init__(
@@ -64,18 +69,12 @@ class Decoder(GenerationMixin):
         num_blocks: int | None,
         window: int | None,
     ) -> None:
-        self.shape, self.batch, self.max_seq_len, self.stop_token_ids, self.window = (
-            shape,
-            batch,
-            len(rope),
-            stop_token_ids,
-            window,
-        )
+        self.shape, self.batch, self.max_seq_len = shape, batch, len(rope)
+        self.stop_token_ids, self.window = stop_token_ids, window
         self.padding, self.lock = Padding(stop_token_ids=stop_token_ids), ExclusiveLock()
         self._weights = check_weights(shape, weights)
-        first = self._weights["embed"]
-        self.device, self.dtype = first.device, first.dtype
-        positions = batch * self.max_seq_len if num_blocks is None else num_blocks * PAGE_TOKENS
+        self.device, self.dtype = self._weights["embed"].device, self._weights["embed"].dtype
+        positions = count_cache_positions(batch, self.max_seq_len, num_blocks)
         slots = batch * (shape.vocabulary * self.dtype.itemsize + 4 * PageAllocator.count_pages(self.max_seq_len))
         check_memory("caches", count_cache_bytes(shape, positions, self.dtype) + slots, self.device)
         self._rope = rope.to(self.device, torch.float32).contiguous()
@@ -104,7 +103,7 @@ class Decoder(GenerationMixin):
         Args:
             batch: number of concurrent sequences.
             max_seq_len: KV-cache capacity of each sequence in tokens; by default the model's maximum length, limited to
-                ``CAPACITY``.
+                ``cache.DEFAULT_MAX_SEQ_LEN``.
             num_blocks: number of 64-token pages that all sequences share; by default each sequence has memory for the
                 capacity.
 
@@ -119,9 +118,8 @@ class Decoder(GenerationMixin):
         parts = find_parts(model)
         max_seq_len = resolve_max_seq_len(max_seq_len, parts.max_positions, parts.window)
         warn_missing(parts.notices, stacklevel=1)
-        return cls._build(
-            parts, parts.weights, batch, max_seq_len, num_blocks, Padding.from_model(model, parts.stop_token_ids)
-        )
+        padding = Padding.from_model(model, parts.stop_token_ids)
+        return cls._build(parts, parts.weights, batch, max_seq_len, num_blocks, padding)
 
     @classmethod
     def from_pretrained(
@@ -153,15 +151,11 @@ class Decoder(GenerationMixin):
             NoDeviceError: the device does not exist on this machine.
             DecodeError: the model does not fit in memory.
         """
-        check_type(model, (str, Path, PretrainedModel), "Decoder.from_file", "model", "'FOLDER_OR_GGUF'")
+        check_type(model, (str, Path, PretrainedModel), "Decoder.from_pretrained", "model", "'FOLDER_OR_GGUF'")
         trained = model if isinstance(model, PretrainedModel) else load_model_quietly(model)
         max_seq_len = resolve_max_seq_len(max_seq_len, trained.max_positions, trained.window)
-        held = (
-            check_positive(batch, "batch") * max_seq_len
-            if num_blocks is None
-            else check_positive(num_blocks, "num_blocks") * PAGE_TOKENS
-        )
-        weights = load_weights(trained, select_device(device), held, progress)
+        positions = count_cache_positions(batch, max_seq_len, num_blocks)
+        weights = load_weights(trained, select_device(device), positions, progress)
         warn_missing(() if trained is model else trained.notices, stacklevel=1)
         return cls._build(trained, weights, batch, max_seq_len, num_blocks, Padding.from_pretrained(trained))
 
@@ -212,17 +206,9 @@ class Decoder(GenerationMixin):
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
-        num_blocks = None if num_blocks is None else check_positive(num_blocks, "num_blocks")
-        resolve_max_seq_len(len(rope), len(rope), window)
-        return cls(
-            shape,
-            weights,
-            rope,
-            check_positive(batch, "batch"),
-            check_stop_ids(stop_token_ids, "Decoder"),
-            num_blocks,
-            window,
-        )
+        count_cache_positions(batch, resolve_max_seq_len(len(rope), len(rope), window), num_blocks)
+        stop = check_stop_ids(stop_token_ids, "Decoder")
+        return cls(shape, weights, rope, batch, stop, num_blocks, window)
 
     @property
     def active_slots(self) -> tuple[int, ...]:
@@ -244,7 +230,7 @@ class Decoder(GenerationMixin):
 
         Args:
             past_key_values: KV cache of the first ids, which are not prefilled again. Either a ``SlotCache`` made by
-                ``past_key_values``, which has a slot already, or ``past_key_values`` as a ``transformers`` model
+                ``kv_cache``, which has a slot already, or ``past_key_values`` as a ``transformers`` model
                 returns them (one sequence without padding), which are copied. The last id is prefilled in any case.
             sampling: sampling parameters of the sequence.
             attention_mask: see ``stream``.
@@ -277,7 +263,7 @@ class Decoder(GenerationMixin):
             if pairs is not None:
                 fill_slot(self.cache, slot, pairs, length)
             if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._is_sampling:
-                self._launch = "launches that draw are being made"  # frees the memory of the old launches first
+                self._launch = "launches that sample are being built"  # frees the memory of the old launches first
                 self._is_sampling = True
                 with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
                     self._launch = self._build_launch()
@@ -318,7 +304,7 @@ class Decoder(GenerationMixin):
             BusyError: another call or stream is in progress.
             SlotError: no slot is free, or the slot has no sequence.
         """
-        with self.lock.acquire("Decoder.past"):
+        with self.lock.acquire("Decoder.kv_cache"):
             if slot is not None:
                 self._slots.get_length(slot)
             return SlotCache(self.cache, self._slots, self._slots.find_free() if slot is None else slot)
@@ -342,8 +328,7 @@ class Decoder(GenerationMixin):
 
     def _prefill_slot(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
         ids = torch.tensor(tokens, device=self.device)
-        logits = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
-        self.logits[slot] = logits
+        self.logits[slot] = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
         end, slots = length + len(tokens), slice(slot, slot + 1)
         last = torch.full((1,), end - 1, device=self.device)
         self.next[slots] = self._sampling.sample(self.logits[slots], last, slots)
@@ -376,19 +361,17 @@ class Decoder(GenerationMixin):
             self._slots.get_length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
-        chosen = self.next if tokens is None else self._convert_tokens(tokens, taken)
+        if tokens is not None:
+            tokens = make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
         self._slots.redirect_writes()
-        self._tokens.copy_(chosen)
+        self._tokens.copy_(self.next if tokens is None else tokens)
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
         else:
             self._run_plain(max(lengths[slot] for slot in taken) + 1)
         self._slots.advance_lengths()
         return StepResult(self.logits, self.next)
-
-    def _convert_tokens(self, tokens: Sequence[int] | torch.Tensor, taken: Sequence[int]) -> torch.Tensor:
-        return make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
 
     def _run_plain(self, reach: int) -> None:
         """Run the step with PyTorch's own ops."""
@@ -403,16 +386,9 @@ class Decoder(GenerationMixin):
         return 0 if self._pages is None else self._pages.count_pages(positions)
 
     def _build_launch(self) -> StepLaunch | str:
-        tensors = {
-            "tokens": self._tokens,
-            "position": self._slots.position,
-            "rope": self._rope,
-            "logits": self.logits,
-            "next": self.next,
-            **self.cache.tensors,
-            **self._sampling.tensors,
-            **self._weights,
-        }
+        tensors = {"tokens": self._tokens, "position": self._slots.position, "rope": self._rope}
+        tensors |= {"logits": self.logits, "next": self.next, **self._sampling.tensors}
+        tensors |= {**self.cache.tensors, **self._weights}
         pages = None if self._pages is None else self.num_blocks
         return build_step_launch(
             self.shape, self.batch, self.max_seq_len, tensors, self._slots.advance, self._is_sampling, pages

@@ -37,10 +37,10 @@ class StepLaunch:
     Args:
         executor: executor of a decode step's plan.
         tensors: all inputs and outputs of its graph, at fixed addresses.
-        taken: (batch,) int32, increment of the positions in each step.
+        advance: (batch,) int32, increment of the positions in each step.
 
     Attributes:
-        left_out: reasons why other executors cannot run the step.
+        rejections: reasons why other executors cannot run the step.
 
     Raises:
         InterlaceError: the executor fails to run.

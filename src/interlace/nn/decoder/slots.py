@@ -25,7 +25,7 @@ class Slots:
 
     Args:
         batch: number of slots.
-        capacity: capacity of each slot in tokens.
+        max_seq_len: capacity of each slot in tokens.
         pages: pages that the slots share, None if each slot has its own memory.
         window: attention window in tokens, None if unlimited.
 
