@@ -83,3 +83,17 @@ class FakeProblem:
 
     def transpose_weights(self) -> list[object]:
         return [{}]
+
+
+#: A chip of a user's own, as a file.
+OWN = """
+like = "h200"
+name = "half an H200"
+capability = [9, 0]
+architecture = "sm_90a"
+sms = 66
+smem_bytes = 232_448
+l1_bytes = 262_144
+register_bytes = 262_144
+l2_bytes = 31_457_280
+"""

@@ -14,18 +14,8 @@ from interlace.cli import names
 from interlace.core.devices import DEFAULT_GPU, H100, H200
 
 from .commands import fail, invoke, succeed
+from .gpus import OWN
 
-OWN = """
-like = "h200"
-name = "half an H200"
-capability = [9, 0]
-architecture = "sm_90a"
-sms = 66
-smem_bytes = 232_448
-l1_bytes = 262_144
-register_bytes = 262_144
-l2_bytes = 31_457_280
-"""
 COPIES = ("two-copies", "--m", 256, "--n", 256)
 
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from interlace.cli import outputs, traffic_plot
 from interlace.cli import run as run_module
-from interlace.cli.traffic import Study
+from interlace.cli.traffic_study import Study
 
 from .commands import SMALL, fail, invoke, succeed
 

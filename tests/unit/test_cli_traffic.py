@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from interlace.cli import names, traffic_plot
-from interlace.cli import traffic as cli_traffic
+from interlace.cli import names, traffic_plot, traffic_study
 from interlace.core.devices import H200, L2
 from interlace.planner.bounds import SMITH
 
@@ -191,7 +190,7 @@ def test_no_sizes_list_the_forms(text: str) -> None:
 def test_the_command_takes_as_many_pieces_as_the_simulation() -> None:
     from interlace.sim.traffic import MAX_ENTRIES
 
-    assert cli_traffic._MAX_PIECES == MAX_ENTRIES
+    assert traffic_study._MAX_PIECES == MAX_ENTRIES
 
 
 @pytest.mark.parametrize("text", ["0", "0MiB", "0.1", "65GiB", "999999999999GB"])

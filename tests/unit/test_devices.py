@@ -38,7 +38,7 @@ from interlace.planner.predict import predict
 from interlace.planner.search import search
 from interlace.workloads.chains import one_matmul, two_copies
 
-from .gpus import A100
+from .gpus import A100, OWN
 
 PACKAGE = Path(il.__file__).parent
 DATA = PACKAGE / "core" / "devices"
@@ -266,19 +266,6 @@ def test_no_code_lists_dtypes() -> None:
     halves = ({bf16.name, bf16.torch, bf16.safetensors}, {fp16.name, fp16.torch, fp16.safetensors, fp16.ptx})
     found = {file for file, words in code().items() if all(words & names for names in halves)}
     assert found == DTYPES_LEFT | {"api.py", "core/dtypes.py"}
-
-
-OWN = """
-like = "h200"
-name = "half an H200"
-capability = [9, 0]
-architecture = "sm_90a"
-sms = 66
-smem_bytes = 232_448
-l1_bytes = 262_144
-register_bytes = 262_144
-l2_bytes = 31_457_280
-"""
 
 
 def test_a_file_of_a_users_own_describes_a_gpu_like_a_known_one() -> None:

@@ -553,7 +553,7 @@ def test_a_head_that_is_stored_again_is_that_of_the_embeddings(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model": None}, ArgumentError, "Decoder.from_file: model is None; write model='FOLDER_OR_GGUF'"),
+        ({"model": None}, ArgumentError, "Decoder.from_pretrained: model is None; write model='FOLDER_OR_GGUF'"),
         ({"device": "foo"}, NoDeviceError, "device is 'foo'; name one as PyTorch does"),
         ({"device": "meta"}, NoDeviceError, "device is 'meta'; PyTorch sees the CPU"),
         ({"device": "cuda:77"}, NoDeviceError, "device is 'cuda:77'; PyTorch sees the CPU and"),

@@ -18,7 +18,7 @@ from interlace.csrc import expand, include
 from interlace.kernels.cuda.preamble import SEMAPHORES
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul.cuda import MATMUL
-from interlace.loops.cuda.items import ITEMS
+from interlace.loops.cuda.preamble import ITEMS
 from interlace.megakernel.constants import SHARED, define_constants
 from interlace.megakernel.dispatch import select_code
 from interlace.megakernel.options import Termination

@@ -20,9 +20,9 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.dependencies import Dependencies
 from interlace.kernels.bodies import Reference
 from interlace.kernels.text import CudaBody
-from interlace.megakernel.ll_edges import _Search, select_ll_tensors
 from interlace.megakernel.ll_epochs import UnpolledLL, find_unpolled, proves_reads_done
 from interlace.megakernel.ll_proof import prove_ll
+from interlace.megakernel.ll_search import _Search, select_ll_tensors
 from interlace.megakernel.parts import build_bodies
 
 from ..draws import FEWER
@@ -104,7 +104,7 @@ def test_words_that_nobody_polls_before_they_are_published_anew_are_none() -> No
 
 def test_the_proof_refuses_words_that_nobody_polls_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Search, "_drop_unpolled", lambda self: False)
-    monkeypatch.setattr("interlace.megakernel.ll_edges.proves_reads_done", lambda *of: True)
+    monkeypatch.setattr("interlace.megakernel.ll_search.proves_reads_done", lambda *of: True)
     plan = il.build(dead_words(), il.Choices(4))
     assert "q" in select_ll_tensors(plan, build_bodies(plan.graph), META).sizes
     assert prove_ll(plan, build_bodies(plan.graph), META).sizes == {}
@@ -167,7 +167,7 @@ def test_all_words_show_it_where_a_tile_stores_nothing_else_or_its_words_need_al
 
 
 def test_the_proof_checks_what_polls_show_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.megakernel.ll_edges.proves_reads_done", lambda *of: True)
+    monkeypatch.setattr("interlace.megakernel.ll_search.proves_reads_done", lambda *of: True)
     assert not keeps_p_as_words(polls="p")
     plan = il.build(dead_words(), il.Choices(4))
     monkeypatch.setattr("interlace.megakernel.ll_proof.find_unpolled", lambda *of: None)

@@ -19,7 +19,7 @@ from interlace.executors.megakernel import MegakernelExecutor  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.bodies import Cluster  # noqa: E402
 from interlace.megakernel.constants import AGAIN, AWAITED  # noqa: E402
-from interlace.megakernel.ll_edges import select_ll_tensors  # noqa: E402
+from interlace.megakernel.ll_search import select_ll_tensors  # noqa: E402
 from interlace.megakernel.parts import build_bodies  # noqa: E402
 from interlace.megakernel.watchdog import make_hang_error  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402

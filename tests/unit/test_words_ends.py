@@ -12,7 +12,8 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.kernels.bodies import NO_LL  # noqa: E402
-from interlace.megakernel.ll_edges import LLEdges, select_ll_tensors  # noqa: E402
+from interlace.megakernel.ll_edges import LLEdges  # noqa: E402
+from interlace.megakernel.ll_search import select_ll_tensors  # noqa: E402
 from interlace.megakernel.parts import build_bodies  # noqa: E402
 from interlace.plan.plan import Plan, Waits  # noqa: E402
 

@@ -16,8 +16,9 @@ import interlace as il
 from interlace.core.errors import CoverageError, GraphError, PlanError
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.dependencies import Dependencies
-from interlace.megakernel.ll_edges import LLEdges, _Search, select_ll_tensors
+from interlace.megakernel.ll_edges import LLEdges
 from interlace.megakernel.ll_proof import _merge_runs, build_ll_plan, prove_ll
+from interlace.megakernel.ll_search import _Search, select_ll_tensors
 from interlace.megakernel.parts import build_bodies
 from interlace.plan.plan import Plan
 

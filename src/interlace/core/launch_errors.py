@@ -50,7 +50,7 @@ class StageCountError(LaunchEndedError):
 
     Attributes:
         item: position of the item in the plan's sequence.
-        extra_stages: stages that a role took in addition to those that the loads ahead of waits took; negative if fewer.
+        extra_stages: stages that a role took beyond those of the loads ahead of waits; negative if fewer.
     """
 
     def __init__(self, message: str, *, item: int, extra_stages: int) -> None:

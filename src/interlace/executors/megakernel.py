@@ -42,7 +42,7 @@ from interlace.megakernel.clusters import check_resident_blocks, has_weight_pair
 from interlace.megakernel.compose import PREAMBLE, MegakernelSource, count_stages
 from interlace.megakernel.dispatch import DispatchCode
 from interlace.megakernel.launch import MemoryLaunch, ParameterLaunch
-from interlace.megakernel.ll_edges import select_ll_tensors
+from interlace.megakernel.ll_search import select_ll_tensors
 from interlace.megakernel.lower import lower
 from interlace.megakernel.options import RunOptions, check_options
 from interlace.megakernel.pace import select_dispatch

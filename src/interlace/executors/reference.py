@@ -43,8 +43,8 @@ class ReferenceExecutor(Executor):
         plan: a plan, which is verified here, or its proof.
         seed: seed of a random interleaving of the plan's workers; None to let workers step in turn.
         first_run: number of the first run, to start counters near their wrap-around.
-        ll_tensors: tensors to hand off by the LL protocol as the megakernel does (``RunOptions.ll_tensors``), with the waits
-            and posts that then remain. By default there are none; None selects those of the megakernel.
+        ll_tensors: tensors to hand off by the LL protocol as the megakernel does (``RunOptions.ll_tensors``), with the
+            waits and posts that then remain. By default there are none; None selects those of the megakernel.
 
     Raises:
         PlanError: the plan is not safe, or a tensor cannot use the LL protocol.

@@ -38,8 +38,9 @@ from interlace.graph.ragged import compute_offsets, expand_ranges, group_by
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import MegakernelBody
-from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges, select_ll_tensors
+from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
 from interlace.megakernel.ll_epochs import find_unpolled, proves_reads_done
+from interlace.megakernel.ll_search import select_ll_tensors
 from interlace.megakernel.options import RunOptions
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Items, Plan, Waits

@@ -1,4 +1,4 @@
-// Tile, wait and post for a launch of one thread block per item (loops/cuda/items.py).
+// Tile, wait and post for a launch of one thread block per item (loops/cuda/preamble.py).
 #pragma once
 #include "../semaphore.cuh"
 #include "generated/sync.cuh"

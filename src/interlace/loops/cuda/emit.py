@@ -27,8 +27,15 @@ from interlace.loops.cuda.combine import Partial
 from interlace.loops.cuda.indices import emit_index, emit_less
 from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
 from interlace.loops.cuda.names import mangle
-from interlace.loops.cuda.preamble import PRODUCTS
-from interlace.loops.cuda.rules import TensorMapSpec, check_emittable, find_map_spec, list_tensor_maps
+from interlace.loops.cuda.preamble import ITEM_BYTES, PRODUCTS
+from interlace.loops.cuda.rules import (
+    TensorMapSpec,
+    check_emittable,
+    find_map_spec,
+    find_products,
+    find_ptx_kind,
+    list_tensor_maps,
+)
 from interlace.loops.cuda.spread import Fragment, lay_out_registers
 from interlace.loops.cuda.tiles import TileEmitter
 from interlace.loops.ir.index import Index
@@ -65,9 +72,6 @@ from interlace.loops.rewrite.peepholes import (
     find_overlapping_product,
     is_filled_by_tma,
 )
-
-#: Bytes of shared memory that broadcast the number of the run within a block.
-ITEM_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -376,7 +380,7 @@ class Emitter:
         out.add_line(UNROLL)
         out.add_line(f"for (int k = 0; k < {a.tile[1] // 16}; ++k)")
         # A block of 64 rows has 64 * 128 bytes: 512 units of a descriptor. 16 elements along k are 2 units.
-        name = get_wgmma_name(b.tile[0], _find_ptx_kind(self.kernel, stmt))
+        name = get_wgmma_name(b.tile[0], find_ptx_kind(self.kernel, stmt))
         out.add_line(f"  {name}({mangle(acc)}[block], a + (block * {groups} + {group}) * 512 + k * 2, b + k * 2);")
         out.close()
         out.add_line("wgmma_commit();")
@@ -392,12 +396,3 @@ class Emitter:
         assert isinstance(layout, Fragment)
         for block in range(layout.blocks):
             self.out.add_line(f"settle({mangle(stmt.acc.tensor)}[{block}]);")
-
-
-def find_products(kernel: LoopKernel) -> list[tuple[int, str]]:
-    """Return the distinct pairs of columns and element type of a kernel's matrix products."""
-    return sorted({(s.acc.shape[1], _find_ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)})
-
-
-def _find_ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:
-    return kernel.find_tensor(stmt.a.tensor).dtype.ptx

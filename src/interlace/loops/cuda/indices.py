@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from interlace.loops.cuda.names import mangle
 from interlace.loops.ir.index import BinaryIndex, Const, Index, IndexOp, Less, Var, is_never_negative
+from interlace.loops.ir.statements import LoopTensor
 
 _BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2}
 _CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
@@ -38,3 +39,21 @@ def emit_index(index: Index, outer: int = 0) -> str:
 def emit_less(condition: Less) -> str:
     """Return ``condition`` as an expression."""
     return f"{emit_index(condition.left)} < {emit_index(condition.right)}"
+
+
+def emit_address(tensor: LoopTensor, offset: str) -> str:
+    """Return the address of the element at ``offset`` of a global tensor."""
+    return f"{mangle(tensor.name)} + ({offset})"
+
+
+def emit_row_major(coordinates: list[str], extents: list[str], *, wide: bool = False) -> str:
+    """Return the row-major offset of an element, in 64 bits if ``wide``."""
+    offset = ""
+    for place, extent in zip(coordinates, extents, strict=True):
+        if not offset:
+            offset = f"(long long)({place})" if wide else place
+        elif offset == "0":
+            offset = place
+        else:
+            offset = f"({offset}) * {extent} + {place}"
+    return offset

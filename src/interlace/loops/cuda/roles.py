@@ -26,12 +26,12 @@ from typing import Any
 from interlace.core.devices import DeviceSpec
 from interlace.kernels.abi import AXES, TENSOR_MAP, Struct
 from interlace.kernels.cuda.ptx import generate_wgmma
-from interlace.loops.cuda.emit import Emitter, find_products
+from interlace.loops.cuda.emit import Emitter
 from interlace.loops.cuda.indices import emit_index
 from interlace.loops.cuda.lines import ThreadScope
 from interlace.loops.cuda.names import mangle
-from interlace.loops.cuda.rules import TensorMapSpec, check_emittable, find_map_spec, list_tensor_maps
-from interlace.loops.cuda.tile_functions import INDICES, VALUES
+from interlace.loops.cuda.preamble import INDICES, VALUES
+from interlace.loops.cuda.rules import TensorMapSpec, check_emittable, find_map_spec, find_products, list_tensor_maps
 from interlace.loops.ir.nest import split_block_loops
 from interlace.loops.ir.smem import SCRATCH, SharedLayout, compute_slot_bytes, find_tile_align_bytes, lay_out
 from interlace.loops.ir.statements import (

@@ -51,3 +51,13 @@ def list_tensor_maps(kernel: LoopKernel) -> tuple[TensorMapSpec, ...]:
     """Return the distinct tensor maps of a kernel in the order of its parameters."""
     copies = (s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.by is Copy.TMA)
     return tuple(dict.fromkeys(find_map_spec(kernel, s) for s in copies))
+
+
+def find_products(kernel: LoopKernel) -> list[tuple[int, str]]:
+    """Return the distinct pairs of columns and element type of a kernel's matrix products."""
+    return sorted({(s.acc.shape[1], find_ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)})
+
+
+def find_ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:
+    """Return the element type of a product's operands, as PTX names it."""
+    return kernel.find_tensor(stmt.a.tensor).dtype.ptx

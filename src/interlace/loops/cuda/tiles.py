@@ -25,7 +25,7 @@ from math import gcd, prod
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PipelineError
 from interlace.loops.cuda.combine import NEUTRAL, Partial, combine_groups, combine_neighbours, emit_combine
-from interlace.loops.cuda.indices import emit_index
+from interlace.loops.cuda.indices import emit_address, emit_index, emit_row_major
 from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
 from interlace.loops.cuda.names import mangle
 from interlace.loops.cuda.spread import BlockedLayout, Fragment, select_vector
@@ -302,7 +302,7 @@ class TileEmitter:
         tensor = self.kernel.find_tensor(box.tensor)
         coordinates = self._emit_coordinates(box, shape)
         outside = []
-        offset = _emit_row_major(coordinates, [emit_index(n, 2) for n in tensor.shape], wide=True)
+        offset = emit_row_major(coordinates, [emit_index(n, 2) for n in tensor.shape], wide=True)
         for place, extent, origin in list(zip(coordinates, tensor.shape, box.origin, strict=True))[:-1]:
             outside.append(f"{place} < {emit_index(extent, 1)}")
             if not is_never_negative(origin):
@@ -332,7 +332,7 @@ class TileEmitter:
 
     def _emit_slot_offset(self, tensor: LoopTensor, coordinates: list[str]) -> str:
         """Return the byte offset of an element within the slot of a shared tile."""
-        where = f"({_emit_row_major(coordinates, [str(n) for n in tensor.tile])}) * {tensor.dtype.itemsize}"
+        where = f"({emit_row_major(coordinates, [str(n) for n in tensor.tile])}) * {tensor.dtype.itemsize}"
         return f"swizzled({where})" if tensor.swizzle_bytes else where
 
     def emit_slot(self, box: Box) -> str:
@@ -347,7 +347,7 @@ class TileEmitter:
         shape, src = stmt.dst.shape, stmt.src
         self._open_loops(BlockedLayout(shape, scope.threads, vector), shape, scope, every_thread=False)
         coordinates = self._emit_coordinates(src, shape)
-        offset = _emit_row_major(coordinates, [emit_index(n, 2) for n in source.shape], wide=True)
+        offset = emit_row_major(coordinates, [emit_index(n, 2) for n in source.shape], wide=True)
         inside = []
         for place, extent, origin in zip(coordinates, source.shape, src.origin, strict=True):
             inside.append(f"{place} < {emit_index(extent, 1)}")
@@ -371,24 +371,6 @@ def _is_inside(tensor: LoopTensor, box: Box, vector: int) -> bool:
     row = tensor.shape[-1], box.origin[-1]
     whole = all(isinstance(i, Const) and i.value % vector == 0 for i in row)
     return whole and tensor.align_bytes % (vector * tensor.dtype.itemsize) == 0
-
-
-def emit_address(tensor: LoopTensor, offset: str) -> str:
-    """Return the address of the element at ``offset`` of a global tensor."""
-    return f"{mangle(tensor.name)} + ({offset})"
-
-
-def _emit_row_major(coordinates: list[str], extents: list[str], *, wide: bool = False) -> str:
-    """Return the row-major offset of an element, in 64 bits if ``wide``."""
-    offset = ""
-    for place, extent in zip(coordinates, extents, strict=True):
-        if not offset:
-            offset = f"(long long)({place})" if wide else place
-        elif offset == "0":
-            offset = place
-        else:
-            offset = f"({offset}) * {extent} + {place}"
-    return offset
 
 
 def match_axes(box: Box, shape: tuple[int, ...]) -> tuple[int | None, ...]:
