@@ -176,5 +176,5 @@ def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -
     panels = [tiled.ops[op].compute_coords(tile[None])[0, 0] for op, tile in zip(items.op, items.tile, strict=True)]
     plan = replace(plan, items=replace(items, worker=np.array(panels)))
     il.verify(plan)
-    with pytest.raises(PlanError, match="together, and one waits for what comes behind"):
+    with pytest.raises(PlanError, match="together, and one waits for what comes after"):
         il.MegakernelExecutor(plan, il.RunOptions("meta", cluster=Cluster(2)))

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1, help="of each kernel, each with a schedule of its own")
     parser.add_argument("--prove", action="store_true", help="prove each kernel too")
     parser.add_argument("--whole", action="store_true", help="print what goes wrong as it is")
-    parser.add_argument("--one-launch", action="store_true", help="run each as an op of the one launch")
+    parser.add_argument("--one-launch", action="store_true", help="run each as an op of the megakernel")
     parser.add_argument("--chains", action="store_true", help="run chains of products by words and by semaphores")
     parser.add_argument("--steps", action="store_true", help="run decode steps by words and by semaphores")
     asked = parser.parse_args()
@@ -76,7 +76,7 @@ def of_one_launch(numbers: range, runs: int) -> int:
             found = draw_kernel(number)
             if found is not None:
                 print(print_kernel(found.trial.source), flush=True)
-        print(f"{count} kernels in the one launch, {bad} wrong", file=sys.stderr)
+        print(f"{count} kernels in the megakernel, {bad} wrong", file=sys.stderr)
     return int(bad > 0)
 
 

@@ -63,7 +63,7 @@ def test_problems_with_ops_of_rows_are_as_right_as_pytorch(
 
 @pytest.mark.parametrize("m", [24, 100, 160, 300])
 def test_products_normalised_by_many_sums_are_as_right_as_pytorch(m: int) -> None:
-    """In the tiles of the one launch: of tokens as rows and as columns, in one to three warpgroups."""
+    """In the tiles of the megakernel: of tokens as rows and as columns, in one to three warpgroups."""
     problem = NormedMatmuls(1024, 8192, m)
     is_right(il.MegakernelExecutor(by_default(problem.build_graph(il.H200)), il.RunOptions(timeout_s=10.0)), problem)
 

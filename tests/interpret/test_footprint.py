@@ -329,9 +329,9 @@ STRAYS = [
     ("half a tile", 1, "does not write all of y[8:16, 16:32], but declares that it writes y[0:16, 16:32]", SEEN),
     ("half a tile", 8, None, None),
     ("unmasked store", 2, "writes y[1:17, 0:8], but declares only y[0:16, 32:40]; widen", SEEN),
-    ("unmasked store", 8, "writes memory behind the end of y[40 x 40]", SEEN),
+    ("unmasked store", 8, "writes memory past the end of y[40 x 40]", SEEN),
     ("before the start", 0, "writes memory before the start of y[40 x 40]", SEEN),
-    ("unmasked load", 8, "reads memory behind the end of x[40 x 40]", None),
+    ("unmasked load", 8, "reads memory past the end of x[40 x 40]", None),
     ("discards", 4, "reads x[0:1, 16:32], but declares only x[16:32, 16:32]; widen", None),
     ("nan", 0, None, "makes NaN of finite inputs of every kind"),
     ("writes back", 4, "writes y[16:32, 32:40], but declares only y[16:32, 16:32]; widen", None),
@@ -558,4 +558,4 @@ def test_corners_and_edges_of_a_large_grid_are_always_checked() -> None:
     g = stray("unmasked store", m=16 * 20 - 5, n=16 * 20)
     check_footprint(g, "stray", device="cpu", tiles=[0, 20, 210, 379])
     for seed in range(3):
-        assert re.match(r"op 'stray', tile \(19, \d+\) writes memory behind", failure(g, "stray", seed=seed))
+        assert re.match(r"op 'stray', tile \(19, \d+\) writes memory past", failure(g, "stray", seed=seed))

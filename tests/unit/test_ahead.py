@@ -1,4 +1,4 @@
-"""Which tiles of the one launch take weights into registers before their tokens are there."""
+"""Which tiles of the megakernel take weights into registers before their tokens are there."""
 
 import re
 

@@ -184,7 +184,7 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
     }
     alike = {(way.setting, way.proof.plan.dispatch) for way in planned.values()}
     assert len({id(way.proof) for way in planned.values()}) == len(alike) < len(planned)
-    assert len(tiles) == 2, "Triton executors share theirs, the one launch has its own"
+    assert len(tiles) == 2, "Triton executors share theirs, the megakernel has its own"
 
 
 def test_options_of_the_plan_stand_for_every_executor_and_a_dispatch_for_those_that_run_it() -> None:

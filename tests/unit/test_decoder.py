@@ -584,7 +584,10 @@ def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
         (_set("config.hidden_act", "gelu"), "hidden_act is 'gelu'"),
         (_set("model.layers.1.self_attn.v_proj", Adapter(32, 32)), r"1\.self_attn\.v_proj is a .*\.Adapter, no plain"),
         (_set("model.layers.0.mlp.lora", nn.Linear(1, 1)), r"layers\.0\.mlp \(MLP\) has lora; .* merge adapters"),
-        (_set("model.layers.0.mlp.up_proj.lora", nn.Linear(1, 1)), r"mlp\.up_proj holds lora beside its weight"),
+        (
+            _set("model.layers.0.mlp.up_proj.lora", nn.Linear(1, 1)),
+            r"mlp\.up_proj holds lora in addition to its weight",
+        ),
         (_set("model.layers.0.mlp.up_proj", nn.Linear(32, 48)), r"mlp\.up_proj has a bias"),
         (_set("model.layers.0.self_attn.o_proj", nn.Linear(64, 32)), r"self_attn\.o_proj has a bias"),
         (_set("lm_head", nn.Linear(32, 61)), "lm_head has a bias"),

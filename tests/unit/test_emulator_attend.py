@@ -1,4 +1,4 @@
-"""Attention whose cache comes through the ring of the one launch: right, and planted faults are found."""
+"""Attention whose cache comes through the ring of the megakernel: right, and planted faults are found."""
 
 from __future__ import annotations
 

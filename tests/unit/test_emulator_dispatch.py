@@ -1,4 +1,4 @@
-"""The text of the one launch under each dispatch, blocks at once: each item once, run after run, whoever takes it."""
+"""The text of the megakernel under each dispatch, blocks at once: each item once, run after run, whoever takes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention with its output product as the one launch, on the emulator: right for any lengths, and free of races."""
+"""Attention with its output product as the megakernel, on the emulator: right for any lengths, and free of races."""
 
 from __future__ import annotations
 

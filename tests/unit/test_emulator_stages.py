@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 _AHEAD = "for (int k = item.k_lo; k < item.k_hi; k += BK) {\n      tickets.look(launch);"
 _BEHIND = "for (int k = k_lo; k < k_hi; k += BK) {\n      open_load("
 _CONSUMERS = "item.k_lo + HELD * BK; k < item.k_hi; k += BK) {"
-WAITER, CONSUMERS = "its loads behind waits", "its consumers"
+WAITER, CONSUMERS = "its loads after waits", "its consumers"
 #: What is changed in the text of a product, and which role then takes how many stages more than it should.
 FAULTS = {
     "ahead one fewer": (_AHEAD, "k = item.k_lo;", "k = item.k_lo + BK;", f"(?:{WAITER}|{CONSUMERS})", 1),
@@ -139,7 +139,7 @@ def ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
             LaunchEndedError,
             r"^op 'matmul', tile \(0, 0\) \(item 0\) did not end .* waits for a stage .*, or at a barrier which",
         ),
-        ((UNFINISHED, 0, 0, 0), LaunchEndedError, r"^nothing was loaded behind op 'matmul', tile \(0, 0\) \(item 0\)"),
+        ((UNFINISHED, 0, 0, 0), LaunchEndedError, r"^nothing was loaded after op 'matmul', tile \(0, 0\) \(item 0\)"),
         ((UNFINISHED, -1, 0, 0), LaunchEndedError, r"^a worker's first item never began"),
         ((0, 0, 2, 1), RuntimeError, "unspecified launch failure"),  # a wait that failed, of which no more can be told
     ],

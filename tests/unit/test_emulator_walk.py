@@ -1,4 +1,4 @@
-"""The text of the one launch on the emulator: whole plans are right, run after run, and planted faults are reported."""
+"""The text of the megakernel on the emulator: whole plans are right, run after run, and planted faults are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RMS normalisation in the matmuls around it: right on NumPy and in the one launch, and what is none says so."""
+"""RMS normalisation in the matmuls around it: right on NumPy and in the megakernel, and what is none says so."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_beyond_64_tokens_a_norm_is_an_op_where_that_is_predicted_to_be_sooner(
 
 
 def test_a_norm_is_an_op_where_nobody_measured_otherwise() -> None:
-    """Beyond 64 tokens on other devices than those of the one launch, and beyond 4096."""
+    """Beyond 64 tokens on other devices than those of the megakernel, and beyond 4096."""
     shape = ffn_shape("relu", 768, 3072, norm=1e-5)
     for m, device, alone in (
         (4096, il.H200, []),

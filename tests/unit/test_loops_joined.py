@@ -1,4 +1,4 @@
-"""Loops as a part of the one launch: what each role does, what its stages hold, and what cannot join."""
+"""Loops as a part of the megakernel: what each role does, what its stages hold, and what cannot join."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_each_role_takes_the_same_stages() -> None:
         "          next stage: a_s, b_s\n"
         "          b_s = tma load b[j * 128 : +128, s * 64 : +64]\n"
         "          stage done\n"
-        "      loads behind the waits:\n"
+        "      loads after the waits:\n"
         "        for s in (depth + 63) // 64:\n"
         "          next stage: a_s, b_s\n"
         "          a_s = tma load a[i * 128 : +128, s * 64 : +64]\n"
@@ -139,8 +139,8 @@ def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() 
 
 def test_a_stage_is_handed_back_behind_its_last_use_and_before_an_inner_loop_takes_others() -> None:
     printed = loops.print_kernel(share_ring(build_held_tile(kept=True)))
-    assert printed[printed.index("  loads behind") :] == (
-        "  loads behind the waits:\n"
+    assert printed[printed.index("  loads after") :] == (
+        "  loads after the waits:\n"
         "    for r in m:\n"
         "      next stage: w_s\n"
         "      w_s = tma load w[r * 32 : +32]\n"

@@ -485,7 +485,7 @@ def test_what_lies_beside_the_weights_of_a_folder_is_not_looked_at(
     with pytest.raises(ModelFileError, match=r"lacks model-1\.safetensors, one of 1 missing of the 2 files"):
         load_model(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(UnsupportedModelError, match="has an adapter beside its weights"):
+    with pytest.raises(UnsupportedModelError, match="has an adapter next to its weights"):
         load_model(tmp_path)
 
 

@@ -211,7 +211,7 @@ def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
         MEGAKERNEL_BODY.tile(op, 1, 1)
 
     checked(72, il.MatmulTile(32, 64, 64))
-    with pytest.raises(DTypeError, match="the one launch multiplies bf16 and fp16"):
+    with pytest.raises(DTypeError, match="the megakernel multiplies bf16 and fp16"):
         checked(72, il.MatmulTile(32, 64, 64), il.fp32)
     with pytest.raises(ShapeError, match="bulk loads need rows of a multiple of 8 elements"):
         checked(76, il.MatmulTile(32, 64, 64))

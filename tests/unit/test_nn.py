@@ -291,7 +291,7 @@ def test_linears_that_do_not_fit_are_refused() -> None:
         SwiGLU.from_linears(biased, up, down)
     with pytest.raises(GraphError, match=r"unknown activation 'gelu'; it must be one of .*'gelu-tanh'"):
         FFN.from_linears(up, down, "gelu")
-    with pytest.raises(ShapeError, match=r"gate .* \(32, 48\), beside up with \(48, 32\) it must be \(48, 32\)"):
+    with pytest.raises(ShapeError, match=r"gate .* \(32, 48\), next to up with \(48, 32\) it must be \(48, 32\)"):
         SwiGLU.from_linears(down, up, gate)
     with pytest.raises(DTypeError, match=r"down is torch.float16, up is torch.float32; cast them"):
         FFN.from_linears(up, nn.Linear(WIDTH, HIDDEN, bias=False, dtype=torch.float16), "relu")
@@ -355,8 +355,8 @@ def test_parts_that_would_be_dropped_are_named() -> None:
         with pytest.raises(GraphError, match=message):
             FFN.from_linears(up, down, "relu")
 
-    refused(lambda up: up.add_module("lora_a", nn.Linear(2, 2)), "up holds lora_a beside its weight and bias")
-    refused(lambda up: up.register_buffer("scale", torch.ones(1)), "up holds scale beside its weight and bias")
+    refused(lambda up: up.add_module("lora_a", nn.Linear(2, 2)), "up holds lora_a in addition to its weight and bias")
+    refused(lambda up: up.register_buffer("scale", torch.ones(1)), "up holds scale in addition to its weight and bias")
     refused(nn.utils.spectral_norm, "up has forward pre hooks")
     refused(lambda up: prune.l1_unstructured(up, "weight", 0.5), "up has forward pre hooks")
 
@@ -398,7 +398,9 @@ def test_weights_that_are_no_numbers_yet_are_refused() -> None:
     with pytest.raises(DTypeError, match=r"the bias of up is torch.float16, up is torch.float32; cast"):
         FFN.from_linears(up, down, "relu")
     up.bias = nn.Parameter(torch.zeros(1))
-    with pytest.raises(ShapeError, match=r"up has a bias of shape \(1,\); beside its weight it must be \(48,\)"):
+    with pytest.raises(
+        ShapeError, match=r"up has a bias of shape \(1,\); in addition to its weight it must be \(48,\)"
+    ):
         FFN.from_linears(up, down, "relu")
 
 

@@ -116,7 +116,7 @@ def until(steps: Steps, last: str) -> Steps:
 
 
 def of_launch(text: str) -> HandOff:
-    """The hand-off of the one launch."""
+    """The hand-off of the megakernel."""
     launch = Text(text)
     hand_over = launch.steps("hand_over", {r"synchronise\(\)": "synchronise", r"mbarrier_arrive\(finished": "arrive"})
     storing = launch.steps("run_consumer", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
@@ -183,7 +183,7 @@ def _waiting(steps: Steps) -> Steps:
 
 
 def of_stealing(text: str) -> Lists:
-    """Lists that others take from, in the one launch."""
+    """Lists that others take from, in the megakernel."""
     launch, by = Text(text), of_launch(text)
     left = r"atomicCAS\(at\(launch, list\), head, word\(row \+ some, row \+ length\(rows\)\)\)"
     swap = {left: "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
@@ -207,7 +207,7 @@ def of_stealing(text: str) -> Lists:
 
 
 def of_queue(text: str) -> ReadyQueue:
-    """The queue of ready items in the one launch. Atomic functions and volatile accesses are relaxed there."""
+    """The queue of ready items in the megakernel. Atomic functions and volatile accesses are relaxed there."""
     launch, by = Text(text), of_launch(text)
     order = {r"\bfetch_add_release\(": "post", r"atomicAdd\(queue\.met": "count", r"\bpush\(": "put"}
     assert launch.steps("publish", order) == ("post", "count", "put")
@@ -217,7 +217,7 @@ def of_queue(text: str) -> ReadyQueue:
 
 
 def of_dispatcher(text: str) -> Mailboxes:
-    """The mailboxes of the one launch: volatile accesses, which are relaxed, by three warps."""
+    """The mailboxes of the megakernel: volatile accesses, which are relaxed, by three warps."""
     launch, by = Text(text), of_launch(text)
     box = re.compile(r"volatile unsigned long long\* mailbox\(const Launch& launch, unsigned run, int block, int n\)")
     held = re.search(r"launch\.heads\) \+ \(\(run & 1\) \* launch\.programs \+ block\) \* HELD \+\s+n % HELD;", text)
@@ -239,7 +239,7 @@ def of_dispatcher(text: str) -> Mailboxes:
 
 
 def of_spawning(text: str, ends: Ends) -> Outstanding:
-    """The queue to which items come when others spawn them, in the one launch, and how it ends."""
+    """The queue to which items come when others spawn them, in the megakernel, and how it ends."""
     launch = Text(text)
     counted = r"^\s*if \(first_lane\(\)\) atomicAdd\(counter_of\(launch, run, OUTSTANDING\)"
     spawned = launch.steps(
@@ -390,7 +390,7 @@ def test_the_queue_is_that_of_the_text_and_a_text_that_wakes_twice_is_caught() -
 
 
 def of_sums(text: str) -> Emptied:
-    """Sums of parts of tiles in the one launch, which are polled. Two of the four words of an access stand for one."""
+    """Sums of parts of tiles in the megakernel, which are polled. Two of the four words of an access stand for one."""
     launch, by = Text(text), of_launch(text)
     partials, matmul = (Text(text[text.index(f"struct {name} ") :]) for name in ("Partials", "Matmul"))
     assert launch.instruction("load_words", "ld") == launch.instruction("store_words", "st") == (RELAXED, GPU)

@@ -114,7 +114,7 @@ def test_shares_and_splits_mean_the_same() -> None:
     np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
 
 
-# ---------------------------------------------------------------- the one launch, emulated
+# ---------------------------------------------------------------- the megakernel, emulated
 
 LENGTHS = (150, 0, 64, 33)
 #: Elements of a head and heads of queries: with sums of products, and on tensor cores.

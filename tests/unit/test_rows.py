@@ -1,4 +1,4 @@
-"""Ops that go through rows: right on NumPy and in the one launch on the emulator, and what is none says so."""
+"""Ops that go through rows: right on NumPy and in the megakernel on the emulator, and what is none says so."""
 
 from __future__ import annotations
 

@@ -152,5 +152,5 @@ def test_parts_that_wait_for_each_other_beside_waits_for_later_items_are_refused
     """The proof is right, and yet the last part would wait for one behind an item that waits for one behind itself."""
     assert [il.verify(aside(parts)).in_sequence for parts in (1, 2)] == [False, False]
     il.MegakernelExecutor(aside(1), il.RunOptions(device="meta"))
-    with pytest.raises(PlanError, match="op 'aside' is split, and in the one launch the last part of a tile waits"):
+    with pytest.raises(PlanError, match="op 'aside' is split, and in the megakernel the last part of a tile waits"):
         il.MegakernelExecutor(aside(2), il.RunOptions(device="meta"))

@@ -1,4 +1,4 @@
-"""The ring of the one launch as an automaton, every state of which is visited: whatever the items are, slots go well.
+"""The ring of the megakernel as an automaton, every state of which is visited: whatever the items are, slots go well.
 
 ``ring/ring.cuh`` has the protocol. Items appear in it as stages alone, so a sequence of items is a number of stages,
 and the roles of a ring of S slots repeat themselves after 2 S of them, when slots and parities are what they were. A

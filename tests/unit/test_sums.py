@@ -1,4 +1,4 @@
-"""Where partial sums of split tiles lie in the workspace of the one launch."""
+"""Where partial sums of split tiles lie in the workspace of the megakernel."""
 
 from __future__ import annotations
 

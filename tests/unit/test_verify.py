@@ -488,7 +488,7 @@ def test_under_hybrid_dispatch_lists_come_first(worker: list[int]) -> None:
     plan = build(pair(), Choices(2, Dispatch.HYBRID))
     assert plan.items.worker.tolist() == [0, 1, -1, -1]
     bad = replace(plan, items=replace(plan.items, worker=np.array(worker)))
-    refused(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all behind these -1")
+    refused(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all after these -1")
 
 
 @pytest.mark.parametrize("dispatch", [Dispatch.QUEUE, Dispatch.SPAWN])

@@ -1,4 +1,4 @@
-"""What ways of tiling matmuls of the one launch take, and which are taken."""
+"""What ways of tiling matmuls of the megakernel take, and which are taken."""
 
 from __future__ import annotations
 

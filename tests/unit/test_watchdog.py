@@ -34,7 +34,7 @@ def test_what_never_posted_is_named_whichever_wait_behind_it_failed_first(waitin
     done[[item_at(plan, "copy1", 1), *(item_at(plan, f"copy{n}", 2) for n in range(4))]] = runs - 1
     error = error_of(plan, item_at(plan, f"copy{waiting}", 1), done.astype(np.uint32).view(np.int32))
     assert error.producer == "op 'copy1', tile (1)"
-    behind = "" if waiting == 2 else "behind what posts it, "
+    behind = "" if waiting == 2 else "after what posts it, "
     assert f"saw 0 before the watchdog fired; {behind}op 'copy1', tile (1) never posted." in str(error)
 
 
@@ -81,7 +81,7 @@ def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:
     assert error.producer == plan.format_tile(waiting)
     done[item_at(plan, "up", 3)] = 0  # which the other part of the tile waits for
     error = make_hang_error(plan, waiting, plan.semaphores, 1, 0, done)
-    assert "fired; behind what posts it, op 'up', tile (0, 3) never posted." in str(error)
+    assert "fired; after what posts it, op 'up', tile (0, 3) never posted." in str(error)
     assert error.producer == "op 'up', tile (0, 3)"
 
 

@@ -39,7 +39,7 @@ class PersistentExecutor(TritonExecutor):
     """
 
     name = title = "persistent"
-    description = "one launch, workers walk the whole graph"
+    description = "one launch, workers run the whole graph"
     #: The block meets at a barrier between two items, so an item sees what the one before wrote.
     enforced_orderings = frozenset({Ordering.WORKER, Ordering.WAIT})
     body_kinds = (BodyKind.TRITON,)
@@ -130,7 +130,7 @@ class PersistentStaticExecutor(PersistentExecutor):
     """Persistent executor with static dispatch only: the plan assigns each item to a worker."""
 
     name = title = "persistent-static"
-    description = "one launch, a list of tiles per worker"
+    description = "one launch, a queue of tiles per worker"
     dispatches = (Dispatch.STATIC,)
 
 
@@ -138,6 +138,6 @@ class PersistentTicketExecutor(PersistentExecutor):
     """Persistent executor with ticket dispatch only: workers claim items through a counter."""
 
     name = title = "persistent-ticket"
-    description = "one launch, workers draw tiles from a counter"
+    description = "one launch, workers claim tiles from a counter"
     dispatches = (Dispatch.TICKET,)
     kernel = "persistent_ticket_kernel"

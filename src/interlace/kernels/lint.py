@@ -139,7 +139,7 @@ def _check_ll(ptx: str) -> Iterator[LintFinding]:
     for kind in ("st", "ld"):
         if not any(_LL_ACCESS.search(line) and line.strip().startswith(kind) for line in ptx.splitlines()):
             what = "store" if kind == "st" else "load"
-            yield LintFinding("absent", 0, f"no {what} of a word, though the launch hands over by words")
+            yield LintFinding("absent", 0, f"no {what} of a word, though the launch uses LL words")
     lines = [*enumerate((line.split("//")[0].strip() for line in ptx.splitlines()), 1)]
     starts = [n for n, (_, text) in enumerate(lines) if _FUNCTION.search(text)]
     for first, end in zip([0, *starts], [*starts, len(lines)], strict=True):

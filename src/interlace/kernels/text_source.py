@@ -73,7 +73,7 @@ def check_source(source: str) -> None:
     if opened and not branches:
         raise ParamError(
             f"the text of a CudaBody {'opens' if opened > 0 else 'closes'} {abs(opened)} braces more than it "
-            f"{'closes' if opened > 0 else 'opens'}, so what stands behind it in the launch would be in the wrong place"
+            f"{'closes' if opened > 0 else 'opens'}, so what follows it in the launch would be in the wrong place"
         )
     if "__shared__" in plain:
         raise ParamError(

@@ -90,7 +90,7 @@ def _check_progress(plan: Plan, table: DeviceTables, groups: Ints) -> None:
     if len(late):
         names = [plan.format_item(int(n)) for n in numbers[late[0]]]
         raise PlanError(
-            f"blocks of a cluster would take {' and '.join(names)} together, and one waits for what comes behind "
+            f"blocks of a cluster would take {' and '.join(names)} together, and one waits for what comes after "
             "another; order tiles so that they follow each other, or use no cluster"
         )
 

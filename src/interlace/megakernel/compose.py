@@ -248,7 +248,7 @@ def _make_too_large_error(parts: Sequence[LoweredOp], warpgroups: int, smem_byte
         (max(scratch), "its scratch", "smaller tiles, or its text less scratch"),
     )
     return PlanError(
-        f"a stage takes {stage} bytes of shared memory, what tiles keep beside the stages "
+        f"a stage takes {stage} bytes of shared memory, what tiles keep next to the stages "
         f"{_compute_fixed_bytes(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; op {name!r} takes "
         f"{most} bytes for {what}, so give it {less}"
     )

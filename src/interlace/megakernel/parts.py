@@ -204,7 +204,7 @@ def check_order(proof: Proof, parts: Sequence[int]) -> None:
     split = next((op.name for op, count in zip(proof.plan.graph.ops, parts, strict=True) if count > 1), None)
     if split is not None and not proof.in_sequence:
         raise PlanError(
-            f"op {split!r} is split, and in the one launch the last part of a tile waits for the others; items of this "
+            f"op {split!r} is split, and in the megakernel the last part of a tile waits for the others; items of this "
             "plan wait for later ones of its sequence, with which that may never end. Order producers before "
             f"consumers, leave {split!r} whole, or use the persistent executor"
         )

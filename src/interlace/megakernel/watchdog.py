@@ -21,7 +21,7 @@ def make_launch_ended_error(plan: Plan, item: int, why: int, expected: int, seen
     """Return the error for a launch that ended itself by a trap (``csrc/roles.cuh``), or None if it did not."""
     who = f"{plan.format_item(item)} (item {item})" if item >= 0 else "a worker's first item"
     if why == MISCOUNTED:
-        role = "its loads behind waits" if expected else "its consumers"
+        role = "its loads after waits" if expected else "its consumers"
         count = f"{abs(seen)} {'stage' if abs(seen) == 1 else 'stages'} {'more' if seen > 0 else 'fewer'}"
         return StageCountError(
             f"{who}: {role} took {count} of the ring than its loads ahead of waits; make all roles of its body "
@@ -34,7 +34,7 @@ def make_launch_ended_error(plan: Plan, item: int, why: int, expected: int, seen
     if expected:
         what = f"{who} did not end"
     else:
-        what = f"nothing was loaded behind {who}" if item >= 0 else f"{who} never began"
+        what = f"nothing was loaded after {who}" if item >= 0 else f"{who} never began"
     return LaunchEndedError(
         f"{what} before the watchdog fired: a role of its body waits for a stage that no other fills or hands back, or "
         f"at a barrier which not all of its threads reach, or runs without end. {_CONTEXT_ENDED}",
@@ -67,7 +67,7 @@ def make_hang_error(
     if item < 0:
         op = plan.graph.ops[-1 - item].name
         return HangError(
-            f"the gate behind op {op!r} saw {seen} of {expected} thread blocks begin before the watchdog fired; "
+            f"the gate after op {op!r} saw {seen} of {expected} thread blocks begin before the watchdog fired; "
             "another kernel holds the device",
             item=item,
             semaphore=-1,
@@ -95,7 +95,7 @@ def make_hang_error(
     noted = plan.items.post[item] >= 0 and done[item] == done.max()
     producer: str | None
     if len(missing):
-        behind = "behind what posts it, " if sums or between else ""
+        behind = "after what posts it, " if sums or between else ""
         told, producer = f"; {behind}{_describe_tiles(plan, missing)} never posted", plan.format_tile(int(missing[0]))
     elif sums:
         told, producer = "", plan.format_tile(item)

@@ -193,7 +193,7 @@ class _Header:
         """Read an element count and check it against the bytes left, for elements of at least ``each`` bytes."""
         count: int = self._read_scalar("Q")
         if count * each > len(self._data) - self._at:
-            raise self._build_error(f"{count} entries do not fit behind byte {self._at} of {len(self._data)}")
+            raise self._build_error(f"{count} entries do not fit after byte {self._at} of {len(self._data)}")
         return count
 
     def _read_scalar(self, form: str) -> Any:

@@ -118,7 +118,7 @@ def load_model_quietly(path: str | Path) -> PretrainedModel:
     if folder:
         return _load_folder(path)
     if path.suffix.lower() in (".safetensors", ".json"):
-        raise ModelFileError(f"{str(path)!r} is part of a model; name the folder that has config.json beside it")
+        raise ModelFileError(f"{str(path)!r} is part of a model; name the folder that has config.json next to it")
     return _load_gguf(GGUF.open(path))
 
 
@@ -141,8 +141,8 @@ def _load_folder(path: Path) -> PretrainedModel:
     check_fields(config, where)
     if (path / "adapter_config.json").is_file():
         raise UnsupportedModelError(
-            f"{str(path)!r} has an adapter beside its weights (adapter_config.json); merge the two first, or take that "
-            "file away"
+            f"{str(path)!r} has an adapter next to its weights (adapter_config.json); merge the two first, or take "
+            "that file away"
         )
     holders = open_checkpoints(path)
     disk_names = add_base_prefix(holders)

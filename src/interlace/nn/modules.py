@@ -227,12 +227,12 @@ def _check(linears: dict[str, nn.Linear]) -> None:
         weight = linear.weight
         if weight.shape != wanted[name]:
             raise ShapeError(
-                f"{name} has a weight of shape {tuple(weight.shape)}, beside up with {tuple(up.shape)} it must be "
+                f"{name} has a weight of shape {tuple(weight.shape)}, next to up with {tuple(up.shape)} it must be "
                 f"{tuple(wanted[name])}; are the linears in the right order?"
             )
         if linear.bias is not None and linear.bias.shape != weight.shape[:1]:
             raise ShapeError(
-                f"{name} has a bias of shape {tuple(linear.bias.shape)}; beside its weight it must be "
+                f"{name} has a bias of shape {tuple(linear.bias.shape)}; in addition to its weight it must be "
                 f"({weight.shape[0]},)"
             )
         for what, tensor in ((name, weight), (f"the bias of {name}", linear.bias)):
@@ -268,7 +268,7 @@ def _extract_norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Paramete
         raise GraphError("norm has eps None, of which dtypes and versions of PyTorch make unlike numbers; give it one")
     if weight.shape != up.shape[1:]:
         raise ShapeError(
-            f"norm has a weight of shape {tuple(weight.shape)}; beside up with {tuple(up.shape)} it must be "
+            f"norm has a weight of shape {tuple(weight.shape)}; next to up with {tuple(up.shape)} it must be "
             f"({up.shape[1]},)"
         )
     if weight.dtype != up.dtype:
@@ -308,8 +308,8 @@ def _check_parts(name: str, module: nn.Module, taken: tuple[str, ...]) -> None:
     more = [part for part in parts if part not in taken]
     if more:
         raise GraphError(
-            f"{name} holds {', '.join(more)} beside its {' and '.join(taken)}, which the new module would drop; merge "
-            "adapters first, or leave this network as it is"
+            f"{name} holds {', '.join(more)} in addition to its {' and '.join(taken)}, which the new module would "
+            "drop; merge adapters first, or leave this network as it is"
         )
     for part in taken:
         tensor = getattr(module, part)

@@ -247,7 +247,7 @@ def _check_locations(plan: Plan) -> None:
                 (items.worker < -1) | (items.worker >= plan.workers) | (late != (items.worker < 0)) | late[:1],
                 lambda i: (
                     f"has worker {int(items.worker[i])}, but under hybrid dispatch the first items name one of "
-                    f"0..{plan.workers - 1}, at least one of them, and all behind these -1; deal items from the "
+                    f"0..{plan.workers - 1}, at least one of them, and all after these -1; deal items from the "
                     "first on"
                 ),
             )

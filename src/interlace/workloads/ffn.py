@@ -260,7 +260,7 @@ class FeedForward(Workload):
     gate: Annotated[str | None, Option("Gate projection, if the FFN is gated.", metavar="NAME", group=_STORED)] = None
     norm: Annotated[
         float | None,
-        Option("With the norm before it and x added behind, x + ffn(rms_norm(x)): what the norm adds to mean squares."),
+        Option("With the norm before it and x added after, x + ffn(rms_norm(x)): what the norm adds to mean squares."),
     ] = None
 
     def __post_init__(self) -> None:

@@ -123,7 +123,7 @@ def _check_declared(run: FootprintRun, verb: str, t: _BlockAccesses) -> None:
     if (positions < 0).any():
         raise make_out_of_bounds_error(run, verb, f"before the start of {tensor}")
     if (positions >= prod(tensor.shape)).any():
-        raise make_out_of_bounds_error(run, verb, f"behind the end of {tensor}")
+        raise make_out_of_bounds_error(run, verb, f"past the end of {tensor}")
     at = np.stack(np.unravel_index(positions, tensor.shape), axis=1)
     for region in run.item.compute_regions(accesses, tensor.name):
         at = at[((at < region.lo) | (at >= region.hi)).any(axis=1)]

@@ -25,7 +25,7 @@ from interlace.megakernel.options import RunOptions
 from interlace.megakernel.table import DeviceTables
 from interlace.planner.build import Choices, build
 
-ZONE_LOCATIONS = ("before the start", "behind the end", "inside")  # locations relative to a tensor
+ZONE_LOCATIONS = ("before the start", "past the end", "inside")  # locations relative to a tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,12 +62,12 @@ def _check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     dtype, head_dim = tensors["q"].dtype, int(op.param("D"))
     if not dtype.on_tensor_cores or dtype.itemsize != 2:
         raise DTypeError(
-            f"op {op.name!r} has {tensors['q']}; the one launch multiplies bf16 and fp16. Use the persistent executor, "
+            f"op {op.name!r} has {tensors['q']}; the megakernel multiplies bf16 and fp16. Use the persistent executor, "
             "whose Triton bodies take fp32 too"
         )
     require(
         head_dim in (PANEL, _WIDEST),
-        f"op {op.name!r} has heads of {head_dim} elements, and its body in the one launch takes {PANEL} or {_WIDEST}; "
+        f"op {op.name!r} has heads of {head_dim} elements, and its body in the megakernel takes {PANEL} or {_WIDEST}; "
         "use the persistent executor, whose Triton bodies take others too",
     )
 

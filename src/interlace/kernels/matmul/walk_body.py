@@ -1,4 +1,4 @@
-"""Matmul in the one launch: which tiles it takes, what its text is told of them, and the operands of an op.
+"""Matmul in the megakernel: which tiles it takes, what its text is told of them, and the operands of an op.
 
 A tile becomes a type, Matmul or below 64 weight rows Skinny with its config (``csrc/ops/matmul``), and bytes of shared
 memory. A gated tile of 16 tokens x 64 weight rows x 128, whose weights are the tensor core's operand of 64 rows:
@@ -129,7 +129,7 @@ def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
     for name, tensor in operands.items():
         if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
             raise DTypeError(
-                f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
+                f"op {op.name!r} has {tensor}; the megakernel multiplies bf16 and fp16. Use the persistent "
                 "executor, whose Triton bodies take fp32 too"
             )
         require(

@@ -41,7 +41,7 @@ from interlace.loops.rules.check import check_kernel, check_ring
 
 _MIN_STAGES = 2  # minimum stages of a ring for one product to be in flight while the next one begins
 #: Sections of the code of one block.
-PRE_WAIT, POST_WAIT, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
+PRE_WAIT, POST_WAIT, CONSUMERS = "loads ahead of the waits", "loads after the waits", "consumers"
 
 
 def mark_loads(kernel: LoopKernel) -> LoopKernel:
@@ -117,7 +117,7 @@ def _check_load(kernel: LoopKernel, load: Load, *, marked: bool) -> None:
     if load.by is Copy.CP_ASYNC or (marked and load.by is Copy.PLAIN):
         raise PipelineError(
             f"tile {load.dst.tensor!r} of kernel {kernel.name!r} is {'loaded ahead' if marked else 'loaded'} by "
-            f"{load.by.value}: the warps that load in the one launch only begin bulk copies; load it by TMA, or by "
+            f"{load.by.value}: the warps that load in the megakernel only begin bulk copies; load it by TMA, or by "
             "Copy.PLAIN without a mark"
         )
 
@@ -137,7 +137,7 @@ def _find_held_range(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]
         if isinstance(stmt, Block) and _find_step_loads(tuple(walk(stmt.body)), tiles):
             raise PipelineError(
                 f"circular buffer {sorted(here)[0]!r}: its stage is held while an inner loop takes further ones of the "
-                "ring of the one launch, which may be full of them; keep what that loop needs in a register tile, or "
+                "ring of the megakernel, which may be full of them; keep what that loop needs in a register tile, or "
                 "load it by Copy.PLAIN, without a mark"
             )
     return touched[0], touched[-1]

@@ -214,7 +214,7 @@ def _find_weight(name: str, module: nn.Module, tensors: set[str]) -> torch.Tenso
     _check_untouched(name, module)
     more = sorted({**module._modules, **module._parameters, **module._buffers}.keys() - tensors)
     if more:
-        raise UnsupportedModelError(f"{name} holds {', '.join(more)} beside its weight; merge adapters first")
+        raise UnsupportedModelError(f"{name} holds {', '.join(more)} in addition to its weight; merge adapters first")
     for part in tensors:
         tensor = getattr(module, part, None)
         if type(tensor) is not nn.Parameter and not (part == "bias" and tensor is None):
