@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
 from interlace.bench.gpus import run_on_gpus
 from interlace.bench.problem import BenchProblem, Tensors
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import describe_protocol, time_rounds
-from interlace.bench.turns import hold_gpu, lock_autotuning
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, current_device

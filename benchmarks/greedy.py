@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from interlace.models.pretrained import PretrainedModel, load_model
 from interlace.models.tokenizer import open_tokenizer
-from interlace.models.trained import PretrainedModel, load_model
 from interlace.nn import Decoder
 
 THINGS = (

@@ -38,10 +38,10 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
 from interlace.bench.gpus import count_processes, run_on_gpus
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.timing import describe_protocol, time_rounds
-from interlace.bench.turns import hold_gpu, lock_autotuning
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, Deployment, choose, choose_launch_rows, current_device

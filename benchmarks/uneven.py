@@ -17,12 +17,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
 from interlace.bench.gpus import count_processes, run_on_gpus
 from interlace.bench.problem import BenchProblem, Tensors
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import time_medians, time_rounds
-from interlace.bench.turns import hold_gpu, lock_autotuning
 from interlace.core.errors import ResultError
 from interlace.deploy import autoplan, can_overlap, current_device
 from interlace.executors.cuda_graph import CudaGraphExecutor

@@ -27,8 +27,8 @@ def packaged() -> Path | None:
 
 
 def from_file(path: Path, prompt: str) -> None:
+    from interlace.models.pretrained import load_model
     from interlace.models.tokenizer import open_tokenizer
-    from interlace.models.trained import load_model
     from interlace.nn import Decoder
 
     model = load_model(path)

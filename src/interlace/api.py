@@ -26,9 +26,9 @@ from interlace.graph.tensor import Region, Tensor
 from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import BodyKind, Reference, TritonBody
 from interlace.kernels.copy import copy
+from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.read import read_plan
-from interlace.kernels.text import CudaBody
+from interlace.kernels.read_plan import read_plan
 from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Stealing, Victim

@@ -11,8 +11,8 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from interlace.orders.completion import find_completion
+from interlace.orders.order_file import read_order
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
-from interlace.orders.saved import read_order
 from interlace.policies.orders import Serpentine
 from interlace.studio.game import GameOptions, find_named_path, play
 from interlace.studio.link import Game, encode_game

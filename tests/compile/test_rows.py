@@ -9,7 +9,7 @@ from interlace.kernels.lint import lint, run_ptxas
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
 from ..rows import normed, pointwise, shared, together
-from .test_one_launch import FIX_UP_SPILLS
+from .test_megakernel import FIX_UP_SPILLS
 
 #: Row lengths of models: the hidden size of GPT-2 XL, and its vocabulary.
 WIDE = {

@@ -10,11 +10,11 @@ import torch
 
 import interlace as il
 from interlace.core.errors import DeviceError, GraphError, InterlaceError, PlanError, ShapeError
-from interlace.executors.bound import make_tensor_key
+from interlace.executors.bound_launches import make_tensor_key
 from interlace.executors.launch import CudaSourceLaunch
 from interlace.kernels.cuda import launcher
 from interlace.kernels.cuda.launcher import TensorMap
-from interlace.kernels.matmul.walk_body import MEGAKERNEL_BODY
+from interlace.kernels.matmul.megakernel_body import MEGAKERNEL_BODY
 from interlace.megakernel.parts import build_bodies
 
 from ..cases import by_default

@@ -3,7 +3,7 @@
     python -m tests.emulator --seed 1000 --kernels 2000
 
 Kernels are numbered from ``--seed``. The exit status is 1 if one fails. ``--prove`` also proves each kernel: a kernel
-that ``prove`` rejects is counted; one that it accepts and that fails is a hole in the proof. ``--one-launch`` runs the
+that ``prove`` rejects is counted; one that it accepts and that fails is a hole in the proof. ``--megakernel`` runs the
 kernels that can be an op of the megakernel. ``--chains`` runs chains of skinny GEMMs instead, and ``--steps`` decode
 steps, both with LL hand-off and with semaphores.
 """
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1, help="of each kernel, each with a schedule of its own")
     parser.add_argument("--prove", action="store_true", help="prove each kernel too")
     parser.add_argument("--whole", action="store_true", help="print what goes wrong as it is")
-    parser.add_argument("--one-launch", action="store_true", help="run each as an op of the megakernel")
+    parser.add_argument("--megakernel", action="store_true", help="run each as an op of the megakernel")
     parser.add_argument("--chains", action="store_true", help="run chains of products by words and by semaphores")
     parser.add_argument("--steps", action="store_true", help="run decode steps by words and by semaphores")
     asked = parser.parse_args()
@@ -39,8 +39,8 @@ def main() -> int:
     numbers = range(asked.seed, asked.seed + asked.kernels)
     if asked.chains or asked.steps:
         return both_ways(numbers, asked.runs, steps=asked.steps)
-    if asked.one_launch:
-        return of_one_launch(numbers, asked.runs)
+    if asked.megakernel:
+        return search_megakernel(numbers, asked.runs)
     verdicts: Counter[str] = Counter()
     count = bad = 0
     start, last = time.monotonic(), asked.seed + asked.kernels
@@ -63,13 +63,13 @@ def main() -> int:
     return int(bad > 0)
 
 
-def of_one_launch(numbers: range, runs: int) -> int:
+def search_megakernel(numbers: range, runs: int) -> int:
     """Run the kernels that can be an op of the megakernel."""
-    from . import one_launch  # imports torch
+    from . import megakernel  # imports torch
 
     count = bad = 0
     for first in range(numbers.start, numbers.stop, TOGETHER):
-        tried, wrong = one_launch.search(range(first, min(first + TOGETHER, numbers.stop)), runs)
+        tried, wrong = megakernel.search(range(first, min(first + TOGETHER, numbers.stop)), runs)
         count, bad = count + tried, bad + len(wrong)
         for number, troubles in wrong:
             print(f"kernel {number}:", *troubles, sep="\n  ", flush=True)

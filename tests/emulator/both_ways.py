@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from .walk import EmulatedLaunch, prepare
+from .programs import EmulatedLaunch, prepare
 
 #: Number of pairs of launches per compilation.
 _TOGETHER = 8

@@ -20,7 +20,7 @@ from interlace.plan.plan import Dispatch, Plan
 
 from ..cases import TORCH
 from .both_ways import searched
-from .walk import EmulatedLaunch, run_poisoned
+from .programs import EmulatedLaunch, run_poisoned
 
 FINE = 16  # number of columns in a sum of squares
 NORMED = ("scaled", "squares")
@@ -61,7 +61,7 @@ def draw_chain(number: int) -> Chain | None:
     plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))
     stages, here = random.choice((2, 3, 4)), random.choice((0, 512, 2048, 4096))
     words = random.sample([(*NORMED, "inner"), NORMED, ("inner",)], 3)
-    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
+    with mock.patch("interlace.kernels.matmul.megakernel_body.POLLED_BY_CONSUMERS", here):
         for some in words:
             try:
                 return Chain(number, _launch(plan, stages, some), _launch(plan, stages, ()))

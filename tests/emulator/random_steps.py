@@ -20,7 +20,7 @@ from interlace.workloads import Decode, LlamaShape, build_decode_graph
 from ..cases import TORCH, relative_error
 from ..paged import STEPS, in_pages
 from .both_ways import searched
-from .walk import EmulatedLaunch
+from .programs import EmulatedLaunch
 
 _PAGE, _TOLERANCE = 64, 1e-2
 

@@ -10,7 +10,7 @@ from interlace.kernels.layer_norm.folded import centre_outputs, fold_shift
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
 from ..cases import relative_error
-from ..folded import EPS, folded
+from ..folded_norm import EPS, folded
 from ..rows import CASES
 from .cases import executor
 

@@ -18,7 +18,7 @@ def mutant(file: str, old: str, new: str, *tests: str) -> Mutant:
 
 NO_POSTS = "test_verify.py::test_wait_for_no_posts_at_all_is_refused"
 LIMIT = "test_verify_fields.py::test_a_semaphore_of_too_many_posts_is_refused"
-KEPT = "test_kept_plans.py::test_what_was_found_is_of_one_plan_and_all_else_is_proved_again"
+KEPT = "test_proof_cache.py::test_what_was_found_is_of_one_plan_and_all_else_is_proved_again"
 PARTS = "test_spawns.py::test_parts_of_tiles_are_refused"
 FIELDS = "test_verify_fields.py::test_a_plan_with_one_number_changed_is_judged_as_by_the_oracle"
 SEVERAL = "test_verify_fields.py::test_a_plan_with_several_numbers_changed_is_judged_as_by_the_oracle"
@@ -35,7 +35,7 @@ LOADS = "test_loops_events.py::test_tiles_are_loaded_once_by_one_thread_or_by_al
 STOLEN = "test_reference_executor.py::test_a_thief_takes_at_most_so_many_items_and_at_most_half_of_the_rest"
 VICTIM = "test_reference_executor.py::test_the_next_victim_is_the_next_by_number_and_after_the_last_the_first"
 SPAWNS = "test_spawns.py"
-POLLS = "test_publications.py"
+POLLS = "test_ll_epochs.py"
 FIELDS_BY_HAND = "test_plan_fields.py"
 SUMS = "test_reference_executor.py::test_parts_of_a_sum_are_added_in_the_order_of_the_reduction_whoever_is_first"
 
@@ -396,28 +396,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # ------------------------------------------------ LL words: what polls show, and the plan that is proved
     mutant("megakernel/ll_epochs.py", "                if before >= 0:", "                if False:", POLLS),
-    mutant("megakernel/ll_epochs.py", "if len(ops) > 1]", "if len(ops) > 2]", POLLS, "test_words_ends.py"),
+    mutant("megakernel/ll_epochs.py", "if len(ops) > 1]", "if len(ops) > 2]", POLLS, "test_ll_ends.py"),
     mutant(
         "megakernel/ll_epochs.py",
         "                    unpolled[access.tensor][box] = -1",
         "                    unpolled[access.tensor][...] = -1",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
         "                left[box] = o",
         "                left[box] = -1",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
-    mutant("megakernel/ll_epochs.py", "{a.tensor for a in wanted} <= polled and", "", POLLS, "test_words_ends.py"),
+    mutant("megakernel/ll_epochs.py", "{a.tensor for a in wanted} <= polled and", "", POLLS, "test_ll_ends.py"),
     mutant(
         "megakernel/ll_epochs.py",
         "if not body.ll_needs_reads else",
         "if body.ll_needs_reads else",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
@@ -425,28 +425,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return True\n",
         "",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
         "    return {a.tensor",
         "    return True or {a.tensor",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
         "    return bool(((lo[",
         "    return True or bool(((lo[",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
         "(lo == 0).all() and (hi",
         "(lo == 0).any() and (hi",
         POLLS,
-        "test_words_ends.py",
+        "test_ll_ends.py",
     ),
     mutant("megakernel/ll_proof.py", "    if unpolled is not None:", "    if False:", POLLS),
     mutant(

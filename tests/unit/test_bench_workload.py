@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from interlace import workloads
-from interlace.bench import gpus, turns
+from interlace.bench import gpu_lock, gpus
 from interlace.bench import problem as problems
 from interlace.bench import record as records
 from interlace.bench import workload as measuring
@@ -37,7 +37,7 @@ from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultE
 from interlace.deploy import Deployment, can_overlap
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
-from interlace.orders.saved import SavedOrder, write_order
+from interlace.orders.order_file import SavedOrder, write_order
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
 from interlace.planner.settings import derive_choices
@@ -322,7 +322,7 @@ def test_a_process_that_measures_ends_though_others_compile_for_it() -> None:
 
 def in_turns(job: int) -> tuple[str | None, float, float]:
     """The GPU of a job, and when its turn began and ended."""
-    with turns.hold_gpu(), turns.hold_gpu():
+    with gpu_lock.hold_gpu(), gpu_lock.hold_gpu():
         begin = time.monotonic()
         time.sleep(0.02)
         return os.environ.get("CUDA_VISIBLE_DEVICES"), begin, time.monotonic()
@@ -338,8 +338,8 @@ def test_processes_that_share_a_gpu_take_turns_at_it(monkeypatch: pytest.MonkeyP
 
 def test_who_began_first_is_next() -> None:
     """Three jobs wait while a fourth has its turn; they began in the order of their numbers."""
-    shared = turns.GpuLock(get_context("spawn"), 4)
-    seats = [turns.GpuLockHandle(shared, place) for place in range(4)]
+    shared = gpu_lock.GpuLock(get_context("spawn"), 4)
+    seats = [gpu_lock.GpuLockHandle(shared, place) for place in range(4)]
     for place in (3, 1, 2, 0):
         seats[place].begin_job()
     taken: list[int] = []
@@ -382,16 +382,16 @@ def test_what_torch_times_to_choose_is_timed_in_a_turn(hooked: bool, monkeypatch
     if hooked:
         timing.set_gpu_benchmark_lock_context = held.append
     monkeypatch.setitem(sys.modules, "torch._inductor.runtime", SimpleNamespace(benchmarking=timing))
-    monkeypatch.setattr(turns, "_handle", None)
-    turns._install_hook.cache_clear()
-    turns.lock_autotuning()
+    monkeypatch.setattr(gpu_lock, "_handle", None)
+    gpu_lock._install_hook.cache_clear()
+    gpu_lock.lock_autotuning()
     assert held == []
-    monkeypatch.setattr(turns, "_handle", Lock())
-    turns.lock_autotuning()
-    turns.lock_autotuning()
+    monkeypatch.setattr(gpu_lock, "_handle", Lock())
+    gpu_lock.lock_autotuning()
+    gpu_lock.lock_autotuning()
     timer.benchmark_gpu("a kernel")
-    turns._install_hook.cache_clear()
-    assert held == ([turns.hold_gpu, "a kernel"] if hooked else ["taken", "a kernel", "given back"])
+    gpu_lock._install_hook.cache_clear()
+    assert held == ([gpu_lock.hold_gpu, "a kernel"] if hooked else ["taken", "a kernel", "given back"])
 
 
 def test_torch_has_what_its_timing_is_held_by() -> None:

@@ -15,7 +15,7 @@ import interlace as il
 from interlace.core.devices import H100, H200
 from interlace.deploy import Choice, choose, choose_launch_rows, deploy_graph, predict_library_us, table
 from interlace.deploy.choose import EXTRAPOLATED_RATIO, MEASURED_RATIO, SCALED_RATIO, Judgement, judge, predict_us
-from interlace.deploy.rows import _estimate_seconds as priced
+from interlace.deploy.launch_rows import _estimate_seconds as priced
 from interlace.deploy.table import FFNTimes
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.planner import predict as predicting

@@ -12,9 +12,8 @@ import safetensors.numpy
 
 import interlace
 from interlace.bench.timing import Timing
-from interlace.cli import foreseen as foreseen_module
+from interlace.cli import gpu_forecast, main, table
 from interlace.cli import machine as machine_module
-from interlace.cli import main, table
 from interlace.cli import run as run_module
 from interlace.cli.console import BadInput
 from interlace.cli.machine import HostMachine, find_machine, find_target
@@ -253,7 +252,7 @@ def test_a_run_that_is_meant_for_the_cpu_predicts_nothing(
 def test_what_takes_long_to_predict_is_left_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "_has_driver", lambda: False)
     options = ["one-matmul", "--m", "64", "--n", "64", "--k", "64", "--tile", "16x16x16"]
-    monkeypatch.setattr(foreseen_module, "_MAX_TILES", 15)
+    monkeypatch.setattr(gpu_forecast, "_MAX_TILES", 15)
     message = fail(0, "run", *options)
     told = "`interlace explain one-matmul --device cuda` does it"
     assert message.startswith(f"note: 16 tiles take long to predict on NVIDIA H200; {told}")

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+from interlace.models.pretrained import load_model  # noqa: E402
 from interlace.models.tokenizer import open_tokenizer  # noqa: E402
-from interlace.models.trained import load_model  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 
 from .commands import fail, invoke  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.cli import app
-from interlace.kernels.read import read_plan
+from interlace.kernels.read_plan import read_plan
 from interlace.orders.families import Family, list_families
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.orders.replay import count_loads

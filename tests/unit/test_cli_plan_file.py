@@ -15,7 +15,7 @@ from interlace.cli import run
 from interlace.cli.machine import HostMachine
 from interlace.cli.plan_file import load_problem
 
-from ..texts import chain
+from ..cuda_bodies import chain
 from .commands import SMALL, fail, invoke, no_option, succeed
 from .test_params import doubled, ffn
 

@@ -17,12 +17,12 @@ from interlace.core.dtypes import int32  # noqa: E402
 from interlace.core.errors import PlanError, ShapeError  # noqa: E402
 from interlace.kernels.append import append  # noqa: E402
 from interlace.kernels.attend import BLOCK, attend  # noqa: E402
-from interlace.kernels.text import CudaBody  # noqa: E402
+from interlace.kernels.cuda_body import CudaBody  # noqa: E402
 from interlace.workloads.decode import build_rope_table  # noqa: E402
 
 from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
 
 emulated = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -17,8 +17,8 @@ from interlace.workloads import Decode, LlamaShape, build_decode_graph  # noqa: 
 
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
 from ..emulator.random_steps import search  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 from ..paged import in_pages, in_rows  # noqa: E402
 from ..thorough import some  # noqa: E402
 

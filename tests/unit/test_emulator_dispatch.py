@@ -26,7 +26,7 @@ from interlace.megakernel.dispatch import CODES, ROW_BITS, DispatchCode  # noqa:
 from interlace.trace.steals import find_steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -16,9 +16,9 @@ from interlace.core.errors import HangError  # noqa: E402
 
 from ..cases import relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.one_launch import search  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
-from ..joined import chain, copied, exact, inputs_of, library, twice  # noqa: E402
+from ..emulator.megakernel import search  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
+from ..megakernel_loops import chain, copied, exact, inputs_of, library, twice  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -107,7 +107,7 @@ def test_a_stage_handed_back_while_it_is_still_stored_from_is_reported() -> None
 
 
 def test_random_kernels_mean_in_the_launch_what_their_loops_mean() -> None:
-    """More by ``python -m tests.emulator --one-launch``."""
+    """More by ``python -m tests.emulator --megakernel``."""
     tried, wrong = search(range(9108, 9112))
     assert tried == 4
     assert wrong == []

@@ -19,7 +19,7 @@ from interlace.workloads.moe import Routing  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

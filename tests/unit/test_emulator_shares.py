@@ -14,9 +14,9 @@ from interlace.core.errors import HangError  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
-from .test_emulator_walk import check, ffn, inputs_of, run_once, tile  # noqa: E402
-from .test_sums import chain, overwritten  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
+from .test_emulator_megakernel import check, ffn, inputs_of, run_once, tile  # noqa: E402
+from .test_partials import chain, overwritten  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -13,8 +13,8 @@ import interlace as il  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
-from ..folded import exact, folded  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
+from ..folded_norm import exact, folded  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

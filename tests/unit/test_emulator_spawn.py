@@ -23,7 +23,7 @@ from interlace.megakernel.options import Termination  # noqa: E402
 from interlace.workloads import quadrature  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -21,8 +21,8 @@ from interlace.kernels.abi import RECORD  # noqa: E402
 from interlace.megakernel.constants import MISCOUNTED, UNFINISHED  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned  # noqa: E402
-from .test_emulator_walk import ffn, inputs_of, tile  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, prepare, run_poisoned  # noqa: E402
+from .test_emulator_megakernel import ffn, inputs_of, tile  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -16,8 +16,8 @@ from interlace.planner.excerpt import Excerpt
 from interlace.planner.explain import explain
 from interlace.planner.predict import FINE, predict
 from interlace.planner.search import search
-from interlace.planner.shared import SharedResults
-from interlace.planner.touched import TouchCache
+from interlace.planner.shared_results import SharedResults
+from interlace.planner.touch_cache import TouchCache
 from interlace.planner.waits import derive_waits
 from interlace.policies.interleavings import HalfRowPanels
 from interlace.policies.splits import SplitK

@@ -27,9 +27,9 @@ from interlace.core.errors import (
 from interlace.core.rounding import round_to
 from interlace.models.checkpoint import Checkpoint
 from interlace.models.gguf import GGUF
+from interlace.models.pretrained import load_model
 from interlace.models.rope import compute_frequencies
 from interlace.models.tokenizer import TextTokenizer, open_tokenizer
-from interlace.models.trained import load_model
 
 from .model_files import VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
 

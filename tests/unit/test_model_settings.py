@@ -16,9 +16,9 @@ import pytest
 from interlace.core.errors import DecodeError, ModelFileError, UnsupportedModelError
 from interlace.models.gguf import GGUF
 from interlace.models.notices import MissingSettingWarning
+from interlace.models.pretrained import load_model, load_model_quietly
 from interlace.models.special_tokens import find_end_ids
 from interlace.models.tokenizer import open_tokenizer
-from interlace.models.trained import load_model, load_model_quietly
 
 from .model_files import config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
 

@@ -15,7 +15,7 @@ from interlace.kernels.assign import MAX_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
 from interlace.kernels.experts.cuda import MEGAKERNEL_BODY
 from interlace.kernels.gather import gather
-from interlace.kernels.read import read_plan
+from interlace.kernels.read_plan import read_plan
 from interlace.kernels.routing import BLOCK, check_experts, compute_max_tiles, fill, place, route
 from interlace.workloads import MoE, moe
 from interlace.workloads.moe import Routing

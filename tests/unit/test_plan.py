@@ -29,7 +29,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy as copy_op
-from interlace.kernels.read import read_plan
+from interlace.kernels.read_plan import read_plan
 from interlace.megakernel.table import build_worker_tables
 from interlace.plan.latest import find_latest_awaited
 from interlace.plan.parse import parse_plan

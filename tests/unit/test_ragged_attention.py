@@ -125,7 +125,7 @@ SHAPES = ((16, 4), (64, 6))
 def launches() -> dict[tuple[int, int], Any]:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from ..emulator.walk import EmulatedLaunch, prepare
+    from ..emulator.programs import EmulatedLaunch, prepare
 
     graphs = {
         (d, heads): ragged_attention(len(LENGTHS), 192, heads, 2, d, il.bf16, parts=3, shares=True)

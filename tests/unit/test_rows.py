@@ -15,9 +15,9 @@ import interlace as il  # noqa: E402
 from interlace.core.errors import ArgumentError, DTypeError, ShapeError  # noqa: E402
 from interlace.kernels.elementwise import elementwise  # noqa: E402
 from interlace.kernels.layer_norm import layer_norm  # noqa: E402
-from interlace.kernels.read import read_plan  # noqa: E402
+from interlace.kernels.read_plan import read_plan  # noqa: E402
+from interlace.kernels.row_tiles import select_tile_rows  # noqa: E402
 from interlace.kernels.softmax import softmax  # noqa: E402
-from interlace.kernels.teams import select_tile_rows  # noqa: E402
 from interlace.workloads import FFNBlock, FFNLayers, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
@@ -39,7 +39,7 @@ def test_the_meaning_is_that_of_pytorch(name: str) -> None:
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
     pytest.importorskip("triton")
-    from ..emulator.walk import EmulatedLaunch, prepare
+    from ..emulator.programs import EmulatedLaunch, prepare
 
     graph = together(CASES.items())
     run = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=2)
@@ -66,7 +66,7 @@ FAULTS = {
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
     pytest.importorskip("triton")
-    from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare
+    from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare
 
     case = scaled(19, 1104, rows=16)
     runs = {name: EmulatedLaunch(il.build(case.graph, il.Choices(1)), stages=2, change=FAULTS[name]) for name in FAULTS}
@@ -85,7 +85,7 @@ _OF_BLOCK = "2 + WARPGROUPS + thread() / GROUP_THREADS"
 @pytest.mark.parametrize(("barrier", "kinds"), [(_BARRIER, set()), (_OF_BLOCK, {"diverged"})])
 def test_warpgroups_at_ops_of_unlike_teams_have_barriers_of_their_own(barrier: str, kinds: set[str]) -> None:
     pytest.importorskip("triton")
-    from ..emulator.walk import EmulatedLaunch, Walk, kinds_of_faults, prepare
+    from ..emulator.programs import EmulatedLaunch, Walk, kinds_of_faults, prepare
 
     class Changed(EmulatedLaunch):
         @property
@@ -214,7 +214,7 @@ BLOCKS = {
 @pytest.mark.parametrize("name", BLOCKS)
 def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> None:
     pytest.importorskip("triton")
-    from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned
+    from ..emulator.programs import EmulatedLaunch, prepare, run_poisoned
 
     m, rows, tile, choices = BLOCKS[name]
     problem = FFNBlock(72, 136, m)
@@ -233,7 +233,7 @@ def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> 
 def test_behind_a_norm_that_comes_in_several_stages_tickets_are_drawn_and_none_waits_for_ever() -> None:
     """A tile keeps the slots for weights of its last stages until its post, for which it needs all of its stages."""
     pytest.importorskip("triton")
-    from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned
+    from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned
 
     tile = il.MatmulTile(8, 64, 64, swap_ab=True)
     shape = il.workloads.FFNShape(2056, 64, il.Activation.RELU, False, norm=1e-5)  # of a norm that is an op

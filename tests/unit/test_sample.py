@@ -106,7 +106,7 @@ def test_one_launch_draws_what_numpy_draws(columns: int) -> None:
     pytest.importorskip("triton")
     from ..cases import TORCH
     from ..emulator.build import MISSING
-    from ..emulator.walk import EmulatedLaunch, prepare
+    from ..emulator.programs import EmulatedLaunch, prepare
 
     if MISSING:
         pytest.skip(MISSING)

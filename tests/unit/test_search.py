@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.plan.plan import Plan
-from interlace.planner import shared, touched
+from interlace.planner import shared_results, touch_cache
+from interlace.planner.configs import ExecutorConfig, compare, explain_differences, find_rival, merge_configs
 from interlace.planner.explain import Bottleneck, explain
 from interlace.planner.predict import CHEAP, FINE, predict
 from interlace.planner.search import search
-from interlace.planner.ways import ExecutorConfig, compare, explain_differences, find_rival, merge_configs
 from interlace.sim.modes import PERSISTENT, SERIAL, LLHandOffs, slow_to_plain_bodies
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import list_touches as all_touches
@@ -99,8 +99,8 @@ def test_what_a_search_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         looked_at.append(len(some))
         return some
 
-    monkeypatch.setattr(shared, "Dependencies", dependencies)
-    monkeypatch.setattr(touched, "list_touches", touches)
+    monkeypatch.setattr(shared_results, "Dependencies", dependencies)
+    monkeypatch.setattr(touch_cache, "list_touches", touches)
     tile = il.MatmulTile(128, 128, 64)
     graph = il.workloads.ffn(8192, il.workloads.MODELS["llama3-8b"], il.bf16, tile, tile)
     planned = search(graph, il.H200, RING)

@@ -17,9 +17,9 @@ from interlace.planner.predict import WORKSPACE, predict
 from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.studio.chain import Chain, find_accesses, list_chain_orders, play
 from interlace.studio.chain_wire import ChainGame, decode_chain, encode_chain, format_chain_game, parse_chain_game
-from interlace.studio.saved import open_chain
-from interlace.studio.saved import open_game as opened_order
-from interlace.studio.saved import save_chain as saved
+from interlace.studio.game_files import open_chain
+from interlace.studio.game_files import open_game as opened_order
+from interlace.studio.game_files import save_chain as saved
 
 
 def draw_path(chain: Chain, rng: random.Random) -> tuple[int, ...]:

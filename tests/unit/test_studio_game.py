@@ -16,9 +16,9 @@ from interlace.core.dtypes import fp32
 from interlace.core.errors import OrderError, StudioError
 from interlace.kernels.matmul import MatmulTile
 from interlace.orders.cache import simulate_lru_mask
+from interlace.orders.order_file import SavedOrder, read_order, write_order
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.orders.replay import count_loads, find_loaded, find_lru_contents
-from interlace.orders.saved import SavedOrder, read_order, write_order
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.policies.orders import Serpentine
@@ -27,9 +27,9 @@ from interlace.sim.lockstep import AccessStream, interleave
 from interlace.sim.traffic import list_touches
 from interlace.studio.curve import compute_curve as curve
 from interlace.studio.game import GameOptions, Path, Unit, find_named_path, group_waves, list_named_orders, play
+from interlace.studio.game_files import open_game
+from interlace.studio.game_files import save_game as saved
 from interlace.studio.link import Game, decode_game, encode_game
-from interlace.studio.saved import open_game
-from interlace.studio.saved import save_game as saved
 from interlace.studio.wire import format_game, parse_game
 from interlace.workloads import one_matmul
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from interlace.core.errors import ArgumentError, BusyError, SlotError  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 from interlace.nn.decoder import step as plain  # noqa: E402
-from interlace.nn.decoder.turns import ExclusiveLock  # noqa: E402
+from interlace.nn.decoder.exclusive_lock import ExclusiveLock  # noqa: E402
 
 from .llama import ToyForCausalLM  # noqa: E402
 

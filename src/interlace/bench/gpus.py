@@ -11,7 +11,7 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from interlace.bench import turns
+from interlace.bench import gpu_lock
 from interlace.core.arguments import check_int
 from interlace.core.errors import ArgumentError
 from interlace.executors.gpu import open_device
@@ -53,7 +53,7 @@ def run_on_gpus(
     for place in range(share):
         for gpu, name in enumerate(_list_visible(gpus)):
             seats.put((name, gpu, place))
-    shared = [turns.GpuLock(context, share) for _ in range(gpus)] if share > 1 else []
+    shared = [gpu_lock.GpuLock(context, share) for _ in range(gpus)] if share > 1 else []
     left, count = iter(jobs), gpus * share
     with ProcessPoolExecutor(count, context, _start_process, (seats, shared, _count_cpus(count))) as pool:
         running: dict[Future[Result], Job] = {
@@ -83,18 +83,18 @@ def _list_visible(gpus: int) -> list[str]:
     return named.split(",")[:gpus] if named else [str(n) for n in range(gpus)]
 
 
-def _start_process(seats: Any, shared: Sequence[turns.GpuLock], cpus: int) -> None:
+def _start_process(seats: Any, shared: Sequence[gpu_lock.GpuLock], cpus: int) -> None:
     """Initialise a new process: see one GPU, take turns if it is shared, and limit torch to this number of CPUs."""
     name, gpu, place = seats.get()
     os.environ["CUDA_VISIBLE_DEVICES"] = name
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(cpus)
     if shared:
-        turns.share_gpu(turns.GpuLockHandle(shared[gpu], place))
+        gpu_lock.share_gpu(gpu_lock.GpuLockHandle(shared[gpu], place))
 
 
 def _run_and_free(function: Callable[[Job], Result], job: Job) -> Result:
     """Return the result of a function for a job, and free unused memory for other processes."""
-    turns.begin_job()
+    gpu_lock.begin_job()
     try:
         return function(job)
     finally:

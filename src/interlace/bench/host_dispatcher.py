@@ -20,7 +20,7 @@ from interlace.graph.access import Ints
 from interlace.megakernel.compose import LAUNCH
 from interlace.megakernel.constants import HELD
 from interlace.megakernel.dispatch import EMPTIED, STOP, TURN
-from interlace.megakernel.ready import ReadyGroups
+from interlace.megakernel.ready_queue import ReadyGroups
 from interlace.plan.plan import Dispatch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.bench.turns import hold_gpu
+from interlace.bench.gpu_lock import hold_gpu
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, InterlaceError, ResultError

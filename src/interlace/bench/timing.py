@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from interlace.bench.clocks import Clocks, open_meter, watch_clocks
-from interlace.bench.turns import hold_gpu
+from interlace.bench.gpu_lock import hold_gpu
 from interlace.executors.gpu import open_device
 
 _REPORTED_US, _MAX_REPEATS = 1e5, 25  # total time of the reported rounds, all variants; maximum number of rounds

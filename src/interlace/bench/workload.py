@@ -26,11 +26,11 @@ from itertools import islice, product
 from typing import Any
 
 from interlace.bench.compile import compile_launches
+from interlace.bench.gpu_lock import lock_autotuning
 from interlace.bench.problem import BenchProblem, Tensors, translate_errors
 from interlace.bench.row import Comparison, ProblemResult, Variant, VariantTimes
 from interlace.bench.stream import make_stream
 from interlace.bench.timing import Rounds, time_rounds
-from interlace.bench.turns import lock_autotuning
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, OrderError, PlanError
 from interlace.deploy import Deployment

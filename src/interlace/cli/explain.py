@@ -44,8 +44,8 @@ def register(app: typer.Typer) -> None:
         Example: interlace explain ffn --preset llama3-8b --m 2048 --device cuda
         """
         from interlace.cli.predicted import PredictedRun, list_candidates
+        from interlace.planner.configs import compare, explain_differences, find_rival
         from interlace.planner.explain import explain
-        from interlace.planner.ways import compare, explain_differences, find_rival
 
         machine = find_target(device)
         with convert_to_bad_input():

@@ -19,8 +19,8 @@ from interlace.cli.options import JsonFile, make_option, register_command
 from interlace.cli.outputs import save_json
 from interlace.core.errors import NoDeviceError
 from interlace.models.chat import render_chat_prompt
+from interlace.models.pretrained import PretrainedModel, load_model_quietly
 from interlace.models.tokenizer import TextTokenizer, open_tokenizer
-from interlace.models.trained import PretrainedModel, load_model_quietly
 
 
 @dataclass(frozen=True)

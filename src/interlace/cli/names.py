@@ -20,8 +20,8 @@ from interlace.executors import Executor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.kernels.matmul.tile import TileShape
 from interlace.orders import families
+from interlace.orders.order_file import read_order
 from interlace.orders.panels import EvictionPolicy
-from interlace.orders.saved import read_order
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 from interlace.planner.build import Assignment

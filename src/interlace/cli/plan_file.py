@@ -12,7 +12,7 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanFormatError
 from interlace.executors import Executor
 from interlace.kernels.base import get_kernel
-from interlace.kernels.read import read_plan
+from interlace.kernels.read_plan import read_plan
 from interlace.plan.plan import Plan
 from interlace.plan.verify import verify
 from interlace.policies.setting import Setting

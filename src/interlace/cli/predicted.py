@@ -18,10 +18,10 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.kernels.base import format_ops, format_tiling
+from interlace.planner.configs import ExecutorConfig, RankedConfig, merge_configs
 from interlace.planner.excerpt import Excerpt
 from interlace.planner.explain import OpReport, report_ops
 from interlace.planner.predict import FINE, Prediction, predict
-from interlace.planner.ways import ExecutorConfig, RankedConfig, merge_configs
 from interlace.sim.modes import Mode
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary

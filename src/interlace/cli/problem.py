@@ -17,7 +17,7 @@ from interlace.graph.graph import Graph
 from interlace.kernels.matmul.tile import TileShape
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
-from interlace.planner.kept import prove_choices
+from interlace.planner.proof_cache import prove_choices
 from interlace.policies.setting import Setting
 from interlace.workloads.base import Inputs
 

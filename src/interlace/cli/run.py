@@ -11,7 +11,7 @@ import typer
 
 from interlace.cli import limits, table, trace
 from interlace.cli.console import FAILED, BadInput, fail, note, print_table, show_spinner
-from interlace.cli.foreseen import GpuForecast, predict_for_gpu
+from interlace.cli.gpu_forecast import GpuForecast, predict_for_gpu
 from interlace.cli.machine import HostMachine, find_machine, list_versions
 from interlace.cli.names import Device
 from interlace.cli.options import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from interlace.deploy.choose import Choice, choose
 from interlace.deploy.deployment import Deployment, can_overlap, current_device, deploy_graph
+from interlace.deploy.launch_rows import choose_launch_rows
 from interlace.deploy.library import predict_library_us
 from interlace.deploy.planning import autoplan, prove_graph, select_executor
-from interlace.deploy.rows import choose_launch_rows
 
 __all__ = [
     "Choice",

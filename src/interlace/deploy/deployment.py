@@ -21,7 +21,7 @@ from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
-from interlace.planner.kept import prove_choices
+from interlace.planner.proof_cache import prove_choices
 from interlace.planner.settings import derive_choices, retile
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
@@ -87,7 +87,7 @@ class Deployment:
     def prove_plan(
         self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None, *, alone: bool = True
     ) -> Proof:
-        """Build and prove the plan under a setting; plans of many ops are cached on disk (``planner/kept``).
+        """Build and prove the plan under a setting; plans of many ops are cached on disk (``planner/proof_cache``).
 
         Args:
             setting, policy, order, alone: arguments of ``build_plan``.

@@ -15,7 +15,7 @@ from interlace.graph.graph import Graph
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
-from interlace.planner.kept import prove_choices
+from interlace.planner.proof_cache import prove_choices
 from interlace.planner.settings import derive_choices, retile
 
 _CHOICES = tuple(field.name for field in fields(Choices))
@@ -51,7 +51,7 @@ def autoplan(
 
 
 def prove_graph(graph: Graph, device: DeviceSpec, executor: type[Executor], **given: Any) -> Proof:
-    """Plan a graph as ``autoplan`` does by rule, and prove it; plans of many ops are cached (``planner/kept``).
+    """Plan a graph as ``autoplan`` does by rule, and prove it; plans of many ops are cached (``planner/proof_cache``).
 
     Raises:
         InterlaceError: see ``autoplan`` and ``verify``.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ConcurrentRunError, GraphError, InterlaceError, NoDeviceError
 from interlace.executors.base import Executor, check_named_tensors
-from interlace.executors.bound import BoundLaunches
+from interlace.executors.bound_launches import BoundLaunches
 from interlace.executors.gpu import get_torch_dtype, open_device
 from interlace.executors.launch import AnyLaunch, CudaSourceLaunch
 from interlace.executors.run import RunHandle

@@ -28,7 +28,7 @@ from interlace.core.errors import (
     TooManyWorkersError,
 )
 from interlace.executors.base import check_named_tensors
-from interlace.executors.bound import make_tensor_key
+from interlace.executors.bound_launches import make_tensor_key
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import check_generation, find_spec
 from interlace.executors.launch import AnyLaunch, CudaSourceLaunch
@@ -45,7 +45,7 @@ from interlace.megakernel.launch import MemoryLaunch, ParameterLaunch
 from interlace.megakernel.ll_search import select_ll_tensors
 from interlace.megakernel.lower import lower
 from interlace.megakernel.options import RunOptions, check_options
-from interlace.megakernel.pace import select_dispatch
+from interlace.megakernel.pacing import select_dispatch
 from interlace.megakernel.parts import build_bodies, check_operands, count_warpgroups, get_graph_bodies
 from interlace.megakernel.queues import QueueMemory
 from interlace.megakernel.registers import compile_launch

@@ -31,7 +31,7 @@ from interlace.kernels.bodies import (
     Reference,
     TritonBody,
 )
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 12, 16, 32)

@@ -51,7 +51,7 @@ class BodyKind(Enum):
     REFERENCE = "NumPy"
     TRITON = "Triton"
     CUDA = "CUDA C++"
-    MEGAKERNEL = "one-launch CUDA C++"
+    MEGAKERNEL = "megakernel CUDA C++"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from interlace.kernels.bodies import NO_CLUSTER, Cluster, MegakernelBody, Megake
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.preamble import SEMAPHORES, WORDS
 from interlace.kernels.cuda.ptx import PTX, count_entry_registers
-from interlace.kernels.text import LINE_DIRECTIVE
+from interlace.kernels.cuda_body import LINE_DIRECTIVE
 from interlace.megakernel.constants import MESSAGE_BYTES, SHARED, TICKETS, define_constants
 from interlace.megakernel.dispatch import CODES, QUEUE, select_code
 from interlace.megakernel.options import Termination

@@ -32,7 +32,7 @@ from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
 if TYPE_CHECKING:
     from interlace.megakernel.table import DeviceTables
 
-#: Fields of the ready queue: the tables of ``megakernel/ready``, with groups in CSR form; the number of complete
+#: Fields of the ready queue: the tables of ``megakernel/ready_queue``, with groups in CSR form; the number of complete
 #: semaphores of each group, over all runs; the number of pushed items, over all runs; slots, each with run + 1 and a
 #: row; the number of items that are ready from the start. A dispatcher has, in place of the tail, the number of the run
 #: and the counted posts of each semaphore.

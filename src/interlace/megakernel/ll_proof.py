@@ -44,7 +44,7 @@ from interlace.megakernel.ll_search import select_ll_tensors
 from interlace.megakernel.options import RunOptions
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Items, Plan, Waits
-from interlace.planner.kept import prove_plan
+from interlace.planner.proof_cache import prove_plan
 
 _PART_KERNEL = Kernel("part of an op")
 _WHOLE, _READS, _LL, _STORES = range(4)

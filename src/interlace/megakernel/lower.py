@@ -3,7 +3,7 @@
     tables        the plan's items and waits as rows for the device (``megakernel/table``)
     ops           each op's body and the program of its tiles (``megakernel/parts``)
     ll_edges      tensors that are handed off by the LL protocol, proved as launched (``megakernel/ll_proof``)
-    cooperative   ops whose parts reduce their tiles together (``megakernel/shares``)
+    cooperative   ops whose parts reduce their tiles together (``megakernel/fix_up``)
     spawning      rows of spawn dispatch (``megakernel/spawning``)
     source        the CUDA source, and how many stages shared memory holds (``megakernel/compose``)
 
@@ -24,15 +24,15 @@ from interlace.kernels.bodies import NO_CLUSTER
 from interlace.megakernel.clusters import check_clusters, cluster_ops
 from interlace.megakernel.compose import LoweredOp, MegakernelSource, compose, number_codes
 from interlace.megakernel.dispatch import DispatchCode, select_code
+from interlace.megakernel.fix_up import CooperativeFixup, count_parts
 from interlace.megakernel.ll_edges import LLEdges
 from interlace.megakernel.ll_proof import prove_ll
 from interlace.megakernel.options import RunOptions
-from interlace.megakernel.pace import select_bytes_in_flight
+from interlace.megakernel.pacing import select_bytes_in_flight
+from interlace.megakernel.partials import place_partials
 from interlace.megakernel.parts import check_order, find_cooperative_ops, get_graph_bodies, lower_ops
 from interlace.megakernel.queues import check_capacity
-from interlace.megakernel.shares import CooperativeFixup, count_parts
 from interlace.megakernel.spawning import SpawnTables
-from interlace.megakernel.sums import place_partials
 from interlace.megakernel.table import DeviceTables, build_worker_tables
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof

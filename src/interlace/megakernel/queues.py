@@ -13,7 +13,7 @@ from interlace.core.errors import QueueOverflowError
 from interlace.graph.access import Ints
 from interlace.kernels.abi import Struct
 from interlace.megakernel.dispatch import COUNTERS, QUEUE, SPAWN, SPREAD
-from interlace.megakernel.ready import ReadyGroups, find_ready_rows
+from interlace.megakernel.ready_queue import ReadyGroups, find_ready_rows
 from interlace.megakernel.spawning import SpawnTables
 from interlace.megakernel.table import DeviceTables
 from interlace.plan.plan import Plan

@@ -12,8 +12,8 @@ from interlace.core.errors import PlanError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import compute_offsets, find_distinct
 from interlace.kernels.abi import AXES, ITEM, WAIT, Struct
+from interlace.megakernel.fix_up import CooperativeFixup
 from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
-from interlace.megakernel.shares import CooperativeFixup
 from interlace.plan.plan import Dispatch, Plan
 
 _INT32 = 1 << 31

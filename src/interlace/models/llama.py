@@ -11,8 +11,8 @@ residual; gated FFN with the residual. Token embeddings come first, the head and
         x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T
     logits = rms_norm(x) @ head.T;  next = argmax(logits)
 
-Normalisations are fused into the ops around them (``kernels/squares``). The op that writes x also writes x times the
-weight of the next norm, and sums of squares of x. The matmuls that follow divide their products by the norm.
+Normalisations are fused into the ops around them (``kernels/folded_norm``). The op that writes x also writes x times
+the weight of the next norm, and sums of squares of x. The matmuls that follow divide their products by the norm.
 
 Layers share one set of activation tensors, except new keys and values. Waits for other data already order each
 overwrite after all reads of the old value (``plan/implied``). Lengths are data (``position``), so one plan serves all
@@ -36,13 +36,13 @@ from interlace.kernels.argmax import block_argmax, reduce_argmax, select_columns
 from interlace.kernels.attend import BLOCK, attend, select_splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
+from interlace.kernels.folded_norm import COLUMNS as SQUARED
+from interlace.kernels.folded_norm import FINE, count_blocks
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS
 from interlace.kernels.sample import cutoff, gumbel_argmax, segment_stats
 from interlace.kernels.sample.segments import count_segments
-from interlace.kernels.squares import COLUMNS as SQUARED
-from interlace.kernels.squares import FINE, count_blocks
 
 #: Positions in a page of the KV cache: the number that attention processes at a time.
 PAGE_TOKENS = BLOCK
@@ -168,7 +168,7 @@ class _NormedTensors:
     Attributes:
         x: residual stream (B, H), None if no op reads it.
         scaled: x times the weight of the norm.
-        squares: sums of squares of x over blocks of columns (``kernels/squares``).
+        squares: sums of squares of x over blocks of columns (``kernels/folded_norm``).
     """
 
     x: Tensor | None

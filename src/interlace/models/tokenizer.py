@@ -11,8 +11,8 @@ from typing import Any
 from interlace.core.errors import ModelFileError, PromptError
 from interlace.models.folder_tokens import add_special_tokens, read_special_tokens
 from interlace.models.gguf import GGUF
-from interlace.models.pieces import build_piece_tokenizer
 from interlace.models.pre_types import PRE_TYPES, PreType, find_pre_type
+from interlace.models.sentencepiece import build_piece_tokenizer
 from interlace.models.special_tokens import CONTROL, END_TEXTS, USER_DEFINED, find_special_id, has_bos
 
 

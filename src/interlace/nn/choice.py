@@ -10,7 +10,7 @@ import torch
 from interlace.core.dtypes import DType
 from interlace.deploy import Choice, choose, choose_launch_rows
 from interlace.executors.gpu import find_spec
-from interlace.kernels.teams import select_tile_rows
+from interlace.kernels.row_tiles import select_tile_rows
 from interlace.workloads.ffn import FFNShape, ffn
 
 #: Maximum number of tokens for which a launch includes norm and residual of an FFN: up to here it was faster than with

@@ -15,7 +15,7 @@ from interlace.deploy import Choice, choose_launch_rows, deploy_graph
 from interlace.executors import DeviceExecutor
 from interlace.executors.gpu import find_spec
 from interlace.kernels.matmul import Activation
-from interlace.kernels.teams import select_tile_rows
+from interlace.kernels.row_tiles import select_tile_rows
 from interlace.megakernel.capture import get_capture_id
 from interlace.megakernel.options import RunOptions
 from interlace.nn.choice import MAX_NORM_TOKENS, choose_ffn

@@ -141,7 +141,7 @@ def load_proof(plan: Plan, cached: CachedCoverage) -> Proof:
 
     Most of the time of a proof goes into finding the dependencies of the graph and checking that they are enforced.
     This result is taken from ``cached`` if it belongs to exactly this plan; all other checks run again. Callers must
-    know that ``verify`` produced it (``planner/kept`` ensures this).
+    know that ``verify`` produced it (``planner/proof_cache`` ensures this).
 
     Raises:
         ItemError, SemaphoreError, ThresholdError, DeadlockError, SpawnError: as in ``verify``.

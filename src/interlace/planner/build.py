@@ -30,7 +30,7 @@ from interlace.graph.ragged import mark_covered
 from interlace.kernels.base import format_ops
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.stealing import STEAL_ONE, Stealing
-from interlace.planner.shared import SharedResults
+from interlace.planner.shared_results import SharedResults
 from interlace.policies.consumers import Consumers
 from interlace.policies.interleavings import Interleaving, OpAfterOp, OpMajorItems
 from interlace.policies.orders import Order, RowMajor, check_permutation

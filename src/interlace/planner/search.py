@@ -23,8 +23,8 @@ from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
 from interlace.planner.excerpt import Excerpt
 from interlace.planner.predict import CHEAP, FINE, Prediction, predict
-from interlace.planner.shared import SharedResults
-from interlace.planner.touched import TouchCache
+from interlace.planner.shared_results import SharedResults
+from interlace.planner.touch_cache import TouchCache
 from interlace.policies.interleavings import HalfRowPanels, Interleaving, RowPanels
 from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Order, RowMajor
 from interlace.policies.splits import Split, SplitK, SplitTail, WholeTiles

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from interlace.core.errors import StudioError
-from interlace.studio import curve, saved
+from interlace.studio import curve, game_files
 from interlace.studio.chain_wire import (
     decode_chain,
     format_chain,
@@ -34,16 +34,16 @@ def build_answers(view: StudioView | Pending | None) -> Answers:
     kinds: dict[str, type[StudioView]] = {"plan": PlanView, "timeline": TimelineView, "records": RecordView}
     return {
         "setting": _answer_setting,
-        "open": lambda data: format_game(_open_game(data, decode_game, saved.open_game)),
+        "open": lambda data: format_game(_open_game(data, decode_game, game_files.open_game)),
         "position": lambda data: format_position(parse_game(data)),
         "order": _answer_order,
         "curve": lambda data: curve.compute_curve(parse_game(data)),
-        "save": lambda data: saved.save_game(parse_game(data)),
+        "save": lambda data: game_files.save_game(parse_game(data)),
         "chain/setting": format_chain,
-        "chain/open": lambda data: format_chain_game(_open_game(data, decode_chain, saved.open_chain)),
+        "chain/open": lambda data: format_chain_game(_open_game(data, decode_chain, game_files.open_chain)),
         "chain/position": format_chain_position,
         "chain/order": format_chain_order,
-        "chain/save": lambda data: saved.save_chain(parse_chain_game(data)),
+        "chain/save": lambda data: game_files.save_chain(parse_chain_game(data)),
         **{name: partial(_answer_view, view, kind) for name, kind in kinds.items()},
         "plan/item": partial(_answer_item, view),
     }

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 
 from interlace.core.errors import InterlaceError, StudioError
 from interlace.studio.answers import build_answers
+from interlace.studio.best_completion import SearchCancelled, find_best_completion
 from interlace.studio.guard import Guard
-from interlace.studio.least import SearchCancelled, find_best_completion
 from interlace.studio.link import Game
 from interlace.studio.pages import load_assets
 from interlace.studio.pending import Pending, StudioView

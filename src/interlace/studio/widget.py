@@ -17,10 +17,10 @@ from interlace.orders.panels import PanelGrid
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
 from interlace.studio.answers import build_answers
+from interlace.studio.best_completion import SearchCancelled, find_best_completion
 from interlace.studio.chain import Chain
 from interlace.studio.chain_wire import ChainGame, encode_chain
 from interlace.studio.game import GameOptions
-from interlace.studio.least import SearchCancelled, find_best_completion
 from interlace.studio.link import Game, encode_game
 from interlace.studio.pages import PAGES, inline_page
 from interlace.studio.pending import StudioView

@@ -19,8 +19,8 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
+from interlace.kernels.row_tiles import select_tile_rows
 from interlace.kernels.softmax import compute_softmax, softmax
-from interlace.kernels.teams import select_tile_rows
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
 

@@ -13,10 +13,10 @@ from interlace.core.dtypes import DType, bf16, fp32
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
+from interlace.kernels.folded_norm import COLUMNS, FINE, count_blocks
 from interlace.kernels.matmul import MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.rms_norm import compute_rms_norm
-from interlace.kernels.squares import COLUMNS, FINE, count_blocks
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 
 _EPS = 1e-5
@@ -62,8 +62,9 @@ def normed_matmuls(
 ) -> Graph:
     """Build ``out = rms_norm(x @ a.T, gain) @ b.T`` for x of shape (m, k), a (n, k), gain (n,), b (p, n).
 
-    The normalisation is fused into both matmuls (``kernels/squares``); tiles of the first are a multiple of 16 columns
-    wide. Up to 8 rows, sums of squares cover that few columns, because the megakernel then has tiles that narrow.
+    The normalisation is fused into both matmuls (``kernels/folded_norm``); tiles of the first are a multiple of 16
+    columns wide. Up to 8 rows, sums of squares cover that few columns, because the megakernel then has tiles that
+    narrow.
     """
     first = first or MatmulTile()
     columns = FINE if first.n % COLUMNS or m <= _FEW else COLUMNS

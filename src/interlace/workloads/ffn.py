@@ -18,11 +18,11 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.bodies import COMPUTE_CAPABILITY_MAJOR
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.matmul.megakernel_candidates import is_fused_norm_faster
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.matmul.tilings import can_normalise, may_normalise
-from interlace.kernels.matmul.walk_ways import is_fused_norm_faster
 from interlace.kernels.rms_norm import compute_rms_norm, rms_norm
-from interlace.kernels.teams import select_tile_rows
+from interlace.kernels.row_tiles import select_tile_rows
 from interlace.models.checkpoint import Checkpoint
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, RecordedSizes, Target, Workload
 

@@ -15,7 +15,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.layer_norm import compute_layer_norm, layer_norm
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
-from interlace.kernels.teams import select_tile_rows
+from interlace.kernels.row_tiles import select_tile_rows
 from interlace.workloads.base import DTypeField, Option, Presets, Workload
 from interlace.workloads.ffn import activate
 

@@ -2,8 +2,8 @@
 
     x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T      for each layer
 
-Normalisations are fused into the ops around them (``kernels/squares``), except the first, which is an op of its own.
-Layers reuse the same tensors and alternate between two for x, as the layers of ``build_decode_graph`` do.
+Normalisations are fused into the ops around them (``kernels/folded_norm``), except the first, which is an op of its
+own. Layers reuse the same tensors and alternate between two for x, as the layers of ``build_decode_graph`` do.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.folded_norm import COLUMNS, FINE, count_blocks
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS
 from interlace.kernels.rms_norm import compute_rms_norm, rms_norm
-from interlace.kernels.squares import COLUMNS, FINE, count_blocks
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 from interlace.workloads.decode import RANDOM_NUMBERS, repeat_values
 from interlace.workloads.ffn import MODELS

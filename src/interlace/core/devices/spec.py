@@ -46,7 +46,7 @@ class L2:
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Costs of a megakernel's items in addition to multiplying and loading; see ``kernels/matmul/walk_cost``.
+    """Costs of a megakernel's items in addition to multiplying and loading; see ``kernels/matmul/megakernel_cost``.
 
     Attributes:
         least_ns: minimum duration of a stage of the ring.

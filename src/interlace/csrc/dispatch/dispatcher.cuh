@@ -12,7 +12,7 @@
 // posted the item. So each word has one writer at a time, and a block never has more items than it takes. The loader
 // may read a mailbox again before the storer empties it; the TURN bit tells it that it had this item already.
 //
-// The dispatcher counts posts of semaphores, and for groups of items (megakernel/ready.py) the semaphores that are
+// The dispatcher counts posts of semaphores, and for groups of items (megakernel/ready_queue.py) the semaphores that are
 // complete; a group that has all of them is ready. It gives ready items, in the order in which they became ready, to
 // blocks that hold nothing, then to blocks that hold one (the last items perhaps not to these: LAST_ALONE). When none
 // is left, it tells each block to stop. So an item that was given never waits, and each item is given once. All blocks

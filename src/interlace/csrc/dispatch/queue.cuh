@@ -1,7 +1,7 @@
 // Queue dispatch: tickets are places in a queue of ready items, whose waits are met, in the order in which they became
 // ready. An item that was taken never waits.
 //
-// The block that makes the last post that a group of items waits for (megakernel/ready.py) pushes the group. In some
+// The block that makes the last post that a group of items waits for (megakernel/ready_queue.py) pushes the group. In some
 // order without cycles the first unfinished item is in the queue or taken already, so there is progress for any number
 // of blocks. The queue has a slot for each item that is not ready from the start, and a run fills each slot once, so it
 // never overflows. A slot holds the run's number and the item's row, and counters of posts only grow, so nothing is

@@ -1,4 +1,4 @@
-// Ops that load their own inputs: CUDA source of a tile (kernels/text.py).
+// Ops that load their own inputs: CUDA source of a tile (kernels/cuda_body.py).
 //
 // Such an item moves nothing through shared memory, but all roles count one stage for it, as for any other item:
 //

@@ -206,7 +206,7 @@ DEVICE void await_stage(const Stage& stage) {
   await(prefetch_full(stage.slot), stage.phase);
 }
 // Returns whether the item is a part of a tile that leaves its partial sums to the part that is last in the plan's
-// sequence, and posts that they are there, which makes that part ready (megakernel/sums.py).
+// sequence, and posts that they are there, which makes that part ready (megakernel/partials.py).
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
 // A fence waits for all bulk loads in flight on its SM: 0.5 us without any, 2.5 us with 64 KiB
 // (benchmarks/notes/memory-order.md). So an item that others wait for, and that is its worker's last one of its op,

@@ -20,7 +20,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import ITEM
 from interlace.kernels.base import get_kernel
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 from interlace.megakernel.options import RunOptions
 from interlace.megakernel.table import DeviceTables
 from interlace.planner.build import Choices, build

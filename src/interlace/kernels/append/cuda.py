@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interlace.csrc import include
+from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.pages import PAGES
-from interlace.kernels.text import CudaBody
 
 APPEND_CUDA = CudaBody(
     include("ops/rows.cuh", "ops/heads.cuh") + PAGES + include("ops/append.cuh"),

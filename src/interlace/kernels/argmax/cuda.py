@@ -8,7 +8,7 @@ from dataclasses import replace
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 
 _MAX_WARPS = 8
 

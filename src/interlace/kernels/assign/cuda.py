@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interlace.csrc import include
+from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.routing.cuda import CHOOSE, MAX_AT_ONCE, TILES_BEFORE
-from interlace.kernels.text import CudaBody
 
 ASSIGN_CUDA = CudaBody(
     CHOOSE + TILES_BEFORE + include("ops/assign.cuh"),

@@ -17,8 +17,8 @@ from interlace.kernels.attend.products_cuda import (
     reads_whole_tensors,
 )
 from interlace.kernels.base import next_power_of_2
+from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.pages import PAGES
-from interlace.kernels.text import CudaBody
 
 _WARPS = 4, 8  # fewest and most warps of a block
 _HEADS = 4  # most heads of a warp, unless there are too many for all warps

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.pages import PAGES
-from interlace.kernels.text import CudaBody
 
 #: One of as many equal shares of a sequence as it has splits.
 SHARE = include("ops/attend/exponents.cuh", "ops/attend/share_equal.cuh")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.kernels import gelu
-from interlace.kernels.cuda.teams import ROW_GROUPS, generate_ring_rows, make_ring_variant
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda.row_groups import ROW_GROUPS, generate_ring_rows, make_ring_variant
+from interlace.kernels.cuda_body import CudaBody
 
 _ROW = gelu.CUDA + include("ops/elementwise/elements.cuh")
 _CONSTANTS = ("BM", "BN", "ACTIVATION", "TIMES_ROWS", "PLUS_ROWS")

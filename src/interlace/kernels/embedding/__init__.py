@@ -14,7 +14,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.embedding.cuda import EMBEDDING_CUDA
-from interlace.kernels.squares import COLUMNS, check_folded_outputs, sum_squares
+from interlace.kernels.folded_norm import COLUMNS, check_folded_outputs, sum_squares
 
 _COLUMNS = 1024
 
@@ -70,8 +70,8 @@ def embedding(
 
     Args:
         columns: columns of a tile, which is one row high.
-        scale, scaled, squares: operands of a folded normalisation after the op (``kernels/squares``), all or none: a
-            scale (H,) that is read; out times the scale (B, H), and sums of squares of out, (B, ceil(H / 64)) or (B,
+        scale, scaled, squares: operands of a folded normalisation after the op (``kernels/folded_norm``), all or none:
+            a scale (H,) that is read; out times the scale (B, H), and sums of squares of out, (B, ceil(H / 64)) or (B,
             ceil(H / 16)) in float32, which are written.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 
 
 def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:

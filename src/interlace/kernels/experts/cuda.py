@@ -13,7 +13,7 @@ from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
 from interlace.kernels.cuda.config import Parameters, template_of
 from interlace.kernels.matmul.cuda import MATMUL, product
-from interlace.kernels.matmul.walk_body import (
+from interlace.kernels.matmul.megakernel_body import (
     LL_FIELDS,
     PITCH_BYTES,
     PLAIN,
@@ -23,7 +23,7 @@ from interlace.kernels.matmul.walk_body import (
     check_sums,
     count_warpgroups,
 )
-from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
+from interlace.kernels.matmul.megakernel_body import OPERANDS as OF_MATMUL
 
 _TALL, _WIDEST = 64, 256
 _HEADER_BYTES = 1024  # after the weights of a stage; slots begin at multiples of it

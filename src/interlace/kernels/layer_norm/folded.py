@@ -3,7 +3,8 @@
     layer_norm(x) @ weight.T + bias = rms_norm(x - mean(x)) @ weight.T + (bias + weight @ shift)
 
 The mean of a row of x = y @ first.T is y @ mean(first). If the mean over outputs is subtracted from ``first``, rows
-of x have mean 0, and the normalisation folds into both products as in ``kernels/squares``. In a model in which every
+of x have mean 0, and the normalisation folds into both products as in ``kernels/folded_norm``. In a model in which
+every
 reader of x normalises it, everything that writes x is centred: embeddings, biases, and the last weights of attention
 and FFN.
 Source: Ashkboos et al., SliceGPT, 2024, section 3.2.

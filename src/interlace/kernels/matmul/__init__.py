@@ -6,7 +6,7 @@
 x is (M, K), weights are (N, K) as ``nn.Linear`` stores them, out and residual (M, N), bias (N,). Sums are kept in
 float32. Any M, N, K are supported; the last tile of each is masked.
 
-RMS normalisation before and after the matmul is folded in (``kernels/squares``). With ``x_squares``, products are
+RMS normalisation before and after the matmul is folded in (``kernels/folded_norm``). With ``x_squares``, products are
 multiplied by the factors of their rows before any other epilogue. With ``x_scale``, x is also scaled, and the squares
 are computed from x itself. With ``scale``, out is also written to ``scaled`` (scaled) and ``squares`` (its sums of
 squares).
@@ -28,6 +28,9 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_eps, check_extents, check_same_dtype, require
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
+from interlace.kernels.folded_norm import check_folded_outputs, compute_rms_factors, find_squared_columns, sum_squares
+from interlace.kernels.matmul.megakernel_body import MEGAKERNEL_BODY
+from interlace.kernels.matmul.megakernel_tuning import MEGAKERNEL_TUNING
 from interlace.kernels.matmul.tile import TILING, MatmulTile
 from interlace.kernels.matmul.tilings import (
     NAME,
@@ -38,9 +41,6 @@ from interlace.kernels.matmul.tilings import (
     normalises,
 )
 from interlace.kernels.matmul.triton_tuning import TRITON_TUNING
-from interlace.kernels.matmul.walk_body import MEGAKERNEL_BODY
-from interlace.kernels.matmul.walk_tuning import MEGAKERNEL_TUNING
-from interlace.kernels.squares import check_folded_outputs, compute_rms_factors, find_squared_columns, sum_squares
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 

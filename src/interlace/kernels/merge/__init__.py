@@ -17,7 +17,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, check_same_dtype, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 
 _ROWS, _COLUMNS = 8, 512
 

@@ -1,4 +1,4 @@
-"""Sums of squares over blocks of columns, in Triton; see ``kernels/squares``."""
+"""Sums of squares over blocks of columns, in Triton; see ``kernels/folded_norm``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlace.csrc import include
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 
 _MAX_WARPS = 8
 

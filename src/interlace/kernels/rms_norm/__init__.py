@@ -14,8 +14,8 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.cuda.teams import build_row_body
-from interlace.kernels.teams import select_tile
+from interlace.kernels.cuda.row_groups import build_row_body
+from interlace.kernels.row_tiles import select_tile
 
 
 def compute_rms_norm(x: Array, weight: Array, eps: float) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interlace.csrc import include
 from interlace.graph.op import Op
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 
 _GROUP_SIZE = 4
 #: Most tokens that a block has at a time: some for each of its warps.

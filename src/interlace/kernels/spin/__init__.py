@@ -11,7 +11,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
-from interlace.kernels.text import CudaBody
+from interlace.kernels.cuda_body import CudaBody
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:

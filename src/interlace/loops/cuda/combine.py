@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
-from interlace.loops.cuda.spread import BlockedLayout
+from interlace.loops.cuda.register_layout import BlockedLayout
 from interlace.loops.ir.statements import Reduce, ReduceOp
 
 NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}

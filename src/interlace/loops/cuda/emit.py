@@ -28,6 +28,7 @@ from interlace.loops.cuda.indices import emit_index, emit_less
 from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
 from interlace.loops.cuda.names import mangle
 from interlace.loops.cuda.preamble import ITEM_BYTES, PRODUCTS
+from interlace.loops.cuda.register_layout import Fragment, lay_out_registers
 from interlace.loops.cuda.rules import (
     TensorMapSpec,
     check_emittable,
@@ -36,7 +37,6 @@ from interlace.loops.cuda.rules import (
     find_ptx_kind,
     list_tensor_maps,
 )
-from interlace.loops.cuda.spread import Fragment, lay_out_registers
 from interlace.loops.cuda.tiles import TileEmitter
 from interlace.loops.ir.index import Index
 from interlace.loops.ir.nest import split_block_loops

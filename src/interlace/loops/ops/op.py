@@ -35,7 +35,7 @@ from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.arithmetic import Floats
 from interlace.loops.meaning.interpret import interpret_block
 from interlace.loops.ops.flops import count_block_flops
-from interlace.loops.ops.joined import MegakernelLoops
+from interlace.loops.ops.megakernel_loops import MegakernelLoops
 from interlace.loops.ops.regions import find_touched_spans
 from interlace.loops.ops.views import View, find_views
 from interlace.loops.rules.check import check_sizes

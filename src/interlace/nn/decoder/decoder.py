@@ -13,7 +13,7 @@ from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
 from interlace.models.llama import LlamaShape
 from interlace.models.notices import warn_missing
-from interlace.models.trained import PretrainedModel, load_model_quietly
+from interlace.models.pretrained import PretrainedModel, load_model_quietly
 from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import (
     KVCache,
@@ -22,19 +22,19 @@ from interlace.nn.decoder.cache import (
     count_cache_positions,
     resolve_max_seq_len,
 )
+from interlace.nn.decoder.exclusive_lock import ExclusiveLock
 from interlace.nn.decoder.family import ModelParts, find_parts
 from interlace.nn.decoder.files import Progress, load_weights, select_device
 from interlace.nn.decoder.ids import Prompt, check_stop_ids, make_step_ids
 from interlace.nn.decoder.launch import StepLaunch, build_step_launch, describe_launch
-from interlace.nn.decoder.own_past import SlotCache
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
-from interlace.nn.decoder.past import count_positions, extract_pairs, fill_slot
-from interlace.nn.decoder.runs import StepReport, StepResult
+from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
 from interlace.nn.decoder.sampling import GREEDY, SamplingParams, SamplingState
+from interlace.nn.decoder.slot_cache import SlotCache
 from interlace.nn.decoder.slots import Slots
-from interlace.nn.decoder.texts import GenerationMixin
-from interlace.nn.decoder.turns import ExclusiveLock
+from interlace.nn.decoder.step_result import StepReport, StepResult
+from interlace.nn.decoder.text_generation import GenerationMixin
 from interlace.nn.decoder.weights import build_rope_table, check_weights, count_streamed_bytes
 
 
@@ -138,7 +138,7 @@ class Decoder(GenerationMixin):
         that the model lacks.
 
         Args:
-            model: file or folder, or the result of ``models.trained.load_model`` for it.
+            model: file or folder, or the result of ``models.pretrained.load_model`` for it.
             batch, max_seq_len, num_blocks: see ``from_model``.
             device: device of the weights; by default the current GPU, if there is one.
             progress: iterator over the names of the weights, which may display the progress.

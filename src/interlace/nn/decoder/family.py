@@ -20,8 +20,8 @@ from interlace.core.errors import UnsupportedModelError
 from interlace.models.config_fields import SILU, check_fields, check_rope, list_fields
 from interlace.models.generation_settings import GENERATION_FIELDS, list_ignored
 from interlace.models.llama import LlamaShape
+from interlace.models.pretrained import MODEL_TYPES
 from interlace.models.stops import read_stop_tokens
-from interlace.models.trained import MODEL_TYPES
 from interlace.models.windows import find_window
 from interlace.nn.hooks import list_hooks
 

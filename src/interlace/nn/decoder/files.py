@@ -8,7 +8,7 @@ from math import prod
 import torch
 
 from interlace.core.errors import NoDeviceError
-from interlace.models.trained import PretrainedModel
+from interlace.models.pretrained import PretrainedModel
 from interlace.models.weights import list_weights
 from interlace.nn.decoder.cache import check_memory, count_cache_bytes
 

@@ -12,11 +12,11 @@ import torch
 from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import ArgumentError, LengthError, SlotError
 from interlace.models.llama import LlamaShape
+from interlace.nn.decoder.exclusive_lock import ExclusiveLock
 from interlace.nn.decoder.ids import check_stop_ids
 from interlace.nn.decoder.padding import Padding
 from interlace.nn.decoder.sampling import SamplingParams
 from interlace.nn.decoder.slots import advise_capacity
-from interlace.nn.decoder.turns import ExclusiveLock
 
 
 class GeneratedToken(NamedTuple):

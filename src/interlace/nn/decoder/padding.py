@@ -22,7 +22,7 @@ import torch
 from interlace.core.arguments import format_value
 from interlace.core.errors import PromptError
 from interlace.models.folder import read_json
-from interlace.models.trained import PretrainedModel
+from interlace.models.pretrained import PretrainedModel
 from interlace.nn.decoder.ids import MASK, Prompt, Prompts, check_vocabulary, is_array, to_id_list, to_lists
 
 #: Fields that a tokenizer may return in addition to ids and mask, and that change no token.

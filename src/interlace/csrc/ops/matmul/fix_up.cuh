@@ -9,7 +9,7 @@
 //
 // Why a word holds a partial of this run: a part stores or loads partials after a stage that the dependent loader has
 // filled. That loader has waited for the previous launch, which emptied all words, and for the item's own waits. Rows
-// of the workspace are reused only after ops that have ended by then (megakernel/sums.py), whose words were empty
+// of the workspace are reused only after ops that have ended by then (megakernel/partials.py), whose words were empty
 // before their tiles posted.
 //
 // A part that computes the norm of its rows has the sums of squares over its own k. They travel with its partials, as

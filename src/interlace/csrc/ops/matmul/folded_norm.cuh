@@ -4,7 +4,7 @@
 //
 // The producer of x stores x * gain (`scaled`) and, for each SQUARED columns, the sum of squares of a row (`squares`);
 // the consumer multiplies its accumulators by the factors of their rows. Or the consumer does all of it itself
-// (NORMALISES): it loads x and the gains (`x_scale`). kernels/squares.py has the meaning.
+// (NORMALISES): it loads x and the gains (`x_scale`). kernels/folded_norm.py has the meaning.
 //
 //   Factors        the factors of a tile's rows from a producer's squares, for threads of a warpgroup
 //   Scaled         tokens of a stage as the 64-row operand: scaled, and squared, in registers

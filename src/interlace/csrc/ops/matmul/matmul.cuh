@@ -27,7 +27,7 @@
 #pragma once
 #include "output.cuh"
 
-// Config of a tile (kernels/matmul/walk_body.py generates it):
+// Config of a tile (kernels/matmul/megakernel_body.py generates it):
 //   BM, BN, BK       tokens, weight rows, elements of k of a stage
 //   ROWS             rows of tokens that are loaded: BM, or fewer if the op has fewer tokens. Products read whatever
 //                    lies after them as further tokens; a row of accumulators depends on no other.

@@ -42,7 +42,7 @@ DEVICE bool is_ahead(int n) {
   const int consumed = n - STAGES * 2 / 3;
   return consumed >= 0 && !mbarrier_passed(prefetch_empty(consumed % STAGES), consumed / STAGES & 1);
 }
-// Config of a tile (kernels/matmul/walk_body.py), as of Matmul and:
+// Config of a tile (kernels/matmul/megakernel_body.py), as of Matmul and:
 //   TURNS                      stages of a tile if below FEW_TURNS, else FEW_TURNS plus 1 if they are odd
 //   LL_X, LL_OUT, LL_SCALED    whether x (with its squares), out, scaled (with its squares) are LL tensors
 //   STAGES_OF_TILE             stages of a tile whose tokens the consumers poll, else 0
