@@ -337,22 +337,34 @@ def test_the_readme_shows_what_gains_and_what_does_not(report: Any) -> None:
     assert "run at 0.99 of the speed of a launch per op (0.96 to" in nothing
 
 
-def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_not_and_what_tickets_gain_on_the_best(
+def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_eager_and_the_gain_of_the_chosen_dispatch(
     report: Any,
 ) -> None:
-    def row(size: int, **us: float) -> dict[str, Any]:
-        ways = {name.replace("_", ", "): {"median_us": value} for name, value in us.items()}
-        return {"tokens": size, "workload": {}, "bytes_us": 3.0, "flops_us": 1.0, "ways": ways, "left_out": {}}
+    def row(size: int, name: str = "ragged-attention", **us: float) -> dict[str, Any]:
+        ways = {way.replace("_", ", "): {"median_us": value} for way, value in us.items()}
+        return {
+            "tokens": size,
+            "workload": {"name": name},
+            "bytes_us": 3.0,
+            "flops_us": 1.0,
+            "ways": ways,
+            "left_out": {},
+        }
 
     rows = [row(1, PyTorch=9.0, PyTorch_compiled=8.0, static=5.0, ticket=4.0), row(16, PyTorch=9.0, static=4.0)]
     assert report.launches.uneven_table({"rows": rows}).splitlines() == [
-        "| tokens | floor | PyTorch | static | ticket | tickets gain |",
+        "| tokens | floor | PyTorch | static | ticket | speedup of ticket |",
         "|---|---|---|---|---|---|",
         "| 1 | 3.0 | 8.0 | 5.0 | 4.0 | 2.00x |",
         "| 16 | 3.0 | 9.0 | 4.0 | - | - |",
     ]
     told = report.launches.uneven_range({"rows": [*rows, row(64, PyTorch=9.0, static=1.0, ticket=6.0)]})
     assert "at 1.50 to 2.00 times the speed of the faster of these in 2 rows" in told
+    experts = {"rows": [row(1, "moe", PyTorch=9.0, ticket=4.0, hybrid=3.0)]}
+    assert report.launches.uneven_table(experts).endswith(
+        "| ticket | hybrid | speedup of hybrid |\n|---|---|---|---|---|---|\n| 1 | 3.0 | 9.0 | 4.0 | 3.0 | 3.00x |"
+    )
+    assert "with hybrid dispatch runs at 3.00" in report.launches.uneven_range(experts)
 
 
 def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.plan.plan import Dispatch
 from interlace.policies.setting import Setting
 
 _FEW_OPS = 8
@@ -45,9 +46,12 @@ class Tuning:
         iter_settings: graph, device -> many settings; a search predicts all of them and measures some.
         check: graph, op, device -> raises ShapeError unless the op's tile fits the device, if the body does not check
             it.
+        dispatch: dispatch measured to be fastest for graphs with the kernel, unless hand-offs or fix-ups ask for a
+            static schedule; None if that is ticket dispatch.
     """
 
     select_default: Callable[[Graph, DeviceSpec], Setting]
     iter_likely: Callable[[Graph, DeviceSpec], Iterator[Setting]]
     iter_settings: Callable[[Graph, DeviceSpec], Iterator[Setting]]
     check: Callable[[Graph, Op, DeviceSpec], None] = accept_any
+    dispatch: Dispatch | None = None

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import MegakernelBody
+from interlace.kernels.base import get_kernel
+from interlace.kernels.bodies import BodyKind, MegakernelBody
 from interlace.kernels.tuning import count_longest_chain, is_chain
 from interlace.megakernel.parts import build_bodies, has_only_cooperative_fixups
 from interlace.plan.plan import Dispatch
@@ -31,7 +32,7 @@ _SHORT_OP_S = 20e-6  # time to load an op's weights, on average over the ops tha
 
 
 def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
-    """Choose a static schedule (per-worker queues) or tickets.
+    """Choose a static schedule (per-worker queues), the dispatch that a kernel's tuning names, or tickets.
 
     A static schedule is chosen
 
@@ -52,7 +53,10 @@ def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = N
     mixed = any(idle) and any(body.prefetchable_inputs for body in bodies)
     held = 0 < sum(nbytes for _, nbytes in _select_weighted_ops(graph, bodies)) <= device.sms * device.smem_bytes
     shared = chosen is not None and has_only_cooperative_fixups(graph, chosen)
-    return Dispatch.STATIC if is_chain(graph) or held or mixed or shared else Dispatch.TICKET
+    if is_chain(graph) or held or mixed or shared:
+        return Dispatch.STATIC
+    rules = (get_kernel(op).tunings.get(BodyKind.MEGAKERNEL) for op in graph.ops)
+    return next((rule.dispatch for rule in rules if rule and rule.dispatch), Dispatch.TICKET)
 
 
 def select_bytes_in_flight(graph: Graph, device: DeviceSpec) -> int:
