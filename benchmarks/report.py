@@ -40,7 +40,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     ),
     "speedups": ("docs/performance.md", ("ffn-h200.json",), ffn.speedups_table),
     "products": ("docs/performance.md", ("one-matmul-h200.json", "normed-matmuls-h200.json"), ffn.products_table),
-    "models": ("docs/performance.md", ("ffn-models-h200.json",), ffn.models_table),
+    "models": ("benchmarks/notes/triton.md", ("ffn-models-h200.json",), ffn.models_table),
     "sync": ("docs/performance.md", ("sync-h200.json",), launches.sync_table),
     "trace": ("docs/performance.md", ("trace-h200.json",), launches.trace_lines),
     "dependencies": ("benchmarks/notes/records.md", ("dependencies-cpu.json",), planner.dependencies_table),
@@ -70,7 +70,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "choice-h100": ("docs/pytorch.md", ("choose-h100.json",), modules.choice_line),
     "nn": ("docs/performance.md", ("nn-h200.json",), modules.nn_table),
     "nn-drawn": ("docs/performance.md", ("nn-drawn-h200.json",), modules.drawn_table),
-    "nn-h100": ("docs/performance.md", ("nn-h100.json",), modules.nn_table),
+    "nn-h100": ("benchmarks/notes/ffn.md", ("nn-h100.json",), modules.nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), loops.pipeline_table),
     "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
 }

@@ -33,8 +33,7 @@ def models_table(record: dict[str, Any]) -> str:
     lines += [
         "",
         f"Tile-synchronised against launches of the same bodies op by op, each with its best tiling: geometric mean "
-        f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}. "
-        "[Notes](../benchmarks/notes/triton.md) say what was tried.",
+        f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}.",
     ]
     return "\n".join(lines)
 
