@@ -39,8 +39,8 @@ from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.megakernel.options import RunOptions
+from interlace.models.forward_torch import FUSED_WEIGHTS
 from interlace.workloads import Decode
-from interlace.workloads.decode import FUSED_WEIGHTS
 
 _REPEATS = 5
 PROTOCOL = (

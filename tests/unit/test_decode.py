@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import runpy
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from math import prod
@@ -427,6 +428,30 @@ def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None
         given |= {name: torch.full_like(given[name], NAN) for name in apart}
     found = step(given)["logits"]
     assert torch.linalg.norm(found - right) < 1e-5 * torch.linalg.norm(right)
+
+
+def test_pytorch_runs_each_op_of_a_layer_once() -> None:
+    """Timings compare with this step, so one op more would slow the rival."""
+    torch = pytest.importorskip("torch")
+    from torch.overrides import TorchFunctionMode
+
+    work = Decode(**{**vars(LlamaShape(3, 64, 96, 4, 2, 16, 61)), "batch": 2, "capacity": 64, "context": 9})
+    tensors = {name: torch.from_numpy(value) for name, value in work.make_inputs(0).items()}
+    ops: Counter[str] = Counter()
+
+    class CountOps(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            ops[func.__name__.strip("_")] += 1
+            return func(*args, **(kwargs or {}))
+
+    with CountOps():
+        work.run_dense(torch, tensors)
+    layer = {"linear": 7, "rms_norm": 2, "cat": 2, "scaled_dot_product_attention": 1, "setitem": 2}
+    layer |= {"mul": 9, "add": 4, "sub": 2, "silu": 1}
+    once = {"linear": 1, "rms_norm": 1, "embedding": 1, "argmax": 1, "arange": 2}
+    assert {name: ops[name] for name in {*layer, *once}} == {
+        name: 3 * layer.get(name, 0) + once.get(name, 0) for name in {*layer, *once}
+    }
 
 
 def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:

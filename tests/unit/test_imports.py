@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -70,3 +71,14 @@ def test_a_circle_is_found_wherever_it_is_closed(tmp_path: Path, a: str, b: str)
 def test_the_numbers_of_gelu_stand_once() -> None:
     holders = {path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if "0.044715" in path.read_text()}
     assert holders == {"interlace/kernels/gelu.py"}
+
+
+def test_the_forward_of_a_model_is_written_once_for_each_backend() -> None:
+    """``models.llama`` builds the graph of a step."""
+    folders = (SRC, *(SRC.parent / name for name in ("tests", "benchmarks", "examples")))
+    texts = {path: path.read_text() for folder in folders for path in folder.rglob("*.py") if path != Path(__file__)}
+    layer, activation = (
+        re.compile(pattern) for pattern in (r"post_(norm|attention_layernorm)", r"silu\(|SILU\(|exp\(-")
+    )
+    holders = {path for path, text in texts.items() if layer.search(text) and activation.search(text)}
+    assert holders == {SRC / "interlace/models" / f"{name}.py" for name in ("forward_numpy", "forward_torch", "llama")}

@@ -20,9 +20,9 @@ from interlace.core.errors import (  # noqa: E402
     ShapeError,
     SlotError,
 )
+from interlace.models.forward_torch import compute_logits, run_layers  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 from interlace.nn.decoder.slot_cache import SlotCache  # noqa: E402
-from interlace.nn.decoder.step import _compute_logits, _run_layers  # noqa: E402
 
 from .llama import ToyForCausalLM, stepped  # noqa: E402
 
@@ -47,16 +47,18 @@ def read(decoder: Decoder, past: SlotCache, ids: list[int], fail_at: int | None 
     sizes = past.get_mask_sizes(len(ids), 0)
     assert past.get_mask_sizes(at, 0) == sizes  # as earlier releases ask
     seen = torch.arange(sizes[0]) <= at[:, None]
-    rope = decoder._rope[None, at.clamp_max(decoder.max_seq_len - 1)]
+    rope = decoder._rope[at.clamp_max(decoder.max_seq_len - 1), None]
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if layer == fail_at:
             raise ArithmeticError
+        q, k, v = (heads.transpose(0, 1)[None] for heads in (q, k, v))
         keys, values = past.update(k, v, layer, {"cache_position": at})
-        return functional.scaled_dot_product_attention(q, keys, values, seen, enable_gqa=True)
+        out = functional.scaled_dot_product_attention(q, keys, values, seen, enable_gqa=True)
+        return out[0].transpose(0, 1)
 
-    x = _run_layers(decoder.shape, decoder._weights, rope, torch.tensor([ids]), attend)
-    return _compute_logits(decoder.shape, decoder._weights, x[0])
+    x = run_layers(torch, decoder.shape, decoder._weights, torch.tensor(ids), rope, attend)
+    return compute_logits(torch, decoder.shape, decoder._weights, x)
 
 
 def close(found: torch.Tensor, right: torch.Tensor) -> None:

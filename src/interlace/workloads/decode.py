@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -16,10 +16,9 @@ from interlace.core.dtypes import bf16
 from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
-from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.tile import TileShape
-from interlace.kernels.rms_norm import compute_rms_norm
-from interlace.kernels.rope import apply_rope
+from interlace.models import forward_numpy, forward_torch
+from interlace.models.forward_numpy import compute_attention
 from interlace.models.llama import LLAMAS, PAGE_TOKENS, LlamaShape, build_decode_graph
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 
@@ -34,8 +33,7 @@ _STEP = ("tokens", "position", "rope", "table")
 _ATTENTION = "Attention"
 #: Attention from queries (B, heads, 1, D), keys and values (B, kv_heads, capacity, D) to outputs shaped as queries.
 Attend = Callable[[Any, Any, Any], Any]
-#: Weights that multiply the same tokens, by the name of the fused matrix that stacks their rows.
-FUSED_WEIGHTS: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+_CACHES = ("k_cache", "v_cache")
 
 
 def build_rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.float32]:
@@ -187,52 +185,29 @@ class Decode(Workload):
 
         Args:
             torch: the module ``torch``.
-            tensors: inputs; the fused matrices of ``FUSED_WEIGHTS`` may replace the weights that they stack.
+            tensors: inputs; the fused matrices of ``forward_torch.FUSED_WEIGHTS`` may replace what they stack.
             attend: attention to use instead of ``scaled_dot_product_attention``.
         """
         return _run_in_torch(torch, self.model, tensors, attend)
 
 
 def _run_in_numpy(model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step sequence by sequence and head by head, without writing the new token to the cache."""
+    """Run a step in NumPy without writing the new token to the cache."""
     tokens, position = t["tokens"].astype(np.int64), t["position"].astype(np.int64)
-    x = t["embed"][tokens]
-    for layer in range(model.layers):
-        w = {name: value for name, value in ((n, t.get(f"layers.{layer}.{n}")) for n in _NAMES) if value is not None}
+
+    def attend(layer: int, q: Any, k: Any, v: Any) -> Any:
+        caches = [t[f"layers.{layer}.{name}"] for name in _CACHES]
         if "table" in t:
-            w |= {name: _gather_cache(w[name], t["table"].astype(np.int64), len(t["rope"])) for name in _CACHES}
-        h = compute_rms_norm(x, w["input_norm"], model.eps)
-        q, k, v = (h @ w[name].T + w.get(f"{name}_bias", 0.0) for name in "qkv")
-        attended = np.zeros_like(q)
+            caches = [_gather_cache(pages, t["table"].astype(np.int64), len(t["rope"])) for pages in caches]
+        out = np.empty_like(q)
         for b, at in enumerate(position):
-            angles = t["rope"][at]
-            for head in range(model.heads):
-                mine, shared = _slice_head(head, model), _slice_head(head // model.group, model)
-                query = apply_rope(q[b, mine], angles, w.get("q_norm"), model.eps)
-                key = apply_rope(k[b, shared], angles, w.get("k_norm"), model.eps)
-                keys = np.vstack([w["k_cache"][b, head // model.group, :at], key])
-                values = np.vstack([w["v_cache"][b, head // model.group, :at], v[b, shared]])
-                scores = keys @ query / np.sqrt(model.head_dim)
-                weights = np.exp(scores - scores.max())
-                attended[b, mine] = weights @ values / weights.sum()
-        x = x + attended @ w["o"].T
-        h = compute_rms_norm(x, w["post_norm"], model.eps)
-        x = x + (Activation.SILU(h @ w["gate"].T) * (h @ w["up"].T)) @ w["down"].T
-    logits = compute_rms_norm(x, t["norm"], model.eps) @ t["embed" if model.tied else "head"].T
+            pairs = zip(caches, (k, v), strict=True)
+            rows = (np.concatenate([cache[b, :, :at], new[b][:, None]], axis=1) for cache, new in pairs)
+            out[b] = compute_attention(q[b], *rows)
+        return out
+
+    logits = forward_numpy.compute_logits(model, t, tokens, t["rope"][position], attend)
     return {"logits": logits, "next": logits.argmax(axis=1)}
-
-
-def _slice_head(head: int, model: LlamaShape) -> slice:
-    return slice(head * model.head_dim, (head + 1) * model.head_dim)
-
-
-_CACHES = ("k_cache", "v_cache")
-_NORMS = ("input_norm", "post_norm", "q_norm", "k_norm")
-_NAMES = (
-    *("q", "k", "v", "q_bias", "k_bias", "v_bias", "o", "gate", "up", "down"),
-    *_CACHES,
-    *_NORMS,
-)
 
 
 def _gather_cache(pages: Any, table: Any, capacity: int) -> Any:
@@ -243,51 +218,26 @@ def _gather_cache(pages: Any, table: Any, capacity: int) -> Any:
 
 def _run_in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any], attend: Attend | None) -> dict[str, Any]:
     """Run a step in PyTorch; see ``Decode.run_in_torch``."""
-    functional = torch.nn.functional
     tokens, position = t["tokens"].long(), t["position"].long()
-    batch, d = len(tokens), model.head_dim
     table = t["table"].long() if "table" in t else None
-    where: tuple[Any, Any] = torch.arange(batch, device=tokens.device), position
+    where: tuple[Any, Any] = torch.arange(len(tokens), device=tokens.device), position
     if table is not None:
         where = table[where[0], position // PAGE_TOKENS], position % PAGE_TOKENS
     angles = t["rope"][position][:, None, :].to(t["embed"].dtype)
-    cos, sin = angles.chunk(2, -1)
     capacity = t["rope"].shape[0]
     mask = (torch.arange(capacity, device=tokens.device) <= position[:, None])[:, None, None, :]
 
-    def norm(x: Any, weight: Any) -> Any:
-        return functional.rms_norm(x, x.shape[-1:], weight, model.eps)
-
-    def rotate(x: Any) -> Any:
-        low, high = x.chunk(2, -1)
-        return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
-
-    def products(h: Any, w: Mapping[str, Any], joined: str, widths: Sequence[int]) -> Sequence[Any]:
-        if w[joined] is not None:
-            made: Sequence[Any] = functional.linear(h, w[joined], w.get(f"{joined}_bias")).split(widths, -1)
-            return made
-        return [functional.linear(h, w[name], w.get(f"{name}_bias")) for name in FUSED_WEIGHTS[joined]]
-
-    heads = model.heads * d, model.kv_heads * d, model.kv_heads * d
-    x = functional.embedding(tokens, t["embed"])
-    for layer in range(model.layers):
-        w: dict[str, Any] = {name: t.get(f"layers.{layer}.{name}") for name in (*_NAMES, *FUSED_WEIGHTS, "qkv_bias")}
-        h = norm(x, w["input_norm"])
-        q, k, v = (made.view(batch, -1, d) for made in products(h, w, "qkv", heads))
-        if model.qk_norm:
-            q, k = norm(q, w["q_norm"]), norm(k, w["k_norm"])
-        q, k = rotate(q), rotate(k)
+    def append_and_attend(layer: int, q: Any, k: Any, v: Any) -> Any:
+        caches = []
         for name, new in zip(_CACHES, (k, v), strict=True):
-            w[name][where[0], :, where[1]] = new
-            if table is not None:
-                w[name] = _gather_cache(w[name], table, capacity)
+            cache = t[f"layers.{layer}.{name}"]
+            cache[where[0], :, where[1]] = new
+            caches.append(cache if table is None else _gather_cache(cache, table, capacity))
         # Fastest of the variants tried under torch.compile, alone and in batches (benchmarks/notes/decode.md).
-        given = q[:, :, None], w["k_cache"], w["v_cache"]
-        out = attend(*given) if attend else functional.scaled_dot_product_attention(*given, mask, enable_gqa=True)
-        x = x + functional.linear(out.reshape(batch, -1), w["o"])
-        h = norm(x, w["post_norm"])
-        gate, up = products(h, w, "gate_up", (model.ffn, model.ffn))
-        h = functional.silu(gate) * up
-        x = x + functional.linear(h, w["down"])
-    logits = functional.linear(norm(x, t["norm"]), t["embed" if model.tied else "head"])
+        if attend is None:
+            return torch.nn.functional.scaled_dot_product_attention(q[:, :, None], *caches, mask, enable_gqa=True)
+        return attend(q[:, :, None], *caches)
+
+    x = forward_torch.run_layers(torch, model, t, tokens, angles, append_and_attend)
+    logits = forward_torch.compute_logits(torch, model, t, x)
     return {"logits": logits, "next": logits.argmax(-1)}

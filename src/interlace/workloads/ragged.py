@@ -21,6 +21,7 @@ from interlace.kernels.attend.shares import COLUMNS, build_share_table, count_ta
 from interlace.kernels.combine import combine
 from interlace.kernels.matmul.tile import TileShape
 from interlace.kernels.rope import apply_rope
+from interlace.models.forward_torch import rotate
 from interlace.models.llama import LLAMAS
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Workload
 from interlace.workloads.decode import RANDOM_NUMBERS, build_rope_table, repeat_values
@@ -256,11 +257,7 @@ class RaggedAttention(Workload):
         position = t["position"].long()
         cos, sin = t["rope"][position][:, None, :].to(t["q"].dtype).chunk(2, -1)
 
-        def rotate(x: Any) -> Any:
-            low, high = x.view(batch, -1, d).chunk(2, -1)
-            return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
-
         sequences = torch.arange(batch, device=position.device)
-        t["k_cache"][sequences, :, position] = rotate(t["k"])
+        t["k_cache"][sequences, :, position] = rotate(torch, t["k"].view(batch, -1, d), cos, sin)
         t["v_cache"][sequences, :, position] = t["v"].view(batch, -1, d)
-        return rotate(t["q"])
+        return rotate(torch, t["q"].view(batch, -1, d), cos, sin)

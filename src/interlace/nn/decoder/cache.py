@@ -17,6 +17,21 @@ _MAX_BYTES = 10**30  # limit of the number in a message, which a float must hold
 
 
 @dataclass(frozen=True)
+class RowIndices:
+    """Rows of a cache, one of each slot.
+
+    Attributes:
+        block: (batch,), index of each row's first axis: its slot, or its page.
+        row: (batch,), index of each row's third axis.
+        slot: (batch,), slot whose data each entry writes; None if entries are in the order of slots.
+    """
+
+    block: torch.Tensor
+    row: torch.Tensor
+    slot: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class KVCache:
     """Contiguous KV cache with one row per slot; ``decoder.lengths`` holds the number of valid tokens of each.
 
@@ -46,10 +61,14 @@ class KVCache:
         """Return keys and values (1, kv_heads, end, head_dim) of the first ``end`` positions of a slot."""
         return self.k[layer][slot : slot + 1, :, :end], self.v[layer][slot : slot + 1, :, :end]
 
-    def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Write keys and values (batch, kv_heads, head_dim), one per slot, at these positions (batch,)."""
-        slots = torch.arange(len(position), device=position.device)
-        self.k[layer][slots, :, position], self.v[layer][slots, :, position] = keys, values
+    def locate_rows(self, position: torch.Tensor) -> RowIndices:
+        """Return where the rows of one position (batch,) of each slot are; they are the same in every layer."""
+        return RowIndices(torch.arange(len(position), device=position.device), position)
+
+    def write_rows(self, layer: int, rows: RowIndices, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values (batch, kv_heads, head_dim), one row of each slot."""
+        for cache, new in ((self.k[layer], keys), (self.v[layer], values)):
+            cache[rows.block, :, rows.row] = new if rows.slot is None else new[rows.slot]
 
     def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values (batch, kv_heads, reach, head_dim) of the first ``reach`` positions of all slots."""

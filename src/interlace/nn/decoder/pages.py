@@ -9,7 +9,7 @@ import torch
 
 from interlace.core.errors import PageError
 from interlace.models.llama import PAGE_TOKENS, LlamaShape
-from interlace.nn.decoder.cache import KVCache
+from interlace.nn.decoder.cache import KVCache, RowIndices
 
 
 class PageAllocator:
@@ -101,13 +101,12 @@ class PagedKVCache(KVCache):
     def read(self, layer: int, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._gather_rows(layer, self.table[slot : slot + 1], end)
 
-    def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def locate_rows(self, position: torch.Tensor) -> RowIndices:
         slots = torch.arange(len(position), device=position.device)
         page, row = self.table[slots, position // PAGE_TOKENS].long(), position % PAGE_TOKENS
         # A slot without a page repeats the write of the first slot with one, which needs no wait for the device.
         of = torch.where(page >= 0, slots, (page >= 0).int().argmax())
-        page, row = page[of], row[of]
-        self.k[layer][page, :, row], self.v[layer][page, :, row] = keys[of], values[of]
+        return RowIndices(page[of], row[of], of)
 
     def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._gather_rows(layer, self.table, reach)
