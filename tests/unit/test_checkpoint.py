@@ -239,5 +239,5 @@ def test_rounding_keeps_what_it_must() -> None:
     ]
     assert round_to(np.array([65504.0, 65520.0]), fp16).tolist() == [65504.0, np.inf]
     assert round_to(np.array([1 + 2.0**-30]), fp32).tolist() == [1.0]
-    payload = np.array([0x7FFFFFFF], np.uint32).view(np.float32)  # adding half a step would wrap it to -0.0
-    assert np.isnan(round_to(payload, bf16)).all()
+    payloads = np.array([0x7FFFFFFF, 0x7F800001], np.uint32)  # the first would wrap to -0.0, the second signals
+    assert np.isnan(round_to(payloads.view(np.float32), bf16)).all()

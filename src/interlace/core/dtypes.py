@@ -18,7 +18,7 @@ class DType:
         poison: bits of a NaN, for memory that must not be read; for whole numbers, an invalid index.
         rate: ratio of a GPU's FLOP/s in the type to those in bf16, used if a chip's data has no rate for it.
         torch: name in PyTorch.
-        numpy: name in NumPy; None for a type that NumPy lacks, which is the upper half of a float32.
+        numpy: name in NumPy, or in ``ml_dtypes`` for a type that NumPy lacks.
         safetensors: name in checkpoints.
         ptx: name in PTX instructions.
         tensor_map: name in the driver's ``CU_TENSOR_MAP_DATA_TYPE_...``.
@@ -32,7 +32,7 @@ class DType:
     poison: int
     rate: float
     torch: str
-    numpy: str | None
+    numpy: str
     safetensors: str
     ptx: str
     tensor_map: str
@@ -48,7 +48,7 @@ class DType:
         return self.name
 
 
-bf16 = DType("bf16", 2, 2.0**-8, 0xFF95, 1.0, "bfloat16", None, "BF16", "bf16", "BFLOAT16", True)
+bf16 = DType("bf16", 2, 2.0**-8, 0xFF95, 1.0, "bfloat16", "bfloat16", "BF16", "bf16", "BFLOAT16", True)
 fp16 = DType("fp16", 2, 2.0**-11, 0xFC15, 1.0, "float16", "float16", "F16", "f16", "FLOAT16", True, ("half",))
 #: The ratio to the bf16 rate is that of the H200's data sheet, without tensor cores.
 fp32 = DType(

@@ -1,8 +1,9 @@
 """Weights of a trained model, read by name from a safetensors file.
 
 The file is a little-endian 64-bit header length, a JSON header and the data (the format is described at
-https://huggingface.co/docs/safetensors). This module parses the header and maps the data itself, for two reasons: only
-the requested tensors are read from disk, and bf16, which NumPy lacks, needs no framework.
+https://huggingface.co/docs/safetensors). This module parses the header and maps the data itself. The package
+``safetensors`` differs in three ways: it refuses a whole file for one tensor of a dtype that it does not know, most of
+its errors name no tensor, and it copies a tensor once more on the way to NumPy.
 
     file = Checkpoint.open(path)
     w_up = file.read("mlp.up_proj.weight")      # float32, (ffn, hidden)
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.core.files import check_regular
+from interlace.core.rounding import find_numpy_dtype
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the format's own reader
 _DTYPES = {d.safetensors: d for d in DTYPES if d.is_floating_point}
@@ -132,12 +134,12 @@ class Checkpoint:
         stored = self.tensors[name]
         if not prod(stored.shape):
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} has no elements")
-        words = np.dtype(dtype.numpy or "uint16").newbyteorder("<")
         try:
-            raw = np.memmap(self.path, words, "r", self.data_offset + stored.begin, stored.shape)
+            kind = find_numpy_dtype(dtype).newbyteorder("<")
+            raw = np.memmap(self.path, kind, "r", self.data_offset + stored.begin, stored.shape)
         except (OSError, ValueError) as error:
             raise GraphError(f"cannot read tensor {name!r} of checkpoint {str(self.path)!r}: {error}") from None
-        values = (raw.astype(np.uint32) << 16).view(np.float32) if dtype.numpy is None else np.array(raw, np.float32)
+        values = np.array(raw, np.float32)
         if not np.isfinite(values).all():
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} holds infinities or NaNs")
         return values

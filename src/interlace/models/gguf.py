@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import ModelFileError
 from interlace.core.files import check_regular
+from interlace.core.rounding import find_numpy_dtype
 
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
@@ -31,9 +33,8 @@ _MAX_EXTENTS = 4
 #: ``struct`` formats of scalar values by type number.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-#: NumPy storage dtypes of unquantised tensor types, by type number.
-_PLAIN = {0: "<f4", 1: "<f2", 30: "<u2"}
-_BF16 = 30
+#: Dtypes of unquantised tensor types, by type number.
+_PLAIN = {0: fp32, 1: fp16, 30: bf16}
 _MAX_LISTED = 12  # names listed in an error message
 
 
@@ -96,9 +97,8 @@ class GGUF:
         except (OSError, ValueError) as error:
             raise ModelFileError(f"cannot read tensor {name!r} of {str(self.path)!r}: {error}") from None
         if stored.kind in _PLAIN:
-            words = raw.view(_PLAIN[stored.kind]).reshape(stored.shape)
-            upper = stored.kind == _BF16
-            values = (words.astype(np.uint32) << 16).view(np.float32) if upper else np.array(words, np.float32)
+            little = find_numpy_dtype(_PLAIN[stored.kind]).newbyteorder("<")
+            values = np.array(raw.view(little), np.float32).reshape(stored.shape)
         else:
             values = _decode(raw, stored, f"tensor {name!r} of {str(self.path)!r}")
         if not np.isfinite(values).all():
@@ -153,7 +153,7 @@ class _Header:
 
     def _count_bytes(self, name: str, kind: int, shape: tuple[int, ...]) -> int:
         if kind in _PLAIN:
-            return prod(shape) * np.dtype(_PLAIN[kind]).itemsize
+            return prod(shape) * _PLAIN[kind].itemsize
         block, size = _find_block(kind, f"tensor {name!r} of {str(self._path)!r}")
         if shape[-1] % block:
             raise self._build_error(f"tensor {name!r} has rows of {shape[-1]} values, of a type in blocks of {block}")

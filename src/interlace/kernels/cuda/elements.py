@@ -8,7 +8,7 @@ Arithmetic is in float. NVRTC has none of the toolkit's headers, so these replac
 
 from __future__ import annotations
 
-from interlace.core.dtypes import DTYPES, DType, fp32
+from interlace.core.dtypes import DTYPES, DType, bf16, fp32
 
 
 def _declare_element(dtype: DType) -> str:
@@ -22,7 +22,7 @@ def _declare_element(dtype: DType) -> str:
             f"template <> DEVICE {name} rounded<{name}>(float x) {{ return x; }}\n"
             f"DEVICE float widened({name} x) {{ return x; }}\n"
         )
-    if dtype.numpy is None:  # the upper half of a float
+    if dtype is bf16:  # the upper half of a float
         widened = "  return __uint_as_float((unsigned)x.bits << 16);\n"
     else:
         widened = f'  float y;\n  asm("cvt.f32.{ptx} %0, %1;" : "=f"(y) : "h"(x.bits));\n  return y;\n'
