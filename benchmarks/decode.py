@@ -35,9 +35,8 @@ from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, current_device
 from interlace.deploy.deployment import can_overlap
 from interlace.executors import DeviceExecutor
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.megakernel import MegakernelExecutor
-from interlace.executors.serial import PdlExecutor
+from interlace.executors.serial import CudaGraphExecutor, PdlExecutor
 from interlace.megakernel.options import RunOptions
 from interlace.models.forward_torch import FUSED_WEIGHTS
 from interlace.workloads import Decode

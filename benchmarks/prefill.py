@@ -23,11 +23,10 @@ from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, current_device
 from interlace.executors import DeviceExecutor
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
-from interlace.executors.serial import PdlExecutor
+from interlace.executors.serial import CudaGraphExecutor, PdlExecutor
 from interlace.workloads import PrefillAttention
 
 _REPEATS = 5

@@ -25,8 +25,8 @@ from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import time_medians, time_rounds
 from interlace.core.errors import ResultError
 from interlace.deploy import autoplan, can_overlap, current_device
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.megakernel import MegakernelExecutor
+from interlace.executors.serial import CudaGraphExecutor
 from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch
 from interlace.workloads import Workload

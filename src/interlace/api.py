@@ -9,14 +9,13 @@ from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32, int32
 from interlace.core.errors import InterlaceError
 from interlace.deploy.planning import autoplan
 from interlace.executors import EXECUTORS, Executor
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.footprint import check_footprint
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.executors.run import RunHandle
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
-from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.executors.serial import CudaGraphExecutor, PdlExecutor, SerialExecutor
 from interlace.executors.streams import StreamsExecutor
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes, constant_span
 from interlace.graph.dependencies import Dependencies, Hazard

@@ -8,8 +8,8 @@ from interlace.bench.row import Comparison, ProblemResult, Variant, VariantTimes
 from interlace.bench.timing import Timing
 from interlace.core.devices import H200
 from interlace.deploy import Deployment
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.megakernel import MegakernelExecutor
+from interlace.executors.serial import CudaGraphExecutor
 from interlace.policies.sync import TileSync
 from interlace.workloads import FeedForward
 

@@ -30,11 +30,10 @@ from interlace.core.devices import H200
 from interlace.core.errors import NoDeviceError, TooManyWorkersError
 from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
 from interlace.executors import DeviceExecutor
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
-from interlace.executors.serial import SerialExecutor
+from interlace.executors.serial import CudaGraphExecutor, SerialExecutor
 from interlace.kernels.base import format_tiling
 from interlace.kernels.matmul.tile import TileShape
 from interlace.planner.build import Choices, build

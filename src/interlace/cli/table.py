@@ -13,7 +13,7 @@ from interlace.bench.timing import Timing
 from interlace.cli.console import escape_text
 from interlace.core.text import format_count
 from interlace.executors import DeviceExecutor, Executor
-from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.serial import CudaGraphExecutor
 from interlace.kernels.base import format_tiling
 from interlace.plan.plan import Plan
 

@@ -6,13 +6,12 @@ To add one, write a subclass of ``Executor`` that sets its class attributes, and
 from __future__ import annotations
 
 from interlace.executors.base import Executor
-from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
-from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.executors.serial import CudaGraphExecutor, PdlExecutor, SerialExecutor
 from interlace.executors.streams import StreamsExecutor
 
 __all__ = ["EXECUTORS", "SINGLE_LAUNCH_EXECUTORS", "DeviceExecutor", "Executor"]

@@ -109,7 +109,7 @@ def slow_to_plain_bodies(mode: Mode) -> Mode:
 
 #: ``executors/persistent``: one launch; under ticket dispatch each item costs a ticket.
 PERSISTENT = Mode()
-#: ``executors/serial`` and ``executors/cuda_graph``: a launch per op, one after another.
+#: ``executors/serial``: a launch per op, one after another.
 SERIAL = Mode(Gate.ENDED, waits=False)
 #: ``executors/semaphore_streams``: a launch and a stream per op.
 SEMAPHORE_STREAMS = Mode(Gate.CLAIMED)
