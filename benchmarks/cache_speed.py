@@ -10,16 +10,14 @@ capacity in two sides, of which each is near half of the workers. Everything run
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import libcachesim
 import numpy as np
+from script import parse_out, round_figure, time_host_s
 
 from interlace.bench.record import read_cpu_name, write_cpu_record
 from interlace.core.devices import L2
@@ -80,17 +78,6 @@ def read_by_workers(units: np.ndarray) -> AccessStream:
     return AccessStream(units, np.zeros(len(units), np.bool_), place, place % np.int32(WORKERS))
 
 
-def seconds(engines: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median time of each engine, one after the other in every round; the first round is not counted."""
-    samples: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(rounds + 1):
-        for name, engine in engines.items():
-            begin = perf_counter()
-            engine()
-            samples[name].append(perf_counter() - begin)
-    return {name: median(times[1:]) for name, times in samples.items()}
-
-
 def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[str, Any]:
     """Accesses per second of every engine on one stream, in millions; checks that hits are the same."""
     requests = np.zeros(len(units), ORACLE)
@@ -120,7 +107,7 @@ def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[st
         "stack_distances_with_sizes": lambda: compute_stack_distances(units, sizes),
         "libcachesim_lru": library,
     }
-    rates = {engine: len(units) / time / 1e6 for engine, time in seconds(engines, ROUNDS).items()}
+    rates = {engine: len(units) / time / 1e6 for engine, time in time_host_s(engines, ROUNDS).items()}
 
     return {
         "stream": name,
@@ -129,15 +116,13 @@ def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[st
         "capacity_units": capacity,
         "lru_hit_rate": round(hits / len(units), 4),
         "opt_hit_rate": round(simulate_opt(units, capacity).hits / len(units), 4),
-        "millions_per_second": {engine: float(f"{rate:.3g}") for engine, rate in rates.items()},
+        "millions_per_second": {engine: round_figure(rate) for engine, rate in rates.items()},
         "lru_over_libcachesim": round(rates["lru"] / rates["libcachesim_lru"], 1),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write a JSON record")
-    out: Path | None = parser.parse_args().out
+    out = parse_out(__doc__)
     print(f"million accesses per second on one core of {read_cpu_name()}")
     rows = []
     with TemporaryDirectory() as folder:

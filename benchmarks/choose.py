@@ -11,7 +11,6 @@ count as 1. An oracle takes the launch wherever that exceeds 1. The sweep is one
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +18,8 @@ from math import exp, floor, log
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
+
+from script import format_command, make_parser
 
 from interlace.bench.record import write_cpu_record
 from interlace.core.devices import DeviceSpec, load_known_chips
@@ -149,7 +150,7 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, MeasurementTable]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("path", type=Path, help="the record to write; with --table, the sweep to read")
     parser.add_argument("--table", action="store_true", help="write the table that ships")
     given = parser.parse_args()
@@ -162,8 +163,7 @@ def main() -> None:
     if not shipped.exists():
         raise SystemExit(f"{path.name} names no chip with a table; call it like choose-h200.json")
     found = figures(tables.read_table(shipped))
-    command = f"python benchmarks/choose.py benchmarks/results/{path.name}"
-    write_cpu_record(path, command, PROTOCOL, MEASURES, found, ("numpy",))
+    write_cpu_record(path, format_command(path), PROTOCOL, MEASURES, found, ("numpy",))
     print(*(f"{name}: {value}" for name, value in found.items() if name != "rows"), sep="\n")
 
 

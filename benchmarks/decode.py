@@ -14,7 +14,6 @@ trace of a layer in the middle. The record is written after each case.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script import format_command, format_error, make_cache_mask, make_parser, measure_jobs
 
 from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
-from interlace.bench.gpus import run_on_gpus
 from interlace.bench.problem import BenchProblem, Tensors
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
@@ -92,14 +91,9 @@ def as_written(work: Decode, problem: BenchProblem) -> Way:
 def by_flex(work: Decode, problem: BenchProblem) -> Way:
     """FlexAttention, with a block mask that is made ahead, so that it passes over what is masked."""
     import torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
-    position, capacity = problem.rest["position"].long(), problem.rest["rope"].shape[0]
-
-    def there(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return kv <= position[b]
-
-    mask = create_block_mask(there, work.batch, None, 1, capacity, device=position.device)
+    mask = make_cache_mask(problem.rest["position"].long(), problem.rest["rope"].shape[0])
 
     def attend(q: Any, k: Any, v: Any) -> Any:
         return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
@@ -139,6 +133,10 @@ class Case:
     def key(self) -> tuple[str, int, int]:
         return self.name, self.work.batch, self.work.context
 
+    @property
+    def label(self) -> str:
+        return ":".join(map(str, self.key))
+
 
 def measure(case: Case) -> dict[str, Any]:
     """The row of a case."""
@@ -162,7 +160,7 @@ def measure(case: Case) -> dict[str, Any]:
         try:
             timed()  # torch.compile compiles, which is no work for the GPU but for what it times
         except RuntimeError as error:
-            row["left_out"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            row["left_out"][name] = format_error(error)
         else:
             ways[name] = timed
     rivals = list(ways)
@@ -198,7 +196,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
@@ -215,16 +213,16 @@ def main() -> None:
         name, batch, context = asked.split(":")
         work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
         cases.append(Case(name, work, rivals))
-    for case, row in run_on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
+    share = -(-len(cases) // given.gpus)
+    for case, row in measure_jobs(measure, cases, lambda case: case.label, gpus=given.gpus, share=share):
         rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
-        command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
-        command += " --max-autotune" * given.max_autotune + " --all-ways" * given.all_ways
-        command += "".join(f" --case {r['model']}:{r['batch']}:{r['context']}" for r in rows)
+        options = ["--max-autotune"] * given.max_autotune + ["--all-ways"] * given.all_ways
+        options += [f"--case {r['model']}:{r['batch']}:{r['context']}" for r in rows]
+        command = format_command(given.path, *options)
         write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
         told = {**row["libraries"], **row["executors"]}
         error = row["pytorch_relative_error"]
-        which = ":".join(map(str, case.key))
-        print(f"{which}: floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)
+        print(f"  floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)
         for way, figures in told.items():
             error = f", error {figures['relative_error']:.1e}" if "relative_error" in figures else ""
             print(f"  {way:12} {figures['median_us']:8.1f} us{error}", flush=True)

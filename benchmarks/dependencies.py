@@ -9,7 +9,6 @@ PYTHONPATH: that is where the figures of ``--before`` come from. A graph that ta
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import resource
@@ -18,6 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from time import process_time
 from typing import Any
+
+from script import make_parser, round_figure
 
 import interlace as il
 from interlace.graph.access import ALL, Access, Affine, Span, axes, constant_span
@@ -141,12 +142,12 @@ def figures(name: str, limit: int) -> dict[str, Any] | None:
         return None
     finally:
         process.join()
-    found["seconds"] = {step: float(f"{seconds:.3g}") for step, seconds in found["seconds"].items()}
+    found["seconds"] = {step: round_figure(seconds) for step, seconds in found["seconds"].items()}
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, help="write a JSON record")
     parser.add_argument("--times", type=Path, help="write the figures alone")
     parser.add_argument("--before", type=Path, help="figures of another version, made with --times")

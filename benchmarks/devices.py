@@ -10,7 +10,6 @@ fill, and what stages cost (``fit_matmul_cost.py``).
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from script import RESULTS, make_parser
 
 from interlace.bench import sync
 from interlace.bench.record import write_record
@@ -33,7 +33,6 @@ from interlace.core.errors import ProfilerError
 from interlace.executors.gpu import detect_spec, get_torch_dtype
 from interlace.kernels.primitives.semaphore import read_clock_ns
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PROTOCOL = (
     "CUDA-graph replays, variants interleaved, median of 20; streams: the best of several launch shapes; SM rates: one "
     "block per SM; latencies: 1,000 rounds, median of 11; L2: ncu, fifth pass"
@@ -160,7 +159,7 @@ def clocks() -> str:
 
 def main() -> None:
     """Measure, print and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=RESULTS)
     folder = parser.parse_args().folder
     gpu = detect_spec(torch, torch.device("cuda", torch.cuda.current_device()))

@@ -8,15 +8,16 @@ Needs a Hopper GPU and ``ncu``. Each case is one launch of the one-launch execut
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
-from arguments import given
+from script import format_command, parse_arguments
 
 import interlace as il
+from interlace.bench.compile import compile_launches
 from interlace.bench.counters import count_launches
+from interlace.bench.profile import METRICS
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
 from interlace.deploy import Deployment
@@ -36,12 +37,6 @@ MEASURES = (
     "planner/waits.py",
     "policies",
 )
-METRICS = {
-    "dram_read_bytes": "dram__bytes_read.sum",
-    "dram_write_bytes": "dram__bytes_write.sum",
-    "l2_hit_pct": "lts__t_sector_hit_rate.pct",
-    "ns": "gpu__time_duration.sum",
-}
 WORKERS = 132
 GEMM_ORDERS = (*(f"grouped:{n}" for n in (1, 2, 4, 8, 16, 32)), "serpentine", "hilbert")
 GEMMS = (
@@ -98,10 +93,6 @@ def executor(case: Case, device: str = "cuda") -> il.MegakernelExecutor:
     return il.MegakernelExecutor(case.plan(), il.RunOptions(device))
 
 
-def _compile(case: Case) -> None:
-    executor(case).build_launches()[0].compile()
-
-
 def child() -> None:
     """All cases, for the profiler."""
     import torch  # the cases are also read where there is none
@@ -122,8 +113,8 @@ def child() -> None:
 def main(path: str) -> None:
     """Count, print and record."""
     unique = {(c.name, c.m, c.n, c.k, c.tile): c for c in cases()}
-    with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_compile, unique.values()))
+    for _ in compile_launches([partial(executor, case) for case in unique.values()]):
+        pass
     rows = []
     counted = count_launches([sys.executable, __file__], MegakernelExecutor.kernel, METRICS)
     for case, counts in zip(cases(), counted, strict=True):
@@ -133,9 +124,8 @@ def main(path: str) -> None:
         figures = f"{counts['dram_read_bytes'] / 1e6:.1f} MB read, {counts['l2_hit_pct']:.1f} % hits"
         print(*facts.values(), figures, f"{counts['ns'] / 1e3:.1f} us")
     protocol = "ncu, cold caches, clocks as they are, one launch each"
-    command = "python benchmarks/dram_traffic.py benchmarks/results/traffic-h200.json"
-    write_record(Path(path), command, protocol, MEASURES, {"rows": rows})
+    write_record(Path(path), format_command(Path(path)), protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, "record")) if len(sys.argv) > 1 else child()
+    main(*parse_arguments(__doc__, "record")) if len(sys.argv) > 1 else child()

@@ -8,11 +8,11 @@ holds; every two microseconds a warp stores 64 bytes, and measures how long what
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script import format_command, parse_arguments
 
 from interlace.bench.record import write_record
 from interlace.kernels.abi import Struct
@@ -139,12 +139,9 @@ def measure(torch: Any) -> list[dict[str, Any]]:
 def main() -> None:
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path)
-    given = parser.parse_args()
+    path = Path(*parse_arguments(__doc__, "record"))
     rows = measure(torch)
-    command = f"python benchmarks/fences.py benchmarks/results/{given.path.name}"
-    write_record(given.path, command, PROTOCOL, MEASURES, {"rows": rows})
+    write_record(path, format_command(path), PROTOCOL, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":

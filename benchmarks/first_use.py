@@ -5,13 +5,13 @@ python benchmarks/first_use.py --out benchmarks/results/first-use-cpu.json
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from script import parse_out
 
 from interlace.bench.record import read_cpu_name, write_cpu_record
 
@@ -35,9 +35,7 @@ def measure_cpu_s(command: tuple[str, ...], cache: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write a JSON record")
-    out: Path | None = parser.parse_args().out
+    out = parse_out(__doc__)
     print(f"CPU seconds on {read_cpu_name()}, first and second use:")
     rows = []
     for command in COMMANDS:

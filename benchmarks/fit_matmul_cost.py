@@ -21,20 +21,18 @@ import json
 import math
 import random
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
+from script import make_parser, measure_jobs
 
-from interlace.bench.gpus import count_processes, run_on_gpus
+from interlace.bench.gpus import count_processes
 from interlace.bench.record import write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.core.devices import H200, DeviceSpec, StageCosts, load_known_chips
-from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, current_device
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
@@ -225,44 +223,45 @@ def settings(row: Row, device: DeviceSpec, count: int) -> dict[str, Setting]:
     return {text: every[text] for text in (first, *numbers.sample(others, min(len(others), count - 1)))}
 
 
-def measured(job: tuple[Row, int]) -> Row | str:
-    """A row with so many ways, or why there is none."""
+def measure_row(job: tuple[Row, int]) -> Row:
+    """Return a row with the times of so many ways."""
     from interlace.bench.problem import BenchProblem
 
     row, count = job
-    try:
-        problem = BenchProblem(row.workload, current_device())
-        deployment = Deployment(row.workload.build_graph(current_device()), current_device(), MegakernelExecutor)
-        calls = {}
-        for text, setting in settings(row, current_device(), count).items():
-            executor = deployment.make_executor(setting)
-            for launch in executor.build_launches():  # else it would be compiled in a turn at the GPU
-                launch.compile()
-            problem.check(executor)
-            calls[text] = problem.make_rotation(problem.make_run(executor))
-        times = time_rounds(calls, _REPEATS, problem.runs).times
-    except (RuntimeError, InterlaceError) as error:  # memory, among others
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+    problem = BenchProblem(row.workload, current_device())
+    deployment = Deployment(row.workload.build_graph(current_device()), current_device(), MegakernelExecutor)
+    calls = {}
+    for text, setting in settings(row, current_device(), count).items():
+        executor = deployment.make_executor(setting)
+        for launch in executor.build_launches():  # else it would be compiled in a turn at the GPU
+            launch.compile()
+        problem.check(executor)
+        calls[text] = problem.make_rotation(problem.make_run(executor))
+    times = time_rounds(calls, _REPEATS, problem.runs).times
     return replace(row, ways_us={text: round(time.median_us, 2) for text, time in times.items()})
+
+
+def describe(job: tuple[Row, int]) -> str:
+    """Return the name of a job: its network and tokens."""
+    return f"{job[0].network} {job[0].tokens}"
 
 
 def measure(path: Path, given: argparse.Namespace) -> None:
     """Write the record, anew after each row."""
-    begin, rows = time.monotonic(), []
+    rows: list[Row] = []
     jobs = ((row, given.ways) for row in draw_rows(given.seed, given.rows))
-    in_time = takewhile(lambda _: time.monotonic() - begin < given.seconds, jobs)
     command = f"python benchmarks/fit_matmul_cost.py {path.name} --measure --seed {given.seed} --rows {given.rows}"
     measures = list_launch_sources(FeedForward.of({}, True).build_graph(H200))
-    for (row, _), found in run_on_gpus(measured, in_time, given.gpus, count_processes(given.gpus, cpus=2)):
-        said = found if isinstance(found, str) else ", ".join(f"{way} {us:.1f}" for way, us in found.ways_us.items())
-        print(f"{time.monotonic() - begin:4.0f} s  {row.network} {row.tokens}: {said}", flush=True)
-        if isinstance(found, Row):
-            rows.append(found)
-            write_record(path, command, PROTOCOL, measures, {"rows": [asdict(row) for row in rows]})
+    share = count_processes(given.gpus, cpus=2)
+    measured = measure_jobs(measure_row, jobs, describe, seconds=given.seconds, gpus=given.gpus, share=share)
+    for _, row in measured:
+        print("  " + ", ".join(f"{way} {us:.1f}" for way, us in row.ways_us.items()), flush=True)
+        rows.append(row)
+        write_record(path, command, PROTOCOL, measures, {"rows": [asdict(row) for row in rows]})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--measure", action="store_true", help="make the record first")
     parser.add_argument("--seed", type=int, default=0, help="of the FFNs that are drawn")

@@ -17,7 +17,6 @@ or take what chance does to so many. Ends with 1 if that does not hold.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -25,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from script import make_parser
 from torch.nn.utils.rnn import pad_sequence
 
 from interlace.models.pretrained import PretrainedModel, load_model
 from interlace.models.tokenizer import open_tokenizer
+from interlace.models.weight_names import FOLDER_NAMES
 from interlace.nn import Decoder
 
 THINGS = (
@@ -39,14 +40,6 @@ FORMS = (
     *("Question: what is {}? Answer:", "In 1969, {} and", "{}", "Dear Sir, I write to you about {}"),
     *("The history of {} began", "<|im_start|>user\nTell me about {}.<|im_end|>\n<|im_start|>assistant\n"),
 )
-#: Modules of ``transformers`` by the names of a decode step.
-ENDS = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
-LAYER = {
-    "input_norm": "input_layernorm",
-    "post_norm": "post_attention_layernorm",
-    **{name: f"self_attn.{name}_proj" for name in "qkvo"},
-    **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-}
 AT_ONCE = 20  # sequences, of which all logits are looked at
 STEP_BITS = 8  # of a significand of bf16, the leading one too
 MORE = 1.5  # times the error of PyTorch in bf16 that is right
@@ -54,10 +47,12 @@ CHANCE = 3.0  # standard deviations of a count
 
 
 def their_name(name: str) -> str:
-    if name in ENDS:
-        return f"{ENDS[name]}.weight"
+    """Return the name in ``transformers`` of a weight of a decode step."""
+    ends, layers, parts = FOLDER_NAMES
+    if name in ends:
+        return f"{ends[name]}.weight"
     _, layer, part = name.split(".")
-    return f"model.layers.{layer}.{LAYER[part]}.weight"
+    return f"{layers}.{layer}.{parts[part]}.weight"
 
 
 def theirs(trained: PretrainedModel, weights: dict[str, torch.Tensor], dtype: torch.dtype, device: str) -> Any:
@@ -159,7 +154,7 @@ def compare(trained: PretrainedModel, prompts: list[list[int]], tokens: int, dev
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--prompts", type=int, default=100, choices=range(1, 101), metavar="1..100")
     parser.add_argument("--tokens", type=int, default=64)

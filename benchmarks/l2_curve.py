@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from arguments import given
+from script import format_command, parse_arguments
 
 from interlace.bench.counters import count_launches
 from interlace.bench.record import write_record
@@ -85,9 +85,8 @@ def main(path: str) -> None:
         kept = "  ".join(f"{row['mib']}: {row['kept']:.2f}" for row in rows if row["readers"] == readers)
         print(f"{readers:3d} readers  {kept}")
     protocol = "ncu, clocks and caches as they are; share of a footprint's bytes not read from memory, fifth pass"
-    command = "python benchmarks/l2_curve.py benchmarks/results/l2-h200.json"
-    write_record(Path(path), command, protocol, (), {"rows": rows})
+    write_record(Path(path), format_command(Path(path)), protocol, (), {"rows": rows})
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, "record")) if len(sys.argv) > 1 else child()
+    main(*parse_arguments(__doc__, "record")) if len(sys.argv) > 1 else child()

@@ -5,13 +5,10 @@ python benchmarks/machine_speed.py --out benchmarks/results/machine-cpu.json
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from pathlib import Path
-from statistics import median
-from time import perf_counter
+from functools import partial
 
 import numpy as np
+from script import parse_out, round_figure, time_host_s
 
 import interlace as il
 from interlace.bench.record import read_cpu_name, write_cpu_record
@@ -37,20 +34,6 @@ ITEMS = 1_000_000
 TOKENS = 8192
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Median time of some calls, after one that compiles."""
-    samples = []
-    for _ in range(ROUNDS + 1):
-        begin = perf_counter()
-        call()
-        samples.append(perf_counter() - begin)
-    return median(samples[1:])
-
-
-def rounded(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
 def two_copies(items: int) -> il.Plan:
     """Half of the items wait for one of the others each."""
     rows = items // 2 * 64
@@ -64,13 +47,13 @@ def touching() -> dict[str, float]:
     graph = ffn(TOKENS, FFNShape(4096, 14336, Activation.RELU, False), up=tile, down=tile)
     plan = il.build(graph, il.Choices(il.H200.sms, policy=il.RowSync(), order=il.GroupedColumnMajor(8)))
     touched = list_touches(plan)
+    steps = {"touches": lambda: list_touches(plan), "interleave": lambda: interleave(plan, touched)}
     return {
         "tokens": TOKENS,
         "items": len(plan.items),
         "touches": len(touched),
         "units": len(touched.units),
-        "touches_ms": rounded(seconds(lambda: list_touches(plan)) * 1e3),
-        "interleave_ms": rounded(seconds(lambda: interleave(plan, touched)) * 1e3),
+        **{f"{step}_ms": round_figure(seconds * 1e3) for step, seconds in time_host_s(steps, ROUNDS).items()},
     }
 
 
@@ -83,20 +66,17 @@ def simulating() -> list[dict[str, str | float]]:
         "mixed": random.uniform(0.0, 4e5, ITEMS),
     }
     modes = {"persistent": PERSISTENT, "serial": SERIAL, "ring_launch": make_megakernel_mode(160 << 10)}
-    rows = []
+    rows: list[dict[str, str | float]] = []
     for name, dram_bytes in loads.items():
         costs = Costs(np.full(ITEMS, 3e7), np.full(ITEMS, 2e5), dram_bytes, dram_bytes / 2, np.zeros(ITEMS))
-        row: dict[str, str | float] = {"items": name}
-        for mode, m in modes.items():
-            row[mode] = rounded(ITEMS / seconds(lambda m=m, c=costs: simulate(plan, c, il.H200, m)) / 1e6)
-        rows.append(row)
+        calls = {name: partial(simulate, plan, costs, il.H200, mode) for name, mode in modes.items()}
+        rates = {name: round_figure(ITEMS / seconds / 1e6) for name, seconds in time_host_s(calls, ROUNDS).items()}
+        rows.append({"items": name, **rates})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write a JSON record")
-    out: Path | None = parser.parse_args().out
+    out = parse_out(__doc__)
     ffn_row = touching()
     print(f"one core of {read_cpu_name()}, median of {ROUNDS}")
     print("FFN of {tokens} tokens, {items} items, {touches} touches of {units} units:".format(**ffn_row))

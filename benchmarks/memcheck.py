@@ -12,10 +12,11 @@ warp brings words into the ring for others, one lane still arrives for all; neit
 
 from __future__ import annotations
 
-import argparse
 import sys
 from itertools import product
 from pathlib import Path
+
+from script import make_parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -112,7 +113,7 @@ def all_lanes_arrive() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of the one launch: {', '.join(_PARTS)}; or all")
     parser.add_argument("--races", action="store_true", help="the one launch alone, as racecheck can follow it")
     given = parser.parse_args()

@@ -134,14 +134,14 @@ def per_expert(problem: BenchProblem) -> Way:
     return run
 
 
-def measure(case: Case) -> dict[str, Any] | str:
-    """The row of a case."""
+def measure(case: Case) -> dict[str, Any]:
+    """Return the row of a case."""
     rivals = {
         "PyTorch": Rival(lambda p: grouped(p, compiled=False), joined),
         "PyTorch, compiled": Rival(lambda p: grouped(p, compiled=True), joined),
         "a launch for each expert": Rival(per_expert),
     }
-    return uneven.measured(case, rivals)
+    return uneven.measure_case(case, rivals)
 
 
 if __name__ == "__main__":

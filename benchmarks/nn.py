@@ -25,25 +25,24 @@ torch.compile's max-autotune.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
-from interlace.bench.gpus import count_processes, run_on_gpus
+from script import format_command, make_parser, measure_jobs
+
+from interlace.bench.gpu_lock import lock_autotuning
+from interlace.bench.gpus import count_processes
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.bench.workload import MODES
-from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, Deployment, choose, choose_launch_rows, current_device
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
@@ -122,7 +121,6 @@ TOKENS = (
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
 _BAR = 0.97
-_MOST_ERROR = 1.5  # of PyTorch's own
 
 
 @dataclass(frozen=True)
@@ -267,18 +265,6 @@ def whole_runs(job: Job) -> str:
     return "library" if alone is None else "launch of the FFN"
 
 
-def right(module: Network, problem: Any) -> float:
-    """The relative error of the module's result on the first set of weights."""
-    inputs = {**problem.rest, **problem.weights[0]}
-    out = module(inputs)["out"]
-    with hold_gpu():
-        gold = problem.run_pytorch({name: value.double() for name, value in inputs.items()})["out"]
-        error = float((out.double() - gold).norm() / gold.norm())
-    if not error < _MOST_ERROR * problem.pytorch_error:
-        raise ResultError(f"the module is wrong: error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
-    return error
-
-
 def measure(job: Job) -> dict[str, Any]:
     """One row."""
     import torch
@@ -309,7 +295,7 @@ def measure(job: Job) -> dict[str, Any]:
             problem.check(executor)
             run = problem.make_run(executor)
             ways["exact"], layers["exact"] = run, in_a_layer(job, run)
-        error = right(module, problem)
+        error = problem.check_function(module, "the module")
         # Else all this would be compiled in the turn of what is timed.
         for way in (module, *compiled_ways.values()):
             problem.run_once(way)
@@ -349,12 +335,9 @@ def measure(job: Job) -> dict[str, Any]:
     return found
 
 
-def measured(job: Job) -> dict[str, Any] | str:
-    """One row, or why there is none."""
-    try:
-        return measure(job)
-    except (RuntimeError, InterlaceError) as error:  # memory, among others
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+def describe(job: Job) -> str:
+    """Return a job's name."""
+    return f"{job.model}/{job.share}, {job.tokens} tokens"
 
 
 def worse(row: Mapping[str, Any]) -> float:
@@ -412,7 +395,7 @@ def jobs(done: list[dict[str, Any]], *, launches: bool = False, seed: int | None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
@@ -421,29 +404,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="draw the rows at random")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
-    begin = time.monotonic()
     # What a user tuned on this machine is not what the package ships.
     os.environ["INTERLACE_CACHE_DIR"] = tempfile.mkdtemp()
     rows = read_matching_rows(given.path, MEASURES) if given.update else []
     left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
-    command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
-    command += " --launches" if given.launches else ""
-    command += "" if given.seed is None else f" --seed {given.seed} --rows {given.rows}"
-
-    def in_time() -> Iterator[Job]:
-        return takewhile(lambda _: time.monotonic() - begin < given.seconds, left)
-
-    for job, row in run_on_gpus(measured, in_time(), given.gpus, count_processes(given.gpus, cpus=1)):
-        if isinstance(row, str):
-            print(f"{job.model} {job.tokens}: {row}", flush=True)
-            continue
+    options = ["--launches"] * given.launches
+    options += [] if given.seed is None else [f"--seed {given.seed} --rows {given.rows}"]
+    command, share = format_command(given.path, *options), count_processes(given.gpus, cpus=1)
+    for job, row in measure_jobs(measure, left, describe, seconds=given.seconds, gpus=given.gpus, share=share):
         rows = [r for r in rows if key(r) != job.row] + [row]
         write_record(given.path, command, PROTOCOL, MEASURES, {"seed": given.seed, **summary(rows), "rows": rows})
-        print(
-            f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s}/{job.share} {row['runs']:8s}"
-            f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}  whole {row.get('whole_ratio', 0.0):.3f}",
-            flush=True,
-        )
+        ratios = (f"{where} {row.get(f'{where}_ratio', 0.0):.3f}" for where in ("alone", "layer", "whole"))
+        print(f"  {row['runs']}: {', '.join(ratios)}", flush=True)
     if rows:
         for name, value in summary(rows).items():
             print(f"{name}: {value}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import given
+from script import format_command, parse_arguments
 
 from interlace.bench.compile import open_pool
 from interlace.bench.record import write_record
@@ -240,9 +240,8 @@ def main(path: str) -> None:
     with open_pool() as pool:
         rows = [family.measure(pool) for part in parts for family in part()]
     protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
-    command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"
-    write_record(Path(path), command, protocol, MEASURES, {"rows": rows})
+    write_record(Path(path), format_command(Path(path)), protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, "record"))
+    main(*parse_arguments(__doc__, "record"))

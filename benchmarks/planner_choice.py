@@ -8,15 +8,15 @@ splits, and the default of the executor, which measurements made; all of one FFN
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
-from arguments import given
+from script import format_command, parse_arguments
 
 import interlace as il
+from interlace.bench.compile import compile_launches
 from interlace.bench.problem import BenchProblem
 from interlace.bench.record import write_record
 from interlace.bench.sources import list_launch_sources
@@ -81,15 +81,12 @@ def executor(plan: il.Plan) -> il.MegakernelExecutor:
     return il.MegakernelExecutor(plan, il.RunOptions(dependent_launch=True))
 
 
-def _compile(plan: il.Plan) -> None:
-    executor(plan).build_launches()[0].compile()
-
-
 def main(path: str) -> None:
     """Predict, measure, print and record."""
     contests = {workload: contest(*workload) for workload in WORKLOADS}
-    with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_compile, (plan for each in contests.values() for plan in each.plans.values())))
+    plans = [plan for each in contests.values() for plan in each.plans.values()]
+    for _ in compile_launches([partial(executor, plan) for plan in plans]):
+        pass
     rows = []
     for (row, m), task in contests.items():
         problem = BenchProblem(FeedForward.of({"m": m}, True, row), il.H200)
@@ -117,11 +114,10 @@ def main(path: str) -> None:
     count = sum(len(r["plans"]) for r in rows)
     print(f"{count} plans; chosen over best at most {worst:.3f}; row-major over chosen {mean:.3f} in the mean")
     protocol = "CUDA graphs, plans of an FFN interleaved, median of 10 rounds, weights rotated past the L2, bf16"
-    command = "python benchmarks/planner_choice.py benchmarks/results/planner-h200.json"
     figures = {"rows": rows, "worst_over_best": worst, "mean_plain_over_chosen": mean}
     measures = {*list_launch_sources(FeedForward.of({}, True).build_graph(il.H200)), "planner", "sim"}
-    write_record(Path(path), command, protocol, sorted(measures), figures)
+    write_record(Path(path), format_command(Path(path)), protocol, sorted(measures), figures)
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, "record"))
+    main(*parse_arguments(__doc__, "record"))

@@ -17,18 +17,16 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from arguments import given
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from report import STEP_RECORDS
+from script import RESULTS, ROOT, parse_arguments
 from tables.ffn import times
 
 from interlace.core.files import write_atomic
 from interlace.kernels.matmul import Activation
 from interlace.workloads import FeedForward
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 DECODE, SPEEDUP, OVER_FLOOR = (ROOT / "docs" / name for name in ("decode.svg", "speedup.svg", "ffn.png"))
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
@@ -164,5 +162,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    given(__doc__)
+    parse_arguments(__doc__)
     main()

@@ -10,12 +10,12 @@ the record is written after each, and a later call takes those that are missing.
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from script import format_command, format_error, make_parser, measure_jobs
 
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
@@ -41,7 +41,9 @@ EXECUTORS: tuple[type[DeviceExecutor], ...] = (
     PersistentTicketExecutor,
 )
 #: Model, prompts, tokens of each.
-CASES = tuple(
+Case = tuple[str, int, int]
+#: All cases.
+CASES: tuple[Case, ...] = tuple(
     (model, batch, tokens)
     for batch, tokens in ((1, 2048), (1, 512), (8, 512), (1, 8192), (8, 2048), (8, 8192))
     for model in ("llama3.1-8b", "llama3.2-1b")
@@ -82,10 +84,18 @@ def error(torch: Any, work: PrefillAttention, out: Any, tensors: dict[str, Any])
     return float((wrong / right) ** 0.5)
 
 
-def measure(work: PrefillAttention) -> dict[str, Any]:
-    """One case."""
+def describe(case: Case) -> str:
+    """Return a case's name."""
+    model, batch, tokens = case
+    return f"{model}, {batch} x {tokens} tokens"
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Return the row of a case."""
     import torch
 
+    model, batch, tokens = case
+    work = PrefillAttention.of({"batch": batch, "tokens": tokens}, True, model)
     device = current_device()
     graph = work.build_graph(device)
     random = torch.Generator("cuda").manual_seed(0)
@@ -100,7 +110,8 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
     sets = [{"first": first, **{n: draw_input(n) for n in names}} for _ in range(1 + 2 * device.l2_bytes // nbytes)]
     outs = [torch.empty(graph.tensor("out").shape, dtype=torch.bfloat16, device="cuda") for _ in sets]
     runs = len(sets) * max(1, round(2e3 / (work.flops / device.flops_per_s(work.dtype) * 1e6) / len(sets)))
-    row: dict[str, Any] = {"workload": work.to_data(), "flops": work.flops, "errors": {}, "left_out": {}}
+    row: dict[str, Any] = {"model": model, "batch": batch, "tokens": tokens, "workload": work.to_data()}
+    row |= {"flops": work.flops, "errors": {}, "left_out": {}}
     ways: dict[str, Callable[[], None]] = {}
 
     def every(run: Callable[[dict[str, Any], Any], Any]) -> Callable[[], None]:
@@ -118,7 +129,7 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
         try:
             take(name, lambda t, _, f=function: f(t), lambda f=function: f(sets[0]))
         except RuntimeError as problem:
-            row["left_out"][name] = str(problem).splitlines()[0]
+            row["left_out"][name] = format_error(problem)
     for kind in EXECUTORS:
         try:
             deployment = Deployment(graph, device, kind)
@@ -140,25 +151,19 @@ def measure(work: PrefillAttention) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--seconds", type=float, default=90.0, help="start no case later than this")
     given = parser.parse_args()
-    begin = time.perf_counter()
     measures = list_launch_sources(PrefillAttention.of({}, True).build_graph(current_device()))
     rows = read_matching_rows(given.path, measures)
     known = {(row["model"], row["batch"], row["tokens"]) for row in rows}
-    for model, batch, tokens in CASES:
-        if (model, batch, tokens) in known or time.perf_counter() - begin > given.seconds:
-            continue
-        work = PrefillAttention.of({"batch": batch, "tokens": tokens}, True, model)
-        row = {"model": model, "batch": batch, "tokens": tokens, **measure(work)}
+    left = [case for case in CASES if case not in known]
+    for _, row in measure_jobs(measure, left, describe, seconds=given.seconds):
         rows.append(row)
-        command = f"python benchmarks/prefill.py benchmarks/results/{given.path.name}"
-        write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
-        print(f"{model}, {batch} x {tokens} tokens, at {time.perf_counter() - begin:.0f} s", flush=True)
+        write_record(given.path, format_command(given.path), PROTOCOL, measures, {"rows": rows})
         for way, figures in row["times"].items():
-            rate = work.flops / figures["median_us"] / 1e6
+            rate = row["flops"] / figures["median_us"] / 1e6
             print(f"  {way:20} {figures['median_us']:9.1f} us {rate:6.0f} TFLOP/s, error {row['errors'][way]:.1e}")
         for way, reason in row["left_out"].items():
             print(f"  {way}: {reason}")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import uneven
+from script import make_cache_mask
 from uneven import REPEATS, Case, Rival, Way
 
 from interlace.bench.problem import BenchProblem, Tensors
@@ -65,14 +66,10 @@ def padded(problem: BenchProblem) -> Way:
 def flex(problem: BenchProblem) -> Way:
     """FlexAttention, and what is before it, each under torch.compile."""
     import torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
-    work, last = work_of(problem), problem.rest["position"].long()
-
-    def there(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return kv <= last[b]
-
-    mask = create_block_mask(there, work.batch, None, 1, work.capacity, device=last.device)
+    work = work_of(problem)
+    mask = make_cache_mask(problem.rest["position"].long(), work.capacity)
     append = torch.compile(lambda t: work.append_kv(torch, t), dynamic=False)
     attend = torch.compile(flex_attention, dynamic=False)
 
@@ -90,8 +87,8 @@ def compiled(make: Callable[[BenchProblem], Way]) -> Callable[[BenchProblem], Wa
     return lambda problem: torch.compile(make(problem), dynamic=False)
 
 
-def measure(case: Case) -> dict[str, Any] | str:
-    """The row of a case."""
+def measure(case: Case) -> dict[str, Any]:
+    """Return the row of a case."""
     rivals = {
         "SDPA, a call each": Rival(each, copies),
         "SDPA, padded": Rival(padded, copies),
@@ -99,7 +96,7 @@ def measure(case: Case) -> dict[str, Any] | str:
         "SDPA, padded, compiled": Rival(compiled(padded), copies),
         "FlexAttention": Rival(flex, copies),
     }
-    return uneven.measured(case, rivals)
+    return uneven.measure_case(case, rivals)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,14 @@ import subprocess
 import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
-from arguments import given
 from rich.console import Console
 from rich.table import Table
+from script import RESULTS, ROOT, parse_arguments
 
 from interlace.bench.sources import PACKAGE, SUFFIXES, combine_hashes, list_files
 from interlace.core.files import write_atomic
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 PREFIX = PACKAGE.relative_to(ROOT).as_posix()
 
 
@@ -93,5 +90,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    given(__doc__)
+    parse_arguments(__doc__)
     main()

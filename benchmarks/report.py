@@ -13,13 +13,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from arguments import given
+from script import RESULTS, ROOT, parse_arguments
 from tables import ffn, launches, loops, modules, planner
 
 from interlace.core.files import write_atomic
-
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 
 #: Decode steps on an H200; rows of each are of the same code.
 STEP_RECORDS = "decode-h200.json", "decode-8b-h200.json"
@@ -105,5 +102,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    given(__doc__)
+    parse_arguments(__doc__)
     main()

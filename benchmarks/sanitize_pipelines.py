@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-from arguments import given
+from script import parse_arguments
 
 from interlace.core.dtypes import bf16
 from interlace.loops import library
@@ -88,4 +88,4 @@ def main(part: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, optional=("part",)))
+    main(*parse_arguments(__doc__, optional=("part",)))

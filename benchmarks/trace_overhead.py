@@ -6,16 +6,16 @@ python benchmarks/trace_overhead.py benchmarks/results/trace-h200.json
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
-from arguments import given
+from script import format_command, parse_arguments
 
 import interlace as il
+from interlace.bench.problem import BenchProblem
 from interlace.bench.record import write_record
 from interlace.bench.timing import time_medians
+from interlace.deploy import current_device
 from interlace.executors.persistent import PersistentTicketExecutor
-from interlace.workloads import MODELS, ffn
+from interlace.workloads import MODELS, FeedForward, ffn
 
 MEASURES = (
     "executors/device.py",
@@ -32,27 +32,15 @@ MEASURES = (
 SHAPES = (("llama3-8b", 16), ("llama3-8b", 1024))
 
 
-def random(*extents: int) -> torch.Tensor:
-    return (torch.randn(*extents, device="cuda") / extents[-1] ** 0.5).bfloat16()
-
-
 def overhead(model: str, m: int) -> dict[str, float]:
     """Microseconds per run of the persistent executor without and with a trace."""
-    shape = MODELS[model]
-    graph = ffn(m, shape)
-    plan = il.autoplan(graph, executor=PersistentTicketExecutor)
-    sets = [{name: random(*graph.tensor(name).shape) for name in graph.inputs} for _ in range(3)]
-    out = torch.empty(m, shape.hidden, device="cuda", dtype=torch.bfloat16)
-    functions: dict[str, Any] = {}
+    problem = BenchProblem(FeedForward.of({"m": m}, True, model), current_device())
+    plan = il.autoplan(ffn(m, MODELS[model]), executor=PersistentTicketExecutor)
+    calls = {}
     for name, trace in (("without_us", False), ("with_us", True)):
         executor = il.PersistentExecutor(plan, il.RunOptions(trace=trace, dependent_launch=True))
-
-        def call(executor: il.PersistentExecutor = executor) -> None:
-            for inputs in sets:
-                executor.run({**inputs, "out": out})
-
-        functions[name] = call
-    return {name: t.median_us for name, t in time_medians(functions, repeats=31, calls=3).items()}
+        calls[name] = problem.make_rotation(problem.make_run(executor))
+    return {name: t.median_us for name, t in time_medians(calls, 31, problem.runs).items()}
 
 
 def main(record: str | None = None) -> None:
@@ -61,9 +49,8 @@ def main(record: str | None = None) -> None:
         print(f"{row['model']}, M = {row['m']}: {100 * (row['with_us'] / row['without_us'] - 1):.2f} % overhead")
     if record is not None:
         protocol = "CUDA-graph replays, interleaved, median of 31 rounds, weights rotated past the L2"
-        command = "python benchmarks/trace_overhead.py"
-        write_record(Path(record), command, protocol, MEASURES, {"rows": rows})
+        write_record(Path(record), format_command(Path(record)), protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, optional=("record",)))
+    main(*parse_arguments(__doc__, optional=("record",)))

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from arguments import given
 from dram_traffic import Case, cases
+from script import RESULTS, format_command, parse_arguments
 
 import interlace as il
 from interlace.bench.record import write_cpu_record
 from interlace.planner.predict import predict
 from interlace.sim.modes import make_megakernel_mode
 
-MEASURED = Path(__file__).resolve().parent / "results" / "traffic-h200.json"
+MEASURED = RESULTS / "traffic-h200.json"
 MEASURES = ("core/devices", "planner", "policies", "sim")
 MODE = make_megakernel_mode(192 << 10)
 FIGURES = "dram_read", "time"
@@ -97,9 +97,15 @@ def main(path: str) -> None:
             shown = ", ".join(f"{part} {value:.1%}" for part, value in found[figure].items())
             print(f"{group} ({found['cases']}), {figure}: {shown}")
     protocol = "predicted over counted, less one; counts of traffic-h200.json, one cold launch each"
-    command = "python benchmarks/traffic_error.py benchmarks/results/traffic-predicted.json"
-    write_cpu_record(Path(path), command, protocol, MEASURES, {"errors": spreads, "rows": rows}, ("numba", "numpy"))
+    write_cpu_record(
+        Path(path),
+        format_command(Path(path)),
+        protocol,
+        MEASURES,
+        {"errors": spreads, "rows": rows},
+        ("numba", "numpy"),
+    )
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, "record"))
+    main(*parse_arguments(__doc__, "record"))

@@ -8,22 +8,20 @@ each row. Several rows are under way on a GPU, and whatever is timed has it alon
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from script import format_command, format_error, make_parser, measure_jobs
+
 from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
-from interlace.bench.gpus import count_processes, run_on_gpus
+from interlace.bench.gpus import count_processes
 from interlace.bench.problem import BenchProblem, Tensors
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import time_medians, time_rounds
-from interlace.core.errors import ResultError
 from interlace.deploy import autoplan, can_overlap, current_device
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import CudaGraphExecutor
@@ -35,7 +33,6 @@ DISPATCHES = Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID, Dispatch.STEALIN
 TRITON = "CUDA graph of Triton bodies"
 #: Rounds to pick by, and to report, at least.
 REPEATS = 5
-_MOST_ERROR = 1.5  # of PyTorch's own
 _CPUS = 2  # that a row keeps busy: it traces, plans and compiles
 _COPIES = 5  # of its weights: two sets, these as rivals take them, and activations; for a while also float64
 
@@ -77,15 +74,8 @@ class Rival:
     weights: Callable[[BenchProblem], Sequence[Tensors]] = as_they_lie
 
 
-def measured(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any] | str:
-    """The row of a case, or why there is none."""
-    try:
-        return _measure(case, rivals)
-    except Exception as error:  # noqa: BLE001  whatever it is, the other rows go on
-        return _told(error)
-
-
-def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
+def measure_case(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
+    """Return the row of a case."""
     device, work = current_device(), case.work
     lock_autotuning()
     problem = BenchProblem(work, device)
@@ -100,7 +90,7 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
             error, way = make()
             time_medians({name: way}, 1)  # what cannot be captured may not end what can
         except Exception as error:  # noqa: BLE001  whatever it is, the others go on
-            row["left_out"][name] = _told(error)
+            row["left_out"][name] = format_error(error)
             return
         ways[name], found[name] = way, {"relative_error": error}
 
@@ -119,7 +109,7 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
     def rival(of: Rival) -> tuple[float, Callable[[], None]]:
         way, weights = of.make(problem), lying(of.weights)
         problem.run_once(way, weights)  # compiles
-        return _checked(problem, way, weights), problem.make_rotation(way, weights)
+        return problem.check_function(way, "it", weights), problem.make_rotation(way, weights)
 
     for name, of in rivals.items():
         tried(name, partial(rival, of))
@@ -131,24 +121,11 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
     return row
 
 
-def _checked(problem: BenchProblem, way: Way, weights: Sequence[Tensors]) -> float:
-    """The relative error of a way on the first set of weights."""
-    with hold_gpu():
-        error = problem.compute_error(way({**problem.rest, **weights[0]}))
-    if not error <= _MOST_ERROR * problem.pytorch_error:
-        raise ResultError(f"it is wrong: relative error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
-    return error
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
 def main(
     description: str,
     protocol: str,
     cases: Sequence[Case],
-    function: Callable[[Case], dict[str, Any] | str],
+    function: Callable[[Case], dict[str, Any]],
     also: Sequence[str],
 ) -> None:
     """The command line of a benchmark.
@@ -158,7 +135,7 @@ def main(
         function: makes a row of one; it is sent to other processes.
         also: what the record measures beside what is launched; see ``bench/sources``.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(description)
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", metavar="A:B:C", help="only this row of the record")
     parser.add_argument("--update", action="store_true", help="only what the record has no row of")
@@ -169,7 +146,6 @@ def main(
     unknown = sorted({*(given.case or ())} - {case.name for case in cases})
     if unknown:
         parser.error(f"there are no cases {', '.join(unknown)}; there are {', '.join(case.name for case in cases)}")
-    begin = time.monotonic()
     place = {case.key: n for n, case in enumerate(cases)}
     measures = sorted(
         {*also, *(room for case in cases for room in list_launch_sources(case.work.build_graph(current_device())))}
@@ -177,20 +153,12 @@ def main(
     rows = {_key(row, cases): row for row in read_matching_rows(given.path, measures)}
     left = [case for case in asked if not given.update or case.key not in rows]
     left.sort(key=lambda case: -case.work.flops)  # what takes longest first
-    command = f"python benchmarks/{given.path.stem.partition('-')[0]}.py benchmarks/results/{given.path.name}"
-
-    def in_time() -> Iterator[Case]:
-        return takewhile(lambda _: time.monotonic() - begin < given.seconds, left)
-
     share = min(count_processes(given.gpus, cpus=_CPUS), max(1, -(-len(left) // given.gpus)), _fitting(cases))
-    for case, row in run_on_gpus(function, in_time(), given.gpus, share):
-        print(f"[{time.monotonic() - begin:5.1f} s] {case.name}", flush=True)
-        if isinstance(row, str):
-            print(f"  FAIL: {row}", flush=True)
-            continue
+    measured = measure_jobs(function, left, lambda case: case.name, seconds=given.seconds, gpus=given.gpus, share=share)
+    for case, row in measured:
         rows[case.key] = row
         ordered = [rows[key] for key in sorted(rows, key=place.__getitem__)]
-        write_record(given.path, command, protocol, measures, {"rows": ordered})
+        write_record(given.path, format_command(given.path), protocol, measures, {"rows": ordered})
         print(f"  bytes {row['bytes_us']:.1f}, products {row['flops_us']:.1f} us", flush=True)
         for way, figures in row["ways"].items():
             print(f"  {way:30} {figures['median_us']:8.1f} us, error {figures['relative_error']:.1e}", flush=True)

@@ -9,6 +9,7 @@ from interlace.executors import EXECUTORS
 from interlace.kernels.bodies import BodyKind
 from interlace.plan.orderings import Ordering
 from interlace.workloads import FeedForward
+from tables import format_table
 
 #: Sizes of the record's rows: a name, the least and the most tokens.
 SIZES = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30))
@@ -20,17 +21,16 @@ def models_table(record: dict[str, Any]) -> str:
         f"Microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
         f"`{record['command']}` repeats it.",
         "",
-        "| FFN | tokens | cuBLAS + graph | torch.compile + graph | our bodies, op by op | by "
-        "| best tile-synchronised | by |",
-        "|---|---|---|---|---|---|---|---|",
     ]
+    table = []
     for row in record["rows"]:
         t, (baseline, best) = times(row), op_by_op(row)
         *context, launches, ours = (f"{us:.1f}" for us in t.values())
-        cells = f"{launches} | {baseline} | {ours} | {best}"
-        lines.append(f"| {row['preset']} | {row['size']} | {' | '.join(context)} | {cells} |")
+        table.append((row["preset"], row["size"], *context, launches, baseline, ours, best))
     ratios = tiled_ratios(record)
+    heads = "FFN | tokens | cuBLAS + graph | torch.compile + graph | our bodies, op by op | by"
     lines += [
+        format_table(f"{heads} | best tile-synchronised | by", table),
         "",
         f"Tile-synchronised against launches of the same bodies op by op, each with its best tiling: geometric mean "
         f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}.",
@@ -78,18 +78,17 @@ def speedups_table(record: dict[str, Any]) -> str:
         f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
         f"`{record['command']}` repeats it.",
         "",
-        "| FFN | tokens | best of PyTorch | which | Interlace | speedup | in a model: PyTorch | Interlace "
-        "| speedup | memory or tensor-core limit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    table = []
     for row in record["rows"]:
         layer = row["layer"]
         library, ours = _medians(row)
         library_layer, ours_layer = _medians(layer)
-        lines.append(
-            f"| {row['preset']} | {row['size']} | {library} | {row['library']} | {ours} "
-            f"| {row['ratio']:.2f} | {library_layer} | {ours_layer} | {layer['ratio']:.2f} | {row['floor_us']:.1f} |"
-        )
+        alone = library, row["library"], ours, f"{row['ratio']:.2f}"
+        in_layer = library_layer, ours_layer, f"{layer['ratio']:.2f}"
+        table.append((row["preset"], row["size"], *alone, *in_layer, f"{row['floor_us']:.1f}"))
+    heads = "FFN | tokens | best of PyTorch | which | Interlace | speedup | in a model: PyTorch | Interlace | speedup"
+    lines.append(format_table(f"{heads} | memory or tensor-core limit", table))
     for where, ratios in _ratios(record["rows"]).items():
         lines += ["", f"Speedup {where}: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
     defined = sum(len(kept.sizes) for kept in FeedForward.record.values())
@@ -155,18 +154,15 @@ def summary(
 
 def speedups_summary(record: dict[str, Any]) -> str:
     """What the table of speedups comes to, by size."""
-    lines = [
-        "| tokens | rows | back to back: mean speedup | lowest | more than 2 % ahead "
-        "| in a model: mean speedup | lowest | more than 2 % ahead |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    columns = "mean speedup | lowest | more than 2 % ahead"
+    table = []
     for name, least, most in (*SIZES, ("all", 0, 1 << 30)):
         rows = _within(record, least, most)
         cells = []
         for ratios in _ratios(rows).values():
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f}", str(_ahead(ratios))]
-        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        table.append((name, len(rows), *cells))
+    return format_table(f"tokens | rows | back to back: {columns} | in a model: {columns}", table)
 
 
 def products_table(*records: dict[str, Any]) -> str:
@@ -176,14 +172,14 @@ def products_table(*records: dict[str, Any]) -> str:
         f"Medians in microseconds on an {records[0]['gpu']} ({dates}, {_versions(records[0])}), by columns of x and of "
         "the result.",
         "",
-        "| product | tokens | fastest measured of PyTorch | which | megakernel | speedup |",
-        "|---" * 6 + "|",
     ]
+    table = []
     for row in (row for record in records for row in record["rows"]):
         of, (library, ours) = row["workload"], _medians(row)
         name = f"{of['hidden']} to {of['ffn']}, norm, back" if "ffn" in of else f"{of['k']} to {of['n']}"
-        lines.append(f"| {name} | {row['size']} | {library} | {row['library']} | {ours} | {row['ratio']:.2f} |")
-    return "\n".join(lines)
+        table.append((name, row["size"], library, row["library"], ours, f"{row['ratio']:.2f}"))
+    heads = "product | tokens | fastest measured of PyTorch | which | megakernel | speedup"
+    return "\n".join([*lines, format_table(heads, table)])
 
 
 def _medians(contest: dict[str, Any]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from interlace.plan.plan import Dispatch
+from tables import format_table
 
 #: What rows of uneven.py have beside what tells them apart, and how they call what torch.compile made.
 UNEVEN = "workload", "bytes_us", "flops_us", "pytorch_relative_error", "ways", "left_out"
@@ -25,8 +26,7 @@ def sync_table(record: dict[str, Any]) -> str:
         "one-way hand-over": "hand-off between two SMs: from before a post to the end of the wait",
         "ticket": "ticket: claim one and tell all threads",
     }
-    rows = (f"| {text} | {record['nanoseconds'][name]:.0f} |" for name, text in words.items())
-    return "\n".join(["| part | ns |", "|---|---|", *rows])
+    return format_table("part | ns", ((text, f"{record['nanoseconds'][name]:.0f}") for name, text in words.items()))
 
 
 def trace_lines(record: dict[str, Any]) -> str:
@@ -39,23 +39,23 @@ def trace_lines(record: dict[str, Any]) -> str:
 def fences_table(record: dict[str, Any]) -> str:
     """Nanoseconds of each way, a row for the bytes under way."""
     ways = list(record["rows"][0]["ns"])
-    lines = ["| under way | " + " | ".join(ways) + " |", "|---" * (len(ways) + 1) + "|"]
-    for row in record["rows"]:
-        cells = [f"{row['ns'][way]['median']:.0f}" for way in ways]
-        lines.append(f"| {row['bytes_under_way'] // 1024} KiB | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = (
+        [f"{row['bytes_under_way'] // 1024} KiB", *(f"{row['ns'][way]['median']:.0f}" for way in ways)]
+        for row in record["rows"]
+    )
+    return format_table(" | ".join(["under way", *ways]), rows)
 
 
 def dispatches_table(record: dict[str, Any]) -> str:
     """The table of docs/concepts.md: microseconds over the ideal of each dispatch of the one launch, by costs."""
     rows = [row for row in record["rows"] if row["executor"] == "one_launch"]
     kinds = list(dict.fromkeys(row["costs"] for row in rows))
-    lines = [f"| dispatch | {' | '.join(kinds)} | ns an item |", "|---" * (len(kinds) + 2) + "|"]
+    table = []
     for dispatch in dict.fromkeys(row["dispatch"] for row in rows):
         mine = {row["costs"]: row for row in rows if row["dispatch"] == dispatch}
-        over = " | ".join(f"{mine[kind]['us'] / mine[kind]['ideal_us']:.2f}" for kind in kinds)
-        lines.append(f"| {dispatch} | {over} | {mine['uniform']['overhead_ns']:.0f} |")
-    return "\n".join(lines)
+        over = (f"{mine[kind]['us'] / mine[kind]['ideal_us']:.2f}" for kind in kinds)
+        table.append([dispatch, *over, f"{mine['uniform']['overhead_ns']:.0f}"])
+    return format_table(f"dispatch | {' | '.join(kinds)} | ns an item", table)
 
 
 def uneven_table(record: dict[str, Any]) -> str:
@@ -67,18 +67,14 @@ def uneven_table(record: dict[str, Any]) -> str:
     rows = record["rows"]
     heads = [name for name in rows[0] if name not in UNEVEN]
     ways = list(dict.fromkeys(way.removesuffix(COMPILED) for row in rows for way in row["ways"]))
-    lines = [
-        f"| {' | '.join([*heads, 'floor', *ways, f'speedup of {_get_chosen(rows[0])}'])} |",
-        "|---" * (len(heads) + len(ways) + 2) + "|",
-    ]
+    table = []
     for row in rows:
         us = _fastest_us(row)
         gain = _compute_gain(us, _get_chosen(row))
         cells = [str(row[name]) for name in heads] + [f"{max(row['bytes_us'], row['flops_us']):.1f}"]
         cells += [f"{us[way]:.1f}" if way in us else "-" for way in ways]
-        cells += ["-" if gain is None else f"{gain:.2f}x"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        table.append([*cells, "-" if gain is None else f"{gain:.2f}x"])
+    return format_table(" | ".join([*heads, "floor", *ways, f"speedup of {_get_chosen(rows[0])}"]), table)
 
 
 def uneven_range(record: dict[str, Any]) -> str:
@@ -113,8 +109,8 @@ def _compute_gain(us: dict[str, float], chosen: str) -> float | None:
 def explored_table(record: dict[str, Any]) -> str:
     """A table of what was tried by hand, each row within one run: what its rows name, then microseconds by variant."""
     heads = [name for name in record["rows"][0] if name != "us"]
-    lines = [f"| {' | '.join(heads)} | us |", "|---" * (len(heads) + 1) + "|"]
-    for row in record["rows"]:
-        told = ", ".join(f"{name}: {us:.1f}" for name, us in row["us"].items())
-        lines.append(f"| {' | '.join(str(row[name]) for name in heads)} | {told} |")
-    return "\n".join(lines)
+    rows = (
+        [*(row[name] for name in heads), ", ".join(f"{name}: {us:.1f}" for name, us in row["us"].items())]
+        for row in record["rows"]
+    )
+    return format_table(" | ".join([*heads, "us"]), rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tables import format_table
+
 #: The rows of docs/loops.md: the record's kernel, its title, its rival, and the target ratio.
 PIPELINES = (
     ("copy, 1 dimension", "copy of 4 GiB, one dimension", "a vectorised kernel by hand, {}; cudaMemcpyAsync, {}", 0.95),
@@ -33,27 +35,27 @@ DEPTHS = (
 def pipeline_table(record: dict[str, Any]) -> str:
     """The first table of docs/loops.md: the best setting of each kernel beside its best rival."""
     rows = {row["kernel"]: row for row in record["rows"]}
-    lines = ["| kernel | best setting | compared with | times as fast | target |", "|---|---|---|---|---|"]
+    table = []
     for kernel, title, beside, target in PIPELINES:
         row = rows[kernel]
         mine = {name: rate for name, rate in row["per_s"].items() if name.endswith(" stages")}
         others = {name: rate for name, rate in row["per_s"].items() if name not in mine}
         setting = max(mine, key=lambda name: mine[name])
         rates = (_rate(row, rate, unit=True) for rate in (max(others.values()), others.get("cudaMemcpyAsync", 0)))
-        lines.append(f"| {title} | {setting} | {beside.format(*rates)} | {row['ratio']:.2f} | {target:.2f} |")
-    return "\n".join(lines)
+        table.append((title, setting, beside.format(*rates), f"{row['ratio']:.2f}", f"{target:.2f}"))
+    return format_table("kernel | best setting | compared with | times as fast | target", table)
 
 
 def depth_table(record: dict[str, Any]) -> str:
     """The table of benchmarks/notes/loops.md: one shape of a kernel at every depth; a dash where it does not fit."""
     rows = {row["kernel"]: row for row in record["rows"]}
     stages = range(1, 9)
-    lines = [f"| stages | {' | '.join(map(str, stages))} |", "|---" * (1 + len(stages)) + "|"]
+    table = []
     for kernel, shape, title in DEPTHS:
         row = rows[kernel]
         rates = (row["per_s"].get(f"{shape}, {depth} stages") for depth in stages)
-        lines.append(f"| {title} | {' | '.join('-' if r is None else _rate(row, r) for r in rates)} |")
-    return "\n".join(lines)
+        table.append([title, *("-" if r is None else _rate(row, r) for r in rates)])
+    return format_table(f"stages | {' | '.join(map(str, stages))}", table)
 
 
 def _rate(row: dict[str, Any], rate: float, *, unit: bool = False) -> str:

@@ -7,6 +7,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from interlace.bench.workload import MODES
+from tables import format_table
 
 
 def nn_table(record: dict[str, Any]) -> str:
@@ -16,17 +17,17 @@ def nn_table(record: dict[str, Any]) -> str:
         "over the better of eager PyTorch and `torch.compile`, each in a CUDA graph; lowest of all: "
         f"{record['worst']:.3f}.",
         "",
-        "| tokens | models | a launch of the FFN | alone | in a layer | a launch of the layer | whole layer | lowest |",
-        "|---" * 8 + "|",
     ]
+    heads = "tokens | models | a launch of the FFN | alone | in a layer | a launch of the layer | whole layer | lowest"
+    table = []
     for tokens in sorted({row["tokens"] for row in record["rows"]}):
         rows = [row for row in record["rows"] if row["tokens"] == tokens]
         ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer", "whole")}
         alone, layer, whole = (f"{geometric_mean(values):.3f}" for values in ratios.values())
         launches, of_all = (sum(row[name] == "launch" for row in rows) for name in ("runs", "whole_runs"))
         lowest = min(map(min, ratios.values()))
-        lines.append(f"| {tokens} | {len(rows)} | {launches} | {alone} | {layer} | {of_all} | {whole} | {lowest:.3f} |")
-    return "\n".join(lines)
+        table.append((tokens, len(rows), launches, alone, layer, of_all, whole, f"{lowest:.3f}"))
+    return "\n".join([*lines, format_table(heads, table)])
 
 
 _SIZES = {"1 to 8": 8, "9 to 64": 64, "65 to 192": 192, "193 to 1000": 1000}  # of drawn rows, by their most tokens
@@ -34,20 +35,17 @@ _SIZES = {"1 to 8": 8, "9 to 64": 64, "65 to 192": 192, "193 to 1000": 1000}  # 
 
 def drawn_table(record: dict[str, Any]) -> str:
     """The table of docs/performance.md: FFNs drawn at random, by the launch of exactly their tokens and by modules."""
-    lines = [
-        "| tokens | FFNs | the launch of them, alone | lowest | module, alone | in a layer | whole layer | lowest |",
-        "|---" * 8 + "|",
-    ]
+    heads = "tokens | FFNs | the launch of them, alone | lowest | module, alone | in a layer | whole layer | lowest"
+    table = []
     left = record["rows"]
     for size, most in _SIZES.items():
         rows, left = ([row for row in left if (row["tokens"] <= most) == inside] for inside in (True, False))
         times = [{name: told["median_us"] for name, told in row["alone"].items()} for row in rows]
         exact = [min(us[name] for name in MODES if name in us) / us["exact"] for us in times]
         ratios = [[row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer", "whole")]
-        modules = " | ".join(f"{geometric_mean(values):.3f}" for values in ratios)
-        cells = f"{geometric_mean(exact):.3f} | {min(exact):.3f} | {modules} | {min(map(min, ratios)):.3f}"
-        lines.append(f"| {size} | {len(rows)} | {cells} |")
-    return "\n".join(lines)
+        figures = (geometric_mean(exact), min(exact), *map(geometric_mean, ratios), min(map(min, ratios)))
+        table.append([size, len(rows), *(f"{value:.3f}" for value in figures)])
+    return format_table(heads, table)
 
 
 def choice_line(record: dict[str, Any]) -> str:
@@ -68,25 +66,23 @@ def choice_line(record: dict[str, Any]) -> str:
 def decode_table(*records: dict[str, Any]) -> str:
     """A table of docs/models.md: steps of whole models, of some records, and the fastest of PyTorch's ways."""
     names = "one_launch", "pdl", "cuda_graph"
-    titles = "megakernel | dependent launches | CUDA graph | PyTorch | speedup"
-    lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 6) + "|"]
+    table = []
     for row in (row for record in records for row in record["rows"]):
         pytorch = min(way["median_us"] for way in row["libraries"].values())
         speedup = pytorch / row["executors"][names[0]]["median_us"]
-        cells = " | ".join((*_cells(row["executors"], names), f"{pytorch:.0f}", f"{speedup:.2f}"))
-        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
-    return "\n".join(lines)
+        cells = (*_cells(row["executors"], names), f"{pytorch:.0f}", f"{speedup:.2f}")
+        table.append((row["model"], row["batch"], row["context"], f"{row['floor_us']:.0f}", *cells))
+    return format_table(
+        "model | batch | context | floor | megakernel | dependent launches | CUDA graph | PyTorch | speedup", table
+    )
 
 
 def rivals_table(*records: dict[str, Any]) -> str:
     """Another one there: each way of PyTorch that some row has."""
     rows = [row for record in records for row in record["rows"]]
     ways = [*dict.fromkeys(way for row in rows for way in row["libraries"])]
-    lines = [f"| model | batch | context | {' | '.join(ways)} |", "|---" * (len(ways) + 3) + "|"]
-    for row in rows:
-        cells = " | ".join(_cells(row["libraries"], ways))
-        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {cells} |")
-    return "\n".join(lines)
+    table = ((row["model"], row["batch"], row["context"], *_cells(row["libraries"], ways)) for row in rows)
+    return format_table(f"model | batch | context | {' | '.join(ways)}", table)
 
 
 def _cells(ways: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -97,16 +93,17 @@ def _cells(ways: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 def prefill_table(record: dict[str, Any]) -> str:
     """A table of docs/performance.md: attention of prompts with its output product."""
     names = {"flash + cuBLAS": "FlashAttention, cuBLAS", "cuDNN + cuBLAS": "cuDNN, cuBLAS", "one_launch": "megakernel"}
-    heads = ("heads of", "prompts x tokens", *names.values(), "the better of both over megakernel", "bodies op by op")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    columns = " | ".join(names.values())
+    heads = f"heads of | prompts x tokens | {columns} | the better of both over megakernel | bodies op by op"
+    table = []
     for row in record["rows"]:
         us = {name: timing["median_us"] for name, timing in row["times"].items()}
-        cells = [f"{us[name]:,.0f}" for name in names]
+        cells = (f"{us[name]:,.0f}" for name in names)
         ratio = min(us["flash + cuBLAS"], us["cuDNN + cuBLAS"]) / us["one_launch"]
         plain = min(us["cuda_graph"], us["pdl"])
         prompts = f"{row['batch']} x {row['tokens']}"
-        lines.append(f"| {row['model']} | {prompts} | {' | '.join(cells)} | {ratio:.2f} | {plain:,.0f} |")
-    return "\n".join(lines)
+        table.append((row["model"], prompts, *cells, f"{ratio:.2f}", f"{plain:,.0f}"))
+    return format_table(heads, table)
 
 
 _TRACED = "llama3.2-1b", 1024  # model and positions of the hand-offs that are told
@@ -124,8 +121,8 @@ def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
             ends = {op["op"]: op["last_end_us"] - begin for op in before[row["batch"]]}
             columns[f"batch {row['batch']}, first version"] = ends
         columns[f"batch {row['batch']}"] = {op["op"]: op["last_end_us"] for op in row["layer"]}
-    lines = [f"| op of a layer | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for name in dict.fromkeys(name for column in columns.values() for name in column):
-        cells = " | ".join(f"{column[name]:.1f}" if name in column else "" for column in columns.values())
-        lines.append(f"| `{name}` | {cells} |")
-    return "\n".join(lines)
+    rows = (
+        [f"`{name}`", *(f"{column[name]:.1f}" if name in column else "" for column in columns.values())]
+        for name in dict.fromkeys(name for column in columns.values() for name in column)
+    )
+    return format_table(f"op of a layer | {' | '.join(columns)}", rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tables import format_table
+
 
 def dependencies_table(record: dict[str, Any]) -> str:
     """The table of benchmarks/notes/records.md: CPU seconds of large graphs, now and before."""
@@ -11,29 +13,25 @@ def dependencies_table(record: dict[str, Any]) -> str:
     rows = []
     for row in record["rows"]:
         seconds, before = row["seconds"], row["before"]
-        steps = " | ".join(f"{seconds[step]:.2g}" for step in ("dependencies", "build", "verify"))
+        steps = (f"{seconds[step]:.2g}" for step in ("dependencies", "build", "verify"))
         earlier = f"{sum(before.values()):.3g}" if before else f"more than {limit}"
         tiles, edges = row["counts"]["tiles"], row["counts"]["dependencies"]
-        rows.append(f"| {row['graph']} | {tiles:,} | {edges:,} | {steps} | {sum(seconds.values()):.2g} | {earlier} |")
-    head = "| graph | tiles | dependencies | find | build | verify | total, s | before, s |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows])
+        rows.append((row["graph"], f"{tiles:,}", f"{edges:,}", *steps, f"{sum(seconds.values()):.2g}", earlier))
+    return format_table("graph | tiles | dependencies | find | build | verify | total, s | before, s", rows)
 
 
 def chosen_table(record: dict[str, Any]) -> str:
     """The table of docs/planner.md: what the planner chose, beside the best and the default."""
-    lines = [
-        "| FFN | tokens | plans | chosen | us | best | default | row-major | predicted |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    table = []
     for row in record["rows"]:
         plans = {plan["plan"]: plan for plan in row["plans"]}
         chosen, best = plans[row["chosen"]], min(plan["us"] for plan in row["plans"])
         us = (chosen["us"], best, plans[row["default"]]["us"], plans[row["plain"]]["us"], chosen["predicted_us"])
-        cells = " | ".join(f"{value:.1f}" for value in us)
-        lines.append(f"| {row['row']} | {row['m']} | {len(plans)} | {row['chosen']} | {cells} |")
+        table.append((row["row"], row["m"], len(plans), row["chosen"], *(f"{value:.1f}" for value in us)))
     worst = max(row["over_best"] for row in record["rows"])
     behind = sum(row["over_default"] > 1 for row in record["rows"])
-    lines += [
+    lines = [
+        format_table("FFN | tokens | plans | chosen | us | best | default | row-major | predicted", table),
         "",
         f"The choice takes at most {worst - 1:.1%} more than the best plan measured, the defaults "
         "by rule included; they are faster than the choice in "
@@ -46,16 +44,15 @@ def chosen_table(record: dict[str, Any]) -> str:
 def predicted_table(record: dict[str, Any]) -> str:
     """The table of docs/planner.md: how far predictions are off."""
     names = {"all": "all", "matmuls": "single matmuls", "ffns": "FFNs"}
-    lines = [
-        "| cases | what is predicted | median error | 90th percentile | worst |",
-        "|---|---|---|---|---|",
-    ]
+    table = []
     for key, name in names.items():
         group = record["errors"][key]
         for what, words in (("dram_read", "bytes from memory"), ("time", "time")):
             cells = (f"{group[what][figure]:.1%}" for figure in ("median", "p90", "worst"))
-            lines.append(f"| {name} ({group['cases']}) | {words} | {' | '.join(cells)} |")
+            table.append((f"{name} ({group['cases']})", words, *cells))
     beyond = sum(abs(row["predicted"]["dram_read_error"]) > 0.12 for row in record["rows"])
     cases = record["errors"]["all"]["cases"]
-    lines += ["", f"The bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low."]
-    return "\n".join(lines)
+    return (
+        format_table("cases | what is predicted | median error | 90th percentile | worst", table)
+        + f"\n\nThe bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low."
+    )

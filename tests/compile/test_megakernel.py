@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -26,12 +24,12 @@ from interlace.megakernel.constants import KEEPS
 from interlace.megakernel.options import Termination
 from interlace.workloads import quadrature
 
+from ..benchmarks import load_script
 from ..cases import by_default
 from ..thorough import some
 from .limits import assert_within
 from .policies import hinted
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 META = il.RunOptions("meta")
 A = il.Activation
 SHAPES = {
@@ -169,7 +167,7 @@ def test_the_largest_tiles_that_normalise_rows_fit_the_registers(
 def test_for_racecheck_all_lanes_arrive_at_what_hands_messages_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csrc, "read_header", csrc.read_header)
     before = launch(il.workloads.one_matmul(8, 64, 64)).binary.ptx.count("mbarrier.arrive")
-    runpy.run_path(str(BENCHMARKS / "memcheck.py"))["all_lanes_arrive"]()
+    load_script("memcheck")["all_lanes_arrive"]()
     text = csrc.read_header("ring/ring.cuh") + csrc.read_header("roles.cuh")
     for barrier, arrivals in (("sent", "32"), ("received", "32 * (WARPGROUPS * 4 + 2)")):
         arrive = re.findall(rf".*mbarrier_arrive\({barrier}\(.*", text)

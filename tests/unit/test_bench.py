@@ -28,7 +28,7 @@ from interlace.core.files import write_atomic
 from interlace.workloads import WORKLOADS, Decode, FeedForward
 from tests.unit.records import ffn_record, result
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from ..benchmarks import BENCHMARKS
 
 
 def test_the_record_of_ffns_has_a_target_for_each_preset_and_number_of_tokens() -> None:

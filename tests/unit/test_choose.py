@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +20,10 @@ from interlace.executors.megakernel import MegakernelExecutor
 from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 
+from ..benchmarks import BENCHMARKS, load_script
 from ..thorough import some
 from .gpus import A100
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.load_table(H200).rows
 CHIPS = {"h100": H100, "h200": H200}  # whose launches were measured
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
@@ -216,7 +215,7 @@ def swept(tokens: int, runs: str = "launch", fused: bool = True, whole: bool = F
 
 
 def test_a_sweep_makes_a_table() -> None:
-    study = runpy.run_path(str(BENCHMARKS / "choose.py"))
+    study = load_script("choose")
     rows = [swept(20), swept(3, whole=True), swept(16), swept(17, "library"), swept(18, fused=False)]
     versions = {"python": "3.12", "torch": "2.11.0", "triton": "3.6.0"}
     head = {"gpu": H200.name, "versions": versions, "date": "2026-11-22", "protocol": "some"}
@@ -257,7 +256,7 @@ def test_a_launch_with_a_norm_is_judged_by_those_with_one_whatever_that_adds() -
 
 
 def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
-    sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
+    sweep = load_script("nn")
     jobs, models = sweep["jobs"], sweep["MODELS"]
     first = jobs([])
     assert [(job.model, job.tokens) for job in first[: len(models)]] == [(model, 1) for model in models]
@@ -288,7 +287,7 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
 
 
 def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
+    sweep = load_script("nn")
     monkeypatch.setitem(sweep["force"].__globals__, "current_device", lambda: H200)
     forced = sweep["jobs"]([], launches=True)
     (job,) = [job for job in forced if (job.model, job.tokens) == ("falcon-7b", 200)]
@@ -298,7 +297,7 @@ def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: 
 
 
 def test_drawn_rows_are_the_same_for_a_seed() -> None:
-    jobs = runpy.run_path(str(BENCHMARKS / "nn.py"))["jobs"]
+    jobs = load_script("nn")["jobs"]
     rows = jobs([], seed=3, rows=40)
     assert rows == jobs([], seed=3, rows=40) != jobs([], seed=4, rows=40)
     assert {job.share for job in rows} == {1, 2, 4, 8}
@@ -315,7 +314,7 @@ def test_drawn_rows_are_the_same_for_a_seed() -> None:
 
 @pytest.mark.parametrize("chip", some(CHIPS, lambda chip: chip == "h200"))
 def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chip: str) -> None:
-    study = runpy.run_path(str(BENCHMARKS / "choose.py"))
+    study = load_script("choose")
     record = json.loads((BENCHMARKS / "results" / f"choose-{chip}.json").read_text())
     known = table.load_table(CHIPS[chip])
     found = study["figures"](known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import runpy
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -32,6 +31,8 @@ from interlace.planner.predict import predict
 from interlace.planner.search import search
 from interlace.workloads import LLAMAS, Decode, LlamaShape, build_decode_graph
 from interlace.workloads.decode import build_rope_table
+
+from ..benchmarks import load_script
 
 D, CAPACITY = 16, 200
 POSITIONS = (0, 1, 63, 64, 150, 199)
@@ -417,7 +418,7 @@ def test_pytorch_computes_the_same_however_its_step_is_written(way: str) -> None
     weights = {name: value for name, value in tensors.items() if name in work.weights}
     rest = {name: value for name, value in tensors.items() if name not in weights}
     problem = SimpleNamespace(rest=rest, weights=[weights], run_pytorch=lambda given: work.run_dense(torch, given))
-    benchmark = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "decode.py"))
+    benchmark = load_script("decode")
     step, sets = benchmark["WAYS"][way](work, problem)
     assert (sets is not None) == (way == "joined weights")
     right = work.run_dense(torch, {name: value.clone() for name, value in tensors.items()})["logits"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import runpy
 from dataclasses import astuple, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +24,8 @@ from interlace.kernels.matmul.tile import MatmulTile
 from interlace.policies.setting import Setting
 from interlace.workloads import LLAMAS, build_decode_graph
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from ..benchmarks import BENCHMARKS, load_script
+
 RELU = il.workloads.FFNShape(4096, 14336, A.RELU, False)
 GATED = il.workloads.FFNShape(4096, 14336, A.SILU, True)
 DEEP = il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False)
@@ -230,7 +229,7 @@ def test_ways_of_a_search_begin_with_the_default_and_are_unlike() -> None:
 
 @pytest.fixture(scope="module")
 def fit() -> Any:
-    return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "fit_matmul_cost.py")))
+    return SimpleNamespace(**load_script("fit_matmul_cost"))
 
 
 def recorded(fit: Any, name: str = "walk-cost-h200.json") -> list[Any]:

@@ -213,13 +213,34 @@ class BenchProblem:
         Raises:
             ResultError: the error is more than 1.5 times PyTorch's, and in fp32 also more than 1e-5.
         """
-        most, errors = max(_MAX_ERROR * self.pytorch_error, self._most), []
+        errors = []
         for _ in range(_CHECKED_RUNS):
             with hold_gpu():
                 errors.append(self._compute_error(executor))
-            if not errors[-1] <= most:
-                raise _build_error(executor, errors[-1], self.pytorch_error)
+            self._check_error(f"executor {executor.name!r}", errors[-1], self.pytorch_error)
         return max(errors)
+
+    def check_function(
+        self, function: Callable[[Tensors], Tensors], what: str, weights: Sequence[Tensors] | None = None
+    ) -> float:
+        """Return the relative error of a function on the first set of weights.
+
+        Args:
+            function: function from the inputs to the outputs.
+            what: description of the function, for the error.
+            weights: sets of weights in the form that the function takes; the problem's if None.
+
+        Raises:
+            ResultError: the error is more than 1.5 times PyTorch's, and in fp32 also more than 1e-5.
+        """
+        with hold_gpu():
+            error = self.compute_error(function(self._list_inputs((weights or self.weights)[0])))
+        self._check_error(what, error, self.pytorch_error)
+        return error
+
+    def _check_error(self, what: str, error: float, pytorch: float) -> None:
+        if not error <= max(_MAX_ERROR * pytorch, self._most):
+            raise ResultError(f"{what} is wrong: relative error {error:.1e}, where PyTorch has {pytorch:.1e}")
 
     def _compute_error(self, executor: DeviceExecutor) -> float:
         """Return the relative error of one run over poisoned memory."""
@@ -242,8 +263,7 @@ class BenchProblem:
             layers = self._run_layers(block)
             executor.synchronize()
             error = _compute_relative_error(layers, self._gold_layers)
-        if not error <= max(_MAX_ERROR * self.pytorch_layers_error, self._most):
-            raise _build_error(executor, error, self.pytorch_layers_error)
+        self._check_error(f"executor {executor.name!r}", error, self.pytorch_layers_error)
 
     @property
     def _carried(self) -> tuple[str, str]:
@@ -292,12 +312,6 @@ def _compute_relative_error(found: Tensors, right: Tensors) -> float:
         if value.is_floating_point()
     ]
     return float(np.max(errors))
-
-
-def _build_error(executor: DeviceExecutor, error: float, pytorch: float) -> ResultError:
-    return ResultError(
-        f"executor {executor.name!r} is wrong: relative error {error:.1e}, where PyTorch has {pytorch:.1e}"
-    )
 
 
 @contextmanager
