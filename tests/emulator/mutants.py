@@ -16,7 +16,7 @@ from typing import Any
 from interlace.core.devices import H200
 from interlace.core.errors import HazardError, PipelineError
 from interlace.loops.cuda.emit import EmittedKernel, emit_kernel
-from interlace.loops.cuda.names import mangle
+from interlace.loops.cuda.indices import mangle
 from interlace.loops.ir.index import Const, Index
 from interlace.loops.ir.statements import (
     Arrive,

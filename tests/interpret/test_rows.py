@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.kernels.layer_norm.folded import centre_outputs, fold_shift
+from interlace.kernels.layer_norm import centre_outputs, fold_shift
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
 from ..cases import relative_error

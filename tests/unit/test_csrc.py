@@ -16,8 +16,7 @@ from interlace.bench.stream import _HEAD
 from interlace.csrc import expand, include, read_header
 from interlace.kernels.abi import SYNC, TABLES, TENSOR_MAP
 from interlace.kernels.cuda.config import template_of
-from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.cuda.preamble import WORDS
+from interlace.kernels.cuda.preamble import ELEMENTS, WORDS
 from interlace.megakernel.compose import build_launch_struct
 from interlace.megakernel.constants import define_constants
 from interlace.megakernel.dispatch import CODES, select_code

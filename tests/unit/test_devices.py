@@ -202,7 +202,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> DType:
 
 def test_a_dtype_costs_one_row(toy: DType) -> None:
     from interlace import loops
-    from interlace.kernels.cuda import elements
+    from interlace.kernels.cuda import preamble
 
     assert dtype("half16") is dtype("halfling") is toy
     with pytest.raises(DTypeError, match="use one of bf16, fp16, fp32, int32, half16"):
@@ -212,7 +212,7 @@ def test_a_dtype_costs_one_row(toy: DType) -> None:
     assert CPU.flops_per_s(toy) == 0.5 * CPU.flops_per_s(bf16)
     assert predict(il.build(graph, il.Choices(8)), CPU).us > 0
     np.testing.assert_array_equal(round_to(np.float32([1.0001, 3e-8]), toy), np.float32([1.0, 5.9604645e-08]))
-    assert "struct half16 { unsigned short bits; };" in elements._declare_element(toy)
+    assert "struct half16 { unsigned short bits; };" in preamble._declare_element(toy)
     kernel = loops.lower(loops.library.matmul(dtype=toy))
     text = loops.emit_kernel(kernel, DEFAULT_GPU).cuda_source
     assert "const half16* __restrict__ " in text

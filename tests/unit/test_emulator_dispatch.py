@@ -23,7 +23,7 @@ from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
 from interlace.megakernel.constants import HELD  # noqa: E402
 from interlace.megakernel.dispatch import CODES, ROW_BITS, DispatchCode  # noqa: E402
-from interlace.trace.steals import find_steals  # noqa: E402
+from interlace.trace.events import find_steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402

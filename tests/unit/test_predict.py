@@ -21,8 +21,7 @@ from interlace.plan.plan import Plan
 from interlace.planner.bounds import Gemm
 from interlace.planner.bounds import bound_matmul as bounds
 from interlace.planner.build import Choices, build
-from interlace.planner.curve import predict_dram_reads
-from interlace.planner.predict import WORKSPACE, predict
+from interlace.planner.predict import WORKSPACE, predict, predict_dram_reads
 from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
 from interlace.sim.modes import make_megakernel_mode

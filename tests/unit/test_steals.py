@@ -9,8 +9,7 @@ import interlace as il
 from interlace.core.errors import ArgumentError
 from interlace.planner.predict import predict
 from interlace.sim.steal import choose_victim as chosen_victim
-from interlace.trace.events import Trace
-from interlace.trace.steals import find_steals
+from interlace.trace.events import Trace, find_steals
 
 WORKERS = 3
 

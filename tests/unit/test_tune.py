@@ -26,10 +26,10 @@ from interlace.planner import predict as predicting
 from interlace.policies.setting import Setting
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import list_touches as all_touches
-from interlace.tune import library, tune
 from interlace.tune import search as searching
+from interlace.tune import tune
 from interlace.tune.rank import RankedSetting, rank, select_best
-from interlace.tune.search import TuningCase, measure_settings, search
+from interlace.tune.search import TuningCase, measure_settings, measure_speedup, search
 from interlace.workloads import MODELS, FeedForward, FFNShape, TwoMatmuls, Workload
 
 from ..ring import Ring
@@ -312,10 +312,10 @@ def test_the_library_counts_where_it_is_ahead_back_to_back_or_in_a_layer(
         samples = {name: [each] for name, each in us.items()}
         return Rounds(samples, samples)
 
-    monkeypatch.setattr(library, "BenchProblem", fake_gpu)
-    monkeypatch.setattr(library, "time_rounds", rounds)
+    monkeypatch.setattr(searching, "BenchProblem", fake_gpu)
+    monkeypatch.setattr(searching, "time_rounds", rounds)
     launch = TuningCase.of(workload, H200).deployment
-    assert library.measure_speedup(workload, launch, launch.default_setting) == ratio
+    assert measure_speedup(workload, launch, launch.default_setting) == ratio
     assert len(contests) == (workload.layer_ports is None)
 
 

@@ -28,9 +28,8 @@ from interlace.graph.ragged import Groups, compute_offsets, expand_ranges, find_
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.handovers import find_hand_offs
-from interlace.trace.events import Trace
+from interlace.trace.events import Trace, find_steals
 from interlace.trace.perfetto import to_perfetto
-from interlace.trace.steals import find_steals
 
 HOW_TO_OPEN = "open https://ui.perfetto.dev and drop the file on it"
 #: Default executors to trace on a GPU; the first that supports the dispatch is used.

@@ -95,7 +95,7 @@ def _draw_picture(study: Study, found: Sequence[OrderResult]) -> bytes:
     Raises:
         SimulationError: the simulation cannot take the problem.
     """
-    from interlace.planner.curve import predict_dram_reads
+    from interlace.planner.predict import predict_dram_reads
 
     device = study.device
     whole = device.l2.sides * device.l2.side_bytes

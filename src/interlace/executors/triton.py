@@ -1,7 +1,11 @@
-"""Base of executors that launch the Triton templates of ``kernels/templates`` with the bodies of ops."""
+"""Base of executors that launch the Triton templates of ``kernels/templates`` with the bodies of ops.
+
+The templates take a body as tuples: the arguments of its functions, and constants.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,11 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from interlace.core.devices import DeviceSpec
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, CudaSourceLaunch, TritonLaunch, make_not_interpreted_error
-from interlace.executors.tile_functions import build_arguments, build_constants
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import build_triton_body, get_kernel
-from interlace.kernels.bodies import BodyKind, TritonBody
+from interlace.kernels.bodies import PROVIDED_PARAMETERS, BodyKind, TritonBody
 from interlace.megakernel.table import DeviceTables, build_op_tables
 from interlace.plan.orderings import Ordering
 
@@ -129,3 +132,44 @@ class TritonExecutor(DeviceExecutor):
             TIMEOUT_NS=constexpr(int(self.options.timeout_s * 1e9)),
             INTERPRET=constexpr(self._is_interpreted),
         )
+
+
+def build_arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
+    """Return each function's arguments other than ``tile``, ``sync`` and ``acc``: tensors, by argument, and params.
+
+    An argument that the op lacks is None or the function's default.
+    """
+    from triton.language import constexpr
+
+    params = op.parameters
+
+    def values(function: Any) -> tuple[Any, ...]:
+        if function is None:
+            return ()
+        out: list[Any] = []
+        for name, parameter in inspect.signature(function.fn).parameters.items():
+            if name in PROVIDED_PARAMETERS:
+                continue
+            default = None if parameter.default is inspect.Parameter.empty else parameter.default
+            value = tensors.get(name, params.get(name, default))
+            constant = "constexpr" in str(parameter.annotation) or isinstance(value, (str, bool))
+            out.append(constexpr(value) if constant and value is not None else value)
+        return tuple(out)
+
+    return values(body.prefetch), values(body.accumulate), values(body.finish)
+
+
+def build_constants(body: TritonBody) -> tuple[Any, ...]:
+    """Return the functions as one compile-time argument.
+
+    Triton's cache identifies a function passed as a compile-time argument only by its name. So a digest of the sources
+    follows the functions of each body; without it, the old code of an edited body would run.
+    """
+    from triton.language import constexpr
+
+    from interlace.kernels.templates import do_nothing
+
+    functions = body.prefetch or do_nothing, body.accumulate or do_nothing, body.finish
+    digest = "-".join(getattr(f, "cache_key", "") for f in functions)
+    takes_sync = "sync" in inspect.signature(body.finish.fn).parameters
+    return (*functions, constexpr(body.accumulate is not None), constexpr(digest), constexpr(takes_sync))

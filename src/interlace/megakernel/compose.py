@@ -26,8 +26,7 @@ from interlace.core.errors import PlanError
 from interlace.csrc import expand, include
 from interlace.kernels.abi import STATE, Struct
 from interlace.kernels.bodies import NO_CLUSTER, Cluster, MegakernelBody, MegakernelTile
-from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.cuda.preamble import SEMAPHORES, WORDS
+from interlace.kernels.cuda.preamble import ELEMENTS, SEMAPHORES, WORDS
 from interlace.kernels.cuda.ptx import PTX, count_entry_registers
 from interlace.kernels.cuda_body import LINE_DIRECTIVE
 from interlace.megakernel.constants import MESSAGE_BYTES, SHARED, TICKETS, define_constants

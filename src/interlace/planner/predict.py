@@ -6,8 +6,8 @@ cost of each item on the simulated machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -164,3 +164,22 @@ def _count_compulsory_bytes(units: Units, stream: AccessStream) -> int:
     first[stream.unit[::-1]] = order
     seen = np.flatnonzero(first < len(stream))
     return int(units.nbytes[seen[~stream.is_write[first[seen]]]].sum())
+
+
+def predict_dram_reads(plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT) -> list[int]:
+    """Return the DRAM reads in bytes that ``predict`` would report if the device's L2 had each of these capacities.
+
+    Args:
+        plan, device, mode: arguments of ``predict``.
+        capacities: capacities of the L2 in bytes, all sides together.
+
+    Raises:
+        SimulationError: the plan is too large.
+    """
+    touched = list_touches(plan)
+    stream = interleave(plan, touched, mode, device.speed_spread)
+    read = []
+    for capacity in capacities:
+        l2 = replace(device.l2, side_bytes=capacity // device.l2.sides)
+        read.append(int(simulate_missed_bytes(stream, touched.units.nbytes, l2)[~stream.is_write].sum()))
+    return read

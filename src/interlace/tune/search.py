@@ -14,13 +14,12 @@ from typing import Any
 
 from interlace.bench.compile import compile_launches
 from interlace.bench.problem import BenchProblem, translate_errors
-from interlace.bench.timing import time_medians
+from interlace.bench.timing import time_medians, time_rounds
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import InterlaceError, LaunchEndedError, StoreError
 from interlace.deploy import Deployment, current_device, deploy_graph, store
 from interlace.executors.device import DeviceExecutor
 from interlace.policies.setting import Setting
-from interlace.tune.library import measure_speedup
 from interlace.tune.rank import RankedSetting, rank, select_best
 from interlace.workloads.base import Workload
 
@@ -31,6 +30,7 @@ Measure = Callable[["TuningCase", Sequence[Setting], Progress], Mapping[Setting,
 
 DEFAULT_TOP = 8
 _ROUNDS = 25
+_LIBRARY_ROUNDS = 10  # to compare the winner with PyTorch's own ops
 
 
 @dataclass(frozen=True)
@@ -247,3 +247,26 @@ def _translate_errors(case: TuningCase) -> AbstractContextManager[None]:
 
 def _describe_case(case: TuningCase) -> str:
     return f"{case.workload.name}, {case.workload.size_text}"
+
+
+def measure_speedup(workload: Workload, launch: Deployment, setting: Setting) -> float:
+    """Return the speedup of a launch over the fastest PyTorch configuration, the lesser of back to back and in a layer.
+
+    Times are taken on the current CUDA device. PyTorch runs its own ops, or those of ``Workload.run_fused``.
+
+    Raises:
+        InterlaceError: the launch gives a wrong result, or does not run on this device.
+    """
+    problem = BenchProblem(workload, launch.device)
+    executor = launch.make_executor(setting)
+    problem.check(executor)
+    ways = {"eager": problem.run_pytorch, "fused": problem.run_fused}
+    functions = {**ways, "launch": problem.make_run(executor)}
+    contests: list[dict[str, Callable[[], Any]]] = [{n: problem.make_rotation(f) for n, f in functions.items()}]
+    if workload.layer_ports is not None:
+        contests.append({n: problem.make_layer_rotation(problem.make_layer(f)) for n, f in functions.items()})
+    ratios = []
+    for contest in contests:
+        rounds = time_rounds(contest, _LIBRARY_ROUNDS, problem.runs)
+        ratios.append(rounds.compute_ratio(rounds.find_fastest(ways), "launch"))
+    return min(ratios)

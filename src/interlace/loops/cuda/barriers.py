@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from interlace.core.errors import PipelineError
-from interlace.loops.cuda.indices import emit_index
+from interlace.loops.cuda.indices import emit_index, mangle
 from interlace.loops.cuda.lines import ThreadScope
-from interlace.loops.cuda.names import mangle
 from interlace.loops.ir.smem import BARRIER_BYTES, SharedLayout
 from interlace.loops.ir.statements import (
     Arrive,

@@ -24,9 +24,8 @@ from interlace.kernels.abi import AXES
 from interlace.kernels.cuda.ptx import count_entry_registers, generate_wgmma, get_wgmma_name
 from interlace.loops.cuda.barriers import emit_barrier, emit_barrier_slot
 from interlace.loops.cuda.combine import Partial
-from interlace.loops.cuda.indices import emit_index, emit_less
+from interlace.loops.cuda.indices import emit_index, emit_less, mangle
 from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
-from interlace.loops.cuda.names import mangle
 from interlace.loops.cuda.preamble import ITEM_BYTES, PRODUCTS
 from interlace.loops.cuda.register_layout import Fragment, lay_out_registers
 from interlace.loops.cuda.rules import (

@@ -1,4 +1,14 @@
-"""Index expressions as CUDA C++, in 32-bit integers.
+"""Names and index expressions of a kernel as CUDA C++, in 32-bit integers.
+
+Names are mangled, so that a kernel may use any, such as ``NULL``, ``int``, ``rest`` or ``thread``. Every name of the
+kernel gets a trailing underscore in the CUDA source: its function, tensors, extents and variables, including those that
+the rewrite adds (barriers, steps). Nothing else in the source ends in an underscore: neither keywords and macros of
+CUDA, nor functions of the preamble, nor what the emitter declares. Names in a kernel may not end in one either.
+
+    tensor x                x_              its map             x_map_16x256
+    extent n                n_              the parameter       n_given
+    barriers x_s_full       x_s_full_       previous slot       x_s_full_before
+    accumulators acc        acc_            thread's partial    acc_part
 
 Division in C rounds towards zero, in the IR down; they differ only below 0. Dividends that are known not to be negative
 use ``quotient`` and ``rest``, which divide unsigned (a shift or a mask for powers of two). All others use
@@ -11,9 +21,34 @@ use ``quotient`` and ``rest``, which divide unsigned (a shift or a mask for powe
 
 from __future__ import annotations
 
-from interlace.loops.cuda.names import mangle
+import re
+
+from interlace.core.errors import PipelineError
 from interlace.loops.ir.index import BinaryIndex, Const, Index, IndexOp, Less, Var, is_never_negative
-from interlace.loops.ir.statements import LoopTensor
+from interlace.loops.ir.statements import For, Let, LoopKernel, LoopTensor
+from interlace.loops.ir.traverse import walk
+
+
+def mangle(name: str) -> str:
+    """Return the name in CUDA source of a kernel's ``name``."""
+    return f"{name}_"
+
+
+def check_names(kernel: LoopKernel) -> None:
+    """Check that names are C++ identifiers.
+
+    Raises:
+        PipelineError: a name is no C++ identifier, or begins or ends in an underscore.
+    """
+    inside = [t.name for t in kernel.tensors] + list(kernel.symbols)
+    inside += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
+    for name in (kernel.name, *inside):
+        if not re.fullmatch(r"[A-Za-z]\w*(?<!_)", name, re.ASCII):
+            raise PipelineError(
+                f"kernel {kernel.name!r}: {name!r} is no name for CUDA C++; "
+                "use letters, digits and underscores, no underscore at the ends"
+            )
+
 
 _BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2}
 _CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}

@@ -12,8 +12,7 @@ from __future__ import annotations
 from interlace.core.dtypes import bf16
 from interlace.csrc import include
 from interlace.kernels.abi import SYNC
-from interlace.kernels.cuda.elements import ELEMENTS
-from interlace.kernels.cuda.preamble import SEMAPHORES
+from interlace.kernels.cuda.preamble import ELEMENTS, SEMAPHORES
 from interlace.kernels.cuda.ptx import PTX, generate_wgmma
 
 #: Columns and element types of the wgmma functions in every CUDA source.

@@ -27,9 +27,8 @@ from interlace.core.devices import DeviceSpec
 from interlace.kernels.abi import AXES, TENSOR_MAP, Struct
 from interlace.kernels.cuda.ptx import generate_wgmma
 from interlace.loops.cuda.emit import Emitter
-from interlace.loops.cuda.indices import emit_index
+from interlace.loops.cuda.indices import emit_index, mangle
 from interlace.loops.cuda.lines import ThreadScope
-from interlace.loops.cuda.names import mangle
 from interlace.loops.cuda.preamble import INDICES, VALUES
 from interlace.loops.cuda.rules import TensorMapSpec, check_emittable, find_map_spec, find_products, list_tensor_maps
 from interlace.loops.ir.nest import split_block_loops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.core.errors import PipelineError
-from interlace.loops.cuda.names import check_names
+from interlace.loops.cuda.indices import check_names
 from interlace.loops.ir.statements import Copy, Load, LoopKernel, Matmul, Store
 from interlace.loops.ir.traverse import walk
 

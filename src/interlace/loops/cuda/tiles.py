@@ -25,9 +25,8 @@ from math import gcd, prod
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PipelineError
 from interlace.loops.cuda.combine import NEUTRAL, Partial, combine_groups, combine_neighbours, emit_combine
-from interlace.loops.cuda.indices import emit_address, emit_index, emit_row_major
+from interlace.loops.cuda.indices import emit_address, emit_index, emit_row_major, mangle
 from interlace.loops.cuda.lines import UNROLL, Lines, ThreadScope
-from interlace.loops.cuda.names import mangle
 from interlace.loops.cuda.register_layout import BlockedLayout, Fragment, select_vector
 from interlace.loops.cuda.values import emit_value
 from interlace.loops.ir.index import Const, find_divisor, is_never_negative

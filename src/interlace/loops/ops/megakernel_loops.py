@@ -20,7 +20,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.bodies import MegakernelBody, MegakernelTile, check_alignment
 from interlace.kernels.cuda import launcher
-from interlace.loops.cuda.names import mangle
+from interlace.loops.cuda.indices import mangle
 from interlace.loops.cuda.roles import PREAMBLE, RoleSource, build_operands, emit_roles
 from interlace.loops.cuda.rules import list_tensor_maps
 from interlace.loops.ir.statements import WARPGROUP, Copy, Load, LoopKernel, Matmul, MemorySpace
