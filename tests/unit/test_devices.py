@@ -190,7 +190,7 @@ def test_a_prediction_multiplies_in_the_dtype_of_each_op() -> None:
     assert told.compute_us == pytest.approx(2 * 512**3 / H200.flops_per_s(fp32) * 1e6)
 
 
-TOY = DType("half16", 2, 2.0**-11, 0xFC15, 0.5, "float16", "float16", "F16T", "f16", "FLOAT16", True, ("halfling",))
+TOY = DType("half16", 2, 2.0**-11, 0xFC15, 0.5, "float16", "float16", "F16T", 99, "f16", "FLOAT16", True, ("halfling",))
 
 
 @pytest.fixture

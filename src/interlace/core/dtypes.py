@@ -20,6 +20,7 @@ class DType:
         torch: name in PyTorch.
         numpy: name in NumPy, or in ``ml_dtypes`` for a type that NumPy lacks.
         safetensors: name in checkpoints.
+        gguf: number in GGUF files (``ggml_type``).
         ptx: name in PTX instructions.
         tensor_map: name in the driver's ``CU_TENSOR_MAP_DATA_TYPE_...``.
         on_tensor_cores: True if tensor cores multiply the type (``wgmma`` with float32 sums).
@@ -34,6 +35,7 @@ class DType:
     torch: str
     numpy: str
     safetensors: str
+    gguf: int
     ptx: str
     tensor_map: str
     on_tensor_cores: bool
@@ -48,14 +50,14 @@ class DType:
         return self.name
 
 
-bf16 = DType("bf16", 2, 2.0**-8, 0xFF95, 1.0, "bfloat16", "bfloat16", "BF16", "bf16", "BFLOAT16", True)
-fp16 = DType("fp16", 2, 2.0**-11, 0xFC15, 1.0, "float16", "float16", "F16", "f16", "FLOAT16", True, ("half",))
+bf16 = DType("bf16", 2, 2.0**-8, 0xFF95, 1.0, "bfloat16", "bfloat16", "BF16", 30, "bf16", "BFLOAT16", True)
+fp16 = DType("fp16", 2, 2.0**-11, 0xFC15, 1.0, "float16", "float16", "F16", 1, "f16", "FLOAT16", True, ("half",))
 #: The ratio to the bf16 rate is that of the H200's data sheet, without tensor cores.
 fp32 = DType(
-    "fp32", 4, 2.0**-24, 0xFF95A5A5, 67 / 989, "float32", "float32", "F32", "f32", "FLOAT32", False, ("float",)
+    "fp32", 4, 2.0**-24, 0xFF95A5A5, 67 / 989, "float32", "float32", "F32", 0, "f32", "FLOAT32", False, ("float",)
 )
 #: Whole numbers: ids and positions. The ratio to the bf16 rate is half of that of fp32, as on the H200.
-int32 = DType("int32", 4, 0.0, 0x80000000, 33.5 / 989, "int32", "int32", "I32", "s32", "INT32", False, ("int",))
+int32 = DType("int32", 4, 0.0, 0x80000000, 33.5 / 989, "int32", "int32", "I32", 26, "s32", "INT32", False, ("int",))
 
 #: All dtypes.
 DTYPES = (bf16, fp16, fp32, int32)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.dtypes import bf16, fp16, fp32
+from interlace.core.dtypes import DTYPES
 from interlace.core.errors import ModelFileError
 from interlace.core.files import check_regular
 from interlace.core.rounding import find_numpy_dtype
@@ -34,7 +34,7 @@ _MAX_EXTENTS = 4
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 #: Dtypes of unquantised tensor types, by type number.
-_PLAIN = {0: fp32, 1: fp16, 30: bf16}
+_PLAIN = {known.gguf: known for known in DTYPES if known.is_floating_point}
 _MAX_LISTED = 12  # names listed in an error message
 
 
