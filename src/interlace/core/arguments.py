@@ -37,6 +37,8 @@ def check_type(value: object, kind: type | tuple[type, ...], where: str, name: s
     Raises:
         ArgumentError: the value has another type; names the class or the member that it probably stands for.
     """
+    if type(value) is kind:
+        return
     number = int in (kind if isinstance(kind, tuple) else (kind,))
     if isinstance(value, kind) and not (number and isinstance(value, bool)):
         return
@@ -77,6 +79,8 @@ def check_sequence(value: object, kind: type, where: str, name: str) -> tuple[An
         one = type(value) is str if kind is str else type(value) is int and kind is object
         raise _build_error(value, where, name, f"({value!r},)" if one else "a tuple")
     for i, entry in enumerate(value):
+        if type(entry) is kind:
+            continue
         if kind is str and isinstance(getattr(entry, "name", None), str):
             check_type(entry, kind, where, f"{name}[{i}]", repr(entry.name))
         else:

@@ -102,8 +102,10 @@ class Affine:
 
         A factor counts even if its coordinate is always 0.
         """
-        far = sum(abs(factor) * max(n - 1, 1) for factor, n in zip(self.tile, grid, strict=False))
-        return abs(self.const) + far + (abs(self.k_lo) + abs(self.k_hi)) * k_extent
+        far = abs(self.const)
+        for factor, n in zip(self.tile, grid, strict=False):
+            far += abs(factor) * max(n - 1, 1)
+        return far + (abs(self.k_lo) + abs(self.k_hi)) * k_extent
 
     def __str__(self) -> str:
         names = [f"t{d}" for d in range(len(self.tile))] + ["k.lo", "k.hi"]
@@ -136,7 +138,8 @@ class Span:
     @property
     def uses_k(self) -> bool:
         """True if the span moves with the k-range."""
-        return any((b.k_lo, b.k_hi) != (0, 0) for b in (self.lo, self.hi))
+        lo, hi = self.lo, self.hi
+        return bool(lo.k_lo or lo.k_hi or hi.k_lo or hi.k_hi)
 
     @property
     def is_monotonic_in_k(self) -> bool:
@@ -188,7 +191,7 @@ class Access:
     @property
     def uses_k(self) -> bool:
         """True if the region depends on the k-range, so that a split item touches only its part."""
-        return any(s.uses_k for s in self.spans)
+        return any(span.uses_k for span in self.spans)
 
     @property
     def tile_axes(self) -> int:

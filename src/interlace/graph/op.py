@@ -173,20 +173,22 @@ class Op:
             self._check_spans(access)
 
     def _check_spans(self, access: Access) -> None:
-        if not all(span.is_monotonic_in_k for span in access.spans):
+        using_k = [span for span in access.spans if span.uses_k]
+        if using_k and not all(span.is_monotonic_in_k for span in using_k):
             raise ShapeError(
                 f"op {self.name!r}: with a part of the reduction, {access} may leave what the whole tile "
                 "reads, from which dependencies follow; use k.lo (or -k.hi) in the lower bound and k.hi "
                 "(or -k.lo) in the upper one"
             )
-        if sum(span.uses_k for span in access.spans) > 1:
+        if len(using_k) > 1:
             raise ShapeError(
                 f"op {self.name!r}: {access} moves with the k-range in more than one dimension; "
                 "let it move in one, and span the others by ALL or a block"
             )
-        for bound in (b for span in access.spans for b in (span.lo, span.hi)):
-            moves = any((*bound.tile, bound.k_lo, bound.k_hi))
-            if bound.bound_magnitude(self.grid, self.k_extent) >= (_INT62 if moves else _INT64):
+        grid, k_extent = self.grid, self.k_extent
+        for bound in [bound for span in access.spans for bound in (span.lo, span.hi)]:
+            moves = bound.tile or bound.k_lo or bound.k_hi
+            if bound.bound_magnitude(grid, k_extent) >= (_INT62 if moves else _INT64):
                 raise ShapeError(
                     f"op {self.name!r}: {access} has a bound beyond 64 bits on grid {self.grid} "
                     f"with a reduction of {self.k_extent}; use smaller factors"
