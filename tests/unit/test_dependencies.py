@@ -10,10 +10,12 @@ from hypothesis import given
 
 from interlace.core.devices import H200
 from interlace.core.errors import IntraOpRaceError
-from interlace.graph.access import ALL, Access, Affine, K, Span, axes, constant_span
-from interlace.graph.dependencies import Dependencies, Hazard
+from interlace.graph.access import ALL, Access, Affine, Ints, K, Span, axes, constant_span
+from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
+from interlace.graph.ragged import Groups
+from interlace.graph.uses import compute_boxes
 from interlace.models.llama import LLAMAS, build_decode_graph
 
 from ..draws import EXAMPLES
@@ -410,3 +412,31 @@ def test_layers_that_are_alike_are_looked_at_once_and_find_tiles_of_their_own() 
         return dependencies.examined_boxes - before
 
     assert looked_at(3) == looked_at(4)
+
+
+@pytest.mark.parametrize("cached", [0, 1 << 21])
+def test_links_that_are_alike_share_the_search_for_their_tiles(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[Link] = []
+    search = Dependencies.find_producers
+
+    def count(self: Dependencies, link: Link, lo: Ints, hi: Ints) -> Groups:
+        searches.append(link)
+        return search(self, link, lo, hi)
+
+    def find_all(layers: int) -> tuple[int, int]:
+        dependencies = Dependencies(build_decode_graph(replace(LLAMAS["tiny"], layers=layers), 4, 128, H200))
+        searches.clear()
+        for _ in range(2):
+            for link in dependencies.links:
+                needed, bounds = dependencies.find_tile_producers(link), dependencies.find_tile_boxes(link.target_use)
+                boxes = compute_boxes(dependencies.graph, dependencies.graph.ops[link.consumer], link.target)
+                np.testing.assert_array_equal(bounds, boxes)
+                alone = search(dependencies, link, *boxes)
+                np.testing.assert_array_equal(needed.ptr, alone.ptr)
+                np.testing.assert_array_equal(needed.values, alone.values)
+        return len(searches), len(dependencies.links)
+
+    monkeypatch.setattr(Dependencies, "find_producers", count)
+    monkeypatch.setattr("interlace.graph.dependencies._MAX_CACHED", cached)
+    (three, _), (four, links) = find_all(3), find_all(4)
+    assert (three == four < links) if cached else (four == 2 * links)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -30,11 +31,11 @@ from interlace.graph.inverse import LAYOUTS, InverseAccess, TileRuns
 from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, compute_offsets, find_distinct, fold, group_by, iter_slices
 from interlace.graph.tensor import Region
-from interlace.graph.uses import compute_boxes, cover_accesses, find_dependencies, list_uses, make_region_key
+from interlace.graph.uses import classify_uses, compute_boxes, cover_accesses, find_dependencies, list_uses
 from interlace.graph.visible import SweepResult
 
 _WIDTH = 8  # integers of memory per (box, access) pair, to size slices
-_MAX_CACHED = 1 << 21  # maximum number of integers cached in ``Dependencies._found``
+_MAX_CACHED = 1 << 21  # maximum number of integers that ``Dependencies`` caches
 
 
 class Hazard(Enum):
@@ -55,6 +56,7 @@ class Link:
         target: access of that op (its read for RAW, its write for WAR and WAW).
         sources: (position of an earlier op, access of that op): writes for RAW and WAW, reads for WAR.
         uses: positions of the sources in ``list_uses(graph)``.
+        target_use: position of the target there.
     """
 
     hazard: Hazard
@@ -62,13 +64,14 @@ class Link:
     target: Access
     sources: tuple[tuple[int, Access], ...]
     uses: Ints
+    target_use: int
 
     @property
     def tensor(self) -> str:
         """Name of the tensor through which the ops depend."""
         return self.target.tensor
 
-    @property
+    @cached_property
     def producers(self) -> tuple[int, ...]:
         """Positions of the earlier ops, ascending."""
         return tuple(sorted({producer for producer, _ in self.sources}))
@@ -83,6 +86,8 @@ class Dependencies:
         graph: the graph.
         base: prefix sum of the ops' tile counts: the number of each op's first tile, then the total number of tiles.
         links: links in program order of their consumers.
+        uses: accesses of the graph, as ``list_uses`` orders them.
+        covers: for each of them, boxes that cover exactly the elements that all tiles of its op touch.
 
     Raises:
         IntraOpRaceError: two tiles of one op conflict, so that no schedule can order them.
@@ -92,23 +97,24 @@ class Dependencies:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.base = compute_offsets(np.array([op.tiles for op in graph.ops], np.int64))
-        self._uses = list_uses(graph)
+        self.uses = list_uses(graph)
+        #: Class of each access; equal for accesses whose tiles touch the same elements.
+        self._kinds = classify_uses(graph, self.uses)
         self._inverses, self._row = self._invert_accesses()
         self._check_races()
-        self._covers = cover_accesses(graph, self._uses)
-        seen = find_dependencies(graph, self._uses, self._covers)
+        self.covers = cover_accesses(graph, self.uses, self._kinds)
+        seen = find_dependencies(graph, self.uses, self.covers)
         self._looked_at = seen.examined_boxes
         self.links: tuple[Link, ...] = tuple(self._iter_links(seen))
         self._into: dict[int, list[Link]] = {}
         for link in self.links:
             self._into.setdefault(link.consumer, []).append(link)
         self._indices: dict[Link, BoxIndex] = {}
-        kinds: dict[Hashable, int] = {}
-        of_use = [kinds.setdefault(make_region_key(graph, use), len(kinds)) for use in self._uses]
-        #: Class of each access; equal for accesses whose tiles touch the same elements.
-        self._kinds = np.array(of_use, np.int64)
         self._alike = Counter(map(self._make_link_key, self.links))
         self._found: dict[Hashable, list[tuple[int, int, TileRuns]]] = {}
+        self._positions = {(use.op, use.access.arg, use.writes): n for n, use in enumerate(self.uses)}
+        self._boxes: dict[int, tuple[Ints, Ints]] = {}
+        self._producers: dict[Hashable, Groups] = {}
         self._kept = 0
         self._order: dict[int, Ints] = {}
 
@@ -208,8 +214,38 @@ class Dependencies:
 
     def find_tile_producers(self, link: Link) -> Groups:
         """Return, for each whole tile of the consumer, the tiles that it depends on, ascending."""
-        lo, hi, cls = self._group_by_box(link)
-        return self.find_producers(link, lo, hi).take(cls)
+        first = self.base[[producer for producer, _ in link.sources]]
+        key = self._make_link_key(link), int(self._kinds[link.target_use]), (first - first[0]).tobytes()
+        if key not in self._producers:
+            lo, hi, cls = self._group_by_box(link)
+            found = self.find_producers(link, lo, hi).take(cls)
+            if not self._reserve(len(found.ptr) + len(found.values)):
+                return found
+            # Cached as offsets from a first tile, because equal links of other layers differ in it alone.
+            self._producers[key] = Groups(found.ptr, found.values - first[0])
+        found = self._producers[key]
+        return Groups(found.ptr, found.values + first[0])
+
+    def find_use(self, op: int, arg: str, *, writes: bool) -> int:
+        """Return the position in ``uses`` of an op's access through an argument that it reads or writes."""
+        return self._positions[op, arg, writes]
+
+    def find_tile_boxes(self, use: int) -> tuple[Ints, Ints]:
+        """Return bounds, each (tiles, rank), of the regions that whole tiles touch through an access in ``uses``."""
+        kind = int(self._kinds[use])
+        if kind not in self._boxes:
+            op, access = self.graph.ops[self.uses[use].op], self.uses[use].access
+            found = compute_boxes(self.graph, op, access)
+            if not self._reserve(2 * found[0].size):
+                return found
+            self._boxes[kind] = found
+        return self._boxes[kind]
+
+    def _reserve(self, numbers: int) -> bool:
+        """Count integers that are to be cached, unless there would be too many."""
+        fits = self._kept + numbers <= _MAX_CACHED
+        self._kept += numbers if fits else 0
+        return fits
 
     def intersects(self, link: Link, runs: TileRuns, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
         """Return True where the tile of run ``i``, a run of one tile, touches box ``i``."""
@@ -227,15 +263,15 @@ class Dependencies:
 
     def _group_by_box(self, link: Link) -> tuple[Ints, Ints, Ints]:
         """Return the bounds of the distinct boxes that the consumer's tiles touch, and the box of each tile."""
-        lo, hi = compute_boxes(self.graph, self.graph.ops[link.consumer], link.target)
+        lo, hi = self.find_tile_boxes(link.target_use)
         first, cls = find_distinct(*lo.T, *hi.T)
         return lo[first], hi[first], cls
 
     def _invert_accesses(self) -> tuple[dict[str, InverseAccess], Ints]:
         """Invert the accesses of each tensor; also return the position of each access among those of its tensor."""
         of: dict[str, list[tuple[Op, int, Access]]] = {}
-        row = np.empty(len(self._uses), np.int64)
-        for n, use in enumerate(self._uses):
+        row = np.empty(len(self.uses), np.int64)
+        for n, use in enumerate(self.uses):
             accesses = of.setdefault(use.access.tensor, [])
             row[n] = len(accesses)
             accesses.append((self.graph.ops[use.op], int(self.base[use.op]), use.access))
@@ -244,37 +280,37 @@ class Dependencies:
     def _build_index(self, link: Link) -> BoxIndex:
         """Return an index of one bounding box per source of the link."""
         if link not in self._indices:
-            around = [self._covers[use] for use in link.uses.tolist()]
+            around = [self.covers[use] for use in link.uses.tolist()]
             lo = np.stack([lo.min(axis=0) for lo, _ in around])
             hi = np.stack([hi.max(axis=0) for _, hi in around])
             self._indices[link] = BoxIndex(lo, hi)
         return self._indices[link]
 
     def _iter_links(self, seen: SweepResult) -> Iterator[Link]:
-        wrote = np.array([use.writes for use in self._uses], bool)[seen.source]
+        wrote = np.array([use.writes for use in self.uses], bool)[seen.source]
         first, cls = find_distinct(seen.target, ~wrote)
         sources = group_by(cls, len(first))
         for n, at in enumerate(first.tolist()):
-            target = self._uses[int(seen.target[at])]
+            target = self.uses[int(seen.target[at])]
             mine = np.sort(seen.source[sources[n]])
             hazard = Hazard.WAR if not wrote[at] else Hazard.WAW if target.writes else Hazard.RAW
-            accesses = tuple((self._uses[use].op, self._uses[use].access) for use in mine.tolist())
-            yield Link(hazard, target.op, target.access, accesses, mine)
+            accesses = tuple((self.uses[use].op, self.uses[use].access) for use in mine.tolist())
+            yield Link(hazard, target.op, target.access, accesses, mine, int(seen.target[at]))
 
     def _check_races(self) -> None:
         """Check that no tile writes an element that another tile of the same op writes or reads."""
-        of_op = group_by(np.array([use.op for use in self._uses], np.int64), len(self.graph.ops))
-        seen = set()
+        of_op = group_by(np.array([use.op for use in self.uses], np.int64), len(self.graph.ops))
+        seen, kinds = set(), self._kinds.tolist()
         for o in range(len(of_op)):
             for source, target in product(of_op[o].tolist(), repeat=2):
-                first, second = self._uses[source], self._uses[target]
-                key = (make_region_key(self.graph, first), second.access.spans)
+                first, second = self.uses[source], self.uses[target]
+                key = kinds[source], kinds[target]
                 if first.writes and first.access.tensor == second.access.tensor and key not in seen:
                     seen.add(key)
                     self._check_race(source, target)
 
     def _check_race(self, source: int, target: int) -> None:
-        use = self._uses[target]
+        use = self.uses[target]
         op, inverse = self.graph.ops[use.op], self._inverses[use.access.tensor]
         for start, stop in iter_slices(op.tiles, _WIDTH):
             tiles = np.arange(start, stop, dtype=np.int64)
@@ -289,10 +325,10 @@ class Dependencies:
 
     def _build_race_error(self, source: int, target: int, tile: int) -> IntraOpRaceError:
         """Return the error that names the first other tile that writes an element of this tile's region."""
-        use = self._uses[target]
+        use = self.uses[target]
         op = self.graph.ops[use.op]
         lo, hi = compute_boxes(self.graph, op, use.access, np.array([tile]))
-        written_lo, written_hi = compute_boxes(self.graph, op, self._uses[source].access)
+        written_lo, written_hi = compute_boxes(self.graph, op, self.uses[source].access)
         met = intersects(written_lo, written_hi, lo, hi)
         met[tile] = False
         other = int(np.flatnonzero(met)[0])

@@ -89,13 +89,26 @@ def make_region_key(graph: Graph, use: Use) -> Hashable:
     return op.grid, op.k_extent, graph.tensor(use.access.tensor).shape, use.access.spans
 
 
-def cover_accesses(graph: Graph, uses: Sequence[Use]) -> list[tuple[Ints, Ints]]:
-    """Return, for each access, non-empty boxes that cover exactly the elements that all tiles of its op touch."""
-    found: dict[Hashable, tuple[Ints, Ints]] = {}
-    for use in uses:
-        if make_region_key(graph, use) not in found:
-            found[make_region_key(graph, use)] = _cover_access(graph, use)
-    return [found[make_region_key(graph, use)] for use in uses]
+def classify_uses(graph: Graph, uses: Sequence[Use]) -> Ints:
+    """Return the class of each access: a number that is equal for accesses whose tiles touch the same elements."""
+    classes: dict[Hashable, int] = {}
+    return np.array([classes.setdefault(make_region_key(graph, use), len(classes)) for use in uses], np.int64)
+
+
+def cover_accesses(graph: Graph, uses: Sequence[Use], classes: Ints) -> list[tuple[Ints, Ints]]:
+    """Return, for each access, non-empty boxes that cover exactly the elements that all tiles of its op touch.
+
+    Args:
+        graph: the graph.
+        uses: accesses of the graph.
+        classes: class of each access (``classify_uses``).
+    """
+    found: dict[int, tuple[Ints, Ints]] = {}
+    number = classes.tolist()
+    for use, kind in zip(uses, number, strict=True):
+        if kind not in found:
+            found[kind] = _cover_access(graph, use)
+    return [found[kind] for kind in number]
 
 
 def _cover_access(graph: Graph, use: Use) -> tuple[Ints, Ints]:
