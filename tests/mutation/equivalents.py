@@ -38,6 +38,9 @@ EQUIVALENT: tuple[Mutant, ...] = (
     same("plan/verify.py", "self.one = [0] *", "self.one = [1] *", "who posts is on a chain of one at least"),
     same("plan/verify.py", "        best = 0\n", "        best = 1\n", "who posts is on a chain of one at least"),
     same("plan/verify.py", "place = low // step", "place = low * step", "blocks of other sizes cover the range, too"),
+    same("plan/verify.py", "_CACHED_RANGE = 64", "_CACHED_RANGE = 65", "ranges of any length may be cached"),
+    same("plan/verify.py", "if count < _CACHED", "if count <= _CACHED", "ranges of any length may be cached"),
+    same("plan/verify.py", "if size < _CACHED", "if size <= _CACHED", "ranges of any length may be cached"),
     # ------------------------------------------------ plan/coverage.py
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 2 << 31", "any span above every k keeps the order"),
     same("plan/coverage.py", "_SPAN = 1 << 31", "_SPAN = 1 << 32", "any span above every k keeps the order"),

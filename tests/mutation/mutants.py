@@ -47,6 +47,7 @@ ORDERS = "test_orders.py::test_orders_are_those_of_the_table_in_the_module"
 STREAMS = "test_streams_cover.py::test_streams_and_the_fewest_events_keep_every_dependency"
 SEVERAL_ITEMS = "test_policies.py::test_nor_do_items_behind_tiles_of_several_items_or_chunks_that_need_the_whole_op"
 SHARED = "test_orders.py::test_a_consumer_comes_after_all_tiles_that_share_the_semaphore_it_waits_for"
+HIGHEST = "test_verify_fields.py::test_the_highest_number_of_any_range_of_semaphores_is_found"
 HALVES = "test_orders.py::test_half_rows_are_halves_of_the_last_coordinate"
 LEVELLED = "test_orders.py::test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin"
 URGENCY = "test_streams_cover.py::test_urgency_ranks_streams_by_the_longest_path_through_their_ops"
@@ -89,8 +90,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "plan/verify.py", "            continue\n        posts_left", "            pass\n        posts_left", FIELDS
     ),
     mutant("plan/verify.py", "low, (end - low) // step, step", "low, (end - low) * step, step", FIELDS),
-    mutant("plan/verify.py", "longest = max(longest, d + 1)", "longest = max(longest, d)", FIELDS),
-    mutant("plan/verify.py", "best = max(best, self._block", "best = min(best, self._block", FIELDS),
+    mutant("plan/verify.py", "longest = d + 1", "longest = d", FIELDS),
+    mutant("plan/verify.py", "best = max(best, self._block", "best = min(best, self._block", HIGHEST),
     # ------------------------------------------------ plan/coverage.py
     mutant(
         "plan/coverage.py",

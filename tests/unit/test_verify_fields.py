@@ -319,11 +319,14 @@ def test_verdicts_do_not_depend_on_how_much_is_looked_at_together(batch: int, mo
             judge(drop_waits(plan, row))
 
 
-def test_the_highest_number_of_any_range_of_semaphores_is_found() -> None:
+@pytest.mark.parametrize("cached", [2, 4, 64])
+def test_the_highest_number_of_any_range_of_semaphores_is_found(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that ranges share must cover each of them, wherever they begin."""
+    module = importlib.import_module("interlace.plan.verify")
+    monkeypatch.setattr(module, "_CACHED_RANGE", cached)
     numbers, random = 24, Random(0)
     for _ in range(3):
-        deepest = importlib.import_module("interlace.plan.verify")._RangeMaximum(numbers)
+        deepest = module._RangeMaximum(numbers)
         deepest.one[:] = [random.randint(1, 99) for _ in range(numbers)]
         for low, step in product(range(numbers), range(1, 5)):
             whole = deepest.one[low::step]

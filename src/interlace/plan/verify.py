@@ -54,6 +54,7 @@ from interlace.plan.spawns import Spawns
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
 _MAX_NAMED = 4  # maximum number of ops that a message names; it counts the rest
+_CACHED_RANGE = 64  # minimum number of semaphores whose maximum is cached, a power of two
 _VERIFIED = object()  # token that only this module passes to the constructor of Proof
 
 
@@ -312,7 +313,8 @@ def _compute_longest_chain(facts: PlanIndex, order: Ints) -> int:
                 of_wait[w] = deepest.query(*ranges[w])
             if of_wait[w] > d:
                 d = of_wait[w]
-        longest = max(longest, d + 1)
+        if longest <= d:
+            longest = d + 1
         if post[i] >= 0 and deepest.one[post[i]] <= d:
             deepest.one[post[i]] = d + 1
     return longest
@@ -321,7 +323,7 @@ def _compute_longest_chain(facts: PlanIndex, order: Ints) -> int:
 class _RangeMaximum:
     """Range maximum over numbers of semaphores, for ranges whose numbers are final.
 
-    Maxima of 2, 4, 8, ... semaphores that lie ``step`` apart are cached, so that overlapping ranges share them.
+    Maxima of 64, 128, ... semaphores that lie ``step`` apart are cached, so that overlapping ranges share them.
 
     Attributes:
         one: number of each semaphore.
@@ -333,6 +335,8 @@ class _RangeMaximum:
 
     def query(self, low: int, count: int, step: int) -> int:
         """Return the highest number in the range."""
+        if count < _CACHED_RANGE:
+            return max(self.one[low : low + count * step : step])
         best = 0
         while count:
             place = low // step
@@ -342,8 +346,8 @@ class _RangeMaximum:
         return best
 
     def _block(self, low: int, size: int, step: int) -> int:
-        if size == 1:
-            return self.one[low]
+        if size < _CACHED_RANGE:
+            return max(self.one[low : low + size * step : step])
         key = low, size, step
         if key not in self._blocks:
             half = size // 2
