@@ -12,7 +12,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.kernels.bodies import NO_LL  # noqa: E402
-from interlace.megakernel.ll_edges import LLEdges  # noqa: E402
+from interlace.megakernel.ll_edges import LLEdges, WaitOwners  # noqa: E402
 from interlace.megakernel.ll_search import select_ll_tensors  # noqa: E402
 from interlace.megakernel.parts import build_bodies  # noqa: E402
 from interlace.plan.plan import Plan, Waits  # noqa: E402
@@ -107,6 +107,31 @@ def test_an_end_is_awaited_itself_where_who_polled_it_is_no_run_of_semaphores_of
     step = 2 if how == "apart" else 1
     last, whole = items(plan, LAST)[-1], (semaphores(plan, LEFT)[0], TILES, step, 1)
     assert left(with_waits(plan, {last: whole})) == {last: whole}
+
+
+def test_waits_are_selected_by_the_owners_of_all_their_semaphores() -> None:
+    plan, random = chain(), np.random.default_rng(0)
+    post = plan.items.post.copy()
+    post[items(plan, LATER)[0]] = semaphores(plan, POLLS)[1]  # a semaphore of two ops
+    first, count, stride = (random.integers(low, high, 200) for low, high in ((0, 6), (1, 4), (1, 4)))
+    waits = Waits(np.r_[0, np.full(len(plan.items), 200)], first, count, stride, np.ones(200), np.zeros(200))
+    plan = replace(plan, items=replace(plan.items, post=post), waits=waits)
+    posters = {s: {*plan.items.op[post == s].tolist()} for s in range(plan.semaphores)}
+    owners, rows = WaitOwners.of(plan.waits, plan), np.arange(0, 200, 2)
+
+    def covers(row: int, ops: tuple[int, ...]) -> bool:
+        awaited = [posters[first[row] + stride[row] * n] for n in range(count[row])]
+        return all(len(of) == 1 and of <= {*ops} for of in awaited)
+
+    for ops in ((LEFT,), (POLLS,), (LEFT, POLLS), (LEFT, LATER), (LEFT, POLLS, LATER)):
+        expected = [row for row in rows.tolist() if covers(row, ops)]
+        assert owners.select(rows, ops).tolist() == expected
+        assert 0 < len(expected) < len(rows)
+    mask = np.arange(200) % 3 > 0
+    alone = owners.group_by_op(mask, 4)
+    assert [alone[op].tolist() for op in range(4)] == [
+        [row for row in np.flatnonzero(mask).tolist() if covers(row, (op,))] for op in range(4)
+    ]
 
 
 def tensor(name: str) -> il.Tensor:

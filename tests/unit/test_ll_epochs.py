@@ -129,9 +129,10 @@ def test_each_word_is_polled_not_only_some_of_its_tensor(elements: int, left: bo
         output="y",
     )
     words = {0: {"p"}, 1: {"p"}, 2: {"p"}, 3: {"p"}}
-    assert find_unpolled(graph, words, words) == (UnpolledLL("p", 0, 2) if left else None)
-    assert find_unpolled(graph, words, {}) == UnpolledLL("p", 0, 2)
-    assert find_unpolled(graph, {0: {"p"}}, {}) is None  # published once a run
+    found = Dependencies(graph)
+    assert find_unpolled(found, words, words) == (UnpolledLL("p", 0, 2) if left else None)
+    assert find_unpolled(found, words, {}) == UnpolledLL("p", 0, 2)
+    assert find_unpolled(found, {0: {"p"}}, {}) is None  # published once a run
 
 
 def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False, need: bool = False) -> bool:
@@ -188,7 +189,7 @@ def test_a_poll_from_the_middle_of_a_tile_on_is_not_of_all_of_it(first: int, who
     graph = il.Graph("g", (x, p, y), ops, ("x",), ("y",))
     found = Dependencies(graph)
     body = build_bodies(dead_words())[0]
-    assert proves_reads_done(graph, body, 0, 1, found.find_links(1), found, {"p"}) == whole
+    assert proves_reads_done(body, 0, found.find_links(1), found, {"p"}) == whole
 
 
 @pytest.mark.parametrize("part", ["", "p", "q"])
@@ -201,7 +202,7 @@ def test_every_tensor_is_polled_whole(part: str) -> None:
     graph = il.Graph("g", (x, p, q, y), ops, ("x",), ("y",))
     found = Dependencies(graph)
     body = build_bodies(dead_words())[0]
-    assert proves_reads_done(graph, body, 0, 1, found.find_links(1), found, {"p", "q"}) == (not part)
+    assert proves_reads_done(body, 0, found.find_links(1), found, {"p", "q"}) == (not part)
 
 
 @st.composite

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
 from interlace.graph.op import Op
-from interlace.graph.ragged import fold, mark_covered
+from interlace.graph.ragged import Groups, fold, group_by, mark_covered
 from interlace.kernels.bodies import NO_LL, LLTensors, MegakernelBody
 from interlace.plan.plan import Plan, Waits
 from interlace.sim.modes import LLHandOffs
@@ -84,26 +84,29 @@ class LLEdges:
         """Return the waits that remain: polls replace some; waits for an op in ``end_pollers`` move to its poller."""
         if not self.ops:
             return waits
-        owner = find_semaphore_owners(plan)
-        keep = ~self._mask_polled_waits(waits, plan, owner)
+        owners = WaitOwners.of(waits, plan)
+        keep = ~self._mask_polled_waits(waits, plan, owners)
         first, count, stride, threshold = (
             column.copy() for column in (waits.first, waits.count, waits.stride, waits.threshold)
         )
+        ops = len(plan.graph.ops)
+        rows_of, items_of = owners.group_by_op(keep, ops), group_by(plan.items.op, ops)
         for op, last in self.end_pollers.items():
-            mine = np.flatnonzero(plan.items.op == last)
-            post, posts = np.unique(plan.items.post[mine], return_counts=True)
-            dense = post[0] >= 0 and post[-1] - post[0] + 1 == len(post) and (posts == posts[0]).all()
-            if dense and (owner[post] == last).all():
-                later = select_waits(waits, np.flatnonzero(keep & (waits.item > mine.max())), owner, (op,))
-                first[later], count[later], stride[later], threshold[later] = post[0], len(post), 1, posts[0]
+            mine = items_of[last]
+            post = plan.items.post[mine]
+            low = int(post.min())
+            posts = np.bincount(post - low)
+            if low >= 0 and (posts == posts[0]).all() and (owners.owner[low : low + len(posts)] == last).all():
+                later = rows_of[op][waits.item[rows_of[op]] > mine[-1]]
+                first[later], count[later], stride[later], threshold[later] = low, len(posts), 1, posts[0]
         ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
         return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
 
-    def _mask_polled_waits(self, waits: Waits, plan: Plan, owner: Ints) -> NDArray[np.bool_]:
+    def _mask_polled_waits(self, waits: Waits, plan: Plan, owners: WaitOwners) -> NDArray[np.bool_]:
         """Return a mask of the waits that are only for tiles whose words the waiting op polls."""
-        op_of_wait, found = plan.items.op[waits.item], np.zeros(len(waits), np.bool_)
+        rows_of, found = group_by(plan.items.op[waits.item], len(plan.graph.ops)), np.zeros(len(waits), np.bool_)
         for op, sources in self.poll_sources.items():
-            found[select_waits(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = True
+            found[owners.select(rows_of[op], sources)] = True
         return found
 
     def build_hand_offs(self, plan: Plan) -> LLHandOffs:
@@ -112,7 +115,8 @@ class LLEdges:
             return LLHandOffs.without_ll(plan)
         posts = self.compute_posts(self.drop_polled_waits(plan.waits, plan), plan)
         return LLHandOffs(
-            self._mask_polled_waits(plan.waits, plan, find_semaphore_owners(plan)), (plan.items.post >= 0) & (posts < 0)
+            self._mask_polled_waits(plan.waits, plan, WaitOwners.of(plan.waits, plan)),
+            (plan.items.post >= 0) & (posts < 0),
         )
 
     def compute_posts(self, waits: Waits, plan: Plan) -> Ints:
@@ -130,7 +134,48 @@ class LLEdges:
 NO_LL_EDGES = LLEdges({}, {}, {}, {})
 
 
-def find_semaphore_owners(plan: Plan) -> Ints:
+@dataclass(frozen=True)
+class WaitOwners:
+    """Ops that post the semaphores of waits.
+
+    Attributes:
+        waits: the waits.
+        owner: op whose tiles post each semaphore; -1 where none or several ops do.
+        least, most: lowest and highest owner among the semaphores of each wait.
+    """
+
+    waits: Waits
+    owner: Ints
+    least: Ints
+    most: Ints
+
+    @classmethod
+    def of(cls, waits: Waits, plan: Plan) -> WaitOwners:
+        """Return the owners of some waits for semaphores of a plan."""
+        owner, ranges = _find_semaphore_owners(plan), (waits.first, waits.count, waits.stride)
+        return cls(waits, owner, fold(np.minimum, owner, *ranges), fold(np.maximum, owner, *ranges))
+
+    def select(self, rows: Ints, ops: Collection[int]) -> Ints:
+        """Return those of some waits that are only for tiles of these ops."""
+        least, most = self.least[rows], self.most[rows]
+        among = np.zeros(len(rows), np.bool_)
+        for op in ops:
+            among |= (least == op) & (most == op)
+        mixed = np.flatnonzero((least >= 0) & (least < most))
+        if len(mixed) and len(ops) > 1:
+            waits, some = self.waits, rows[mixed]
+            each = np.isin(self.owner, [*ops]).astype(np.int64)
+            among[mixed] = fold(np.minimum, each, waits.first[some], waits.count[some], waits.stride[some]) == 1
+        return rows[among]
+
+    def group_by_op(self, mask: NDArray[np.bool_], ops: int) -> Groups:
+        """Return the waits in a mask that are only for tiles of one op, grouped by that op, one of 0 .. ``ops``."""
+        some = np.flatnonzero(mask & (self.least >= 0) & (self.least == self.most))
+        groups = group_by(self.least[some], ops)
+        return Groups(groups.ptr, some[groups.values])
+
+
+def _find_semaphore_owners(plan: Plan) -> Ints:
     """Return the op whose tiles post each semaphore; -1 where none or several ops do."""
     ops = len(plan.graph.ops)
     least, most = np.full(plan.semaphores, ops, np.int64), np.full(plan.semaphores, -1, np.int64)
@@ -139,11 +184,3 @@ def find_semaphore_owners(plan: Plan) -> Ints:
     np.maximum.at(most, plan.items.post[posts], plan.items.op[posts])
     owners: Ints = np.where(least == most, least, -1)
     return owners
-
-
-def select_waits(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> Ints:
-    """Return those of some waits that are only for tiles of these ops."""
-    among = np.isin(owner, [*ops]).astype(np.int64)
-    all_among = fold(np.minimum, among, waits.first[rows], waits.count[rows], waits.stride[rows])
-    found: Ints = rows[all_among == 1]
-    return found

@@ -18,16 +18,14 @@ A *publication* is the part of a tensor that one op writes as LL words in one ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.graph.access import Access
+from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Link
 from interlace.graph.graph import Graph
-from interlace.graph.op import Op
-from interlace.graph.uses import compute_boxes
 from interlace.kernels.bodies import MegakernelBody
 
 #: Names of the arguments that are LL words, by op index.
@@ -57,40 +55,40 @@ class UnpolledLL:
         )
 
 
-def find_unpolled(graph: Graph, writes: Arguments, reads: Arguments) -> UnpolledLL | None:
+def find_unpolled(dependencies: Dependencies, writes: Arguments, reads: Arguments) -> UnpolledLL | None:
     """Return the first words that are published again before any op polls them, or None.
 
     An array per tensor holds, for each element, the op whose publication of it no op has polled yet.
     """
+    uses = [
+        (use, cover)
+        for use, cover in zip(dependencies.uses, dependencies.covers, strict=True)
+        if use.access.arg in (writes if use.writes else reads).get(use.op, ())
+    ]
     publishers: dict[str, set[int]] = {}
-    for o in writes:
-        for access in _select_accesses(graph.ops[o].writes, writes[o]):
-            publishers.setdefault(access.tensor, set()).add(o)
+    for use, _ in uses:
+        if use.writes:
+            publishers.setdefault(use.access.tensor, set()).add(use.op)
     several = [name for name, ops in publishers.items() if len(ops) > 1]
-    unpolled = {name: np.full(graph.tensor(name).shape, -1, np.int64) for name in several}
-    for o, op in enumerate(graph.ops):
-        for access in _select_accesses(op.reads, reads.get(o, ())):
-            if access.tensor in unpolled:
-                for box in _list_distinct_boxes(graph, op, access):
-                    unpolled[access.tensor][box] = -1
-        for access in _select_accesses(op.writes, writes.get(o, ())):
-            if access.tensor not in unpolled:
-                continue
-            left, mine = unpolled[access.tensor], _list_distinct_boxes(graph, op, access)
-            for box in mine:
+    unpolled = {name: np.full(dependencies.graph.tensor(name).shape, -1, np.int64) for name in several}
+    for use, cover in uses:
+        left = unpolled.get(use.access.tensor)
+        if left is None:
+            continue
+        boxes = _slice_boxes(*cover)
+        if use.writes:
+            for box in boxes:
                 before = int(left[box].max(initial=-1))
                 if before >= 0:
-                    return UnpolledLL(access.tensor, before, o)
-            for box in mine:
-                left[box] = o
+                    return UnpolledLL(use.access.tensor, before, use.op)
+        for box in boxes:
+            left[box] = use.op if use.writes else -1
     return None
 
 
 def proves_reads_done(
-    graph: Graph,
     body: MegakernelBody,
     source: int,
-    op: int,
     links: Sequence[Link],
     dependencies: Dependencies,
     words: Collection[str],
@@ -99,38 +97,32 @@ def proves_reads_done(
 
     Args:
         body: body of the source.
-        source, op: indices of the op that publishes and of the op that polls.
-        links: dependencies through which the op polls what the source publishes.
+        source: index of the op that publishes.
+        links: dependencies through which an op polls what the source publishes.
+        dependencies: dependencies of the graph.
         words: arguments of the source that are LL words.
     """
-    publisher = graph.ops[source]
+    publisher = dependencies.graph.ops[source]
     if body.reads_before_ll_stores is not None and body.reads_before_ll_stores(publisher):
         return True
-    wanted = publisher.writes if not body.ll_needs_reads else _select_accesses(publisher.writes, words)
+    wanted = [a for a in publisher.writes if a.arg in words] if body.ll_needs_reads else publisher.writes
     polled = {link.target.tensor for link in links}
     return {a.tensor for a in wanted} <= polled and all(
-        _polls_whole_tiles(graph, publisher, source, graph.ops[op], link, dependencies) for link in links
+        _polls_whole_tiles(source, link, dependencies) for link in links
     )
 
 
-def _polls_whole_tiles(
-    graph: Graph, publisher: Op, source: int, op: Op, link: Link, dependencies: Dependencies
-) -> bool:
-    """Return whether tiles of an op poll everything that the producer tiles of a link write to its tensor."""
-    lo, hi = compute_boxes(graph, op, link.target)
-    if (lo == 0).all() and (hi >= graph.tensor(link.target.tensor).shape).all():
+def _polls_whole_tiles(source: int, link: Link, dependencies: Dependencies) -> bool:
+    """Return whether the consumer's tiles poll everything that their producer tiles write to the link's tensor."""
+    lo, hi = dependencies.find_tile_boxes(link.target_use)
+    if (lo == 0).all() and (hi >= dependencies.graph.tensor(link.tensor).shape).all():
         return True
-    written = next(a for a in publisher.writes if a.tensor == link.target.tensor)
-    begin, end = compute_boxes(graph, publisher, written)
+    written = next(a for a in dependencies.graph.ops[source].writes if a.tensor == link.tensor)
+    begin, end = dependencies.find_tile_boxes(dependencies.find_use(source, written.arg, writes=True))
     needed = dependencies.find_tile_producers(link)
-    tile = needed.values - dependencies.base[source]
-    return bool(((lo[needed.rows] <= begin[tile]) & (hi[needed.rows] >= end[tile])).all())
+    tile, row = needed.values - dependencies.base[source], needed.rows
+    return bool(((lo[row] <= begin[tile]) & (hi[row] >= end[tile])).all())
 
 
-def _select_accesses(accesses: Iterable[Access], names: Collection[str]) -> list[Access]:
-    return [access for access in accesses if access.arg in names]
-
-
-def _list_distinct_boxes(graph: Graph, op: Op, access: Access) -> list[tuple[slice, ...]]:
-    lo, hi = np.split(np.unique(np.hstack(compute_boxes(graph, op, access)), axis=0), 2, axis=1)
+def _slice_boxes(lo: Ints, hi: Ints) -> list[tuple[slice, ...]]:
     return [tuple(map(slice, a, b)) for a, b in zip(lo.tolist(), hi.tolist(), strict=True)]

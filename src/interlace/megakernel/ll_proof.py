@@ -24,19 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import CoverageError, IntraOpRaceError, PlanError, UnwrittenError
-from interlace.graph.access import Access, Ints, axes
+from interlace.graph.access import Access, Ints, Span, axes
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import compute_offsets, expand_ranges, group_by
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import MegakernelBody
 from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
 from interlace.megakernel.ll_epochs import find_unpolled, proves_reads_done
@@ -46,7 +46,7 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Items, Plan, Waits
 from interlace.planner.proof_cache import prove_plan
 
-_PART_KERNEL = Kernel("part of an op")
+_PART_KERNEL = "part of an op"  # no body: parts are proved, not run
 _WHOLE, _READS, _LL, _STORES = range(4)
 
 
@@ -62,7 +62,7 @@ def prove_ll(plan: Plan, bodies: Sequence[MegakernelBody], options: RunOptions) 
         return found
     launched = build_ll_plan(plan, bodies, found, dependencies)
     try:
-        _check_polls(plan.graph, bodies, found, dependencies)
+        _check_polls(bodies, found, dependencies)
         for ordering, edge in prove_plan(launched).rests_on:
             if ordering is not Ordering.WAIT:
                 raise CoverageError(f"{edge}, but words order no items of one worker")
@@ -76,10 +76,11 @@ def prove_ll(plan: Plan, bodies: Sequence[MegakernelBody], options: RunOptions) 
     return found
 
 
-def _check_polls(graph: Graph, bodies: Sequence[MegakernelBody], words: LLEdges, dependencies: Dependencies) -> None:
+def _check_polls(bodies: Sequence[MegakernelBody], words: LLEdges, dependencies: Dependencies) -> None:
     """Raise CoverageError if polls prove less than the plan assumes (``ll_epochs``)."""
+    graph = dependencies.graph
     numbers = {o: words.get_ll(o).epochs for o in words.ops}
-    unpolled = find_unpolled(graph, numbers, numbers)
+    unpolled = find_unpolled(dependencies, numbers, numbers)
     if unpolled is not None:
         raise CoverageError(unpolled.describe(graph))
     for o, args in numbers.items():
@@ -88,9 +89,7 @@ def _check_polls(graph: Graph, bodies: Sequence[MegakernelBody], words: LLEdges,
             if link.hazard is Hazard.RAW and link.target.arg in args:
                 polled.setdefault(link.producers[0], []).append(link)
         for source, links in polled.items():
-            if not proves_reads_done(
-                graph, bodies[source], source, o, links, dependencies, words.get_ll(source).epochs
-            ):
+            if not proves_reads_done(bodies[source], source, links, dependencies, words.get_ll(source).epochs):
                 raise CoverageError(
                     f"op {graph.ops[o].name!r} polls some words of op {graph.ops[source].name!r}, which does not show "
                     "that its reads are over"
@@ -161,23 +160,17 @@ class _LLPlanBuilder:
         found = {}
 
         def part(role: int, name: str, reads: Sequence[Access], writes: Sequence[Access]) -> None:
-            of = replace(
-                op,
-                name=self._make_unique_name(f"{op.name} {name}"),
-                kernel=_PART_KERNEL.name,
-                body=_PART_KERNEL,
-                when="",
-            )
-            self.ops.append(replace(of, reads=tuple(reads), writes=tuple(writes)))
+            own = self._make_unique_name(f"{op.name} {name}")
+            self.ops.append(Op(own, _PART_KERNEL, op.grid, tuple(reads), tuple(writes), op.reduction))
             found[role] = len(self.ops) - 1
 
-        polled = [replace(a, tensor=self._name_ll_tensor(a.tensor)) for a in op.reads if a.arg in numbers]
+        polled = [Access(a.arg, self._name_ll_tensor(a.tensor), a.spans) for a in op.reads if a.arg in numbers]
         if read := [a for a in op.reads if a.arg not in numbers]:
             self.marks.append(Tensor(self._make_unique_name(f"{op.name} has read"), op.grid, fp32))
-            mark = Access("read", self.marks[-1].name, tuple(axis.block(1) for axis in axes(len(op.grid))))
+            mark = Access("read", self.marks[-1].name, _mark_spans(len(op.grid)))
             part(_READS, "reads", read, [mark])
             polled.append(mark)
-        if left := [replace(a, tensor=self._name_ll_tensor(a.tensor)) for a in op.writes if a.arg in numbers]:
+        if left := [Access(a.arg, self._name_ll_tensor(a.tensor), a.spans) for a in op.writes if a.arg in numbers]:
             part(_LL, "words", polled, left)
         stored = [a for a in op.writes if a.arg not in numbers or self.bodies[o].has_tensor_copy]
         if some := [a for a in stored if a.tensor in kept] or (not left and stored):
@@ -246,14 +239,22 @@ class _LLPlanBuilder:
         items, base = self.source_plan.items, self.dependencies.base
         item_of = np.zeros(base[-1], np.int64)
         item_of[self.source_plan.tile_of_item] = np.arange(len(items))
-        found = [np.zeros((4, 0), np.int64)]
-        for o in range(len(self.parts)):
-            for link in self.dependencies.find_links(o):
-                if link.hazard is Hazard.RAW and link.target.arg in self.ll_edges.get_ll(o).epochs:
-                    needed = self.dependencies.find_tile_producers(link)
-                    one = np.ones_like(needed.values)
-                    found.append(_merge_runs(item_of[base[o] + needed.rows], self.ll_at + needed.values, one))
-        item, first, count, threshold = np.concatenate(found, axis=1)
+        polls = [
+            link
+            for o, words in self.ll_edges.ops.items()
+            for link in self.dependencies.find_links(o)
+            if link.hazard is Hazard.RAW and link.target.arg in words.epochs
+        ]
+        needed = [self.dependencies.find_tile_producers(link) for link in polls]
+        none = np.zeros(0, np.int64)
+        tile = np.concatenate([none, *(groups.values for groups in needed)])
+        own = np.concatenate([none, *(base[link.consumer] + of.rows for link, of in zip(polls, needed, strict=True))])
+        # Number rows by link, too, so that no run goes through several links.
+        link_of = np.repeat(np.arange(len(polls)), [len(groups.values) for groups in needed])
+        row, first, count, threshold = _merge_runs(
+            link_of * len(items) + item_of[own], self.ll_at + tile, np.ones_like(tile)
+        )
+        item = row % len(items)
         return self._expand_waits(item, first, count, threshold, items.k_lo[item], reads=False)
 
     def _expand_waits(self, item: Ints, first: Ints, count: Ints, threshold: Ints, k: Ints, *, reads: bool) -> Ints:
@@ -264,6 +265,12 @@ class _LLPlanBuilder:
         of = np.repeat(np.arange(len(item)), parts[item] - skipped)
         found: Ints = np.stack([mine, first[of], count[of], np.ones_like(of), threshold[of], k[of]])
         return found
+
+
+@cache
+def _mark_spans(rank: int) -> tuple[Span, ...]:
+    """Return the element of its mark that a tile of a grid writes."""
+    return tuple(axis.block(1) for axis in axes(rank))
 
 
 def _merge_runs(row: Ints, semaphore: Ints, threshold: Ints) -> Ints:

@@ -13,9 +13,8 @@ from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, find_distinct, group_by
-from interlace.graph.uses import compute_boxes
 from interlace.kernels.bodies import NO_CLUSTER, LLTensors, MegakernelBody
-from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges, find_semaphore_owners, select_waits
+from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges, WaitOwners
 from interlace.megakernel.ll_epochs import find_unpolled, proves_reads_done
 from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
@@ -64,6 +63,18 @@ class _Search:
         self.plan, self.graph, self.bodies, self.dependencies = plan, plan.graph, bodies, dependencies
         self._poll_cache: dict[tuple[int, frozenset[str]], bool] = {}  # cached results, by op and arguments
         items, ops = plan.items, plan.graph.ops
+        #: Accesses of each tensor, in program order: (op, access).
+        self._readers: dict[str, list[tuple[int, Access]]] = {}
+        self._writers: dict[str, list[tuple[int, Access]]] = {}
+        for o, op in enumerate(ops):
+            for accesses, users in ((op.reads, self._readers), (op.writes, self._writers)):
+                for access in accesses:
+                    users.setdefault(access.tensor, []).append((o, access))
+        #: Ops that write what each op reads through an argument.
+        self._sources: dict[tuple[int, str], set[int]] = {}
+        for link in dependencies.links:
+            if link.hazard is Hazard.RAW:
+                self._sources.setdefault((link.consumer, link.target.arg), set()).update(link.producers)
         extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
         cut = {*items.op[items.k_hi - items.k_lo < extent].tolist()}
         inner, self._graph_io = {*plan.graph.intermediates}, {*plan.graph.inputs, *plan.graph.outputs}
@@ -103,9 +114,8 @@ class _Search:
 
     def _find_source(self, op: int, arg: str) -> int:
         """Return the op that writes all that an op reads through an argument; -1 if there are several."""
-        links = [link for link in self._get_links(op) if link.target.arg == arg and link.hazard is Hazard.RAW]
-        found = {producer for link in links for producer in link.producers}
-        return found.pop() if len(found) == 1 else -1
+        found = self._sources.get((op, arg), ())
+        return min(found) if len(found) == 1 else -1
 
     def _get_links(self, op: int) -> list[Link]:
         return self.dependencies.find_links(op)
@@ -115,20 +125,26 @@ class _Search:
         polled = {name for args in self.reads.values() for name in args.values()}
         wrong = set()
         for o, args in self.writes.items():
-            readers = [(r, a) for r, op in enumerate(self.graph.ops) for a in op.reads if a.tensor in args.values()]
-            plain = any(a.arg not in self.reads.get(r, {}) for r, a in readers)
-            if not {*args.values()} <= polled or (plain and not self.bodies[o].has_tensor_copy):
+            if not {*args.values()} <= polled:
                 wrong.add(o)
+            elif not self.bodies[o].has_tensor_copy:
+                readers = [user for name in args.values() for user in self._readers.get(name, ())]
+                if any(a.arg not in self.reads.get(r, {}) for r, a in readers):
+                    wrong.add(o)
         return self._remove_ops(self.writes, wrong)
 
     def _drop_mixed_writers(self) -> bool:
         """Drop readers of tensors that some op writes without words, and other writers' words of such tensors."""
-        names = [
-            a.tensor for o, op in enumerate(self.graph.ops) for a in op.writes if a.arg not in self.writes.get(o, {})
-        ]
-        wrong = {o for o, args in self.reads.items() if {*args.values()} & {*names}}
-        beside = {o for o, args in self.writes.items() if {*args.values()} & {*names}}
-        return self._remove_ops(self.reads, wrong) | self._remove_ops(self.writes, beside)
+        none: dict[str, str] = {}
+        plain = {
+            name
+            for name, users in self._writers.items()
+            for o, access in users
+            if access.arg not in self.writes.get(o, none)
+        }
+        readers = {o for o, args in self.reads.items() if not plain.isdisjoint(args.values())}
+        writers = {o for o, args in self.writes.items() if not plain.isdisjoint(args.values())}
+        return self._remove_ops(self.reads, readers) | self._remove_ops(self.writes, writers)
 
     def _drop_wide_waits(self) -> bool:
         """Drop readers whose waits cover more tiles than those whose words they poll."""
@@ -143,7 +159,7 @@ class _Search:
 
     def _drop_unpolled(self) -> bool:
         """Drop words of an op that are published again before any op polls them."""
-        found = find_unpolled(self.graph, self.writes, self.reads)
+        found = find_unpolled(self.dependencies, self.writes, self.reads)
         return self._remove_ops(self.writes, set() if found is None else {found.op})
 
     def _find_stored(self, op: int) -> set[str]:
@@ -160,19 +176,23 @@ class _Search:
         these tensors alike, and before all its stores if these begin after all of the op that waited has ended.
         """
         ops = self.graph.ops
-        later = [o for o in range(op + 1, len(ops)) if _writes_tensor(ops[o], tensor)]
-        if not later or not (self._find_plain_readers(op + 1, len(ops), tensor) or tensor in self._graph_io):
+        later = self._find_next_writer(op, tensor)
+        if later == len(ops) or not (self._find_plain_readers(op + 1, len(ops), tensor) or tensor in self._graph_io):
             return False
         alike = {
-            name for name in self._find_stored(op) if _describe_cut(ops[op], name) == _describe_cut(ops[later[0]], name)
+            name for name in self._find_stored(op) if _describe_cut(ops[op], name) == _describe_cut(ops[later], name)
         }
         for name in {tensor, *self._find_stored(op)}:
-            next_written = next((o for o in range(op + 1, later[0]) if _writes_tensor(ops[o], name)), later[0])
-            readers = [o for o, a in self._find_plain_readers(op + 1, next_written, name) if self._reads_all(ops[o], a)]
+            end = min(self._find_next_writer(op, name), later)
+            readers = [o for o, a in self._find_plain_readers(op + 1, end, name) if self._reads_all(o, a)]
             behind = name == tensor or {name, tensor} <= alike
-            if any(behind or self._ends_before(o, later[0]) for o in readers):
+            if any(behind or self._ends_before(o, later) for o in readers):
                 return False
         return True
+
+    def _find_next_writer(self, op: int, tensor: str) -> int:
+        """Return the first op after ``op`` that writes a tensor; the number of ops if none does."""
+        return next((o for o, _ in self._writers.get(tensor, ()) if o > op), len(self.graph.ops))
 
     def _ends_before(self, op: int, other: int) -> bool:
         """Return whether ``other``, or an op that it reads from, needs all tiles of ``op``."""
@@ -189,14 +209,14 @@ class _Search:
         """Return the ops in a range that read a tensor as such and not as words, each with its access."""
         return [
             (o, access)
-            for o in range(first, end)
-            for access in self.graph.ops[o].reads
-            if access.tensor == tensor and access.arg not in self.reads.get(o, {})
+            for o, access in self._readers.get(tensor, ())
+            if first <= o < end and access.arg not in self.reads.get(o, {})
         ]
 
-    def _reads_all(self, op: Op, access: Access) -> bool:
+    def _reads_all(self, op: int, access: Access) -> bool:
         """Return whether tiles of an op read every element of a tensor, in boxes that are equal or disjoint."""
-        lo, hi = np.split(np.unique(np.hstack(compute_boxes(self.graph, op, access)), axis=0), 2, axis=1)
+        bounds = self.dependencies.find_tile_boxes(self.dependencies.find_use(op, access.arg, writes=False))
+        lo, hi = np.split(np.unique(np.hstack(bounds), axis=0), 2, axis=1)
         elements = int(np.prod(hi - lo, axis=1, dtype=np.int64).sum())
         return elements == int(np.prod(self.graph.tensor(access.tensor).shape, dtype=np.int64))
 
@@ -213,7 +233,7 @@ class _Search:
         for source in sources - {-1}:
             links = [link for link in polling if link.producers[0] == source]
             words = self.writes.get(source, {})
-            if not proves_reads_done(self.graph, self.bodies[source], source, op, links, self.dependencies, words):
+            if not proves_reads_done(self.bodies[source], source, links, self.dependencies, words):
                 return False
         others = {p for link in self._get_links(op) if link not in polling for p in link.producers}
         if -1 in sources or sources & others:
@@ -221,9 +241,9 @@ class _Search:
         needed = [self.dependencies.find_tile_producers(link) for link in polling]
         row, tile = (np.concatenate([getattr(groups, name) for groups in needed]) for name in ("rows", "values"))
         tiles = np.bincount(row[find_distinct(row, tile)[0]], minlength=self.graph.ops[op].tiles)
-        mine, waits = self._items_of_op[op], plan.waits
-        of = select_waits(waits, self._waits_of_op[op], self._owners, sources)
-        awaited = np.bincount(waits.item[of], (waits.count * waits.threshold)[of], minlength=len(plan.items))
+        mine = self._items_of_op[op]
+        of = self._owners.select(self._waits_of_op[op], sources)
+        awaited = np.bincount(self._wait_item[of], self._awaited_posts[of], minlength=len(plan.items))
         return bool((awaited[mine] == tiles[plan.items.tile[mine]]).all())
 
     @cached_property
@@ -232,11 +252,19 @@ class _Search:
 
     @cached_property
     def _waits_of_op(self) -> Groups:
-        return group_by(self.plan.items.op[self.plan.waits.item], len(self.graph.ops))
+        return group_by(self.plan.items.op[self._wait_item], len(self.graph.ops))
 
     @cached_property
-    def _owners(self) -> Ints:
-        return find_semaphore_owners(self.plan)
+    def _owners(self) -> WaitOwners:
+        return WaitOwners.of(self.plan.waits, self.plan)
+
+    @cached_property
+    def _wait_item(self) -> Ints:
+        return self.plan.waits.item
+
+    @cached_property
+    def _awaited_posts(self) -> Ints:
+        return self.plan.waits.count * self.plan.waits.threshold
 
     def _find_end_pollers(self, polled: Mapping[int, frozenset[int]]) -> dict[int, int]:
         """Return the ops that write only words, all of which one op polls, with that op."""
@@ -246,8 +274,8 @@ class _Search:
             if self.bodies[o].has_tensor_copy or len(pollers) != 1 or len(args) < len(self.graph.ops[o].writes):
                 continue
             links = [k for k in self._get_links(pollers[0]) if o in k.producers and k.hazard is Hazard.RAW]
-            seen = {int(t) for link in links for t in self.dependencies.find_tile_producers(link).values}
-            if len(seen) == self.graph.ops[o].tiles:
+            seen = np.concatenate([self.dependencies.find_tile_producers(link).values for link in links])
+            if len(np.unique(seen)) == self.graph.ops[o].tiles:
                 found[o] = pollers[0]
         return found
 
@@ -256,10 +284,6 @@ class _Search:
         for op in wrong:
             del of[op]
         return bool(wrong)
-
-
-def _writes_tensor(op: Op, tensor: str) -> bool:
-    return any(access.tensor == tensor for access in op.writes)
 
 
 def _describe_cut(op: Op, tensor: str) -> tuple[object, ...]:
