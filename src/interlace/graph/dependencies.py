@@ -27,7 +27,7 @@ from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import Access, Ints
 from interlace.graph.boxes import BoxIndex, intersects
 from interlace.graph.graph import Graph
-from interlace.graph.inverse import LAYOUTS, InverseAccess, TileRuns
+from interlace.graph.inverse import LAYOUTS, InverseAccess, TileRuns, build_inequalities
 from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, compute_offsets, find_distinct, fold, group_by, iter_slices
 from interlace.graph.tensor import Region
@@ -270,12 +270,19 @@ class Dependencies:
     def _invert_accesses(self) -> tuple[dict[str, InverseAccess], Ints]:
         """Invert the accesses of each tensor; also return the position of each access among those of its tensor."""
         of: dict[str, list[tuple[Op, int, Access]]] = {}
+        found: dict[int, tuple[Ints, Ints]] = {}
+        inequalities: dict[str, list[tuple[Ints, Ints]]] = {}
         row = np.empty(len(self.uses), np.int64)
-        for n, use in enumerate(self.uses):
-            accesses = of.setdefault(use.access.tensor, [])
+        for n, (use, kind) in enumerate(zip(self.uses, self._kinds.tolist(), strict=True)):
+            op, name = self.graph.ops[use.op], use.access.tensor
+            if kind not in found:
+                found[kind] = build_inequalities(self.graph.tensor(name).shape, op, use.access)
+            accesses = of.setdefault(name, [])
             row[n] = len(accesses)
-            accesses.append((self.graph.ops[use.op], int(self.base[use.op]), use.access))
-        return {name: InverseAccess(self.graph.tensor(name).shape, accesses) for name, accesses in of.items()}, row
+            accesses.append((op, int(self.base[use.op]), use.access))
+            inequalities.setdefault(name, []).append(found[kind])
+        tensor = self.graph.tensor
+        return {name: InverseAccess(tensor(name).shape, of[name], inequalities[name]) for name in of}, row
 
     def _build_index(self, link: Link) -> BoxIndex:
         """Return an index of one bounding box per source of the link."""

@@ -82,21 +82,25 @@ class InverseAccess:
         examined_boxes: number of boxes of tile coordinates examined so far.
     """
 
-    def __init__(self, shape: Sequence[int], accesses: Sequence[tuple[Op, int, Access]]) -> None:
-        """Invert ``accesses``, each given as (op, number of the op's first tile in the graph, access)."""
+    def __init__(
+        self,
+        shape: Sequence[int],
+        accesses: Sequence[tuple[Op, int, Access]],
+        inequalities: Sequence[tuple[Ints, Ints]] | None = None,
+    ) -> None:
+        """Invert ``accesses``, each given as (op, number of the op's first tile in the graph, access).
+
+        Args:
+            shape: shape of the tensor.
+            accesses: the accesses, at least one.
+            inequalities: ``build_inequalities`` of each, if already computed.
+        """
         self.examined_boxes = 0
-        n, rank = len(accesses), len(shape)
+        n = len(accesses)
         self.base = np.array([base for _, base, _ in accesses], np.int64)
         self.grid = np.array([_pad(op.grid, 1) for op, _, _ in accesses], np.int64).reshape(n, _AXES)
-        # Three inequalities per dimension hold for a tile t that intersects the box [a, b): hi > a, lo < b and lo < hi.
-        # Each is a row in the form factor @ t >= const + moved, where moved is a, -b or 0.
-        self._factor = np.zeros((n, rank, 3, _AXES), np.int64)
-        self._const = np.zeros((n, rank, 3), np.int64)
-        for s, (op, _, access) in enumerate(accesses):
-            for d, (span, extent) in enumerate(zip(access.spans, shape, strict=True)):
-                (lo, lo_at), (hi, hi_at) = (_clip_bound(b, op, extent) for b in (span.lo, span.hi))
-                self._factor[s, d] = hi, [-x for x in lo], [y - x for x, y in zip(lo, hi, strict=True)]
-                self._const[s, d] = 1 - hi_at, 1 + lo_at, 1 + lo_at - hi_at
+        rows = inequalities or [build_inequalities(shape, op, access) for op, _, access in accesses]
+        self._factor, self._const = np.stack([factor for factor, _ in rows]), np.stack([const for _, const in rows])
         self._constant = (self._factor == 0).all(axis=3)
         #: Rows with a nonzero factor in some access: (dimension, row), and the coordinates of those factors.
         used = (self._factor != 0).any(axis=0)
@@ -192,6 +196,20 @@ class InverseAccess:
                 np.maximum(begin[:, axis], -(-rest // up), where=by > 0, out=begin[:, axis])
                 np.minimum(end[:, axis], rest // down + 1, where=by < 0, out=end[:, axis])
         return begin, end
+
+
+def build_inequalities(shape: Sequence[int], op: Op, access: Access) -> tuple[Ints, Ints]:
+    """Return the inequalities that hold for a tile t whose region intersects the box [a, b).
+
+    There are three per dimension: hi > a, lo < b and lo < hi. Each is a row in the form factor @ t >= const + moved,
+    where moved is a, -b or 0. The result is (factor, const), of shapes (rank, 3, 3) and (rank, 3).
+    """
+    factor, const = np.zeros((len(shape), 3, _AXES), np.int64), np.zeros((len(shape), 3), np.int64)
+    for d, (span, extent) in enumerate(zip(access.spans, shape, strict=True)):
+        (lo, lo_at), (hi, hi_at) = (_clip_bound(b, op, extent) for b in (span.lo, span.hi))
+        factor[d] = hi, [-x for x in lo], [y - x for x, y in zip(lo, hi, strict=True)]
+        const[d] = 1 - hi_at, 1 + lo_at, 1 + lo_at - hi_at
+    return factor, const
 
 
 def _unravel(tile: Ints, grid: Ints) -> tuple[Ints, Ints, Ints]:

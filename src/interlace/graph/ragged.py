@@ -39,7 +39,7 @@ class Groups:
     @property
     def rows(self) -> Ints:
         """Row of each value."""
-        return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
+        return np.arange(len(self), dtype=np.int64).repeat(self.sizes)
 
     def take(self, rows: Ints) -> Groups:
         """Return the given rows, in the given order, possibly repeated."""
@@ -49,7 +49,7 @@ class Groups:
 
 def group_by(row: Ints, rows: int) -> Groups:
     """Group the positions in ``row`` by their entry, one of 0 .. ``rows``; positions ascend in each group."""
-    return Groups(compute_offsets(np.bincount(row, minlength=rows)), np.argsort(row, kind="stable").astype(np.int64))
+    return Groups(compute_offsets(np.bincount(row, minlength=rows)), row.argsort(kind="stable").astype(np.int64))
 
 
 def compute_offsets(sizes: Ints) -> Ints:
@@ -62,8 +62,8 @@ def compute_offsets(sizes: Ints) -> Ints:
 def expand_ranges(first: Ints, sizes: Ints, stride: Ints | int = 1) -> Ints:
     """Return the concatenation of ``first[i] + stride[i] * (0 .. sizes[i])``."""
     ptr = compute_offsets(sizes)
-    step = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], sizes)
-    return np.repeat(first, sizes) + step * (stride if isinstance(stride, int) else np.repeat(stride, sizes))
+    step = np.arange(ptr[-1], dtype=np.int64) - ptr[:-1].repeat(sizes)
+    return first.repeat(sizes) + step * (stride if isinstance(stride, int) else stride.repeat(sizes))
 
 
 def find_distinct(*columns: Ints) -> tuple[Ints, Ints]:
@@ -73,7 +73,7 @@ def find_distinct(*columns: Ints) -> tuple[Ints, Ints]:
     """
     key, extent = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        low, high = int(column.min(initial=0)), int(column.max(initial=0))
+        low, high = int(np.minimum.reduce(column, initial=0)), int(np.maximum.reduce(column, initial=0))
         if low == high:
             continue
         if (high - low + 1) * extent >= 1 << 62:
