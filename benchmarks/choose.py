@@ -24,7 +24,7 @@ from script import format_command, make_parser
 from interlace.bench.record import write_cpu_record
 from interlace.core.devices import DeviceSpec, load_known_chips
 from interlace.core.files import write_atomic
-from interlace.deploy import Deployment, choose_launch_rows
+from interlace.deploy import choose_launch_rows
 from interlace.deploy import table as tables
 from interlace.deploy.choose import EXTRAPOLATED_RATIO, MEASURED_RATIO, SCALED_RATIO, judge, predict_us
 from interlace.deploy.table import FFNTimes, MeasurementTable
@@ -133,8 +133,8 @@ def new_row(
     times = {"launch_us": rounded(launch_us), "library_us": rounded(library_us)}
     new = FFNTimes(**shape, norm=norm, launched=0, predicted_us=0.0, **times)
     new = replace(new, launched=choose_launch_rows(new.tokens, new.shape, chip))
-    launch = Deployment(new.build_graph(new.launched), chip, MegakernelExecutor)
-    return replace(new, predicted_us=round(predict_us(launch), 3))
+    us = predict_us(new.build_graph(new.launched), chip, MegakernelExecutor)
+    return replace(new, predicted_us=round(us, 3))
 
 
 def table_of(sweep: Mapping[str, Any]) -> tuple[Path, MeasurementTable]:

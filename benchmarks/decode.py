@@ -31,13 +31,14 @@ from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError
-from interlace.deploy import Deployment, current_device
-from interlace.deploy.deployment import can_overlap
+from interlace.deploy import can_overlap, current_device
 from interlace.executors import DeviceExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import CudaGraphExecutor, PdlExecutor
 from interlace.megakernel.options import RunOptions
 from interlace.models.forward_torch import FUSED_WEIGHTS
+from interlace.plan.verify import Proof
+from interlace.planner.proof_cache import prove_schedule
 from interlace.workloads import Decode
 
 _REPEATS = 5
@@ -58,11 +59,9 @@ def moved_bytes(work: Decode) -> float:
     return float(work.dtype.itemsize * (model.layers * (layer + cache) + model.vocabulary * model.hidden))
 
 
-def traced(deployment: Deployment, problem: BenchProblem, layer: int) -> list[dict[str, Any]]:
+def traced(proof: Proof, dependent: bool, problem: BenchProblem, layer: int) -> list[dict[str, Any]]:
     """Of each op of a layer in one traced run behind some others: items, and us from the layer's first item."""
-    setting = deployment.default_setting
-    default = deployment.make_executor(setting).options
-    executor = deployment.make_executor(setting, RunOptions(dependent_launch=default.dependent_launch, trace=True))
+    executor = MegakernelExecutor(proof, RunOptions(dependent_launch=dependent, trace=True))
     run = problem.make_run(executor)
     with hold_gpu():
         for n in range(_WARM):
@@ -167,7 +166,7 @@ def measure(case: Case) -> dict[str, Any]:
     for kind in EXECUTORS:
         try:
             moments = [time.perf_counter()]
-            proof = (deployment := Deployment(graph, device, kind)).prove_plan(deployment.default_setting)
+            proof = prove_schedule(graph, kind.select_default(graph, device))
             moments.append(time.perf_counter())
             executor = kind(proof, RunOptions(dependent_launch=can_overlap(kind, proof.plan, device)))
             moments.append(time.perf_counter())
@@ -182,8 +181,9 @@ def measure(case: Case) -> dict[str, Any]:
             row["left_out"][kind.name] = str(error)
     times = time_rounds(ways, _REPEATS, problem.runs).times
     if MegakernelExecutor.name in row["executors"]:
-        deployment = Deployment(graph, device, MegakernelExecutor)
-        row["layer"] = traced(deployment, problem, work.layers // 2)
+        proof = prove_schedule(graph, MegakernelExecutor.select_default(graph, device))
+        dependent = can_overlap(MegakernelExecutor, proof.plan, device)
+        row["layer"] = traced(proof, dependent, problem, work.layers // 2)
     row["libraries"] = {name: asdict(times[name]) for name in rivals}
     for name, told in row["executors"].items():
         told |= asdict(times[name])

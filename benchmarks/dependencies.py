@@ -24,7 +24,8 @@ import interlace as il
 from interlace.graph.access import ALL, Access, Affine, Span, axes, constant_span
 from interlace.graph.op import Op
 from interlace.plan.verify import verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 
 MEASURES = ("graph", "plan", "planner/build.py", "planner/waits.py")
 ROUNDS = 3
@@ -112,7 +113,7 @@ def measured(graph: il.Graph) -> dict[str, Any]:
     start = process_time()
     dependencies = il.Dependencies(graph)
     found = process_time()
-    plan = build(graph, Choices(WORKERS), dependencies)
+    plan = build(graph, Schedule(WORKERS), dependencies)
     built = process_time()
     proof = verify(plan)
     seconds = {"dependencies": found - start, "build": built - found, "verify": process_time() - built}

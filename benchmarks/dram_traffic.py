@@ -20,9 +20,7 @@ from interlace.bench.counters import count_launches
 from interlace.bench.profile import METRICS
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
-from interlace.deploy import Deployment
 from interlace.executors.megakernel import MegakernelExecutor
-from interlace.policies.setting import Setting
 
 MEASURES = (
     "csrc",
@@ -33,7 +31,7 @@ MEASURES = (
     "kernels/primitives",
     "megakernel",
     "planner/build.py",
-    "planner/settings.py",
+    "planner/retile.py",
     "planner/waits.py",
     "policies",
 )
@@ -64,15 +62,12 @@ class Case:
         """Its plan."""
         if self.name == "matmul":
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
-            return il.build(graph, il.Choices(WORKERS, order=ORDERS.parse(self.order)))
+            return il.build(graph, il.Schedule(WORKERS, order=ORDERS.parse(self.order)))
         graph = il.workloads.FeedForward.of({"m": self.m}, True, self.name).build_graph(il.H200)
-        launch = Deployment(graph, il.H200, MegakernelExecutor)
-        setting = launch.default_setting
+        schedule = MegakernelExecutor.select_default(graph, il.H200)
         if self.order:
-            group = int(self.order.partition(":")[2])
-            ops = tuple((name, replace(op, group=group, split_tail=False)) for name, op in setting.ops)
-            setting = Setting(ops)
-        return launch.build_plan(setting)
+            schedule = replace(schedule, order=il.GroupedColumnMajor(int(self.order.partition(":")[2])))
+        return il.build(graph, schedule)
 
 
 def cases() -> list[Case]:

@@ -33,13 +33,13 @@ from interlace.bench.record import write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.core.devices import H200, DeviceSpec, StageCosts, load_known_chips
-from interlace.deploy import Deployment, current_device
+from interlace.deploy import current_device, make_executor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.megakernel_candidates import iter_cheapest
 from interlace.kernels.matmul.megakernel_cost import MatmulExtents, TilingCandidate, count_ring_stages, estimate_seconds
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.policies.setting import OpSetting, Setting
+from interlace.policies.tiling import OpTiling, Tilings
 from interlace.workloads import FeedForward
 
 _REPEATS = 5
@@ -113,7 +113,7 @@ def way_of(text: str, op: MatmulExtents) -> TilingCandidate:
     )
 
 
-def text_of(op: OpSetting) -> str:
+def text_of(op: OpTiling) -> str:
     """As records have it."""
     tile = dict(op.params)
     return f"{tile['BM']}x{tile['BN']}x{tile['BK']}{'T' if tile['SWAP'] else ''}/{op.parts}"
@@ -211,12 +211,10 @@ def draw_rows(seed: int, count: int) -> Iterator[Row]:
         yield Row(hidden, ffn, numbers.random() < 0.5, round(between(_TOKENS)), {})
 
 
-def settings(row: Row, device: DeviceSpec, count: int) -> dict[str, Setting]:
+def list_tilings(row: Row, device: DeviceSpec, count: int) -> dict[str, Tilings]:
     """The way that is taken, and others at random of those that are likely."""
     ops = row.workload.build_graph(device).ops
-    every = {
-        " ".join(text_of(op) for _, op in setting.ops): setting for setting in iter_cheapest(ops, row.tokens, device)
-    }
+    every = {" ".join(map(text_of, tilings.values())): tilings for tilings in iter_cheapest(ops, row.tokens, device)}
     us = dict(zip(every, replace(row, ways_us=dict.fromkeys(every, 0.0)).predicted_us(device), strict=True))
     first, *others = (text for text in every if us[text] < _DEARER * min(us.values()))
     numbers = random.Random(f"{row}")
@@ -228,11 +226,13 @@ def measure_row(job: tuple[Row, int]) -> Row:
     from interlace.bench.problem import BenchProblem
 
     row, count = job
-    problem = BenchProblem(row.workload, current_device())
-    deployment = Deployment(row.workload.build_graph(current_device()), current_device(), MegakernelExecutor)
+    device = current_device()
+    problem = BenchProblem(row.workload, device)
+    graph = row.workload.build_graph(device)
     calls = {}
-    for text, setting in settings(row, current_device(), count).items():
-        executor = deployment.make_executor(setting)
+    for text, tilings in list_tilings(row, device, count).items():
+        schedule = MegakernelExecutor.make_schedule(graph, device, tilings)
+        executor = make_executor(graph, device, MegakernelExecutor, schedule)
         for launch in executor.build_launches():  # else it would be compiled in a turn at the GPU
             launch.compile()
         problem.check(executor)

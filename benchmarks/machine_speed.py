@@ -38,14 +38,14 @@ def two_copies(items: int) -> il.Plan:
     """Half of the items wait for one of the others each."""
     rows = items // 2 * 64
     graph = il.workloads.two_copies(rows, 64)
-    return il.build(graph, il.Choices(il.H200.sms, interleaving=il.RowPanels(500)))
+    return il.build(graph, il.Schedule(il.H200.sms, interleaving=il.RowPanels(500)))
 
 
 def touching() -> dict[str, float]:
     """Milliseconds from the plan of an FFN to the stream of its accesses."""
     tile = MatmulTile(128, 256, 64)
     graph = ffn(TOKENS, FFNShape(4096, 14336, Activation.RELU, False), up=tile, down=tile)
-    plan = il.build(graph, il.Choices(il.H200.sms, policy=il.RowSync(), order=il.GroupedColumnMajor(8)))
+    plan = il.build(graph, il.Schedule(il.H200.sms, policy=il.RowSync(), order=il.GroupedColumnMajor(8)))
     touched = list_touches(plan)
     steps = {"touches": lambda: list_touches(plan), "interleave": lambda: interleave(plan, touched)}
     return {

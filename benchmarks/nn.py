@@ -43,7 +43,8 @@ from interlace.bench.gpus import count_processes
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.bench.workload import MODES
-from interlace.deploy import Choice, Deployment, choose, choose_launch_rows, current_device
+from interlace.deploy import Choice, choose, choose_launch_rows, current_device, make_executor
+from interlace.deploy.store import CacheEntry, store_cached
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FeedForward, FFNShape, ffn
@@ -69,7 +70,7 @@ MEASURES = (
     "nn/plain.py",
     "planner/build.py",
     "planner/predict.py",
-    "planner/settings.py",
+    "planner/retile.py",
     "planner/waits.py",
     "policies",
     "sim",
@@ -232,17 +233,18 @@ def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
 
 def exact(job: Job) -> Any:
     """The launch of exactly its tokens."""
-    found = Deployment(job.workload.build_graph(current_device()), current_device(), MegakernelExecutor)
-    return found.make_executor(found.default_setting)
+    device = current_device()
+    graph = job.workload.build_graph(device)
+    return make_executor(graph, device, MegakernelExecutor, MegakernelExecutor.select_default(graph, device))
 
 
 def force(job: Job) -> None:
     """Let the modules run a launch, as if ``interlace tune`` had found it faster."""
+    device = current_device()
     for shape in (job.shape, job.layered):
-        found = Deployment(
-            ffn(choose_launch_rows(job.tokens, shape, current_device()), shape), current_device(), MegakernelExecutor
-        )
-        found.cache_setting(found.default_setting, 1.0, library_us=2.0)
+        graph = ffn(choose_launch_rows(job.tokens, shape, device), shape)
+        entry = CacheEntry(MegakernelExecutor.select_default(graph, device), 1.0, library_us=2.0)
+        store_cached(graph, device, MegakernelExecutor, entry)
 
 
 def chosen(job: Job) -> Choice:

@@ -22,11 +22,11 @@ from interlace.bench.record import write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import time_medians
 from interlace.executors.megakernel import MegakernelExecutor
+from interlace.kernels.bodies import Params
 from interlace.kernels.matmul.tilings import count_weights
 from interlace.planner.predict import predict
+from interlace.planner.retile import retile
 from interlace.planner.search import make_plan_key, search
-from interlace.planner.settings import retile
-from interlace.policies.setting import OpSetting, Setting
 from interlace.sim.modes import make_megakernel_mode
 from interlace.workloads import FeedForward
 
@@ -46,11 +46,11 @@ class Contest:
     default: str
 
 
-def in_width(graph: il.Graph, width: int) -> Setting:
+def in_width(graph: il.Graph, width: int) -> dict[str, Params]:
     """Tiles of 128 tokens by so many weight rows; with a gate of 128, whose sums take as many registers."""
     widths = {op.name: min(width, 128) if count_weights(op) == 2 else width for op in graph.ops}
     tiles = {name: il.MatmulTile(128, n, 64, num_warps=8) for name, n in widths.items()}
-    return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles.items()))
+    return {name: dict(tile.params) for name, tile in tiles.items()}
 
 
 def contest(row: str, m: int) -> Contest:
@@ -59,10 +59,10 @@ def contest(row: str, m: int) -> Contest:
     graphs = [retile(graph, in_width(graph, width)) for width in WIDTHS]
     found = search(graphs, il.H200, MODE)
     listed = [candidate.prediction.plan for candidate in (*found.ranking, found.baseline)]
-    listed += [il.build(graph, il.Choices(132, order=order)) for graph in graphs for order in ORDERS]
+    listed += [il.build(graph, il.Schedule(132, order=order)) for graph in graphs for order in ORDERS]
     for candidate in found.ranking:
         for undone in ({"split": il.WholeTiles()}, {"policy": il.TileSync()}):
-            listed.append(il.build(candidate.graph, replace(candidate.choices, **undone)))
+            listed.append(il.build(candidate.graph, replace(candidate.schedule, **undone)))
     default = il.autoplan(graph, il.H200, MegakernelExecutor)
     listed.append(default)
     unlike = {make_plan_key(plan): plan for plan in reversed(listed)}

@@ -21,7 +21,7 @@ from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.core.errors import InterlaceError
-from interlace.deploy import Deployment, current_device
+from interlace.deploy import current_device, make_executor
 from interlace.executors import DeviceExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
@@ -132,8 +132,7 @@ def measure(case: Case) -> dict[str, Any]:
             row["left_out"][name] = format_error(problem)
     for kind in EXECUTORS:
         try:
-            deployment = Deployment(graph, device, kind)
-            executor = deployment.make_executor(deployment.default_setting)
+            executor = make_executor(graph, device, kind, kind.select_default(graph, device))
 
             def run(t: dict[str, Any], out: Any, executor: DeviceExecutor = executor) -> None:
                 executor.run({**t, "out": out})

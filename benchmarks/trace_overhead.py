@@ -26,7 +26,7 @@ MEASURES = (
     "kernels/primitives",
     "kernels/templates.py",
     "planner/build.py",
-    "planner/settings.py",
+    "planner/retile.py",
     "planner/waits.py",
 )
 SHAPES = (("llama3-8b", 16), ("llama3-8b", 1024))

@@ -95,7 +95,7 @@ def timeline(plan: il.Plan) -> TimelineView:
 def main() -> None:
     (HERE / "game.svg").write_text(animated())
     graph = il.workloads.two_matmuls(1024, 1024, 2048, 1024)
-    plan = il.build(graph, il.Choices(132, policy=il.RowSync()))
+    plan = il.build(graph, il.Schedule(132, policy=il.RowSync()))
     record = (HERE.parent / "benchmarks" / "results" / "ffn-h200.json").read_text()
     for name, path, act, view in (
         ("studio", "", played, None),

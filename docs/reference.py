@@ -21,9 +21,9 @@ ADDED = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGEL
 ROOMS = {
     "graph": "Graphs",
     "kernels": "Kernels and ops",
-    "policies": "Policies, orders and splits",
+    "policies": "Schedules, policies, orders and splits",
     "plan": "Plans and proofs",
-    "planner": "Choices, and plans of them",
+    "planner": "Plans from schedules",
     "deploy": "Planning for an executor",
     "executors": "Executors",
     "megakernel": "Options of a run",

@@ -49,8 +49,8 @@ def main() -> None:
         print(f"  {first.format_tile(tile)}")
     assert needed.tolist() == [5, 7]
 
-    choices = il.Choices(workers=4, policy=il.TileSync())
-    plan = il.build(graph, choices)
+    schedule = il.Schedule(workers=4, policy=il.TileSync())
+    plan = il.build(graph, schedule)
     last = len(plan.items) - 1
     row = plan.waits.ptr[last]
     w = plan.waits
@@ -73,7 +73,7 @@ def main() -> None:
     device = find_device()
     x = np.random.default_rng(0).standard_normal((M, N)).astype(np.float16)
     print(f"\non {device or 'the base install, without torch and triton'}:")
-    for name, executor in executors(device, graph, choices):
+    for name, executor in executors(device, graph, schedule):
         assert np.array_equal(run(executor, {"x": x})["z"], x), name
         print(f"  {name:32} z == x")
 

@@ -51,8 +51,8 @@ def main() -> None:
     print(f"\n{'policy':24}{'orders':32}{'semaphores':>10}{'waits':>7}{'polled':>8}{'chain':>7}{'waited':>8}")
     for policy in POLICIES:
         for order, interleaving in ORDERS:
-            choices = il.Choices(workers, policy=policy, order=order, interleaving=interleaving)
-            plan = il.build(graph, choices)
+            schedule = il.Schedule(workers, policy=policy, order=order, interleaving=interleaving)
+            plan = il.build(graph, schedule)
             proof = il.verify(plan)
             # A policy coarsens and so loses nothing: the same dependencies are enforced under all of them.
             assert proof.edges == proof.edges_by_wait == graph.ops[1].tiles * graph.ops[0].grid[1]
@@ -74,8 +74,8 @@ def main() -> None:
     worst: dict[str, float] = {}
     for policy, (order, interleaving) in zip(POLICIES[:3], ORDERS, strict=True):
         # With chunk waits, a tile waits before the chunk of its reduction that needs the data.
-        choices = il.Choices(workers, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
-        for name, executor in executors(device, graph, choices):
+        schedule = il.Schedule(workers, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
+        for name, executor in executors(device, graph, schedule):
             worst[name] = max(worst.get(name, 0.0), error(executor))
     for name, value in worst.items():
         print(f"  {name:32}{value:.1e}")

@@ -144,7 +144,7 @@ def main() -> None:
     else:
         raise AssertionError("an undeclared read went unseen")
 
-    plan = il.build(graph, il.Choices(workers, policy=il.RowSync(), interleaving=il.RowPanels(2)))
+    plan = il.build(graph, il.Schedule(workers, policy=il.RowSync(), interleaving=il.RowPanels(2)))
     again = il.read_plan(plan.to_json(), [SCALE, BLUR])
     assert again == plan
     try:
@@ -161,8 +161,8 @@ def main() -> None:
     gold = (scaled[:-2] + 2 * scaled[1:-1] + scaled[2:]) / 4
 
     print(f"\non {DEVICE or 'the base install, without torch and triton'}, largest error:")
-    choices = il.Choices(workers, policy=il.RowSync(), interleaving=il.RowPanels(2))
-    for name, executor in executors(DEVICE, graph, choices):
+    schedule = il.Schedule(workers, policy=il.RowSync(), interleaving=il.RowPanels(2))
+    for name, executor in executors(DEVICE, graph, schedule):
         error = float(np.abs(run(executor, {"x": x, "gain": gain})["z"] - gold).max())
         print(f"  {name:32}{error:.1e}")
         assert error < 1e-4, name

@@ -83,7 +83,7 @@ def make_graph(m: int, n: int, bm_first: int, bm_second: int) -> il.Graph:
 def main() -> None:
     m, n, bm_first, bm_second = (4096, 1000, 4, 16) if DEVICE == "cuda" else (40, 50, 4, 16)
     graph = make_graph(m, n, bm_first, bm_second)
-    plan = il.build(graph, il.Choices(workers=4, policy=il.TileSync()))
+    plan = il.build(graph, il.Schedule(workers=4, policy=il.TileSync()))
     proof = il.verify(plan)
     assert proof.edges == proof.edges_by_wait
     print(f"{len(plan.items)} tiles, {plan.semaphores} semaphores, {proof.edges} dependencies, all by waits")

@@ -79,7 +79,7 @@ def main() -> None:
 
     graph = make_graph(40, 1000)
     print(f"\n{graph}")
-    proof = il.verify(il.build(graph, il.Choices(workers=4, policy=il.RowSync())))
+    proof = il.verify(il.build(graph, il.Schedule(workers=4, policy=il.RowSync())))
     print(f"\n{proof.edges} dependencies enforced: a block of sums waits for one block of scale")
     sums = il.ReferenceExecutor(proof, seed=0).run({"x": x, "gain": gain})["sums"]
     print("as ops of a graph, right:", np.allclose(sums, (gain * x).sum(1), rtol=1e-4, atol=1e-3))
@@ -101,7 +101,7 @@ def run_on_gpu() -> None:
     row_sum = loops.compile_kernel(loops.circular_buffer(KERNEL, "tile", STAGES))
     row_sum.run({"x": x, "y": sums}, {"m": n, "n": n}, torch.cuda.current_stream().cuda_stream)
     print("on the GPU:", torch.allclose(sums, x.double().sum(1).float(), rtol=1e-4, atol=1e-2))
-    plan = il.build(make_graph(n, n), il.Choices(workers=il.H200.sms, policy=il.RowSync()))
+    plan = il.build(make_graph(n, n), il.Schedule(workers=il.H200.sms, policy=il.RowSync()))
     executor = il.SemaphoreStreamsExecutor(plan)
     executor.run({"x": x, "gain": gain, "sums": sums})
     executor.synchronize()

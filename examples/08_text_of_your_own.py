@@ -63,13 +63,13 @@ def make_graph(m: int, n: int, kernel: il.Kernel = NORM) -> il.Graph:
     return il.Graph("norm-product", (x, gain, weight, y, out), ops, ("x", "gain", "weight"), ("out",))
 
 
-def compiled(graph: il.Graph, choices: il.Choices) -> None:
+def compiled(graph: il.Graph, schedule: il.Schedule) -> None:
     """Compile for a Hopper GPU that need not be here."""
-    launch = il.MegakernelExecutor(il.build(graph, choices), il.RunOptions("meta"))
+    launch = il.MegakernelExecutor(il.build(graph, schedule), il.RunOptions("meta"))
     print(f"one launch of {[op.kernel for op in graph.ops]}: {launch.binary.resources.spill_bytes} bytes spilled")
     wrong = replace(NORM, megakernel=replace(NORM.megakernel, source=TEXT.replace("lane; n", "lanes; n", 1)))
     try:
-        il.MegakernelExecutor(il.build(make_graph(128, 256, wrong), choices), il.RunOptions("meta")).binary  # noqa: B018
+        il.MegakernelExecutor(il.build(make_graph(128, 256, wrong), schedule), il.RunOptions("meta")).binary  # noqa: B018
     except CompileError as error:
         told = next(line for line in str(error).splitlines() if "norm.cu(" in line)
         print(f"a mistake in the text, CompileError: {told}")
@@ -77,9 +77,9 @@ def compiled(graph: il.Graph, choices: il.Choices) -> None:
         raise AssertionError("an unknown name was compiled")
 
 
-def run(graph: il.Graph, choices: il.Choices, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:
+def run(graph: il.Graph, schedule: il.Schedule, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:
     """On the Hopper GPU that is here."""
-    executor = il.MegakernelExecutor(il.build(graph, choices))
+    executor = il.MegakernelExecutor(il.build(graph, schedule))
     import torch  # which is there, if that went well
 
     tensors = {t.name: torch.from_numpy(inputs[t.name]).cuda() for t in map(graph.tensor, graph.inputs)}
@@ -100,8 +100,8 @@ def error_of(out: np.ndarray, gold: np.ndarray) -> float:
 
 def main() -> None:
     m, n = 128, 256
-    graph, choices = make_graph(m, n), il.Choices(16, policy=il.RowSync())
-    proof = il.verify(il.build(graph, choices))
+    graph, schedule = make_graph(m, n), il.Schedule(16, policy=il.RowSync())
+    proof = il.verify(il.build(graph, schedule))
     print(proof)
 
     random = np.random.default_rng(0)
@@ -114,11 +114,11 @@ def main() -> None:
     assert error < 1e-5
 
     try:
-        compiled(graph, choices)
+        compiled(graph, schedule)
     except NoDeviceError as error:
         print(f"not compiled here: {error}")
     try:
-        run(graph, choices, inputs, gold)
+        run(graph, schedule, inputs, gold)
     except NoDeviceError as error:
         print(f"not run here: {error}")
 

@@ -74,9 +74,9 @@ def print_roles() -> None:
     print(loops.print_kernel(loops.share_ring(make_gate(), pre_wait=("gate",))))
 
 
-def run(graph: il.Graph, choices: il.Choices, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:
+def run(graph: il.Graph, schedule: il.Schedule, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:
     """On the Hopper GPU that is here."""
-    executor = il.MegakernelExecutor(il.build(graph, choices))
+    executor = il.MegakernelExecutor(il.build(graph, schedule))
     import torch  # which is there, if that went well
 
     tensors = {name: torch.from_numpy(value).cuda().bfloat16() for name, value in inputs.items()}
@@ -96,8 +96,8 @@ def error_of(out: np.ndarray, gold: np.ndarray) -> float:
 def main() -> None:
     print_roles()
     m, n = 128, 256
-    graph, choices = make_graph(m, n), il.Choices(16, policy=il.RowSync())
-    proof = il.verify(il.build(graph, choices))
+    graph, schedule = make_graph(m, n), il.Schedule(16, policy=il.RowSync())
+    proof = il.verify(il.build(graph, schedule))
     print(proof)
 
     random = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def main() -> None:
     except NoDeviceError as error:
         print(f"not compiled here: {error}")
     try:
-        run(graph, choices, inputs, gold)
+        run(graph, schedule, inputs, gold)
     except NoDeviceError as error:
         print(f"not run here: {error}")
 

@@ -26,12 +26,12 @@ def find_device() -> str | None:
     return "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 
 
-def executors(device: str | None, graph: il.Graph, choices: il.Choices) -> Iterator[tuple[str, object]]:
-    """(name, executor) for every way to run a graph here; a persistent one sets ``choices.dispatch``.
+def executors(device: str | None, graph: il.Graph, schedule: il.Schedule) -> Iterator[tuple[str, object]]:
+    """(name, executor) for every way to run a graph here; a persistent one sets ``schedule.dispatch``.
 
     Under the interpreter nothing overlaps: ``cuda_graph`` and ``pdl`` are as ``serial`` there.
     """
-    plan = il.build(graph, choices)
+    plan = il.build(graph, schedule)
     yield "reference", il.ReferenceExecutor(plan)
     yield "reference, random interleaving", il.ReferenceExecutor(plan, seed=0)
     if device is None:
@@ -41,11 +41,11 @@ def executors(device: str | None, graph: il.Graph, choices: il.Choices) -> Itera
     yield "cuda_graph", il.CudaGraphExecutor(plan, options)
     yield "pdl", il.PdlExecutor(plan, options)
     yield "semaphore_streams", il.SemaphoreStreamsExecutor(plan, options)
-    ticket = replace(choices, dispatch=il.Dispatch.TICKET)
+    ticket = replace(schedule, dispatch=il.Dispatch.TICKET)
     yield "persistent, ticket", il.PersistentExecutor(il.build(graph, ticket), options)
     # The interpreter runs programs one after another, so there a static plan has one worker.
-    workers = choices.workers if device == "cuda" else 1
-    static = replace(choices, dispatch=il.Dispatch.STATIC, workers=workers)
+    workers = schedule.workers if device == "cuda" else 1
+    static = replace(schedule, dispatch=il.Dispatch.STATIC, workers=workers)
     yield "persistent, static", il.PersistentExecutor(il.build(graph, static), options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ import interlace as il
 from interlace.core.errors import HangError
 from interlace.executors.device import DeviceExecutor
 from interlace.kernels.abi import ITEM
-from interlace.planner.settings import derive_choices, retile
 
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32}
 GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
@@ -123,9 +122,8 @@ def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
 
 def by_default(graph: il.Graph, workers: int = 132) -> il.Plan:
     """Build the plan in the megakernel's default tiling, under ticket dispatch."""
-    setting = il.MegakernelExecutor.select_default(graph, il.H200)
-    tiled = retile(graph, setting)
-    return il.build(tiled, derive_choices(tiled, setting, workers))
+    schedule = il.MegakernelExecutor.select_default(graph, il.H200)
+    return il.build(graph, replace(schedule, workers=workers, dispatch=il.Dispatch.TICKET))
 
 
 def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:

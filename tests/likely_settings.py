@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 import interlace as il
-from interlace.kernels.matmul.megakernel_tuning import iter_settings
+from interlace.kernels.matmul.megakernel_tuning import iter_candidates
 from interlace.kernels.matmul.tile import TILING
 
 from .cases import ffn_shape
@@ -63,6 +63,6 @@ def _settings() -> Iterator[Offered]:
         for kind in ("gelu-tanh", "gated"):
             for m in _TOKENS:
                 graph = il.workloads.ffn(m, ffn_shape(kind, hidden, ffn))
-                for setting in iter_settings(graph, il.H200):
-                    up, down = (dict(setting.op(name).params) for name in ("up", "down"))
+                for tilings in iter_candidates(graph, il.H200):
+                    up, down = (dict(tilings[name].params) for name in ("up", "down"))
                     yield Offered(kind, m, *(il.MatmulTile(*(of[name] for name in TILING)) for of in (up, down)))

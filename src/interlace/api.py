@@ -32,7 +32,7 @@ from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Assignment, Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving, HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import (
     ColumnMajor,
@@ -45,6 +45,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
+from interlace.policies.schedule import Assignment, Schedule
 from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTiles
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -76,7 +77,6 @@ __all__ = [
     "Assignment",
     "BatchedRowSync",
     "BodyKind",
-    "Choices",
     "ColumnMajor",
     "ColumnSync",
     "ConsumerSync",
@@ -122,6 +122,7 @@ __all__ = [
     "RowSync",
     "RunHandle",
     "RunOptions",
+    "Schedule",
     "SemaphoreStreamsExecutor",
     "SerialExecutor",
     "Serpentine",

@@ -27,7 +27,7 @@ Open = Callable[[Any], Page]
 
 def small() -> il.Plan:
     tile = il.MatmulTile(16, 16, 16)
-    return il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
+    return il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3))
 
 
 def tab_to(page: Page, selector: str) -> None:

@@ -31,7 +31,7 @@ Open = Callable[[Any], Page]
 def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) -> None:
     tile = il.MatmulTile(16, 16, 16)
     graph = il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile)
-    plan = il.build(graph, il.Choices(3, policy=il.RowSync()))
+    plan = il.build(graph, il.Schedule(3, policy=il.RowSync()))
     page = open_view(PlanView.of(plan))
     assert page.text("#proof") == f"Proved: {il.verify(plan)}."
     assert page.page.locator("#grids canvas").count() == 2
@@ -115,7 +115,7 @@ def test_without_a_plan_the_page_says_how_to_begin_with_one(browser: Any, addres
 
 def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(open_view: Open) -> None:
     tile = il.MatmulTile(16, 16, 16)
-    plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
+    plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3))
     trace = predict(plan, il.H200).trace
     data = to_perfetto(trace, grids=[op.grid for op in plan.graph.ops], arrows=find_arrows(plan, trace))
     timeline = Timeline.read(json.dumps(data))
@@ -198,7 +198,7 @@ def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(open_
     """The time of a frame is not asserted: it is that of so many calls, and of so many pixels."""
     tile = il.MatmulTile(16, 16, 64)
     graph = il.workloads.two_matmuls(2048, 64, 4096, 4096, first=tile, second=tile)
-    plan = il.build(graph, il.Choices(132))
+    plan = il.build(graph, il.Schedule(132))
     count = len(plan.items)
     assert count == 65536
     turn, worker = np.divmod(np.arange(count), 132)

@@ -88,7 +88,7 @@ def test_a_grid_is_played_in_a_notebook_and_hints_come_as_they_are_found(noteboo
 
 def test_plans_and_chains_and_traces_are_shown_in_a_notebook(notebook: Callable[[Any], Any]) -> None:
     tile = il.MatmulTile(16, 16, 16)
-    plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
+    plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3))
     frame = notebook(il.verify(plan))
     assert frame.locator("#proof").inner_text() == f"Proved: {il.verify(plan)}."
     frame.locator("#next").click()

@@ -15,8 +15,7 @@ from interlace.executors import megakernel
 from interlace.kernels.bodies import NO_CLUSTER, Cluster
 from interlace.kernels.lint import lint
 from interlace.megakernel.clusters import check_resident_blocks
-from interlace.planner.settings import derive_choices, retile
-from interlace.policies.setting import OpSetting, Setting
+from interlace.policies.sync import ConsumerSync
 
 from .policies import hinted
 
@@ -47,10 +46,10 @@ def launch(
     workers: int = 8,
     **changed: object,
 ) -> il.MegakernelExecutor:
-    setting = Setting(tuple((op.name, OpSetting(tile.params, parts)) for op in graph.ops))
-    tiled = retile(graph, setting)
-    given = replace(derive_choices(tiled, setting, workers), **{"order": Clusters(cluster), **changed})
-    plan = il.build(tiled, given)
+    split = {op.name: il.SplitK(parts) for op in graph.ops} if parts > 1 else il.WholeTiles()
+    tiles = {op.name: dict(tile.params) for op in graph.ops}
+    given = {"policy": ConsumerSync(), "order": Clusters(cluster), **changed}
+    plan = il.build(graph, il.Schedule(workers, split=split, tiles=tiles, **given))
     return il.MegakernelExecutor(plan, il.RunOptions("meta", cluster=cluster))
 
 
@@ -167,13 +166,14 @@ def test_those_of_a_cluster_are_placed_together_anyhow(monkeypatch: pytest.Monke
 
 
 def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -> None:
-    setting = Setting(tuple((name, OpSetting(TILE.params)) for name in ("up", "down")))
-    tiled = retile(ffn(256), setting)
     # Row panels in sequence, one per worker: the items that the second panel waits for follow the first panel's items.
-    given = replace(derive_choices(tiled, setting, 2), dispatch=D.STATIC, interleaving=il.RowPanels(1))
-    plan = il.build(tiled, given)
+    tiles = {name: dict(TILE.params) for name in ("up", "down")}
+    schedule = il.Schedule(2, D.STATIC, policy=ConsumerSync(), interleaving=il.RowPanels(1), tiles=tiles)
+    plan = il.build(ffn(256), schedule)
     items = plan.items
-    panels = [tiled.ops[op].compute_coords(tile[None])[0, 0] for op, tile in zip(items.op, items.tile, strict=True)]
+    panels = [
+        plan.graph.ops[op].compute_coords(tile[None])[0, 0] for op, tile in zip(items.op, items.tile, strict=True)
+    ]
     plan = replace(plan, items=replace(items, worker=np.array(panels)))
     il.verify(plan)
     with pytest.raises(PlanError, match="together, and one waits for what comes after"):

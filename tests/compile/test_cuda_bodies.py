@@ -20,8 +20,8 @@ from ..cuda_bodies import GUARD, NORM, NORM_TEXT, chain, norm
 from ..thorough import some
 
 
-def launch(graph: il.Graph, **choices: object) -> il.MegakernelExecutor:
-    return il.MegakernelExecutor(il.build(graph, il.Choices(132, **choices)), il.RunOptions("meta"))
+def launch(graph: il.Graph, **schedule: object) -> il.MegakernelExecutor:
+    return il.MegakernelExecutor(il.build(graph, il.Schedule(132, **schedule)), il.RunOptions("meta"))
 
 
 def alone(walk: il.CudaBody, params: dict[str, object] | None = None) -> il.Graph:
@@ -361,7 +361,7 @@ def test_no_param_is_called_as_a_macro_of_the_launch(graph: il.Graph) -> None:
 
 
 def test_a_proof_says_that_it_rests_on_the_texts_of_users() -> None:
-    proof = il.verify(il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(4)))
+    proof = il.verify(il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Schedule(4)))
     assert proof.unproved_ops == ("norm",)
     assert str(proof).endswith("no race, provided that op 'norm' touches what its access maps say, which is not proved")
-    assert str(il.verify(il.build(il.workloads.two_copies(64, 64), il.Choices(4)))).endswith("no deadlock, no race")
+    assert str(il.verify(il.build(il.workloads.two_copies(64, 64), il.Schedule(4)))).endswith("no deadlock, no race")

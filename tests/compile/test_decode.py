@@ -58,7 +58,7 @@ def test_logits_of_a_vocabulary_of_any_size_compile_for_sm_90(batch: int, kind: 
 
 def test_the_ops_that_draw_compile_for_sm_90() -> None:
     graph = sampling_graph(2, 151936, il.bf16)
-    for launch in il.SerialExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta")).build_launches():
+    for launch in il.SerialExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).build_launches():
         used = run_ptxas(launch.compile_ahead().asm["ptx"])
         assert used.spill_bytes == 0
         assert used.registers <= 128
@@ -67,7 +67,7 @@ def test_the_ops_that_draw_compile_for_sm_90() -> None:
 def test_ops_on_caches_in_pages_compile_for_sm_90() -> None:
     model = replace(LLAMAS["llama3.2-1b"], layers=1, vocabulary=4096)
     graph = build_decode_graph(model, 16, 1088, il.H200, pages=100)
-    launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta")).build_launches()
+    launches = il.SerialExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).build_launches()
     of_kernel = dict(zip((op.kernel for op in graph.ops), launches, strict=True))
     for name in ("attend", "append"):
         used = run_ptxas(of_kernel[name].compile_ahead().asm["ptx"])
@@ -76,7 +76,7 @@ def test_ops_on_caches_in_pages_compile_for_sm_90() -> None:
 
 def test_attention_by_shares_compiles_for_sm_90() -> None:
     graph = RaggedAttention.of({}, gpu=True).build_graph(il.H200)
-    for launch in il.SerialExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta")).build_launches():
+    for launch in il.SerialExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).build_launches():
         used = run_ptxas(launch.compile_ahead().asm["ptx"])
         assert (used.spill_bytes, used.registers <= 168) == (0, True)
     options = il.RunOptions("meta", dependent_launch=True)
@@ -89,7 +89,7 @@ def test_attention_by_shares_compiles_for_sm_90() -> None:
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:
     graph = build_decode_graph(replace(LLAMAS["qwen3-0.6b"], layers=1, vocabulary=4096), 4, 1088, il.H200)
-    launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta")).build_launches()
+    launches = il.SerialExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).build_launches()
     of_kernel = dict(zip((op.kernel for op in graph.ops), launches, strict=True))
     del of_kernel["matmul"]  # test_kernels compiles those; a norm is in these
     matmuls = dict(zip((op.name for op in graph.ops), launches, strict=True))
@@ -97,7 +97,7 @@ def test_the_ops_of_a_step_compile_for_sm_90() -> None:
     x, weight, out = (il.Tensor(name, (*b, 1024), il.bf16) for name, b in (("x", (4,)), ("w", ()), ("out", (4,))))
     alone = il.Graph("norm", (x, weight, out), (rms_norm("norm", x, weight, out, 1e-6),), ("x", "w"), ("out",))
     (of_kernel["rms_norm"],) = il.SerialExecutor(
-        il.build(alone, il.Choices(132)), il.RunOptions("meta")
+        il.build(alone, il.Schedule(132)), il.RunOptions("meta")
     ).build_launches()
     assert len(of_kernel) == 7
     for name, launch in (of_kernel | folded).items():

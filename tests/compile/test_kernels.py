@@ -36,29 +36,29 @@ GRAPHS = {
 }
 
 EXECUTORS = {
-    "serial": (il.SerialExecutor, il.Choices(132), il.RunOptions(META)),
-    "pdl": (il.PdlExecutor, il.Choices(132), il.RunOptions(META)),
+    "serial": (il.SerialExecutor, il.Schedule(132), il.RunOptions(META)),
+    "pdl": (il.PdlExecutor, il.Schedule(132), il.RunOptions(META)),
     "semaphore_streams": (
         il.SemaphoreStreamsExecutor,
-        il.Choices(132, policy=il.RowSync()),
+        il.Schedule(132, policy=il.RowSync()),
         il.RunOptions(META),
     ),
-    "static": (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC), il.RunOptions(META)),
-    "ticket": (il.PersistentExecutor, il.Choices(132), il.RunOptions(META, dependent_launch=True)),
+    "static": (il.PersistentExecutor, il.Schedule(132, il.Dispatch.STATIC), il.RunOptions(META)),
+    "ticket": (il.PersistentExecutor, il.Schedule(132), il.RunOptions(META, dependent_launch=True)),
     "ticket-chunked-split": (
         il.PersistentExecutor,
-        il.Choices(132, chunk_waits=True, split=il.StreamK(264)),
+        il.Schedule(132, chunk_waits=True, split=il.StreamK(264)),
         il.RunOptions(META),
     ),
-    "ticket-traced": (il.PersistentExecutor, il.Choices(132), il.RunOptions(META, trace=True)),
+    "ticket-traced": (il.PersistentExecutor, il.Schedule(132), il.RunOptions(META, trace=True)),
 }
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(name: str, graph: str) -> None:
-    cls, choices, options = EXECUTORS[name]
-    launches = cls(il.build(GRAPHS[graph], choices), options).build_launches()
+    cls, schedule, options = EXECUTORS[name]
+    launches = cls(il.build(GRAPHS[graph], schedule), options).build_launches()
     for i, launch in enumerate(launches):
         compiled = launch.compile_ahead()
         ptx = compiled.asm["ptx"]
@@ -80,21 +80,21 @@ def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(n
         assert compiled.metadata.shared <= il.H200.smem_bytes
 
 
-def compiled_ptx(graph: il.Graph, choices: il.Choices, **options: object) -> str:
-    (launch,) = il.PersistentExecutor(il.build(graph, choices), il.RunOptions(META, **options)).build_launches()
+def compiled_ptx(graph: il.Graph, schedule: il.Schedule, **options: object) -> str:
+    (launch,) = il.PersistentExecutor(il.build(graph, schedule), il.RunOptions(META, **options)).build_launches()
     return str(launch.compile_ahead().asm["ptx"])
 
 
 def test_matmul_bodies_use_wgmma_and_pipelined_copies() -> None:
     for name in ("gated-ffn-decode", "gated-ffn"):
-        ptx = compiled_ptx(GRAPHS[name], il.Choices(132))
+        ptx = compiled_ptx(GRAPHS[name], il.Schedule(132))
         assert count_instructions(ptx, r"wgmma\.mma_async") >= 8
         assert count_instructions(ptx, r"mma\.sync") == 0
         assert count_instructions(ptx, r"cp\.async\.cg\.shared\.global") >= 24
 
 
 def test_posts_are_one_release_per_op_that_posts_and_waits_are_acquire_polls() -> None:
-    ptx = compiled_ptx(GRAPHS["gated-ffn"], il.Choices(132, policy=il.RowSync()))
+    ptx = compiled_ptx(GRAPHS["gated-ffn"], il.Schedule(132, policy=il.RowSync()))
     assert (
         count_instructions(ptx, r"(?:atom|red)\.\S*release\S*add") == 2
     )  # one per op's body; ``down`` is decided at run time
@@ -103,7 +103,7 @@ def test_posts_are_one_release_per_op_that_posts_and_waits_are_acquire_polls() -
 
 def test_a_launch_without_waits_has_no_semaphores() -> None:
     for launch in il.SerialExecutor(
-        il.build(GRAPHS["gated-ffn"], il.Choices(132)), il.RunOptions(META)
+        il.build(GRAPHS["gated-ffn"], il.Schedule(132)), il.RunOptions(META)
     ).build_launches():
         ptx = launch.compile_ahead().asm["ptx"]
         assert count_instructions(ptx, r"release|acquire|globaltimer") == 0
@@ -111,7 +111,7 @@ def test_a_launch_without_waits_has_no_semaphores() -> None:
 
 def test_an_edited_body_is_compiled_again() -> None:
     """Triton's cache sees functions that are compile-time arguments by name only, so a digest is passed with them."""
-    plan = il.build(GRAPHS["two-copies"], il.Choices(132))
+    plan = il.build(GRAPHS["two-copies"], il.Schedule(132))
     (launch,) = il.PersistentExecutor(plan, il.RunOptions(META)).build_launches()
     (bodies,) = [a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 6]
     from interlace.kernels.copy.triton import copy_tile
@@ -124,7 +124,7 @@ def test_copies_in_tiles_that_no_block_holds_are_refused() -> None:
     graph = il.Graph("copy", (x, y), (il.copy("c", x, y, tile=(48, 32)),), ("x",), ("y",))
     for executor in (il.SerialExecutor, il.PersistentExecutor):
         with pytest.raises(ShapeError, match=r"op 'c': tile of 48 x 32: Triton's extents must be powers of two"):
-            executor(il.build(graph, il.Choices(2)), il.RunOptions(META)).build_launches()
+            executor(il.build(graph, il.Schedule(2)), il.RunOptions(META)).build_launches()
 
 
 class TooLarge:
@@ -201,7 +201,7 @@ def test_arguments_of_a_launch_are_looked_at_once() -> None:
 def test_what_triton_compiles_can_be_run_by_itself() -> None:
     """A launch does this from its second run on, with all three extents of a grid and arguments in order."""
     graph = il.workloads.two_copies(64, 64)
-    (launch, _) = il.SerialExecutor(il.build(graph, il.Choices(2)), il.RunOptions(META)).build_launches()
+    (launch, _) = il.SerialExecutor(il.build(graph, il.Schedule(2)), il.RunOptions(META)).build_launches()
     compiled = launch.compile_ahead()
     ran: list[tuple[Any, ...]] = []
     compiled._run, compiled.module = lambda *given: ran.append(given), object()

@@ -17,7 +17,7 @@ OFTEN = len(offered()) // 8
 @pytest.mark.parametrize("case", some(offered(), lambda case: offered().index(case) % OFTEN == 0), ids=str)
 def test_every_tiling_that_is_offered_compiles_without_spills(case: Offered) -> None:
     graph = il.workloads.ffn(case.m, ffn_shape(case.kind), il.bf16, case.up, case.down)
-    binary = il.MegakernelExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta")).binary
+    binary = il.MegakernelExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).binary
     assert binary.resources.spill_bytes == 0
     assert not binary.warnings
 

@@ -72,7 +72,7 @@ def launch(
     """Build a layer for one sequence, as planned or under a dispatch, with LL words of all kinds of tensors."""
     graph = build_decode_graph(replace(LLAMAS[model], layers=1, vocabulary=4096), 1, 1088, il.H200)
     plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
-    plan = plan if dispatch is None else il.build(plan.graph, il.Choices(132, dispatch))
+    plan = plan if dispatch is None else il.build(plan.graph, il.Schedule(132, dispatch))
     return il.MegakernelExecutor(plan, options)
 
 

@@ -43,7 +43,7 @@ def test_the_lint_sees_a_forgotten_fence_and_an_early_post() -> None:
 @pytest.mark.parametrize("graph", [norm_chain_sum, matmuls])
 def test_executors_compile_ops_of_loops_beside_triton_ones(graph: object) -> None:
     built, _ = graph(300)  # type: ignore[operator]
-    plan = il.build(built, il.Choices(132))
+    plan = il.build(built, il.Schedule(132))
     for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.SemaphoreStreamsExecutor):
         launches = cls(plan, META).build_launches()
         texts = [launch.compile() for launch in launches if isinstance(launch, CudaSourceLaunch)]
@@ -52,6 +52,6 @@ def test_executors_compile_ops_of_loops_beside_triton_ones(graph: object) -> Non
 
 
 def test_executors_of_one_launch_refuse_them() -> None:
-    plan = il.build(norm_chain_sum(300)[0], il.Choices(132))
+    plan = il.build(norm_chain_sum(300)[0], il.Schedule(132))
     with pytest.raises(GraphError, match=r"op 'norm'.*run it with serial, cuda_graph, pdl or semaphore_streams"):
         il.PersistentExecutor(plan, META).build_launches()

@@ -51,8 +51,8 @@ LIMITS = {
 FIX_UP_SPILLS = 256
 
 
-def launch(graph: il.Graph, options: il.RunOptions = META, **choices: object) -> il.MegakernelExecutor:
-    return il.MegakernelExecutor(il.build(graph, il.Choices(132, **choices)), options)
+def launch(graph: il.Graph, options: il.RunOptions = META, **schedule: object) -> il.MegakernelExecutor:
+    return il.MegakernelExecutor(il.build(graph, il.Schedule(132, **schedule)), options)
 
 
 #: 1 and 16 tokens differ in ``narrow`` and ``gelu`` no more than in ``relu``; each shape occurs twice.
@@ -275,9 +275,9 @@ def test_tiles_of_few_tokens_leave_the_busiest_sm_an_equal_share(m: int, rows: i
     extents = {"x": (m, 4096), "w": (rows, 4096), "out": (m, rows)}
     x, w, out = (il.Tensor(name, shape, il.bf16) for name, shape in extents.items())
     graph = il.Graph("one", (x, w, out), (il.matmul("op", x, w, out),), ("x", "w"), ("out",))
-    setting = il.MegakernelExecutor.select_default(graph, il.H200).op("op")
-    tile = dict(setting.params)
-    assert setting.parts == 1
+    tiling = il.MegakernelExecutor.select_default(graph, il.H200).get_op_tiling("op")
+    tile = dict(tiling.params)
+    assert tiling.parts == 1
     assert tile["SWAP"]
     assert tile["BN"] < 64
     items = -(-rows // tile["BN"])
@@ -289,16 +289,16 @@ def test_tiles_of_few_tokens_leave_the_busiest_sm_an_equal_share(m: int, rows: i
 def test_tokens_that_weigh_as_much_as_weights_are_cut_into_waves(gated: bool, m: int, parts: tuple[int, int]) -> None:
     shape = il.workloads.FFNShape(2048, 8192, A.SILU if gated else A.RELU, gated)
     graph = il.workloads.ffn(m, shape, il.bf16)
-    setting = il.MegakernelExecutor.select_default(graph, il.H200)
-    assert tuple(setting.op(op.name).parts for op in graph.ops) == parts
-    tiles = [dict(setting.op(op.name).params) for op in graph.ops]
+    schedule = il.MegakernelExecutor.select_default(graph, il.H200)
+    assert tuple(schedule.get_op_tiling(op.name).parts for op in graph.ops) == parts
+    tiles = [schedule.tiles[op.name] for op in graph.ops]
     assert {(tile["BM"], tile["BN"]) for tile in tiles} == {(-(-m // 8) * 8, 64)}
     assert len({tile["BK"] * (1 + (i == 0 and gated)) for i, tile in enumerate(tiles)}) == 1  # equal stages
 
 
 def test_many_tokens_take_widths_that_fill_waves() -> None:
     graph = il.workloads.ffn(512, SHAPES["relu"], il.bf16)
-    up = dict(il.MegakernelExecutor.select_default(graph, il.H200).op("up").params)
+    up = il.MegakernelExecutor.select_default(graph, il.H200).tiles["up"]
     tiles = -(-512 // up["BM"]) * -(-14336 // up["BN"])
     assert (up["BM"], up["BN"], tiles) == (128, 224, 256)  # two waves of 132, as many as with a width of 256
 
@@ -388,7 +388,7 @@ def test_more_workers_than_sms_where_all_must_be_resident_are_refused_without_a_
     spawning = dispatch is il.Dispatch.SPAWN
     graph = quadrature(8, 2, 8, 1e-4) if spawning else il.workloads.ffn(16, SHAPES["relu"], il.bf16)
     full, many, drawn = (
-        il.build(graph, il.Choices(workers, by))
+        il.build(graph, il.Schedule(workers, by))
         for workers, by in ((132, dispatch), (133, dispatch), (133, dispatch if spawning else il.Dispatch.TICKET))
     )
     assert il.MegakernelExecutor(full, il.RunOptions("meta", **options))._table.workers == 132
@@ -399,7 +399,7 @@ def test_more_workers_than_sms_where_all_must_be_resident_are_refused_without_a_
 
 def test_triton_bodies_refuse_widths_that_are_no_powers_of_two() -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 64))
-    plan = il.build(graph, il.Choices(132))
+    plan = il.build(graph, il.Schedule(132))
     for executor in (il.SerialExecutor, il.PersistentExecutor):
         with pytest.raises(ShapeError, match=r"op 'up': tile of 64 x 112 x 64.*powers of two.*one_launch executor"):
             executor(plan, META).build_launches()
@@ -432,5 +432,5 @@ def test_sixteen_ffn_layers_are_one_launch_whose_text_six_have_too(m: int) -> No
 @pytest.mark.parametrize("dispatch", il.Dispatch)
 def test_one_warp_posts_once_for_all_warpgroups_that_share_a_tile(dispatch: il.Dispatch) -> None:
     graph = il.workloads.ffn(300, SHAPES["relu"], il.bf16, *[il.MatmulTile(128, 128, 64, num_warps=8)] * 2)
-    plan = il.build(graph, il.Choices(132, dispatch))
+    plan = il.build(graph, il.Schedule(132, dispatch))
     assert (il.MegakernelExecutor(plan, META)._table.waits["threshold"] == plan.waits.threshold).all()

@@ -21,12 +21,12 @@ TILE = il.MatmulTile(128, 64, 64, num_warps=8)
 
 
 def launch(graph: il.Graph) -> il.MegakernelExecutor:
-    return il.MegakernelExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta"))
+    return il.MegakernelExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta"))
 
 
 def test_loops_products_and_texts_in_one_launch_keep_the_memory_order() -> None:
     run = il.MegakernelExecutor(
-        il.build(chain(300, TILE), il.Choices(132)), il.RunOptions("meta", dependent_launch=True)
+        il.build(chain(300, TILE), il.Schedule(132)), il.RunOptions("meta", dependent_launch=True)
     )
     assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
@@ -43,7 +43,7 @@ def test_kernels_of_the_library_compile_in_one_launch() -> None:
 
 def test_an_input_that_an_op_before_writes_is_not_loaded_ahead_whatever_a_body_says(monkeypatch) -> None:
     make = MegakernelLoops.build_megakernel_body
-    plan = il.build(twice(16), il.Choices(132))
+    plan = il.build(twice(16), il.Schedule(132))
     monkeypatch.setattr(
         MegakernelLoops,
         "build_megakernel_body",

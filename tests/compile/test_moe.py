@@ -14,7 +14,7 @@ from .limits import assert_within
 
 def launches(executor: type[il.Executor], tokens: int, preset: str = "mixtral-8x7b") -> list:
     graph = MoE.of({"tokens": tokens}, True, preset).build_graph(il.H200)
-    return executor(il.build(graph, il.Choices(132, policy=il.RowSync())), il.RunOptions("meta")).build_launches()
+    return executor(il.build(graph, il.Schedule(132, policy=il.RowSync())), il.RunOptions("meta")).build_launches()
 
 
 def test_experts_of_many_tokens_multiply_with_wgmma_and_keep_their_sums_in_registers() -> None:

@@ -15,7 +15,7 @@ def launches(executor: type[il.Executor], head_dim: int) -> list:
     graph = prefill_attention(
         1000, 2048, 16, 4, head_dim, longest=500, tile=tile, product=il.MatmulTile(128, 128, 64, 4, 8)
     )
-    return executor(il.build(graph, il.Choices(132, policy=il.RowSync())), il.RunOptions("meta")).build_launches()
+    return executor(il.build(graph, il.Schedule(132, policy=il.RowSync())), il.RunOptions("meta")).build_launches()
 
 
 def test_attention_multiplies_with_wgmma_and_keeps_its_sums_in_registers() -> None:

@@ -22,7 +22,7 @@ WIDE = {
 
 def test_one_launch_of_rows_of_models_keeps_the_memory_order() -> None:
     graph = together(WIDE.items())
-    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)), il.RunOptions("meta"))
+    run = il.MegakernelExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta"))
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
     assert lint(run.binary.ptx, posts=False, waits=False, posting_warp=True) == []
@@ -30,7 +30,7 @@ def test_one_launch_of_rows_of_models_keeps_the_memory_order() -> None:
 
 @pytest.mark.parametrize("name", WIDE)
 def test_rows_of_models_stay_in_registers_under_triton(name: str) -> None:
-    (launch,) = il.SerialExecutor(il.build(WIDE[name].graph, il.Choices(132)), il.RunOptions("meta")).build_launches()
+    (launch,) = il.SerialExecutor(il.build(WIDE[name].graph, il.Schedule(132)), il.RunOptions("meta")).build_launches()
     assert run_ptxas(launch.compile_ahead().asm["ptx"]).spill_bytes == 0
 
 

@@ -143,7 +143,7 @@ def gated() -> il.Graph:
     ],
 )
 def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[InterlaceError], message: str) -> None:
-    plan = il.build(gated(), il.Choices(132))
+    plan = il.build(gated(), il.Schedule(132))
     with pytest.raises(error, match=message):
         il.MegakernelExecutor(plan, il.RunOptions("meta", short_inputs=short))
 
@@ -152,7 +152,7 @@ def test_what_an_op_writes_is_not_short() -> None:
     """An in-place epilogue would write the missing rows."""
     x, w, y = (il.Tensor(name, (64, 64), il.bf16) for name in ("x", "w", "y"))
     op = il.matmul("op", x, w, y, residual=y, tile=il.MatmulTile(64, 64, 64))
-    plan = il.build(il.Graph("in place", (x, w, y), (op,), ("x", "w", "y"), ("y",)), il.Choices(132))
+    plan = il.build(il.Graph("in place", (x, w, y), (op,), ("x", "w", "y"), ("y",)), il.Schedule(132))
     message = r"tensor 'y' may not have fewer rows .*: op 'op' writes all of them; leave it out"
     with pytest.raises(PlanError, match=message):
         il.MegakernelExecutor(plan, il.RunOptions("meta", short_inputs=("y",)))
@@ -179,7 +179,7 @@ def test_norm_and_residual_are_told_of_rows_that_are_missing(monkeypatch: pytest
 
 
 def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
-    plan = il.build(gated(), il.Choices(132))
+    plan = il.build(gated(), il.Schedule(132))
     with pytest.raises(PlanError, match="reads it as 'x', where the persistent executor fills nothing in"):
         il.PersistentExecutor(plan, SHORT)
 

@@ -12,7 +12,7 @@ from interlace.workloads import quadrature
 
 @pytest.mark.parametrize("termination", Termination)
 def test_each_way_to_the_end_keeps_the_memory_order(termination: Termination) -> None:
-    plan = il.build(quadrature(3, 2, 8, 1e-4), il.Choices(132, il.Dispatch.SPAWN))
+    plan = il.build(quadrature(3, 2, 8, 1e-4), il.Schedule(132, il.Dispatch.SPAWN))
     run = il.MegakernelExecutor(plan, il.RunOptions("meta", termination=termination))
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()

@@ -13,7 +13,7 @@ META = il.RunOptions("meta")
 
 @pytest.mark.parametrize("dispatch", il.Dispatch)
 def test_it_compiles_in_both_launches_and_keeps_the_memory_order(dispatch: il.Dispatch) -> None:
-    plan = il.build(_build_graph(300), il.Choices(132, dispatch))
+    plan = il.build(_build_graph(300), il.Schedule(132, dispatch))
     one = il.MegakernelExecutor(plan, META)
     assert lint(one.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert one.binary.resources.spill_bytes == 0

@@ -100,7 +100,7 @@ def _plan(kernel: LoopKernel, sizes: dict[str, int]) -> Plan | None:
     tensors = {name: il.Tensor(name, shape, declared[name].dtype) for name, shape in shapes.items()}
     op = as_op("op", kernel, tensors, sizes=sizes)
     inputs, outputs = (tuple(name for name, t in declared.items() if t.is_written is is_) for is_ in (False, True))
-    return il.build(il.Graph("joined", (*tensors.values(),), (op,), inputs, outputs), il.Choices(1))
+    return il.build(il.Graph("joined", (*tensors.values(),), (op,), inputs, outputs), il.Schedule(1))
 
 
 def _some(settled: frozenset[str], number: int) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """The megakernel on the emulator: the real executor, with its memory on the CPU and its CUDA source in a library.
 
-    run = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=3)
+    run = EmulatedLaunch(il.build(graph, il.Schedule(1)), stages=3)
     [library] = prepare([run])
     run.run({**inputs, "out": out})
     run.faults

@@ -58,7 +58,7 @@ def search(numbers: Iterable[int], seeds: int = 3) -> tuple[int, list[tuple[int,
 def draw_chain(number: int) -> Chain | None:
     """Return the chain of a number; None if fewer than two stages fit, or none of its tensors can use LL words."""
     random = Random(number)
-    plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))
+    plan = il.build(_graph(random), il.Schedule(random.randint(1, 4), Dispatch.STATIC))
     stages, here = random.choice((2, 3, 4)), random.choice((0, 512, 2048, 4096))
     words = random.sample([(*NORMED, "inner"), NORMED, ("inner",)], 3)
     with mock.patch("interlace.kernels.matmul.megakernel_body.POLLED_BY_CONSUMERS", here):

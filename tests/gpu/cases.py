@@ -15,48 +15,48 @@ def case(name: str, m: int, dtype: str) -> Case:
     return Case(*workload(name, m, HIDDEN, FFN, dtype, il.MatmulTile.heuristic(m)), "cuda")
 
 
-#: Executors by name: (class, choices for a graph, options).
-EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
-    "serial": (il.SerialExecutor, lambda g: il.Choices(132), {}),
-    "serial-split": (il.SerialExecutor, lambda g: il.Choices(132, split=split(g, il.SplitK(3))), {}),
-    "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Choices(132), {}),
-    "pdl": (il.PdlExecutor, lambda g: il.Choices(132, split=split(g, il.SplitK(2))), {}),
-    "streams": (il.StreamsExecutor, lambda g: il.Choices(132, split=split(g, il.SplitK(2))), {}),
-    "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(132, policy=il.RowSync()), {}),
+#: Executors by name: (class, schedule for a graph, options).
+EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Schedule], dict]] = {
+    "serial": (il.SerialExecutor, lambda g: il.Schedule(132), {}),
+    "serial-split": (il.SerialExecutor, lambda g: il.Schedule(132, split=split(g, il.SplitK(3))), {}),
+    "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Schedule(132), {}),
+    "pdl": (il.PdlExecutor, lambda g: il.Schedule(132, split=split(g, il.SplitK(2))), {}),
+    "streams": (il.StreamsExecutor, lambda g: il.Schedule(132, split=split(g, il.SplitK(2))), {}),
+    "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Schedule(132, policy=il.RowSync()), {}),
     "semaphore_streams-chunked": (
         il.SemaphoreStreamsExecutor,
-        lambda g: il.Choices(132, chunk_waits=True),
+        lambda g: il.Schedule(132, chunk_waits=True),
         {},
     ),
     "static": (
         il.PersistentExecutor,
-        lambda g: il.Choices(132, il.Dispatch.STATIC, interleaving=il.RowPanels(1)),
+        lambda g: il.Schedule(132, il.Dispatch.STATIC, interleaving=il.RowPanels(1)),
         {},
     ),
     "static-split": (
         il.PersistentExecutor,
-        lambda g: il.Choices(
+        lambda g: il.Schedule(
             100, il.Dispatch.STATIC, il.Assignment.BALANCED, split=split(g, il.SplitK(4)), chunk_waits=True
         ),
         {},
     ),
-    "ticket": (il.PersistentExecutor, lambda g: il.Choices(132, policy=il.TileSync()), {}),
+    "ticket": (il.PersistentExecutor, lambda g: il.Schedule(132, policy=il.TileSync()), {}),
     "ticket-dependent": (
         il.PersistentExecutor,
-        lambda g: il.Choices(132, policy=il.RowSync(), split=split(g, il.SplitK(2)), interleaving=il.HalfRowPanels()),
+        lambda g: il.Schedule(132, policy=il.RowSync(), split=split(g, il.SplitK(2)), interleaving=il.HalfRowPanels()),
         {"dependent_launch": True},
     ),
     "ticket-chunked": (
         il.PersistentExecutor,
-        lambda g: il.Choices(264, policy=il.StridedSync(3), chunk_waits=True, order=il.GroupedColumnMajor(2)),
+        lambda g: il.Schedule(264, policy=il.StridedSync(3), chunk_waits=True, order=il.GroupedColumnMajor(2)),
         {},
     ),
 }
 
 
 def executor(name: str, graph: il.Graph, **options: object) -> il.SerialExecutor:
-    cls, choices, defaults = EXECUTORS[name]
-    return cls(il.build(graph, choices(graph)), il.RunOptions(**{**defaults, **options}))
+    cls, schedule, defaults = EXECUTORS[name]
+    return cls(il.build(graph, schedule(graph)), il.RunOptions(**{**defaults, **options}))
 
 
 def one_launch(
@@ -66,7 +66,7 @@ def one_launch(
     down: il.MatmulTile | None = None,
     dtype: str = "bf16",
     bias: bool = False,
-    choices: il.Choices | None = None,
+    schedule: il.Schedule | None = None,
     workers: int = 132,
     **options: object,
 ) -> tuple[il.MegakernelExecutor, Case]:
@@ -75,5 +75,5 @@ def one_launch(
     if up is None:
         plan = by_default(graph, workers)
     else:
-        plan = il.build(graph, choices or il.Choices(workers))
+        plan = il.build(graph, schedule or il.Schedule(workers))
     return il.MegakernelExecutor(plan, il.RunOptions(**options)), Case(plan.graph, ffn_answer(shape), "cuda")

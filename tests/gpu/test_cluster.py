@@ -37,10 +37,10 @@ class Rectangles(il.Order):
 @pytest.mark.parametrize("m", [500, 512])
 @pytest.mark.parametrize("cluster", [Cluster(2), Cluster(1, 2), Cluster(2, 2), Cluster(4), Cluster(1, 4)], ids=str)
 def test_shared_operands_are_right(cluster: Cluster, m: int, kind: str, dispatch: D) -> None:
-    choices = il.Choices(32, dispatch, order=Rectangles(cluster))
+    schedule = il.Schedule(32, dispatch, order=Rectangles(cluster))
     up, down = tile(128, 128), tile(256, 128, swap_ab=True) if cluster.rows < 4 else tile(128, 256)
     shape = ffn_shape(kind, 1024, 2048 - 8)  # the last tile has fewer weights
-    run, c = made(m, shape, up, down, choices=choices, cluster=cluster, jitter_s=5e-6, timeout_s=1.0)
+    run, c = made(m, shape, up, down, schedule=schedule, cluster=cluster, jitter_s=5e-6, timeout_s=1.0)
     inputs = c.inputs(m)
     gold, out, first = c.exact(inputs), c.poisoned(), None
     unfused = relative_error(c.answer(inputs), gold)
@@ -56,9 +56,9 @@ def test_shared_operands_are_right(cluster: Cluster, m: int, kind: str, dispatch
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["after", "dependent"])
 def test_runs_back_to_back_give_the_same_bits(dependent: bool) -> None:
-    choices = il.Choices(132, order=il.GroupedColumnMajor(2))
+    schedule = il.Schedule(132, order=il.GroupedColumnMajor(2))
     options = {"cluster": Cluster(2), "dependent_launch": dependent, "jitter_s": 1e-6, "timeout_s": 1.0}
-    run, c = made(256, ffn_shape("relu", 512, 1024), tile(128, 64), tile(128, 64), choices=choices, **options)
+    run, c = made(256, ffn_shape("relu", 512, 1024), tile(128, 64), tile(128, 64), schedule=schedule, **options)
     inputs, out = c.inputs(0), c.poisoned()
     run.run({**inputs, "out": out})
     first = out.clone()
@@ -72,9 +72,9 @@ def test_runs_back_to_back_give_the_same_bits(dependent: bool) -> None:
 
 @pytest.mark.parametrize("dispatch", [D.TICKET, D.STATIC])
 def test_a_missing_post_of_one_block_ends_all_and_the_next_run_is_right(dispatch: D) -> None:
-    choices = il.Choices(132, dispatch, order=il.GroupedColumnMajor(2))
+    schedule = il.Schedule(132, dispatch, order=il.GroupedColumnMajor(2))
     run, c = made(
-        256, ffn_shape("relu"), tile(128, 64), tile(128, 64), choices=choices, cluster=Cluster(2), timeout_s=0.05
+        256, ffn_shape("relu"), tile(128, 64), tile(128, 64), schedule=schedule, cluster=Cluster(2), timeout_s=0.05
     )
     inputs, out = c.inputs(0), c.poisoned()
     check_missing_posts(run, {**inputs, "out": out}, [3], r"waited for semaphore.*never posted")
@@ -82,8 +82,8 @@ def test_a_missing_post_of_one_block_ends_all_and_the_next_run_is_right(dispatch
 
 
 def test_a_trace_has_each_group_in_one_cluster() -> None:
-    choices, options = il.Choices(132, order=il.GroupedColumnMajor(2)), {"cluster": Cluster(2), "trace": True}
-    run, c = made(512, ffn_shape("gated"), tile(128, 64), tile(128, 128), choices=choices, **options)
+    schedule, options = il.Schedule(132, order=il.GroupedColumnMajor(2)), {"cluster": Cluster(2), "trace": True}
+    run, c = made(512, ffn_shape("gated"), tile(128, 64), tile(128, 128), schedule=schedule, **options)
     for _ in range(2):
         run.run({**c.inputs(0), "out": c.poisoned()})
     trace = run.read_trace()

@@ -33,7 +33,7 @@ def test_every_executor_matches_float64_as_well_as_unfused_pytorch(graph: str, m
 @pytest.mark.parametrize("dispatch", il.PersistentExecutor.dispatches)
 def test_one_workers_order_is_kept_where_a_proof_may_rest_on_it(dispatch: il.Dispatch) -> None:
     c = case("ffn", 64, "bf16")
-    proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))
+    proof = il.verify(il.build(c.graph, il.Schedule(1, dispatch, policy=il.NoSync())))
     for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
         run = cls(proof, il.RunOptions(timeout_s=10.0))
         for seed in range(3):

@@ -37,7 +37,7 @@ def poisoned(run: il.MegakernelExecutor) -> torch.Tensor:
 @pytest.mark.parametrize("jitter_s", [0.0, 3e-6])
 def test_texts_and_products_pass_data_to_each_other(dispatch: il.Dispatch, warps: int, jitter_s: float) -> None:
     tile = il.MatmulTile(16 * warps, 40, 64, num_warps=warps)
-    plan = il.build(chain(1000, tile, bm=5), il.Choices(132, dispatch, policy=il.TileSync()))
+    plan = il.build(chain(1000, tile, bm=5), il.Schedule(132, dispatch, policy=il.TileSync()))
     run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=jitter_s))
     for _ in range(20):
         inputs, out = inputs_of(plan.graph), poisoned(run)
@@ -47,7 +47,7 @@ def test_texts_and_products_pass_data_to_each_other(dispatch: il.Dispatch, warps
 
 
 def test_a_missing_post_is_named_and_the_next_run_is_right() -> None:
-    plan = il.build(chain(200, il.MatmulTile(64, 64, 64)), il.Choices(132))
+    plan = il.build(chain(200, il.MatmulTile(64, 64, 64)), il.Schedule(132))
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
     inputs, out = inputs_of(plan.graph), poisoned(run)
     struck = int((plan.items.op == 1).argmax())
@@ -57,7 +57,7 @@ def test_a_missing_post_is_named_and_the_next_run_is_right() -> None:
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["after", "dependent"])
 def test_runs_of_new_tensors_are_captured_and_other_runs_between_replays_leave_them_alone(dependent: bool) -> None:
-    plan = il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(132))
+    plan = il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Schedule(132))
     run = il.MegakernelExecutor(plan, il.RunOptions(dependent_launch=dependent))
     sets, outs = [inputs_of(plan.graph) for _ in range(4)], [run.allocate_tensor("out") for _ in range(4)]
     golds = [exact(inputs) for inputs in sets]
@@ -81,7 +81,7 @@ def test_runs_of_new_tensors_are_captured_and_other_runs_between_replays_leave_t
 @pytest.mark.parametrize("shape", [(777, 1001), (300, 400)])
 def test_copies_alone_run_in_one_launch(dtype: str, shape: tuple[int, int]) -> None:
     graph = il.workloads.two_copies(*shape, il.dtype(dtype))
-    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)))
+    run = il.MegakernelExecutor(il.build(graph, il.Schedule(132)))
     x = torch.randn(shape, device="cuda").to(TORCH[dtype])
     (name,) = graph.outputs
     out = run.allocate_tensor(name).fill_(float("nan"))
@@ -96,7 +96,7 @@ def test_hundreds_of_ops_stand_in_one_launch() -> None:
     w = [il.Tensor(f"w{i}", (width, width), il.bf16) for i in range(n)]
     ops = tuple(il.matmul(f"op{i}", x[i], w[i], x[i + 1], tile=il.MatmulTile(64, 64, 64)) for i in range(n))
     graph = il.Graph("long", (*x, *w), ops, ("x0", *(t.name for t in w)), (f"x{n}",))
-    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)))
+    run = il.MegakernelExecutor(il.build(graph, il.Schedule(132)))
     tensors = {t.name: (torch.randn(t.shape, device="cuda") / width**0.5).bfloat16() for t in w}
     tensors["x0"] = plain = torch.randn(64, width, device="cuda").bfloat16()
     gold = plain.double()

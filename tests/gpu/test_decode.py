@@ -10,10 +10,8 @@ import torch
 
 import interlace as il
 from interlace.core.errors import HangError
-from interlace.deploy import Deployment
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.reference import ReferenceExecutor
-from interlace.planner.settings import derive_choices, retile
 from interlace.workloads import LLAMAS, Decode, LlamaShape, build_decode_graph
 
 from ..cases import TORCH, relative_error
@@ -84,7 +82,7 @@ def go_on(t: dict[str, torch.Tensor]) -> None:
 def test_steps_of_a_ragged_batch_are_right_on_every_executor(name: str, dtype: il.DType) -> None:
     work = problem(SHAPES[name], len(RAGGED), dtype)
     graph = work.build_graph(il.H200)
-    plan = il.build(graph, il.Choices(132, policy=il.RowSync()))
+    plan = il.build(graph, il.Schedule(132, policy=il.RowSync()))
     first: dict[str, torch.Tensor] = {}
     for cls in EXECUTORS:
         run, t = cls(plan, il.RunOptions(timeout_s=10.0)), tensors(work, graph, RAGGED)
@@ -103,7 +101,7 @@ def test_more_splits_than_one_and_few_tokens_change_nothing_but_rounding() -> No
     assert graph.op("layers.0.attend").grid == (1, 2, 6)
     for at in (0, 40, 1087):
         t = tensors(work, graph, (at,))
-        check(il.PdlExecutor(il.build(graph, il.Choices(132))), work, t)
+        check(il.PdlExecutor(il.build(graph, il.Schedule(132))), work, t)
 
 
 def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
@@ -115,7 +113,7 @@ def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
     own = [n for n in batch if n in ("tokens", "position", *graph.outputs) or n.endswith("_cache")]
     alone = batch | {name: batch[name][which : which + 1].clone() for name in own}
     for each, t in ((graph, batch), (build_decode_graph(shape, 1, CAPACITY, one_split), alone)):
-        run = il.SerialExecutor(il.build(each, il.Choices(132)))
+        run = il.SerialExecutor(il.build(each, il.Schedule(132)))
         run.run(t)
         run.synchronize()
     assert torch.equal(batch["logits"][which], alone["logits"][0])
@@ -147,7 +145,7 @@ def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
     work = problem(LLAMAS["smollm2-135m"], 1)
     graph = work.build_graph(il.H200)
     t = tensors(work, graph, (1000,))
-    run = il.CudaGraphExecutor(il.build(graph, il.Choices(132)))
+    run = il.CudaGraphExecutor(il.build(graph, il.Schedule(132)))
     for _ in range(3):
         check(run, work, t)
 
@@ -215,16 +213,14 @@ def test_a_step_is_bit_for_bit_what_one_block_computes_tile_after_tile(name: str
     work = problem((SHAPES | TURNS)[name], batch)
     graph = work.build_graph(il.H200)
     t = tensors(work, graph, (700,) * batch)
-    deployment = Deployment(graph, il.H200, il.MegakernelExecutor)
-    setting = deployment.default_setting
-    tiled = retile(graph, setting)
+    schedule = il.MegakernelExecutor.select_default(graph, il.H200)
     series, many = (
-        il.build(tiled, replace(derive_choices(tiled, setting, workers), dispatch=dispatch))
+        il.build(graph, replace(schedule, workers=workers, dispatch=dispatch))
         for workers, dispatch in ((1, il.Dispatch.STATIC), (il.H200.sms, il.Dispatch.TICKET))
     )
     found = []
-    whole = all(own.parts == 1 for _, own in setting.ops)
-    for plan in (series, many, *([deployment.build_plan(setting)] if whole else [])):
+    whole = all(own.parts == 1 for own in schedule.op_tilings.values())
+    for plan in (series, many, *([il.build(graph, schedule)] if whole else [])):
         run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=10.0))
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(3):
@@ -260,7 +256,7 @@ def test_every_executor_draws_what_numpy_draws(dtype: il.DType) -> None:
     columns = 151_936
     graph = sampling_graph(len(WAYS), columns, dtype, 16384 if dtype is il.bf16 else 2048)
     given = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
-    plan = il.build(graph, il.Choices(132))
+    plan = il.build(graph, il.Schedule(132))
     right = ReferenceExecutor(plan).run({name: value.double().numpy() for name, value in given.items()})
     for run in (one_launch(graph), *(cls(plan, il.RunOptions(timeout_s=10.0)) for cls in EXECUTORS)):
         t = {name: value.cuda() for name, value in given.items()}

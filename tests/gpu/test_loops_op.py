@@ -16,12 +16,12 @@ GRAPHS = {"norm-chain-sum": norm_chain_sum, "matmuls": matmuls}
 #: Relative errors of fp32 arithmetic, and of bf16 matmuls with roundings between.
 LIMITS = {"norm-chain-sum": 1e-6, "matmuls": 8e-3}
 EXECUTORS = {
-    "serial": (il.SerialExecutor, il.Choices(132)),
-    "pdl": (il.PdlExecutor, il.Choices(132)),
-    "cuda_graph": (il.CudaGraphExecutor, il.Choices(132)),
-    "tiles": (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.TileSync())),
-    "rows": (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync(), order=il.Serpentine())),
-    "kernels": (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.KernelSync())),
+    "serial": (il.SerialExecutor, il.Schedule(132)),
+    "pdl": (il.PdlExecutor, il.Schedule(132)),
+    "cuda_graph": (il.CudaGraphExecutor, il.Schedule(132)),
+    "tiles": (il.SemaphoreStreamsExecutor, il.Schedule(132, policy=il.TileSync())),
+    "rows": (il.SemaphoreStreamsExecutor, il.Schedule(132, policy=il.RowSync(), order=il.Serpentine())),
+    "kernels": (il.SemaphoreStreamsExecutor, il.Schedule(132, policy=il.KernelSync())),
 }
 
 
@@ -30,8 +30,8 @@ def case(graph: str, m: int) -> Case:
 
 
 def executor(name: str, graph: il.Graph, **options: object) -> il.SerialExecutor:
-    cls, choices = EXECUTORS[name]
-    return cls(il.build(graph, choices), il.RunOptions(**options))
+    cls, schedule = EXECUTORS[name]
+    return cls(il.build(graph, schedule), il.RunOptions(**options))
 
 
 @pytest.mark.parametrize("m", [1, 17, 300, 2048])
@@ -156,7 +156,7 @@ def test_a_trace_has_every_item() -> None:
 
 def test_one_launch_for_all_is_refused() -> None:
     c = case("norm-chain-sum", 300)
-    run = il.PersistentExecutor(il.build(c.graph, il.Choices(132)))
+    run = il.PersistentExecutor(il.build(c.graph, il.Schedule(132)))
     with pytest.raises(GraphError, match="CUDA C\\+\\+ with a launch of its own"):
         run.run({**c.inputs(0), c.output: c.poisoned()})
 
@@ -164,7 +164,7 @@ def test_one_launch_for_all_is_refused() -> None:
 @pytest.mark.gpus(2)
 def test_the_same_ops_run_on_another_gpu() -> None:
     graph, answer = norm_chain_sum(300)
-    plan = il.build(graph, il.Choices(132, policy=il.TileSync()))
+    plan = il.build(graph, il.Schedule(132, policy=il.TileSync()))
     for device in ("cuda:0", "cuda:1", "cuda:0"):
         c = Case(graph, answer, device)
         run = il.SemaphoreStreamsExecutor(plan, il.RunOptions(device))

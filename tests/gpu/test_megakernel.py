@@ -73,11 +73,11 @@ def test_rows_are_normalised_right_in_every_way_that_is_likely(m: int, kind: str
     """In parts too, and over weights that are wider than long."""
     shape = ffn_shape(kind, hidden, 2816, norm=1e-2)
     ways = {}
-    for setting in il.MegakernelExecutor.iter_likely(il.workloads.ffn(m, shape), il.H200):
-        up, down = (setting.op(name) for name in ("up", "down"))
+    for schedule in il.MegakernelExecutor.iter_likely(il.workloads.ffn(m, shape), il.H200):
+        up, down = (schedule.get_op_tiling(name) for name in ("up", "down"))
         tiles = [il.MatmulTile(*(dict(of.params)[name] for name in TILING)) for of in (up, down)]
         split = {"up": il.SplitK(up.parts), "down": il.SplitK(down.parts)}
-        ways[up, down] = made(m, shape, *tiles, choices=il.Choices(132, split=split))
+        ways[up, down] = made(m, shape, *tiles, schedule=il.Schedule(132, split=split))
     assert len(ways) > 2
     assert any(up.parts > 1 for up, _ in ways) or hidden < 8192
     for run, c in ways.values():
@@ -101,24 +101,24 @@ TILES = {
     "one of each": (tile(64, 96, 64), tile(16, 64, 128, swap_ab=True)),
 }
 CHOICES = {
-    "tickets": il.Choices(132),
-    "static": il.Choices(132, il.Dispatch.STATIC),
-    "static, few workers": il.Choices(7, il.Dispatch.STATIC, il.Assignment.BALANCED, policy=il.RowSync()),
-    "stealing": il.Choices(132, il.Dispatch.STEALING, policy=il.RowSync()),
-    "stealing, few workers": il.Choices(7, il.Dispatch.STEALING, il.Assignment.BALANCED, split=il.SplitK(3)),
-    "hybrid": il.Choices(132, il.Dispatch.HYBRID, split=il.SplitK(3)),
-    "stealing half": il.Choices(132, il.Dispatch.STEALING, stealing=il.Stealing(None, il.Victim.RANDOM)),
-    "dispatcher": il.Choices(132, il.Dispatch.DISPATCHER, policy=il.RowSync()),
-    "dispatcher, few workers": il.Choices(7, il.Dispatch.DISPATCHER, split=il.SplitK(3), chunk_waits=True),
-    "queue": il.Choices(132, il.Dispatch.QUEUE, policy=il.RowSync()),
-    "queue, more workers than SMs, split, chunk waits": il.Choices(
+    "tickets": il.Schedule(132),
+    "static": il.Schedule(132, il.Dispatch.STATIC),
+    "static, few workers": il.Schedule(7, il.Dispatch.STATIC, il.Assignment.BALANCED, policy=il.RowSync()),
+    "stealing": il.Schedule(132, il.Dispatch.STEALING, policy=il.RowSync()),
+    "stealing, few workers": il.Schedule(7, il.Dispatch.STEALING, il.Assignment.BALANCED, split=il.SplitK(3)),
+    "hybrid": il.Schedule(132, il.Dispatch.HYBRID, split=il.SplitK(3)),
+    "stealing half": il.Schedule(132, il.Dispatch.STEALING, stealing=il.Stealing(None, il.Victim.RANDOM)),
+    "dispatcher": il.Schedule(132, il.Dispatch.DISPATCHER, policy=il.RowSync()),
+    "dispatcher, few workers": il.Schedule(7, il.Dispatch.DISPATCHER, split=il.SplitK(3), chunk_waits=True),
+    "queue": il.Schedule(132, il.Dispatch.QUEUE, policy=il.RowSync()),
+    "queue, more workers than SMs, split, chunk waits": il.Schedule(
         400, il.Dispatch.QUEUE, split=il.SplitK(3), chunk_waits=True
     ),
-    "more workers than SMs": il.Choices(400, policy=il.TileSync()),
-    "split": il.Choices(132, split=il.SplitK(3)),
-    "more parts than one trip sums": il.Choices(132, split=il.SplitK(11)),
-    "stream-k, chunk waits": il.Choices(132, chunk_waits=True, split=il.StreamK(100)),
-    "panels": il.Choices(132, policy=il.RowSync(), interleaving=il.RowPanels(1), order=il.GroupedColumnMajor(2)),
+    "more workers than SMs": il.Schedule(400, policy=il.TileSync()),
+    "split": il.Schedule(132, split=il.SplitK(3)),
+    "more parts than one trip sums": il.Schedule(132, split=il.SplitK(11)),
+    "stream-k, chunk waits": il.Schedule(132, chunk_waits=True, split=il.StreamK(100)),
+    "panels": il.Schedule(132, policy=il.RowSync(), interleaving=il.RowPanels(1), order=il.GroupedColumnMajor(2)),
 }
 
 
@@ -134,7 +134,7 @@ def test_tiles_of_any_width_are_right(name: str, m: int, kind: str) -> None:
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_kind_of_plan_is_right(name: str, tiles: str) -> None:
     up, down = TILES[tiles]
-    check(*made(300, ffn_shape("gated"), up, down, choices=CHOICES[name]), seed=0)
+    check(*made(300, ffn_shape("gated"), up, down, schedule=CHOICES[name]), seed=0)
 
 
 #: Tiles of the second product and their parts, each on a worker of its own: tokens as rows and as columns, shares as
@@ -154,8 +154,8 @@ NORMALISED = {"64 tokens": (64, tile(64, 64, 128), 3), "two warpgroups": (100, t
 @pytest.mark.parametrize("name", SHARED)
 def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(name: str, kind: str) -> None:
     m, down, parts = SHARED[name]
-    choices = il.Choices(132, il.Dispatch.STATIC, split={"down": il.SplitK(parts)})
-    run, c = made(m, ffn_shape(kind), down, down, choices=choices, jitter_s=3e-6, dependent_launch=True)
+    schedule = il.Schedule(132, il.Dispatch.STATIC, split={"down": il.SplitK(parts)})
+    run, c = made(m, ffn_shape(kind), down, down, schedule=schedule, jitter_s=3e-6, dependent_launch=True)
     assert run.lowered.ops[1].tile.shared_elements
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
@@ -167,9 +167,9 @@ def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(nam
 @pytest.mark.parametrize("name", NORMALISED)
 def test_parts_that_normalise_rows_give_the_same_bits_under_delays(name: str, kind: str) -> None:
     m, up, parts = NORMALISED[name]
-    choices = il.Choices(132, il.Dispatch.STATIC, split={"up": il.SplitK(parts)})
+    schedule = il.Schedule(132, il.Dispatch.STATIC, split={"up": il.SplitK(parts)})
     shape = ffn_shape(kind, 1088, 2816, norm=1e-2)
-    run, c = made(m, shape, up, up, choices=choices, jitter_s=3e-6, dependent_launch=True)
+    run, c = made(m, shape, up, up, schedule=schedule, jitter_s=3e-6, dependent_launch=True)
     assert run.lowered.ops[0].tile.shared_elements
     check(run, c, seed=m)
     inputs = c.inputs(seed=m)
@@ -188,7 +188,7 @@ def test_a_chain_of_many_ops_with_residuals_is_one_launch(residual: bool) -> Non
         for i in range(ops)
     )
     graph = il.Graph("chain", (*x, *w), made_ops, ("x0", *(t.name for t in w)), (f"x{ops}",))
-    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)), il.RunOptions(dependent_launch=True))
+    run = il.MegakernelExecutor(il.build(graph, il.Schedule(132)), il.RunOptions(dependent_launch=True))
     torch.manual_seed(0)
     tensors = {t.name: torch.randn(t.shape, device="cuda").bfloat16() for t in (x[0], *w)}
     tensors |= {t.name: tensors[t.name] * n**-0.5 for t in w}
@@ -347,7 +347,7 @@ def test_runs_that_overlap_run_each_item_once_whoever_hands_it_out(dispatch: il.
     x = [il.Tensor(f"x{n}", (items,), il.int32) for n in range(ops + 1)]
     made_ops = tuple(spin(f"op{n}", x[n], x[n + 1]) for n in range(ops))
     graph = il.Graph("chain", tuple(x), made_ops, ("x0",), (x[-1].name,))
-    plan = il.build(graph, il.Choices(132, dispatch, policy=il.TileSync()))
+    plan = il.build(graph, il.Schedule(132, dispatch, policy=il.TileSync()))
     run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=1e-6, dependent_launch=True))
     given = torch.arange(items, device="cuda", dtype=torch.int32) * 7 % 2000
     out, rounds, each = torch.empty_like(given), 5, 100
@@ -362,10 +362,10 @@ def test_runs_that_overlap_run_each_item_once_whoever_hands_it_out(dispatch: il.
 
 def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_other() -> None:
     """Of tickets and of lists with parts that share sums, with delays; each replay finds its tensors poisoned."""
-    down, lists = tile(64, 56, 64), il.Choices(132, il.Dispatch.STATIC, split={"down": il.SplitK(3)})
+    down, lists = tile(64, 56, 64), il.Schedule(132, il.Dispatch.STATIC, split={"down": il.SplitK(3)})
     pairs = [
         made(64, ffn_shape("relu"), dependent_launch=True, jitter_s=1e-6),
-        made(100, ffn_shape("gated"), tile(64, 88, 64), down, choices=lists, dependent_launch=True, jitter_s=1e-6),
+        made(100, ffn_shape("gated"), tile(64, 88, 64), down, schedule=lists, dependent_launch=True, jitter_s=1e-6),
     ]
     streams = []
     for seed, (run, c) in enumerate(pairs):

@@ -30,7 +30,7 @@ def poisoned(run: il.MegakernelExecutor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", ["static", "tickets", "dependent"])
 def test_loops_products_and_texts_pass_data_to_each_other(kind: str, jitter_s: float) -> None:
     dispatch = il.Dispatch.STATIC if kind == "static" else il.Dispatch.TICKET
-    plan = il.build(chain(1000, TILE), il.Choices(132, dispatch, policy=il.TileSync()))
+    plan = il.build(chain(1000, TILE), il.Schedule(132, dispatch, policy=il.TileSync()))
     run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=jitter_s, dependent_launch=kind == "dependent"))
     for seed in range(10):
         inputs, outputs = on_gpu(plan.graph, seed), poisoned(run)
@@ -42,7 +42,7 @@ def test_loops_products_and_texts_pass_data_to_each_other(kind: str, jitter_s: f
 @pytest.mark.parametrize("warps", [4, 8])
 def test_kernels_of_the_library_mean_in_the_launch_what_their_loops_mean(warps: int) -> None:
     graph = library() if warps == 8 else twice(300)
-    run = il.MegakernelExecutor(il.build(graph, il.Choices(132)))
+    run = il.MegakernelExecutor(il.build(graph, il.Schedule(132)))
     inputs, outputs = on_gpu(graph), poisoned(run)
     run.run({**inputs, **outputs})
     run.synchronize()
@@ -58,7 +58,7 @@ def test_a_deep_product_of_loops_is_the_same_bit_by_bit_in_every_run() -> None:
     kernel = marked(loops.library.matmul(), a_s=4, b_s=4)
     op = loops.as_op("product", kernel, {"a": a, "b": b, "c": c}, weights=("b",))
     run = il.MegakernelExecutor(
-        il.build(il.Graph("product", (a, b, c), (op,), ("a", "b"), ("c",)), il.Choices(132)),
+        il.build(il.Graph("product", (a, b, c), (op,), ("a", "b"), ("c",)), il.Schedule(132)),
         il.RunOptions(dependent_launch=True, jitter_s=1e-6),
     )
     inputs = on_gpu(run.plan.graph)
@@ -75,7 +75,7 @@ def test_a_deep_product_of_loops_is_the_same_bit_by_bit_in_every_run() -> None:
 
 @pytest.mark.parametrize("op", ["up", "gelu"])
 def test_a_missing_post_is_named_and_the_next_run_is_right(op: str) -> None:
-    plan = il.build(chain(300, TILE), il.Choices(132))
+    plan = il.build(chain(300, TILE), il.Schedule(132))
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
     inputs, outputs = on_gpu(plan.graph), poisoned(run)
     struck = int((plan.items.op == plan.graph.op_index(op)).argmax())

@@ -13,13 +13,13 @@ from interlace.workloads.moe import Routing
 
 from ..cases import TORCH, relative_error
 
-EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
-    (il.SerialExecutor, il.Choices(132)),
-    (il.CudaGraphExecutor, il.Choices(132)),
-    (il.StreamsExecutor, il.Choices(132)),
-    (il.PersistentExecutor, il.Choices(132)),
-    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, policy=il.RowSync())),
-    *((il.MegakernelExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
+EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Schedule], ...] = (
+    (il.SerialExecutor, il.Schedule(132)),
+    (il.CudaGraphExecutor, il.Schedule(132)),
+    (il.StreamsExecutor, il.Schedule(132)),
+    (il.PersistentExecutor, il.Schedule(132)),
+    (il.PersistentExecutor, il.Schedule(132, il.Dispatch.STATIC, policy=il.RowSync())),
+    *((il.MegakernelExecutor, il.Schedule(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
 )
 
 
@@ -38,15 +38,15 @@ def right(problem: MoE, t: dict[str, torch.Tensor]) -> torch.Tensor:
     return problem.run_dense(torch, {name: value.double() for name, value in t.items()})["out"]
 
 
-@pytest.mark.parametrize(("executor", "choices"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
+@pytest.mark.parametrize(("executor", "schedule"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
 @pytest.mark.parametrize("routing", Routing)
 @pytest.mark.parametrize("tokens", [1, 33, 500])
 def test_any_routing_is_as_right_as_pytorch(
-    executor: type[DeviceExecutor], choices: il.Choices, routing: Routing, tokens: int
+    executor: type[DeviceExecutor], schedule: il.Schedule, routing: Routing, tokens: int
 ) -> None:
     problem = MoE(256, 384, 12, 3, tokens, routing)
     graph = problem.build_graph(il.H200)
-    run = executor(il.build(graph, choices), il.RunOptions(timeout_s=10.0))
+    run = executor(il.build(graph, schedule), il.RunOptions(timeout_s=10.0))
     for seed in range(3):  # other routings under one plan
         t = tensors(graph, problem, seed)
         run.run(t)
@@ -98,14 +98,14 @@ def test_tiles_of_no_expert_are_zero_in_one_launch() -> None:
     tile = il.MatmulTile(16, 64, 128)
     op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], gate=t["gate"], tile=tile)
     graph = il.Graph("up", (*t.values(),), (op,), ("x", "weight", "gate", "owner"), ("out",))
-    run = il.MegakernelExecutor(il.build(graph, il.Choices(7)), il.RunOptions(timeout_s=10.0))
+    run = il.MegakernelExecutor(il.build(graph, il.Schedule(7)), il.RunOptions(timeout_s=10.0))
     given = {name: torch.randn(shape, device="cuda", dtype=torch.bfloat16) for name, shape in shapes.items()}
     given["owner"] = torch.tensor([2, -1, 0, experts, 1 << 30, 1], device="cuda", dtype=torch.int32)
     given["out"].fill_(float("nan"))
     run.run(given)
     run.synchronize()
     exact = {name: value.double().cpu().numpy() for name, value in given.items() if name != "out"}
-    right = il.ReferenceExecutor(il.build(graph, il.Choices(1))).run(exact)["out"]
+    right = il.ReferenceExecutor(il.build(graph, il.Schedule(1))).run(exact)["out"]
     assert relative_error(given["out"], torch.from_numpy(right).cuda()) < 4e-3
     unowned = torch.tensor([1, 3, 4], device="cuda")
     assert (given["out"].view(tiles, -1)[unowned] == 0).all()
@@ -116,7 +116,7 @@ def test_tiles_of_no_expert_are_zero_in_one_launch() -> None:
 def test_logits_of_any_kind_leave_the_device_usable(executor: type[DeviceExecutor], logits: str) -> None:
     problem = MoE(256, 384, 8, 2, 300)
     graph = problem.build_graph(il.H200)
-    run = executor(il.build(graph, il.Choices(132)), il.RunOptions(timeout_s=10.0))
+    run = executor(il.build(graph, il.Schedule(132)), il.RunOptions(timeout_s=10.0))
     t = tensors(graph, problem)
     usual = t["logits"]
     t["logits"] = (

@@ -16,13 +16,13 @@ from ..prefill import Arrays, exact, inputs
 
 #: No multiples of a tile, several in one tile, more than a tile, and padding behind.
 LENGTHS, ROWS = (1, 127, 300, 5, 64, 400), 1000
-EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
-    (il.SerialExecutor, il.Choices(132)),
-    (il.CudaGraphExecutor, il.Choices(132)),
-    (il.PdlExecutor, il.Choices(132)),
-    (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync())),
-    (il.PersistentExecutor, il.Choices(132, chunk_waits=True)),
-    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, interleaving=il.RowPanels(1))),
+EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Schedule], ...] = (
+    (il.SerialExecutor, il.Schedule(132)),
+    (il.CudaGraphExecutor, il.Schedule(132)),
+    (il.PdlExecutor, il.Schedule(132)),
+    (il.SemaphoreStreamsExecutor, il.Schedule(132, policy=il.RowSync())),
+    (il.PersistentExecutor, il.Schedule(132, chunk_waits=True)),
+    (il.PersistentExecutor, il.Schedule(132, il.Dispatch.STATIC, interleaving=il.RowPanels(1))),
 )
 
 
@@ -62,8 +62,8 @@ def test_ragged_sequences_are_right_on_every_executor_and_alike_in_launches_op_b
     g = graph(head_dim, heads, kv_heads, dtype)
     t = tensors(g, inputs(g, pack_sequences(LENGTHS, ROWS)))
     right, launched = gold(t, head_dim), []
-    for cls, choices in EXECUTORS:
-        run = cls(il.build(g, choices), il.RunOptions(timeout_s=10.0))
+    for cls, schedule in EXECUTORS:
+        run = cls(il.build(g, schedule), il.RunOptions(timeout_s=10.0))
         first, second = check(run, t, right), check(run, t, right)
         assert torch.equal(first, second)
         launched += [] if cls is il.PersistentExecutor else [first]
@@ -82,14 +82,14 @@ def test_the_one_launch_is_right_for_ragged_sequences_run_after_run(
     right, results = gold(t, head_dim), []
     for dependent, jitter_s in ((False, 0.0), (True, 0.0), (True, 1e-5)):
         options = il.RunOptions(timeout_s=10.0, dependent_launch=dependent, jitter_s=jitter_s)
-        run = il.MegakernelExecutor(il.build(g, il.Choices(132, policy=il.RowSync())), options)
+        run = il.MegakernelExecutor(il.build(g, il.Schedule(132, policy=il.RowSync())), options)
         results += [check(run, t, right) for _ in range(3)]
     assert all(torch.equal(each, results[0]) for each in results)
 
 
 def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
     g = graph(128, 8, 2)
-    run = il.CudaGraphExecutor(il.build(g, il.Choices(132)))
+    run = il.CudaGraphExecutor(il.build(g, il.Schedule(132)))
     t = tensors(g, inputs(g, pack_sequences((ROWS,))))
     for lengths in ((ROWS,), (500, 500), (1,) * ROWS):
         t["first"].copy_(torch.from_numpy(pack_sequences(lengths, ROWS)))
@@ -104,7 +104,7 @@ def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
 def test_a_window_slides(executor: type[DeviceExecutor]) -> None:
     g = executor.iter_tilings(graph(64, 4, 2, longest=150), il.H200)[0]
     t = tensors(g, inputs(g, pack_sequences(LENGTHS, ROWS)))
-    check(executor(il.build(g, il.Choices(132))), t, gold(t, 64, 150))
+    check(executor(il.build(g, il.Schedule(132))), t, gold(t, 64, 150))
 
 
 @pytest.mark.parametrize(("tokens", "batch"), [(512, 8), (2048, 1), (777, 3)])
@@ -117,7 +117,7 @@ def test_prompts_of_a_published_model_are_as_right_as_pytorch(tokens: int, batch
     limit = 1.5 * relative_error(work.run_dense(torch, t)["out"], right)
     t["out"] = torch.full_like(right, float("nan"), dtype=t["q"].dtype)
     for cls in (il.SerialExecutor, il.PersistentExecutor, il.MegakernelExecutor):
-        run = cls(il.build(cls.iter_tilings(g, il.H200)[0], il.Choices(132)), il.RunOptions(timeout_s=10.0))
+        run = cls(il.build(cls.iter_tilings(g, il.H200)[0], il.Schedule(132)), il.RunOptions(timeout_s=10.0))
         run.run(t)
         run.synchronize()
         assert relative_error(t["out"], right) <= limit

@@ -14,12 +14,12 @@ from interlace.workloads.ragged import Lengths, RaggedAttention
 from ..cases import TORCH, relative_error
 
 NAN = float("nan")
-EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
-    (il.SerialExecutor, il.Choices(132)),
-    (il.StreamsExecutor, il.Choices(132)),
-    (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.ConsumerSync())),
-    (il.PersistentExecutor, il.Choices(132)),
-    *((il.MegakernelExecutor, il.Choices(132, dispatch, policy=il.ConsumerSync())) for dispatch in il.Dispatch),
+EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Schedule], ...] = (
+    (il.SerialExecutor, il.Schedule(132)),
+    (il.StreamsExecutor, il.Schedule(132)),
+    (il.SemaphoreStreamsExecutor, il.Schedule(132, policy=il.ConsumerSync())),
+    (il.PersistentExecutor, il.Schedule(132)),
+    *((il.MegakernelExecutor, il.Schedule(132, dispatch, policy=il.ConsumerSync())) for dispatch in il.Dispatch),
 )
 
 
@@ -33,18 +33,18 @@ def tensors(graph: il.Graph, problem: RaggedAttention, seed: int) -> dict[str, t
     return t | {"out": torch.full_like(t["q"], NAN)}
 
 
-@pytest.mark.parametrize(("executor", "choices"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
+@pytest.mark.parametrize(("executor", "schedule"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
 @pytest.mark.parametrize(
     ("shares", "head_dim", "heads", "dtype"),
     [(9, 64, 8, il.bf16), (9, 128, 6, il.fp16), (9, 32, 4, il.bf16), (0, 64, 8, il.bf16)],
 )
 def test_any_lengths_are_as_right_as_pytorch(
-    executor: type[DeviceExecutor], choices: il.Choices, shares: int, head_dim: int, heads: int, dtype: il.DType
+    executor: type[DeviceExecutor], schedule: il.Schedule, shares: int, head_dim: int, heads: int, dtype: il.DType
 ) -> None:
     problem = RaggedAttention(heads, 2, head_dim, 6, 700, shares=shares, dtype=dtype)
     graph = problem.build_graph(il.H200)
     assert graph.op("attend").grid == ((15, 2, 1) if shares else (6, 2, 11))
-    run = executor(il.build(graph, choices), il.RunOptions(timeout_s=10.0))
+    run = executor(il.build(graph, schedule), il.RunOptions(timeout_s=10.0))
     for seed, kind in enumerate(Lengths):
         mixed = replace(problem, lengths=kind)
         assert mixed.build_graph(il.H200) == graph

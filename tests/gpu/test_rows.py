@@ -21,20 +21,20 @@ WIDE = {
     "softmax of a vocabulary": shared(16, 50257),
     "pointwise": pointwise(511, 6400, activation=il.Activation.SILU, times="matrix", plus="vector", tile=(8, 1024)),
 }
-EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
-    (il.SerialExecutor, il.Choices(132)),
-    (il.CudaGraphExecutor, il.Choices(132)),
-    (il.PdlExecutor, il.Choices(132)),
-    (il.StreamsExecutor, il.Choices(132)),
-    (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync())),
-    (il.PersistentExecutor, il.Choices(132)),
-    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, policy=il.RowSync())),
-    *((il.MegakernelExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
+EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Schedule], ...] = (
+    (il.SerialExecutor, il.Schedule(132)),
+    (il.CudaGraphExecutor, il.Schedule(132)),
+    (il.PdlExecutor, il.Schedule(132)),
+    (il.StreamsExecutor, il.Schedule(132)),
+    (il.SemaphoreStreamsExecutor, il.Schedule(132, policy=il.RowSync())),
+    (il.PersistentExecutor, il.Schedule(132)),
+    (il.PersistentExecutor, il.Schedule(132, il.Dispatch.STATIC, policy=il.RowSync())),
+    *((il.MegakernelExecutor, il.Schedule(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
 )
 
 
 def check(rows: dict[str, Rows], executor: type[DeviceExecutor]) -> None:
-    run = executor(il.build(together(rows.items()), il.Choices(132)), il.RunOptions(timeout_s=10.0))
+    run = executor(il.build(together(rows.items()), il.Schedule(132)), il.RunOptions(timeout_s=10.0))
     inputs = {name: case.inputs(device="cuda") for name, case in rows.items()}
     tensors = {name + of: value for name, given in inputs.items() for of, value in given.items()}
     tensors |= {name: run.allocate_tensor(name).fill_(float("nan")) for name in run.plan.graph.outputs}
@@ -50,15 +50,15 @@ def test_rows_of_any_length_are_right(executor: type[DeviceExecutor], rows: dict
     check(rows, executor)
 
 
-@pytest.mark.parametrize(("executor", "choices"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
+@pytest.mark.parametrize(("executor", "schedule"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
 @pytest.mark.parametrize("kind", [FFNBlock, NormedMatmuls, Attention], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("m", [1, 33, 511])
 def test_problems_with_ops_of_rows_are_as_right_as_pytorch(
-    executor: type[DeviceExecutor], choices: il.Choices, kind: type[Workload], m: int
+    executor: type[DeviceExecutor], schedule: il.Schedule, kind: type[Workload], m: int
 ) -> None:
     preset = {FFNBlock: "gpt2-xl", NormedMatmuls: "small", Attention: "small"}[kind]
     problem = kind.of({"m": m}, True, preset)
-    is_right(executor(il.build(problem.build_graph(il.H200), choices), il.RunOptions(timeout_s=10.0)), problem)
+    is_right(executor(il.build(problem.build_graph(il.H200), schedule), il.RunOptions(timeout_s=10.0)), problem)
 
 
 @pytest.mark.parametrize("m", [24, 100, 160, 300])

@@ -23,7 +23,7 @@ WORTH = PROBLEM.peaks * 2 * float(np.arctan(0.05))
 def make_executor(
     workers: int = 132, dispatch: il.Dispatch = il.Dispatch.SPAWN, **options: object
 ) -> il.MegakernelExecutor:
-    return il.MegakernelExecutor(il.build(GRAPH, il.Choices(workers, dispatch)), il.RunOptions(**options))
+    return il.MegakernelExecutor(il.build(GRAPH, il.Schedule(workers, dispatch)), il.RunOptions(**options))
 
 
 def given(seed: int) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ def ended(products: str, before: str, after: str) -> str:
     own = il.MatmulTile(64, 64, 64)
     shape = il.workloads.FFNShape(256, 192, il.Activation.RELU, gated=False)
     one, two = il.workloads.one_matmul(5, 64, 256, tile=own), il.workloads.ffn(5, shape, il.bf16, own, own)
-    plan = il.build(two if products == "two" else one, il.Choices(2))
+    plan = il.build(two if products == "two" else one, il.Schedule(2))
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
     text = run.composition.expanded_text
     assert text.count(before) == 1

@@ -53,7 +53,7 @@ def diamonds(count: int = 3) -> Case:
 
 
 def streams(graph: il.Graph, **options: object) -> il.StreamsExecutor:
-    return il.StreamsExecutor(il.build(graph, il.Choices(132)), il.RunOptions(**options))
+    return il.StreamsExecutor(il.build(graph, il.Schedule(132)), il.RunOptions(**options))
 
 
 def test_branches_of_a_graph_are_right_run_after_run() -> None:
@@ -228,7 +228,7 @@ def test_the_computation_comes_behind_what_the_callers_stream_had() -> None:
 
 def test_an_executor_computes_in_a_pipeline() -> None:
     graph = il.workloads.two_copies(1024, 1024, il.fp32)
-    run = il.StreamsExecutor(il.build(graph, il.Choices(132)))
+    run = il.StreamsExecutor(il.build(graph, il.Schedule(132)))
 
     def compute(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty(1024, 1024, device="cuda")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from interlace.cli import app
 from interlace.core.dtypes import DType, bf16, fp32
-from interlace.deploy import current_device, deploy_graph
+from interlace.deploy import current_device, select_executor, select_schedule
 from interlace.kernels.matmul import Activation
 from interlace.tune import tune
 from interlace.workloads import FeedForward, TwoMatmuls, Workload
@@ -32,13 +32,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fastest_of_candidates_and_default_is_what_runs_next(kind: Workload, m: int, dtype: DType) -> None:
     workload = replace(kind, m=m, dtype=dtype)
     (found,) = tune([workload], top=3)
-    us = {c.setting: c.us for c in found.candidates if c.us is not None}
-    assert len(us) == found.tried_settings >= 2
-    assert found.default_setting in us
-    assert us[found.best_setting] == min(us.values())
-    case = deploy_graph(workload.build_graph(current_device()), current_device())
-    assert found.executor == case.executor.name
-    assert case.select_setting() == found.best_setting
+    us = {c.schedule: c.us for c in found.candidates if c.us is not None}
+    assert len(us) == found.tried_schedules >= 2
+    assert found.default_schedule in us
+    assert us[found.best_schedule] == min(us.values())
+    device = current_device()
+    graph = workload.build_graph(device)
+    executor = select_executor(graph, device)
+    assert found.executor == executor.name
+    assert select_schedule(graph, device, executor) == found.best_schedule
 
 
 def test_counters_of_a_few_tokens_are_those_of_the_weights(tmp_path: Path) -> None:

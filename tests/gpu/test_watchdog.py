@@ -71,7 +71,7 @@ def test_a_graph_captured_before_a_hang_is_right_after_it(name: str) -> None:
 
 def test_more_static_workers_than_fit_are_refused_before_the_launch() -> None:
     graph = il.workloads.two_copies(4096, 4096, il.bf16, (32, 32))  # workers beyond the items do not count
-    run = il.PersistentExecutor(il.build(graph, il.Choices(132 * 64, il.Dispatch.STATIC)))
+    run = il.PersistentExecutor(il.build(graph, il.Schedule(132 * 64, il.Dispatch.STATIC)))
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     with pytest.raises(TooManyWorkersError, match="resident"):
         run.run({graph.inputs[0]: x, graph.outputs[0]: torch.empty_like(x)})
@@ -79,7 +79,7 @@ def test_more_static_workers_than_fit_are_refused_before_the_launch() -> None:
 
 def test_ticket_dispatch_makes_progress_with_more_workers_than_fit() -> None:
     c = case("ffn", 300, "bf16")
-    run = il.PersistentExecutor(il.build(c.graph, il.Choices(132 * 64)))
+    run = il.PersistentExecutor(il.build(c.graph, il.Schedule(132 * 64)))
     inputs, out = c.inputs(0), c.poisoned()
     run.run({**inputs, c.output: out})
     run.synchronize()
@@ -118,7 +118,7 @@ def test_two_instances_on_two_streams_run_side_by_side() -> None:
 def test_an_absent_gpu_is_named() -> None:
     c = case("two-copies", 16, "bf16")
     with pytest.raises(NoDeviceError, match="cuda:99"):
-        il.SerialExecutor(il.build(c.graph, il.Choices(4)), il.RunOptions("cuda:99"))
+        il.SerialExecutor(il.build(c.graph, il.Schedule(4)), il.RunOptions("cuda:99"))
 
 
 def test_a_trace_has_every_item_on_the_gpu_clock() -> None:

@@ -95,34 +95,34 @@ def matmul_case(
     return Case(graph, answer)
 
 
-#: Executors by name: (class, choices for a graph).
-EXECUTORS: dict[str, tuple[type[DeviceExecutor], Callable[[il.Graph], il.Choices]]] = {
-    "serial": (il.SerialExecutor, lambda g: il.Choices(1, policy=il.NoSync())),
-    "serial-split": (il.SerialExecutor, lambda g: il.Choices(4, split=split(g, il.SplitK(2)))),
-    "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Choices(4)),
-    "pdl": (il.PdlExecutor, lambda g: il.Choices(4, split=split(g, il.StreamK(3)))),
-    "streams": (il.StreamsExecutor, lambda g: il.Choices(4, split=split(g, il.SplitK(2)))),
-    "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(4, policy=il.RowSync())),
+#: Executors by name: (class, schedule for a graph).
+EXECUTORS: dict[str, tuple[type[DeviceExecutor], Callable[[il.Graph], il.Schedule]]] = {
+    "serial": (il.SerialExecutor, lambda g: il.Schedule(1, policy=il.NoSync())),
+    "serial-split": (il.SerialExecutor, lambda g: il.Schedule(4, split=split(g, il.SplitK(2)))),
+    "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Schedule(4)),
+    "pdl": (il.PdlExecutor, lambda g: il.Schedule(4, split=split(g, il.StreamK(3)))),
+    "streams": (il.StreamsExecutor, lambda g: il.Schedule(4, split=split(g, il.SplitK(2)))),
+    "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Schedule(4, policy=il.RowSync())),
     "semaphore_streams-chunked": (
         il.SemaphoreStreamsExecutor,
-        lambda g: il.Choices(4, split=split(g, il.SplitK(2)), chunk_waits=True),
+        lambda g: il.Schedule(4, split=split(g, il.SplitK(2)), chunk_waits=True),
     ),
     "static": (
         il.PersistentExecutor,
-        lambda g: il.Choices(1, il.Dispatch.STATIC, il.Assignment.BALANCED, interleaving=il.RowPanels(1)),
+        lambda g: il.Schedule(1, il.Dispatch.STATIC, il.Assignment.BALANCED, interleaving=il.RowPanels(1)),
     ),
-    "ticket": (il.PersistentExecutor, lambda g: il.Choices(3)),
+    "ticket": (il.PersistentExecutor, lambda g: il.Schedule(3)),
     "ticket-split": (
         il.PersistentExecutor,
-        lambda g: il.Choices(3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRowPanels()),
+        lambda g: il.Schedule(3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRowPanels()),
     ),
     "ticket-chunked": (
         il.PersistentExecutor,
-        lambda g: il.Choices(3, policy=il.StridedSync(2), chunk_waits=True, order=il.GroupedColumnMajor(2)),
+        lambda g: il.Schedule(3, policy=il.StridedSync(2), chunk_waits=True, order=il.GroupedColumnMajor(2)),
     ),
 }
 
 
 def executor(name: str, graph: il.Graph) -> DeviceExecutor:
-    cls, choices = EXECUTORS[name]
-    return cls(il.build(graph, choices(graph)), il.RunOptions("cpu"))
+    cls, schedule = EXECUTORS[name]
+    return cls(il.build(graph, schedule(graph)), il.RunOptions("cpu"))

@@ -17,8 +17,8 @@ def probe() -> dict[str, Any]:
     inputs = c.inputs()
     found: dict[str, Any] = {}
     for name in ("serial-split", "semaphore_streams-chunked", "static", "ticket-split", "ticket-chunked"):
-        cls, choices = EXECUTORS[name]
-        run = cls(il.build(c.graph, choices(c.graph)), il.RunOptions("cpu", trace=True))
+        cls, schedule = EXECUTORS[name]
+        run = cls(il.build(c.graph, schedule(c.graph)), il.RunOptions("cpu", trace=True))
         out = c.run(run, inputs)
         c.check(out, inputs)
         trace = run.read_trace()

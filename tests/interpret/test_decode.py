@@ -45,7 +45,7 @@ def tensors(problem: Decode, graph: il.Graph) -> dict[str, torch.Tensor]:
 
 
 def executor(cls: type[DeviceExecutor], graph: il.Graph) -> DeviceExecutor:
-    return cls(il.build(graph, il.Choices(3)), il.RunOptions("cpu"))
+    return cls(il.build(graph, il.Schedule(3)), il.RunOptions("cpu"))
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [(SMALL, il.bf16), (USUAL, il.fp32)])

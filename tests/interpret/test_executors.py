@@ -71,7 +71,7 @@ def test_matmul_takes_any_m_n_and_k(dtype: str, tile: il.MatmulTile) -> None:
             activation = il.Activation.SILU if gated else il.Activation.NONE
             c = matmul_case(m, n, k, dtype, tile, activation, gated)
             inputs = c.inputs()
-            run = il.SerialExecutor(il.build(c.graph, il.Choices(2)), CPU)
+            run = il.SerialExecutor(il.build(c.graph, il.Schedule(2)), CPU)
             c.check(c.run(run, inputs), inputs)
 
 
@@ -83,7 +83,7 @@ def test_matmul_has_every_epilogue(activation: il.Activation, bias: bool, residu
     c = matmul_case(17, 18, 33, "fp16", tile, activation, bias=bias, residual=residual)
     inputs = c.inputs()
     for how in (il.WholeTiles(), il.SplitK(3)):
-        run = il.PersistentExecutor(il.build(c.graph, il.Choices(2, split=how)), CPU)
+        run = il.PersistentExecutor(il.build(c.graph, il.Schedule(2, split=how)), CPU)
         c.check(c.run(run, inputs), inputs)
 
 
@@ -93,7 +93,7 @@ def test_a_gated_matmul_multiplies_silu_of_the_gate(residual: bool, tile: il.Mat
     c = matmul_case(17, 18, 33, "bf16", tile, il.Activation.SILU, gated=True, residual=residual)
     inputs = c.inputs()
     for how in (il.WholeTiles(), il.SplitK(2)):
-        run = il.PersistentExecutor(il.build(c.graph, il.Choices(2, split=how)), CPU)
+        run = il.PersistentExecutor(il.build(c.graph, il.Schedule(2, split=how)), CPU)
         c.check(c.run(run, inputs), inputs)
 
 
@@ -105,7 +105,7 @@ def test_every_split_gives_the_sum_of_its_parts(graph: str, chunk_waits: bool, h
     """Both ops are split, so partial sums of one wait for tiles that were themselves split."""
     c = case(graph, 20, "fp32")
     inputs = c.inputs()
-    plan = il.build(c.graph, il.Choices(3, split=how, chunk_waits=chunk_waits))
+    plan = il.build(c.graph, il.Schedule(3, split=how, chunk_waits=chunk_waits))
     serial = c.run(il.SerialExecutor(plan, CPU), inputs)
     c.check(serial, inputs)
     run = il.PersistentExecutor(plan, CPU)
@@ -116,7 +116,7 @@ def test_every_split_gives_the_sum_of_its_parts(graph: str, chunk_waits: bool, h
 def test_partial_sums_stay_within_the_workspace_and_fill_it() -> None:
     c = case("ffn", 20, "fp32")  # whose ops have partial sums of one size
     inputs = c.inputs()
-    run = il.PersistentExecutor(il.build(c.graph, il.Choices(3, split=il.SplitK(2))), CPU)
+    run = il.PersistentExecutor(il.build(c.graph, il.Schedule(3, split=il.SplitK(2))), CPU)
     size, guard = run._workspace.numel(), 256
     memory = torch.full((guard + size + guard,), float("nan"))
     run._workspace = memory[guard:-guard]
@@ -141,15 +141,15 @@ POLICIES = (
 def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) -> None:
     c = case("ffn", 33)
     inputs = c.inputs()
-    expected = c.run(il.SerialExecutor(il.build(c.graph, il.Choices(1)), CPU), inputs)
+    expected = c.run(il.SerialExecutor(il.build(c.graph, il.Schedule(1)), CPU), inputs)
     for order, interleaving in (
         (il.RowMajor(), il.HalfRowPanels()),
         (il.ColumnMajor(), il.OpAfterOp()),
         (il.Serpentine(), il.RowPanels(1)),
         (il.Hilbert(), il.RowPanels(1, lag=1)),
     ):
-        choices = il.Choices(2, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
-        run = il.PersistentExecutor(il.build(c.graph, choices), CPU)
+        schedule = il.Schedule(2, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
+        run = il.PersistentExecutor(il.build(c.graph, schedule), CPU)
         assert equal_bits(c.run(run, inputs), expected), f"{order}, {interleaving}"
 
 
@@ -157,7 +157,7 @@ def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) 
 def test_a_plan_that_rests_on_a_workers_order_runs_only_where_that_is_kept(dispatch: il.Dispatch) -> None:
     c = case("ffn", 20)
     inputs = c.inputs()
-    proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))
+    proof = il.verify(il.build(c.graph, il.Schedule(1, dispatch, policy=il.NoSync())))
     for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
         c.check(c.run(cls(proof, CPU), inputs), inputs)
     with pytest.raises(CoverageError, match=r"op 'down', tile \(0, 0\) reads .*; plan op 'up' with .* TileSync\(\)"):
@@ -204,7 +204,7 @@ def test_intermediates_may_be_passed_and_tensors_may_move() -> None:
 
 def test_a_trace_has_every_item_and_its_worker() -> None:
     c = case("ffn", 20)
-    plan = il.build(c.graph, il.Choices(3, split=split(c.graph, il.SplitK(2))))
+    plan = il.build(c.graph, il.Schedule(3, split=split(c.graph, il.SplitK(2))))
     run = il.PersistentExecutor(plan, il.RunOptions("cpu", trace=True))
     c.run(run, c.inputs())
     trace = run.read_trace()
@@ -263,7 +263,7 @@ def test_tensors_that_share_bytes_with_one_that_is_written_are_refused(name: str
 
 def test_ops_of_loops_share_no_bytes_either() -> None:
     graph, _ = norm_chain_sum(8, 192)
-    run = il.SerialExecutor(il.build(graph, il.Choices(1)), CPU)
+    run = il.SerialExecutor(il.build(graph, il.Schedule(1)), CPU)
     tensors = {name: run.allocate_tensor(name) for name in (*graph.inputs, *graph.outputs)}
     with pytest.raises(GraphError, match="'x' and 'normed' share memory, and op 'norm' writes 'normed'"):
         run.run({**tensors, "normed": tensors["x"]})
@@ -361,7 +361,7 @@ def test_a_stage_of_no_op_is_named() -> None:
 
 def test_the_reference_executor_asks_for_arrays_where_it_is_given_tensors() -> None:
     c = case("two-copies", 17, "bf16")
-    run = il.ReferenceExecutor(il.build(c.graph, il.Choices(1)))
+    run = il.ReferenceExecutor(il.build(c.graph, il.Schedule(1)))
     with pytest.raises(GraphError, match=r"'x' is a Tensor; .* tensor\.double\(\)\.cpu\(\)\.numpy\(\)"):
         run.run(c.inputs())
     out = run.run({"x": c.inputs()["x"].double().cpu().numpy()})["z"]
@@ -369,7 +369,7 @@ def test_the_reference_executor_asks_for_arrays_where_it_is_given_tensors() -> N
 
 
 def test_the_interpreter_must_have_been_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = il.build(case("two-copies", 16).graph, il.Choices(1))
+    plan = il.build(case("two-copies", 16).graph, il.Schedule(1))
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(NoDeviceError, match="TRITON_INTERPRET=1"):
         il.SerialExecutor(plan, CPU)
@@ -377,13 +377,13 @@ def test_the_interpreter_must_have_been_chosen(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("device", ["meta", "cuda"])
 def test_a_device_for_compiled_kernels_is_refused_under_the_interpreter(device: str) -> None:
-    plan = il.build(case("two-copies", 16).graph, il.Choices(1))
+    plan = il.build(case("two-copies", 16).graph, il.Schedule(1))
     with pytest.raises(NoDeviceError, match=f"device '{device}' needs Triton as a compiler; start Python without"):
         il.SerialExecutor(plan, il.RunOptions(device))
 
 
 def test_a_numpy_that_the_interpreter_fails_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = il.build(case("two-copies", 16).graph, il.Choices(1))
+    plan = il.build(case("two-copies", 16).graph, il.Schedule(1))
     refused = {("3.6.0", "2.4.0"), ("3.6.0", "2.10.1"), ("3.6.0+git1", "3.0.0rc1")}
     for triton_version, numpy_version in refused | {("3.6.0", "2.3.9"), ("3.7.0", "2.4.0"), ("3.10.0", "2.4.6")}:
         monkeypatch.setattr(triton, "__version__", triton_version)
@@ -401,7 +401,7 @@ def test_arithmetic_on_padding_warns_nobody() -> None:
     inputs = {name: 1000 * value for name, value in c.inputs().items()}
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        c.run(il.SerialExecutor(il.build(c.graph, il.Choices(1)), CPU), inputs)
+        c.run(il.SerialExecutor(il.build(c.graph, il.Schedule(1)), CPU), inputs)
 
 
 def test_a_run_under_the_interpreter_has_ended_when_it_is_returned() -> None:

@@ -398,7 +398,7 @@ def test_observing_leaves_the_interpreter_as_it_was() -> None:
     x = il.Tensor("x", (16, 16), il.fp32)
     g = alone(scale("scale", x, x, 2.0, (16, 16)), x)
     seen: list[tuple[str, int, int]] = []
-    executor = il.SerialExecutor(il.build(g, il.Choices(1)), il.RunOptions("cpu"))
+    executor = il.SerialExecutor(il.build(g, il.Schedule(1)), il.RunOptions("cpu"))
     with observe_accesses(lambda verb, at, width: seen.append((verb, len(at), width))):
         executor.run({"x": torch.ones(16, 16)})
     with pytest.raises(ZeroDivisionError), observe_accesses(lambda verb, at, width: None):

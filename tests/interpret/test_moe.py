@@ -33,13 +33,13 @@ def exact(problem: MoE, given: dict[str, np.ndarray]) -> torch.Tensor:
     [
         (1, 5, 2, Routing.BALANCED, il.fp32),  # fewer pairs than experts
         (45, 5, 2, Routing.SKEWED, il.bf16),  # routed by one op
-        (70, 9, 6, Routing.SKEWED, il.fp32),  # blocks of tokens not all whole, experts and choices no powers of two
+        (70, 9, 6, Routing.SKEWED, il.fp32),  # blocks of tokens not all whole, experts and schedule no powers of two
     ],
 )
 def test_any_routing_is_right(tokens: int, experts: int, chosen: int, routing: Routing, dtype: il.DType) -> None:
     problem = MoE(32, 48, experts, chosen, tokens, routing, dtype)
     given = dict(problem.make_inputs(1))
-    out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Choices(3)), il.RunOptions("cpu")), given)
+    out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Schedule(3)), il.RunOptions("cpu")), given)
     assert relative_error(out, exact(problem, given)) < (1e-6 if dtype is il.fp32 else 4 * dtype.epsilon)
 
 
@@ -47,7 +47,7 @@ def test_all_tokens_may_go_to_one_expert_and_none_to_others() -> None:
     problem = MoE(32, 48, 4, 1, 40, dtype=il.fp32)
     given = dict(problem.make_inputs(0))
     given["logits"] = np.where(np.arange(4) == 2, 1.0, np.full((40, 1), -np.inf)).astype(np.float32)
-    out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Choices(3)), il.RunOptions("cpu")), given)
+    out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Schedule(3)), il.RunOptions("cpu")), given)
     assert relative_error(out, exact(problem, given)) < 1e-6
 
 
@@ -75,5 +75,5 @@ def test_logits_that_are_no_numbers_name_experts_that_there_are() -> None:
     graph = il.Graph("route", (given, *made.values()), (op,), ("logits",), tuple(made))
     tensors = {n: torch.zeros(t.shape, dtype=TORCH[t.dtype.name]) for n, t in made.items()}
     tensors["logits"] = torch.from_numpy(logits)
-    il.SerialExecutor(il.build(graph, il.Choices(1)), il.RunOptions("cpu")).run(tensors)
+    il.SerialExecutor(il.build(graph, il.Schedule(1)), il.RunOptions("cpu")).run(tensors)
     assert ((tensors["experts"] >= 0) & (tensors["experts"] < 5)).all()

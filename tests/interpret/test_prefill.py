@@ -53,7 +53,7 @@ def test_sequences_of_any_lengths_are_right(
 ) -> None:
     g = graph(rows, group, tile, dtype, window)
     t = rounded(inputs(g, pack_sequences(lengths, rows)), dtype)
-    out = run(il.SerialExecutor(il.build(g, il.Choices(3)), il.RunOptions("cpu")), t)
+    out = run(il.SerialExecutor(il.build(g, il.Schedule(3)), il.RunOptions("cpu")), t)
     limit = 1e-6 if dtype is il.fp32 else 4 * dtype.epsilon
     assert relative_error(out, torch.from_numpy(exact(t, 16, window))) < limit
     assert not out[sum(lengths) :].any()
@@ -78,5 +78,5 @@ def test_what_stands_between_sequences_is_not_read() -> None:
     first = np.array([0] * 10 + [99] * 7 + [17] * 13 + [99] * 2 + [32] * 8, np.int32)
     g = graph(40, 2, AttentionTile(32, 16))
     t = inputs(g, first)
-    out = run(il.SerialExecutor(il.build(g, il.Choices(3)), il.RunOptions("cpu")), t)
+    out = run(il.SerialExecutor(il.build(g, il.Schedule(3)), il.RunOptions("cpu")), t)
     assert relative_error(out, torch.from_numpy(exact(t, 16, 40))) < 1e-6

@@ -29,7 +29,7 @@ def test_every_sequence_attends_to_its_own_positions(shares: int | None, dtype: 
     right = problem.run_dense(np, {name: value.double().numpy() for name, value in t.items()})["out"]
     for kind in (il.SerialExecutor, il.SemaphoreStreamsExecutor):
         t["out"] = torch.full(graph.tensor("out").shape, float("nan"), dtype=TORCH[dtype.name])
-        kind(il.build(graph, il.Choices(3)), il.RunOptions("cpu")).run(t)
+        kind(il.build(graph, il.Schedule(3)), il.RunOptions("cpu")).run(t)
         assert relative_error(t["out"], torch.from_numpy(right)) < (1e-5 if dtype is il.fp32 else 8 * dtype.epsilon)
 
 

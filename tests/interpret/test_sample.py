@@ -19,7 +19,7 @@ def test_triton_draws_what_numpy_draws(dtype: il.DType) -> None:
     graph = sampling_graph(len(WAYS), columns, dtype, 4096 if dtype is il.bf16 else 2048)
     t = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
     t["x"][1, :2000] = -float("inf")
-    plan = il.build(graph, il.Choices(3))
+    plan = il.build(graph, il.Schedule(3))
     right = ReferenceExecutor(plan).run({n: v.double().numpy() for n, v in t.items()})
     t |= {n: torch.zeros(graph.tensor(n).shape, dtype=TORCH[graph.tensor(n).dtype.name]) for n in graph.outputs}
     il.SerialExecutor(plan, il.RunOptions("cpu")).run(t)

@@ -24,8 +24,8 @@ CPU = il.RunOptions("cpu")
 
 def whole(name: str, graph: il.Graph) -> DeviceExecutor:
     """The executor of this name, with no reduction split."""
-    cls, choices = EXECUTORS[name]
-    return cls(il.build(graph, replace(choices(graph), split=il.WholeTiles())), CPU)
+    cls, schedule = EXECUTORS[name]
+    return cls(il.build(graph, replace(schedule(graph), split=il.WholeTiles())), CPU)
 
 
 @pytest.mark.parametrize("executor", [il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor])
@@ -35,7 +35,7 @@ def test_a_param_that_is_missing_at_compile_time_is_named(executor: type[DeviceE
     less = replace(op, params=tuple(param for param in op.params if param[0] != "BN"))
     graph = il.Graph("scaled", (x, y), (less,), ("x",), ("y",))
     with pytest.raises(ParamError, match=r"op 'scale' lacks params \['BN'\], which the body of kernel 'scale' takes"):
-        executor(il.build(graph, il.Choices(1)), CPU)
+        executor(il.build(graph, il.Schedule(1)), CPU)
 
 
 def scaled_row_sum(dtype: str) -> Case:
@@ -80,15 +80,15 @@ def test_kernels_of_ones_own_mix_with_built_in_ones(name: str) -> None:
 
 def test_a_split_matmul_feeds_a_kernel_of_ones_own() -> None:
     c = mixed()
-    choices = il.Choices(3, split={"mm": il.SplitK(3)}, chunk_waits=True)
+    schedule = il.Schedule(3, split={"mm": il.SplitK(3)}, chunk_waits=True)
     inputs = c.inputs()
     for cls in (il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor):
-        c.check(c.run(cls(il.build(c.graph, choices), CPU), inputs), inputs)
+        c.check(c.run(cls(il.build(c.graph, schedule), CPU), inputs), inputs)
 
 
 def test_a_split_reduction_of_ones_own_is_right_or_refused() -> None:
     c = scaled_row_sum("fp32")
-    plan = il.build(c.graph, il.Choices(3, split={"sum": il.SplitK(2)}))
+    plan = il.build(c.graph, il.Schedule(3, split={"sum": il.SplitK(2)}))
     try:
         run = il.PersistentExecutor(plan, CPU)
     except GraphError:
@@ -112,7 +112,7 @@ def test_a_stencil_waits_for_its_neighbours_alone() -> None:
 
     c = Case(graph, answer)
     for interleaving in (il.OpAfterOp(), il.RowPanels(1)):
-        run = il.PersistentExecutor(il.build(graph, il.Choices(3, interleaving=interleaving)), CPU)
+        run = il.PersistentExecutor(il.build(graph, il.Schedule(3, interleaving=interleaving)), CPU)
         waits = run.plan.waits
         counts = [
             int(waits.count[waits.ptr[i] : waits.ptr[i + 1]].sum())
@@ -139,7 +139,7 @@ def test_a_kernel_without_a_triton_body_is_named() -> None:
     x, y = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
     bare = replace(SCALE, triton=None)
     op = replace(scale("a", x, y, 2.0), body=bare)
-    plan = il.build(il.Graph("g", (x, y), (op,), ("x",), ("y",)), il.Choices(1))
+    plan = il.build(il.Graph("g", (x, y), (op,), ("x",), ("y",)), il.Schedule(1))
     with pytest.raises(GraphError, match="op 'a': kernel 'scale' has no Triton body"):
         il.SerialExecutor(plan, CPU).run({"x": torch.ones(16, 16), "y": torch.ones(16, 16)})
 
@@ -181,7 +181,7 @@ def matmul_kernel(sync, x, w, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK
 @pytest.mark.parametrize("policy", [il.TileSync(), il.RowSync(), il.KernelSync()], ids=str)
 def test_waits_placed_by_hand_order_two_copies(policy: il.SyncPolicy) -> None:
     c = case("two-copies", 20, "fp32")
-    run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Choices(4, policy=policy)), CPU)
+    run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Schedule(4, policy=policy)), CPU)
     for seed in range(3):
         x = c.inputs(seed)["x"]
         y, z = torch.full_like(x, float("nan")), torch.full_like(x, float("nan"))
@@ -197,7 +197,7 @@ def test_waits_placed_by_hand_order_two_copies(policy: il.SyncPolicy) -> None:
 
 def test_a_post_forgotten_by_hand_raises_hang_error() -> None:
     c = case("two-copies", 20, "fp32")
-    run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Choices(4)), CPU)
+    run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Schedule(4)), CPU)
     x = c.inputs()["x"]
     y, z = torch.empty_like(x), torch.empty_like(x)
     for post in (False, True):
@@ -216,7 +216,7 @@ def test_a_post_forgotten_by_hand_raises_hang_error() -> None:
 def test_waits_placed_inside_a_reduction_by_hand() -> None:
     """The second op of two matmuls waits stretch by stretch; the first is the built-in one."""
     c = case("two-matmuls", 20, "fp32")
-    run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Choices(4, chunk_waits=True)), CPU)
+    run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Schedule(4, chunk_waits=True)), CPU)
     assert (run._table.items["wait_hi"] - run._table.items["wait_mid"]).max() == 2  # three chunks, so two later waits
     for seed in range(2):
         inputs, out = c.inputs(seed), c.poisoned()

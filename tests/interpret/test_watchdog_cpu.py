@@ -103,16 +103,16 @@ def swapped(plan: il.Plan) -> il.Plan:
     return replace(plan, items=type(items)(**columns), waits=type(waits)(ptr=ptr, **moved))
 
 
-@pytest.mark.parametrize("choices", [il.Choices(2), il.Choices(1, il.Dispatch.STATIC)], ids=["ticket", "static"])
+@pytest.mark.parametrize("schedule", [il.Schedule(2), il.Schedule(1, il.Dispatch.STATIC)], ids=["ticket", "static"])
 @pytest.mark.parametrize("cls", [il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor])
-def test_a_plan_whose_order_is_not_topological_is_refused(cls: type, choices: il.Choices) -> None:
-    plan = swapped(il.build(case("ffn", 20).graph, choices))
+def test_a_plan_whose_order_is_not_topological_is_refused(cls: type, schedule: il.Schedule) -> None:
+    plan = swapped(il.build(case("ffn", 20).graph, schedule))
     with pytest.raises(DeadlockError, match=r"op 'down'.*waits for op 'up'"):
         cls(plan, CPU)
 
 
 def test_a_plan_without_posts_is_refused() -> None:
-    plan = il.build(case("ffn", 20).graph, il.Choices(2, policy=il.NoSync()))
+    plan = il.build(case("ffn", 20).graph, il.Schedule(2, policy=il.NoSync()))
     with pytest.raises(CoverageError, match="NoSync"):
         il.PersistentExecutor(plan, CPU)
 
@@ -125,12 +125,12 @@ def test_tiles_of_one_op_that_need_each_other_are_refused() -> None:
     op = il.Kernel("scan").make_op("scan", (2,), {"x": (x, own), "last": (y, before)}, {"y": (y, own)})
     graph = il.Graph("scan", (x, y), (op,), ("x", "y"), ("y",))
     with pytest.raises(il.errors.IntraOpRaceError, match=r"tile \(0\) writes y\[0:16, 0:16\].*tile \(1\) reads"):
-        il.build(graph, il.Choices(1))
+        il.build(graph, il.Schedule(1))
 
 
 @pytest.mark.parametrize("workers", [2, 132])
 def test_more_static_workers_than_one_are_refused(workers: int) -> None:
-    plan = il.build(case("ffn", 20).graph, il.Choices(workers, il.Dispatch.STATIC))
+    plan = il.build(case("ffn", 20).graph, il.Schedule(workers, il.Dispatch.STATIC))
     busy = min(workers, len(plan.items))  # those beyond the items are not launched
     with pytest.raises(TooManyWorkersError, match=f"so {busy} static workers"):
         il.PersistentExecutor(plan, CPU)
@@ -138,13 +138,13 @@ def test_more_static_workers_than_one_are_refused(workers: int) -> None:
 
 def test_ticket_dispatch_takes_more_workers_than_items() -> None:
     c = case("ffn", 20)
-    run = il.PersistentExecutor(il.build(c.graph, il.Choices(32)), CPU)
+    run = il.PersistentExecutor(il.build(c.graph, il.Schedule(32)), CPU)
     for seed in range(2):
         inputs = c.inputs(seed)
         c.check(c.run(run, inputs), inputs)
 
 
 def test_static_dispatch_excludes_dependent_launch() -> None:
-    plan = il.build(case("ffn", 20).graph, il.Choices(1, il.Dispatch.STATIC))
+    plan = il.build(case("ffn", 20).graph, il.Schedule(1, il.Dispatch.STATIC))
     with pytest.raises(PlanError, match="ticket dispatch"):
         il.PersistentExecutor(plan, il.RunOptions("cpu", dependent_launch=True))

@@ -40,7 +40,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "policies/consumers.py": _CONSUMERS,
     "policies/interleavings.py": ("test_orders.py",),
     "policies/orders.py": ("test_orders.py",),
-    "policies/setting.py": ("test_setting.py",),
+    "policies/tiling.py": ("test_tiling.py",),
     "policies/splits.py": ("test_orders.py",),
     "policies/streams.py": ("test_streams_cover.py",),
     "policies/sync.py": ("test_policies.py",),

@@ -19,7 +19,6 @@ from interlace.graph.tensor import Tensor
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import verify
-from interlace.planner.build import Assignment, Choices
 from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import (
     ColumnMajor,
@@ -32,6 +31,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
+from interlace.policies.schedule import Assignment, Schedule
 from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTiles
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -228,7 +228,7 @@ def refused(plan: Plan, error: type[PlanError], *words: str) -> None:
         assert word in str(caught.value), f"{word!r} is not in: {caught.value}"
 
 
-# ---------------------------------------------------------------- random graphs and choices
+# ---------------------------------------------------------------- random graphs and schedules
 
 
 @dataclass(frozen=True)
@@ -323,9 +323,9 @@ def orders(draw: st.DrawFn, op: Op) -> Order:
 
 
 @st.composite
-def choices(draw: st.DrawFn, graph: Graph, policies: st.SearchStrategy[SyncPolicy] = POLICIES) -> Choices:
-    """Choices for a graph, op by op, that put producers before consumers."""
-    return Choices(
+def schedules(draw: st.DrawFn, graph: Graph, policies: st.SearchStrategy[SyncPolicy] = POLICIES) -> Schedule:
+    """Schedule for a graph, op by op, that put producers before consumers."""
+    return Schedule(
         workers=draw(st.integers(1, 4)),
         # Spawn dispatch takes whole tiles alone, and has graphs of its own.
         dispatch=draw(st.sampled_from([dispatch for dispatch in Dispatch if dispatch is not Dispatch.SPAWN])),

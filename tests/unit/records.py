@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from interlace.bench.row import Comparison, ProblemResult, Variant, VariantTimes
 from interlace.bench.timing import Timing
 from interlace.core.devices import H200
-from interlace.deploy import Deployment
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import CudaGraphExecutor
 from interlace.policies.sync import TileSync
@@ -23,8 +23,11 @@ def result(preset: str, m: int, ours_us: float) -> ProblemResult:
     problem = FeedForward.of({"m": m}, True, preset)
     libraries = {"eager": timed(110.0), "compile": timed(100.0), "max-autotune": timed(120.0)}
     executors = {"cuda_graph": timed(130.0), "one_launch": timed(ours_us)}
-    launches = [Deployment(problem.build_graph(H200), H200, kind) for kind in (CudaGraphExecutor, MegakernelExecutor)]
-    variants = {each.executor.name: Variant(each, each.default_setting, TileSync()) for each in launches}
+    graph = problem.build_graph(H200)
+    variants = {
+        kind.name: Variant(graph, H200, kind, replace(kind.select_default(graph, H200), policy=TileSync()))
+        for kind in (CudaGraphExecutor, MegakernelExecutor)
+    }
     layer = Comparison(
         {name: timed(time.timing.median_us + 8.0) for name, time in libraries.items()},
         {name: timed(time.timing.median_us + 6.0) for name, time in executors.items()},

@@ -50,6 +50,6 @@ def test_tiles_of_two_warpgroups_hold_none_and_items_of_one_stage_neither() -> N
         t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
         up = il.matmul("up", *t.values(), tile=il.MatmulTile(32, 64, 64, swap_ab=True))
         graph = il.Graph("one", (*t.values(),), (up,), ("x", "w"), ("y",))
-        run = il.MegakernelExecutor(il.build(graph, il.Choices(1)), il.RunOptions(device="meta"))
+        run = il.MegakernelExecutor(il.build(graph, il.Schedule(1)), il.RunOptions(device="meta"))
         assert count_held_stages(run) == most
         assert run.binary.warnings == ()  # no product waits for the one before

@@ -19,39 +19,39 @@ from interlace.planner.search import search
 X, Y, W, O = (il.Tensor(name, (16, 16), il.fp32) for name in "xywo")
 COPY = il.copy("c", X, Y, (8, 8))
 GRAPH = il.Graph("g", (X, Y), (COPY,), ("x",), ("y",))
-PLAN = il.build(GRAPH, il.Choices(1))
+PLAN = il.build(GRAPH, il.Schedule(1))
 CHAIN = il.workloads.two_copies(32, 32, il.fp32, (8, 8))  # ops of 16 tiles each
 KERNEL = il.Kernel("k")
 (I,) = il.axes(1)
 
 CASES: list[tuple[Callable[[], object], str]] = [
     # a class, or a name, where an object belongs
-    (lambda: il.Choices(4, policy=il.RowSync), "Choices: policy is the class RowSync; write policy=il.RowSync()"),
-    (lambda: il.Choices(4, policy="row"), "Choices: policy is 'row'; write policy=il.RowSync()"),
-    (lambda: il.Choices(4, policy="RowSync"), "Choices: policy is 'RowSync'; write policy=il.RowSync()"),
-    (lambda: il.Choices(4, policy="?"), "Choices: policy is '?'; write policy=il.TileSync()"),
-    (lambda: il.Choices(4, policy=il.RowMajor()), "Choices: policy is a RowMajor; write policy=il.TileSync()"),
+    (lambda: il.Schedule(4, policy=il.RowSync), "Schedule: policy is the class RowSync; write policy=il.RowSync()"),
+    (lambda: il.Schedule(4, policy="row"), "Schedule: policy is 'row'; write policy=il.RowSync()"),
+    (lambda: il.Schedule(4, policy="RowSync"), "Schedule: policy is 'RowSync'; write policy=il.RowSync()"),
+    (lambda: il.Schedule(4, policy="?"), "Schedule: policy is '?'; write policy=il.TileSync()"),
+    (lambda: il.Schedule(4, policy=il.RowMajor()), "Schedule: policy is a RowMajor; write policy=il.TileSync()"),
     (
-        lambda: il.Choices(4, policy={"up": il.RowSync}),
-        "Choices: policy['up'] is the class RowSync; write policy['up']=il.RowSync()",
+        lambda: il.Schedule(4, policy={"up": il.RowSync}),
+        "Schedule: policy['up'] is the class RowSync; write policy['up']=il.RowSync()",
     ),
     (
-        lambda: il.Choices(4, order=il.GroupedColumnMajor),
-        "Choices: order is the class GroupedColumnMajor; write order=il.GroupedColumnMajor(rows)",
+        lambda: il.Schedule(4, order=il.GroupedColumnMajor),
+        "Schedule: order is the class GroupedColumnMajor; write order=il.GroupedColumnMajor(rows)",
     ),
-    (lambda: il.Choices(4, order="serpentine"), "Choices: order is 'serpentine'; write order=il.Serpentine()"),
-    (lambda: il.Choices(4, split="split-k"), "Choices: split is 'split-k'; write split=il.SplitK(parts)"),
-    (lambda: il.Choices(4, split=2), "Choices: split is 2; write split=il.WholeTiles()"),
+    (lambda: il.Schedule(4, order="serpentine"), "Schedule: order is 'serpentine'; write order=il.Serpentine()"),
+    (lambda: il.Schedule(4, split="split-k"), "Schedule: split is 'split-k'; write split=il.SplitK(parts)"),
+    (lambda: il.Schedule(4, split=2), "Schedule: split is 2; write split=il.WholeTiles()"),
     (
-        lambda: il.Choices(4, interleaving="rowpanels"),
-        "Choices: interleaving is 'rowpanels'; write interleaving=il.RowPanels(rows)",
+        lambda: il.Schedule(4, interleaving="rowpanels"),
+        "Schedule: interleaving is 'rowpanels'; write interleaving=il.RowPanels(rows)",
     ),
-    (lambda: il.Choices(4, dispatch="static"), "Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC"),
+    (lambda: il.Schedule(4, dispatch="static"), "Schedule: dispatch is 'static'; write dispatch=il.Dispatch.STATIC"),
     (
-        lambda: il.Choices(4, assignment=None),
-        "Choices: assignment is None; write assignment=il.Assignment.STRIPED or il.Assignment.BALANCED",
+        lambda: il.Schedule(4, assignment=None),
+        "Schedule: assignment is None; write assignment=il.Assignment.STRIPED or il.Assignment.BALANCED",
     ),
-    (lambda: il.Choices(4, chunk_waits=1), "Choices: chunk_waits is 1; write chunk_waits=True"),
+    (lambda: il.Schedule(4, chunk_waits=1), "Schedule: chunk_waits is 1; write chunk_waits=True"),
     (
         lambda: il.matmul("m", X, W, O, activation="relu"),
         "op 'm': activation is 'relu'; write activation=il.Activation.RELU",
@@ -69,10 +69,10 @@ CASES: list[tuple[Callable[[], object], str]] = [
         "ffn: shape is 'llama3-8b'; write shape=il.workloads.MODELS['llama3-8b']",
     ),
     # whole numbers
-    (lambda: il.Choices("4"), "Choices: workers is '4'; write workers=4"),
-    (lambda: il.Choices(4.0), "Choices: workers is 4.0; write workers=4"),
-    (lambda: il.Choices(2.5), "Choices: workers is 2.5; write a whole number"),
-    (lambda: il.Choices(True), "Choices: workers is True; write a whole number"),
+    (lambda: il.Schedule("4"), "Schedule: workers is '4'; write workers=4"),
+    (lambda: il.Schedule(4.0), "Schedule: workers is 4.0; write workers=4"),
+    (lambda: il.Schedule(2.5), "Schedule: workers is 2.5; write a whole number"),
+    (lambda: il.Schedule(True), "Schedule: workers is True; write a whole number"),
     (lambda: il.SplitK("2"), "SplitK: parts is '2'; write parts=2"),
     (lambda: il.StreamK(None), "StreamK: parts is None; write a whole number"),
     (lambda: il.SplitTail(1, "2"), "SplitTail: chunks is '2'; write chunks=2"),
@@ -83,10 +83,10 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: il.axes("2"), "axes: n is '2'; write n=2"),
     (lambda: il.Span("0", 8), "Span: lo is '0'; write lo=0"),
     # one for another
-    (lambda: il.build(GRAPH, 4), "build: choices is 4; write choices=il.Choices(workers)"),
+    (lambda: il.build(GRAPH, 4), "build: schedule is 4; write schedule=il.Schedule(workers)"),
     (
-        lambda: il.build(il.Choices(4), GRAPH),
-        "build: graph is a Choices; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
+        lambda: il.build(il.Schedule(4), GRAPH),
+        "build: graph is a Schedule; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
     ),
     (
         lambda: il.autoplan("ffn"),
@@ -99,8 +99,8 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: il.autoplan(GRAPH, il.H200, split_k=2),
-        "autoplan: there are no choices ['split_k']; choose among workers, dispatch, assignment, policy, order, "
-        "split, interleaving, chunk_waits, stealing",
+        "autoplan: a schedule has no ['split_k']; choose among workers, dispatch, assignment, policy, order, "
+        "split, interleaving, chunk_waits, stealing, tiles",
     ),
     (
         lambda: search("ffn", il.H200),
@@ -112,7 +112,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: search(GRAPH, "H200"), "search: device is 'H200'; write device=il.H200"),
     (lambda: predict(PLAN, "H200"), "predict: device is 'H200'; write device=il.H200"),
-    (lambda: predict(GRAPH, il.H200), "predict: plan is a Graph; write plan=il.build(graph, choices)"),
+    (lambda: predict(GRAPH, il.H200), "predict: plan is a Graph; write plan=il.build(graph, schedule)"),
     (lambda: search(GRAPH, il.H200, "serial"), "search: mode is 'serial'; write mode=il.PERSISTENT"),
     (lambda: il.matmul("m", X, W, "o"), "op 'm': out is 'o'; write out=il.Tensor(name, shape, dtype)"),
     (lambda: il.matmul("m", X, W, O, bias="b"), "op 'm': bias is 'b'; write bias=il.Tensor(name, shape, dtype)"),
@@ -154,7 +154,7 @@ def test_what_means_the_same_is_taken() -> None:
     assert il.Graph("g", [X, Y], [COPY], ["x"], ["y"]) == GRAPH
     assert il.Tensor("x", [16, 16], il.fp32) == X
     assert hash(il.Graph("g", [X, Y], [COPY], ["x"], ["y"])) == hash(GRAPH)
-    assert type(il.Choices(np.int64(4)).workers) is int
+    assert type(il.Schedule(np.int64(4)).workers) is int
     assert il.Span(0, 8) == il.constant_span(0, 8)
     assert I.block(np.int32(16)) == I.block(16)
     assert il.ExplicitOrder([1, 0]).permutation((2,)).tolist() == [1, 0]
@@ -169,9 +169,9 @@ def test_what_means_the_same_is_taken() -> None:
         (lambda: il.copy("c", X, Y, (0, 16)), ShapeError, "op 'c'"),
         (lambda: il.dtype(["fp32"]), DTypeError, "unknown dtype ['fp32']; use one of bf16, fp16, fp32"),
         (
-            lambda: il.build(GRAPH, il.Choices(4, policy={0: il.RowSync(), "d": il.RowSync()})),
+            lambda: il.build(GRAPH, il.Schedule(4, policy={0: il.RowSync(), "d": il.RowSync()})),
             OrderError,
-            "settings name ops [0, 'd']; graph 'g' has ['c']",
+            "a schedule names ops [0, 'd']; graph 'g' has ['c']",
         ),
     ],
 )
@@ -185,59 +185,59 @@ def test_what_is_of_the_right_kind_but_means_nothing_is_refused(
 # ---------------------------------------------------------------- what a user's own policies and orders give
 
 
-def order(given: object) -> il.Choices:
+def order(given: object) -> il.Schedule:
     class Mine(il.RowMajor):
         def permutation(self, grid: tuple[int, ...]) -> object:
             return given
 
-    return il.Choices(4, order=Mine())
+    return il.Schedule(4, order=Mine())
 
 
-def ranked(keys: object) -> il.Choices:
+def ranked(keys: object) -> il.Schedule:
     class Mine(il.RowMajor):
         def rank(self, *_: object) -> object:
             return keys
 
-    return il.Choices(4, order=Mine())
+    return il.Schedule(4, order=Mine())
 
 
-def policy(given: object) -> il.Choices:
+def policy(given: object) -> il.Schedule:
     class Mine(il.TileSync):
         def semaphores(self, *_: object) -> object:
             return given
 
-    return il.Choices(4, policy=Mine())
+    return il.Schedule(4, policy=Mine())
 
 
-def cut(given: object) -> il.Choices:
+def cut(given: object) -> il.Schedule:
     class Mine(il.WholeTiles):
         def cuts(self, *_: object) -> object:
             return given
 
-    return il.Choices(4, split=Mine())
+    return il.Schedule(4, split=Mine())
 
 
-def split(given: object) -> il.Choices:
+def split(given: object) -> il.Schedule:
     class Mine(il.WholeTiles):
         def list_items(self, *_: object) -> object:
             return given
 
-    return il.Choices(4, split=Mine())
+    return il.Schedule(4, split=Mine())
 
 
-def interleaving(given: object) -> il.Choices:
+def interleaving(given: object) -> il.Schedule:
     class Mine(il.OpAfterOp):
         def sequence(self, *_: object) -> object:
             return given
 
-    return il.Choices(4, interleaving=Mine())
+    return il.Schedule(4, interleaving=Mine())
 
 
 TILES = np.arange(16)
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    ("schedule", "message"),
     [
         (order(None), "order for op 'first', grid (4, 4) gave None; give an array of integers"),
         (order(TILES * 1.0), "order for op 'first', grid (4, 4) gave float64 values; give an array of integers"),
@@ -257,9 +257,9 @@ TILES = np.arange(16)
         (interleaving(None), "order for the items gave None; give an array of integers"),
     ],
 )
-def test_what_a_choice_gives_is_checked(choices: il.Choices, message: str) -> None:
+def test_what_a_choice_gives_is_checked(schedule: il.Schedule, message: str) -> None:
     with pytest.raises(OrderError, match=re.escape(message)):
-        il.build(CHAIN, choices)
+        il.build(CHAIN, schedule)
 
 
 def test_a_list_of_integers_is_an_array_of_them() -> None:

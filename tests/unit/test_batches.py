@@ -20,14 +20,15 @@ from interlace.plan import coverage
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner import waits
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import RowPanels
+from interlace.policies.schedule import Schedule
 from interlace.policies.sync import BatchedRowSync, ColumnSync, NoSync, RowSync, TileSync
 
 from ..draws import EXAMPLES, RANDOM
 from ..thorough import some
 from . import oracle
-from .graphs import choices, drop_waits, graphs, pointwise, program, set_entry, two_matmuls
+from .graphs import drop_waits, graphs, pointwise, program, schedules, set_entry, two_matmuls
 from .test_dependencies import GRAPHS, I, write
 from .test_scale import all_to_all, attention, causal, causal_heads, parts
 
@@ -46,12 +47,12 @@ def quarters(side: int) -> Graph:
 
 
 CHOICES = {
-    "tiles": Choices(3),
-    "rows, static": Choices(3, Dispatch.STATIC, policy=RowSync()),
-    "columns, panels": Choices(3, policy=ColumnSync(), interleaving=RowPanels(2)),
-    "chunk waits": Choices(3, chunk_waits=True),
-    "one worker": Choices(1, policy=NoSync()),
-    "mixed": Choices(1, policy={"use": NoSync(), "make_h": BatchedRowSync(2), "keys": RowSync()}),
+    "tiles": Schedule(3),
+    "rows, static": Schedule(3, Dispatch.STATIC, policy=RowSync()),
+    "columns, panels": Schedule(3, policy=ColumnSync(), interleaving=RowPanels(2)),
+    "chunk waits": Schedule(3, chunk_waits=True),
+    "one worker": Schedule(1, policy=NoSync()),
+    "mixed": Schedule(1, policy={"use": NoSync(), "make_h": BatchedRowSync(2), "keys": RowSync()}),
 }
 SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
     "ffn": two_matmuls(16, (8, 12, 8)),
@@ -101,7 +102,7 @@ def test_dependencies_plans_and_proofs_do_not_depend_on_the_batch(name: str, mon
             assert judged(plan) == verdicts[key]
 
 
-def _fits(graph: Graph, chosen: Choices) -> bool:
+def _fits(graph: Graph, chosen: Schedule) -> bool:
     names = {op.name for op in graph.ops}
     return not isinstance(chosen.policy, dict) or set(chosen.policy) <= names
 
@@ -125,7 +126,7 @@ def test_a_graph_takes_many_batches(small: int, monkeypatch: pytest.MonkeyPatch)
     watched("iter_batches")
     watched("iter_slices")
     for name in ("ffn", "all to all"):
-        verify(build(SOME[name], Choices(3)))
+        verify(build(SOME[name], Schedule(3)))
     assert min(most.values()) > 1
 
 
@@ -134,7 +135,7 @@ def ragged_rows() -> Plan:
     shape = (10, 4)
     first = pointwise("a", "x", "y", shape, (1, 1))
     second = pointwise("b", "y", "z", shape, (1, 4))
-    return build(program(dict.fromkeys("xyz", shape), first, second), Choices(2, policy=BatchedRowSync(3)))
+    return build(program(dict.fromkeys("xyz", shape), first, second), Schedule(2, policy=BatchedRowSync(3)))
 
 
 @pytest.mark.parametrize("change", [-1, 1, 100, -100])
@@ -160,7 +161,7 @@ def test_one_threshold_that_is_another_waits_is_found(small: int) -> None:
 @pytest.mark.parametrize("policy", [TileSync(), RowSync(), ColumnSync()], ids=str)
 def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, monkeypatch: pytest.MonkeyPatch) -> None:
     for graph in (SOME["ffn"], SOME["causal heads"], SOME["all to all"]):
-        plan = build(graph, Choices(3, policy=policy))
+        plan = build(graph, Schedule(3, policy=policy))
         for row, batch in zip(range(0, len(plan.waits), 5), cycle(SMALL)):
             damaged = drop_waits(plan, row)
             monkeypatch.setattr(ragged, "BATCH_ENTRIES", 1 << 20)
@@ -174,7 +175,7 @@ def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, mon
 @given(st.data())
 def test_random_plans_are_judged_alike_in_any_batch(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    drawn = data.draw(choices(graph))
+    drawn = data.draw(schedules(graph))
     plan = build(graph, drawn)
     dropped = data.draw(st.sets(st.integers(0, max(len(plan.waits) - 1, 0)), max_size=len(plan.waits)))
     damaged = drop_waits(plan, *dropped) if len(plan.waits) else plan
@@ -206,12 +207,12 @@ def test_what_a_large_set_of_waits_holds_is_found_in_any_batch(monkeypatch: pyte
     reads = Access("pair", "h", (I.block(2),)), Access("one", "h", (one,))
     both = Op("both", "sum", (3,), reads, (Access("out", "y", (I.block(1),)),))
     graph = program({"h": (6,), "y": (3,)}, write("fill", "h", (I.block(1),), (6,)), both)
-    plan = build(graph, Choices(3))
+    plan = build(graph, Schedule(3))
     assert plan.waits.count.sum() == 3 + 2 + 3
     verify(plan)
     for batch in SMALL:
         monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
-        assert build(graph, Choices(3)) == plan
+        assert build(graph, Schedule(3)) == plan
 
 
 # ---------------------------------------------------------------- boxes that are equal only as a whole
@@ -223,7 +224,7 @@ def test_equal_boxes_that_are_reached_in_other_chunks_get_waits_of_their_own() -
     reads, writes = (Access("in", "h", (window,)),), (Access("out", "y", (I.block(1),)),)
     scan = Op("scan", "scan", (2,), reads, writes, Reduction(8, 4))
     graph = program({"h": (4,), "y": (2,)}, write("fill", "h", (I.block(2),), (2,)), scan)
-    plan = build(graph, Choices(2, chunk_waits=True))
+    plan = build(graph, Schedule(2, chunk_waits=True))
     items = plan.items
     at = {int(items.tile[n]): slice(*plan.waits.ptr[n : n + 2]) for n in np.flatnonzero(items.op == 1)}
     assert {tile: plan.waits.k[rows].tolist() for tile, rows in at.items()} == {0: [4], 1: [0]}

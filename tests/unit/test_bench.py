@@ -382,7 +382,7 @@ def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest
             tensors["y"].copy_(torch.from_numpy(self.run_of.run(given)["y"]))
 
     monkeypatch.setattr(moe, "current_device", lambda: il.H200)
-    monkeypatch.setattr(moe, "autoplan", lambda graph, *_: il.build(graph, il.Choices(2)))
+    monkeypatch.setattr(moe, "autoplan", lambda graph, *_: il.build(graph, il.Schedule(2)))
     monkeypatch.setattr(moe, "MegakernelExecutor", Each)
     work = moe.MoE(64, 128, 5, 2, 40, dtype=il.fp32)
     tensors = {name: torch.from_numpy(value) for name, value in work.make_inputs(0).items()}

@@ -23,6 +23,7 @@ from interlace import workloads
 from interlace.bench import gpu_lock, gpus
 from interlace.bench import problem as problems
 from interlace.bench import record as records
+from interlace.bench import row as bench_rows
 from interlace.bench import workload as measuring
 from interlace.bench.clocks import Clocks
 from interlace.bench.problem import BenchProblem
@@ -34,15 +35,18 @@ from interlace.cli.machine import HostMachine
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import fp32
 from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultError
-from interlace.deploy import Deployment, can_overlap
+from interlace.deploy import can_overlap
+from interlace.executors import Executor
 from interlace.executors.megakernel import MegakernelExecutor
+from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
 from interlace.orders.order_file import SavedOrder, write_order
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
-from interlace.planner.settings import derive_choices
+from interlace.planner.build import build
 from interlace.policies.orders import Order
-from interlace.policies.setting import Setting
+from interlace.policies.schedule import Schedule
+from interlace.policies.tiling import decode_tilings
 from interlace.workloads import WORKLOADS, FeedForward, MoE, RaggedAttention, TwoCopies, Workload
 
 from .commands import fail, succeed
@@ -55,8 +59,11 @@ class Made:
     """An executor that stands for the variant that it was made from."""
 
     executor: str
-    setting: Setting
-    policy: str
+    schedule: Schedule
+
+    @property
+    def policy(self) -> str:
+        return str(self.schedule.policy)
 
 
 class Gpu:
@@ -64,14 +71,14 @@ class Gpu:
 
     Attributes:
         rounds: the names of all functions that were timed together.
-        orders: that executors were made with, None for their own.
+        orders: that executors were made with.
         tells_clocks: its driver tells clock and power.
     """
 
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []
         self.missing: set[str] = set()
-        self.orders: set[Order | None] = set()
+        self.orders: set[Order] = set()
         self.tells_clocks = False
 
     def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int, *, read_clocks: bool) -> Rounds:
@@ -88,11 +95,11 @@ class Gpu:
         at = [e.name for e in CANDIDATES].index(function.executor)
         return 70.0 + at + 2 * (function.policy == "TileSync()")
 
-    def make(self, launch: Deployment, setting: Setting, policy: object, order: Order | None) -> Made:
-        self.orders.add(order)
-        if launch.executor.name in self.missing:
+    def make(self, graph: Graph, device: DeviceSpec, executor: type[Executor], schedule: Schedule) -> Made:
+        self.orders.add(schedule.order)
+        if executor.name in self.missing:
             raise DeviceError("it has no compiler")
-        return Made(launch.executor.name, setting, str(policy))
+        return Made(executor.name, schedule)
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     monkeypatch.setattr(measuring, "make_stream", lambda buffers, runs, device: None)
     monkeypatch.setattr(measuring, "time_rounds", found.rounds_us)
     monkeypatch.setattr(measuring, "compile_launches", lambda makers, pool: iter(()))
-    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting, **how: found.make(self, setting, **how))
+    monkeypatch.setattr(bench_rows, "make_executor", found.make)
     monkeypatch.setattr(cli_bench, "find_machine", lambda device: HostMachine(True, H200))
     monkeypatch.setattr(gpus, "open_device", lambda name: (host_with(2), name))
     monkeypatch.setattr(records, "_describe_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "1"}})
@@ -160,7 +167,7 @@ def test_the_fastest_is_picked_by_some_rounds_and_reported_from_others() -> None
         if executor.name in row["executors"] and Ordering.LAUNCH not in executor.enforced_orderings:
             assert row["executors"][executor.name]["policy"] == "RowSync()"
     assert set(row["layer"]["executors"]) == set(row["executors"])
-    assert Setting.from_data(first["setting"])
+    assert decode_tilings(first["setting"])
 
 
 def test_each_executor_is_in_a_model_with_its_fastest_setting_alone(gpu: Gpu) -> None:
@@ -407,14 +414,15 @@ def test_torch_has_what_its_timing_is_held_by() -> None:
 def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
     few = {field.name: 2 for field in fields(kind) if field.name == "layers"}
     found, left_out = list_variants(kind.of({kind.size: 16, **few}, True), H200)
-    assert {v.deployment.executor.name for v in found} | set(left_out) == {e.name for e in CANDIDATES}
+    assert {v.executor.name for v in found} | set(left_out) == {e.name for e in CANDIDATES}
     assert len({v.label for v in found}) == len(found)
-    for executor in dict.fromkeys(v.deployment.executor for v in found):
-        mine = [v for v in found if v.deployment.executor is executor]
-        assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default_setting
-        plan = mine[-1].deployment.build_plan(mine[-1].setting, mine[-1].policy)
-        chosen = derive_choices(plan.graph, mine[-1].setting, H200.sms)
-        assert executor.prove(verify(plan)).plan.dispatch is executor.select_dispatch(plan.graph, H200, chosen)
+    for executor in dict.fromkeys(v.executor for v in found):
+        mine = [v for v in found if v.executor is executor]
+        default = executor.select_default(mine[0].graph, H200)
+        assert mine[0].schedule == replace(default, policy=mine[0].schedule.policy)
+        last = mine[-1].schedule
+        plan = build(mine[-1].graph, last)
+        assert executor.prove(verify(plan)).plan.dispatch is executor.select_dispatch(plan.graph, H200, last)
 
 
 def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:
@@ -424,11 +432,11 @@ def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:
     found, left_out = list_variants(workload, H200, order=order)
     assert found
     for variant in found:
-        plan = variant.deployment.build_plan(variant.setting, variant.policy, variant.order)
+        plan = build(variant.graph, variant.schedule)
         assert (plan.graph.ops[0].grid, plan.items.tile[-1]) == ((4, 4), 8)
-        assert variant.setting.op("matmul").group == 0  # it is the order given that runs
+        assert variant.schedule.get_op_tiling("matmul").group == 0  # it is the order given that runs
     assert len({variant.label for variant in found}) == len(found)
-    for name in {e.name for e in CANDIDATES} - {v.deployment.executor.name for v in found}:
+    for name in {e.name for e in CANDIDATES} - {v.executor.name for v in found}:
         assert left_out[name]
     none, left_out = list_variants(workload, H200, order=SavedOrder(3, 4, tuple(range(12))))
     assert not none
@@ -640,8 +648,7 @@ def test_what_the_system_raises_is_one_line() -> None:
 def test_runs_overlap_as_executors_and_gpus_can() -> None:
     graph = FeedForward(4096, 14336, 16).build_graph(H200)
     for executor in CANDIDATES:
-        launch = Deployment(graph, H200, executor)
-        plan = launch.build_plan(launch.default_setting)
+        plan = build(graph, executor.select_default(graph, H200))
         assert plan.dispatch is executor.select_dispatch(plan.graph, H200)
         assert can_overlap(executor, plan, H200) is (plan.dispatch in executor.overlapping_dispatches)
         assert not can_overlap(executor, plan, A100)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import DTypeError, InterlaceError, ParamError, PlanError, ShapeError
-from interlace.deploy import Deployment
+from interlace.deploy import count_flops
 from interlace.kernels.causal_attention import AttentionTile, causal_attention
 from interlace.workloads.prefill import PrefillAttention, pack_sequences, prefill_attention
 
@@ -31,7 +31,7 @@ def test_sequences_of_any_lengths_are_what_they_are_alone(
     tile = AttentionTile(32, 16)
     graph = prefill_attention(rows, 24, 8, 8 // group, 16, il.fp32, longest=window, tile=tile, product=SMALL)
     t = inputs(graph, pack_sequences(lengths, rows))
-    out = il.ReferenceExecutor(il.build(graph, il.Choices(3)), seed=0).run(t)["out"]
+    out = il.ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=0).run(t)["out"]
     np.testing.assert_allclose(out, exact(t, 16, window), rtol=0, atol=1e-12)
     assert not out[sum(lengths) :].any()
 
@@ -40,7 +40,7 @@ def test_padding_may_stand_between_sequences() -> None:
     first = np.array([0] * 10 + [99] * 7 + [17] * 13 + [99] * 2 + [32] * 8, np.int32)
     graph = prefill_attention(40, 24, 2, 1, 16, il.fp32, tile=AttentionTile(16, 16), product=SMALL)
     t = inputs(graph, first)
-    out = il.ReferenceExecutor(il.build(graph, il.Choices(3)), seed=0).run(t)["out"]
+    out = il.ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=0).run(t)["out"]
     np.testing.assert_allclose(out, exact(t, 16, 40), rtol=0, atol=1e-12)
 
 
@@ -85,7 +85,7 @@ def test_maps_cover_what_rows_see_and_say_no_more_of_one_sequence(
 def test_the_product_of_a_block_of_rows_waits_for_its_heads_alone() -> None:
     tile = AttentionTile(16, 16)
     graph = prefill_attention(64, 32, 4, 2, 16, il.fp32, tile=tile, product=il.MatmulTile(16, 32, 16))
-    plan = il.build(graph, il.Choices(4, interleaving=il.RowPanels(1)))
+    plan = il.build(graph, il.Schedule(4, interleaving=il.RowPanels(1)))
     assert plan.items.op.tolist() == [0, 0, 0, 0, 1] * 4
     assert plan.items.tile.tolist()[4::5] == [3, 2, 1, 0]  # the longest tiles, those of the last rows, run first
     assert il.verify(plan).longest_chain == 2
@@ -94,7 +94,7 @@ def test_the_product_of_a_block_of_rows_waits_for_its_heads_alone() -> None:
 def test_flops_are_those_of_the_pairs_that_see_each_other() -> None:
     for batch in (1, 3):
         problem = PrefillAttention.of({"tokens": 100, "batch": batch}, gpu=False)
-        found = Deployment(problem.build_graph(il.CPU), il.CPU, il.ReferenceExecutor).flops
+        found = count_flops(problem.build_graph(il.CPU))
         assert found == pytest.approx(problem.flops)
         assert problem.flops == batch * (4 * 4 * 16 * (100 * 101 // 2) + 2 * 100 * 64 * 96)
 
@@ -147,7 +147,7 @@ def test_what_tells_sequences_apart_is_no_result_of_the_launch() -> None:
 
 def test_a_plan_from_a_file_is_held_against_what_the_kernel_makes() -> None:
     graph = prefill_attention(64, 32, 4, 2, 16, longest=40)
-    assert il.read_plan(il.build(graph, il.Choices(2)).to_json()).graph == graph
+    assert il.read_plan(il.build(graph, il.Schedule(2)).to_json()).graph == graph
     op = graph.op("attention")
     with pytest.raises(ParamError, match="kernel 'causal_attention' makes an op with"):
         replace(graph, ops=(replace(op, params=(*op.params[:1], ("WINDOW", 64), *op.params[2:])), graph.ops[1]))

@@ -12,9 +12,10 @@ import pytest
 
 import interlace as il
 from interlace.core.devices import H100, H200
-from interlace.deploy import Choice, choose, choose_launch_rows, deploy_graph, predict_library_us, table
+from interlace.deploy import Choice, choose, choose_launch_rows, predict_library_us, table
 from interlace.deploy.choose import EXTRAPOLATED_RATIO, MEASURED_RATIO, SCALED_RATIO, Judgement, judge, predict_us
 from interlace.deploy.launch_rows import _estimate_seconds as priced
+from interlace.deploy.store import CacheEntry, store_cached
 from interlace.deploy.table import FFNTimes
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.planner import predict as predicting
@@ -115,7 +116,7 @@ def test_the_table_rests_on_todays_predictions(device: il.DeviceSpec, every: int
     few = [row for row in rows if row.launched <= 256][::every]  # what is larger takes longer to predict
     assert {row.launched for row in few} > {8, 16, 64}
     for row in few:
-        assert predict_us(deploy_graph(row.build_graph(row.launched), device)) == pytest.approx(
+        assert predict_us(row.build_graph(row.launched), device, MegakernelExecutor) == pytest.approx(
             row.predicted_us, abs=1e-3
         )
 
@@ -228,12 +229,12 @@ def test_a_sweep_makes_a_table() -> None:
         assert row.library_us == {"alone": 28.0, "layer": 34.0, "compiled": 33.0}
         assert row.norm is None
         assert row.predicted_us == pytest.approx(
-            predict_us(deploy_graph(row.build_graph(row.launched), H200)), abs=1e-3
+            predict_us(row.build_graph(row.launched), H200, MegakernelExecutor), abs=1e-3
         )
     assert (whole.tokens, whole.launched, whole.norm, whole.worst_context) == (3, 8, 1e-5, "layer")
     assert whole.launch_us == {"layer": 27.0, "compiled": 26.0}
     assert whole.library_us == {"layer": 34.0, "compiled": 33.0}
-    assert whole.predicted_us == pytest.approx(predict_us(deploy_graph(whole.build_graph(8), H200)), abs=1e-3)
+    assert whole.predicted_us == pytest.approx(predict_us(whole.build_graph(8), H200, MegakernelExecutor), abs=1e-3)
     assert [row.worst_context for row in plain] == ["layer", "alone", "alone"]
     assert found.executor == MegakernelExecutor.name
     lines = [table.format_table(some).splitlines() for some in (found, found.exclude_rows(found.rows[:1]))]
@@ -327,10 +328,11 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chi
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
     near = chosen(FFNShape(4096, 14000, SILU, True), 32)
     assert near.executor is MegakernelExecutor
-    assert near.setting == deploy_graph(ffn(32, FFNShape(4096, 14000, SILU, True)), H200).default_setting
+    graph = ffn(32, FFNShape(4096, 14000, SILU, True))
+    assert near.schedule == MegakernelExecutor.select_default(graph, H200)
     assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
     assert str(near).startswith(f"one launch ({MegakernelExecutor.name}): the launch takes ")
-    assert near.launch_us == predict_us(deploy_graph(ffn(32, FFNShape(4096, 14000, SILU, True)), H200))
+    assert near.launch_us == predict_us(graph, H200, MegakernelExecutor)
     far = chosen(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
     close = chosen(FFNShape(256, 1024, SILU, True), 64)
@@ -349,7 +351,7 @@ def test_beyond_what_was_measured_the_library_runs() -> None:
     shape = FFNShape(4096, 14336, SILU, True)
     most = table.load_table(H200).max_tokens
     choice = chosen(shape, most + 1)
-    assert (choice.executor, choice.setting, choice.launch_us) == (None, None, None)
+    assert (choice.executor, choice.schedule, choice.launch_us) == (None, None, None)
     assert f"{most + 1} rows are more than the {most} up to which launches were measured" in choice.why
     assert "interlace tune" in str(choice)
     wide = chosen(FFNShape(1 << 16, 1 << 22, RELU, False), 128)
@@ -384,19 +386,24 @@ def test_a_table_of_another_executor_says_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
-    launch = deploy_graph(ffn(512, shape), H200)
-    launch.cache_setting(launch.default_setting, 100.0, 102.0)
+    graph = ffn(512, shape)
+    schedule = MegakernelExecutor.select_default(graph, H200)
+
+    def cache(us: float, library_us: float | None = None) -> None:
+        store_cached(graph, H200, MegakernelExecutor, CacheEntry(schedule, us, library_us))
+
+    cache(100.0, 102.0)
     for tokens in (500, 512):
         choice = chosen(shape, tokens)
         assert (choice.executor, choice.launch_us, choice.library_us) == (MegakernelExecutor, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
-    launch.cache_setting(launch.default_setting, 100.0, 99.0)
+    cache(100.0, 99.0)
     assert chosen(shape, 512).executor is None
-    launch.cache_setting(launch.default_setting, 10.0)
+    cache(10.0)
     choice = chosen(shape, 512)
     assert (choice.executor, choice.launch_us) == (MegakernelExecutor, 10.0)
     assert choice.library_us == predict_library_us(ffn(512, shape), H200)
-    launch.cache_setting(launch.default_setting, 400.0)
+    cache(400.0)
     assert chosen(shape, 512).executor is None
 
 

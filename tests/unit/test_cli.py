@@ -36,7 +36,9 @@ from interlace.executors.reference import RandomReferenceExecutor, ReferenceExec
 from interlace.executors.serial import CudaGraphExecutor, SerialExecutor
 from interlace.kernels.base import format_tiling
 from interlace.kernels.matmul.tile import TileShape
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.planner.retile import retile
+from interlace.policies.schedule import Schedule
 from interlace.trace.events import Trace
 from interlace.workloads import WORKLOADS, FeedForward, Workload
 
@@ -119,9 +121,9 @@ def test_run_takes_every_workload_and_schedule(tmp_path: Path, arguments: list[s
 def test_the_default_on_a_cpu_is_minilm_in_three_waves() -> None:
     machine = find_machine(Device.CPU)
     task = cpu_problem()
-    choices = task.derive_choices(ScheduleOptions(), machine.spec)
+    schedule = task.make_schedule(ScheduleOptions(), machine.spec)
     assert (task.facts["hidden"], task.facts["ffn"]) == (384, 1536)
-    assert (task.graph.op("up").tiles, task.graph.op("down").tiles, choices.workers) == (24, 6, 8)
+    assert (task.graph.op("up").tiles, task.graph.op("down").tiles, schedule.workers) == (24, 6, 8)
 
 
 def test_the_same_seed_draws_the_same_inputs_of_the_stated_sizes() -> None:
@@ -172,16 +174,15 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
     assert [e.name for e in chosen] == [e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)]
     planned = run_module._plan_executors(chosen, plans, named=False)
     assert (list(planned), capsys.readouterr().err) == (chosen, "")
-    for executor, way in planned.items():
-        executor.check_tiles(way.proof.plan.graph, H200)
-        assert way.proof.plan.dispatch is executor.dispatches[0]
-        assert way.setting == executor.select_default(task.graph, H200)
-    tiles = {format_tiling(way.proof.plan.graph) for way in planned.values()}
-    assert format_tiling(planned[MegakernelExecutor].proof.plan.graph) not in {
-        format_tiling(planned[SerialExecutor].proof.plan.graph)
-    }
-    alike = {(way.setting, way.proof.plan.dispatch) for way in planned.values()}
-    assert len({id(way.proof) for way in planned.values()}) == len(alike) < len(planned)
+    plans_made = {executor: proof.plan for executor, proof in planned.items()}
+    for executor, plan in plans_made.items():
+        executor.check_tiles(plan.graph, H200)
+        assert plan.dispatch is executor.dispatches[0]
+        assert plan.graph == retile(task.graph, executor.select_default(task.graph, H200).tiles)
+    tiles = {format_tiling(plan.graph) for plan in plans_made.values()}
+    assert format_tiling(plans_made[MegakernelExecutor].graph) != format_tiling(plans_made[SerialExecutor].graph)
+    alike = {(format_tiling(plan.graph), plan.dispatch) for plan in plans_made.values()}
+    assert len({id(proof) for proof in planned.values()}) == len(alike) < len(planned)
     assert len(tiles) == 2, "Triton executors share theirs, the megakernel has its own"
 
 
@@ -191,7 +192,7 @@ def test_options_of_the_plan_stand_for_every_executor_and_a_dispatch_for_those_t
     schedule = ScheduleOptions(order=order, policy=interlace.RowSync(), workers=7, dispatch=dispatch)
     plans = task.make_plans(schedule, H200)
     for executor in run_module._select_default(task, HostMachine(True, H200)):
-        plan = plans(executor).proof.plan
+        plan = plans(executor).plan
         assert (plan.policy, plan.workers, plan.order.split(";")[0]) == ("RowSync()", 7, "GroupedColumnMajor(rows=2)")
         only_ticket = executor is PersistentTicketExecutor
         assert plan.dispatch is (interlace.Dispatch.TICKET if only_ticket else interlace.Dispatch.STATIC)
@@ -209,7 +210,7 @@ def test_an_executor_that_cannot_run_it_is_left_out_with_a_note_or_refused_if_na
     tiled = build_problem(Selection(FeedForward, {"m": 16}), HostMachine(True, H200), TileShape(16, 64, 64))
     planned = run_module._plan_executors(chosen, tiled.make_plans(ScheduleOptions(), H200), named=False)
     assert MegakernelExecutor not in planned, "a tile that is given stands for all"
-    assert {format_tiling(way.proof.plan.graph) for way in planned.values()} == {"up 16x64x64, down 16x64x64"}
+    assert {format_tiling(proof.plan.graph) for proof in planned.values()} == {"up 16x64x64, down 16x64x64"}
 
 
 def test_without_a_gpu_run_tells_what_the_workload_would_do_on_one(
@@ -269,7 +270,7 @@ def test_a_picture_shows_when_workers_are_at_each_op_and_when_they_wait() -> Non
 
 
 def test_speeds_are_against_cuda_graph_where_it_ran() -> None:
-    plan = build(cpu_problem().graph, Choices(8))
+    plan = build(cpu_problem().graph, Schedule(8))
     rows = [
         ResultRow(executor, plan, 1e-3, Timing(us, us, us))
         for executor, us in ((ReferenceExecutor, 9e5), (CudaGraphExecutor, 100.0), (PersistentTicketExecutor, 80.0))
@@ -578,14 +579,14 @@ def test_run_traces_the_last_executor_that_can(tmp_path: Path) -> None:
 
 def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
     graph = interlace.workloads.ffn(64, interlace.workloads.FFNShape(64, 256, interlace.Activation.RELU, False))
-    choices = interlace.Choices(
+    schedule = interlace.Schedule(
         3,
         policy=interlace.TileSync(),
         split=interlace.SplitK(2),
         interleaving=interlace.RowPanels(1),
         chunk_waits=True,
     )
-    plan = interlace.build(graph, choices)
+    plan = interlace.build(graph, schedule)
     executor = interlace.ReferenceExecutor(plan, seed=3)
     random = np.random.default_rng(0)
     executor.run({name: random.standard_normal(graph.tensor(name).shape) for name in graph.inputs})

@@ -28,7 +28,7 @@ def write(path: Path, plan: il.Plan, **changes: Any) -> Path:
 
 
 def test_a_plan_file_says_of_which_ops_nothing_holds_the_text_to_what_they_declare(tmp_path: Path) -> None:
-    plan = il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(4))
+    plan = il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Schedule(4))
     path, verdict = write(tmp_path / "p.json", plan), tmp_path / "v.json"
     read = il.read_plan(path.read_text())
     assert read == plan
@@ -51,7 +51,7 @@ def test_access_maps_of_a_file_that_no_kernel_makes_anew_are_named_as_unproved(t
         il.copy("second", y, z, tile=(2, 8)),
         read.make_op("third", (4,), {"i": (z, every)}, {"o": (w, own)}),
     )
-    plan = il.build(il.Graph("g", (x, y, z, w), ops, ("x",), ("w",)), il.Choices(4))
+    plan = il.build(il.Graph("g", (x, y, z, w), ops, ("x",), ("w",)), il.Schedule(4))
     assert il.verify(plan).unproved_ops == ()
     for kernels in ((), (read,), (read, other)):
         assert il.verify(il.read_plan(plan.to_json(), kernels)).unproved_ops == ("first", "third")
@@ -64,16 +64,16 @@ def test_access_maps_of_a_file_that_no_kernel_makes_anew_are_named_as_unproved(t
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "schedule",
     [
-        il.Choices(3, split={"down": il.SplitK(2)}, chunk_waits=True),
-        il.Choices(3, il.Dispatch.STATIC, policy=il.RowSync()),
-        il.Choices(1, policy=il.NoSync()),
+        il.Schedule(3, split={"down": il.SplitK(2)}, chunk_waits=True),
+        il.Schedule(3, il.Dispatch.STATIC, policy=il.RowSync()),
+        il.Schedule(1, policy=il.NoSync()),
     ],
     ids=["split", "static", "one worker"],
 )
-def test_a_plan_file_runs_as_it_stands(tmp_path: Path, choices: il.Choices) -> None:
-    plan = il.build(ffn(), choices)
+def test_a_plan_file_runs_as_it_stands(tmp_path: Path, schedule: il.Schedule) -> None:
+    plan = il.build(ffn(), schedule)
     path, record, trace = write(tmp_path / "p.json", plan), tmp_path / "r.json", tmp_path / "t.json"
     shown = succeed("run", path, "--device", "cpu", "--json", record, "--trace", trace, "--seed", 3)
     assert f"{len(plan.items)} items" in shown
@@ -110,7 +110,7 @@ def test_a_planned_workload_runs_from_its_file_and_its_summary_says_what_was_pla
 def test_a_plan_file_runs_on_those_that_take_it_and_a_note_tells_of_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path / "p.json", il.build(ffn(), il.Choices(1, policy=il.NoSync())))
+    path = write(tmp_path / "p.json", il.build(ffn(), il.Schedule(1, policy=il.NoSync())))
     task, plans = load_problem(path, il.H200)
     able = run._plan_executors(run._select_default(task, HostMachine(True, il.H200)), plans, named=False)
     assert {e.name for e in able} == {*("reference", "serial", "cuda_graph", "pdl", "streams", "persistent-ticket")}
@@ -120,7 +120,7 @@ def test_a_plan_file_runs_on_those_that_take_it_and_a_note_tells_of_the_others(
 
 
 def test_options_beside_a_plan_file_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.json", il.build(ffn(), il.Choices(2)))
+    path = write(tmp_path / "p.json", il.build(ffn(), il.Schedule(2)))
     for options in (["--m", 3], ["--policy", "row"], ["--chunk-waits"], ["--tile", "16x16"]):
         assert no_option(fail(2, "run", path, *options), options[0])
     for command in (("plan", path, "--out", tmp_path / "x.json"), ("explain", path)):
@@ -130,7 +130,7 @@ def test_options_beside_a_plan_file_are_refused(tmp_path: Path) -> None:
 
 
 def test_only_a_plan_that_is_safe_and_of_known_kernels_runs(tmp_path: Path) -> None:
-    plan = il.build(ffn(), il.Choices(2))
+    plan = il.build(ffn(), il.Schedule(2))
     data = json.loads(plan.to_json())
     data["graph"]["ops"][1]["params"]["K"] = 100_000
     for command in ("run", "verify"):
@@ -139,7 +139,7 @@ def test_only_a_plan_that_is_safe_and_of_known_kernels_runs(tmp_path: Path) -> N
     waits = data["waits"] | {"threshold": [9 for _ in data["waits"]["threshold"]]}
     assert "to reach 9, but 1 tiles post it" in fail(1, "run", write(tmp_path / "p.json", plan, waits=waits))
     x, y = (il.Tensor(name, (10,), il.fp32) for name in "xy")
-    own = il.build(il.Graph("own", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Choices(2))
+    own = il.build(il.Graph("own", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(2))
     path = write(tmp_path / "p.json", own)
     assert "safe" in succeed("verify", path)
     assert "op 'd' has kernel 'double', which is not built in" in fail(2, "run", path)
@@ -149,7 +149,7 @@ def test_a_plan_of_tensors_beyond_memory_is_proved_but_not_begun(tmp_path: Path)
     k = 2**30
     x, w, y = (il.Tensor(n, shape, il.bf16) for n, shape in (("x", (64, k)), ("w", (64, k)), ("y", (64, 64))))
     graph = il.Graph("wide", (x, w, y), (il.matmul("mm", x, w, y),), ("x", "w"), ("y",))
-    path = write(tmp_path / "p.json", il.build(graph, il.Choices(1)))
+    path = write(tmp_path / "p.json", il.build(graph, il.Schedule(1)))
     assert "safe" in succeed("verify", path)
     message = fail(2, "run", path)
     # The two inputs in float32; all tensors in float64, twice for the two reference executors, and what is right.
@@ -178,7 +178,7 @@ def test_names_of_a_plan_are_shown_as_they_are(tmp_path: Path) -> None:
     x, y = il.Tensor("x" + name, (32, 32), il.fp32), il.Tensor("y" + name, (32, 32), il.fp32)
     z = il.Tensor("z", (32, 32), il.fp32)
     ops = (il.copy("c" + name, x, y, (16, 16)), il.copy("d" + name, y, z, (16, 16)))
-    plan = il.build(il.Graph("g" + name, (x, y, z), ops, (x.name,), ("z",)), il.Choices(2))
+    plan = il.build(il.Graph("g" + name, (x, y, z), ops, (x.name,), ("z",)), il.Schedule(2))
     path, record, trace = write(tmp_path / "p.json", plan, policy=name), tmp_path / "r.json", tmp_path / "t.json"
     for command in (("verify", path), ("run", path, "--json", record, "--trace", trace, "--device", "cpu")):
         result = invoke(*command)

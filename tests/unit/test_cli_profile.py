@@ -17,16 +17,19 @@ from interlace.bench.profile import Figures, LaunchBottleneck, ProfileRun, run_c
 from interlace.cli import app
 from interlace.cli import profile as cli_profile
 from interlace.cli.machine import HostMachine
-from interlace.core.devices import H200
+from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import bf16, fp16
-from interlace.deploy import Deployment
+from interlace.deploy.store import CacheEntry, store_cached
+from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
 from interlace.megakernel.options import RunOptions
-from interlace.policies.setting import Setting
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
+from interlace.policies.tiling import encode_tilings
 from interlace.workloads import FeedForward, FFNShape
 
 from ..ring import Ring
-from .gpus import A100, on_h200
+from .gpus import A100, ffn_of, on_h200
 from .profiler import counted as profiled
 from .profiler import csv, install, launch
 
@@ -92,7 +95,7 @@ def test_each_number_of_tokens_is_counted_once_and_judged(tmp_path: Path, monkey
     for text in ("counted", "predicted", "236", "10%", "memory bound", "compute bound", "neither"):
         assert text in shown, text
     assert seen.read_text().split("\n")[-3:-1] == ["-m", "interlace.bench.profile"]
-    assert [run.deployment.graph.tensor("x").shape[0] for run in profiled(tmp_path)] == [16, 1024, 17]
+    assert [run.graph.tensor("x").shape[0] for run in profiled(tmp_path)] == [16, 1024, 17]
 
 
 @pytest.mark.usefixtures("h200")
@@ -101,7 +104,7 @@ def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, mo
     path = tmp_path / "profile.json"
     assert command(*SHAPE, "--m", "16", "--json", str(path)).exit_code == 0
     (row,) = json.loads(path.read_text())["rows"]
-    assert Setting.from_data(row["setting"]) == on_h200(16, RELU).deployment.default_setting
+    assert row["setting"] == encode_tilings(on_h200(16, RELU).default_schedule.op_tilings)
     predicted = row["predicted"]
     weights = 2 * 4096 * 14336 * 2
     assert weights <= predicted["dram_read_bytes"] <= 1.03 * weights  # 16 tokens and partial sums besides
@@ -111,14 +114,14 @@ def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, mo
 
 @pytest.mark.usefixtures("h200")
 def test_a_tuned_setting_is_the_one_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = on_h200(16, RELU).deployment
-    chosen = Ring(16, 128, 64, True, 1, (1, 4), 4).setting(launched.graph)
-    launched.cache_setting(chosen, 54.0)
+    launched = on_h200(16, RELU)
+    chosen = Ring(16, 128, 64, True, 1, (1, 4), 4).schedule(launched.graph)
+    store_cached(launched.graph, launched.device, launched.executor, CacheEntry(chosen, 54.0))
     install(tmp_path, monkeypatch, csv([launch(), launch()]))
     assert command(*SHAPE, "--m", "16", "--m", "64").exit_code == 0
     runs = profiled(tmp_path)
-    assert [run.deployment.graph.tensor("x").shape[0] for run in runs] == [16, 64]
-    assert [run.setting for run in runs] == [chosen, on_h200(64, RELU).deployment.default_setting]
+    assert [run.graph.tensor("x").shape[0] for run in runs] == [16, 64]
+    assert [run.schedule for run in runs] == [chosen, on_h200(64, RELU).default_schedule]
 
 
 @pytest.mark.usefixtures("h200")
@@ -126,7 +129,7 @@ def test_the_default_sweep_is_over_the_sizes_of_the_workload(tmp_path: Path, mon
     install(tmp_path, monkeypatch, csv([launch()] * len(FeedForward.sizes)))
     result = command("--hidden", "1024", "--ffn", "2048")
     assert result.exit_code == 0, result.output
-    graphs = [run.deployment.graph for run in profiled(tmp_path)]
+    graphs = [run.graph for run in profiled(tmp_path)]
     assert [graph.tensor("hidden").shape for graph in graphs] == [(m, 2048) for m in FeedForward.sizes]
     assert {graph.tensor("x").dtype for graph in graphs} == {bf16}
 
@@ -137,7 +140,7 @@ def test_the_width_between_the_matmuls_can_vary_too(tmp_path: Path, monkeypatch:
     path = tmp_path / "p.json"
     result = command("--hidden", "1024", "--ffn", "2048", "--sweep", "ffn", "--json", str(path))
     assert result.exit_code == 0, result.output
-    shapes = [run.deployment.graph.tensor("hidden").shape for run in profiled(tmp_path)]
+    shapes = [run.graph.tensor("hidden").shape for run in profiled(tmp_path)]
     assert shapes == [(16, n) for n in (1024, 2048, 4096, 8192)]
     record = json.loads(path.read_text())
     assert record["sweep"] == "ffn"
@@ -228,9 +231,11 @@ class Executor:
 
     ran: ClassVar[list[tuple[Any, int, int]]] = []
 
-    def __init__(self, case: Deployment, setting: Any, options: RunOptions) -> None:
+    def __init__(
+        self, graph: Graph, device: DeviceSpec, executor: object, schedule: Schedule, options: RunOptions
+    ) -> None:
         assert not options.dependent_launch
-        self.setting, self.plan, self.ffn = setting, case.build_plan(setting), case.graph.tensor("hidden").shape[1]
+        self.schedule, self.plan, self.ffn = schedule, build(graph, schedule), graph.tensor("hidden").shape[1]
 
     def allocate_tensor(self, name: str) -> Any:
         class Tensor:
@@ -245,7 +250,7 @@ class Executor:
     def run(self, tensors: dict[str, Any]) -> None:
         assert tensors["w_down"].scale == self.ffn**-0.5
         assert np.isnan(tensors["out"].scale)
-        self.ran.append((self.setting, tensors["x"].shape[0], self.ffn))
+        self.ran.append((self.schedule, tensors["x"].shape[0], self.ffn))
 
     def synchronize(self) -> None:
         pass
@@ -257,11 +262,10 @@ def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPat
             synchronize = staticmethod(lambda device: None)
 
     shape = FFNShape(256, 512, Activation.RELU, False)
-    cases = [on_h200(64, shape, fp16).deployment, on_h200(16, replace(shape, ffn=1024), fp16).deployment]
-    settings = [case.default_setting for case in cases]
+    workloads = ffn_of(64, shape, fp16), ffn_of(16, replace(shape, ffn=1024), fp16)
+    runs = [ProfileRun.of(workload, H200) for workload in workloads]
     monkeypatch.setattr(Executor, "ran", [])
     monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
-    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting, options: Executor(self, setting, options))
-    runs = [ProfileRun(case, setting) for case, setting in zip(cases, settings, strict=True)]
+    monkeypatch.setattr(profiling, "make_executor", Executor)
     run_child(pickle.loads(pickle.dumps(runs)))
-    assert Executor.ran == [(settings[0], 64, 512), (settings[1], 16, 1024)]
+    assert Executor.ran == [(runs[0].schedule, 64, 512), (runs[1].schedule, 16, 1024)]

@@ -44,7 +44,7 @@ UNLIKE = ("spawn", "cluster")
 
 def launch(dispatch: il.Dispatch) -> str:
     """Constants and structs of a launch, with constants of all dispatches."""
-    plan = il.build(il.workloads.one_matmul(8, 64, 64), il.Choices(1))
+    plan = il.build(il.workloads.one_matmul(8, 64, 64), il.Schedule(1))
     constants = il.MegakernelExecutor(plan, il.RunOptions("meta")).composition.source.partition("struct Queue")[0]
     constants += define_constants(
         {name: n for code in CODES for name, n in select_code(code, blocks=132).constants.items()}

@@ -28,7 +28,7 @@ def test_each_matmul_is_of_the_same_input_and_a_weight_of_its_own() -> None:
     inputs, graph = problem.make_inputs(0), problem.build_graph(il.CPU, TileShape(16, 16, 16))
     assert problem.weights == ("w0", "w1", "w2")
     assert set(inputs) == {"x", "w0", "w1", "w2"}
-    found = il.ReferenceExecutor(il.build(graph, il.Choices(4)), seed=3).run(inputs)
+    found = il.ReferenceExecutor(il.build(graph, il.Schedule(4)), seed=3).run(inputs)
     right = problem.run_dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})
     for name, value in right.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12)

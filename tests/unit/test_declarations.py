@@ -135,7 +135,7 @@ def test_executors_tell_how_the_simulated_machine_models_them() -> None:
 def test_a_plan_of_another_dispatch_is_refused(executor: type[Executor]) -> None:
     graph = two_matmuls(64, 128, 128, 128)
     for dispatch in il.Dispatch:
-        plan = il.build(graph, il.Choices(4, dispatch))
+        plan = il.build(graph, il.Schedule(4, dispatch))
         if dispatch in executor.dispatches:
             assert executor.prove(plan).plan is plan
         else:
@@ -219,9 +219,9 @@ def test_tilings_are_unlike_and_begin_with_the_rules_own() -> None:
 def test_settings_of_many_ops_come_one_by_one() -> None:
     graph = build_decode_graph(LLAMAS["smollm2-135m"], 1, 64, il.H200)
     matmuls = [op.name for op in graph.ops if op.kernel == "matmul"]
-    several = [*islice(il.PdlExecutor.iter_settings(graph, il.H200), 3)]  # of more than anybody could draw
+    several = [*islice(il.PdlExecutor.iter_schedules(graph, il.H200), 3)]  # of more than anybody could draw
     assert several[0] == il.PdlExecutor.select_default(graph, il.H200)
-    assert [[name for name, _ in setting.ops] for setting in several] == [matmuls] * 3
+    assert [[*schedule.tiles] for schedule in several] == [matmuls] * 3
     assert len({*several}) == 3
 
 
@@ -266,7 +266,7 @@ class DiagonalSync(il.SyncPolicy):
 
 def test_a_policy_costs_a_class_of_the_users_own() -> None:
     graph = two_matmuls(256, 256, 256, 256)
-    plan = il.build(graph, il.Choices(8, policy=DiagonalSync()))
+    plan = il.build(graph, il.Schedule(8, policy=DiagonalSync()))
     assert plan.semaphores == 4 + 4 - 1
     assert il.verify(plan).edges_by_wait > 0
 
@@ -282,6 +282,6 @@ def test_an_op_declares_itself_to_the_megakernel_once(monkeypatch: pytest.Monkey
     executor.check_tiles(graph, il.H200)
     executor.build_mode(graph, il.H200)
     executor.select_dispatch(graph, il.H200)
-    run = executor(il.build(graph, il.Choices(4)), il.RunOptions("meta"))
+    run = executor(il.build(graph, il.Schedule(4)), il.RunOptions("meta"))
     assert asked == [op.name for op in graph.ops]
     assert run.lowered.source is run.composition

@@ -18,7 +18,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, DTypeError, ShapeError
-from interlace.deploy import Deployment
+from interlace.deploy import avoid_resident_workers
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.append import append
@@ -46,7 +46,7 @@ def tensor(name: str, *shape: int, dtype: il.DType = il.fp32) -> il.Tensor:
 def run(ops: list[il.Op], tensors: list[il.Tensor], given: Mapping[str, Any], *wanted: str) -> dict[str, Any]:
     """The wanted outputs of ops, by the reference executor with steps drawn at random."""
     graph = Graph("ops", tuple(tensors), tuple(ops), tuple(given), wanted)
-    return ReferenceExecutor(il.build(graph, il.Choices(3)), seed=1).run(given)
+    return ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=1).run(given)
 
 
 def rotated(x: np.ndarray, position: int, norm: np.ndarray | None, eps: float = 1e-5) -> np.ndarray:
@@ -252,14 +252,12 @@ def test_a_step_takes_what_is_predicted_where_hand_overs_are_words() -> None:
             if row["batch"] > 1:
                 continue
             work = Decode(**{name: value for name, value in row["workload"].items() if name in of})
-            step = Deployment(work.build_graph(il.H200), il.H200, il.MegakernelExecutor)
-            plan, measured = (
-                step.build_plan(step.default_setting, alone=False),
-                row["executors"]["one_launch"]["median_us"],
-            )
-            predicted = predict(plan, il.H200, step.build_mode(plan)).us
-            assert predicted == pytest.approx(measured, rel=error)
-            assert predicted < 0.99 * predict(plan, il.H200, replace(step.build_mode(plan), ll_hand_offs=None)).us
+            graph, kind = work.build_graph(il.H200), il.MegakernelExecutor
+            plan = il.build(graph, avoid_resident_workers(kind.select_default(graph, il.H200), kind))
+            mode = kind.build_mode(plan.graph, il.H200)
+            predicted = predict(plan, il.H200, mode).us
+            assert predicted == pytest.approx(row["executors"]["one_launch"]["median_us"], rel=error)
+            assert predicted < 0.99 * predict(plan, il.H200, replace(mode, ll_hand_offs=None)).us
 
 
 def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_layer() -> None:
@@ -269,7 +267,7 @@ def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_laye
         tried.append(search(graph, il.H200).tried_candidates)
     assert tried[0] == tried[1] <= 40
     graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=6, vocabulary=4096), 1, 64, il.H200)
-    assert 2 <= len([*il.MegakernelExecutor.iter_settings(graph, il.H200)]) <= 8
+    assert 2 <= len([*il.MegakernelExecutor.iter_schedules(graph, il.H200)]) <= 8
 
 
 # ---------------------------------------------------------------- what is no op
@@ -373,7 +371,7 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(fla
     graph = build_decode_graph(shape, 3, 100, replace(il.CPU, sms=12, sm_dram_bytes_per_s=1e6), dtype=il.fp32)
     graph = replace(graph, outputs=(*graph.outputs, *kept))
     assert graph.op("layers.1.attend").grid == (3, 2, 2)
-    run = ReferenceExecutor(il.build(graph, il.Choices(4)), seed=3)
+    run = ReferenceExecutor(il.build(graph, il.Schedule(4)), seed=3)
     inputs = dict(problem.make_inputs(0))
     for name in kept:
         for b, at in enumerate(positions):
@@ -402,7 +400,7 @@ def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> N
         plain[name] = np.stack(rows)[:, :, :200]
     del plain["table"]
     right = replace(paged, pages=None).run_dense(np, plain)["logits"]
-    found = ReferenceExecutor(il.build(paged.build_graph(il.CPU), il.Choices(2))).run(paged.make_inputs(0))["logits"]
+    found = ReferenceExecutor(il.build(paged.build_graph(il.CPU), il.Schedule(2))).run(paged.make_inputs(0))["logits"]
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
     for logits in (found, paged.run_dense(np, inputs)["logits"], paged.run_dense(torch, tensors)["logits"].numpy()):
         assert np.linalg.norm(logits - right) < 1e-12 * np.linalg.norm(right)
@@ -457,7 +455,7 @@ def test_pytorch_runs_each_op_of_a_layer_once() -> None:
 
 def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:
     graph = build_decode_graph(replace(LLAMAS["llama3.1-8b"], layers=6), 1, 1088, il.H200)
-    proof = il.verify(il.build(graph, il.Choices(il.H200.sms)))
+    proof = il.verify(il.build(graph, il.Schedule(il.H200.sms)))
     assert len(graph.ops) == 6 * 9 + 4
     # Of the last layer nobody reads x itself, only what the norm before the head takes of it.
     assert {access.arg for access in graph.op("layers.5.x").writes} == {"scaled", "squares"}
@@ -468,7 +466,7 @@ def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:
 
 def test_a_plan_does_not_know_lengths_and_a_plan_file_knows_the_ops() -> None:
     shape = LLAMAS["tiny"]
-    plan = il.build(build_decode_graph(shape, 2, 64, il.CPU), il.Choices(4))
+    plan = il.build(build_decode_graph(shape, 2, 64, il.CPU), il.Schedule(4))
     again = il.read_plan(plan.to_json())
     assert again == plan
     il.verify(again)
@@ -490,11 +488,11 @@ def test_products_of_the_same_tokens_are_whole_waves_of_the_one_launch_together(
     """One of them, or for few tokens as many as leave the busiest SM hardly more rows than any width would."""
     model = replace(LLAMAS[name], layers=1)
     graph = build_decode_graph(model, batch, 1088, il.H200)
-    setting = il.MegakernelExecutor.select_default(graph, il.H200)
+    schedule = il.MegakernelExecutor.select_default(graph, il.H200)
     heads = [graph.op(f"layers.0.{each}_heads") for each in "qkv"]
     rows = sum(int(op.param("N")) for op in heads)
-    width = {op.name: int(dict(setting.op(op.name).params)["BN"]) for op in heads}
-    items = sum(-(-int(op.param("N")) // width[op.name]) * setting.op(op.name).parts for op in heads)
+    width = {op.name: int(schedule.tiles[op.name]["BN"]) for op in heads}
+    items = sum(-(-int(op.param("N")) // width[op.name]) * schedule.get_op_tiling(op.name).parts for op in heads)
     if batch > 16:
         waves = 1
         assert max(width.values()) <= 64
@@ -513,8 +511,8 @@ def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width
     """Of 14336 rows 112 in two tiles of 56, where four of 32 were 128."""
     graph = build_decode_graph(replace(LLAMAS[name], layers=1), 1, 1088, il.H200)
     inner = graph.op("layers.0.inner")
-    setting = dict(il.MegakernelExecutor.select_default(graph, il.H200).op(inner.name).params)
-    assert setting["BN"] == width
+    tile = il.MegakernelExecutor.select_default(graph, il.H200).tiles[inner.name]
+    assert tile["BN"] == width
     assert -(-int(inner.param("N")) // width) == items
 
 
@@ -531,9 +529,9 @@ def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width
 def test_an_uneven_last_wave_makes_tiles_narrower(ffn: int, batch: int, width: int, swapped: bool) -> None:
     """Of 18944 weight rows the busiest SM had three tiles of 64, and has three of 48, where the mean is 144."""
     graph = build_decode_graph(replace(LLAMAS["llama3.1-8b"], layers=1, ffn=ffn), batch, 1088, il.H200)
-    setting = il.MegakernelExecutor.select_default(graph, il.H200).op("layers.0.inner")
-    found = dict(setting.params)
-    assert (found["BN"], found["SWAP"], setting.parts) == (width, swapped, 1)
+    tiling = il.MegakernelExecutor.select_default(graph, il.H200).get_op_tiling("layers.0.inner")
+    found = dict(tiling.params)
+    assert (found["BN"], found["SWAP"], tiling.parts) == (width, swapped, 1)
     waves = math.ceil(math.ceil(ffn / width) / il.H200.sms)
     assert waves * width * il.H200.sms < 1.15 * ffn
 

@@ -181,7 +181,7 @@ def test_a_dtype_without_a_measured_rate_has_its_rows_share_of_the_bf16_rate() -
 
 def test_a_prediction_multiplies_in_the_dtype_of_each_op() -> None:
     def us(dtype: DType) -> float:
-        return predict(il.build(one_matmul(2048, 2048, 2048, dtype), il.Choices(132)), H200).us
+        return predict(il.build(one_matmul(2048, 2048, 2048, dtype), il.Schedule(132)), H200).us
 
     flops = 2 * 2048**3
     assert us(fp32) >= flops / H200.flops_per_s(fp32) * 1e6 > 5 * us(bf16)
@@ -210,7 +210,7 @@ def test_a_dtype_costs_one_row(toy: DType) -> None:
     assert gpu.get_torch_dtype(type("Torch", (), {"float16": "torch.float16"}), "half16") == "torch.float16"
     graph = two_copies(64, 64, toy)
     assert CPU.flops_per_s(toy) == 0.5 * CPU.flops_per_s(bf16)
-    assert predict(il.build(graph, il.Choices(8)), CPU).us > 0
+    assert predict(il.build(graph, il.Schedule(8)), CPU).us > 0
     np.testing.assert_array_equal(round_to(np.float32([1.0001, 3e-8]), toy), np.float32([1.0, 5.9604645e-08]))
     assert "struct half16 { unsigned short bits; };" in preamble._declare_element(toy)
     kernel = loops.lower(loops.library.matmul(dtype=toy))

@@ -81,7 +81,7 @@ def test_items_give_back_what_they_were_told() -> None:
     ns, out = (il.Tensor(name, (40,), il.int32) for name in ("ns", "out"))
     graph = il.Graph("spin", (ns, out), (spin("spin", ns, out),), ("ns",), ("out",))
     told = np.arange(40)
-    assert (il.ReferenceExecutor(il.build(graph, il.Choices(4)), seed=0).run({"ns": told})["out"] == told).all()
+    assert (il.ReferenceExecutor(il.build(graph, il.Schedule(4)), seed=0).run({"ns": told})["out"] == told).all()
     with pytest.raises(ShapeError, match="both must be int32 vectors of one length"):
         spin("spin", ns, il.Tensor("out", (41,), il.int32))
 

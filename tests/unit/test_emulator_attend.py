@@ -106,8 +106,8 @@ def graph(
 def emulated_launch(case: tuple, change: tuple[str, str] | None = None, *, static: bool = False) -> EmulatedLaunch:
     """``static``: an item for each block."""
     of = graph(*case)
-    choices = il.Choices(of.ops[0].tiles, dispatch=il.Dispatch.STATIC) if static else il.Choices(1)
-    return EmulatedLaunch(il.build(of, choices), stages=3, change=change, dependent_launch=static)
+    schedule = il.Schedule(of.ops[0].tiles, dispatch=il.Dispatch.STATIC) if static else il.Schedule(1)
+    return EmulatedLaunch(il.build(of, schedule), stages=3, change=change, dependent_launch=static)
 
 
 def launch_beside(case: tuple) -> EmulatedLaunch:
@@ -197,7 +197,7 @@ def test_rows_of_any_number_of_sequences_are_appended_to_their_pages(sequences: 
     made["rope"] = il.Tensor("rope", (page * each, d), il.fp32)
     caches = "k_cache", "v_cache"
     of = il.Graph("append", (*made.values(),), (append("append", **made, eps=1e-5),), tuple(made), caches)
-    run = EmulatedLaunch(il.build(of, il.Choices(1)), stages=3)
+    run = EmulatedLaunch(il.build(of, il.Schedule(1)), stages=3)
     prepare([run])
     table = random.permutation(sequences * each + 2)[: sequences * each].reshape(sequences, each)
     table[::4] = -1
@@ -242,7 +242,7 @@ def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -
     """Products that hold a ring of weights hand back slots for these alone, and their tokens come late here."""
     first = "      open_load(stage, CONSUMERS_POLL ? 0 : (LINES + NORMALISES * PANELS) * 128);"
     late = "      if (k == k_lo) for (int n = 0; n < 3000; ++n) __nanosleep(1000);\n" + first
-    plan = il.build(products_between(), il.Choices(1, dispatch=il.Dispatch.STATIC))
+    plan = il.build(products_between(), il.Schedule(1, dispatch=il.Dispatch.STATIC))
     run = EmulatedLaunch(plan, stages=3, timeout_s=5.0, change=(first, late))
     prepare([run])
     random = np.random.default_rng(0)
@@ -263,7 +263,7 @@ def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -
 def test_a_cache_that_an_earlier_op_writes_is_refused() -> None:
     """It is loaded ahead of the waits, so it would be read too early."""
     with pytest.raises(PlanError, match="'attend' loads k_cache 'k_cache' ahead of every wait, but op 'append'"):
-        il.MegakernelExecutor(il.build(graph(*CASES[1], late=True), il.Choices(1)), il.RunOptions("meta"))
+        il.MegakernelExecutor(il.build(graph(*CASES[1], late=True), il.Schedule(1)), il.RunOptions("meta"))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_products_of_attention_fit_the_registers(
     d: int, group: int, norms: bool, page: int, registers: int, splits: int
 ) -> None:
     """Without two warpgroups a thread has 255, with them 168. Where nothing is split two blocks go side by side."""
-    plan = il.build(graph(il.bf16, d, group, splits, norms, page), il.Choices(1))
+    plan = il.build(graph(il.bf16, d, group, splits, norms, page), il.Schedule(1))
     binary = il.MegakernelExecutor(plan, il.RunOptions("meta")).binary
     assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
     assert binary.resources.registers <= registers

@@ -43,7 +43,7 @@ def chain(ops: int = 3) -> il.Graph:
 
 
 def launch(dispatch: il.Dispatch, stealing: il.Stealing = ONE, ops: int = 3) -> EmulatedLaunch:
-    plan = il.build(chain(ops), il.Choices(WORKERS, dispatch, stealing=stealing))
+    plan = il.build(chain(ops), il.Schedule(WORKERS, dispatch, stealing=stealing))
     return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
 
 
@@ -52,7 +52,7 @@ class Hosted(HostDispatchedExecutor, EmulatedLaunch):
 
 
 def hosted() -> EmulatedLaunch:
-    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.DISPATCHER))
+    plan = il.build(chain(), il.Schedule(WORKERS, il.Dispatch.DISPATCHER))
     return Hosted(plan, stages=4, at_once=True, timeout_s=60.0, trace=True, jitter_s=1e-6)
 
 
@@ -60,8 +60,8 @@ def two_lists(
     change: tuple[str, str] | None, own: int = ITEMS - 1, stealing: il.Stealing = ONE, timeout_s: float = 0.004
 ) -> EmulatedLaunch:
     """Items of the second op wait for all of the first; worker 0 has one item, all others are worker 1's."""
-    choices = il.Choices(2, il.Dispatch.STEALING, policy=il.KernelSync(), stealing=stealing)
-    plan = il.build(chain(2), choices)
+    schedule = il.Schedule(2, il.Dispatch.STEALING, policy=il.KernelSync(), stealing=stealing)
+    plan = il.build(chain(2), schedule)
     worker = np.ones(2 * ITEMS, np.int64)
     worker[own] = 0
     plan = replace(plan, items=replace(plan.items, worker=worker))
@@ -93,7 +93,7 @@ HALVES = {
 def queue(
     change: tuple[str, str], dispatch: il.Dispatch = il.Dispatch.QUEUE, timeout_s: float = 0.004
 ) -> EmulatedLaunch:
-    plan = il.build(chain(), il.Choices(WORKERS, dispatch))
+    plan = il.build(chain(), il.Schedule(WORKERS, dispatch))
     return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=timeout_s)
 
 

@@ -43,8 +43,8 @@ FAULTS = {
 }
 
 
-def launch(graph: il.Graph, change: tuple[str, str] | None = None, **choices) -> EmulatedLaunch:
-    return EmulatedLaunch(il.build(graph, il.Choices(**{"workers": 1, **choices})), stages=3, change=change)
+def launch(graph: il.Graph, change: tuple[str, str] | None = None, **schedule) -> EmulatedLaunch:
+    return EmulatedLaunch(il.build(graph, il.Schedule(**{"workers": 1, **schedule})), stages=3, change=change)
 
 
 @cache

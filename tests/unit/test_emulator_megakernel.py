@@ -99,8 +99,8 @@ def check(run: EmulatedLaunch, seed: int) -> None:
     assert error < TOLERANCE[graph.tensor("out").dtype.name]
 
 
-def launch(graph: il.Graph, stages: int, in_flight_bytes: int = 1 << 20, options: dict | None = None, **choices):
-    plan = il.build(graph, il.Choices(**{"workers": 1, **choices}))
+def launch(graph: il.Graph, stages: int, in_flight_bytes: int = 1 << 20, options: dict | None = None, **schedule):
+    plan = il.build(graph, il.Schedule(**{"workers": 1, **schedule}))
     return EmulatedLaunch(plan, stages=stages, in_flight_bytes=in_flight_bytes, **(options or {}))
 
 
@@ -274,7 +274,7 @@ _LAST_ITEMS = {
 def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: str) -> None:
     """Whoever is free first would have several, and who comes later none."""
     workers, graph = _LAST_ITEMS[name]
-    plan = il.build(graph, il.Choices(workers))
+    plan = il.build(graph, il.Schedule(workers))
     run = EmulatedLaunch(
         plan, stages=4, at_once=True, timeout_s=2.0, change=_EARLY, dependent_launch=True, ll_tensors=()
     )
@@ -287,7 +287,7 @@ def test_nothing_is_drawn_behind_one_of_the_last_items_before_it_begins(name: st
 @pytest.mark.parametrize("k", [256, 320, 384, 448, 512])
 def test_who_draws_late_behind_an_item_longer_than_the_ring_waits_for_nothing(k: int) -> None:
     """Slots for tokens may be turns on by then; that of the first of the last stages is as it is waited for."""
-    plan = il.build(products((128, k, 64), *(tile(8, n, swap_ab=True) for n in (48, 32))), il.Choices(2))
+    plan = il.build(products((128, k, 64), *(tile(8, n, swap_ab=True) for n in (48, 32))), il.Schedule(2))
     run = EmulatedLaunch(plan, stages=3, at_once=True, timeout_s=2.0, change=_LATE, ll_tensors=())
     prepare([run])
     for seed in SEEDS:
@@ -378,22 +378,22 @@ SPLIT = {
 @cache
 def broken() -> dict[str, EmulatedLaunch]:
     same, small = tile(64, 40, 128), tile(8, 64, swap_ab=True)
-    plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1))
+    plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Schedule(1))
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
     few = tile(40, 64, swap_ab=True)
-    ahead = il.build(ffn(40, few, few, hidden=512, width=256), il.Choices(1))
+    ahead = il.build(ffn(40, few, few, hidden=512, width=256), il.Schedule(1))
     made |= {name: EmulatedLaunch(ahead, stages=4, change=fault[:2]) for name, fault in AHEAD.items()}
     # The last item of an op keeps its slots until it is posted, so what comes next needs slots of its own to be hasty.
     hasty = "loads that do not wait for posts"
     made[hasty] = EmulatedLaunch(plan, stages=4, change=FAULTS[hasty][:2])
-    split = il.build(ffn(8, small, small, hidden=64, width=192), il.Choices(1, split={"down": il.SplitK(3)}))
+    split = il.build(ffn(8, small, small, hidden=64, width=192), il.Schedule(1, split={"down": il.SplitK(3)}))
     made |= {name: EmulatedLaunch(split, stages=2, change=change) for name, change in SPLIT.items()}
     wide = tile(128, 104, warps=8)
     greedy = "registers_lower<LOADER_REGISTERS>", "registers_lower<LOADER_REGISTERS + 8>"
-    kept = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1, **STATIC))
+    kept = il.build(ffn(40, same, same, hidden=256, width=256), il.Schedule(1, **STATIC))
     lost = "hand_back_kept(((kept & 0xffff) + n) % STAGES);", ";"
     made["kept"] = EmulatedLaunch(kept, stages=3, change=lost)
-    made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Choices(1)), stages=2, change=greedy)
+    made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Schedule(1)), stages=2, change=greedy)
     prepare([*made.values()])
     return made
 
@@ -451,7 +451,7 @@ def in_rows(plan: il.Plan, rows: int, late: bool) -> il.Plan:
 @cache
 def of_rows() -> dict[tuple[int, bool], EmulatedLaunch]:
     """One text, and plans that wait for the same tiles in more and fewer rows."""
-    plan = il.build(ffn(3, tile(64, 24), tile(64, 64), width=24 * _TILES, hidden=64), il.Choices(1))
+    plan = il.build(ffn(3, tile(64, 24), tile(64, 64), width=24 * _TILES, hidden=64), il.Schedule(1))
     made = {(rows, late): EmulatedLaunch(in_rows(plan, rows, late), stages=3) for rows, late in ROWS}
     some = next(iter(made.values()))
     assert {run.walk.cuda_source for run in made.values()} == {some.walk.cuda_source}

@@ -54,9 +54,9 @@ FAULTS = {
 
 
 def launch(name: str, change: tuple[str, str] | None = None, **other: Any) -> EmulatedLaunch:
-    problem, tile, choices, stages = CASES[name]
+    problem, tile, schedule, stages = CASES[name]
     graph = moe(problem.tokens, problem.hidden, problem.ffn, problem.experts, problem.chosen, problem.dtype, tile=tile)
-    return EmulatedLaunch(il.build(graph, il.Choices(1, **choices | other)), stages=stages, change=change)
+    return EmulatedLaunch(il.build(graph, il.Schedule(1, **schedule | other)), stages=stages, change=change)
 
 
 @cache

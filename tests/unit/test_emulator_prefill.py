@@ -49,8 +49,8 @@ GRAPHS = {
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
-    made = {name: EmulatedLaunch(il.build(g, il.Choices(1)), stages=3) for name, (g, _) in GRAPHS.items()}
-    plan = il.build(graph(128, 1, 32, len(GAPS)), il.Choices(1))
+    made = {name: EmulatedLaunch(il.build(g, il.Schedule(1)), stages=3) for name, (g, _) in GRAPHS.items()}
+    plan = il.build(graph(128, 1, 32, len(GAPS)), il.Schedule(1))
     made["hasty"] = EmulatedLaunch(plan, stages=2, change=HASTY)
     prepare([*made.values()])
     return made

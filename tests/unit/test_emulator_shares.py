@@ -28,7 +28,7 @@ def launch(
     graph: il.Graph, parts: int, workers: int, change: tuple[str, str] | None = None, timeout_s: float = 2.0
 ) -> EmulatedLaunch:
     """The second product split."""
-    plan = il.build(graph, il.Choices(workers, il.Dispatch.STATIC, split={"down": il.SplitK(parts)}))
+    plan = il.build(graph, il.Schedule(workers, il.Dispatch.STATIC, split={"down": il.SplitK(parts)}))
     return EmulatedLaunch(plan, stages=3, change=change, at_once=True, timeout_s=timeout_s, jitter_s=1e-6)
 
 
@@ -80,7 +80,7 @@ def with_residual_of_the_launch() -> il.Graph:
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: make() for name, make in LAUNCHES.items()}
     made |= {name: launch(SMALL, 2, 3, BROKEN[name]) for name in ("first", "hasty", "full")}
-    rows = il.Choices(4, il.Dispatch.STATIC, split=il.SplitK(2), policy=il.RowSync())
+    rows = il.Schedule(4, il.Dispatch.STATIC, split=il.SplitK(2), policy=il.RowSync())
     made["rows"] = EmulatedLaunch(il.build(chain(4), rows), stages=3, at_once=True, timeout_s=2.0, jitter_s=1e-6)
     made["added"] = launch(with_residual_of_the_launch(), 2, 4)
     made["lost"] = launch(SMALL, 2, 3, BROKEN["lost"], timeout_s=0.004)

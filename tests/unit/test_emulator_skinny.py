@@ -60,15 +60,15 @@ def behind_a_tile_of_each_warpgroup(change: tuple[str, str] | None = None) -> Em
     wide = il.matmul("wide", t["x"], t["w"], t["y"], tile=il.MatmulTile(128, 256, 64, num_warps=8))
     narrow = il.matmul("narrow", t["x1"], t["w1"], t["y1"], tile=tile(8, 24, 64, 8))
     graph = il.Graph("both", (*t.values(),), (wide, narrow), ("x", "w", "x1", "w1"), ("y", "y1"))
-    return EmulatedLaunch(il.build(graph, il.Choices(1)), stages=2, change=change)
+    return EmulatedLaunch(il.build(graph, il.Schedule(1)), stages=2, change=change)
 
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
-    made = {name: EmulatedLaunch(il.build(of, il.Choices(1)), stages=n) for name, (of, n) in CASES.items()}
+    made = {name: EmulatedLaunch(il.build(of, il.Schedule(1)), stages=n) for name, (of, n) in CASES.items()}
     graph, stages = CASES["eight tokens, two stages, gated"]
     change = _HANDED_BACK, _HANDED_BACK.partition("\n")[2]
-    made["hasty"] = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=stages, change=change)
+    made["hasty"] = EmulatedLaunch(il.build(graph, il.Schedule(1)), stages=stages, change=change)
     made["apart"] = behind_a_tile_of_each_warpgroup()
     made["apart, hasty"] = behind_a_tile_of_each_warpgroup((_MEETING, "    // warpgroups with"))
     prepare([*made.values()])

@@ -43,7 +43,7 @@ def some(seed: int) -> Inputs:
 
 
 def launch(dispatch: il.Dispatch = il.Dispatch.SPAWN, timeout_s: float = 2.0, **options: object) -> EmulatedLaunch:
-    plan = il.build(GRAPH, il.Choices(WORKERS, dispatch))
+    plan = il.build(GRAPH, il.Schedule(WORKERS, dispatch))
     return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=timeout_s, trace=True, **options)
 
 
@@ -146,7 +146,7 @@ def test_an_item_that_counts_itself_off_before_it_spawns_ends_the_run_early_by_n
 
 
 def test_options_that_do_not_go_with_it_are_refused() -> None:
-    plan = il.build(GRAPH, il.Choices(WORKERS, il.Dispatch.SPAWN))
+    plan = il.build(GRAPH, il.Schedule(WORKERS, il.Dispatch.SPAWN))
     with pytest.raises(DeviceError, match="leave out dependent_launch"):
         il.MegakernelExecutor(plan, il.RunOptions("meta", dependent_launch=True))
     with pytest.raises(DeviceError, match="termination is 'votes'; give one of"):
@@ -160,7 +160,7 @@ def test_a_queue_that_may_get_more_than_it_is_to_hold_is_refused_before_it_is_la
     dispatch: il.Dispatch, bound: int
 ) -> None:
     """Of 16 items one is there from the start, and under spawn dispatch the last is drawn by ticket."""
-    plan = il.build(GRAPH, il.Choices(WORKERS, dispatch))
+    plan = il.build(GRAPH, il.Schedule(WORKERS, dispatch))
     said = rf"up to {bound} items come to the queue of a launch under {dispatch.value} .* has room for {bound - 1};"
     with pytest.raises(QueueOverflowError, match=said):
         il.MegakernelExecutor(plan, il.RunOptions("meta", queue_capacity=bound - 1))

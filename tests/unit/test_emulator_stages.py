@@ -61,7 +61,7 @@ def products(stages: int) -> il.Graph:
 @cache
 def launches() -> dict[tuple[str, str], EmulatedLaunch]:
     """By what is wrong, and of what items."""
-    one, alone = il.Choices(1), il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64))
+    one, alone = il.Schedule(1), il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64))
     made = {("late", "none"): EmulatedLaunch(il.build(products(4), one), stages=5, change=LATE)}
     for name, where in CASES:
         before, old, new, *_ = FAULTS[name]
@@ -123,7 +123,7 @@ class _Gone:
 
 def ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
     """A launch that left a record on the host and ended its context."""
-    run = EmulatedLaunch(il.build(il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64)), il.Choices(1)), stages=4)
+    run = EmulatedLaunch(il.build(il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64)), il.Schedule(1)), stages=4)
     record = {"failed": 1, "item": item, "semaphore": why, "expected": expected, "seen": seen}
     run._record.copy_(torch.tensor([record[name] for name, _ in RECORD.fields]))
     run._is_interpreted, run._torch = False, SimpleNamespace(cuda=_Gone())

@@ -46,8 +46,8 @@ def step_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:
 
 
 def checked_by_tuning(error: InterlaceError) -> object:
-    case = SimpleNamespace(workload=None, deployment=SimpleNamespace(make_executor=raising(error), device=CPU))
-    return search._check_setting(SimpleNamespace(), case, None, False)  # type: ignore[arg-type]
+    case = SimpleNamespace(workload=None, make_executor=raising(error), device=CPU)
+    return search._check_schedule(SimpleNamespace(), case, None, False)  # type: ignore[arg-type]
 
 
 def row_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:

@@ -79,12 +79,12 @@ def test_what_a_layer_reads_of_the_one_before_is_read_of_the_middle_one() -> Non
 def test_a_prediction_of_an_excerpt_is_one_of_the_whole(interleaving: il.Interleaving) -> None:
     graph = layers(7)
     excerpt = Excerpt.of(graph)
-    choices = il.Choices(8, interleaving=interleaving)
+    schedule = il.Schedule(8, interleaving=interleaving)
     after = [[o - 1] if o else [] for o in range(len(graph.ops))]
     after[3] = [0]  # two ops at a time
     for mode in (RING, SEMAPHORE_STREAMS, slow_to_plain_bodies(make_streams_mode(after))):
-        whole = predict(il.build(graph, choices), il.H200, mode, limit=FINE)
-        part = predict(il.build(excerpt.graph, choices), il.H200, excerpt.restrict_mode(mode), limit=FINE)
+        whole = predict(il.build(graph, schedule), il.H200, mode, limit=FINE)
+        part = predict(il.build(excerpt.graph, schedule), il.H200, excerpt.restrict_mode(mode), limit=FINE)
         assert excerpt.scale_us(part) == pytest.approx(whole.us, rel=0.01)
         assert excerpt.scale_dram_read(part) == pytest.approx(whole.traffic.dram_read, rel=0.01)
         right = Summary.of(whole.trace, 8)
@@ -94,11 +94,11 @@ def test_a_prediction_of_an_excerpt_is_one_of_the_whole(interleaving: il.Interle
         assert told.ops[-1].end_ns == pytest.approx(right.ops[-1].end_ns, rel=0.01)
 
 
-def test_choices_for_an_excerpt_are_lifted_to_all_layers() -> None:
+def test_schedule_for_an_excerpt_is_lifted_to_all_layers() -> None:
     graph = layers(5)
     excerpt = Excerpt.of(graph)
     split = {"layers.0.x": SplitK(2), "layers.1.x": SplitK(3), "layers.4.x": SplitK(4)}
-    lifted = excerpt.extend_choices(il.Choices(132, split=split)).split
+    lifted = excerpt.extend_schedule(il.Schedule(132, split=split)).split
     assert isinstance(lifted, dict)
     assert [lifted[f"layers.{n}.x"] for n in range(5)] == [SplitK(2), SplitK(3), SplitK(3), SplitK(3), SplitK(4)]
 
@@ -135,8 +135,8 @@ def test_what_plans_share_is_what_each_would_find(monkeypatch: pytest.MonkeyPatc
     graph = Excerpt.of(layers(4)).graph
     shared, touched = SharedResults(graph), TouchCache()
     cut = {"layers.1.x": SplitK(2)}
-    drafts = [il.Choices(132), il.Choices(132, interleaving=HalfRowPanels(), split=cut), il.Choices(132, split=cut)]
-    plans = [il.build(graph, choices, shared) for choices in drafts]
+    drafts = [il.Schedule(132), il.Schedule(132, interleaving=HalfRowPanels(), split=cut), il.Schedule(132, split=cut)]
+    plans = [il.build(graph, schedule, shared) for schedule in drafts]
     for plan in plans:
         mine, right = touched(plan, 1 << 20, MAX_ENTRIES), list_touches(plan, 1 << 20, MAX_ENTRIES)
         for name in ("step_ptr", "read_ptr", "reads", "write_ptr", "writes"):
@@ -146,4 +146,4 @@ def test_what_plans_share_is_what_each_would_find(monkeypatch: pytest.MonkeyPatc
         return derive_waits(self.dependencies, *of)
 
     monkeypatch.setattr(SharedResults, "derive_waits", alone)
-    assert [plan.to_json() for plan in plans] == [il.build(graph, choices).to_json() for choices in drafts]
+    assert [plan.to_json() for plan in plans] == [il.build(graph, schedule).to_json() for schedule in drafts]

@@ -26,7 +26,7 @@ from interlace.kernels.bodies import Array
 
 
 def plan() -> il.Plan:
-    return il.build(il.workloads.two_copies(4, 4, il.fp32, tile=(2, 2)), il.Choices(1))
+    return il.build(il.workloads.two_copies(4, 4, il.fp32, tile=(2, 2)), il.Schedule(1))
 
 
 # ---------------------------------------------------------------- options
@@ -162,7 +162,7 @@ def test_inputs_that_share_memory_give_the_right_result() -> None:
     kernel = il.Kernel("sum", il.Reference(lambda acc, regions, params: {"c": regions["a"] + regions["b"]}))
     own = (i.block(2),)
     op = kernel.make_op("sum", (2,), {"a": (a, own), "b": (b, own)}, {"c": (c, own)})
-    run = il.ReferenceExecutor(il.build(il.Graph("sum", (a, b, c), (op,), ("a", "b"), ("c",)), il.Choices(2)))
+    run = il.ReferenceExecutor(il.build(il.Graph("sum", (a, b, c), (op,), ("a", "b"), ("c",)), il.Schedule(2)))
     values = np.arange(8.0)
     out = run.run({"a": values[:4], "b": values[2:6]})["c"]
     np.testing.assert_array_equal(out, [2.0, 4.0, 6.0, 8.0])
@@ -189,7 +189,7 @@ def test_a_reference_that_returns_something_else_is_named(what: str) -> None:
     x, y = (il.Tensor(name, (4,), il.fp32) for name in "xy")
     own = (il.axes(1)[0].block(2),)
     op = il.Kernel("twin", il.Reference(finish)).make_op("twin", (2,), {"x": (x, own)}, {"y": (y, own)})
-    run = il.ReferenceExecutor(il.build(il.Graph("twin", (x, y), (op,), ("x",), ("y",)), il.Choices(1)))
+    run = il.ReferenceExecutor(il.build(il.Graph("twin", (x, y), (op,), ("x",), ("y",)), il.Schedule(1)))
     with pytest.raises(error) as caught:
         run.run({"x": np.ones(4)})
     assert str(caught.value).startswith(f"op 'twin', tile (0): the reference of kernel 'twin' {message}")
@@ -206,7 +206,7 @@ def test_errors_cross_processes_with_their_attributes() -> None:
 def test_two_threads_in_one_reference_executor_are_refused() -> None:
     """One of them would take the other's tensors; before, both results were wrong without a word."""
     graph = il.workloads.two_copies(64, 64, tile=(32, 64))
-    executor = il.ReferenceExecutor(il.build(graph, il.Choices(2)))
+    executor = il.ReferenceExecutor(il.build(graph, il.Schedule(2)))
     inputs = {"x": np.ones((64, 64), np.float32)}
     began, goes_on = Event(), Event()
     schedule = executor._run_workers
@@ -225,5 +225,5 @@ def test_two_threads_in_one_reference_executor_are_refused() -> None:
         goes_on.set()
         assert all((value == 1).all() for value in first.result().values())
     assert all((value == 1).all() for value in executor.run(inputs).values())
-    again = pickle.loads(pickle.dumps(il.ReferenceExecutor(il.build(graph, il.Choices(2)))))
+    again = pickle.loads(pickle.dumps(il.ReferenceExecutor(il.build(graph, il.Schedule(2)))))
     assert all((value == 1).all() for value in again.run(inputs).values())

@@ -38,7 +38,7 @@ def residual(workers: int) -> il.Plan:
         il.matmul("third", z, weights[2], out, residual=y, tile=tile),
     )
     graph = il.Graph("residual", (x, y, z, out, *weights), ops, ("x", *(w.name for w in weights)), ("out",))
-    return il.build(graph, il.Choices(workers, STATIC, split={"first": il.SplitK(2)}, policy=il.KernelSync()))
+    return il.build(graph, il.Schedule(workers, STATIC, split={"first": il.SplitK(2)}, policy=il.KernelSync()))
 
 
 def shares_of(plan: il.Plan) -> CooperativeFixup:
@@ -83,9 +83,9 @@ def stuck(plan: il.Plan, shares: CooperativeFixup) -> int:
 
 
 PLANS = {
-    "chain": lambda: il.build(chain(4), il.Choices(4, STATIC, split=il.SplitK(2))),
+    "chain": lambda: il.build(chain(4), il.Schedule(4, STATIC, split=il.SplitK(2))),
     "chain, posts of a row together": lambda: il.build(
-        chain(4), il.Choices(4, STATIC, split=il.SplitK(2), policy=il.RowSync())
+        chain(4), il.Schedule(4, STATIC, split=il.SplitK(2), policy=il.RowSync())
     ),
     "an op and the residual of another awaited at once": lambda: residual(4),
     "decode": lambda: decode(64),
@@ -108,25 +108,25 @@ def test_shared_ops_come_to_their_end_and_waits_are_for_all_posts(name: str) -> 
 
 
 def test_two_parts_of_an_op_on_one_worker_would_wait_for_ever() -> None:
-    plan = il.build(chain(4), il.Choices(2, STATIC, split=il.SplitK(2)))
+    plan = il.build(chain(4), il.Schedule(2, STATIC, split=il.SplitK(2)))
     assert shares_of(plan).ops == frozenset()
     assert stuck(plan, CooperativeFixup(frozenset(), plan.waits)) == 0
-    forced = shares_of(il.build(chain(4), il.Choices(4, STATIC, split=il.SplitK(2))))
+    forced = shares_of(il.build(chain(4), il.Schedule(4, STATIC, split=il.SplitK(2))))
     assert stuck(plan, forced) > 0
 
 
 @pytest.mark.parametrize("dispatch", [d for d in il.Dispatch if d not in (STATIC, il.Dispatch.SPAWN)])
 def test_only_lists_of_static_dispatch_are_shared(dispatch: il.Dispatch) -> None:
-    assert shares_of(il.build(chain(2), il.Choices(4, dispatch, split=il.SplitK(2)))).ops == frozenset()
+    assert shares_of(il.build(chain(2), il.Schedule(4, dispatch, split=il.SplitK(2)))).ops == frozenset()
 
 
 def test_an_op_of_which_a_worker_has_two_items_or_tiles_unlike_parts_is_not_shared() -> None:
-    whole = il.build(chain(1), il.Choices(8, STATIC, split=il.SplitK(2)))
+    whole = il.build(chain(1), il.Schedule(8, STATIC, split=il.SplitK(2)))
     assert shares_of(whole).ops == {0}
     twice = whole.items.worker.copy()
     twice[1] = twice[0]
     assert shares_of(replace(whole, items=replace(whole.items, worker=twice))).ops == frozenset()
-    levelled = il.build(chain(1), il.Choices(8, STATIC, split=il.SplitTail(1, 1)))
+    levelled = il.build(chain(1), il.Schedule(8, STATIC, split=il.SplitTail(1, 1)))
     assert shares_of(levelled).ops == frozenset(), "tiles of unlike parts"
 
 
@@ -144,7 +144,7 @@ def aside(parts: int) -> il.Plan:
     graph = il.Graph("aside", tuple(t.values()), ops, ("x", "w_up", "w_down", "w"), ("out", "z"))
     sequence = il.ExplicitInterleaving((1, 2, 3, 0) if parts == 2 else (1, 2, 0))
     split = {"aside": il.SplitK(parts)}
-    plan = il.build(graph, il.Choices(2, STATIC, split=split, interleaving=sequence))
+    plan = il.build(graph, il.Schedule(2, STATIC, split=split, interleaving=sequence))
     return replace(plan, items=replace(plan.items, worker=np.array((1, 1, 0, 0) if parts == 2 else (1, 1, 0))))
 
 

@@ -42,7 +42,7 @@ def test_the_meaning_is_a_norm_between_two_products(gated: bool) -> None:
     graph = folded(5, tile(16, 128), tile(16, 32), dtype=il.fp32, gated=gated)
     given = inputs_of(graph)
     right = exact(given)
-    plan = il.build(graph, il.Choices(4, split={"second": il.SplitK(2)}))
+    plan = il.build(graph, il.Schedule(4, split={"second": il.SplitK(2)}))
     found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})
     for name in graph.outputs:
         np.testing.assert_allclose(found[name], right[name].numpy(), rtol=1e-5, atol=1e-6)
@@ -55,7 +55,7 @@ def test_rows_of_a_table_come_scaled_too() -> None:
     left = {"scale": il.Tensor("scale", (100,), il.fp32), "squares": il.Tensor("squares", (1, 2), il.fp32)}
     op = embedding("e", **t, **left, columns=64)
     graph = il.Graph("e", (*t.values(), *left.values()), (op,), ("tokens", "table", "scale"), ("scaled", "squares"))
-    found = ReferenceExecutor(il.build(graph, il.Choices(2))).run(
+    found = ReferenceExecutor(il.build(graph, il.Schedule(2))).run(
         {"tokens": np.array([1]), "table": table, "scale": scale}
     )
     np.testing.assert_allclose(found["scaled"][0], table[1] * scale)
@@ -164,7 +164,7 @@ def launches() -> dict[str, Any]:
     made = {}
     for name, graph in GRAPHS.items():
         split = {op.name: il.SplitK(2) if name in IN_PARTS else il.WholeTiles() for op in graph.ops}
-        made[name] = EmulatedLaunch(il.build(graph, il.Choices(2, split=split)), stages=3)
+        made[name] = EmulatedLaunch(il.build(graph, il.Schedule(2, split=split)), stages=3)
     prepare([*made.values()])
     return made
 
@@ -225,14 +225,14 @@ LAYERS = {
 }
 #: How some of them run.
 RUN = {
-    "a row of tiles for each worker": il.Choices(2, il.Dispatch.STATIC),
-    "parts behind it": il.Choices(2, split={"down": il.SplitK(2)}),
-    "three parts of one stage and two": il.Choices(3, split={"up": il.SplitK(3)}),
-    "two blocks of rows of two warpgroups, parts": il.Choices(2, split={"up": il.SplitK(2)}),
-    "parts of rows that are not there": il.Choices(3, split={"up": il.SplitK(2)}),
-    "parts that share sums": il.Choices(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
-    "three such parts, two blocks of rows": il.Choices(6, il.Dispatch.STATIC, split={"up": il.SplitK(3)}),
-    "such parts of rows that are not there": il.Choices(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
+    "a row of tiles for each worker": il.Schedule(2, il.Dispatch.STATIC),
+    "parts behind it": il.Schedule(2, split={"down": il.SplitK(2)}),
+    "three parts of one stage and two": il.Schedule(3, split={"up": il.SplitK(3)}),
+    "two blocks of rows of two warpgroups, parts": il.Schedule(2, split={"up": il.SplitK(2)}),
+    "parts of rows that are not there": il.Schedule(3, split={"up": il.SplitK(2)}),
+    "parts that share sums": il.Schedule(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
+    "three such parts, two blocks of rows": il.Schedule(6, il.Dispatch.STATIC, split={"up": il.SplitK(3)}),
+    "such parts of rows that are not there": il.Schedule(4, il.Dispatch.STATIC, split={"up": il.SplitK(2)}),
 }
 
 
@@ -240,7 +240,7 @@ RUN = {
 def layers() -> dict[str, Any]:
     from ..emulator.programs import EmulatedLaunch, prepare
 
-    plans = {name: il.build(case.graph, RUN.get(name, il.Choices(2))) for name, case in LAYERS.items()}
+    plans = {name: il.build(case.graph, RUN.get(name, il.Schedule(2))) for name, case in LAYERS.items()}
     made = {
         name: EmulatedLaunch(plan, stages=3, short_inputs=("x",), at_once=plan.dispatch is il.Dispatch.STATIC)
         for name, plan in plans.items()
@@ -295,7 +295,7 @@ def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) 
     shape = ffn_shape("gated" if gated else "relu", 128, 192, norm=1e-2)
     case = Case(il.workloads.ffn(5, shape, il.fp32, tile(16, 32), tile(16, 32)), ffn_answer(shape))
     given = case.inputs()
-    plan = il.build(case.graph, il.Choices(4, split={"up": il.SplitK(2)}))
+    plan = il.build(case.graph, il.Schedule(4, split={"up": il.SplitK(2)}))
     found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})["out"]
     np.testing.assert_allclose(found, case.exact(given).numpy(), rtol=1e-5, atol=1e-6)
     assert il.check_footprint(case.graph, "up", device="reference").is_complete
@@ -395,10 +395,10 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
         graph = il.workloads.ffn(m, ffn_shape("relu", hidden, 4 * hidden, norm=1e-5))
         first, second = il.MegakernelExecutor.iter_likely(graph, il.H200)
         assert first == il.MegakernelExecutor.select_default(graph, il.H200)
-        assert all(dict(first.op(name).params)["BN"] < 64 for name in ("up", "down"))
-        assert second.op("up") == first.op("up")
-        assert dict(second.op("down").params)["BN"] == 64
-        assert second.op("down").parts > 1 or hidden != 1600
+        assert all(first.tiles[name]["BN"] < 64 for name in ("up", "down"))
+        assert second.get_op_tiling("up") == first.get_op_tiling("up")
+        assert second.tiles["down"]["BN"] == 64
+        assert second.get_op_tiling("down").parts > 1 or hidden != 1600
 
 
 _ABSENT = layer(70, "relu", 512, 40, tile(64, 40), tile(64, 32))
@@ -410,7 +410,7 @@ _LATE = "      if (threadIdx.x % 32 == 5) for (int late = 0; late < 200; ++late)
 def passed() -> list[Any]:
     from ..emulator.programs import EmulatedLaunch, prepare
 
-    plan = il.build(_ABSENT.graph, il.Choices(1))
+    plan = il.build(_ABSENT.graph, il.Schedule(1))
     texts = _LATE + _PASSED, _LATE + _PASSED.replace("      __syncwarp();\n", "")
     made = [
         EmulatedLaunch(plan, stages=3, short_inputs=("x",), timeout_s=2.0, change=(_PASSED, text)) for text in texts
@@ -478,11 +478,11 @@ def test_rows_that_another_op_wrote_are_normalised_as_the_rules_tile_it(shape: t
 @pytest.mark.parametrize(("m", "warps"), [(20, 4), (64, 4), (100, 8), (300, 8)])
 def test_from_17_tokens_on_rows_that_are_normalised_are_the_64_row_operand(m: int, warps: int) -> None:
     graph = behind_an_op(m, 128, 192, 128)
-    for setting in il.MegakernelExecutor.iter_likely(graph, il.H200):
-        tiles = {name: dict(own.params) for name, own in setting.ops}
+    for schedule in il.MegakernelExecutor.iter_likely(graph, il.H200):
+        tiles = schedule.tiles
         assert not tiles["up"]["SWAP"]
         assert {of["num_warps"] for of in tiles.values()} == {warps} or m > 128
-    up = dict(il.MegakernelExecutor.select_default(graph, il.H200).op("up").params)
+    up = il.MegakernelExecutor.select_default(graph, il.H200).tiles["up"]
     assert up["BM"] == 16 * warps
 
 

@@ -40,7 +40,7 @@ def test_tiles_are_counted_for_each_op_of_an_item_whoever_shares_a_semaphore() -
     )
     graph = il.Graph("three", (x, w, a, b, out), ops, ("x", "w"), ("out",))
     for policy, of_residual in ((il.TileSync(), 1), (il.RowSync(), 2)):
-        plan = il.build(graph, il.Choices(4, policy=policy))
+        plan = il.build(graph, il.Schedule(4, policy=policy))
         found = find_hand_offs(plan, predict(plan, il.H200).trace)
         assert [each.op for each in found] == ["first", "second", "third"]
         assert found[0].awaited == ()
@@ -64,7 +64,7 @@ def test_a_step_waits_for_whole_rows_and_all_that_is_exposed_has_an_op() -> None
 
 def test_a_plan_without_waits_hands_nothing_over() -> None:
     graph = il.workloads.one_matmul(64, 64, 64)
-    plan = il.build(graph, il.Choices(2))
+    plan = il.build(graph, il.Schedule(2))
     (only,) = find_hand_offs(plan, predict(plan, il.H200).trace)
     assert (only.op, only.awaited, only.exposed_us) == ("matmul", (), 0.0)
     assert np.all(plan.waits.ptr == 0)

@@ -65,7 +65,7 @@ def test_a_wait_for_every_second_tile_implies_nothing_of_the_others(
     a, b, e = (pointwise(*names, shape, (1, 1)) for names in (("a", "s", "x"), ("b", "x", "p"), ("e", "t", "r")))
     c = Op("c", "sum", (1,), (Access("in0", "p", half), Access("in1", "r", half)), (Access("out", "q", (ALL,)),))
     d = Op("d", "fill", (1,), (Access("in", "q", (ALL,)),), (Access("out", "x", (ALL, ALL)),))
-    plan = il.build(program({**dict.fromkeys("sxptr", shape), "q": (1,)}, a, b, e, c, d), il.Choices(3))
+    plan = il.build(program({**dict.fromkeys("sxptr", shape), "q": (1,)}, a, b, e, c, d), il.Schedule(3))
     assert (4, 2) in zip(plan.waits.count.tolist(), plan.waits.stride.tolist(), strict=True)
     il.verify(plan)
     alone = drop_waits(plan, *range(int(plan.waits.ptr[-2]), len(plan.waits) - 1))
@@ -75,18 +75,18 @@ def test_a_wait_for_every_second_tile_implies_nothing_of_the_others(
 
 
 def test_what_has_ended_before_what_is_awaited_had_begun_is_not_awaited() -> None:
-    plan = il.build(ring("p", N, 1), il.Choices(3))
+    plan = il.build(ring("p", N, 1), il.Schedule(3))
     assert awaited(plan, "d") == {"c"}
     proof = il.verify(plan)
     assert proof.edges == proof.edges_by_wait == 2 * N * N + (3 * N - 2) + N * N + N  # a-b, b-c, c-d; b-d and a-d
     assert oracle.races(plan) == []
     assert oracle.unenforced(plan) != []
-    apart = il.build(ring("other", N, 1), il.Choices(3))
+    apart = il.build(ring("other", N, 1), il.Schedule(3))
     assert len(apart.waits) == len(plan.waits)
 
 
 def test_what_others_imply_for_some_tiles_alone_is_awaited() -> None:
-    plan = il.build(ring("p", 1, 0), il.Choices(3))
+    plan = il.build(ring("p", 1, 0), il.Schedule(3))
     assert awaited(plan, "d") == {"a", "b", "c"}
     il.verify(plan)
     first = int(np.flatnonzero(plan.items.op == 3)[0])
@@ -97,7 +97,7 @@ def test_what_others_imply_for_some_tiles_alone_is_awaited() -> None:
 
 def test_without_the_waits_that_imply_it_an_overwriting_is_refused() -> None:
     """c no longer waits for the last tile of b, which d relies on too; what c reads is told first."""
-    plan = il.build(ring("p", N, 1), il.Choices(3))
+    plan = il.build(ring("p", N, 1), il.Schedule(3))
     first = int(np.flatnonzero(plan.items.op == 2)[0])
     refused(drop_waits(plan, int(plan.waits.ptr[first])), CoverageError, "op 'c', tile (0)")
 
@@ -107,7 +107,7 @@ def test_a_tile_that_nobody_awaits_is_not_known_to_have_ended() -> None:
     a, b, c, d = ring("p", 0, 0).ops
     c = replace(c, reads=(Access("in0", "q", (constant_span(0, N - 1),)),))
     d = replace(d, reads=(Access("in0", "r", (ALL,)),))
-    plan = il.build(program(dict.fromkeys("xpqr", (N,)), a, b, c, d), il.Choices(3))
+    plan = il.build(program(dict.fromkeys("xpqr", (N,)), a, b, c, d), il.Schedule(3))
     assert awaited(plan, "d") == {"a", "b", "c"}
     il.verify(plan)
     assert oracle.races(plan) == []
@@ -123,7 +123,7 @@ def test_who_awaits_one_tile_of_an_op_comes_behind_what_all_of_them_await_though
         one = Access("in0", "q", (constant_span(tile, tile + 1),))
         c = replace(c, grid=(1,), reads=(one,), writes=(Access("out", "x", (ALL,)),))
         graph = il.Graph("some", tuple(il.Tensor(name, (N,), il.fp32) for name in "xpq"), (a, b, c), ("x",), ("x", "q"))
-        plan = il.build(graph, il.Choices(3))
+        plan = il.build(graph, il.Schedule(3))
         assert awaited(plan, "c") == {"b"}
         assert (plan.items.post[plan.items.op == 1] >= 0).tolist() == [n == tile for n in range(N)]
         il.verify(plan)
@@ -135,7 +135,7 @@ def test_what_is_awaited_behind_the_first_chunk_has_not_ended_when_an_item_begin
     a, b, c, d = ring("p", 0, 0).ops
     d = replace(d, reads=(Access("in0", "r", (K,)),), reduction=il.Reduction(N, 1))
     graph = program(dict.fromkeys("xpqr", (N,)), a, b, c, d)
-    plan = il.build(graph, il.Choices(3, chunk_waits=True))
+    plan = il.build(graph, il.Schedule(3, chunk_waits=True))
     assert awaited(plan, "d") == {"a", "b", "c"}
     il.verify(plan)
     assert oracle.races(plan) == []

@@ -37,16 +37,17 @@ LOOP_STATEMENTS = frozenset({"Builder.serial", "Builder.shared", "Builder.unroll
 
 #: Old names, each distinctive enough that it can mean nothing else.
 RETIRED_NAMES = """
-    ByWords CountedRow FIRST_OF_MOST Foreseen GroupedPanels HalfRows HandOver HandedOver Happens MOST_AT_ONCE
-    MOST_WARPGROUPS MapSpec Numbered OneLaunchExecutor OperandsInMemory PATIENCE_S PagedCache Panels RoleText
-    SUMS_OF_LAUNCH SUMS_PER_THREAD TABLED_SHARE TextBody TextLaunch TextMemory TextStream Unpolled WalkBody WalkMaker
-    WalkTile Ways WithOperands Worded able_to_share all_share beside_captures by_words chain_game_of draws_ahead
-    equal_shares executor_ways first_of_most ghost_in ghost_of halves_apart hand_over_ns hand_overs hand_to handed_over
-    held_by_lru hold_whole kept_apart kept_rows last_that_wait launch_struct least_drawn most_stolen most_warpgroups
-    norm_is_op normalises_in normalises_sooner noted_warnings obstacle_of_device of_whole_rows open_model places_of
-    plan_graph proved_text proved_words recalled registers_to_normalise ring_launch rows_of_table same_op_before
-    shown_chain shown_game shown_setting step_launch sum_of_parts sums_of_squares times_faster tokenizer_of_pieces
-    warpgroups_of while_it_fits whole_shares with_sums word_ns words_need_reads words_proof words_refused
+    ByWords Choices CountedRow Deployment FIRST_OF_MOST Foreseen GroupedPanels HalfRows HandOver HandedOver Happens
+    MOST_AT_ONCE MOST_WARPGROUPS MapSpec Numbered OneLaunchExecutor OpSetting OperandsInMemory PATIENCE_S PagedCache
+    Panels RoleText SUMS_OF_LAUNCH SUMS_PER_THREAD TABLED_SHARE TextBody TextLaunch TextMemory TextStream Unpolled
+    WalkBody WalkMaker WalkTile Ways WithOperands Worded able_to_share all_share beside_captures by_words
+    chain_game_of deploy_graph derive_choices draws_ahead equal_shares executor_ways first_of_most ghost_in ghost_of
+    halves_apart hand_over_ns hand_overs hand_to handed_over held_by_lru hold_whole iter_settings kept_apart
+    kept_rows last_that_wait launch_struct least_drawn most_stolen most_warpgroups norm_is_op normalises_in
+    normalises_sooner noted_warnings obstacle_of_device of_whole_rows open_model places_of plan_graph prove_choices
+    proved_text proved_words recalled registers_to_normalise ring_launch rows_of_table same_op_before shown_chain
+    shown_game shown_setting step_launch sum_of_parts sums_of_squares times_faster tokenizer_of_pieces warpgroups_of
+    while_it_fits whole_shares with_sums word_ns words_need_reads words_proof words_refused
 """
 BARE = frozenset(BARE_WORDS.split())
 RETIRED = frozenset(RETIRED_NAMES.split())

@@ -135,12 +135,12 @@ def test_the_largest_plan_is_of_so_many_items() -> None:
     def copies(rows: int) -> il.Graph:
         return il.workloads.two_copies(rows, 1024, il.bf16, (1, 1))
 
-    choices = il.Choices(8)
-    check_item_count(copies(MAX_ITEMS // 2048), choices)
+    schedule = il.Schedule(8)
+    check_item_count(copies(MAX_ITEMS // 2048), schedule)
     with pytest.raises(TooManyItemsError, match=r"'first' of 2,049 x 1,024 tiles, and a plan holds 4,194,304"):
-        check_item_count(copies(MAX_ITEMS // 2048 + 1), choices)
+        check_item_count(copies(MAX_ITEMS // 2048 + 1), schedule)
     with pytest.raises(TooManyItemsError):
-        il.build(copies(MAX_ITEMS // 2048 + 1), choices)
+        il.build(copies(MAX_ITEMS // 2048 + 1), schedule)
 
 
 # ---------------------------------------------------------------- workers beyond the items
@@ -156,7 +156,7 @@ def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypa
         return whole(executor, worker)
 
     monkeypatch.setattr(reference.ReferenceExecutor, "_run_worker", counted)
-    plan = il.build(GRAPH, il.Choices(2_000_000, dispatch=dispatch))
+    plan = il.build(GRAPH, il.Schedule(2_000_000, dispatch=dispatch))
     random = np.random.default_rng(0)
     inputs = {name: random.standard_normal(GRAPH.tensor(name).shape) for name in GRAPH.inputs}
     for seed in (None, 1):
@@ -170,16 +170,16 @@ def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypa
 
 
 def test_the_simulated_machine_has_the_workers_that_can_have_an_item() -> None:
-    n = len(il.build(GRAPH, il.Choices(1)).items)
+    n = len(il.build(GRAPH, il.Schedule(1)).items)
     assert n == 3
     for workers, busy in ((1, 1), (2, 2), (3, 3), (99, 3), (2_000_000, 3)):
         for dispatch in il.Dispatch:
-            plan = il.build(GRAPH, il.Choices(workers, dispatch=dispatch))
+            plan = il.build(GRAPH, il.Schedule(workers, dispatch=dispatch))
             assert Queues.of(plan, PERSISTENT).workers == Queues.of(plan, OP_BY_OP).workers == busy
 
 
 def test_idle_workers_change_no_prediction() -> None:
-    found = [predict(il.build(GRAPH, il.Choices(workers)), il.H200).trace for workers in (3, 2_000_000)]
+    found = [predict(il.build(GRAPH, il.Schedule(workers)), il.H200).trace for workers in (3, 2_000_000)]
     assert found[0].span_ns == found[1].span_ns
     assert found[1].worker.max() < 3
 

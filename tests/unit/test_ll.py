@@ -156,10 +156,10 @@ def test_by_default_they_are_of_ops_whose_tiles_all_run_at_once_or_that_load_ahe
 
 @pytest.mark.parametrize(("m", "rows", "deep"), [(16, 8, 64), (8, 8, 320)])
 def test_tokens_of_several_tiles_or_of_too_deep_a_stage_are_no_words(m: int, rows: int, deep: int) -> None:
-    chain = il.build(products(m, deep, 64, rows), il.Choices(2, Dispatch.STATIC))
+    chain = il.build(products(m, deep, 64, rows), il.Schedule(2, Dispatch.STATIC))
     with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
         executor(("scaled", "squares"), chain)
-    assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2))).lowered.ll_edges.sizes == {
+    assert executor(("inner",), il.build(products(8, 64, 64), il.Schedule(2))).lowered.ll_edges.sizes == {
         "inner": 8 * 96
     }
 
@@ -184,7 +184,7 @@ def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_no
             il.matmul("fourth", t["scaled"], t["last"], t["out"], **normed, tile=tile(16, deep)),
         )
         graph = il.Graph("twice", (*t.values(),), ops, ("x", "w", "scale", "up", "down", "last"), ("out",))
-        plan = il.build(graph, il.Choices(132, Dispatch.STATIC))
+        plan = il.build(graph, il.Schedule(132, Dispatch.STATIC))
         return {*executor(("scaled", "squares"), plan).lowered.ll_edges.sizes}
 
     assert sizes(64) == {"scaled", "squares"}
@@ -213,7 +213,7 @@ def overwritten(dead: bool) -> Plan:
     )
     outputs = ("out",) if dead else ("out", "other")
     inputs = ("x", "w", "scale", "up", "down", "last")
-    return il.build(il.Graph("overwritten", (*t.values(),), ops, inputs, outputs), il.Choices(132, Dispatch.STATIC))
+    return il.build(il.Graph("overwritten", (*t.values(),), ops, inputs, outputs), il.Schedule(132, Dispatch.STATIC))
 
 
 @pytest.mark.parametrize(("dead", "left"), [(True, {"inner"}), (False, set())])
@@ -259,14 +259,14 @@ def test_a_wait_for_more_than_is_polled_is_kept() -> None:
     shape = replace(SHAPE, layers=1, hidden=512, heads=8, kv_heads=4)
     graph = il.autoplan(build_decode_graph(shape, 1, 8192, il.H200), il.H200, MegakernelExecutor).graph
     found = [
-        executor(of=il.build(graph, il.Choices(132, Dispatch.STATIC, policy=policy))).lowered.ll_edges.sizes
+        executor(of=il.build(graph, il.Schedule(132, Dispatch.STATIC, policy=policy))).lowered.ll_edges.sizes
         for policy in (il.TileSync(), il.RowSync())
     ]
     assert [("q_heads" in sizes, "parts" in sizes) for sizes in found] == [(True, True), (False, False)]
 
 
 def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> None:
-    queued = il.build(plan().graph, il.Choices(4, Dispatch.QUEUE, policy=il.RowSync()))
+    queued = il.build(plan().graph, il.Schedule(4, Dispatch.QUEUE, policy=il.RowSync()))
     assert executor(of=queued).lowered.ll_edges.sizes == {}
     with pytest.raises(PlanError, match=r"\['parts', 'peak', 'total'\] .* it has queue dispatch; plan for static"):
         executor(PARTS, queued)
@@ -390,7 +390,7 @@ def chain(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedL
     """Three products, of which each takes what the one before has left."""
     depths, rows, warps = {**DEPTHS, **TURNS}[m], 16 if m > 8 else 8, 8 if m in TURNS else 4
     graph = products(m, *depths, rows, COLUMNS.get(m, 320), warps)
-    of = il.build(graph, il.Choices(workers, Dispatch.STATIC))
+    of = il.build(graph, il.Schedule(workers, Dispatch.STATIC))
     with mock.patch("interlace.kernels.matmul.megakernel_body.POLLED_BY_CONSUMERS", here):
         run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
         assert run.composition.stages == 3

@@ -31,7 +31,7 @@ def chain() -> Plan:
     before = ("x", *NAMES)
     tile = il.MatmulTile(16, 16, 16)
     ops = [il.matmul(f"to_{name}", t[of], t["w"], t[name], tile=tile) for of, name in zip(before, NAMES, strict=False)]
-    return il.build(il.Graph("chain", (*t.values(),), (*ops,), ("x", "w"), ("last",)), il.Choices(2))
+    return il.build(il.Graph("chain", (*t.values(),), (*ops,), ("x", "w"), ("last",)), il.Schedule(2))
 
 
 def semaphores(plan: Plan, op: int) -> list[int]:
@@ -157,7 +157,7 @@ def words(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, g
     )
     body = replace(body, reads_before_ll_stores=None if gathers is None else lambda op: gathers)
     bodies = [body] * len(ops)
-    return select_ll_tensors(il.build(graph, il.Choices(16)), bodies, il.RunOptions("meta"))
+    return select_ll_tensors(il.build(graph, il.Schedule(16)), bodies, il.RunOptions("meta"))
 
 
 def ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:

@@ -95,7 +95,7 @@ def runs_right(plan: il.Plan, seeds: range, words: tuple[str, ...] | None = None
 
 
 def test_words_that_nobody_polls_before_they_are_published_anew_are_none() -> None:
-    plan = il.build(dead_words(), il.Choices(4))
+    plan = il.build(dead_words(), il.Schedule(4))
     assert {*prove_ll(plan, build_bodies(plan.graph), META).sizes} == {"r"}
     runs_right(plan, range(60))
     with pytest.raises(PlanError, match=r"tensors \['p', 'q'\] cannot be words"):
@@ -105,7 +105,7 @@ def test_words_that_nobody_polls_before_they_are_published_anew_are_none() -> No
 def test_the_proof_refuses_words_that_nobody_polls_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Search, "_drop_unpolled", lambda self: False)
     monkeypatch.setattr("interlace.megakernel.ll_search.proves_reads_done", lambda *of: True)
-    plan = il.build(dead_words(), il.Choices(4))
+    plan = il.build(dead_words(), il.Schedule(4))
     assert "q" in select_ll_tensors(plan, build_bodies(plan.graph), META).sizes
     assert prove_ll(plan, build_bodies(plan.graph), META).sizes == {}
     says = "op 'B' overwrites words of 'q' that op 'A' publishes and no op between polls"
@@ -149,7 +149,7 @@ def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False,
         op("F", {"u": u, "r": r}, {"z": il.Tensor("z", (ELEMENTS,), il.fp32)}, ll_outputs=(), ll_inputs=()),
         output="z",
     )
-    plan = il.build(graph, il.Choices(8))
+    plan = il.build(graph, il.Schedule(8))
     bodies = list(build_bodies(graph))
     bodies[1] = replace(bodies[1], reads_before_ll_stores=lambda of: gathers, ll_needs_reads=need)
     return "p" in prove_ll(plan, bodies, META).sizes
@@ -170,7 +170,7 @@ def test_all_words_show_it_where_a_tile_stores_nothing_else_or_its_words_need_al
 def test_the_proof_checks_what_polls_show_whatever_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlace.megakernel.ll_search.proves_reads_done", lambda *of: True)
     assert not keeps_p_as_words(polls="p")
-    plan = il.build(dead_words(), il.Choices(4))
+    plan = il.build(dead_words(), il.Schedule(4))
     monkeypatch.setattr("interlace.megakernel.ll_proof.find_unpolled", lambda *of: None)
     monkeypatch.setattr(_Search, "_drop_unpolled", lambda self: False)
     says = "op 'M' polls some words of op 'A', which does not show that its reads are over"
@@ -233,7 +233,7 @@ def publishing(draw: Any) -> il.Graph:
 def test_whatever_is_proved_to_be_words_runs_right_under_random_interleavings(
     graph: il.Graph, workers: int, seed: int
 ) -> None:
-    plan = il.build(graph, il.Choices(workers))
+    plan = il.build(graph, il.Schedule(workers))
     found = prove_ll(plan, build_bodies(graph), META)
     assume(found.sizes)
     event(f"{len(found.sizes)} words")

@@ -74,7 +74,7 @@ def twice(workers: int) -> Plan:
     )
     inputs = "x", "w", "scale", "up", "v", "down"
     graph = il.Graph("twice", (*t.values(),), ops, inputs, ("inner", "out"))
-    return il.build(graph, il.Choices(workers, Dispatch.STATIC))
+    return il.build(graph, il.Schedule(workers, Dispatch.STATIC))
 
 
 def overwrites(plan: Plan) -> list[int]:

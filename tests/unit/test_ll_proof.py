@@ -50,7 +50,7 @@ def test_inputs_that_nobody_reads_are_no_matter() -> None:
     graph = products(8, 64, 64)
     extra = il.Tensor("extra", (8, 8), il.bf16)
     more = replace(graph, tensors=(*graph.tensors, extra), inputs=(*graph.inputs, "extra"))
-    il.verify(parts(il.build(more, il.Choices(2)), ("inner",)))
+    il.verify(parts(il.build(more, il.Schedule(2)), ("inner",)))
 
 
 def test_tiles_that_poll_or_leave_words_are_taken_apart_and_others_are_not() -> None:
@@ -66,7 +66,7 @@ def test_tiles_that_poll_or_leave_words_are_taken_apart_and_others_are_not() -> 
 
 def test_a_graph_may_have_any_names() -> None:
     chain = products(8, 64, 64)
-    of = il.build(chain, il.Choices(2))
+    of = il.build(chain, il.Schedule(2))
     names = {"x": "inner as words", "gate": "inner as words'", "up": "second has read", "down": "second reads"}
 
     def named(access: Any) -> Any:
@@ -76,7 +76,7 @@ def test_a_graph_may_have_any_names() -> None:
     ops[2] = replace(ops[2], name="second words")
     tensors = tuple(replace(t, name=names.get(t.name, t.name)) for t in chain.tensors)
     inputs = tuple(names.get(name, name) for name in chain.inputs)
-    strange = il.build(replace(chain, tensors=tensors, ops=tuple(ops), inputs=inputs), il.Choices(2))
+    strange = il.build(replace(chain, tensors=tensors, ops=tuple(ops), inputs=inputs), il.Schedule(2))
     for words in (None, ("inner",)):
         found = [prove_ll(p, build_bodies(p.graph), il.RunOptions("meta", ll_tensors=words)) for p in (of, strange)]
         assert "inner" in found[0].sizes
@@ -89,13 +89,13 @@ def test_a_fault_of_the_proofs_builder_is_no_fault_of_the_words(monkeypatch: pyt
     monkeypatch.setattr(
         "interlace.megakernel.ll_proof.build_ll_plan", lambda *given: products(8, 64, 64).tensor("none")
     )
-    of = il.build(products(8, 64, 64), il.Choices(2))
+    of = il.build(products(8, 64, 64), il.Schedule(2))
     with pytest.raises(GraphError, match="has no tensor 'none'"):
         prove_ll(of, build_bodies(of.graph), il.RunOptions("meta"))
 
 
 def test_who_polls_waits_for_the_words_that_it_reads_and_who_waits_for_a_post_for_those_before_it() -> None:
-    chain = il.build(products(8, 64, 64), il.Choices(2))
+    chain = il.build(products(8, 64, 64), il.Schedule(2))
     of = parts(chain, ("inner",))
     op = {op.name: o for o, op in enumerate(of.graph.ops)}
     posts = {o: {*of.items.post[of.items.op == o].tolist()} for o in op.values()}

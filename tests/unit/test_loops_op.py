@@ -99,7 +99,7 @@ def test_an_op_has_the_grid_the_regions_and_the_cost_of_its_loops() -> None:
 
 def test_a_graph_of_loops_runs_on_numpy_in_any_order() -> None:
     graph = chain(37)
-    plan = il.build(graph, il.Choices(5, policy=il.TileSync(), order=il.Serpentine()))
+    plan = il.build(graph, il.Schedule(5, policy=il.TileSync(), order=il.Serpentine()))
     assert il.verify(plan).edges == il.Dependencies(graph).count_edges() > 0
     rng = np.random.default_rng(3)
     inputs = {name: rng.standard_normal(graph.tensor(name).shape).astype(np.float32) for name in graph.inputs}
@@ -118,13 +118,13 @@ def test_one_block_of_the_reference_is_what_the_whole_kernel_computes() -> None:
     loops = marked(library.copy_2d(tile=(8, 16), walk=2), s=2)
     a, b = tensor("a", 21, 100), tensor("b", 21, 100)
     graph = il.Graph("copy", (a, b), (as_op("copy", loops, {"x": a, "y": b}),), ("a",), ("b",))
-    out = il.ReferenceExecutor(il.build(graph, il.Choices(3))).run({"a": x})["b"]
+    out = il.ReferenceExecutor(il.build(graph, il.Schedule(3))).run({"a": x})["b"]
     np.testing.assert_array_equal(out, interpret(loops, {"x": x})["y"])
 
 
 def test_a_plan_of_loops_is_proved_and_read_back() -> None:
     graph = chain(37)
-    plan = il.build(graph, il.Choices(4, policy=il.RowSync()))
+    plan = il.build(graph, il.Schedule(4, policy=il.RowSync()))
     again = il.read_plan(plan.to_json(), [op.body for op in graph.ops])
     assert again == plan
     with pytest.raises(ThresholdError):
@@ -136,7 +136,7 @@ def test_kernels_that_differ_are_told_apart_when_a_plan_is_read() -> None:
     first = as_op("first", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
     second = as_op("second", marked(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
     assert first.kernel != second.kernel
-    plan = il.build(il.Graph("two", (a, b, c), (first, second), ("a",), ("c",)), il.Choices(3))
+    plan = il.build(il.Graph("two", (a, b, c), (first, second), ("a",), ("c",)), il.Schedule(3))
     again = il.read_plan(plan.to_json(), [first.body, second.body])
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     np.testing.assert_array_equal(il.ReferenceExecutor(again).run({"a": x})["c"], x)
@@ -152,7 +152,7 @@ def test_a_kernel_without_block_loops_is_one_tile() -> None:
     a, b = tensor("a", 64), tensor("b", 64)
     op = as_op("small", marked(k.build_kernel(), s=2), {"x": a, "y": b})
     assert op.grid == (1,)
-    out = il.ReferenceExecutor(il.build(il.Graph("g", (a, b), (op,), ("a",), ("b",)), il.Choices(1))).run(
+    out = il.ReferenceExecutor(il.build(il.Graph("g", (a, b), (op,), ("a",), ("b",)), il.Schedule(1))).run(
         {"a": np.arange(64.0)}
     )
     np.testing.assert_array_equal(out["b"], np.arange(64.0) * 2)

@@ -15,8 +15,9 @@ from interlace.core.devices import CPU, H200, Latencies
 from interlace.core.dtypes import DTYPES
 from interlace.core.errors import DeadlockError, PlanError, SimulationError
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import KernelSync, NoSync, RowSync
 from interlace.sim.lockstep import interleave
@@ -36,7 +37,7 @@ from interlace.sim.traffic import list_touches
 from interlace.trace.events import Trace
 
 from ..draws import EXAMPLES
-from .graphs import chain, choices, graphs, matmul, pair, pointwise, program, set_entry, two_matmuls
+from .graphs import chain, graphs, matmul, pair, pointwise, program, schedules, set_entry, two_matmuls
 from .slow_machine import SlowMachine
 
 #: Post 30, met wait 20, hand-off 50, by words 40, ticket 10, fill 5, launch 100.
@@ -81,14 +82,14 @@ def rows(trace: Trace) -> list[tuple[int, int, int, int]]:
 
 
 def test_words_come_without_a_post_and_without_a_load() -> None:
-    plan = build(pair(1), Choices(2))
+    plan = build(pair(1), Schedule(2))
     mode = Mode(ll_hand_offs=lambda plan: LLHandOffs(np.array([True]), np.array([True, False])))
     assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE)) == [(0, 10, 10, 145), (1, 10, 165, 210)]
     assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE, mode)) == [(0, 10, 10, 115), (1, 10, 155, 195)]
 
 
 def test_two_dependent_items_take_ticket_hand_over_and_post() -> None:
-    plan = build(pair(1), Choices(2))
+    plan = build(pair(1), Schedule(2))
     device = replace(DEVICE, latencies=replace(LATENCIES, fill_ns=0.0))
     trace = simulate(plan, costs([100.0, 40.0]), device)
     assert rows(trace) == [(0, 10, 10, 140), (1, 10, 160, 200)]
@@ -96,7 +97,7 @@ def test_two_dependent_items_take_ticket_hand_over_and_post() -> None:
 
 
 def test_wait_that_is_met_already_costs_a_poll() -> None:
-    plan = build(pair(1), Choices(1))
+    plan = build(pair(1), Schedule(1))
     # 10 ticket, 5 fill, 100 work, 30 post; 10 ticket; 165 = 115 + 50 hand-off against 155 + 20 poll; 5 fill.
     assert rows(simulate(plan, costs([100.0, 40.0]), DEVICE)) == [(0, 10, 10, 145), (0, 155, 175, 220)]
     slow = replace(DEVICE, latencies=replace(LATENCIES, hand_off_ns=90.0))
@@ -104,7 +105,7 @@ def test_wait_that_is_met_already_costs_a_poll() -> None:
 
 
 def test_bodies_reach_a_share_of_the_rates() -> None:
-    plan = build(pair(2), Choices(2, policy=NoSync()))
+    plan = build(pair(2), Schedule(2, policy=NoSync()))
     device = replace(DEVICE, latencies=NONE)
     half = replace(PERSISTENT, matrix_share=0.5)
     assert rows(simulate(plan, costs([100.0] * 4), device))[0] == (0, 0, 0, 100)
@@ -119,7 +120,7 @@ def test_bodies_reach_a_share_of_the_rates() -> None:
 
 
 def test_static_workers_pay_no_ticket() -> None:
-    plan = build(pair(2), Choices(2, Dispatch.STATIC))
+    plan = build(pair(2), Schedule(2, Dispatch.STATIC))
     trace = simulate(plan, costs([100.0, 50.0, 10.0, 10.0]), DEVICE)
     assert trace.worker.tolist() == [0, 1, 0, 1]
     assert rows(trace)[:2] == [(0, 0, 0, 135), (1, 0, 0, 85)]
@@ -127,7 +128,7 @@ def test_static_workers_pay_no_ticket() -> None:
 
 
 def test_items_share_memory_by_equal_parts_of_what_they_want() -> None:
-    plan = build(pair(2), Choices(2, policy=NoSync()))
+    plan = build(pair(2), Schedule(2, policy=NoSync()))
     device = replace(DEVICE, latencies=NONE)
     # Item 0 alone takes 100 ns and wants 2 bytes/ns, item 1 takes 400 and wants 1.25: together 3.25 of 3. The level
     # is 1.75: item 0 ends after 200 / 1.75 = 114.29, item 1 is not slowed.
@@ -148,7 +149,7 @@ def test_level_hands_out_all_of_memory_or_all_that_is_wanted(wanted: list[float]
 
 
 def test_an_item_takes_as_long_as_its_slowest_resource() -> None:
-    plan = build(pair(2), Choices(1, policy=NoSync()))
+    plan = build(pair(2), Schedule(1, policy=NoSync()))
     device = replace(DEVICE, latencies=NONE)
     trace = simulate(plan, costs([100.0, 10.0, 10.0, 0.0], [80.0, 800.0, 80.0, 0.0], [20.0, 80.0, 100.0, 0.0]), device)
     # FLOPs 100; (800 + 80) bytes of the L2 / 8 = 110; 100 bytes of memory / 2 = 50.
@@ -156,7 +157,7 @@ def test_an_item_takes_as_long_as_its_slowest_resource() -> None:
 
 
 def test_two_workers_of_one_sm_have_half_of_it_each() -> None:
-    plan = build(pair(4), Choices(4, policy=NoSync()))
+    plan = build(pair(4), Schedule(4, policy=NoSync()))
     device = replace(DEVICE, latencies=NONE, dram_bytes_per_s=100e9)
     rest = [0.0] * 5
     trace = simulate(plan, costs([50.0, 0.0, 0.0, *rest], [0.0, 400.0, 0.0, *rest], [0.0, 0.0, 90.0, *rest]), device)
@@ -167,7 +168,7 @@ def test_two_workers_of_one_sm_have_half_of_it_each() -> None:
 def test_last_part_to_arrive_posts_for_the_tile() -> None:
     shapes = {"a": (1, 2), "b": (2, 1), "c": (1, 1), "d": (1, 1)}
     ops = matmul("mm", "a", "b", "c", (1, 1, 2), (1, 1), 1), pointwise("copy", "c", "d", (1, 1), (1, 1))
-    plan = build(program(shapes, *ops), Choices(3, split={"mm": SplitK(2)}))
+    plan = build(program(shapes, *ops), Schedule(3, split={"mm": SplitK(2)}))
     trace = simulate(plan, costs([100.0, 60.0, 10.0]), THREE_SMS)
     # Arrivals cost 30 each; item 0 is the last, posts at 145 and has posted at 175; item 2 knows at 195.
     assert rows(trace) == [(0, 10, 10, 175), (1, 10, 10, 105), (2, 10, 195, 210)]
@@ -175,7 +176,7 @@ def test_last_part_to_arrive_posts_for_the_tile() -> None:
 
 def test_wait_inside_a_reduction_stops_the_work_there() -> None:
     graph = two_matmuls(2, (2, 4, 2), up=(2, 2), down=(2, 2), block=2)
-    plan = build(graph, Choices(3, chunk_waits=True))
+    plan = build(graph, Schedule(3, chunk_waits=True))
     trace = simulate(plan, costs([40.0, 200.0, 80.0]), THREE_SMS)
     # Item 2 starts 50 after item 0 posts at 55; half of its 80 is done at 150; item 1 posts at 215, known at 265.
     assert rows(trace) == [(0, 10, 10, 85), (1, 10, 10, 245), (2, 10, 105, 305)]
@@ -184,7 +185,7 @@ def test_wait_inside_a_reduction_stops_the_work_there() -> None:
 
 
 def test_loads_ahead_of_a_wait_shorten_the_item_that_waits() -> None:
-    plan = build(pair(1), Choices(2))
+    plan = build(pair(1), Schedule(2))
     cost = costs([100.0, 0.0], dram=[0.0, 400.0], ahead=[0.0, 300.0])
     # No ring: starts at 165 after 10 + 5 + 100 + 50, fills 5, loads 400 at 2.
     assert rows(simulate(plan, cost, DEVICE)) == [(0, 10, 10, 145), (1, 10, 165, 370)]
@@ -198,7 +199,7 @@ def test_loads_ahead_of_a_wait_shorten_the_item_that_waits() -> None:
 
 
 def test_a_ring_hides_tickets_met_waits_and_all_but_the_first_fill() -> None:
-    plan = build(pair(1), Choices(1))
+    plan = build(pair(1), Schedule(1))
     device = replace(DEVICE, latencies=replace(LATENCIES, hand_off_ns=30.0))
     assert rows(simulate(plan, costs([100.0, 40.0]), device, make_megakernel_mode(64))) == [
         (0, 0, 0, 135),
@@ -209,7 +210,7 @@ def test_a_ring_hides_tickets_met_waits_and_all_but_the_first_fill() -> None:
 def test_modes_order_ops_by_launches_gates_or_waits() -> None:
     graph = pair(2)
     sequence = ExplicitInterleaving((0, 2, 1, 3))
-    plan = build(graph, Choices(2, interleaving=sequence))
+    plan = build(graph, Schedule(2, interleaving=sequence))
     cost = costs([100.0, 10.0, 20.0, 10.0])  # a0, b0, a1, b1
     # Serial: a0 and a1 first; the launch opens 100 after both have ended; neither posts nor waits.
     serial = simulate(plan, cost, DEVICE, SERIAL)
@@ -221,7 +222,7 @@ def test_modes_order_ops_by_launches_gates_or_waits() -> None:
 
 
 def test_serial_launches_each_op_after_the_one_before() -> None:
-    plan = build(chain(3, 2), Choices(2))
+    plan = build(chain(3, 2), Schedule(2))
     trace = simulate(plan, costs([10.0, 40.0] * 3), DEVICE, SERIAL)
     assert trace.wait_ns.tolist() == [0, 0, 145, 145, 290, 290]
     assert trace.span_ns == 290 + 45
@@ -232,7 +233,7 @@ def test_serial_launches_each_op_after_the_one_before() -> None:
 
 def test_costs_follow_from_what_accesses_missed() -> None:
     graph = two_matmuls(2, (2, 4, 2), up=(2, 2), down=(2, 2), block=2)
-    plan = build(graph, Choices(1))
+    plan = build(graph, Schedule(1))
     t = list_touches(plan)
     accesses = interleave(plan, t)
     seen: set[int] = set()
@@ -250,7 +251,7 @@ def test_costs_follow_from_what_accesses_missed() -> None:
 
 
 def test_flops_of_a_tile_are_shared_by_its_parts() -> None:
-    plan = build(two_matmuls(2, (2, 6, 2), up=(2, 2), down=(2, 2), block=2), Choices(1, split={"down": SplitK(2)}))
+    plan = build(two_matmuls(2, (2, 6, 2), up=(2, 2), down=(2, 2), block=2), Schedule(1, split={"down": SplitK(2)}))
     assert compute_item_flops(plan).tolist() == [16.0, 16.0, 16.0, 16.0, 32.0]
 
 
@@ -269,7 +270,7 @@ def test_costs_that_make_no_sense_are_refused(columns: tuple[list[float], ...], 
 
 
 def test_other_numbers_of_items_and_rings_below_zero_are_refused() -> None:
-    plan = build(pair(1), Choices(1))
+    plan = build(pair(1), Schedule(1))
     with pytest.raises(SimulationError, match="costs of 3 items for a plan of 2"):
         simulate(plan, costs([1.0, 1.0, 1.0]), DEVICE)
     with pytest.raises(SimulationError, match="ring of -1 bytes"):
@@ -282,7 +283,7 @@ def test_other_numbers_of_items_and_rings_below_zero_are_refused() -> None:
 
 
 def test_deadlock_names_the_item_the_semaphore_and_who_does_not_post() -> None:
-    plan = build(pair(2), Choices(1, interleaving=ExplicitInterleaving((0, 3, 1, 2))))
+    plan = build(pair(2), Schedule(1, interleaving=ExplicitInterleaving((0, 3, 1, 2))))
     with pytest.raises(DeadlockError) as caught:
         simulate(plan, costs([1.0] * 4), DEVICE)
     assert str(caught.value) == (
@@ -293,7 +294,7 @@ def test_deadlock_names_the_item_the_semaphore_and_who_does_not_post() -> None:
 
 
 def test_threshold_that_nobody_reaches_is_a_deadlock() -> None:
-    plan = set_entry(build(pair(1), Choices(2)), "waits.threshold", 0, 3)
+    plan = set_entry(build(pair(1), Schedule(2)), "waits.threshold", 0, 3)
     with pytest.raises(DeadlockError, match="semaphore 0 gets 1 posts of 3, since no other item posts it"):
         simulate(plan, costs([1.0] * 2), DEVICE)
     assert simulate(plan, costs([1.0] * 2), DEVICE, SERIAL).span_ns == 112
@@ -306,7 +307,7 @@ def test_threshold_that_nobody_reaches_is_a_deadlock() -> None:
 def plans(draw: st.DrawFn) -> Plan:
     """Any plan that build makes, now and then in a sequence that may deadlock."""
     graph = draw(graphs())
-    drawn = draw(choices(graph))
+    drawn = draw(schedules(graph))
     plan = build(graph, drawn)
     if draw(st.booleans()):
         sequence = draw(st.permutations(range(len(plan.items))))
@@ -443,7 +444,7 @@ def test_ops_on_streams_open_when_those_that_they_come_after_have_ended() -> Non
         pointwise("second", "b", "q", (2, 1), (1, 1)),
         pointwise("third", "p", "r", (2, 1), (1, 1)),
     )
-    plan = build(graph, Choices(3))
+    plan = build(graph, Schedule(3))
     cost = costs([100.0, 40.0, 300.0, 20.0, 10.0, 10.0])
     serial = [(0, 0, 0, 105), (1, 0, 0, 45), (0, 205, 205, 510), (1, 205, 205, 230), (0, 610, 610, 625)]
     assert rows(simulate(plan, cost, THREE_SMS, SERIAL)) == [*serial, (1, 610, 610, 625)]
@@ -484,8 +485,8 @@ def test_many_items_run_once_each_one_at_a_time_per_worker() -> None:
 
 
 def test_semaphores_of_a_whole_op_are_seen_by_all_who_wait() -> None:
-    plan = build(pair(8), Choices(4, policy=KernelSync()))
+    plan = build(pair(8), Schedule(4, policy=KernelSync()))
     trace = simulate(plan, costs([float(n) for n in range(1, 17)]), DEVICE)
     posted = trace.end_ns[:8].max() - 30
     assert (trace.start_ns[8:] >= posted + 50).all()
-    assert build(pair(8), Choices(4, policy=RowSync())).semaphores == 8
+    assert build(pair(8), Schedule(4, policy=RowSync())).semaphores == 8

@@ -21,7 +21,7 @@ from interlace.kernels.matmul.megakernel_cost import (
     estimate_seconds,
 )
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.policies.setting import Setting
+from interlace.policies.schedule import Schedule
 from interlace.workloads import LLAMAS, build_decode_graph
 
 from ..benchmarks import BENCHMARKS, load_script
@@ -124,7 +124,7 @@ def test_tiles_whose_rows_are_normalised_are_wider_where_an_sm_has_several(
 ) -> None:
     shape = il.workloads.FFNShape(hidden, ffn, A.SILU if gated else A.RELU, gated)
     graphs = (il.workloads.ffn(m, replace(shape, norm=norm)) for norm in (None, 1e-5))
-    alone, layer = (il.MegakernelExecutor.select_default(graph, il.H200).op("up") for graph in graphs)
+    alone, layer = (il.MegakernelExecutor.select_default(graph, il.H200).get_op_tiling("up") for graph in graphs)
     items = -(-ffn // dict(alone.params)["BN"]) * alone.parts
     assert items > 132
     assert dict(layer.params)["BN"] > dict(alone.params)["BN"]
@@ -156,13 +156,14 @@ def test_ops_side_by_side_have_tiles_of_their_own() -> None:
     ],
 )
 def test_what_was_fastest_is_taken(shape: il.workloads.FFNShape, m: int, ways: list[tuple[int, int, int]]) -> None:
-    setting = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
-    assert list_tiles(setting) == ways
+    schedule = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
+    assert list_tiles(schedule) == ways
 
 
 def test_three_warpgroups_take_as_many_tokens_as_fill_them_beside_no_text_that_has_fewer_warps() -> None:
     def most(graph: il.Graph) -> int:
-        return max(dict(of.params)["num_warps"] for _, of in il.MegakernelExecutor.select_default(graph, il.H200).ops)
+        tiles = il.MegakernelExecutor.select_default(graph, il.H200).tiles
+        return max(params["num_warps"] for params in tiles.values())
 
     assert [most(il.workloads.ffn(m, DEEP)) for m in (64, 128, 150, 192, 256)] == [4, 8, 12, 12, 8]
     layer = replace(DEEP, norm=1e-5)
@@ -183,10 +184,10 @@ def test_what_cannot_have_three_warpgroups_says_so() -> None:
     ):
         graph = il.Graph("some", (x, v, u, y, z), (first, behind), ("x", "v", "u"), ("z",))
         with pytest.raises(ShapeError, match=refused):
-            il.MegakernelExecutor(il.build(graph, il.Choices(4)), il.RunOptions("meta"))
+            il.MegakernelExecutor(il.build(graph, il.Schedule(4)), il.RunOptions("meta"))
     alone = il.Graph("one", (x, v, y), (first,), ("x", "v"), ("y",))
     with pytest.raises(ShapeError, match="tile for 12 warps: Triton's are powers of two"):
-        il.SerialExecutor(il.build(alone, il.Choices(4)), il.RunOptions("meta"))
+        il.SerialExecutor(il.build(alone, il.Schedule(4)), il.RunOptions("meta"))
 
 
 def test_three_warpgroups_leave_less_shared_memory_and_registers() -> None:
@@ -198,14 +199,14 @@ def test_three_warpgroups_leave_less_shared_memory_and_registers() -> None:
     tile = MatmulTile(192, 200, 64, num_warps=12)
     graph = il.workloads.ffn(192, DEEP, up=tile, down=tile)
     with pytest.raises(ShapeError, match="sums of 100 registers a thread, and at most 96 fit"):
-        il.MegakernelExecutor(il.build(graph, il.Choices(4)), il.RunOptions("meta"))
+        il.MegakernelExecutor(il.build(graph, il.Schedule(4)), il.RunOptions("meta"))
 
 
 @pytest.mark.parametrize("m", [33, 65, 129, 150, 300, 777])
 @pytest.mark.parametrize("shape", [RELU, GATED], ids=["relu", "gated"])
 def test_no_tile_has_many_rows_of_tokens_that_are_not_there(shape: il.workloads.FFNShape, m: int) -> None:
-    setting = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
-    for tokens, _, _ in list_tiles(setting):
+    schedule = il.MegakernelExecutor.select_default(il.workloads.ffn(m, shape), il.H200)
+    for tokens, _, _ in list_tiles(schedule):
         assert -(-m // tokens) * tokens < 1.35 * m or tokens in (64, 128)
 
 
@@ -213,8 +214,7 @@ def test_no_tile_has_many_rows_of_tokens_that_are_not_there(shape: il.workloads.
 def test_steps_of_more_tokens_than_a_server_has_slots_are_tiled_op_by_op(model: str, batch: int) -> None:
     """Their products are of five kinds, of which few ways each are combined: some share a ring in any case."""
     graph = build_decode_graph(replace(LLAMAS[model], layers=1), batch, 1088, il.H200)
-    setting = il.MegakernelExecutor.select_default(graph, il.H200)
-    tiles = {name: dict(of.params) for name, of in setting.ops}
+    tiles = il.MegakernelExecutor.select_default(graph, il.H200).tiles
     assert len({tile["BN"] for tile in tiles.values()}) > 2
     assert tiles["layers.0.q_heads"] != tiles["logits"]
 
@@ -223,7 +223,7 @@ def test_ways_of_a_search_begin_with_the_default_and_are_unlike() -> None:
     graph = il.workloads.ffn(256, GATED)
     likely = list(il.MegakernelExecutor.iter_likely(graph, il.H200))
     assert list_tiles(likely[0]) == list_tiles(il.MegakernelExecutor.select_default(graph, il.H200))
-    parts = [tuple(p for _, _, p in list_tiles(setting)) for setting in likely]
+    parts = [tuple(p for _, _, p in list_tiles(schedule)) for schedule in likely]
     assert len(set(parts)) == len(parts) > 3
 
 
@@ -270,17 +270,17 @@ def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit
     assert rows == [*fit.draw_rows(1, 8)]
     assert len({row.gated for row in rows}) == 2
     for row in rows[:2]:
-        some = fit.settings(row, il.H200, 5)
+        some = fit.list_tilings(row, il.H200, 5)
         assert len(some) == 5
-        assert next(iter(some.values())) == il.MegakernelExecutor.select_default(
-            row.workload.build_graph(il.H200), il.H200
-        )
+        default = il.MegakernelExecutor.select_default(row.workload.build_graph(il.H200), il.H200)
+        assert next(iter(some.values())) == default.op_tilings
         assert len(set(replace(row, ways_us=some).predicted_us(il.H200))) == 5
 
 
-def list_tiles(setting: Setting) -> list[tuple[int, int, int]]:
+def list_tiles(schedule: Schedule) -> list[tuple[int, int, int]]:
     """Tokens, weight rows and parts of each op."""
-    return [(int(dict(op.params)["BM"]), int(dict(op.params)["BN"]), op.parts) for _, op in setting.ops]
+    ops = schedule.op_tilings.values()
+    return [(int(dict(op.params)["BM"]), int(dict(op.params)["BN"]), op.parts) for op in ops]
 
 
 @pytest.mark.parametrize("narrow", [True, False])
@@ -290,6 +290,6 @@ def test_tiles_of_few_tokens_are_narrow_where_they_load_little_more(narrow: bool
     for hidden, width, gated in light if narrow else ((2560, 10240, False), (4096, 2048, False), (1024, 4096, False)):
         activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
         graph = il.workloads.ffn(16, il.workloads.FFNShape(hidden, width, activation, gated))
-        setting = il.MegakernelExecutor.select_default(graph, il.H200)
-        assert [dict(own.params)["BN"] < 64 for _, own in setting.ops] == [narrow, narrow], (hidden, width)
-        assert any(own.parts > 1 for _, own in setting.ops) != narrow
+        schedule = il.MegakernelExecutor.select_default(graph, il.H200)
+        assert [params["BN"] < 64 for params in schedule.tiles.values()] == [narrow, narrow], (hidden, width)
+        assert any(own.parts > 1 for own in schedule.op_tilings.values()) != narrow

@@ -42,7 +42,7 @@ def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
         fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
     )
     part = il.Graph("routing", (*t.values(),), ops, ("logits",), tuple(t)[1:])
-    found = il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
+    found = il.ReferenceExecutor(il.build(part, il.Schedule(3)), seed=0).run({"logits": logits})
     if tokens <= MAX_TOKENS:  # by one op: the same
         made = tuple(t[name] for name in ("weights", "place", "token", "owner"))
         one = il.Graph(
@@ -52,7 +52,7 @@ def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
             ("logits",),
             tuple(tensor.name for tensor in made),
         )
-        for name, value in il.ReferenceExecutor(il.build(one, il.Choices(1))).run({"logits": logits}).items():
+        for name, value in il.ReferenceExecutor(il.build(one, il.Schedule(1))).run({"logits": logits}).items():
             np.testing.assert_array_equal(value, found[name])
     return found
 
@@ -121,7 +121,7 @@ def test_experts_out_of_range_are_told_on_the_host_and_left_out_on_the_device() 
         ("experts", "counts"),
         ("place",),
     )
-    out = il.ReferenceExecutor(il.build(graph, il.Choices(1))).run({"experts": table, "counts": np.array([[1, 1, 2]])})
+    out = il.ReferenceExecutor(il.build(graph, il.Schedule(1))).run({"experts": table, "counts": np.array([[1, 1, 2]])})
     assert out["place"].tolist() == [[0, 16], [-1, 32], [33, -1]]
 
 
@@ -142,7 +142,7 @@ def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
         "weight: up[:, 16*t1 : 16*t1 + 16, :]",
         "gate: gate[:, 16*t1 : 16*t1 + 16, :]",
     ]
-    proof = il.verify(il.build(graph, il.Choices(8, policy=il.RowSync())))
+    proof = il.verify(il.build(graph, il.Schedule(8, policy=il.RowSync())))
     assert proof.longest_chain == 7
 
 
@@ -156,7 +156,7 @@ def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
 
 
 def test_plans_are_read_again_and_others_than_the_kernels_make_are_refused() -> None:
-    plan = il.build(moe(70, 32, 48, 3, 2, tile=TILE), il.Choices(4))
+    plan = il.build(moe(70, 32, 48, 3, 2, tile=TILE), il.Schedule(4))
     assert read_plan(plan.to_json()).to_json() == plan.to_json()
     data = json.loads(plan.to_json())
     data["graph"]["ops"][2]["params"]["ROWS"] = 8
@@ -196,7 +196,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         )
     with pytest.raises(ShapeError, match="powers of two"):
         il.SerialExecutor(
-            il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.RunOptions("meta")
+            il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Schedule(1)), il.RunOptions("meta")
         )
 
 

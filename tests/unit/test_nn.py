@@ -27,7 +27,7 @@ from interlace.kernels.matmul import Activation  # noqa: E402
 from interlace.megakernel import capture  # noqa: E402
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
-from interlace.policies.setting import Setting  # noqa: E402
+from interlace.policies.schedule import Schedule  # noqa: E402
 from interlace.workloads.ffn import FFNShape  # noqa: E402
 from interlace.workloads.ffn import ffn as ffn_graph  # noqa: E402
 
@@ -445,7 +445,7 @@ class FakeLaunch:
         pass
 
 
-LAUNCH = Choice(MegakernelExecutor, Setting(), 10.0, 12.0, "measured")
+LAUNCH = Choice(MegakernelExecutor, Schedule(132), 10.0, 12.0, "measured")
 LIBRARY = Choice(None, None, 12.0, 10.0, "measured")
 
 

@@ -13,7 +13,8 @@ from interlace.executors.reference import ReferenceExecutor
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Assignment, Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Assignment, Schedule
 from interlace.policies.sync import NoSync, RowSync, TileSync
 
 from .graphs import gated, pair, two_matmuls
@@ -32,12 +33,12 @@ EXECUTORS: dict[type[DeviceExecutor] | type[ReferenceExecutor], set[Ordering]] =
 
 
 def by_worker(dispatch: Dispatch = Dispatch.TICKET) -> Proof:
-    return verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
+    return verify(build(two_matmuls(), Schedule(1, dispatch, policy=NoSync())))
 
 
 def mixed() -> Proof:
     """``gate`` and ``mul`` post, ``up`` leaves its consumer to the order of the worker."""
-    return verify(build(gated(), Choices(1, policy={"up": NoSync()})))
+    return verify(build(gated(), Schedule(1, policy={"up": NoSync()})))
 
 
 def test_a_proof_names_each_ordering_that_it_rests_on_with_a_dependency() -> None:
@@ -47,23 +48,23 @@ def test_a_proof_names_each_ordering_that_it_rests_on_with_a_dependency() -> Non
         "op 'down', tile (0, 0) reads hidden[0:2, 0:8] from k = 0 on, which op 'up', tile (0, 0) writes "
         "(RAW through 'hidden', argument 'a')"
     )
-    assert [o for o, _ in verify(build(two_matmuls(), Choices(1, policy=RowSync()))).rests_on] == [WAIT]
+    assert [o for o, _ in verify(build(two_matmuls(), Schedule(1, policy=RowSync()))).rests_on] == [WAIT]
     rests = dict(mixed().rests_on)
     assert rests.keys() == {WAIT, WORKER}
     assert (rests[WORKER].op, rests[WORKER].consumer) == ("up", "op 'mul', tile (0, 0)")
     assert rests[WAIT].op in {"gate", "mul"}
-    assert [o for o, _ in verify(build(pair(), Choices(3))).rests_on] == [WAIT]
+    assert [o for o, _ in verify(build(pair(), Schedule(3))).rests_on] == [WAIT]
 
 
 def test_static_dispatch_rests_on_workers_where_no_wait_stands() -> None:
-    plan = build(two_matmuls(), Choices(1, Dispatch.STATIC, Assignment.BALANCED, policy=NoSync()))
+    plan = build(two_matmuls(), Schedule(1, Dispatch.STATIC, Assignment.BALANCED, policy=NoSync()))
     assert [ordering for ordering, _ in verify(plan).rests_on] == [WORKER]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)
 def test_every_executor_takes_what_it_keeps_and_refuses_the_rest(executor: type[DeviceExecutor]) -> None:
     assert executor.enforced_orderings == EXECUTORS[executor]
-    waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
+    waits = verify(build(two_matmuls(), Schedule(4, policy=RowSync())))
     assert executor.prove(waits) is waits
     for proof in (by_worker(), by_worker(Dispatch.STATIC), mixed()):
         if executor.enforced_orderings & {WORKER, LAUNCH}:
@@ -79,7 +80,7 @@ def test_the_refusal_names_the_edge_and_a_policy_that_would_do() -> None:
     assert str(caught.value).startswith("op 'mul', tile (0, 0) reads u[0:2, 0:2], which op 'up', tile (0, 0) writes")
     op, policy = re.findall(r"plan op '(\w+)' with .* such as (\w+)\(\)", str(caught.value))[0]
     assert (op, policy) == ("up", "TileSync")
-    mended = verify(build(gated(), Choices(1, policy={op: TileSync()})))
+    mended = verify(build(gated(), Schedule(1, policy={op: TileSync()})))
     assert il.SemaphoreStreamsExecutor.prove(mended) is mended
 
 
@@ -88,6 +89,6 @@ class Own(DeviceExecutor):
 
 
 def test_an_executor_that_declares_nothing_runs_no_dependency() -> None:
-    waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
+    waits = verify(build(two_matmuls(), Schedule(4, policy=RowSync())))
     with pytest.raises(CoverageError, match="only a wait enforces that, and the own executor does not wait"):
         Own.prove(waits)

@@ -15,7 +15,7 @@ from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Plan
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import (
     ExplicitInterleaving,
     HalfRowPanels,
@@ -35,11 +35,12 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTiles
 from interlace.policies.sync import KernelSync
 
 from ..draws import EXAMPLES
-from .graphs import SPLITS, choices, graphs, pair, pointwise, program, two_matmuls
+from .graphs import SPLITS, graphs, pair, pointwise, program, schedules, two_matmuls
 
 ORDERS = (
     RowMajor(),
@@ -191,7 +192,7 @@ def test_users_order_is_a_rank_and_is_checked() -> None:
         Short().permutation((2, 3))
     assert Backwards().permutation((2, 3)).tolist() == [5, 4, 3, 2, 1, 0]
     with pytest.raises(OrderError, match=r"order for op 'up', grid \(4, 4\) lists entry 0 16 times"):
-        build(graph, Choices(2, order=Stuck()))
+        build(graph, Schedule(2, order=Stuck()))
 
 
 # ---------------------------------------------------------------- interleavings
@@ -222,7 +223,7 @@ def sequence(plan: Plan) -> str:
     ids=str,
 )
 def test_interleavings_are_those_of_the_table_in_the_module(interleaving: Interleaving, expected: str) -> None:
-    assert sequence(build(feed(), Choices(2, interleaving=interleaving))) == expected
+    assert sequence(build(feed(), Schedule(2, interleaving=interleaving))) == expected
 
 
 @pytest.mark.parametrize(
@@ -243,13 +244,13 @@ def test_half_rows_are_halves_of_the_last_coordinate(shape: tuple[int, ...], exp
 
 
 def test_a_consumer_comes_after_all_tiles_that_share_the_semaphore_it_waits_for() -> None:
-    plan = build(feed(), Choices(2, policy=KernelSync(), interleaving=RowPanels(1)))
+    plan = build(feed(), Schedule(2, policy=KernelSync(), interleaving=RowPanels(1)))
     assert sequence(plan) == "u0 u0 u1 u1 d0 d0 d1 d1"
 
 
 def test_panels_lag_sends_consumers_off_groups_later() -> None:
     graph = feed(columns=1, rows=4)
-    by_lag = [sequence(build(graph, Choices(2, interleaving=RowPanels(1, lag)))) for lag in range(5)]
+    by_lag = [sequence(build(graph, Schedule(2, interleaving=RowPanels(1, lag)))) for lag in range(5)]
     assert by_lag == [
         "u0 d0 u1 d1 u2 d2 u3 d3",
         "u0 u1 d0 u2 d1 u3 d2 d3",
@@ -260,7 +261,7 @@ def test_panels_lag_sends_consumers_off_groups_later() -> None:
 
 
 def test_half_rows_start_split_consumers_after_the_first_half() -> None:
-    plan = build(feed(), Choices(2, interleaving=HalfRowPanels(), split={"down": SplitK(2)}))
+    plan = build(feed(), Schedule(2, interleaving=HalfRowPanels(), split={"down": SplitK(2)}))
     words = sequence(plan).split()
     parts = [f"{w}[{lo}:{hi}]" for w, lo, hi in zip(words, plan.items.k_lo, plan.items.k_hi, strict=True)]
     assert parts == [
@@ -272,14 +273,14 @@ def test_half_rows_start_split_consumers_after_the_first_half() -> None:
 def test_panels_put_a_consumer_right_after_the_last_of_its_producers() -> None:
     # Tiles of 3 rows of d need 2 or 3 tiles of 2 rows of u: rows 0..3, 3..6, 6..9, 9..12 of 12.
     graph = two_matmuls(12, (1, 1, 1), up=(2, 1), down=(3, 1), block=1)
-    plan = build(graph, Choices(2, interleaving=RowPanels(1)))
+    plan = build(graph, Schedule(2, interleaving=RowPanels(1)))
     assert sequence(plan) == "u0 u1 d0 u2 d1 u3 u4 d2 u5 d3"
 
 
 def test_panels_follow_chains_of_more_than_two_ops() -> None:
     shapes = dict.fromkeys("wxyz", (3,))
     ops = [pointwise(b, a, b, (3,), (1,)) for a, b in zip("wxy", "xyz", strict=True)]
-    plan = build(program(shapes, *ops), Choices(2, interleaving=RowPanels(1)))
+    plan = build(program(shapes, *ops), Schedule(2, interleaving=RowPanels(1)))
     assert [("xyz"[op], int(t)) for op, t in zip(plan.items.op, plan.items.tile, strict=True)] == [
         (op, t) for t in range(3) for op in "xyz"
     ]
@@ -298,7 +299,7 @@ def test_panels_start_the_consumers_of_a_split_tile_after_all_of_its_parts() -> 
     )
     shapes = {"x": (4,), "h": (4,), "s": (1,), "y": (1,)}
     graph = program(shapes, pointwise("u", "x", "h", (4,), (1,)), d, pointwise("e", "s", "y", (1,), (1,)))
-    plan = build(graph, Choices(2, split={"d": SplitK(2)}, interleaving=RowPanels(1)))
+    plan = build(graph, Schedule(2, split={"d": SplitK(2)}, interleaving=RowPanels(1)))
     words = zip(plan.items.op.tolist(), plan.items.tile.tolist(), plan.items.k_lo.tolist(), strict=True)
     assert [f"{'ude'[op]}{tile}" + f" from {k}" * (op == 1) for op, tile, k in words] == [
         *("u0", "u1", "d0 from 2", "u2", "u3", "d0 from 0", "e0")
@@ -306,12 +307,12 @@ def test_panels_start_the_consumers_of_a_split_tile_after_all_of_its_parts() -> 
 
 
 def test_each_op_keeps_its_own_order_inside_an_interleaving() -> None:
-    plan = build(feed(columns=3, rows=1), Choices(2, order=ExplicitOrder((2, 0, 1)), interleaving=RowPanels(1)))
+    plan = build(feed(columns=3, rows=1), Schedule(2, order=ExplicitOrder((2, 0, 1)), interleaving=RowPanels(1)))
     assert plan.items.tile.tolist() == [2, 0, 1, 2, 0, 1]
 
 
 def test_explicit_interleaving_is_taken_as_given() -> None:
-    plan = build(pair(), Choices(2, interleaving=ExplicitInterleaving((1, 3, 0, 2))))
+    plan = build(pair(), Schedule(2, interleaving=ExplicitInterleaving((1, 3, 0, 2))))
     assert list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)) == [
         (0, 1),
         (1, 1),
@@ -330,7 +331,7 @@ def test_explicit_interleaving_is_taken_as_given() -> None:
 )
 def test_explicit_interleaving_that_is_no_permutation_is_refused(order: tuple[int, ...], expected: str) -> None:
     with pytest.raises(OrderError, match=expected):
-        build(pair(), Choices(2, interleaving=ExplicitInterleaving(order)))
+        build(pair(), Schedule(2, interleaving=ExplicitInterleaving(order)))
 
 
 def test_users_interleaving_that_loses_an_item_is_refused() -> None:
@@ -339,7 +340,7 @@ def test_users_interleaving_that_loses_an_item_is_refused() -> None:
             return np.arange(len(parts.op) - 1)
 
     with pytest.raises(OrderError, match="lists entry 3 0 times"):
-        build(pair(), Choices(2, interleaving=Lossy()))
+        build(pair(), Schedule(2, interleaving=Lossy()))
 
 
 @pytest.mark.parametrize(("rows", "lag"), [(0, 0), (-1, 0), (1, -1)])
@@ -352,7 +353,7 @@ def test_panels_without_rows_or_with_negative_lag_are_refused(rows: int, lag: in
 @given(st.data())
 def test_interleavings_put_every_producer_before_its_consumers(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    drawn = data.draw(choices(graph))
+    drawn = data.draw(schedules(graph))
     plan = build(graph, drawn)
     dependencies = Dependencies(graph)
     last = {}
@@ -446,13 +447,13 @@ def test_op_without_a_reduction_is_never_split() -> None:
 def test_panels_of_more_rows_than_there_are_are_one_panel() -> None:
     for order in (GroupedColumnMajor, GroupedSerpentine):
         np.testing.assert_array_equal(order(2**70).permutation((4, 3)), order(4).permutation((4, 3)))
-    plans = [build(two_matmuls(), Choices(4, interleaving=RowPanels(rows))) for rows in (4, 2**70)]
+    plans = [build(two_matmuls(), Schedule(4, interleaving=RowPanels(rows))) for rows in (4, 2**70)]
     np.testing.assert_array_equal(plans[0].items.tile, plans[1].items.tile)
 
 
 def test_split_falls_on_chunks_and_the_last_is_short() -> None:
     graph = two_matmuls(1, (1, 10, 1), up=(1, 10), down=(1, 1), block=4)
-    plan = build(graph, Choices(1, split={"down": SplitK(2)}))
+    plan = build(graph, Schedule(1, split={"down": SplitK(2)}))
     down = plan.items.op == 1
     assert list(zip(plan.items.k_lo[down].tolist(), plan.items.k_hi[down].tolist(), strict=True)) == [
         (0, 4),

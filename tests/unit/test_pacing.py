@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import interlace as il
-from interlace.deploy import Deployment
+from interlace.deploy import make_executor
 from interlace.megakernel.dispatch import CODES, select_code
 from interlace.megakernel.pacing import select_bytes_in_flight, select_dispatch
 from interlace.workloads import Decode, FeedForward, FFNShape, MoE, RaggedAttention, ffn
@@ -39,9 +39,9 @@ def test_lists_are_for_weights_that_the_rings_hold(shape: FFNShape, m: int, disp
 @pytest.mark.parametrize("norm", [None, 1e-5])
 def test_parts_share_sums_under_lists_whatever_stands_before_the_products(norm: float | None) -> None:
     graph = ffn(64, FFNShape(12288, 6144, il.Activation.GELU_TANH, False, norm))
-    launch = Deployment(graph, il.H200, il.MegakernelExecutor)
-    assert dict(launch.default_setting.ops)["up"].parts > 1
-    assert launch.build_plan(launch.default_setting).dispatch is il.Dispatch.STATIC
+    schedule = il.MegakernelExecutor.select_default(graph, il.H200)
+    assert schedule.get_op_tiling("up").parts > 1
+    assert il.build(graph, schedule).dispatch is il.Dispatch.STATIC
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 4096])
@@ -82,9 +82,9 @@ def test_everything_is_under_way_where_products_take_longer_than_weights(shape: 
 def test_only_tickets_are_drawn_ahead() -> None:
     assert [d for d in CODES if select_code(d, loads_ahead=True).claims_ahead] == [il.Dispatch.TICKET]
     assert not any(select_code(d, loads_ahead=False).claims_ahead for d in CODES)
-    graph = ffn(16, replace(LARGE, norm=1e-5))
-    launch = Deployment(graph, il.H200, il.MegakernelExecutor)
-    assert "CLAIMS_AHEAD = 1;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.source
-    graph = ffn(16, replace(SMALL, norm=1e-5))
-    launch = Deployment(graph, il.H200, il.MegakernelExecutor)
-    assert "CLAIMS_AHEAD = 0;" in launch.make_executor(launch.default_setting, il.RunOptions("meta")).composition.source
+    kind = il.MegakernelExecutor
+    for shape, ahead in ((LARGE, 1), (SMALL, 0)):
+        graph = ffn(16, replace(shape, norm=1e-5))
+        schedule = kind.select_default(graph, il.H200)
+        executor = make_executor(graph, il.H200, kind, schedule, il.RunOptions("meta"))
+        assert f"CLAIMS_AHEAD = {ahead};" in executor.composition.source  # type: ignore[attr-defined]

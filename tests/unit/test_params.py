@@ -113,7 +113,7 @@ def changed(plan: il.Plan, change: Change) -> str:
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_plan_whose_op_is_none_of_its_kernel_is_not_read(name: str) -> None:
     change, message = CHANGES[name]
-    text = changed(il.build(ffn(), il.Choices(2)), change)
+    text = changed(il.build(ffn(), il.Schedule(2)), change)
     with pytest.raises(PlanFormatError, match=message) as caught:
         il.read_plan(text)
     assert isinstance(caught.value.__cause__, GraphError)
@@ -121,7 +121,7 @@ def test_a_plan_whose_op_is_none_of_its_kernel_is_not_read(name: str) -> None:
 
 def test_a_plan_of_built_in_kernels_is_read_and_runs_without_naming_them() -> None:
     graph = ffn()
-    again = il.read_plan(il.build(graph, il.Choices(3, split={"down": il.SplitK(2)})).to_json())
+    again = il.read_plan(il.build(graph, il.Schedule(3, split={"down": il.SplitK(2)})).to_json())
     assert [op.body for op in again.graph.ops] == [op.body for op in graph.ops]
     random = np.random.default_rng(0)
     t = {name: random.standard_normal(graph.tensor(name).shape) for name in graph.inputs}
@@ -137,7 +137,7 @@ def test_the_order_of_params_and_arguments_in_a_file_means_nothing() -> None:
             op["params"] = dict(reversed(op["params"].items()))
             op["reads"].reverse()
 
-    assert il.verify(il.read_plan(changed(il.build(ffn(), il.Choices(2)), reverse))).edges > 0
+    assert il.verify(il.read_plan(changed(il.build(ffn(), il.Schedule(2)), reverse))).edges > 0
 
 
 def test_a_graph_takes_no_op_that_is_not_its_kernels() -> None:
@@ -166,7 +166,7 @@ def test_built_in_ops_are_checked_when_they_are_made() -> None:
         il.copy("c", *small, num_warps=5)
     some = il.Graph("some", small, (il.copy("c", *small, num_warps=12),), ("x",), ("y",))
     with pytest.raises(ParamError, match="op 'c' has num_warps 12, and Triton takes powers of two"):
-        il.SerialExecutor(il.build(some, il.Choices(1)), il.RunOptions("meta"))
+        il.SerialExecutor(il.build(some, il.Schedule(1)), il.RunOptions("meta"))
 
 
 def loops() -> il.Graph:
@@ -191,7 +191,7 @@ LOOPS: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_an_op_of_loops_is_held_against_its_loops(name: str) -> None:
     graph, (change, message) = loops(), LOOPS[name]
-    plan = il.build(graph, il.Choices(2))
+    plan = il.build(graph, il.Schedule(2))
     kernels = [op.body for op in graph.ops]
     assert il.read_plan(plan.to_json(), kernels) == plan  # type: ignore[arg-type]
     with pytest.raises(PlanFormatError, match=message):
@@ -215,7 +215,7 @@ DOUBLE = il.Kernel("double", il.Reference(lambda _, regions, params: {"y": 2 * r
 def test_a_kernel_of_a_user_is_checked_by_how_it_is_made(value: str) -> None:
     kernel = replace(DOUBLE, make=make_doubled)
     x, y = il.Tensor("x", (10,), il.fp32), il.Tensor("y", (10,), il.fp32)
-    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Choices(1))
+    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
     assert il.read_plan(plan.to_json(), [kernel]) == plan
     wrong = changed(plan, param(0, "B", eval(value)))
     with pytest.raises(PlanFormatError):
@@ -224,7 +224,7 @@ def test_a_kernel_of_a_user_is_checked_by_how_it_is_made(value: str) -> None:
 
 def test_the_dtypes_of_a_kernel_hold_for_plans_that_are_read() -> None:
     x, y = il.Tensor("x", (10,), il.fp32), il.Tensor("y", (10,), il.fp32)
-    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Choices(1))
+    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
     text = plan.to_json().replace('"fp32"', '"bf16"')
     with pytest.raises(PlanFormatError, match="kernel 'double' takes fp32 for argument 'x'") as caught:
         il.read_plan(text, [DOUBLE])
@@ -233,7 +233,7 @@ def test_the_dtypes_of_a_kernel_hold_for_plans_that_are_read() -> None:
 
 def test_a_plan_without_its_kernel_is_proved_and_says_what_to_pass() -> None:
     x, y = il.Tensor("x", (10,), il.fp32), il.Tensor("y", (10,), il.fp32)
-    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Choices(1))
+    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
     again = il.read_plan(plan.to_json())
     assert il.verify(again).longest_chain == 1
     with pytest.raises(GraphError, match=r"op 'd' has no body for kernel 'double'; .*interlace.read_plan\(text, "):
@@ -284,10 +284,10 @@ def damaged(text: str, random: Random) -> str:
 
 
 PLANS = {
-    "split": il.Choices(3, split={"down": il.SplitK(2)}, chunk_waits=True),
-    "static": il.Choices(3, il.Dispatch.STATIC, policy=il.RowSync()),
-    "one worker": il.Choices(1, policy=il.NoSync()),
-    "panels": il.Choices(2, policy=il.KernelSync(), interleaving=il.RowPanels(1)),
+    "split": il.Schedule(3, split={"down": il.SplitK(2)}, chunk_waits=True),
+    "static": il.Schedule(3, il.Dispatch.STATIC, policy=il.RowSync()),
+    "one worker": il.Schedule(1, policy=il.NoSync()),
+    "panels": il.Schedule(2, policy=il.KernelSync(), interleaving=il.RowPanels(1)),
 }
 
 
@@ -313,7 +313,7 @@ def test_a_damaged_plan_is_refused_or_runs_right(name: str) -> None:
         draw = np.random.default_rng(seed)
         tensors = {tensor: draw.standard_normal(graph.tensor(tensor).shape) for tensor in graph.inputs}
         if all(op.body for op in graph.ops):
-            plain = il.build(graph, il.Choices(1, policy=il.NoSync()))
+            plain = il.build(graph, il.Schedule(1, policy=il.NoSync()))
             right = il.ReferenceExecutor(plain).run(tensors)
             for found in (il.ReferenceExecutor(proof), il.ReferenceExecutor(proof, seed=seed)):
                 np.testing.assert_allclose(found.run(tensors)["out"], right["out"], rtol=1e-9, atol=1e-12)

@@ -32,10 +32,10 @@ PLANS: dict[str, Callable[[], il.Plan]] = {
     "ffn": lambda: il.autoplan(FeedForward(64, 4096, 11008).build_graph(il.H200), il.H200, il.MegakernelExecutor),
     "layers": lambda: il.autoplan(FFNLayers(3, 2048, 8192, 64).build_graph(il.H200), il.H200, il.MegakernelExecutor),
     "chain, waits by chunk": lambda: il.build(
-        chain(5), il.Choices(4, il.Dispatch.STEALING, split=il.SplitK(2), chunk_waits=True)
+        chain(5), il.Schedule(4, il.Dispatch.STEALING, split=il.SplitK(2), chunk_waits=True)
     ),
     "chain, waits for semaphores of rows": lambda: il.build(
-        chain(5), il.Choices(4, split=il.SplitK(2), policy=il.RowSync())
+        chain(5), il.Schedule(4, split=il.SplitK(2), policy=il.RowSync())
     ),
 }
 #: Of the others one has two ops alone, and one parts that begin when a tile has ended, of which not all is known.

@@ -35,16 +35,16 @@ from interlace.plan.latest import find_latest_awaited
 from interlace.plan.parse import parse_plan
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
-from interlace.planner.build import Assignment, Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import RowPanels
 from interlace.policies.orders import Hilbert
+from interlace.policies.schedule import Assignment, Schedule
 from interlace.policies.splits import SplitK, StreamK
 from interlace.policies.sync import KernelSync, NoSync, RowSync
 
 from ..draws import EXAMPLES
 from .graphs import (
     AnyBody,
-    choices,
     conv_chain,
     gated,
     graphs,
@@ -53,20 +53,21 @@ from .graphs import (
     pair,
     pointwise,
     program,
+    schedules,
     set_entry,
     two_matmuls,
 )
 
 PLANS = {
-    "ticket": lambda: build(two_matmuls(), Choices(4)),
-    "static, striped": lambda: build(gated(), Choices(3, Dispatch.STATIC, policy=RowSync())),
-    "static, balanced": lambda: build(gated(), Choices(3, Dispatch.STATIC, Assignment.BALANCED)),
-    "split-K": lambda: build(two_matmuls(), Choices(4, split=SplitK(2), chunk_waits=True)),
+    "ticket": lambda: build(two_matmuls(), Schedule(4)),
+    "static, striped": lambda: build(gated(), Schedule(3, Dispatch.STATIC, policy=RowSync())),
+    "static, balanced": lambda: build(gated(), Schedule(3, Dispatch.STATIC, Assignment.BALANCED)),
+    "split-K": lambda: build(two_matmuls(), Schedule(4, split=SplitK(2), chunk_waits=True)),
     "stream-K over panels": lambda: build(
-        two_matmuls(), Choices(4, split={"down": StreamK(5)}, order=Hilbert(), interleaving=RowPanels(1))
+        two_matmuls(), Schedule(4, split={"down": StreamK(5)}, order=Hilbert(), interleaving=RowPanels(1))
     ),
-    "convolutions": lambda: build(conv_chain(), Choices(2, policy={"first": RowSync()})),
-    "no semaphores": lambda: build(pair(), Choices(1, policy=NoSync())),
+    "convolutions": lambda: build(conv_chain(), Schedule(2, policy={"first": RowSync()})),
+    "no semaphores": lambda: build(pair(), Schedule(1, policy=NoSync())),
 }
 
 
@@ -81,7 +82,7 @@ def waits(plan: Plan, *names: str) -> list[list[int]]:
 def test_plan_of_the_worked_example_in_the_module() -> None:
     # Every tile of b reads the whole row of tiles of a.
     graph = two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2)
-    plan = build(graph, Choices(2, policy=RowSync()))
+    plan = build(graph, Schedule(2, policy=RowSync()))
     columns = {name: getattr(plan.items, name).tolist() for name in ("op", "tile", "worker", "post")}
     assert columns == {"op": [0, 0, 1, 1], "tile": [0, 1, 0, 1], "worker": [-1] * 4, "post": [0, 0, -1, -1]}
     assert plan.semaphores == 1
@@ -90,7 +91,7 @@ def test_plan_of_the_worked_example_in_the_module() -> None:
 
 
 def test_a_plan_is_printed_in_one_line() -> None:
-    plan = build(two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2), Choices(2, policy=RowSync()))
+    plan = build(two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2), Schedule(2, policy=RowSync()))
     counts = "4 items on 2 workers, ticket dispatch, 2 waits, 1 semaphore"
     assert (
         str(plan) == f"plan of graph {plan.graph.name!r}: {counts} (RowSync(); RowMajor(); WholeTiles(); OpAfterOp())"
@@ -98,7 +99,7 @@ def test_a_plan_is_printed_in_one_line() -> None:
 
 
 def test_striped_dispatch_deals_items_out_in_turn() -> None:
-    plan = build(pair(4), Choices(3, Dispatch.STATIC))
+    plan = build(pair(4), Schedule(3, Dispatch.STATIC))
     assert plan.items.worker.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
@@ -110,29 +111,29 @@ def test_balanced_dispatch_gives_the_next_item_to_the_least_loaded_worker() -> N
         matmul("up", "x", "w", "h", (1, 8, 2), (1, 1), 1),
         matmul("down", "h", "v", "y", (1, 4, 8), (1, 1), 1),
     )
-    worker = build(graph, Choices(3, Dispatch.STATIC, Assignment.BALANCED)).items.worker.tolist()
+    worker = build(graph, Schedule(3, Dispatch.STATIC, Assignment.BALANCED)).items.worker.tolist()
     assert worker[:8] == [0, 1, 2, 0, 1, 2, 0, 1]
     assert worker[8:] == [2, 0, 1, 2]  # loads 12, 12, 8 before the first item of down
 
 
 def test_split_item_costs_its_share_of_the_tile() -> None:
     graph = program({"x": (1, 3), "w": (3, 3), "y": (1, 3)}, matmul("mm", "x", "w", "y", (1, 3, 3), (1, 1), 1))
-    plan = build(graph, Choices(2, Dispatch.STATIC, Assignment.BALANCED, split=StreamK(2)))
+    plan = build(graph, Schedule(2, Dispatch.STATIC, Assignment.BALANCED, split=StreamK(2)))
     assert (plan.items.k_hi - plan.items.k_lo).tolist() == [3, 1, 2, 3]
     assert plan.items.worker.tolist() == [0, 1, 1, 0]  # whole tiles would go 0, 1, 0, 1
 
 
 def test_chunk_waits_stand_before_the_chunk_that_needs_them() -> None:
     graph = two_matmuls(2, (2, 8, 2), up=(2, 2), down=(2, 2), block=4)
-    together = build(graph, Choices(2))
-    apart = build(graph, Choices(2, chunk_waits=True))
+    together = build(graph, Schedule(2))
+    apart = build(graph, Schedule(2, chunk_waits=True))
     assert waits(together, "first", "count", "k") == [[0], [4], [0]]
     assert waits(apart, "first", "count", "k") == [[0, 2], [2, 2], [0, 4]]
 
 
 def test_wait_of_a_split_part_stands_at_its_own_start() -> None:
     graph = two_matmuls(2, (2, 8, 2), up=(2, 2), down=(2, 2), block=4)
-    plan = build(graph, Choices(2, split={"down": SplitK(2)}))
+    plan = build(graph, Schedule(2, split={"down": SplitK(2)}))
     assert waits(plan, "ptr", "first", "count", "k") == [[0, 0, 0, 0, 0, 1, 2], [0, 2], [2, 2], [0, 4]]
 
 
@@ -144,7 +145,7 @@ def test_semaphore_needed_twice_is_awaited_once_at_the_earlier_use() -> None:
         matmul("a", "x", "w", "h", (4, 4, 4), (4, 2), 2),
         matmul("b", "h", "h", "y", (4, 4, 4), (4, 4), 2),
     )
-    plan = build(graph, Choices(2, chunk_waits=True))
+    plan = build(graph, Schedule(2, chunk_waits=True))
     assert waits(plan, "first", "count", "k") == [[0], [2], [0]]
 
 
@@ -159,21 +160,21 @@ def test_large_set_that_many_tiles_need_stays_one_range() -> None:
         Op("c", "c", (n,), (Access("p", "g", own), Access("q", "h", (ALL,))), (Access("o", "y", own),)),
         Op("d", "d", (n,), (Access("p", "h", own), Access("q", "h", (ALL,))), (Access("o", "z", own),)),
     )
-    plan = build(graph, Choices(2))
+    plan = build(graph, Schedule(2))
     c, d = (plan.waits.ptr[item_at(plan, op, 7)] for op in "cd")
     rows = list(zip(*waits(plan, "first", "count", "stride"), strict=True))
     assert rows[c : c + 2] == [(0, 100, 1), (107, 1, 1)]
     assert rows[d : d + 2] == [(0, 100, 1), (0, 100, 1)]  # of d's tiles 7 and 8: one wait each
     assert verify(plan).edges == verify(plan).edges_by_wait == n * (n + 1) * 2
     # Under one semaphore per tile of b and one for all of a, the two sets are small and are united.
-    plan = build(graph, Choices(2, policy={"a": KernelSync()}))
+    plan = build(graph, Schedule(2, policy={"a": KernelSync()}))
     rows = list(zip(*waits(plan, "first", "count", "stride", "threshold"), strict=True))
     assert sorted(rows[: plan.waits.ptr[item_at(plan, "c", 0) + 1]]) == [(0, 1, 1, 100), (1, 1, 1, 1)]
 
 
 def test_strided_semaphores_make_one_wait() -> None:
     # up has 3 x 2 tiles; each chunk of down reads one column of them.
-    plan = build(two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2), Choices(2, chunk_waits=True))
+    plan = build(two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2), Schedule(2, chunk_waits=True))
     assert waits(plan, "first", "count", "stride", "k") == [[0, 1], [3, 3], [2, 2], [0, 2]]
 
 
@@ -191,13 +192,13 @@ def test_the_latest_item_that_one_waits_for_is_the_last_that_posts_any_of_its_se
 
 
 def test_plan_says_for_people_what_made_it() -> None:
-    plan = build(two_matmuls(), Choices(2, policy={"up": RowSync()}, interleaving=RowPanels(1, 2), chunk_waits=True))
+    plan = build(two_matmuls(), Schedule(2, policy={"up": RowSync()}, interleaving=RowPanels(1, 2), chunk_waits=True))
     assert plan.policy == "up: RowSync(), per k-chunk"
     assert plan.order == "RowMajor(); WholeTiles(); RowPanels(rows=1, lag=2)"
 
 
 def test_item_name_shows_the_k_range_of_a_part() -> None:
-    plan = build(two_matmuls(), Choices(2, split={"down": SplitK(2)}))
+    plan = build(two_matmuls(), Schedule(2, split={"down": SplitK(2)}))
     assert plan.format_item(0) == "op 'up', tile (0, 0)"
     assert plan.format_item(len(plan.items) - 1) == "op 'down', tile (3, 1), k 4:8"
     assert plan.compute_tile_base().tolist() == [0, 16, 24]
@@ -207,8 +208,8 @@ def test_item_name_shows_the_k_range_of_a_part() -> None:
 @pytest.mark.parametrize("assignment", Assignment)
 @pytest.mark.parametrize("dispatch", Dispatch)
 def test_build_refuses_to_deal_items_to_no_workers(dispatch: Dispatch, assignment: Assignment, workers: int) -> None:
-    with pytest.raises(PlanError, match=f"choices name {workers} workers; use at least one"):
-        build(pair(), Choices(workers, dispatch, assignment))
+    with pytest.raises(PlanError, match=f"a schedule names {workers} workers; use at least one"):
+        build(pair(), Schedule(workers, dispatch, assignment))
 
 
 # ---------------------------------------------------------------- JSON
@@ -228,7 +229,7 @@ def test_plan_survives_json_byte_for_byte(name: str) -> None:
 @given(st.data())
 def test_any_plan_survives_json_byte_for_byte(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    plan = build(graph, data.draw(choices(graph)))
+    plan = build(graph, data.draw(schedules(graph)))
     assert parse_plan(plan.to_json(), {}) == plan
     assert parse_plan(plan.to_json(), {}).to_json() == plan.to_json()
 
@@ -252,7 +253,7 @@ def test_kernel_bodies_are_bound_by_name() -> None:
 
 @cache
 def _text() -> str:
-    return build(two_matmuls(4, (2, 4, 2)), Choices(2, split={"down": SplitK(2)})).to_json()
+    return build(two_matmuls(4, (2, 4, 2)), Schedule(2, split={"down": SplitK(2)})).to_json()
 
 
 def _changed(*path: Any, to: Any) -> str:
@@ -461,7 +462,7 @@ def test_damaged_text_is_a_format_error(name: str) -> None:
 def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
     x, y = Tensor("x", (64, 64), fp32), Tensor("y", (64, 64), fp32)
     graph = Graph("copy", (x, y), (copy_op("copy", x, y, (16, 16)),), ("x",), ("y",))
-    data = json.loads(build(graph, Choices(4, dispatch)).to_json())
+    data = json.loads(build(graph, Schedule(4, dispatch)).to_json())
     data["workers"] = 2**31 - 1
     if dispatch.has_queues:
         data["items"]["worker"][7] = 2**31 - 2

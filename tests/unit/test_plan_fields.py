@@ -22,7 +22,7 @@ ODD = (None, True, 4.0, 4.5, float("nan"), "4", "ticket", (), {}, [1], object(),
 
 
 def build_plan() -> Plan:
-    return il.build(two_matmuls(), il.Choices(4))
+    return il.build(two_matmuls(), il.Schedule(4))
 
 
 @pytest.mark.parametrize("field", [f.name for f in fields(Plan)])
@@ -105,7 +105,7 @@ def test_bounds_beyond_64_bits_are_refused_though_they_multiply_zero(lo: Affine)
     with pytest.raises(ShapeError):
         Op("op", "any", (1, 1, 1), (reads,), (writes,), Reduction(1, 1))
     op = Op("op", "any", (1, 1, 1), (replace(reads, spans=(il.ALL,)),), (writes,), Reduction(1, 1))
-    text = il.build(il.Graph("g", (x, y), (op,), ("x",), ("y",)), il.Choices(1)).to_json()
+    text = il.build(il.Graph("g", (x, y), (op,), ("x",), ("y",)), il.Schedule(1)).to_json()
     bound = f"[{lo.const},{[*lo.tile]},{lo.k_lo},{lo.k_hi}]".replace(" ", "")
     with pytest.raises(PlanFormatError):
         il.read_plan(text.replace("[0,[],0,0]", bound, 1))
@@ -121,7 +121,7 @@ def test_the_largest_factors_are_verified_or_refused() -> None:
                 try:
                     reads = Access("x", "x", (Span(Affine(0, (sign * factor,)), Affine(4)),))
                     op = Op("op", "any", (1,), (reads,), (every,))
-                    il.verify(il.build(il.Graph("g", (x, y), (op,), ("x",), ("y",)), il.Choices(1)))
+                    il.verify(il.build(il.Graph("g", (x, y), (op,), ("x",), ("y",)), il.Schedule(1)))
                     outcomes.add((factor < 2**62, "verified"))
                 except InterlaceError:
                     outcomes.add((factor < 2**62, "refused"))
@@ -130,7 +130,7 @@ def test_the_largest_factors_are_verified_or_refused() -> None:
 
 def test_a_plan_that_is_read_holds_params_to_their_kernel() -> None:
     shape = il.workloads.FFNShape(16, 32, il.Activation.RELU, gated=False)
-    text = il.build(il.workloads.ffn(16, shape, il.fp32), il.Choices(2)).to_json()
+    text = il.build(il.workloads.ffn(16, shape, il.fp32), il.Schedule(2)).to_json()
     assert il.read_plan(text).to_json() == text
     with pytest.raises(PlanFormatError, match="has param K 100000, but"):
         il.read_plan(text.replace('"K":16', '"K":100000', 1))

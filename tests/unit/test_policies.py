@@ -20,7 +20,8 @@ from interlace.kernels.matmul.tile import TileShape
 from interlace.models.llama import LlamaShape, build_decode_graph
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -40,7 +41,6 @@ from . import oracle
 from .graphs import (
     POLICIES,
     ScatteredSync,
-    choices,
     column,
     conv_chain,
     gated,
@@ -49,6 +49,7 @@ from .graphs import (
     pair,
     pointwise,
     program,
+    schedules,
     two_matmuls,
     wait_rows,
 )
@@ -112,7 +113,7 @@ def test_semaphores_of_a_grid_of_two_by_two_by_two(policy: SyncPolicy, expected:
 
 @pytest.mark.parametrize("policy", ALL_POLICIES, ids=str)
 def test_grids_of_one_dimension_work_too(policy: SyncPolicy) -> None:
-    verify(build(pair(5), Choices(2, policy=policy)))
+    verify(build(pair(5), Schedule(2, policy=policy)))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ class HalfRowSync(SyncPolicy):
 
 def test_users_policy_of_a_few_lines_builds_and_verifies() -> None:
     graph = two_matmuls(4, (2, 8, 2), up=(2, 2), down=(2, 2), block=4)
-    plan = build(graph, Choices(3, policy={"up": HalfRowSync()}, split={"down": SplitK(2)}))
+    plan = build(graph, Schedule(3, policy={"up": HalfRowSync()}, split={"down": SplitK(2)}))
     assert plan.semaphores == 4
     assert plan.items.post[plan.items.op == 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     second_half = item_at(plan, "down", 1, k_lo=4)
@@ -159,16 +160,16 @@ def test_users_policy_of_a_few_lines_builds_and_verifies() -> None:
 def test_thresholds_and_ranges_follow_from_the_policy(
     policy: SyncPolicy, semaphores: int, wait: tuple[int, int, int]
 ) -> None:
-    plan = build(two_matmuls(), Choices(2, policy=policy))
+    plan = build(two_matmuls(), Schedule(2, policy=policy))
     assert plan.semaphores == semaphores
     (row,) = wait_rows(plan, item_at(plan, "down", 2))  # tile (1, 0)
     assert tuple(int(getattr(plan.waits, c)[row]) for c in ("first", "count", "threshold")) == wait
 
 
 def test_semaphores_that_nobody_awaits_are_not_posted() -> None:
-    plan = build(two_matmuls(), Choices(2))
+    plan = build(two_matmuls(), Schedule(2))
     assert (plan.items.post[plan.items.op == 1] == -1).all()
-    plan = build(pair(), Choices(2, policy=NoSync()))
+    plan = build(pair(), Schedule(2, policy=NoSync()))
     assert plan.semaphores == 0
     assert (plan.items.post == -1).all()
     assert len(plan.waits) == 0
@@ -179,7 +180,7 @@ def test_gaps_in_a_users_numbers_cost_no_semaphores() -> None:
         def semaphores(self, coords, grid):
             return coords[:, 0] * 1000 + 17
 
-    plan = build(pair(3), Choices(2, policy={"a": Sparse()}))
+    plan = build(pair(3), Schedule(2, policy={"a": Sparse()}))
     assert plan.semaphores == 3
     assert plan.items.post.tolist() == [0, 1, 2, -1, -1, -1]
 
@@ -191,7 +192,7 @@ def test_policy_may_leave_out_tiles_that_nobody_needs() -> None:
 
     shapes = {"x": (4,), "y": (4,), "z": (2,)}
     graph = program(shapes, pointwise("a", "x", "y", (4,), (1,)), pointwise("b", "y", "z", (2,), (1,)))
-    plan = build(graph, Choices(2, policy={"a": FirstHalf()}))
+    plan = build(graph, Schedule(2, policy={"a": FirstHalf()}))
     assert plan.items.post.tolist() == [0, 1, -1, -1, -1, -1]
     assert verify(plan).edges_by_wait == 2
 
@@ -202,14 +203,14 @@ def test_policy_of_the_wrong_length_is_refused() -> None:
             return column(0)
 
     with pytest.raises(OrderError, match=r"policy of op 'a' gave an array of shape \(1,\); give one of shape \(2,\)"):
-        build(pair(), Choices(2, policy=One()))
+        build(pair(), Schedule(2, policy=One()))
 
 
 @pytest.mark.parametrize("setting", ["policy", "order", "split"])
 def test_settings_for_unknown_ops_are_refused(setting: str) -> None:
-    expected = r"settings name ops \['nope'\]; graph 'test' has \['a', 'b'\]"
+    expected = r"a schedule names ops \['nope'\]; graph 'test' has \['a', 'b'\]"
     with pytest.raises(OrderError, match=expected):
-        build(pair(), Choices(2, **{setting: {"nope": getattr(Choices(1), setting)}}))
+        build(pair(), Schedule(2, **{setting: {"nope": getattr(Schedule(1), setting)}}))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -217,7 +218,7 @@ def test_settings_for_unknown_ops_are_refused(setting: str) -> None:
 @pytest.mark.parametrize("chunk_waits", [False, True], ids=["item", "chunk"])
 @pytest.mark.parametrize("dispatch", Dispatch)
 def test_policies_only_coarsen(name: str, policy: SyncPolicy, chunk_waits: bool, dispatch: Dispatch) -> None:
-    plan = build(GRAPHS[name], Choices(3, dispatch, policy=policy, chunk_waits=chunk_waits))
+    plan = build(GRAPHS[name], Schedule(3, dispatch, policy=policy, chunk_waits=chunk_waits))
     proof = verify(plan)
     assert proof.in_sequence
     if not chunk_waits:
@@ -228,10 +229,10 @@ def test_policies_only_coarsen(name: str, policy: SyncPolicy, chunk_waits: bool,
 @given(st.data(), graphs(max_ops=3), POLICIES)
 def test_coarser_policy_never_waits_for_fewer_tiles(data: st.DataObject, graph: Graph, policy: SyncPolicy) -> None:
     """Whom those have waited for that an item waits for, it need not name (``plan/implied``)."""
-    drawn = data.draw(choices(graph, st.just(policy)))
+    drawn = data.draw(schedules(graph, st.just(policy)))
 
     def ended(policy: SyncPolicy) -> list[set[oracle.Tile]]:
-        plan = build(graph, Choices(drawn.workers, policy=policy, split=drawn.split))
+        plan = build(graph, Schedule(drawn.workers, policy=policy, split=drawn.split))
         sequence = oracle.items(plan)
         found: list[set[oracle.Tile]] = []
         for item in sequence:
@@ -260,18 +261,18 @@ def test_tiles_share_a_semaphore_exactly_if_the_same_items_need_them() -> None:
     shapes = {"x": (8,), "y": (8,), "d": (1,), "e": (1,), "z": (1,)}
     last = Op("z", "adds", (1,), tuple(Access(n, n, (ALL,)) for n in "de"), (Access("out", "z", (ALL,)),))
     u = pointwise("u", "x", "y", (8,), (1,))
-    plan = build(program(shapes, u, read("d", 0, 5), read("e", 3, 8), last), Choices(2, policy=ConsumerSync()))
+    plan = build(program(shapes, u, read("d", 0, 5), read("e", 3, 8), last), Schedule(2, policy=ConsumerSync()))
     assert posts(plan, "u") == [0, 0, 0, 1, 1, 2, 2, 2]
     assert [plan.waits.count[wait_rows(plan, item_at(plan, op, 0))].sum() for op in "de"] == [2, 2]
 
 
 def test_parts_of_a_split_reduction_are_different_consumers() -> None:
     split = {"down": SplitK(2)}
-    plan = build(two_matmuls(), Choices(2, policy=ConsumerSync(), split=split))
+    plan = build(two_matmuls(), Schedule(2, policy=ConsumerSync(), split=split))
     assert posts(plan, "up") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
-    whole = build(two_matmuls(), Choices(2, policy=ConsumerSync()))
+    whole = build(two_matmuls(), Schedule(2, policy=ConsumerSync()))
     assert posts(whole, "up") == [row for row in range(4) for _ in range(4)]
-    by_chunk = build(two_matmuls(), Choices(2, policy=ConsumerSync(), chunk_waits=True))
+    by_chunk = build(two_matmuls(), Schedule(2, policy=ConsumerSync(), chunk_waits=True))
     assert posts(by_chunk, "up") == [*range(16)]
 
 
@@ -283,11 +284,11 @@ def test_items_that_start_behind_a_whole_op_anyway_do_not_tell_its_tiles_apart()
     a = pointwise("a", "x", "a", (4,), (1,))
     b = Op("b", "mixes", (4,), (Access("in", "a", (ALL,)),), (Access("out", "b", own),))
     c = pointwise("c", "a b", "c", (4,), (1,))
-    chain = build(program(shapes, a, b, c), Choices(2, policy=ConsumerSync()))
+    chain = build(program(shapes, a, b, c), Schedule(2, policy=ConsumerSync()))
     assert posts(chain, "a") == [0, 0, 0, 0]
     assert posts(chain, "b") == [0, 1, 2, 3]
     other = replace(b, reads=(Access("in", "x", (ALL,)),))
-    beside = build(program(shapes, a, other, c), Choices(2, policy=ConsumerSync()))
+    beside = build(program(shapes, a, other, c), Schedule(2, policy=ConsumerSync()))
     assert posts(beside, "a") == [0, 1, 2, 3]
 
 
@@ -299,7 +300,7 @@ def test_nor_do_items_behind_tiles_of_several_items_or_chunks_that_need_the_whol
     a = pointwise("a", "x", "a", (4,), (1,))
     b = Op("b", "sums", (4,), (Access("in", "a", (K,)),), (Access("out", "b", (i.block(1),)),), Reduction(4, 2))
     c = pointwise("c", "a b", "c", (4,), (1,))
-    plan = build(program(shapes, a, b, c), Choices(2, policy=ConsumerSync(), **settings))
+    plan = build(program(shapes, a, b, c), Schedule(2, policy=ConsumerSync(), **settings))
     verify(plan)
     assert posts(plan, "a") == [0, 0, 1, 1]
 
@@ -313,7 +314,7 @@ def test_nor_do_items_behind_ops_that_together_need_all_tiles() -> None:
     b = Op("b", "pairs", (2,), (Access("in", "a", (i.block(2),)),), (Access("out", "b", own),))
     c = Op("c", "mixes", (4,), (Access("in", "b", all_of),), (Access("out", "c", own),))
     d = pointwise("d", "c", "a", (4,), (1,))
-    plan = build(program(shapes, a, b, c, d, pointwise("e", "a", "e", (4,), (1,))), Choices(2, policy=ConsumerSync()))
+    plan = build(program(shapes, a, b, c, d, pointwise("e", "a", "e", (4,), (1,))), Schedule(2, policy=ConsumerSync()))
     verify(plan)
     assert posts(plan, "a") == [0, 0, 1, 1]
     assert posts(plan, "d") == [0, 1, 2, 3]
@@ -323,7 +324,7 @@ def test_each_product_of_a_decode_step_waits_for_one_semaphore() -> None:
     """Attention for the queries of its heads, and a part of the output product for the heads that it reads."""
     shape = LlamaShape(2, hidden=256, ffn=128, heads=8, kv_heads=4, head_dim=32, vocabulary=64, eps=1e-6)
     graph = build_decode_graph(shape, 4, 64, H200, TileShape(16, 32, 32))
-    plan = build(graph, Choices(4, policy=ConsumerSync(), split={"layers.0.x_attended": SplitK(2)}))
+    plan = build(graph, Schedule(4, policy=ConsumerSync(), split={"layers.0.x_attended": SplitK(2)}))
     verify(plan)
     kinds = ["q_heads", "k_heads", "v_heads", "attend", "x_attended", "inner", "x"]
     numbers = {kind: len(set(posts(plan, f"layers.0.{kind}"))) for kind in kinds}
@@ -339,9 +340,9 @@ def test_by_consumers_items_start_behind_the_same_tiles_as_with_a_semaphore_for_
     data: st.DataObject, graph: Graph, chunk_waits: bool
 ) -> None:
     """But for those that overwrite what others read, and that nobody waits for."""
-    split = data.draw(choices(graph)).split
+    split = data.draw(schedules(graph)).split
     fine, coarse = (
-        build(graph, Choices(2, policy=policy, split=split, chunk_waits=chunk_waits))
+        build(graph, Schedule(2, policy=policy, split=split, chunk_waits=chunk_waits))
         for policy in (TileSync(), ConsumerSync())
     )
     verify(coarse)

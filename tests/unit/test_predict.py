@@ -20,9 +20,10 @@ from interlace.kernels.matmul import MatmulTile
 from interlace.plan.plan import Plan
 from interlace.planner.bounds import Gemm
 from interlace.planner.bounds import bound_matmul as bounds
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.planner.predict import WORKSPACE, predict, predict_dram_reads
 from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Morton, Order, RowMajor, Serpentine
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.sim.modes import make_megakernel_mode
 from interlace.sim.traffic import MAX_ENTRIES, list_touches
@@ -43,7 +44,7 @@ ORDERS: tuple[Order, ...] = (
 
 
 def plan(m: int, n: int, k: int, tile: MatmulTile, order: Order, workers: int = 1) -> Plan:
-    return build(one_matmul(m, n, k, tile=tile), Choices(workers, order=order))
+    return build(one_matmul(m, n, k, tile=tile), Schedule(workers, order=order))
 
 
 def cached(nbytes: int, sides: int = 1) -> DeviceSpec:
@@ -95,27 +96,27 @@ def test_two_workers_in_lockstep_share_what_they_read_together() -> None:
 
 def test_a_result_that_is_read_again_in_time_is_not_read_from_memory() -> None:
     graph = two_matmuls(16, 16, 16, 16, first=SMALL, second=SMALL)
-    roomy = predict(build(graph, Choices(1)), cached(6 * PIECE)).traffic
+    roomy = predict(build(graph, Schedule(1)), cached(6 * PIECE)).traffic
     assert roomy.read_bytes == {"x": PIECE, "a": PIECE, "b": PIECE}
     assert (roomy.compulsory_bytes, roomy.written_bytes) == (3 * PIECE, 2 * PIECE)
     # y is touched first by its tile, then read: not compulsory, yet it misses if another piece comes between.
     graph = two_matmuls(32, 16, 16, 16, first=SMALL, second=SMALL)
-    tight = predict(build(graph, Choices(1)), cached(2 * PIECE)).traffic
+    tight = predict(build(graph, Schedule(1)), cached(2 * PIECE)).traffic
     assert tight.read_bytes["y"] == 2 * PIECE
     assert tight.compulsory_bytes == (2 + 1 + 1) * PIECE
 
 
 def test_partial_sums_are_traffic_of_their_own() -> None:
     graph = one_matmul(32, 32, 64, tile=SMALL)
-    split = predict(build(graph, Choices(1, split=SplitK(2))), cached(1 << 20)).traffic
-    whole = predict(build(graph, Choices(1)), cached(1 << 20)).traffic
+    split = predict(build(graph, Schedule(1, split=SplitK(2))), cached(1 << 20)).traffic
+    whole = predict(build(graph, Schedule(1)), cached(1 << 20)).traffic
     assert WORKSPACE not in whole.read_bytes
     assert split.read_bytes == whole.read_bytes, "they are written before they are read, and the cache holds them"
     # Each of two parts of four tiles writes a sum of 16 x 16 in fp32, and the last part reads the other's.
     assert split.written_bytes - whole.written_bytes == 8 * 1024
     assert split.touched_bytes - whole.touched_bytes == (8 + 4) * 1024
     # With room for two sums, and two chunks of two pieces read since, the other's sum is gone.
-    tight = predict(build(graph, Choices(1, split=SplitK(2))), cached(4 * PIECE)).traffic
+    tight = predict(build(graph, Schedule(1, split=SplitK(2))), cached(4 * PIECE)).traffic
     assert tight.read_bytes[WORKSPACE] == 4 * 1024
     assert tight.compulsory_bytes == whole.compulsory_bytes
 

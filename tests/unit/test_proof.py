@@ -16,14 +16,15 @@ import interlace as il
 from interlace.core.errors import PlanError
 from interlace.plan.plan import Items, Waits
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 from interlace.policies.sync import RowSync
 
 from .graphs import column, two_matmuls
 
 
 def proof() -> Proof:
-    return verify(build(two_matmuls(), Choices(4, policy=RowSync())))
+    return verify(build(two_matmuls(), Schedule(4, policy=RowSync())))
 
 
 def arrays(value: object) -> Iterator[np.ndarray]:
@@ -58,7 +59,7 @@ def test_no_array_of_a_proof_can_be_written(copied: Callable[[Proof], Proof]) ->
 
 def test_who_made_the_columns_cannot_change_the_plan() -> None:
     """Not through the arrays handed in, nor through a larger one of which they are views."""
-    plan = build(two_matmuls(), Choices(4, policy=RowSync()))
+    plan = build(two_matmuls(), Schedule(4, policy=RowSync()))
     names = [f.name for f in fields(Waits)]
     mine = {name: np.array(getattr(plan.waits, name)) for name in names}
     wide = np.repeat(mine["threshold"], 2)
@@ -71,7 +72,7 @@ def test_who_made_the_columns_cannot_change_the_plan() -> None:
 
 
 def test_another_plan_under_a_proof_is_refused() -> None:
-    other = build(two_matmuls(), Choices(2))
+    other = build(two_matmuls(), Schedule(2))
     with pytest.raises(PlanError, match=r"made by hand proves nothing; take the one that interlace\.verify\(plan\)"):
         replace(proof(), plan=other)
     with pytest.raises(PlanError, match="made by hand"):
@@ -109,7 +110,7 @@ def test_a_proof_names_four_unproved_ops_and_counts_the_others() -> None:
         kernel = il.Kernel("text", megakernel=il.CudaBody(text, "body"))
         made = [kernel.make_op(f"op{n}", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))})
                 for n, (x, y) in enumerate(pairwise(tensors))]  # fmt: skip
-        return verify(build(il.Graph("chain", tuple(tensors), tuple(made), ("t0",), (f"t{ops}",)), Choices(1)))
+        return verify(build(il.Graph("chain", tuple(tensors), tuple(made), ("t0",), (f"t{ops}",)), Schedule(1)))
 
     assert str(proof()).endswith("dependencies enforced, no deadlock, no race")
     assert str(chain(1)).endswith(", provided that op 'op0' touches what its access maps say, which is not proved")

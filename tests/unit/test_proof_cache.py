@@ -18,7 +18,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import PlanError, ThresholdError
-from interlace.deploy import Deployment, prove_graph
+from interlace.deploy import avoid_resident_workers, make_executor, select_schedule
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.cuda import cache
@@ -27,10 +27,10 @@ from interlace.plan.coverage import Coverage
 from interlace.plan.record import CachedCoverage, hash_plan, write_record
 from interlace.plan.verify import Proof, load_proof, verify
 from interlace.planner import proof_cache
-from interlace.planner.build import Choices
+from interlace.policies.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("folder")
-CHOICES = Choices(8, il.Dispatch.STATIC, policy=il.ConsumerSync())
+CHOICES = Schedule(8, il.Dispatch.STATIC, policy=il.ConsumerSync())
 
 
 def graph(rows: int = 32, ops: int = proof_cache.MIN_CACHED_OPS, tile: tuple[int, int] = (8, 16)) -> Graph:
@@ -62,8 +62,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def key(of: Graph, choices: Choices = CHOICES) -> str:
-    found = proof_cache._compute_key(lambda: proof_cache._describe_inputs(of, choices))
+def key(of: Graph, schedule: Schedule = CHOICES) -> str:
+    found = proof_cache._compute_key(lambda: proof_cache._describe_inputs(of, schedule))
     assert found is not None
     return found
 
@@ -87,10 +87,10 @@ def test_of_a_plan_that_is_there_what_was_proved_is_found_again_if_it_is_the_sam
 def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(
     folder: Path, new_proofs: list[Proof]
 ) -> None:
-    first = proof_cache.prove_choices(graph(), CHOICES)
+    first = proof_cache.prove_schedule(graph(), CHOICES)
     (entry,) = folder.iterdir()
     asks = graph()
-    second = proof_cache.prove_choices(asks, CHOICES)
+    second = proof_cache.prove_schedule(asks, CHOICES)
     assert len(new_proofs) == 1
     assert same(first, second)
     assert same(first, verify(il.build(asks, CHOICES)))
@@ -104,9 +104,9 @@ def test_a_second_process_plans_and_proves_nothing(folder: Path) -> None:
 from interlace.planner import proof_cache
 from tests.unit.test_proof_cache import CHOICES, hash_plan, graph
 proof_cache.build = proof_cache.verify = None
-print(hash_plan(proof_cache.prove_choices(graph(), CHOICES).plan))
+print(hash_plan(proof_cache.prove_schedule(graph(), CHOICES).plan))
 """
-    proof = proof_cache.prove_choices(graph(), CHOICES)
+    proof = proof_cache.prove_schedule(graph(), CHOICES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
     assert done.stdout == f"{hash_plan(proof.plan)}\n"
 
@@ -116,7 +116,7 @@ def test_processes_at_once_find_the_same_and_leave_one_entry(folder: Path) -> No
 from interlace.planner import proof_cache
 from tests.unit.test_proof_cache import CHOICES, hash_plan, graph
 input()
-print(hash_plan(proof_cache.prove_choices(graph(), CHOICES).plan))
+print(hash_plan(proof_cache.prove_schedule(graph(), CHOICES).plan))
 """
     pipe, command = subprocess.PIPE, [sys.executable, "-c", code]
     each = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) for _ in range(2)]
@@ -126,7 +126,7 @@ print(hash_plan(proof_cache.prove_choices(graph(), CHOICES).plan))
         process.stdin.flush()
     said = {process.communicate()[0] for process in each}
     assert [process.returncode for process in each] == [0, 0]
-    assert said == {f"{hash_plan(proof_cache.prove_choices(graph(), CHOICES).plan)}\n"}
+    assert said == {f"{hash_plan(proof_cache.prove_schedule(graph(), CHOICES).plan)}\n"}
     assert len(list(folder.iterdir())) == 1
 
 
@@ -193,13 +193,13 @@ def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(
 
 @pytest.mark.parametrize("keep", [0, 20, 100, 1000, -1])
 def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, new_proofs: list[Proof], keep: int) -> None:
-    first = proof_cache.prove_choices(graph(), CHOICES)
+    first = proof_cache.prove_schedule(graph(), CHOICES)
     (entry,) = folder.iterdir()
     whole = entry.read_bytes()
     entry.write_bytes(whole[:keep])
-    assert same(proof_cache.prove_choices(graph(), CHOICES), first)
+    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
-    assert same(proof_cache.prove_choices(graph(), CHOICES), first)
+    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
 
 
@@ -217,7 +217,7 @@ class Planted:
 
 
 def test_whole_entries_that_say_something_else_are_ignored(folder: Path, new_proofs: list[Proof]) -> None:
-    first = proof_cache.prove_choices(graph(), CHOICES)
+    first = proof_cache.prove_schedule(graph(), CHOICES)
     own = key(graph())
     facts, columns = cache.lookup(own)  # type: ignore[misc]
     other = verify(il.build(graph(), replace(CHOICES, workers=7)))
@@ -248,18 +248,18 @@ def test_whole_entries_that_say_something_else_are_ignored(folder: Path, new_pro
     ]
     for n, entry in enumerate(entries, 1):
         cache.store(own, *entry)
-        assert same(proof_cache.prove_choices(graph(), CHOICES), first)
+        assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
         assert len(new_proofs) == 1 + n
     assert not (folder.parent / "unpickled").exists()
 
 
 @pytest.mark.parametrize("line", [b"[]", b"3", b"{", b"[" * 100_000, b"\xff", b"9" * 5000, b""])
 def test_whole_entries_whose_facts_are_none_are_ignored(folder: Path, new_proofs: list[Proof], line: bytes) -> None:
-    first = proof_cache.prove_choices(graph(), CHOICES)
+    first = proof_cache.prove_schedule(graph(), CHOICES)
     (entry,) = folder.iterdir()
     rest = line + b"\n"
     entry.write_bytes(cache._checksum(entry.name, rest) + rest)
-    assert same(proof_cache.prove_choices(graph(), CHOICES), first)
+    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
 
 
@@ -277,19 +277,19 @@ def test_of_mappings_that_are_no_dicts_and_classes_that_only_say_they_are_the_pa
     named = {op.name: il.RowSync() for op in some.ops}
     foreign = type("RowSync", (OwnSync,), {"__module__": il.RowSync.__module__})
     for policy in (Odd(named), MappingProxyType(named), foreign()):
-        proof_cache.prove_choices(some, replace(CHOICES, policy=policy))
+        proof_cache.prove_schedule(some, replace(CHOICES, policy=policy))
     assert len(new_proofs) == 3
     assert not folder.exists()
 
 
 def test_a_cache_that_others_may_write_keeps_nothing_and_is_told(folder: Path, new_proofs: list[Proof]) -> None:
-    first = proof_cache.prove_choices(graph(), CHOICES)
+    first = proof_cache.prove_schedule(graph(), CHOICES)
     folder.chmod(0o777)
     with pytest.warns(RuntimeWarning, match="others may write it"):
-        assert same(proof_cache.prove_choices(graph(), CHOICES), first)
+        assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
     folder.chmod(0o700)
-    assert same(proof_cache.prove_choices(graph(), CHOICES), first)
+    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
 
 
@@ -309,7 +309,7 @@ def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
 
 def test_a_folder_that_cannot_be_written_keeps_nothing_and_loses_nothing(folder: Path, new_proofs: list[Proof]) -> None:
     folder.write_text("no folder")
-    assert same(proof_cache.prove_choices(graph(), CHOICES), proof_cache.prove_choices(graph(), CHOICES))
+    assert same(proof_cache.prove_schedule(graph(), CHOICES), proof_cache.prove_schedule(graph(), CHOICES))
     assert len(new_proofs) == 2
 
 
@@ -319,34 +319,36 @@ def test_choices_of_ones_own_graphs_of_few_ops_and_changed_sources_are_planned_e
     some = graph()
     for policy in (OwnSync(), {some.ops[0].name: OwnSync()}):
         for _ in range(2):
-            proof_cache.prove_choices(some, replace(CHOICES, policy=policy))
+            proof_cache.prove_schedule(some, replace(CHOICES, policy=policy))
     few = graph(ops=proof_cache.MIN_CACHED_OPS - 1)
     assert len(few.ops) < proof_cache.MIN_CACHED_OPS <= len(some.ops)
     for _ in range(2):
-        proof_cache.prove_choices(few, CHOICES)
+        proof_cache.prove_schedule(few, CHOICES)
     monkeypatch.setattr(proof_cache, "hash_folder", lambda _: None)
     for _ in range(2):
-        proof_cache.prove_choices(some, CHOICES)
+        proof_cache.prove_schedule(some, CHOICES)
     assert len(new_proofs) == 8
     assert not folder.exists()
 
 
-def test_deployments_and_commands_take_what_is_kept(new_proofs: list[Proof]) -> None:
+def test_schedules_and_executors_take_what_is_kept(new_proofs: list[Proof]) -> None:
     step = build_decode_graph(replace(LLAMAS["tiny"], layers=4), 2, 64, il.H200)
-    launch = Deployment(step, il.H200, MegakernelExecutor)
-    setting = launch.default_setting
-    first = launch.prove_plan(setting)
-    assert first.plan == launch.build_plan(setting)
-    assert same(launch.prove_plan(setting), first)
-    assert same(prove_graph(step, il.H200, MegakernelExecutor), first)
+    schedule = select_schedule(step, il.H200, MegakernelExecutor)
+    first = proof_cache.prove_schedule(step, schedule)
+    assert first.plan == il.build(step, schedule) == il.autoplan(step, il.H200, MegakernelExecutor)
+    assert same(proof_cache.prove_schedule(step, schedule), first)
+    tiled = proof_cache.prove_schedule(first.plan.graph, replace(schedule, tiles={}))
+    assert same(tiled, first), "the graph in its tiles is the same problem"
+    made = make_executor(step, il.H200, MegakernelExecutor, schedule, il.RunOptions("meta"))
+    assert made.plan == first.plan
     assert len(new_proofs) == 1
-    assert launch.prove_plan(setting, il.TileSync()).plan == launch.build_plan(setting, il.TileSync())
-    assert launch.prove_plan(setting, alone=False).plan == launch.build_plan(setting, alone=False)
+    for other in (replace(schedule, policy=il.TileSync()), avoid_resident_workers(schedule, MegakernelExecutor)):
+        assert proof_cache.prove_schedule(step, other).plan == il.build(step, other) != first.plan
     assert len(new_proofs) == 3
 
 
 def test_a_plan_that_is_not_safe_is_not_kept(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(il.errors.CoverageError):
-            proof_cache.prove_choices(graph(), Choices(8, policy=il.NoSync()))
+            proof_cache.prove_schedule(graph(), Schedule(8, policy=il.NoSync()))
     assert not folder.exists()

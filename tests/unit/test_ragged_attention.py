@@ -106,7 +106,7 @@ def test_shares_and_splits_mean_the_same() -> None:
     inputs = SMALL.make_inputs(1)
     own = replace(SMALL, shares=0)
     found = [
-        il.ReferenceExecutor(il.build(problem.build_graph(il.CPU), il.Choices(3))).run(
+        il.ReferenceExecutor(il.build(problem.build_graph(il.CPU), il.Schedule(3))).run(
             {name: inputs[name] for name in problem.build_graph(il.CPU).inputs}
         )["out"]
         for problem in (SMALL, own)
@@ -131,7 +131,7 @@ def launches() -> dict[tuple[int, int], Any]:
         (d, heads): ragged_attention(len(LENGTHS), 192, heads, 2, d, il.bf16, parts=3, shares=True)
         for d, heads in SHAPES
     }
-    made = {shape: EmulatedLaunch(il.build(graph, il.Choices(1)), stages=3) for shape, graph in graphs.items()}
+    made = {shape: EmulatedLaunch(il.build(graph, il.Schedule(1)), stages=3) for shape, graph in graphs.items()}
     prepare([*made.values()])
     return made
 

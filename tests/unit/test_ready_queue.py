@@ -13,14 +13,14 @@ from interlace.megakernel.ready_queue import ReadyGroups
 from interlace.megakernel.table import DeviceTables, build_worker_tables
 
 from ..draws import EXAMPLES
-from .graphs import choices, graphs
+from .graphs import graphs, schedules
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> il.Plan:
     """Any plan with a queue that build makes."""
     graph = draw(graphs())
-    return il.build(graph, replace(draw(choices(graph)), dispatch=il.Dispatch.QUEUE))
+    return il.build(graph, replace(draw(schedules(graph)), dispatch=il.Dispatch.QUEUE))
 
 
 def awaited(table: DeviceTables, row: int) -> set[int]:

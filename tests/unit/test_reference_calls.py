@@ -33,8 +33,8 @@ def graph_of(finish: Function, accumulate: Function | None = None, located: bool
     return il.Graph("mine", (x, out), (op,), ("x",), ("out",))
 
 
-def run(graph: il.Graph, **choices: Any) -> Any:
-    executor = ReferenceExecutor(il.build(graph, il.Choices(1, **choices)))
+def run(graph: il.Graph, **schedule: Any) -> Any:
+    executor = ReferenceExecutor(il.build(graph, il.Schedule(1, **schedule)))
     return executor.run({"x": np.tile(np.arange(COLUMNS), (ROWS, 1))})["out"]
 
 
@@ -89,7 +89,7 @@ def test_a_function_with_other_arguments_is_refused_before_anything_runs(
 ) -> None:
     graph = graph_of(finish, accumulate, located)
     with pytest.raises(ReferenceBodyError, match=f"op 'rows': the reference of kernel 'mine' has .*{message}"):
-        ReferenceExecutor(il.build(graph, il.Choices(1)))
+        ReferenceExecutor(il.build(graph, il.Schedule(1)))
     with pytest.raises(ReferenceBodyError, match=message):
         ReferenceExecutor.check(graph, il.H200)
     with pytest.raises(ReferenceBodyError, match=message):

@@ -19,7 +19,7 @@ def independent(count: int, dispatch: il.Dispatch, workers: Sequence[int], **fie
     """Tiles that depend on nothing, on these workers."""
     ns, out = (il.Tensor(name, (count,), il.int32) for name in ("ns", "out"))
     graph = il.Graph("tiles", (ns, out), (spin("spin", ns, out),), ("ns",), ("out",))
-    plan = il.build(graph, il.Choices(max(workers) + 1, dispatch))
+    plan = il.build(graph, il.Schedule(max(workers) + 1, dispatch))
     plan = replace(plan, items=replace(plan.items, worker=column(*workers)))
     return replace(plan, **fields)  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ def test_parts_of_a_sum_are_added_in_the_order_of_the_reduction_whoever_is_first
     """(2^60 + 1) - 2^60 is 0 in float64, in any other order of the three terms 1."""
     x, w, y = il.Tensor("x", (1, 48), il.fp32), il.Tensor("w", (1, 48), il.fp32), il.Tensor("y", (1, 1), il.fp32)
     op = il.matmul("sum", x, w, y, tile=il.MatmulTile(16, 16, 16))
-    plan = il.build(il.Graph("sum", (x, w, y), (op,), ("x", "w"), ("y",)), il.Choices(3, split=il.SplitK(3)))
+    plan = il.build(il.Graph("sum", (x, w, y), (op,), ("x", "w"), ("y",)), il.Schedule(3, split=il.SplitK(3)))
     assert plan.items.k_lo.tolist() == [0, 16, 32]
     values = np.zeros((1, 48))
     values[0, [0, 16, 32]] = 2.0**60, 1.0, -(2.0**60)

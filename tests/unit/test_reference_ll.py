@@ -127,7 +127,7 @@ def is_wrong(name: str, seed: int) -> bool:
 
 
 def test_words_are_those_that_a_launch_can_have() -> None:
-    chain = il.build(products(8, 64, 64), il.Choices(2))
+    chain = il.build(products(8, 64, 64), il.Schedule(2))
     assert il.ReferenceExecutor(chain, ll_tensors=("inner",))._numbered is not None
     with pytest.raises(PlanError, match=r"tensors \['out'\] cannot be words"):
         il.ReferenceExecutor(chain, ll_tensors=("out",))

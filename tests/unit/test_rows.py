@@ -31,7 +31,7 @@ each = pytest.mark.parametrize("name", CASES)
 def test_the_meaning_is_that_of_pytorch(name: str) -> None:
     case = CASES[name]
     inputs = case.inputs()
-    plan = read_plan(il.build(case.graph, il.Choices(3)).to_json())
+    plan = read_plan(il.build(case.graph, il.Schedule(3)).to_json())
     found = il.ReferenceExecutor(plan, seed=1).run({n: v.double().numpy() for n, v in inputs.items()})["out"]
     np.testing.assert_allclose(found, case.exact(inputs).numpy(), rtol=1e-10, atol=1e-13)
 
@@ -42,7 +42,7 @@ def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
     from ..emulator.programs import EmulatedLaunch, prepare
 
     graph = together(CASES.items())
-    run = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=2)
+    run = EmulatedLaunch(il.build(graph, il.Schedule(1)), stages=2)
     prepare([run])
     inputs = {name: case.inputs() for name, case in CASES.items()}
     tensors = {name + of: value for name, given in inputs.items() for of, value in given.items()}
@@ -69,7 +69,9 @@ def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
     from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare
 
     case = scaled(19, 1104, rows=16)
-    runs = {name: EmulatedLaunch(il.build(case.graph, il.Choices(1)), stages=2, change=FAULTS[name]) for name in FAULTS}
+    runs = {
+        name: EmulatedLaunch(il.build(case.graph, il.Schedule(1)), stages=2, change=FAULTS[name]) for name in FAULTS
+    }
     prepare([*runs.values()])
     found = {name: kinds_of_faults(run, case.inputs(), range(2)) for name, run in runs.items()}
     assert {name: "race" in kinds for name, kinds in found.items()} == dict.fromkeys(FAULTS, True)
@@ -94,7 +96,7 @@ def test_warpgroups_at_ops_of_unlike_teams_have_barriers_of_their_own(barrier: s
             assert walk.cuda_source.count(_BARRIER) == len(_TEAMS)
             return replace(walk, cuda_source=walk.cuda_source.replace(_BARRIER, barrier))
 
-    run = Changed(il.build(together(_TEAMS.items()), il.Choices(1)), stages=4)
+    run = Changed(il.build(together(_TEAMS.items()), il.Schedule(1)), stages=4)
     prepare([run])
     inputs = {name + of: value for name, case in _TEAMS.items() for of, value in case.inputs().items()}
     assert kinds_of_faults(run, inputs, range(24)) == kinds
@@ -127,7 +129,7 @@ def test_minus_infinity_has_no_share() -> None:
     x, out = il.Tensor("x", (2, 3), il.fp32), il.Tensor("out", (2, 3), il.fp32)
     graph = il.Graph("s", (x, out), (softmax("s", x, out),), ("x",), ("out",))
     given = np.array([[-np.inf, 2.0, -np.inf], [1.0, -np.inf, 1.0]])
-    found = il.ReferenceExecutor(il.build(graph, il.Choices(1))).run({"x": given})["out"]
+    found = il.ReferenceExecutor(il.build(graph, il.Schedule(1))).run({"x": given})["out"]
     assert found.tolist() == [[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]
 
 
@@ -216,10 +218,10 @@ def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> 
     pytest.importorskip("triton")
     from ..emulator.programs import EmulatedLaunch, prepare, run_poisoned
 
-    m, rows, tile, choices = BLOCKS[name]
+    m, rows, tile, schedule = BLOCKS[name]
     problem = FFNBlock(72, 136, m)
     graph = ffn_block(m, 72, 136, tile=tile, rows=rows)
-    run = EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=3)
+    run = EmulatedLaunch(il.build(graph, il.Schedule(1, **schedule)), stages=3)
     prepare([run])
     given = {n: torch.from_numpy(v) for n, v in problem.make_inputs(0).items()}
     right = problem.run_dense(torch, {n: v.double() for n, v in given.items()})["out"]
@@ -238,7 +240,7 @@ def test_behind_a_norm_that_comes_in_several_stages_tickets_are_drawn_and_none_w
     tile = il.MatmulTile(8, 64, 64, swap_ab=True)
     shape = il.workloads.FFNShape(2056, 64, il.Activation.RELU, False, norm=1e-5)  # of a norm that is an op
     graph = il.workloads.ffn(8, shape, up=tile, down=tile, norm_rows=8)
-    plan = il.build(graph, il.Choices(1, il.Dispatch.TICKET))
+    plan = il.build(graph, il.Schedule(1, il.Dispatch.TICKET))
     opened = "      open_prefetch(stage, n, STAGES, 0);\n"
     wrong = (
         f"{opened}      stage.advance();\n",

@@ -73,7 +73,7 @@ def test_equal_logits_stay_together_and_the_likeliest_stays_always() -> None:
 def test_the_ops_find_the_token_that_the_definition_gives(columns: int, of_tile: int) -> None:
     given = sampling_inputs(columns)
     graph = sampling_graph(len(WAYS), columns, il.fp32, of_tile)
-    found = ReferenceExecutor(il.build(graph, il.Choices(3)), seed=1).run(given)
+    found = ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=1).run(given)
     for row, (temperature, top_k, top_p) in enumerate(WAYS):
         x = given["x"][row]
         assert found["least"][row] == find_cutoff(x, temperature, top_k, top_p)
@@ -115,7 +115,7 @@ def test_one_launch_draws_what_numpy_draws(columns: int) -> None:
     prepare([run])
     t = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
     t["x"][1, :2000] = -float("inf")
-    right = ReferenceExecutor(il.build(graph, il.Choices(3))).run({n: v.double().numpy() for n, v in t.items()})
+    right = ReferenceExecutor(il.build(graph, il.Schedule(3))).run({n: v.double().numpy() for n, v in t.items()})
     t |= {n: run.allocate_tensor(n) for n in graph.outputs}
     for seed in range(2):
         run.seed = seed

@@ -19,8 +19,9 @@ from interlace.plan import verify as prove
 from interlace.plan.plan import Dispatch
 from interlace.plan.verify import Proof, verify
 from interlace.planner import waits
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import RowPanels
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -37,7 +38,7 @@ from .graphs import chain, pointwise, program, two_matmuls
 
 
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Choices], tuple[int, Proof]]:
+def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Schedule], tuple[int, Proof]]:
     """Builds and proves a plan, and counts what that looks at: boxes, and numbers listed from ranges."""
     listed = 0
 
@@ -58,10 +59,10 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Choices], tuple[in
 
     monkeypatch.setattr(prove, "Dependencies", remembered)
 
-    def count(graph: Graph, choices: Choices) -> tuple[int, Proof]:
+    def count(graph: Graph, schedule: Schedule) -> tuple[int, Proof]:
         before = listed
         made[:] = [Dependencies(graph)]
-        proof = verify(build(graph, choices, made[0]))
+        proof = verify(build(graph, schedule, made[0]))
         return sum(dependencies.examined_boxes for dependencies in made) + listed - before, proof
 
     return count
@@ -73,19 +74,19 @@ def ffn() -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("choices", "waits"),
+    ("schedule", "waits"),
     [
-        (Choices(132), 4096),
-        (Choices(132, policy=RowSync()), 4096),
-        (Choices(132, policy=ConsumerSync()), 4096),
-        (Choices(132, Dispatch.STATIC, policy=BatchedRowSync(2), interleaving=RowPanels(2)), 4096),
-        (Choices(132, policy=RowSync(), split={"down": SplitK(4)}), 4 * 4096),
+        (Schedule(132), 4096),
+        (Schedule(132, policy=RowSync()), 4096),
+        (Schedule(132, policy=ConsumerSync()), 4096),
+        (Schedule(132, Dispatch.STATIC, policy=BatchedRowSync(2), interleaving=RowPanels(2)), 4096),
+        (Schedule(132, policy=RowSync(), split={"down": SplitK(4)}), 4 * 4096),
     ],
     ids=["tiles", "rows", "consumers", "static panels", "split-K"],
 )
-def test_ffn_of_18432_tiles_is_planned_and_proved(choices: Choices, waits: int, work) -> None:
+def test_ffn_of_18432_tiles_is_planned_and_proved(schedule: Schedule, waits: int, work) -> None:
     graph = ffn()
-    looked_at, proof = work(graph, choices)
+    looked_at, proof = work(graph, schedule)
     assert sum(op.tiles for op in graph.ops) == 18_432
     # Each of the 128 x 32 tiles of down reads a row of 112 tiles of up.
     assert Dependencies(graph).count_edges() == proof.edges == proof.edges_by_wait == 4096 * 112
@@ -95,7 +96,7 @@ def test_ffn_of_18432_tiles_is_planned_and_proved(choices: Choices, waits: int, 
 
 
 def test_ffn_with_a_wait_for_every_chunk_looks_at_each_dependency_a_few_times(work) -> None:
-    looked_at, proof = work(ffn(), Choices(132, chunk_waits=True))
+    looked_at, proof = work(ffn(), Schedule(132, chunk_waits=True))
     assert len(proof.plan.waits) == 4096 * 112
     assert proof.edges == proof.edges_by_wait == 4096 * 112
     assert looked_at < 10 * 4096 * 112
@@ -104,14 +105,14 @@ def test_ffn_with_a_wait_for_every_chunk_looks_at_each_dependency_a_few_times(wo
 #: Of many tiles and of many ops.
 SIZES = [(4, 25_000), (200, 500)]
 KINDS = {
-    "ticket": Choices(132),
-    "static": Choices(132, Dispatch.STATIC),
-    "panels": Choices(132, interleaving=RowPanels(4)),
+    "ticket": Schedule(132),
+    "static": Schedule(132, Dispatch.STATIC),
+    "panels": Schedule(132, interleaving=RowPanels(4)),
 }
 
 
 @pytest.mark.parametrize(
-    ("ops", "tiles", "choices"),
+    ("ops", "tiles", "schedule"),
     [
         pytest.param(*size, chosen, id=f"{kind}-{size[0]}-{size[1]}", marks=pytest.mark.thorough if rare else ())
         for size in SIZES
@@ -119,8 +120,8 @@ KINDS = {
         for rare in [size == SIZES[1] and kind != "panels"]
     ],
 )
-def test_graph_of_100_000_items_is_proved(ops: int, tiles: int, choices: Choices, work) -> None:
-    looked_at, proof = work(chain(ops, tiles), choices)
+def test_graph_of_100_000_items_is_proved(ops: int, tiles: int, schedule: Schedule, work) -> None:
+    looked_at, proof = work(chain(ops, tiles), schedule)
     assert len(proof.plan.items) == 100_000
     assert proof.edges == proof.edges_by_wait == (ops - 1) * tiles
     assert proof.longest_chain == ops
@@ -213,44 +214,44 @@ def causal_heads(tiles: int) -> Graph:
 )
 def test_work_grows_with_tiles_and_ops(small: Graph, large: Graph, work) -> None:
     """Four times as much of a graph is about four times the work: a product of n log n, never of n * n."""
-    assert work(large, Choices(132))[0] <= 5.2 * work(small, Choices(132))[0]
+    assert work(large, Schedule(132))[0] <= 5.2 * work(small, Schedule(132))[0]
 
 
 @pytest.mark.parametrize(("make", "tiles"), [(windows, 32), (causal, 256)])
 def test_work_by_consumers_grows_with_tiles_and_ops(make: Callable[[int], Graph], tiles: int, work) -> None:
-    by_consumers = Choices(132, policy=ConsumerSync())
+    by_consumers = Schedule(132, policy=ConsumerSync())
     assert work(make(4 * tiles), by_consumers)[0] <= 5.2 * work(make(tiles), by_consumers)[0]
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "schedule",
     [
-        Choices(132, policy=RowSync()),
-        Choices(132, policy=BatchedRowSync(3)),
-        Choices(132, policy=StridedSync(2)),
-        Choices(132, policy=ColumnSync()),
-        Choices(132, policy=KernelSync()),
-        Choices(132, policy=ConsumerSync()),
-        Choices(132, Dispatch.STATIC, policy=TileSync()),
-        Choices(132, interleaving=RowPanels(8)),
-        Choices(1, policy=NoSync()),
-        Choices(1, Dispatch.STATIC, policy={"attend": NoSync()}, interleaving=RowPanels(8)),
+        Schedule(132, policy=RowSync()),
+        Schedule(132, policy=BatchedRowSync(3)),
+        Schedule(132, policy=StridedSync(2)),
+        Schedule(132, policy=ColumnSync()),
+        Schedule(132, policy=KernelSync()),
+        Schedule(132, policy=ConsumerSync()),
+        Schedule(132, Dispatch.STATIC, policy=TileSync()),
+        Schedule(132, interleaving=RowPanels(8)),
+        Schedule(1, policy=NoSync()),
+        Schedule(1, Dispatch.STATIC, policy={"attend": NoSync()}, interleaving=RowPanels(8)),
     ],
     ids=[
         *("rows", "batched rows", "strided", "columns", "kernel", "consumers", "static", "panels"),
         *("one worker", "one static worker"),
     ],
 )
-def test_causal_attention_is_dealt_with_as_ranges_whatever_the_plan(choices: Choices, work) -> None:
+def test_causal_attention_is_dealt_with_as_ranges_whatever_the_plan(schedule: Schedule, work) -> None:
     for make, tiles in ((causal, 512), (causal_heads, 256)):
-        (large, _), (small, proof) = work(make(4 * tiles), choices), work(make(tiles), choices)
+        (large, _), (small, proof) = work(make(4 * tiles), schedule), work(make(tiles), schedule)
         assert large <= 5.2 * small
         assert proof.edges == (1 if make is causal else 4) * tiles * (tiles + 1) // 2
 
 
 def test_work_on_a_cache_that_is_read_whole_grows_with_its_dependencies(work) -> None:
     """Step n depends on n rows, so that n steps have n * n dependencies: each costs less, not more."""
-    (small, first), (large, second) = (work(attention(ops), Choices(132)) for ops in (32, 128))
+    (small, first), (large, second) = (work(attention(ops), Schedule(132)) for ops in (32, 128))
     assert (first.edges, second.edges) == (16 * 17, 64 * 65)
     assert large / second.edges <= small / first.edges
 
@@ -260,7 +261,7 @@ def test_causal_plan_takes_memory_of_its_tiles() -> None:
         graph = causal(tiles)
         tracemalloc.start()
         try:
-            verify(build(graph, Choices(132)))
+            verify(build(graph, Schedule(132)))
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -285,24 +286,26 @@ def all_to_all(n: int, same: bool = False) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("choices", "by_wait"),
+    ("schedule", "by_wait"),
     [
-        (Choices(132), True),
-        pytest.param(Choices(132, Dispatch.STATIC), True, marks=pytest.mark.thorough),
-        (Choices(132, policy={"make_h": BatchedRowSync(3)}), True),
-        (Choices(1, policy=NoSync()), False),
+        (Schedule(132), True),
+        pytest.param(Schedule(132, Dispatch.STATIC), True, marks=pytest.mark.thorough),
+        (Schedule(132, policy={"make_h": BatchedRowSync(3)}), True),
+        (Schedule(1, policy=NoSync()), False),
     ],
     ids=["ticket", "static", "ragged batches", "one worker"],
 )
 @pytest.mark.parametrize(
     "same", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["two tensors", "one tensor"]
 )
-def test_reads_of_all_tiles_by_all_tiles_take_memory_of_the_tiles(choices: Choices, by_wait: bool, same: bool) -> None:
+def test_reads_of_all_tiles_by_all_tiles_take_memory_of_the_tiles(
+    schedule: Schedule, by_wait: bool, same: bool
+) -> None:
     n = 20_000
     graph = all_to_all(n, same)
     tracemalloc.start()
     try:
-        proof = verify(build(graph, choices))
+        proof = verify(build(graph, schedule))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

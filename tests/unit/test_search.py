@@ -34,7 +34,7 @@ def test_a_large_square_matmul_is_not_run_row_by_row() -> None:
     """As measured: 8192 cubed in 128 x 128 tiles reads 7.9 GB row by row, and least in groups of 8."""
     graph = il.workloads.one_matmul(8192, 8192, 8192, tile=il.MatmulTile(128, 128, 64))
     found = search(graph, il.H200, RING)
-    assert found.best.choices.order == il.GroupedColumnMajor(8)
+    assert found.best.schedule.order == il.GroupedColumnMajor(8)
     assert found.best.prediction.traffic.dram_read < 0.3 * found.baseline.prediction.traffic.dram_read
     assert found.best.prediction.us < 0.9 * found.baseline.prediction.us
 
@@ -42,7 +42,7 @@ def test_a_large_square_matmul_is_not_run_row_by_row() -> None:
 def test_few_tokens_split_the_down_projection() -> None:
     """64 tiles of 64 rows on 132 SMs: whole, they leave half of the chip idle."""
     found = search(ffn(16, il.MatmulTile(16, 64, 256)), il.H200, RING)
-    split = found.best.choices.split
+    split = found.best.schedule.split
     assert isinstance(split, dict)
     assert isinstance(split["down"], il.SplitK)
     assert found.best.prediction.us < 0.9 * found.baseline.prediction.us
@@ -148,9 +148,9 @@ def test_a_reason_is_what_taking_a_decision_back_costs() -> None:
     found = search(graph, il.H200, RING)
     told = explain(found, il.H200, RING)
     reasons = {r.decision: r for r in told.reasons}
-    plain = il.Choices(132)
+    plain = il.Schedule(132)
     decisions = ("order", "interleaving", "split", "policy", "dispatch")
-    departed = {d for d in decisions if getattr(found.best.choices, d) != getattr(plain, d)}
+    departed = {d for d in decisions if getattr(found.best.schedule, d) != getattr(plain, d)}
     assert set(reasons) == departed
     assert "order" in departed
     assert reasons["order"].without_us > found.best.prediction.us
@@ -164,7 +164,7 @@ def test_the_winner_is_told_under_every_dispatch() -> None:
     assert next(iter(told)) is found.plan.dispatch
     assert {*told} == {*il.Dispatch} - {il.Dispatch.SPAWN}  # which is for tiles that spawn tiles
     for dispatch, us in told.items():
-        plan = il.build(graph, replace(found.best.choices, dispatch=dispatch))
+        plan = il.build(graph, replace(found.best.schedule, dispatch=dispatch))
         assert us == predict(plan, il.H200, limit=FINE).us
     serial = slow_to_plain_bodies(SERIAL)
     assert explain(search(graph, il.H200, serial), il.H200, serial, tuple(il.Dispatch)).dispatches_us == {}

@@ -19,7 +19,7 @@ METHODS = (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor)
 
 
 def bind(executor: type[DeviceExecutor]) -> tuple[Any, list[AnyLaunch]]:
-    run = executor(il.build(Dag(2, 64, 64, 64).build_graph(il.H200), il.Choices(4)), il.RunOptions("meta"))
+    run = executor(il.build(Dag(2, 64, 64, 64).build_graph(il.H200), il.Schedule(4)), il.RunOptions("meta"))
     return run, run.build_launches()
 
 

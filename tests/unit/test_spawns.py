@@ -20,8 +20,8 @@ from interlace.workloads import Quadrature, quadrature
 LEVELS = 4
 
 
-def plan(graph: il.Graph | None = None, workers: int = 3, **choices: object) -> il.Plan:
-    return il.build(graph or quadrature(LEVELS, 2, 8, 1e-4), il.Choices(workers, il.Dispatch.SPAWN, **choices))
+def plan(graph: il.Graph | None = None, workers: int = 3, **schedule: object) -> il.Plan:
+    return il.build(graph or quadrature(LEVELS, 2, 8, 1e-4), il.Schedule(workers, il.Dispatch.SPAWN, **schedule))
 
 
 def inputs(seed: int) -> dict[str, np.ndarray]:
@@ -47,7 +47,7 @@ def test_a_graph_without_spawned_tiles_runs_before() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_only_what_is_wanted_runs_and_the_result_is_that_of_any_dispatch(seed: int) -> None:
     given = inputs(seed)
-    ticket = il.ReferenceExecutor(il.build(plan().graph, il.Choices(3)))
+    ticket = il.ReferenceExecutor(il.build(plan().graph, il.Schedule(3)))
     right = ticket.run(given)["out"]
     wanted = int(ticket._memory["wanted"][1:].sum())
     for steps in (None, 0, 1):
@@ -101,7 +101,7 @@ def test_what_spawns_nothing_and_what_leaves_more_than_zeros_is_refused() -> Non
     ):
         with pytest.raises(SpawnError, match=says):
             il.verify(plan(graph))
-        il.verify(il.build(graph, il.Choices(3)))  # which any other dispatch runs
+        il.verify(il.build(graph, il.Schedule(3)))  # which any other dispatch runs
 
 
 def test_parts_of_tiles_are_refused() -> None:
@@ -124,7 +124,7 @@ def test_a_tile_that_is_not_wanted_leaves_zeros_under_every_dispatch() -> None:
     graph = replace(plan().graph, outputs=("out", "value"))
     easy = {"centre": np.full(2, 0.5), "width": np.full(2, 10.0)}
     for dispatch in il.Dispatch:
-        value = il.ReferenceExecutor(il.build(graph, il.Choices(3, dispatch))).run(easy)["value"]
+        value = il.ReferenceExecutor(il.build(graph, il.Schedule(3, dispatch))).run(easy)["value"]
         assert np.count_nonzero(value) == 1
 
 
@@ -180,7 +180,7 @@ def test_an_item_that_waits_for_spawned_ones_spawns_none() -> None:
     says = r"op 'leaf', tile \(0\) is spawned by op 'mid', tile \(0\), which waits for items that may never run"
     with pytest.raises(SpawnError, match=says):
         il.verify(plan(graph))
-    il.verify(il.build(graph, il.Choices(3)))
+    il.verify(il.build(graph, il.Schedule(3)))
 
 
 def test_who_waits_for_an_item_behind_is_behind_too() -> None:

@@ -88,10 +88,10 @@ def test_what_is_accepted_runs_all_that_is_wanted_once_and_in_time(
     assume(any(op.when for op in graph.ops))
     policy = {op.name: p for op, p in zip(graph.ops, policies, strict=False)}
     values, ran = expected(graph)
-    ticket = il.ReferenceExecutor(il.build(graph, il.Choices(workers, policy=policy))).run({})
+    ticket = il.ReferenceExecutor(il.build(graph, il.Schedule(workers, policy=policy))).run({})
     assert all(np.array_equal(ticket[name], values[name]) for name in graph.outputs)
     try:
-        proof = il.verify(il.build(graph, il.Choices(workers, il.Dispatch.SPAWN, policy=policy)))
+        proof = il.verify(il.build(graph, il.Schedule(workers, il.Dispatch.SPAWN, policy=policy)))
     except SpawnError:
         event("refused")
         return

@@ -17,7 +17,7 @@ WORKERS = 3
 def plan(dispatch: il.Dispatch) -> il.Plan:
     tile = il.MatmulTile(16, 16, 16)
     shape = il.workloads.FFNShape(64, 80, il.Activation.RELU, False)
-    return il.build(il.workloads.ffn(32, shape, il.fp32, tile, tile), il.Choices(WORKERS, dispatch))
+    return il.build(il.workloads.ffn(32, shape, il.fp32, tile, tile), il.Schedule(WORKERS, dispatch))
 
 
 def stolen(made: il.Plan, seed: int) -> tuple[Trace, np.ndarray]:

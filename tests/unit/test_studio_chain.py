@@ -39,7 +39,7 @@ def test_traffic_of_every_order_is_that_of_the_simulated_plan() -> None:
         nbytes = find_accesses(chain).unit_bytes
         one = replace(DEFAULT_GPU, sms=1, l2_bytes=capacity * nbytes, l2=L2(1, capacity * nbytes), speed_spread=0.0)
         for path in [draw_path(chain, rng), *(order() for order in list_chain_orders(chain).values())]:
-            plan = build(chain.graph, chain.derive_choices(ExplicitInterleaving(path)))
+            plan = build(chain.graph, chain.make_schedule(ExplicitInterleaving(path)))
             read = predict(plan, one).traffic.read_bytes
             position = play(chain, path)
             sizes = {**dict.fromkeys("xayb", 1), WORKSPACE: 2}

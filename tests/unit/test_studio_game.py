@@ -19,9 +19,10 @@ from interlace.orders.cache import simulate_lru_mask
 from interlace.orders.order_file import SavedOrder, read_order, write_order
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.orders.replay import count_loads, find_loaded, find_lru_contents
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.policies.orders import Serpentine
+from interlace.policies.schedule import Schedule
 from interlace.sim.l2 import simulate_missed_bytes
 from interlace.sim.lockstep import AccessStream, interleave
 from interlace.sim.traffic import list_touches
@@ -112,7 +113,7 @@ def test_counters_of_random_games_are_those_of_the_simulated_plan() -> None:
         tiles = rng.sample(range(grid.tiles), grid.tiles)
         tile = MatmulTile(options.tile_m, options.tile_n, options.tile_k)
         graph = one_matmul(options.m, options.n, options.k, options.dtype, tile)
-        plan = build(graph, Choices(options.workers, interleaving=ExplicitInterleaving(tuple(tiles))))
+        plan = build(graph, Schedule(options.workers, interleaving=ExplicitInterleaving(tuple(tiles))))
         stream = interleave(plan, list_touches(plan))
         taken = rng.randint(1, len(tiles))
         mine = ~stream.is_write & (stream.item < taken)

@@ -28,7 +28,7 @@ from .test_unwritten import fill
 def small(policy: il.SyncPolicy) -> il.Plan:
     """first has 4 x 2 tiles and second 4 x 3; each tile of second reads a row of first."""
     tile = il.MatmulTile(16, 16, 16)
-    return il.build(two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3, policy=policy))
+    return il.build(two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3, policy=policy))
 
 
 def without_first_wait(plan: il.Plan) -> il.Plan:
@@ -86,7 +86,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     plan = small(il.TileSync())
     with pytest.raises(PlanError, match="item 0 names op 9"):
         PlanView.of(replace(plan, items=replace(plan.items, op=plan.items.op + 9)))
-    many = il.build(il.workloads.one_matmul(8192, 8192, 16, tile=il.MatmulTile(16, 16, 16)), il.Choices(8))
+    many = il.build(il.workloads.one_matmul(8192, 8192, 16, tile=il.MatmulTile(16, 16, 16)), il.Schedule(8))
     with pytest.raises(StudioError, match="a plan of 262144 items; the page draws 65536"):
         PlanView.of(many)
     view = PlanView.of(plan)
@@ -100,8 +100,8 @@ def faulty() -> dict[str, il.Plan]:
     plan = small(il.TileSync())
     items, waits = plan.items, plan.waits
     late = il.ExplicitInterleaving((*range(8, 20), *range(8)))
-    chain = il.build(plan.graph, il.Choices(3, interleaving=late))
-    static = il.build(plan.graph, il.Choices(2, dispatch=il.Dispatch.STATIC, interleaving=late))
+    chain = il.build(plan.graph, il.Schedule(3, interleaving=late))
+    static = il.build(plan.graph, il.Schedule(2, dispatch=il.Dispatch.STATIC, interleaving=late))
     ptr = waits.ptr[:-1].copy()
     kept = {name: getattr(waits, name)[: ptr[-1]] for name in ("first", "count", "stride", "threshold", "k")}
     columns = {name: getattr(items, name)[:-1] for name in ("op", "tile", "k_lo", "k_hi", "worker", "post")}
@@ -121,8 +121,8 @@ def faulty() -> dict[str, il.Plan]:
         "SemaphoreError, stride": replace(plan, waits=replace(waits, stride=waits.stride * 0)),
         "PlanError": replace(plan, waits=replace(waits, count=waits.count * 0)),
         "ItemError, outside": replace(plan, items=replace(items, tile=np.where(items.tile == 11, 99, items.tile))),
-        "IntraOpRaceError": replace(il.build(whole, il.Choices(1)), graph=racing),
-        "UnwrittenError": replace(il.build(whole, il.Choices(1)), graph=half),
+        "IntraOpRaceError": replace(il.build(whole, il.Schedule(1)), graph=racing),
+        "UnwrittenError": replace(il.build(whole, il.Schedule(1)), graph=half),
     }
 
 
@@ -164,7 +164,7 @@ def test_items_that_wait_for_each_other_are_all_named() -> None:
 @pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
 def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Workload]) -> None:
     graph = kind.of({}, False).build_graph(il.CPU)
-    plan = il.build(graph, il.Choices(4))
+    plan = il.build(graph, il.Schedule(4))
     view = PlanView.of(plan)
     shown = view.to_data()
     assert (shown["proved"], len(shown["op"]), len(shown["end"])) == (True, len(plan.items), len(plan.items))

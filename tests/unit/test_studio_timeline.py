@@ -58,7 +58,7 @@ def test_a_clock_of_steps_is_shown_in_thousandths() -> None:
 
 def test_a_plan_simulated_is_the_same_after_a_round_trip() -> None:
     tile = il.MatmulTile(16, 16, 16)
-    trace = predict(il.build(two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3)), il.H200).trace
+    trace = predict(il.build(two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3)), il.H200).trace
     read = Timeline.read(json.dumps(to_perfetto(trace)))
     assert read.trace.ops == trace.ops
     for name in ("op", "worker", "sm", "wait_ns", "start_ns", "end_ns"):

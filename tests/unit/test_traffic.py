@@ -20,9 +20,10 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import RowPanels
 from interlace.policies.orders import GroupedColumnMajor
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import RowSync
 from interlace.sim.lockstep import AccessStream, interleave
@@ -36,13 +37,13 @@ from ..draws import EXAMPLES
 from . import oracle
 from .graphs import (
     chain,
-    choices,
     conv_chain,
     graphs,
     matmul,
     pair,
     pointwise,
     program,
+    schedules,
     set_entry,
     two_matmuls,
 )
@@ -68,7 +69,7 @@ def stream(accesses: AccessStream) -> list[tuple[int, bool, int]]:
 def test_two_copies_share_the_units_that_both_tilings_cut() -> None:
     shapes = {"x": (4, 8), "y": (4, 8), "z": (4, 8)}
     ops = pointwise("first", "x", "y", (4, 8), (2, 4)), pointwise("second", "y", "z", (4, 8), (4, 2))
-    t = list_touches(build(program(shapes, *ops), Choices(2)))
+    t = list_touches(build(program(shapes, *ops), Schedule(2)))
     # x is cut 2 x 2, y by both ops 2 x 4, z 1 x 4: units 0..3, 4..11, 12..15.
     assert t.units.tensor.tolist() == [0] * 4 + [1] * 8 + [2] * 4
     assert t.units.nbytes.tolist() == [2 * 4 * 4] * 4 + [2 * 2 * 4] * 8 + [4 * 2 * 4] * 4
@@ -80,7 +81,7 @@ def test_two_copies_share_the_units_that_both_tilings_cut() -> None:
 
 def test_units_at_a_ragged_edge_end_with_the_tensor() -> None:
     graph = program({"x": (5, 7), "y": (5, 7)}, pointwise("copy", "x", "y", (5, 7), (2, 4)))
-    u = list_touches(build(graph, Choices(1))).units
+    u = list_touches(build(graph, Schedule(1))).units
     assert u.nbytes.tolist() == [32, 24, 32, 24, 16, 12] * 2
     assert [cuts.tolist() for cuts in u.partitions[0].cuts] == [[0, 2, 4, 5], [0, 4, 7]]
 
@@ -89,7 +90,7 @@ def test_parts_of_a_split_tile_meet_in_the_workspace() -> None:
     # One 2 x 2 tile of C = A @ B with k 0:8 in chunks of 2, cut in two.
     shapes = {"a": (2, 8), "b": (8, 2), "c": (2, 2)}
     graph = program(shapes, matmul("mm", "a", "b", "c", (2, 2, 8), (2, 2), 2))
-    t = list_touches(build(graph, Choices(2, split=SplitK(2))))
+    t = list_touches(build(graph, Schedule(2, split=SplitK(2))))
     # a: units 0..3, b: 4..7, c: 8, sums: 9, 10.
     assert reads(t) == [[[0, 4], [1, 5]], [[2, 6], [3, 7, 9]]]
     assert writes(t) == [[9], [10, 8]]
@@ -100,7 +101,7 @@ def test_parts_of_a_split_tile_meet_in_the_workspace() -> None:
 
 def test_two_matmuls_with_split_k_touch_each_byte_as_often_as_tiles_do() -> None:
     graph = two_matmuls(8, (4, 8, 4), up=(2, 2), down=(4, 2), block=2)
-    t = list_touches(build(graph, Choices(3, policy=RowSync(), split={"down": SplitK(2)})))
+    t = list_touches(build(graph, Schedule(3, policy=RowSync(), split={"down": SplitK(2)})))
     nbytes = np.zeros(6, np.int64)
     np.add.at(nbytes, t.units.tensor[t.reads], t.units.nbytes[t.reads])
     # x once per column tile of up (4), w1 per row tile (4), hidden per column tile of down (2), w2 per row tile
@@ -114,7 +115,7 @@ def test_two_matmuls_with_split_k_touch_each_byte_as_often_as_tiles_do() -> None
 def test_gated_matmul_leaves_a_sum_of_each_product() -> None:
     tile = MatmulTile(16, 16, 16)
     graph = ffn(16, FFNShape(32, 16, Activation.SILU, True), bf16, tile, tile)
-    t = list_touches(build(graph, Choices(2, split={"up": SplitK(2), "down": SplitK(1)})))
+    t = list_touches(build(graph, Schedule(2, split={"up": SplitK(2), "down": SplitK(1)})))
     assert t.units.nbytes[t.units.tensor == len(graph.tensors)].tolist() == [2 * 16 * 16 * 4] * 2
 
 
@@ -124,7 +125,7 @@ def test_bias_and_residual_are_read_once_with_the_last_chunk() -> None:
     extra = Access("bias", "bias", (j.block(2),)), Access("residual", "r", (i.block(2), j.block(2)))
     op = Op("mm", "mm", mm.grid, (extra[0], *mm.reads, extra[1]), mm.writes, mm.reduction)
     shapes = {"a": (2, 4), "b": (4, 4), "bias": (4,), "r": (2, 4), "c": (2, 4)}
-    t = list_touches(build(program(shapes, op), Choices(1)))
+    t = list_touches(build(program(shapes, op), Schedule(1)))
     # a: 0, 1; b: 2..5; bias: 6, 7; r: 8, 9; c: 10, 11.
     assert reads(t) == [[[0, 2], [1, 4, 6, 8]], [[0, 3], [1, 5, 7, 9]]]
     assert writes(t) == [[10], [11]]
@@ -139,7 +140,7 @@ def test_causal_reads_grow_tile_by_tile() -> None:
         (Access("q", "q", (i.block(2), ALL)), Access("kv", "kv", (Span(Affine(), i * 2 + 2), ALL))),
         (Access("o", "o", (i.block(2), ALL)),),
     )
-    t = list_touches(build(program({"q": (8, 4), "kv": (8, 4), "o": (8, 4)}, op), Choices(1)))
+    t = list_touches(build(program({"q": (8, 4), "kv": (8, 4), "o": (8, 4)}, op), Schedule(1)))
     assert reads(t) == [[[0, 4]], [[1, 4, 5]], [[2, 4, 5, 6]], [[3, 4, 5, 6, 7]]]
 
 
@@ -156,7 +157,7 @@ def test_a_unit_is_a_cell_between_cuts() -> None:
 
 def test_convolutions_with_halos_read_all_channels_of_their_rows() -> None:
     graph = conv_chain(1, 6, 3, 4)
-    t = list_touches(build(graph, Choices(1)))
+    t = list_touches(build(graph, Schedule(1)))
     first = reads(t)[0]  # rows 0..2 of x (a halo of one), in two chunks of channels, and half of the output channels
     u = t.units
     assert [int(u.nbytes[step].sum()) for step in first] == [4 * (3 * 3 * 2 + 9 * 2 * 2)] * 2
@@ -203,7 +204,7 @@ def expected(plan: Plan, item: int) -> tuple[list[set[oracle.Element]], set[orac
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     graph = draw(graphs())
-    return build(graph, draw(choices(graph)))
+    return build(graph, draw(schedules(graph)))
 
 
 @settings(EXAMPLES, max_examples=60)
@@ -243,7 +244,7 @@ def test_every_sum_is_written_once_and_read_by_the_last_part_before_its_own(plan
 
 
 def test_steps_grow_until_the_plan_is_within_the_limit() -> None:
-    plan = build(two_matmuls(8, (8, 8, 8), (4, 4), (4, 4), block=1), Choices(2, split={"down": SplitK(3)}))
+    plan = build(two_matmuls(8, (8, 8, 8), (4, 4), (4, 4), block=1), Schedule(2, split={"down": SplitK(3)}))
     fine = list_touches(plan)
     size = len(fine) + len(fine.units) + len(fine.reads) // 2
     coarse = list_touches(plan, limit=size // 2)
@@ -267,7 +268,7 @@ def windows(tiles: int, k: int, block: int) -> Graph:
 def reductions(draw: st.DrawFn) -> Plan:
     k, block = draw(st.integers(1, 12)), draw(st.integers(1, 3))
     graph = draw(st.sampled_from((windows(5, k, block), two_matmuls(6, (4, k, 5), block=block))))
-    return build(graph, draw(choices(graph)))
+    return build(graph, draw(schedules(graph)))
 
 
 @settings(EXAMPLES, max_examples=100)
@@ -286,7 +287,7 @@ def test_a_plan_that_no_step_makes_small_is_refused_with_the_limit() -> None:
     op = Op("use", "use", (100,), reads, (Access("out", "y", (i.block(1),)),))
     cut = pointwise("cut", "h", "z", (100,), (1,))
     shapes = {"h": (100,), "g": (100,), "y": (100,), "z": (100,)}
-    plan = build(program(shapes, op, cut), Choices(2))
+    plan = build(program(shapes, op, cut), Schedule(2))
     with pytest.raises(SimulationError, match=r"200 items touch \d+ pieces of tensors, but a simulation takes 9999"):
         list_touches(plan, limit=9999)
 
@@ -299,7 +300,7 @@ def two_step_plan(dispatch: Dispatch = Dispatch.TICKET) -> Plan:
     wide = matmul("wide", "a", "b", "c", (1, 1, 2), (1, 1), 1)
     thin = pointwise("thin", "p", "q", (1, 2), (1, 1))
     graph = program({"a": (1, 2), "b": (2, 1), "c": (1, 1), "p": (1, 2), "q": (1, 2)}, wide, thin)
-    return build(graph, Choices(2, dispatch))
+    return build(graph, Schedule(2, dispatch))
 
 
 def test_workers_take_turns_step_by_step_and_draw_the_next_ticket_when_done() -> None:
@@ -397,8 +398,8 @@ def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode, data: st.DataObject)
 
 
 def test_stream_of_a_plan_that_cannot_be_told_is_refused() -> None:
-    plan = build(pair(), Choices(2, Dispatch.STATIC))
-    other = build(pair(3), Choices(2))
+    plan = build(pair(), Schedule(2, Dispatch.STATIC))
+    other = build(pair(3), Schedule(2))
     with pytest.raises(SimulationError, match="touches of 6 items for a plan of 4"):
         interleave(plan, list_touches(other))
     with pytest.raises(ItemError, match=r"op 'b', tile \(0\) has worker 2; name one of 0..1"):
@@ -413,7 +414,7 @@ def test_stream_of_a_plan_that_cannot_be_told_is_refused() -> None:
 def test_an_ffn_of_8192_tokens_touches_each_piece_once_for_each_use() -> None:
     tile = MatmulTile(128, 256, 64)
     graph = ffn(8192, FFNShape(4096, 14336, Activation.RELU, False), bf16, tile, tile)
-    plan = build(graph, Choices(132, policy=RowSync(), order=GroupedColumnMajor(8), interleaving=RowPanels(8)))
+    plan = build(graph, Schedule(132, policy=RowSync(), order=GroupedColumnMajor(8), interleaving=RowPanels(8)))
     t = list_touches(plan)
     assert len(interleave(plan, t)) == len(t)
     # 64 x 56 tiles of up in 64 chunks, 64 x 16 of down in 224, two units a chunk; up's tiles are four chunks wide.
@@ -425,10 +426,10 @@ def test_an_ffn_of_8192_tokens_touches_each_piece_once_for_each_use() -> None:
 
 
 def test_100_000_items_touch_two_pieces_each() -> None:
-    t = list_touches(build(chain(4, 25_000), Choices(132)))
+    t = list_touches(build(chain(4, 25_000), Schedule(132)))
     assert (len(t.reads), len(t.writes), len(t.units)) == (100_000, 100_000, 125_000)
 
 
 def test_copies_of_bf16_have_half_the_bytes() -> None:
-    t = list_touches(build(two_copies(64, 64, bf16, (64, 64)), Choices(1)))
+    t = list_touches(build(two_copies(64, 64, bf16, (64, 64)), Schedule(1)))
     assert t.units.nbytes.tolist() == [64 * 64 * 2] * 3

@@ -16,7 +16,8 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.plan.verify import verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 
 from ..draws import EXAMPLES
 from . import oracle
@@ -39,7 +40,7 @@ def refused(graph: Graph, message: str) -> None:
     with pytest.raises(UnwrittenError, match=f"^{re.escape(message)}"):
         Dependencies(graph)
     with pytest.raises(UnwrittenError):
-        build(graph, Choices(1))
+        build(graph, Schedule(1))
 
 
 def test_output_that_is_written_in_part_is_refused() -> None:
@@ -120,7 +121,7 @@ def test_cache_that_is_an_input_is_appended_to_and_read_whole() -> None:
     append = Op("append", "copy", (2,), (Access("k", "k", (ALL, I.block(2))),), (row,))
     attend = total("attend", "cache", (ALL, I.block(2)), (2,))
     graph = program({"k": (1, 4), "cache": (16, 4), "sink": (2,)}, append, attend, inputs=("k", "cache"))
-    proof = verify(build(graph, Choices(2)))
+    proof = verify(build(graph, Schedule(2)))
     assert proof.edges == proof.edges_by_wait == 2  # each head's read of the whole cache waits for its own new row
 
 

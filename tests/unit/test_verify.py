@@ -20,8 +20,9 @@ from interlace.graph.access import ALL, Access, Affine, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving, RowPanels
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import Split, SplitK, WholeTiles
 from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync, SyncPolicy, TileSync
 
@@ -45,7 +46,7 @@ from .graphs import (
 
 def rows_plan(**settings: object) -> Plan:
     """Two matmuls, 4 x 4 and 4 x 2 tiles, one semaphore for each row of ``up``."""
-    return build(two_matmuls(), Choices(4, policy=RowSync(), **settings))  # type: ignore[arg-type]
+    return build(two_matmuls(), Schedule(4, policy=RowSync(), **settings))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- what a proof says
@@ -62,9 +63,9 @@ def test_longest_chain_goes_from_op_to_op() -> None:
     shapes = {f"t{n}": (3,) for n in range(6)}
     ops = [pointwise(f"op{n}", f"t{n}", f"t{n + 1}", (3,), (1,)) for n in range(5)]
     graph = program(shapes, *ops)
-    assert verify(build(graph, Choices(2))).longest_chain == 5
-    assert verify(build(graph, Choices(2, policy=KernelSync(), interleaving=RowPanels(1)))).longest_chain == 5
-    assert verify(build(graph, Choices(1, policy=NoSync()))).longest_chain == 1
+    assert verify(build(graph, Schedule(2))).longest_chain == 5
+    assert verify(build(graph, Schedule(2, policy=KernelSync(), interleaving=RowPanels(1)))).longest_chain == 5
+    assert verify(build(graph, Schedule(1, policy=NoSync()))).longest_chain == 1
 
 
 def test_static_dispatch_needs_all_its_workers_and_ticket_dispatch_one() -> None:
@@ -128,7 +129,7 @@ def test_threshold_off_by_one_is_refused(change: int, effect: str) -> None:
 def test_one_threshold_for_semaphores_with_different_posts_is_refused() -> None:
     # Ragged batches: 3 rows of tiles in batches of 2 give semaphores with 2 and with 1 posts.
     graph = two_matmuls(6, (2, 2, 2), up=(2, 2), down=(6, 2))
-    plan = build(graph, Choices(2, policy=BatchedRowSync(2)))
+    plan = build(graph, Schedule(2, policy=BatchedRowSync(2)))
     assert plan.waits.threshold.tolist() == [2, 1]
     merged = set_entry(drop_waits(plan, 1), "waits.count", 0, 2)
     refused(merged, ThresholdError, "op 'down', tile (0, 0) waits for semaphore 1 to reach 2, but 1 tiles post it")
@@ -166,7 +167,7 @@ def test_wait_out_of_range_is_refused(name: str, value: int) -> None:
 
 def test_stride_that_leaves_the_semaphores_is_refused() -> None:
     graph = two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2)
-    plan = build(graph, Choices(2, chunk_waits=True))
+    plan = build(graph, Schedule(2, chunk_waits=True))
     assert plan.waits.stride.tolist() == [2, 2]
     refused(set_entry(plan, "waits.stride", 0, 3), SemaphoreError, "waits for semaphore 6, but the plan has 6")
 
@@ -176,7 +177,7 @@ def test_too_few_semaphores_are_refused() -> None:
 
 
 def test_spare_semaphores_do_no_harm() -> None:
-    plan = build(two_matmuls(), Choices(4, policy=RowSync()))
+    plan = build(two_matmuls(), Schedule(4, policy=RowSync()))
     assert verify(replace(plan, semaphores=5)).edges == 32
 
 
@@ -195,7 +196,7 @@ def test_wait_for_no_semaphore_is_refused(value: int) -> None:
     [(3, 4, -1), (3, 2, -3), (2, 4, 0), (2, 1, 0), (2, 1, 2**62), (2, 1, -1), (0, 4, -(2**63))],
 )
 def test_semaphores_of_a_wait_are_listed_upwards(first: int, count: int, stride: int) -> None:
-    plan = build(two_matmuls(2, (2, 8, 2)), Choices(2))
+    plan = build(two_matmuls(2, (2, 8, 2)), Schedule(2))
     assert (plan.waits.first.tolist(), plan.waits.count.tolist()) == ([0], [4])
     for name, value in (("first", first), ("count", count), ("stride", stride)):
         plan = set_entry(plan, f"waits.{name}", 0, value)
@@ -219,7 +220,7 @@ def test_a_wait_before_the_reduction_begins_is_refused() -> None:
 
 @pytest.mark.parametrize("ptr", [(0, 2**63 - 1, -2, 0, 2), (0, -(2**63), 2**63 - 1, 1, 2)])
 def test_first_waits_whose_differences_wrap_are_refused(ptr: tuple[int, ...]) -> None:
-    plan = build(two_matmuls(4, (2, 4, 2), up=(2, 4), down=(2, 2)), Choices(2))
+    plan = build(two_matmuls(4, (2, 4, 2), up=(2, 4), down=(2, 2)), Schedule(2))
     assert plan.waits.ptr.tolist() == [0, 0, 0, 1, 2]
     damaged = replace(plan, waits=replace(plan.waits, ptr=column(*ptr)))
     refused(damaged, PlanError, "waits.ptr must rise from 0 to 2, but entry")
@@ -227,7 +228,7 @@ def test_first_waits_whose_differences_wrap_are_refused(ptr: tuple[int, ...]) ->
 
 def test_repeated_waits_are_understood() -> None:
     graph = two_matmuls(2, (2, 8, 2))
-    plan = build(graph, Choices(2))
+    plan = build(graph, Schedule(2))
     again = take_items(plan, [0, 1, 2, 3, 4])
     twice = replace(again, waits=Waits(*(np.r_[c, c[-1:]] for c in _columns(again.waits))))
     twice = replace(twice, waits=replace(twice.waits, ptr=column(0, 0, 0, 0, 0, 2)))
@@ -240,7 +241,7 @@ def _columns(waits: Waits) -> tuple[np.ndarray, ...]:
 
 def test_item_is_judged_by_its_own_waits_not_by_those_of_a_tile_that_reads_the_same() -> None:
     # Both tiles of down read all of hidden; the second waits twice for its second half.
-    plan = build(two_matmuls(2), Choices(2))
+    plan = build(two_matmuls(2), Schedule(2))
     halves = Waits(
         column(0, 0, 0, 0, 0, 2, 4),
         column(0, 2, 0, 2),
@@ -265,7 +266,7 @@ def test_item_is_judged_by_its_own_waits_not_by_those_of_a_tile_that_reads_the_s
 @pytest.mark.parametrize(("producer_rows", "awaited"), [(160, [2, 3, 2, 3, 2]), (128, [2, 2, 2, 2, 2])])
 def test_consumer_rows_that_span_several_producer_rows_need_all_of_them(producer_rows: int, awaited: list[int]) -> None:
     graph = two_matmuls(1280, (64, 256, 128), up=(producer_rows, 128), down=(256, 128), block=64)
-    plan = build(graph, Choices(8, policy=RowSync()))
+    plan = build(graph, Schedule(8, policy=RowSync()))
     assert plan.waits.count.tolist() == awaited
     assert verify(plan).edges == 2 * sum(awaited)
     one_row_each = replace(plan, waits=replace(plan.waits, count=np.ones_like(plan.waits.count)))
@@ -290,7 +291,7 @@ def test_second_part_of_a_split_tile_needs_its_own_wait() -> None:
 
 
 def test_every_operand_needs_its_wait() -> None:
-    plan = build(gated(), Choices(2, policy=RowSync()))
+    plan = build(gated(), Schedule(2, policy=RowSync()))
     (row,) = wait_rows(plan, item_at(plan, "mul", 0))
     # One wait for two semaphores: row 0 of gate and, three further, row 0 of up.
     assert [int(getattr(plan.waits, c)[row]) for c in ("first", "count", "stride")] == [0, 2, 3]
@@ -305,7 +306,7 @@ def test_every_operand_needs_its_wait() -> None:
 
 def chunked() -> tuple[Plan, int]:
     """A plan whose tile (0, 0) of ``down`` waits at k = 0, 2, 4 and 6 for one tile of ``up`` each."""
-    plan = build(two_matmuls(), Choices(4, chunk_waits=True))
+    plan = build(two_matmuls(), Schedule(4, chunk_waits=True))
     item = item_at(plan, "down", 0)
     assert [int(plan.waits.k[row]) for row in wait_rows(plan, item)] == [0, 2, 4, 6]
     return plan, item
@@ -369,7 +370,7 @@ def test_operand_that_does_not_move_with_k_must_be_awaited_at_the_start() -> Non
         pointwise("make_s", "s0", "s", (1,), (1,)),
         both,
     )
-    plan = build(graph, Choices(2, chunk_waits=True))
+    plan = build(graph, Schedule(2, chunk_waits=True))
     # Awaited at 0: the first tile of h and s, which are two semaphores apart; at 2: the second tile of h.
     assert [getattr(plan.waits, c).tolist() for c in ("first", "count", "stride", "k")] == [
         [0, 1],
@@ -395,7 +396,7 @@ def test_operand_that_does_not_move_with_k_must_be_awaited_at_the_start() -> Non
 
 
 def test_ticket_that_waits_for_a_later_ticket_is_a_deadlock() -> None:
-    plan = take_items(build(pair(), Choices(2)), [0, 3, 2, 1])
+    plan = take_items(build(pair(), Schedule(2)), [0, 3, 2, 1])
     refused(
         plan,
         DeadlockError,
@@ -405,13 +406,13 @@ def test_ticket_that_waits_for_a_later_ticket_is_a_deadlock() -> None:
 
 
 def test_one_static_worker_that_waits_for_itself_is_a_deadlock() -> None:
-    plan = take_items(build(pair(), Choices(1, Dispatch.STATIC)), [0, 3, 2, 1])
+    plan = take_items(build(pair(), Schedule(1, Dispatch.STATIC)), [0, 3, 2, 1])
     refused(plan, DeadlockError, "op 'b', tile (1) (item 1) waits for op 'a', tile (1)")
 
 
 def crossed(sequence: tuple[int, ...], workers: tuple[int, ...]) -> Plan:
     """``pair`` with items (a0, a1, b0, b1) = (0, 1, 2, 3) in this sequence on these workers."""
-    plan = build(pair(), Choices(2, Dispatch.STATIC, interleaving=ExplicitInterleaving(sequence)))
+    plan = build(pair(), Schedule(2, Dispatch.STATIC, interleaving=ExplicitInterleaving(sequence)))
     return replace(plan, items=replace(plan.items, worker=column(*workers)))
 
 
@@ -435,7 +436,7 @@ def test_static_plan_out_of_sequence_but_without_a_cycle_is_accepted() -> None:
 def test_static_cycle_through_a_split_tile_is_a_deadlock() -> None:
     # The tile of b needs both parts of the tile of a; its second part stands behind b on the same worker.
     graph = two_matmuls(2, (4, 2, 2))
-    plan = build(graph, Choices(2, Dispatch.STATIC, split={"up": SplitK(2)}))
+    plan = build(graph, Schedule(2, Dispatch.STATIC, split={"up": SplitK(2)}))
     plan = replace(plan, items=replace(plan.items, worker=column(0, 1, 1)))
     assert verify(plan).in_sequence
     refused(
@@ -447,7 +448,7 @@ def test_static_cycle_through_a_split_tile_is_a_deadlock() -> None:
 
 
 def test_item_that_waits_for_its_own_post_is_a_deadlock() -> None:
-    plan = build(pair(1), Choices(2))
+    plan = build(pair(1), Schedule(2))
     waits = Waits(column(0, 1, 2), column(0, 0), column(1, 1), column(1, 1), column(1, 1), column(0, 0))
     refused(replace(plan, waits=waits), DeadlockError, "op 'a', tile (0) (item 0) waits for op 'a', tile (0)")
     static = replace(plan, dispatch=Dispatch.STATIC, items=replace(plan.items, worker=column(0, 1)))
@@ -474,7 +475,7 @@ def test_wait_for_no_posts_at_all_is_refused() -> None:
 
 def test_no_sync_on_a_needed_edge_is_refused() -> None:
     for dispatch in Dispatch:
-        plan = build(two_matmuls(), Choices(2, dispatch, policy=NoSync()))
+        plan = build(two_matmuls(), Schedule(2, dispatch, policy=NoSync()))
         refused(
             plan,
             CoverageError,
@@ -485,7 +486,7 @@ def test_no_sync_on_a_needed_edge_is_refused() -> None:
 
 @pytest.mark.parametrize("worker", [[0, -1, 1, -1], [0, 1, 2, -1], [-1, -1, -1, -1], [0, 1, -2, -1]])
 def test_under_hybrid_dispatch_lists_come_first(worker: list[int]) -> None:
-    plan = build(pair(), Choices(2, Dispatch.HYBRID))
+    plan = build(pair(), Schedule(2, Dispatch.HYBRID))
     assert plan.items.worker.tolist() == [0, 1, -1, -1]
     bad = replace(plan, items=replace(plan.items, worker=np.array(worker)))
     refused(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all after these -1")
@@ -493,23 +494,23 @@ def test_under_hybrid_dispatch_lists_come_first(worker: list[int]) -> None:
 
 @pytest.mark.parametrize("dispatch", [Dispatch.QUEUE, Dispatch.SPAWN])
 def test_a_queue_keeps_no_order_of_one_worker(dispatch: Dispatch) -> None:
-    plan = build(two_matmuls(), Choices(1, dispatch, policy=NoSync()))
+    plan = build(two_matmuls(), Schedule(1, dispatch, policy=NoSync()))
     refused(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
 
 
 @pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.can_reorder and d is not Dispatch.SPAWN])
 def test_no_sync_is_fine_when_one_worker_runs_everything(dispatch: Dispatch) -> None:
-    proof = verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
+    proof = verify(build(two_matmuls(), Schedule(1, dispatch, policy=NoSync())))
     assert (proof.edges, proof.edges_by_wait, proof.longest_chain) == (32, 0, 1)
 
 
 def test_no_sync_on_one_worker_still_needs_producers_first() -> None:
-    plan = build(pair(), Choices(1, policy=NoSync()))
+    plan = build(pair(), Schedule(1, policy=NoSync()))
     refused(take_items(plan, [0, 3, 2, 1]), CoverageError, "op 'b', tile (1)", "op 'a', tile (1)")
 
 
 def test_program_order_of_one_worker_replaces_a_wait() -> None:
-    plan = build(pair(), Choices(2, Dispatch.STATIC))  # worker 0: a0, b0; worker 1: a1, b1
+    plan = build(pair(), Schedule(2, Dispatch.STATIC))  # worker 0: a0, b0; worker 1: a1, b1
     assert plan.items.worker.tolist() == [0, 1, 0, 1]
     proof = verify(drop_waits(plan, 0))
     assert (proof.edges, proof.edges_by_wait) == (2, 1)
@@ -518,12 +519,12 @@ def test_program_order_of_one_worker_replaces_a_wait() -> None:
 
 
 def test_order_of_tickets_is_no_program_order() -> None:
-    refused(drop_waits(build(pair(), Choices(2)), 0), CoverageError, "op 'b', tile (0)")
+    refused(drop_waits(build(pair(), Schedule(2)), 0), CoverageError, "op 'b', tile (0)")
 
 
 def test_program_order_covers_a_split_tile_only_if_all_parts_precede() -> None:
     graph = two_matmuls(2, (4, 2, 2))
-    plan = build(graph, Choices(2, Dispatch.STATIC, split={"up": SplitK(2)}))
+    plan = build(graph, Schedule(2, Dispatch.STATIC, split={"up": SplitK(2)}))
     bare = drop_waits(plan, 0)
     same = replace(bare, items=replace(bare.items, worker=column(0, 0, 0)))
     assert verify(same).edges_by_wait == 0
@@ -542,7 +543,7 @@ def test_overwriting_before_readers_are_done_is_refused() -> None:
         pointwise("overwrite", "z", "x", (2,), (2,)),
         inputs=("x", "z"),
     )
-    plan = build(graph, Choices(2))
+    plan = build(graph, Schedule(2))
     assert verify(plan).edges == 2
     refused(
         drop_waits(plan, 0),
@@ -554,7 +555,7 @@ def test_overwriting_before_readers_are_done_is_refused() -> None:
 def test_overwriting_before_an_earlier_write_is_done_is_refused() -> None:
     shapes = {"x": (2,), "y": (2,)}
     graph = program(shapes, pointwise("old", "x", "y", (2,), (1,)), pointwise("new", "x", "y", (2,), (1,)))
-    plan = build(graph, Choices(2))
+    plan = build(graph, Schedule(2))
     refused(
         drop_waits(plan, 1),
         CoverageError,
@@ -636,7 +637,7 @@ def test_plan_without_workers_is_refused(workers: int, dispatch: Dispatch) -> No
 
 
 def test_parts_of_one_tile_that_post_differently_are_refused() -> None:
-    plan = build(two_matmuls(), Choices(4, split={"up": SplitK(2)}))
+    plan = build(two_matmuls(), Schedule(4, split={"up": SplitK(2)}))
     second = item_at(plan, "up", 5, k_lo=2)
     refused(
         set_entry(plan, "items.post", second, 3),
@@ -678,15 +679,15 @@ def test_graph_whose_tiles_race_has_no_plan() -> None:
     (i,) = axes(1)
     racing = Op("fill", "fill", (2,), (), (Access("out", "h", (ALL,)),))
     apart = Op("fill", "fill", (2,), (), (Access("out", "h", (i.block(1),)),))
-    plan = build(program({"h": (2,)}, apart), Choices(2))
+    plan = build(program({"h": (2,)}, apart), Schedule(2))
     with pytest.raises(IntraOpRaceError, match="op 'fill'"):
-        build(program({"h": (2,)}, racing), Choices(2))
+        build(program({"h": (2,)}, racing), Schedule(2))
     with pytest.raises(IntraOpRaceError, match="op 'fill'"):
         verify(replace(plan, graph=program({"h": (2,)}, racing)))
 
 
 def test_plan_of_another_graph_is_refused() -> None:
-    plan = build(two_matmuls(8), Choices(4))
+    plan = build(two_matmuls(8), Schedule(4))
     refused(replace(plan, graph=two_matmuls(10)), ItemError, "has no item; every tile needs at least one")
     refused(replace(plan, graph=two_matmuls(6)), ItemError, "lies outside its op's grid")
 
@@ -722,7 +723,7 @@ def test_plan_with_waits_before_chunks_is_safe_whatever_moves_with_k(
     chunks = [graph.compute_region(use, use.reads[0], 0, k, k + 2) for k in range(0, 8, 2)]
     assert " ".join(f"{r.lo[0]}:{r.hi[0]}" for r in chunks) == boxes
     for chunk_waits in (False, True):
-        plan = build(graph, Choices(2, policy=policy, split={"use": split}, chunk_waits=chunk_waits))
+        plan = build(graph, Schedule(2, policy=policy, split={"use": split}, chunk_waits=chunk_waits))
         assert verify(plan).in_sequence
         assert oracle.unenforced(plan) == []
         assert oracle.races(plan) == []

@@ -31,8 +31,9 @@ from interlace.graph.op import Op
 from interlace.plan.latest import find_latest_awaited
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync, TileSync
 
@@ -172,13 +173,13 @@ def on_workers(plan: Plan, *workers: int) -> Plan:
 
 def two_rows(**settings: object) -> Plan:
     """Two matmuls of 2 x 2 and 2 x 1 tiles, a semaphore for each row of the first."""
-    return build(two_matmuls(4, (2, 4, 2)), Choices(2, policy=RowSync(), **settings))  # type: ignore[arg-type]
+    return build(two_matmuls(4, (2, 4, 2)), Schedule(2, policy=RowSync(), **settings))  # type: ignore[arg-type]
 
 
 def merged(threshold: int) -> Plan:
     """One wait for two semaphores, of which the first gets one post and the second two."""
     graph = two_matmuls(6, (2, 2, 2), up=(2, 2), down=(6, 2))
-    plan = drop_waits(build(graph, Choices(2, policy=BatchedRowSync(2))), 1)
+    plan = drop_waits(build(graph, Schedule(2, policy=BatchedRowSync(2))), 1)
     post = column(0, 1, 1, -1)
     waits = replace(plan.waits, count=column(2), threshold=column(threshold))
     return replace(plan, items=replace(plan.items, post=post), waits=waits)
@@ -186,19 +187,19 @@ def merged(threshold: int) -> Plan:
 
 def turned(dispatch: Dispatch, *workers: int) -> Plan:
     """``b`` of tile 0 comes first, and waits for ``a``, the second item."""
-    plan = build(pair(), Choices(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((2, 0, 1, 3))))
+    plan = build(pair(), Schedule(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((2, 0, 1, 3))))
     return on_workers(replace(plan, dispatch=dispatch), *workers)
 
 
 def without_waits(dispatch: Dispatch, workers: int = 1, of_items: tuple[int, ...] | None = None) -> Plan:
-    plan = build(pair(3), Choices(workers, dispatch, policy=NoSync()))
+    plan = build(pair(3), Schedule(workers, dispatch, policy=NoSync()))
     return plan if of_items is None else on_workers(plan, *of_items)
 
 
 def listed(*workers: int, parts: int = 1, tiles: int = 1, order: tuple[int, ...] = ()) -> Plan:
     """Parts of one tile, then tiles that read it, on these workers, without waits, and in this order."""
     graph = two_matmuls(2, (4, 2, 2 * tiles))
-    plan = build(graph, Choices(3, Dispatch.STATIC, split={"up": SplitK(parts)}))
+    plan = build(graph, Schedule(3, Dispatch.STATIC, split={"up": SplitK(parts)}))
     plan = drop_waits(plan, *range(len(plan.waits)))
     return on_workers(take_items(plan, list(order) or list(range(parts + tiles))), *workers)
 
@@ -206,13 +207,13 @@ def listed(*workers: int, parts: int = 1, tiles: int = 1, order: tuple[int, ...]
 def halves() -> Plan:
     """Two tiles of ``down`` read all of ``hidden``; the second waits for its halves one by one."""
     waits = Waits(*(column(*c) for c in ((0, 0, 0, 1, 3), (0, 0, 1), (2, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0))))
-    return replace(build(two_matmuls(2, (2, 4, 4)), Choices(2)), waits=waits)
+    return replace(build(two_matmuls(2, (2, 4, 4)), Schedule(2)), waits=waits)
 
 
 def ragged_waits() -> Plan:
     """Three tiles of ``down`` read the same behind one wait for all of it, two for its halves, and none at all."""
     waits = Waits(*(column(*c) for c in ((0, 0, 0, 1, 3, 3), (0, 0, 1), (2, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0))))
-    return replace(build(two_matmuls(2, (2, 4, 6)), Choices(2)), waits=waits)
+    return replace(build(two_matmuls(2, (2, 4, 6)), Schedule(2)), waits=waits)
 
 
 def read_again() -> Graph:
@@ -223,14 +224,14 @@ def read_again() -> Graph:
 
 def read_again_unawaited() -> Plan:
     """``c`` waits for ``b`` alone, which has waited for ``a``."""
-    plan = build(read_again(), Choices(2))
+    plan = build(read_again(), Schedule(2))
     waits = Waits(*(column(*c) for c in ((0, 0, 1, 2), (0, 1), (1, 1), (1, 1), (1, 1), (0, 0))))
     return replace(plan, waits=waits)
 
 
 def waiting_for_itself() -> Plan:
     """Of two items on two workers the last waits for its own post, too."""
-    plan = build(pair(1), Choices(2, Dispatch.STATIC))
+    plan = build(pair(1), Schedule(2, Dispatch.STATIC))
     waits = Waits(*(column(*c) for c in ((0, 0, 1), (0,), (2,), (1,), (1,), (0,))))
     items = replace(plan.items, post=column(0, 1), worker=column(0, 1))
     return replace(plan, items=items, waits=waits, semaphores=2)
@@ -238,20 +239,20 @@ def waiting_for_itself() -> Plan:
 
 def turned_operands() -> Plan:
     """The first tile of ``mul`` comes first, on a worker of its own, and waits for two semaphores four apart."""
-    plan = build(gated(4, 2, 4), Choices(2, Dispatch.STATIC, policy=TileSync()))
+    plan = build(gated(4, 2, 4), Schedule(2, Dispatch.STATIC, policy=TileSync()))
     order = [8, *(n for n in range(len(plan.items)) if n != 8)]
     return on_workers(take_items(plan, order), 1, *[0] * (len(order) - 1))
 
 
 def waiting_after_none() -> Plan:
     """Of one list, a tile that posts nothing runs before one that waits for the last semaphore, posted after it."""
-    plan = build(pair(), Choices(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((0, 2, 3, 1))))
+    plan = build(pair(), Schedule(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((0, 2, 3, 1))))
     return on_workers(plan, 0, 0, 0, 0)
 
 
 def one_after_another(*order: int) -> Plan:
     """Two tiles of ``up`` and one of ``down``, which reads them, on one worker without waits."""
-    plan = build(two_matmuls(2, (2, 4, 2)), Choices(2, Dispatch.STATIC))
+    plan = build(two_matmuls(2, (2, 4, 2)), Schedule(2, Dispatch.STATIC))
     return on_workers(take_items(drop_waits(plan, *range(len(plan.waits))), list(order)), 0, 0, 0)
 
 
@@ -260,15 +261,15 @@ PLANS: dict[str, Plan] = {
     "rows, static": two_rows(dispatch=Dispatch.STATIC),
     "merged, minimum": merged(1),
     "merged, maximum": merged(2),
-    "kernel": build(pair(2), Choices(2, policy=KernelSync())),
-    "split": build(two_matmuls(2, (4, 4, 2)), Choices(2, Dispatch.STATIC, split={"up": SplitK(2), "down": SplitK(2)})),
-    "chunks": build(two_matmuls(2, (2, 6, 2)), Choices(2, chunk_waits=True)),
-    "operands": build(gated(2, 2, 2), Choices(2, policy=TileSync())),
-    "overwriting": build(overwriting(), Choices(2)),
-    "overwriting, static": build(overwriting(), Choices(2, Dispatch.STATIC)),
+    "kernel": build(pair(2), Schedule(2, policy=KernelSync())),
+    "split": build(two_matmuls(2, (4, 4, 2)), Schedule(2, Dispatch.STATIC, split={"up": SplitK(2), "down": SplitK(2)})),
+    "chunks": build(two_matmuls(2, (2, 6, 2)), Schedule(2, chunk_waits=True)),
+    "operands": build(gated(2, 2, 2), Schedule(2, policy=TileSync())),
+    "overwriting": build(overwriting(), Schedule(2)),
+    "overwriting, static": build(overwriting(), Schedule(2, Dispatch.STATIC)),
     "halves": halves(),
     "ragged waits": ragged_waits(),
-    "read again": build(read_again(), Choices(2)),
+    "read again": build(read_again(), Schedule(2)),
     "read again, unawaited": read_again_unawaited(),
     "waiting for itself": waiting_for_itself(),
     "one worker, in order": one_after_another(0, 1, 2),
@@ -286,10 +287,10 @@ PLANS: dict[str, Plan] = {
     "a part after the consumer": listed(0, 0, 0, parts=2, order=(0, 2, 1)),
     "a consumer before its producer": listed(0, 0, 0, tiles=2, order=(1, 0, 2)),
     "consumers on two, the producer on a third": listed(2, 0, 1, tiles=2),
-    "hybrid": build(pair(3), Choices(2, Dispatch.HYBRID)),
-    "hybrid, no lists": on_workers(build(pair(2), Choices(2, Dispatch.HYBRID)), -1, -1, -1, -1),
-    "hybrid, one worker": build(pair(2), Choices(1, Dispatch.HYBRID, policy=NoSync())),
-    "dispatcher": build(pair(2), Choices(2, Dispatch.DISPATCHER)),
+    "hybrid": build(pair(3), Schedule(2, Dispatch.HYBRID)),
+    "hybrid, no lists": on_workers(build(pair(2), Schedule(2, Dispatch.HYBRID)), -1, -1, -1, -1),
+    "hybrid, one worker": build(pair(2), Schedule(1, Dispatch.HYBRID, policy=NoSync())),
+    "dispatcher": build(pair(2), Schedule(2, Dispatch.DISPATCHER)),
     "no waits, two lists": without_waits(Dispatch.STATIC, 2, (0, 0, 1, 0, 0, 1)),
     **{f"no waits, {d.value}": without_waits(d) for d in Dispatch if d not in (Dispatch.HYBRID, Dispatch.SPAWN)},
 }
@@ -339,7 +340,7 @@ def test_the_highest_number_of_any_range_of_semaphores_is_found(cached: int, mon
     ("count", "shown"), [(1, "0"), (3, "0, 1, 2"), (4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, ..."), (6, "0, 1, 2, 3, ...")]
 )
 def test_the_first_four_semaphores_that_were_awaited_are_named(count: int, shown: str, apart: bool) -> None:
-    plan = build(two_matmuls(2, (2, 14, 2)), Choices(2))
+    plan = build(two_matmuls(2, (2, 14, 2)), Schedule(2))
     first, each = (range(count), [1] * count) if apart else ([0], [count])
     ones, ptr = [1] * len(each), [*[0] * 8, len(each)]
     waits = Waits(*(column(*c) for c in (ptr, first, each, ones, ones, [0] * len(each))))
@@ -357,7 +358,7 @@ def test_a_semaphore_of_too_many_posts_is_refused(limit: int, accepted: bool, mo
     module = importlib.import_module("interlace.plan.verify")
     assert module._POSTS_LIMIT == 2**31
     monkeypatch.setattr(module, "_POSTS_LIMIT", limit)
-    plan = build(two_matmuls(4, (2, 8, 2)), Choices(2, policy=RowSync()))
+    plan = build(two_matmuls(4, (2, 8, 2)), Schedule(2, policy=RowSync()))
     assert np.bincount(plan.items.post[plan.items.post >= 0]).tolist() == [4, 4]
     # Row 1 posts nothing any more: the fewest posts are 0.
     uneven = replace(

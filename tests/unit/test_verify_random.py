@@ -18,15 +18,15 @@ from interlace.core.errors import CoverageError, DeadlockError, ThresholdError
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving
+from interlace.policies.schedule import Schedule
 from interlace.policies.sync import NoSync, SyncPolicy
 
 from ..draws import EXAMPLES, FEWER
 from . import oracle
 from .graphs import (
     POLICIES,
-    choices,
     column,
     drop_waits,
     graphs,
@@ -34,6 +34,7 @@ from .graphs import (
     pointwise,
     program,
     refused,
+    schedules,
     set_entry,
     take_items,
     wait_rows,
@@ -75,14 +76,14 @@ def judged_alike(plan: Plan) -> str:
 
 
 def test_oracle_sees_races_and_deadlocks() -> None:
-    plan = build(pair(), Choices(2))
+    plan = build(pair(), Schedule(2))
     assert (oracle.unenforced(plan), oracle.races(plan), oracle.stuck(plan)) == ([], [], False)
     assert oracle.unenforced(drop_waits(plan, 0)) == ["item 2 (1, 0) at k 0 does not wait for (0, 0)"]
     assert oracle.races(drop_waits(plan, 0)) == ["item 2 (1, 0) may run before (0, 0) has written"]
     assert oracle.stuck(take_items(plan, [0, 3, 2, 1]))
     shapes = {"x": (1,), "y": (1,), "z": (1,)}
     ops = pointwise("read", "x", "y", (1,), (1,)), pointwise("overwrite", "z", "x", (1,), (1,))
-    overwrite = build(program(shapes, *ops, inputs=("x", "z")), Choices(2))
+    overwrite = build(program(shapes, *ops, inputs=("x", "z")), Schedule(2))
     assert oracle.races(overwrite) == []
     assert oracle.races(drop_waits(overwrite, 0)) == ["item 1 (1, 0) may overwrite what item 0 (0, 0) still reads"]
 
@@ -91,7 +92,7 @@ def test_oracle_sees_races_and_deadlocks() -> None:
 @given(st.data())
 def test_everything_that_build_makes_verifies_and_is_safe(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    plan = build(graph, data.draw(choices(graph)))
+    plan = build(graph, data.draw(schedules(graph)))
     safe(plan)
     if plan.dispatch is Dispatch.TICKET:
         assert verify(plan).in_sequence
@@ -104,7 +105,7 @@ def test_any_sequence_of_what_build_makes_is_safe_or_refused_as_a_deadlock() -> 
     @given(st.data())
     def judged(data: st.DataObject) -> None:
         graph = data.draw(graphs())
-        drawn = data.draw(choices(graph))
+        drawn = data.draw(schedules(graph))
         items = len(build(graph, drawn).items)
         sequence = ExplicitInterleaving(tuple(data.draw(st.permutations(range(items)))))
         verdicts[judged_alike(build(graph, replace(drawn, interleaving=sequence)))] += 1
@@ -117,9 +118,9 @@ def test_any_sequence_of_what_build_makes_is_safe_or_refused_as_a_deadlock() -> 
 
 @st.composite
 def plans(draw: st.DrawFn, policies: st.SearchStrategy[SyncPolicy] = POLICIES) -> Plan:
-    """What build makes of random choices for a random graph that needs waits."""
+    """What build makes of random schedules for a random graph that needs waits."""
     graph = draw(graphs())
-    plan = build(graph, draw(choices(graph, policies)))
+    plan = build(graph, draw(schedules(graph, policies)))
     assume(len(plan.waits))
     return plan
 

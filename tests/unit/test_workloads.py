@@ -20,12 +20,14 @@ from interlace.cli.machine import HostMachine
 from interlace.core.devices import CPU, H200
 from interlace.core.dtypes import fp16, fp32
 from interlace.core.errors import ArgumentError, ShapeError
-from interlace.deploy import Deployment, deploy_graph
+from interlace.deploy.store import load_cached
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.tile import TileShape
-from interlace.planner.build import Choices, build
-from interlace.policies.setting import Setting
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
+from interlace.policies.tiling import encode_tilings
 from interlace.tune import search as searching
 from interlace.workloads import WORKLOADS, FeedForward, OneMatmul, TwoCopies, Workload
 from interlace.workloads.base import list_options
@@ -47,7 +49,7 @@ def test_the_graph_in_tiles_computes_what_is_dense(kind: type[Workload]) -> None
     for tile in (None, TileShape(32, 32, 16)):
         graph = problem.build_graph(CPU, tile)
         assert (set(inputs), set(right)) == (set(graph.inputs), set(graph.outputs))
-        found = ReferenceExecutor(build(graph, Choices(3))).run(inputs)
+        found = ReferenceExecutor(build(graph, Schedule(3))).run(inputs)
         for name, value in right.items():
             assert np.linalg.norm(found[name] - value) <= 1e-12 * np.linalg.norm(value)
 
@@ -211,19 +213,20 @@ def test_tune_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(ladder / "cache"))
     monkeypatch.setattr(cli_tune, "find_machine", lambda device: HostMachine(True, H200))
     monkeypatch.setattr(searching, "current_device", lambda: H200)
-    monkeypatch.setattr(Deployment, "make_executor", lambda self, setting: setting)
+    monkeypatch.setattr(searching, "make_executor", lambda graph, device, executor, schedule: schedule)
     monkeypatch.setattr(searching, "BenchProblem", FakeProblem)
     monkeypatch.setattr(searching, "time_medians", times)
     monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(()))
-    monkeypatch.setattr(searching, "measure_speedup", lambda workload, launch, setting: 1.5)
+    monkeypatch.setattr(searching, "measure_speedup", lambda workload, device, executor: 1.5)
     path = ladder / "t.json"
     shown = succeed("tune", "ladder", "--width", 256, "--rows", 16, "--rows", 64, "--top", 2, "--json", path)
     assert "ladder, width 256, rows 64, dtype bf16, on NVIDIA H200, one_launch executor" in " ".join(shown.split())
     rows = json.loads(path.read_text())["rows"]
     assert [(row["size"], row["workload"]["width"]) for row in rows] == [(16, 256), (64, 256)]
-    kept = deploy_graph(Ladder(256, 64).build_graph(H200), H200).cache_entry
+    kept = load_cached(Ladder(256, 64).build_graph(H200), H200, MegakernelExecutor)
     assert kept is not None
-    assert (kept.setting, kept.us, kept.library_us) == (Setting.from_data(rows[1]["best"]["setting"]), 50.0, 75.0)
+    best = rows[1]["best"]["setting"]
+    assert (encode_tilings(kept.schedule.op_tilings), kept.us, kept.library_us) == (best, 50.0, 75.0)
 
 
 def test_profile_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,5 +239,5 @@ def test_profile_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     told = json.loads(path.read_text())
     assert (told["sweep"], [row["workload"]["width"] for row in told["rows"]]) == ("width", [32, 64, 128, 256])
     assert {row["workload"]["rows"] for row in told["rows"]} == {32}
-    assert [run.deployment.graph.name for run in profiler.counted(ladder)] == ["ladder"] * 4
+    assert [run.graph.name for run in profiler.counted(ladder)] == ["ladder"] * 4
     assert "unknown sweep 'residual'; use one of rows, width" in fail(2, "profile", "ladder", "--sweep", "residual")

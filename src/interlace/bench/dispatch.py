@@ -43,7 +43,8 @@ from interlace.kernels.spin import spin
 from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 
 Ints32 = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -69,7 +70,7 @@ class _Variant:
 
     def build_plan(self, items: int, workers: int) -> Plan:
         """Build the plan of this number of items."""
-        return build(_build_graph(items), Choices(workers, self.dispatch, stealing=self.stealing))
+        return build(_build_graph(items), Schedule(workers, self.dispatch, stealing=self.stealing))
 
     def make_executor(self, plan: Plan) -> DeviceExecutor:
         """Return an executor of the plan; it has a ``close`` method if the host dispatches."""

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,10 +28,14 @@ from interlace.bench.compile import compile_launches
 from interlace.bench.counters import count_launches, find_ncu
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ProfilerError
-from interlace.deploy import Deployment, deploy_graph
+from interlace.deploy import count_flops, make_executor, select_executor, select_schedule
+from interlace.executors import DeviceExecutor
 from interlace.executors.gpu import open_device
+from interlace.graph.graph import Graph
 from interlace.megakernel.options import RunOptions
-from interlace.policies.setting import Setting
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
+from interlace.policies.tiling import encode_tilings
 from interlace.workloads.base import Workload
 
 METRICS = {
@@ -83,10 +86,23 @@ class Figures:
 
 @dataclass(frozen=True)
 class ProfileRun:
-    """A graph as one launch, under a setting."""
+    """A graph as one launch, under a schedule."""
 
-    deployment: Deployment
-    setting: Setting
+    graph: Graph
+    device: DeviceSpec
+    executor: type[DeviceExecutor]
+    schedule: Schedule
+
+    @staticmethod
+    def of(workload: Workload, device: DeviceSpec) -> ProfileRun:
+        """Return the run of a workload by the fastest executor, under its tuned schedule or the default."""
+        graph = workload.build_graph(device)
+        executor = select_executor(graph, device)
+        return ProfileRun(graph, device, executor, select_schedule(graph, device, executor))
+
+    def make_executor(self) -> DeviceExecutor:
+        """Return an executor that is ready to run, without dependent launch."""
+        return make_executor(self.graph, self.device, self.executor, self.schedule, _ALONE)
 
 
 @dataclass(frozen=True)
@@ -96,14 +112,14 @@ class Profile:
     Attributes:
         workload: workload that ran.
         executor: name of the executor that ran it.
-        setting: setting that it ran under.
+        schedule: schedule that it ran under.
         flops: floating-point operations of the run, without those on padding rows of tiles.
         counted, predicted: figures from hardware counters and from prediction.
     """
 
     workload: Workload
     executor: str
-    setting: Setting
+    schedule: Schedule
     flops: float
     counted: Figures
     predicted: Figures
@@ -122,7 +138,7 @@ class Profile:
             "size": getattr(self.workload, self.workload.size),
             "workload": self.workload.to_data(),
             "executor": self.executor,
-            "setting": self.setting.to_data(),
+            "setting": encode_tilings(self.schedule.op_tilings),
             "flops": self.flops,
             "counted": figures(self.counted),
             "predicted": figures(self.predicted),
@@ -134,7 +150,7 @@ def profile(
     device: DeviceSpec,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[Profile]:
-    """Count one launch of each workload under its tuned setting, or the default if there is none.
+    """Count one launch of each workload under its tuned schedule, or the default if there is none.
 
     Args:
         workloads: workloads to profile.
@@ -146,9 +162,8 @@ def profile(
         ProfilerError: ``ncu`` is missing or may not read counters, or the runs failed.
     """
     find_ncu()  # fail before any time is spent
-    launches = [deploy_graph(workload.build_graph(device), device) for workload in workloads]
-    runs = [ProfileRun(launch, launch.select_setting()) for launch in launches]
-    for left in compile_launches([partial(run.deployment.make_executor, run.setting, _ALONE) for run in runs]):
+    runs = [ProfileRun.of(workload, device) for workload in workloads]
+    for left in compile_launches([run.make_executor for run in runs]):
         progress("compiling", len(runs) - left, len(runs))
     progress("counting", 0, 1)
     counted = _count_runs(runs)
@@ -163,8 +178,8 @@ def profile(
 def _count_runs(runs: Sequence[ProfileRun]) -> list[Mapping[str, float]]:
     """Return the counters of each run; runs of the same kernel are counted in one process."""
     found: dict[int, Mapping[str, float]] = {}
-    for kernel in dict.fromkeys(run.deployment.executor.kernel for run in runs):
-        mine = {i: run for i, run in enumerate(runs) if run.deployment.executor.kernel == kernel}
+    for kernel in dict.fromkeys(run.executor.kernel for run in runs):
+        mine = {i: run for i, run in enumerate(runs) if run.executor.kernel == kernel}
         with TemporaryDirectory() as folder:
             file = Path(folder) / "runs"
             file.write_bytes(pickle.dumps(list(mine.values())))
@@ -180,9 +195,9 @@ def _count_runs(runs: Sequence[ProfileRun]) -> list[Mapping[str, float]]:
 def _build_profile(workload: Workload, run: ProfileRun, counts: Mapping[str, float]) -> Profile:
     from interlace.planner.predict import FINE, predict  # slow import: numba
 
-    launch, spec = run.deployment, run.deployment.device
-    plan, flops = launch.build_plan(run.setting), launch.flops
-    multiplied = max((launch.graph.tensor(name) for name in launch.graph.inputs), key=lambda t: t.nbytes).dtype
+    graph, spec = run.graph, run.device
+    plan, flops = build(graph, run.schedule), count_flops(graph)
+    multiplied = max((graph.tensor(name) for name in graph.inputs), key=lambda t: t.nbytes).dtype
 
     def figures(read: float, written: float, hit_rate: float, us: float) -> Figures:
         memory = (read + written) / us * 1e6 / spec.dram_bytes_per_s
@@ -190,16 +205,16 @@ def _build_profile(workload: Workload, run: ProfileRun, counts: Mapping[str, flo
 
     read, written = counts["dram_read_bytes"], counts["dram_write_bytes"]
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)
-    p = predict(plan, spec, launch.build_mode(plan), limit=FINE)
+    p = predict(plan, spec, run.executor.build_mode(plan.graph, spec), limit=FINE)
     predicted = figures(p.traffic.dram_read, p.traffic.written_bytes, p.traffic.hit_rate, p.us)
-    return Profile(workload, launch.executor.name, run.setting, flops, counted, predicted)
+    return Profile(workload, run.executor.name, run.schedule, flops, counted, predicted)
 
 
 def run_child(runs: Sequence[ProfileRun]) -> None:
     """Launch each run once, in order, on random data."""
     torch, device = open_device("cuda")
     for run in runs:
-        executor = run.deployment.make_executor(run.setting, _ALONE)
+        executor = run.make_executor()
         graph = executor.plan.graph
         tensors = {name: executor.allocate_tensor(name) for name in (*graph.inputs, *graph.outputs)}
         for name in graph.inputs:

@@ -8,11 +8,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from interlace.bench.timing import Timing
-from interlace.deploy import Deployment
+from interlace.core.devices import DeviceSpec
+from interlace.deploy import make_executor
 from interlace.executors import DeviceExecutor
-from interlace.policies.orders import Order
-from interlace.policies.setting import Setting
-from interlace.policies.sync import SyncPolicy
+from interlace.graph.graph import Graph
+from interlace.policies.schedule import Schedule
+from interlace.policies.tiling import encode_tilings, format_tilings
 from interlace.workloads.base import Target, Workload
 
 
@@ -20,20 +21,19 @@ from interlace.workloads.base import Target, Workload
 class Variant:
     """One configuration in which an executor runs a problem."""
 
-    deployment: Deployment
-    setting: Setting
-    policy: SyncPolicy
-    order: Order | None = None
-    """Order of every op's tiles; None for the setting's own order."""
+    graph: Graph
+    device: DeviceSpec
+    executor: type[DeviceExecutor]
+    schedule: Schedule
 
     def make_executor(self) -> DeviceExecutor:
-        """Return an executor that is ready to run. Raises what ``Deployment.make_executor`` raises."""
-        return self.deployment.make_executor(self.setting, policy=self.policy, order=self.order)
+        """Return an executor that is ready to run. Raises what ``deploy.make_executor`` raises."""
+        return make_executor(self.graph, self.device, self.executor, self.schedule)
 
     @property
     def label(self) -> str:
         """Label that is unique among the variants of the problem."""
-        return f"{self.deployment.executor.name} | {self.setting} | {self.policy}"
+        return f"{self.executor.name} | {format_tilings(self.schedule.op_tilings)} | {self.schedule.policy}"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ class ProblemResult:
         alone = self.alone.to_data()
         for name, told in alone["executors"].items():
             variant = self.variants[name]
-            how = {"setting": variant.setting.to_data(), "policy": str(variant.policy)}
+            tilings, policy = encode_tilings(variant.schedule.op_tilings), str(variant.schedule.policy)
+            how = {"setting": tilings, "policy": policy}
             alone["executors"][name] = {**told, **how, "relative_error": self.errors[name]}
         return {
             "preset": self.preset,

@@ -34,7 +34,7 @@ _LAUNCHES = (  # sources that every launch depends on
     "kernels/tuning.py",
     "megakernel",
     "planner/build.py",
-    "planner/settings.py",
+    "planner/retile.py",
     "planner/waits.py",
     "policies",
 )

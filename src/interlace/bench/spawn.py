@@ -18,7 +18,8 @@ from interlace.core.errors import ResultError
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.megakernel.options import RunOptions, Termination
 from interlace.plan.plan import Dispatch, Plan
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 from interlace.workloads.quadrature import Quadrature
 
 _ROUNDS = 20
@@ -69,7 +70,7 @@ def measure_rows(device: DeviceSpec, measure: bool, problem: Quadrature | None =
     graph, wanted = problem.build_graph(device), problem.find_wanted_intervals(_SEED)
     if MegakernelExecutor.fallback_reason(graph, device) is not None:
         return []
-    plans = {dispatch: build(graph, Choices(device.sms, dispatch)) for dispatch, _ in _CONFIGURATIONS}
+    plans = {dispatch: build(graph, Schedule(device.sms, dispatch)) for dispatch, _ in _CONFIGURATIONS}
     times = _measure(problem, plans) if measure else {}
     found = []
     for dispatch, termination in _CONFIGURATIONS:

@@ -4,7 +4,7 @@ The libraries are eager PyTorch, ``torch.compile`` and ``torch.compile(mode="max
 are and with transposed matrices. Everything is captured in the benchmark's own CUDA graphs, many runs to a graph, so
 that launch costs of Python do not count. All variants of one problem are replayed interleaved in one process, over sets
 of weights that together exceed twice the L2. If several processes measure on one GPU, timed work has it alone
-(``turns``). Each executor is timed under its default setting and a few likely ones. Where the fastest of several
+(``turns``). Each executor is timed under its default schedule and a few likely ones. Where the fastest of several
 variants represents all of them, it is picked on other rounds than the reported ones.
 
 Two figures are measured. *Back to back*: a run follows itself. Under dependent launch, the next run loads its first
@@ -33,15 +33,15 @@ from interlace.bench.stream import make_stream
 from interlace.bench.timing import Rounds, time_rounds
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, OrderError, PlanError
-from interlace.deploy import Deployment
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.executors.gpu import open_device
 from interlace.executors.serial import SerialExecutor
+from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
-from interlace.planner.settings import retile
+from interlace.planner.retile import retile
 from interlace.policies.orders import Order
-from interlace.policies.setting import Setting
-from interlace.policies.sync import RowSync, TileSync
+from interlace.policies.schedule import Schedule
+from interlace.policies.sync import ConsumerSync, RowSync, TileSync
 from interlace.workloads.base import Workload
 
 #: Executors that take part; in CUDA graphs, ``serial`` equals ``cuda_graph``.
@@ -69,7 +69,7 @@ def list_variants(
         workload: workload to run.
         device: device that it runs on.
         executors: subset of ``CANDIDATES``; all of them if empty.
-        order: order of every op's tiles, for settings whose grids it fits; None for each setting's own order.
+        order: order of every op's tiles, for schedules whose grids it fits; None for each schedule's own order.
     """
     graph = workload.build_graph(device)
     found: list[Variant] = []
@@ -79,34 +79,36 @@ def list_variants(
             continue
         obstacle = executor.fallback_reason(graph, device)
         policies = (TileSync(),) if Ordering.LAUNCH in executor.enforced_orderings else (TileSync(), RowSync())
-        deployment = Deployment(graph, device, executor)
-        settings = [] if obstacle else list(executor.iter_likely(graph, device))
-        if not settings:
+        schedules = [] if obstacle else list(executor.iter_likely(graph, device))
+        if not schedules:
             left_out[executor.name] = obstacle or "no tiles that are known make a launch"
         elif order is not None:
-            settings, unfit = _find_fitting(deployment, settings, order)
-            left_out.update({} if settings else {executor.name: unfit})
-        found += [Variant(deployment, setting, policy, order) for setting, policy in product(settings, policies)]
+            schedules, unfit = _find_fitting(graph, device, executor, schedules, order)
+            left_out.update({} if schedules else {executor.name: unfit})
+        each = (replace(schedule, policy=policy) for schedule, policy in product(schedules, policies))
+        found += [Variant(graph, device, executor, schedule) for schedule in each]
     return found, left_out
 
 
-def _find_fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) -> tuple[list[Setting], str]:
-    """Return settings whose grids fit an order, without their own orders, and the reason if there are none.
+def _find_fitting(
+    graph: Graph, device: DeviceSpec, executor: type[Executor], likely: Sequence[Schedule], order: Order
+) -> tuple[list[Schedule], str]:
+    """Return schedules whose grids fit an order, in that order, and the reason if there are none.
 
-    The likely settings are preferred; if none of them fits, the first fitting one of all settings is returned.
+    The likely schedules are preferred; if none of them fits, the first fitting one of all schedules is returned.
     """
-    found = [setting for setting in likely if not _explain_unfit(deployment, setting, order)]
+    found = [schedule for schedule in likely if not _explain_unfit(graph, schedule, order)]
     if not found:
-        fits = (setting for setting in deployment.iter_settings() if not _explain_unfit(deployment, setting, order))
-        found = list(islice(fits, 1))
-    plain = (replace(s, ops=tuple((name, replace(op, group=0)) for name, op in s.ops)) for s in found)
-    return list(dict.fromkeys(plain)), "" if found else _explain_unfit(deployment, likely[0], order)
+        every = executor.iter_schedules(graph, device)
+        found = list(islice((schedule for schedule in every if not _explain_unfit(graph, schedule, order)), 1))
+    ordered = dict.fromkeys(replace(schedule, order=order) for schedule in found)
+    return list(ordered), "" if found else _explain_unfit(graph, likely[0], order)
 
 
-def _explain_unfit(deployment: Deployment, setting: Setting, order: Order) -> str:
-    """Return why an order does not fit all ops' grids under a setting, or an empty string if it does."""
+def _explain_unfit(graph: Graph, schedule: Schedule, order: Order) -> str:
+    """Return why an order does not fit all ops' grids under a schedule, or an empty string if it does."""
     try:
-        for op in retile(deployment.graph, setting).ops:
+        for op in retile(graph, schedule.tiles).ops:
             order.permutation(op.grid)
     except OrderError as error:
         return f"op {op.name!r}: {error}"
@@ -156,8 +158,8 @@ def _measure(
     seed: int,
 ) -> ProblemResult:
     found, left_out = list_variants(workload, device, executors, order)
-    # Policies differ only in tables, not in code, so one policy per setting is compiled.
-    unlike = {(v.deployment.executor, v.setting): v for v in reversed(found)}
+    # Policies differ only in tables, not in code, so schedules that differ in nothing else are compiled once.
+    unlike = {(v.executor, replace(v.schedule, policy=ConsumerSync())): v for v in reversed(found)}
     for _ in compile_launches([variant.make_executor for variant in unlike.values()], pool):
         pass
     problem = BenchProblem(workload, device, seed=seed)
@@ -172,7 +174,7 @@ def _measure(
     rounds = time_rounds({**libraries, **ours, **streams}, REPEATS, problem.runs, read_clocks=compute_bound)
     labels: dict[str, list[str]] = {}
     for label, (variant, _) in ready.items():
-        labels.setdefault(variant.deployment.executor.name, []).append(label)
+        labels.setdefault(variant.executor.name, []).append(label)
     best = {name: rounds.find_fastest(some) for name, some in labels.items()}
     layer = None
     if workload.layer_ports is not None:
@@ -218,13 +220,13 @@ def _check_variants(
     failed: dict[str, str] = {}
     for variant in found:
         try:
-            with translate_errors(problem.workload, variant.deployment.device):
+            with translate_errors(problem.workload, variant.device):
                 executor = variant.make_executor()
                 errors[variant.label] = problem.check(executor)
             ready[variant.label] = variant, executor
         except _CANNOT as error:
-            failed.setdefault(variant.deployment.executor.name, str(error))
-    able = {variant.deployment.executor.name for variant, _ in ready.values()}
+            failed.setdefault(variant.executor.name, str(error))
+    able = {variant.executor.name for variant, _ in ready.values()}
     left_out.update({name: reason for name, reason in failed.items() if name not in able})
     if not ready:
         told = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
@@ -288,14 +290,15 @@ def _build_layers(
 
 
 def _make_layered(workload: Workload, variant: Variant) -> DeviceExecutor | None:
-    """Return an executor of the whole layer like the problem's, in its default setting; None if there is none."""
-    device, executor = variant.deployment.device, variant.deployment.executor
+    """Return an executor of the whole layer like the problem's, under its default schedule; None if there is none."""
+    device, executor = variant.device, variant.executor
     if workload.layer_workload is None:
         return None
-    whole = Deployment(workload.layer_workload.build_graph(device), device, executor)
-    if executor.fallback_reason(whole.graph, device) is not None:
+    graph = workload.layer_workload.build_graph(device)
+    if executor.fallback_reason(graph, device) is not None:
         return None
-    return Variant(whole, whole.default_setting, variant.policy).make_executor()
+    schedule = replace(executor.select_default(graph, device), policy=variant.schedule.policy)
+    return Variant(graph, device, executor, schedule).make_executor()
 
 
 def _collect_times(rounds: Rounds, names: Mapping[str, object]) -> dict[str, VariantTimes]:

@@ -12,16 +12,17 @@ from interlace.core.errors import TooManyItemsError
 from interlace.core.memory import get_available_bytes
 from interlace.executors import DeviceExecutor, Executor
 from interlace.graph.graph import Graph
-from interlace.planner.build import Choices, check_item_count
+from interlace.planner.build import check_item_count
+from interlace.policies.schedule import Schedule
 
 _FP32, _FP64 = 4, 8
 _TEMPORARIES = 3  # arrays of an intermediate's size while it is computed without tiling
 
 
-def check_plan(graph: Graph, choices: Choices) -> None:
+def check_plan(graph: Graph, schedule: Schedule) -> None:
     """Raise BadInput if a plan would have more items than a plan can hold."""
     try:
-        check_item_count(graph, choices)
+        check_item_count(graph, schedule)
     except TooManyItemsError as error:
         raise BadInput(f"{error} (--tile, --split, or the sizes)") from None
 

@@ -24,9 +24,9 @@ from interlace.orders.order_file import read_order
 from interlace.orders.panels import EvictionPolicy
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
-from interlace.planner.build import Assignment
 from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import Order
+from interlace.policies.schedule import Assignment
 from interlace.policies.splits import Split, SplitK, StreamK, WholeTiles
 from interlace.policies.sync import (
     BatchedRowSync,

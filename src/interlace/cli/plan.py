@@ -41,10 +41,10 @@ def register(app: typer.Typer) -> None:
         """
         machine = find_target(device)
         task = build_problem(work, machine, schedule.tile)
-        choices = task.derive_choices(schedule, machine.spec)
-        limits.check_plan(task.graph, choices)
+        given = task.make_schedule(schedule, machine.spec)
+        limits.check_plan(task.graph, given)
         with show_spinner("planning and verifying"):
-            proof = verify(build(task.graph, choices))
+            proof = verify(build(task.graph, given))
         save(out, proof.plan.to_json())
         if json is not None:
             save_json(json, {"workload": task.facts, "device": machine.facts, **_build_summary(proof)})

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from interlace.cli.console import BadInput
 from interlace.cli.inputs import read_text
-from interlace.cli.problem import ExecutorPlan, Plans, RunProblem
+from interlace.cli.problem import Plans, RunProblem
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanFormatError
 from interlace.executors import Executor
 from interlace.kernels.base import get_kernel
 from interlace.kernels.read_plan import read_plan
 from interlace.plan.plan import Plan
-from interlace.plan.verify import verify
-from interlace.policies.setting import Setting
+from interlace.plan.verify import Proof, verify
 from interlace.workloads.base import sample_inputs
 
 _LARGEST = 256 << 20  # bytes; a plan takes about 50 for each item and each wait
@@ -55,10 +54,10 @@ def load_problem(path: Path, spec: DeviceSpec) -> tuple[RunProblem, Plans]:
     facts = {"name": "plan", "file": str(path), "graph": graph.name}
     title = f"{graph.name} of {path}"
 
-    def plans(executor: type[Executor]) -> ExecutorPlan:
+    def plans(executor: type[Executor]) -> Proof:
         executor.check(graph, spec)
         if spec.architecture:
             executor.check_tiles(graph, spec)
-        return ExecutorPlan(executor.prove(proof), Setting())
+        return executor.prove(proof)
 
     return RunProblem(graph, title, facts, partial(sample_inputs, graph), None), plans

@@ -150,7 +150,7 @@ def predict_by_rule(plans: Plans, device: DeviceSpec) -> list[PredictedRun]:
     alike: dict[object, PredictedRun] = {}
     for executor in _list_device_executors():
         try:
-            proof = plans(executor).proof
+            proof = plans(executor)
             executor.prove(proof)
         except _CANNOT as error:
             note(f"{executor.name} is left out: {error}")

@@ -11,35 +11,20 @@ from interlace.cli.machine import HostMachine
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.workloads import Selection
 from interlace.core.devices import DeviceSpec
-from interlace.deploy import prove_graph
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul.tile import TileShape
 from interlace.plan.verify import Proof
-from interlace.planner.build import Choices
-from interlace.planner.proof_cache import prove_choices
-from interlace.policies.setting import Setting
+from interlace.planner.proof_cache import prove_schedule
+from interlace.policies.schedule import Schedule
 from interlace.workloads.base import Inputs
 
 #: Function of numpy or torch, and of tensors by name, that returns the outputs by name.
 Dense = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class ExecutorPlan:
-    """Proved plan and setting with which an executor runs a problem.
-
-    Attributes:
-        proof: proof of its plan.
-        setting: other settings of its launch.
-    """
-
-    proof: Proof
-    setting: Setting
-
-
-#: Function that returns the plan that an executor runs.
-Plans = Callable[[type[Executor]], ExecutorPlan]
+#: Function that returns the proof of the plan that an executor runs.
+Plans = Callable[[type[Executor]], Proof]
 
 
 @dataclass(frozen=True)
@@ -67,52 +52,48 @@ class RunProblem:
     is_tiled: bool = True
     flops: float | None = None
 
-    def derive_choices(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Choices:
-        """Return the choices for the graph as it is tiled, with defaults filled in."""
+    def make_schedule(self, options: ScheduleOptions, spec: DeviceSpec) -> Schedule:
+        """Return the schedule for the graph as it is tiled, with defaults filled in."""
         workers = spec.sms * (self.blocks if spec.architecture else 1)
-        return replace(Choices(workers), **_collect_choices(schedule))
+        return replace(Schedule(workers), **_collect_values(options))
 
-    def make_plans(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Plans:
+    def make_plans(self, options: ScheduleOptions, spec: DeviceSpec) -> Plans:
         """Return a function that returns the proved plan of an executor: from the given options, and else by rule.
 
         Executors with equal plans share one plan. The function raises what ``autoplan`` raises.
         """
-        whole, given = self.derive_choices(schedule, spec), _collect_choices(schedule)
-        given |= {"workers": whole.workers}
-        made: dict[object, ExecutorPlan] = {}
+        common, given = self.make_schedule(options, spec), _collect_values(options)
+        given |= {"workers": common.workers}
+        made: dict[object, Proof] = {}
 
-        def of(executor: type[Executor]) -> ExecutorPlan:
-            dispatch = whole.dispatch if whole.dispatch in executor.dispatches else executor.dispatches[0]
+        def of(executor: type[Executor]) -> Proof:
+            dispatch = common.dispatch if common.dispatch in executor.dispatches else executor.dispatches[0]
             executor.check(self.graph, spec)
-            setting = Setting()
+            schedule = common
             if not self.is_tiled:
-                setting = executor.select_default(self.graph, spec)
+                schedule = executor.select_default(self.graph, spec)
             elif spec.architecture:
                 executor.check_tiles(self.graph, spec)
-            if (setting, dispatch) not in made:
-                chosen = {**given, "dispatch": dispatch}
-                if self.is_tiled:
-                    proof = prove_choices(self.graph, replace(whole, **chosen))
-                else:
-                    proof = prove_graph(self.graph, spec, executor, **chosen)
-                made[setting, dispatch] = ExecutorPlan(proof, setting)
-            return made[setting, dispatch]
+            key = repr(schedule.op_tilings), dispatch  # the rest is given, or follows from these
+            if key not in made:
+                made[key] = prove_schedule(self.graph, replace(schedule, **{**given, "dispatch": dispatch}))
+            return made[key]
 
         return of
 
 
-def _collect_choices(schedule: ScheduleOptions) -> dict[str, Any]:
-    """Return the attributes of ``Choices`` that the options name."""
+def _collect_values(options: ScheduleOptions) -> dict[str, Any]:
+    """Return the attributes of ``Schedule`` that the options name."""
     given: dict[str, Any] = {
-        "policy": schedule.policy,
-        "order": schedule.order,
-        "split": schedule.split,
-        "interleaving": schedule.interleave,
-        "workers": schedule.workers,
-        "chunk_waits": schedule.chunk_waits or None,
+        "policy": options.policy,
+        "order": options.order,
+        "split": options.split,
+        "interleaving": options.interleave,
+        "workers": options.workers,
+        "chunk_waits": options.chunk_waits or None,
     }
-    if schedule.dispatch is not None:
-        dispatch = schedule.dispatch
+    if options.dispatch is not None:
+        dispatch = options.dispatch
         given |= {name: getattr(dispatch, name) for name in ("dispatch", "assignment", "stealing")}
     return {name: value for name, value in given.items() if value is not None}
 

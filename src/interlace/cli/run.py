@@ -26,7 +26,7 @@ from interlace.cli.options import (
 from interlace.cli.outputs import Output, report_written, save_json
 from interlace.cli.plan import build_plan_data
 from interlace.cli.plan_file import load_problem
-from interlace.cli.problem import ExecutorPlan, Plans, RunProblem, build_problem
+from interlace.cli.problem import Plans, RunProblem, build_problem
 from interlace.cli.runners import Runner, RunnerFactory, compute_expected, compute_relative_error, time_all
 from interlace.cli.table import ResultRow
 from interlace.cli.workloads import Selection, add_per_workload, add_plan_file, add_workload_group
@@ -35,6 +35,7 @@ from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
+from interlace.plan.verify import Proof
 
 # Beyond these limits the reference takes seconds, so on a GPU it only runs on request.
 _REFERENCE_FLOPS, _REFERENCE_BYTES = 1e9, 16 << 20
@@ -73,7 +74,7 @@ def register(app: typer.Typer) -> None:
         machine = find_machine(Device.CPU if predicted_for is not None else device)
         with show_spinner("planning and verifying"):
             task = build_problem(work, machine, schedule.tile)
-            limits.check_plan(task.graph, task.derive_choices(schedule, machine.spec))
+            limits.check_plan(task.graph, task.make_schedule(schedule, machine.spec))
         foresee = None
         if predicted_for is not None:
             foresee = partial(predict_for_gpu, work, schedule, predicted_for)
@@ -123,10 +124,10 @@ def _run(
         right = compute_expected(work, inputs, machine)
     made = RunnerFactory(inputs, machine, seed)
     errors: dict[Runner, float] = {}
-    for kind, way in planned.items():
+    for kind, proof in planned.items():
         try:
             with show_spinner(f"running {kind.name}"):
-                runner = made.make(kind, way)
+                runner = made.make(kind, proof)
                 errors[runner] = compute_relative_error(runner.compute_outputs(), right)
         except _CANNOT as error:
             if executor:  # report it for a named executor; the others still have a result
@@ -162,7 +163,7 @@ def _select_default(work: RunProblem, machine: HostMachine) -> list[type[Executo
     return [ReferenceExecutor, *on_device] if small else [*on_device]
 
 
-def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dict[type[Executor], ExecutorPlan]:
+def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dict[type[Executor], Proof]:
     """Return the plan of each executor, without the executors that cannot run one.
 
     Raises:
@@ -172,7 +173,7 @@ def _plan_executors(chosen: Sequence[type[Executor]], plans: Plans, named: bool)
     for executor in chosen:
         try:
             found[executor] = plans(executor)
-            executor.prove(found[executor].proof)
+            executor.prove(found[executor])
         except _CANNOT as error:
             if named and isinstance(error, DeviceError):
                 raise

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from interlace.bench.timing import Timing, time_medians
 from interlace.cli.machine import BLAS_THREADS, HostMachine
-from interlace.cli.problem import ExecutorPlan, RunProblem, count_input_bytes
+from interlace.cli.problem import RunProblem, count_input_bytes
 from interlace.deploy import can_overlap
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.gpu import get_torch_dtype, open_device
@@ -22,7 +22,9 @@ from interlace.executors.reference import RandomReferenceExecutor, ReferenceExec
 from interlace.executors.serial import SerialExecutor
 from interlace.graph.graph import Graph
 from interlace.megakernel.options import RunOptions
-from interlace.planner.build import Choices, build
+from interlace.plan.verify import Proof
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 from interlace.policies.sync import NoSync
 from interlace.trace.events import Trace
 from interlace.workloads.base import Inputs
@@ -40,8 +42,8 @@ class Runner(ABC):
         plan: plan of the executor.
     """
 
-    def __init__(self, executor: type[Executor], planned: ExecutorPlan) -> None:
-        self.executor, self.plan = executor, planned.proof.plan
+    def __init__(self, executor: type[Executor], proof: Proof) -> None:
+        self.executor, self.plan = executor, proof.plan
 
     @abstractmethod
     def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
@@ -59,10 +61,10 @@ class Runner(ABC):
 class ReferenceRunner(Runner):
     """Reference executor, which poisons its memory itself."""
 
-    def __init__(self, executor: type[Executor], planned: ExecutorPlan, inputs: Inputs, seed: int) -> None:
-        super().__init__(executor, planned)
+    def __init__(self, executor: type[Executor], proof: Proof, inputs: Inputs, seed: int) -> None:
+        super().__init__(executor, proof)
         drawn = executor is RandomReferenceExecutor
-        self._executor = ReferenceExecutor(planned.proof, seed=seed if drawn else None)
+        self._executor = ReferenceExecutor(proof, seed=seed if drawn else None)
         self._inputs = inputs
 
     def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
@@ -107,12 +109,12 @@ class DeviceRunner(Runner):
     """
 
     def __init__(
-        self, executor: type[DeviceExecutor], planned: ExecutorPlan, machine: HostMachine, tensors: DeviceTensors
+        self, executor: type[DeviceExecutor], proof: Proof, machine: HostMachine, tensors: DeviceTensors
     ) -> None:
-        super().__init__(executor, planned)
+        super().__init__(executor, proof)
         self._machine, self._tensors = machine, tensors
-        self._make = partial(executor, planned.proof)
-        dependent = can_overlap(executor, planned.proof.plan, machine.spec)
+        self._make = partial(executor, proof)
+        dependent = can_overlap(executor, proof.plan, machine.spec)
         self._executor = self._make(RunOptions(device=machine.device_name, dependent_launch=dependent))
 
     def compute_outputs(self) -> dict[str, NDArray[np.float64]]:
@@ -167,7 +169,7 @@ class RunnerFactory:
         self._inputs, self._machine, self._seed = inputs, machine, seed
         self._tensors: DeviceTensors | None = None
 
-    def make(self, executor: type[Executor], planned: ExecutorPlan) -> Runner:
+    def make(self, executor: type[Executor], proof: Proof) -> Runner:
         """Return a runner of a plan.
 
         Raises:
@@ -175,9 +177,9 @@ class RunnerFactory:
             DeviceError: the executor cannot run on this machine.
         """
         if not issubclass(executor, DeviceExecutor):
-            return ReferenceRunner(executor, planned, self._inputs, self._seed)
-        self._tensors = self._tensors or DeviceTensors(self._machine, planned.proof.plan.graph, self._inputs)
-        return DeviceRunner(executor, planned, self._machine, self._tensors)
+            return ReferenceRunner(executor, proof, self._inputs, self._seed)
+        self._tensors = self._tensors or DeviceTensors(self._machine, proof.plan.graph, self._inputs)
+        return DeviceRunner(executor, proof, self._machine, self._tensors)
 
 
 def compute_expected(problem: RunProblem, inputs: Inputs, machine: HostMachine) -> dict[str, NDArray[Any]]:
@@ -188,7 +190,7 @@ def compute_expected(problem: RunProblem, inputs: Inputs, machine: HostMachine) 
     """
     graph = problem.graph
     if problem.dense is None:
-        found = ReferenceExecutor(build(graph, Choices(1, policy=NoSync()))).run(inputs)
+        found = ReferenceExecutor(build(graph, Schedule(1, policy=NoSync()))).run(inputs)
         return {
             name: v if graph.tensor(name).dtype.is_floating_point else v.astype(np.int64) for name, v in found.items()
         }

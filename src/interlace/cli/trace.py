@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
         if executor is None and machine.cuda and schedule.dispatch is not None:
             executor = next(e for e in _TRACED if schedule.dispatch.dispatch in e.dispatches)
         task = build_problem(work, machine, schedule.tile)
-        limits.check_plan(task.graph, task.derive_choices(schedule, machine.spec))
+        limits.check_plan(task.graph, task.make_schedule(schedule, machine.spec))
         _trace(task, task.make_plans(schedule, machine.spec), machine, out, executor, seed)
 
     @add_plan_file(commands)

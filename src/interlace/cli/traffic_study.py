@@ -21,7 +21,8 @@ from interlace.graph.op import Op
 from interlace.kernels.base import format_tiling
 from interlace.plan.plan import Plan
 from interlace.planner.bounds import TrafficBound
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 from interlace.sim.modes import SERIAL
 from interlace.workloads.base import Workload
 
@@ -151,7 +152,7 @@ class Study:
 
     def build_plan(self, named: names.NamedOrder) -> Plan:
         """Return the plan of the workload in an order."""
-        return build(self.graph, Choices(self.device.sms, order=named.order))
+        return build(self.graph, Schedule(self.device.sms, order=named.order))
 
     def find_bounds(self, traffic: Traffic, device: DeviceSpec) -> tuple[TrafficBound, ...]:
         """Return lower bounds for any order: on loads, safe and in leading order if known, and on loads and stores."""

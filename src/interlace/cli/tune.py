@@ -15,6 +15,7 @@ from interlace.cli.outputs import save_json
 from interlace.cli.table import build_columns
 from interlace.cli.workloads import Selection, add_per_workload, add_workload_group
 from interlace.core.files import cache_dir
+from interlace.policies.tiling import format_tilings
 from interlace.tune import DEFAULT_TOP, TuningCandidate, TuningResult
 from interlace.tune import tune as search
 
@@ -58,17 +59,17 @@ def register(app: typer.Typer) -> None:
 def _show(title: str, row: TuningResult) -> None:
     def cells(candidate: TuningCandidate) -> list[str]:
         us, off = candidate.us, candidate.prediction_error
-        what = "default" if candidate.setting == row.default_setting else ""
+        what = "default" if candidate.schedule == row.default_schedule else ""
         measured = ["failed", "", ""] if us is None or off is None else [f"{us:.1f}", f"{off:+.1%}", ""]
         if us is not None:
             measured[2] = f"{row.default_us / us:.3f}x"
-        return [f"{candidate.predicted_us:.1f}", *measured, what, str(candidate.setting)]
+        return [f"{candidate.predicted_us:.1f}", *measured, what, format_tilings(candidate.schedule.op_tilings)]
 
     headings = ("predicted us", "measured us", "prediction off by", "gain", "", "setting")
     print_table(build_columns(f"{title}, {row.executor} executor", headings, map(cells, row.candidates)))
     offs = [abs(c.prediction_error) for c in row.candidates if c.prediction_error is not None]
     print_line(
-        f"{row.predicted} settings predicted, {row.tried_settings} measured, "
-        f"{len(row.candidates) - row.tried_settings} failed; prediction off by {median(offs):.1%} in the median; the "
+        f"{row.predicted} settings predicted, {row.tried_schedules} measured, "
+        f"{len(row.candidates) - row.tried_schedules} failed; prediction off by {median(offs):.1%} in the median; the "
         f"best takes {row.best_us:.1f} us, the default {row.default_us:.1f}"
     )

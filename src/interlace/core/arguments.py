@@ -1,9 +1,9 @@
 """Type checks for arguments of the public API, with errors that suggest what to write.
 
-il.Choices(4, policy=il.RowSync)     Choices: policy is the class RowSync; write policy=il.RowSync()
-il.Choices(4, policy="row")          Choices: policy is 'row'; write policy=il.RowSync()
-il.Choices(4, dispatch="static")     Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC
-il.Choices("4")                      Choices: workers is '4'; write workers=4
+il.Schedule(4, policy=il.RowSync)     Schedule: policy is the class RowSync; write policy=il.RowSync()
+il.Schedule(4, policy="row")          Schedule: policy is 'row'; write policy=il.RowSync()
+il.Schedule(4, dispatch="static")     Schedule: dispatch is 'static'; write dispatch=il.Dispatch.STATIC
+il.Schedule("4")                      Schedule: workers is '4'; write workers=4
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_type(value: object, kind: type | tuple[type, ...], where: str, name: s
 
     Args:
         kind: expected type, or several, of which the first is suggested.
-        where: owner of the argument, for the message: "Choices", "op 'up'".
+        where: owner of the argument, for the message: "Schedule", "op 'up'".
         name: name of the argument.
         suggestion: suggestion, if nothing better follows from the value.
 

@@ -1,23 +1,32 @@
-"""Deployment: choose the executor and tiles that run a graph on this GPU, or PyTorch's own ops."""
+"""Choose the executor and tiles that run a graph on this GPU, or PyTorch's own ops."""
 
 from __future__ import annotations
 
 from interlace.deploy.choose import Choice, choose
-from interlace.deploy.deployment import Deployment, can_overlap, current_device, deploy_graph
 from interlace.deploy.launch_rows import choose_launch_rows
 from interlace.deploy.library import predict_library_us
-from interlace.deploy.planning import autoplan, prove_graph, select_executor
+from interlace.deploy.planning import (
+    autoplan,
+    avoid_resident_workers,
+    can_overlap,
+    count_flops,
+    current_device,
+    make_executor,
+    select_executor,
+    select_schedule,
+)
 
 __all__ = [
     "Choice",
-    "Deployment",
     "autoplan",
+    "avoid_resident_workers",
     "can_overlap",
     "choose",
     "choose_launch_rows",
+    "count_flops",
     "current_device",
-    "deploy_graph",
+    "make_executor",
     "predict_library_us",
-    "prove_graph",
     "select_executor",
+    "select_schedule",
 ]

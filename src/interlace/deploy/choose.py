@@ -18,9 +18,9 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
-from interlace.deploy.deployment import Deployment, deploy_graph
 from interlace.deploy.library import predict_library_us
-from interlace.deploy.store import CacheEntry
+from interlace.deploy.planning import avoid_resident_workers, select_executor
+from interlace.deploy.store import CacheEntry, load_cached
 from interlace.deploy.table import (
     FFNTimes,
     MeasurementTable,
@@ -31,8 +31,9 @@ from interlace.deploy.table import (
 )
 from interlace.executors import DeviceExecutor
 from interlace.graph.graph import Graph
-from interlace.planner.settings import retile
-from interlace.policies.setting import Setting
+from interlace.planner.build import build
+from interlace.planner.retile import retile
+from interlace.policies.schedule import Schedule
 
 #: Minimum ratio of the library's time to the launch's for which the launch runs. If both were measured, the ratio only
 #: has to exceed noise; if one is scaled, also the error of scaling. If both are predicted, the minimum is the table's
@@ -50,13 +51,13 @@ class Choice:
 
     Attributes:
         executor: executor whose launch runs the graph; None for PyTorch's own ops.
-        setting: setting of the launch; None if there is no launch.
+        schedule: schedule of the launch; None if there is no launch.
         launch_us, library_us: microseconds of one run that were compared; None where unknown.
         why: origin of these times, or the obstacle to a launch.
     """
 
     executor: type[DeviceExecutor] | None
-    setting: Setting | None
+    schedule: Schedule | None
     launch_us: float | None
     library_us: float | None
     why: str
@@ -79,55 +80,58 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
     launched = graph if launched is None else launched
     library = predict_library_us(graph, device)
     try:
-        chosen = deploy_graph(launched, device)
-        kept = chosen.cache_entry
-        setting = chosen.default_setting if kept is None else kept.setting
+        executor = select_executor(launched, device)
+        kept = load_cached(launched, device, executor)
+        schedule = executor.select_default(launched, device) if kept is None else kept.schedule
     except (PlanError, GraphError) as error:
         return Choice(None, None, None, library, str(error))
     if kept is not None:
-        return _choose_by_tuning(chosen, kept, library)
+        return _choose_by_tuning(executor, kept, library)
     measured = load_table(device)
-    reason = _explain_unknown(measured, chosen, setting, count_rows(graph))
+    reason = _explain_unknown(measured, launched, executor, schedule, count_rows(graph))
     if reason:
         return Choice(None, None, None, library, reason)
-    found = judge(measured, graph, launched, device, lambda: predict_us(chosen))
+    found = judge(measured, graph, launched, device, lambda: predict_us(launched, device, executor))
     faster = found.ratio >= found.least
     return Choice(
-        chosen.executor if faster else None, setting if faster else None, found.launch_us, found.library_us, found.why
+        executor if faster else None, schedule if faster else None, found.launch_us, found.library_us, found.why
     )
 
 
-def _choose_by_tuning(chosen: Deployment, kept: CacheEntry, library: float) -> Choice:
+def _choose_by_tuning(executor: type[DeviceExecutor], kept: CacheEntry, library: float) -> Choice:
     timed = kept.library_us is not None
     least = MEASURED_RATIO if timed else SCALED_RATIO
     us = kept.library_us if kept.library_us is not None else library
     why = "both timed by `interlace tune`" if timed else "the launch timed by `interlace tune`, PyTorch's ops predicted"
     faster = us / kept.us >= least
-    return Choice(chosen.executor if faster else None, kept.setting if faster else None, kept.us, us, why)
+    return Choice(executor if faster else None, kept.schedule if faster else None, kept.us, us, why)
 
 
-def _explain_unknown(measured: MeasurementTable, chosen: Deployment, setting: Setting, rows: int) -> str:
+def _explain_unknown(
+    measured: MeasurementTable, launched: Graph, executor: type[DeviceExecutor], schedule: Schedule, rows: int
+) -> str:
     """Return why neither table nor prediction covers a launch, or an empty string if they do."""
-    if chosen.executor.name != measured.executor:
-        return f"nobody measured the {chosen.executor.name} executor against a library here; `interlace tune` does"
+    if executor.name != measured.executor:
+        return f"nobody measured the {executor.name} executor against a library here; `interlace tune` does"
     if rows > measured.max_tokens:
         return (
             f"{rows} rows are more than the {measured.max_tokens} up to which launches were measured "
             f"({measured.origin}); `interlace tune` measures this one"
         )
-    items = sum(op.tiles * setting.op(op.name).parts for op in retile(chosen.graph, setting).ops)
+    items = sum(op.tiles * schedule.get_op_tiling(op.name).parts for op in retile(launched, schedule.tiles).ops)
     if items > _MAX_ITEMS:
         return f"a launch would have {items} items, too many to predict; `interlace tune` measures it"
     return ""
 
 
 @lru_cache(256)
-def predict_us(launch: Deployment) -> float:
-    """Return the predicted microseconds of a launch at its default setting."""
+def predict_us(graph: Graph, device: DeviceSpec, executor: type[DeviceExecutor]) -> float:
+    """Return the predicted microseconds of a launch of a graph under the executor's default schedule."""
     from interlace.planner.predict import predict  # slow import: compiled code
 
-    plan = launch.build_plan(launch.default_setting, alone=False)  # as torch modules run it
-    return predict(plan, launch.device, launch.build_mode(plan)).us
+    # Torch modules run it so.
+    plan = build(graph, avoid_resident_workers(executor.select_default(graph, device), executor))
+    return predict(plan, device, executor.build_mode(plan.graph, device)).us
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Cache of the settings that measured searches found: one file per problem, GPU and versions in the user's cache.
+"""Cache of the schedules that measured searches found: one file per problem, GPU and versions in the user's cache.
 
     <cache folder>/tune/<hash of the key>.json    {"schema_version": 2, "key": {...}, "setting": {...}, "us": 54.2, ...}
 
-The key has everything that a setting may depend on: the ops of a graph with their tensors, but not their tiling. A file
+An entry has the tilings of the schedule (``policies/tiling``); the rest follows from executor and device. The key has
+everything that they may depend on: the ops of a graph with their tensors, but not their tiling. A file
 is written completely, then renamed. So concurrent writers cannot damage each other's entries, and readers never see a
 partial entry. Unreadable entries count as absent.
 """
@@ -26,7 +27,8 @@ from interlace.executors import Executor
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import get_kernel
-from interlace.policies.setting import Setting
+from interlace.policies.schedule import Schedule
+from interlace.policies.tiling import decode_tilings, encode_tilings
 
 _SCHEMA = 2
 _MIN_US, _MAX_US = 1e-3, 1e12  # range of a launch: a nanosecond to eleven days
@@ -38,20 +40,20 @@ class CacheEntry:
     """Cached result of a search.
 
     Attributes:
-        setting: fastest setting.
-        us: time of one run with this setting in microseconds.
+        schedule: fastest schedule.
+        us: time of one run with this schedule in microseconds.
         library_us: time of PyTorch's fastest configuration on the same problem in microseconds, timed next to it; None
             if none was timed. It is scaled such that the ratio of both times is the smaller of the ratios measured
             back to back and in a layer.
     """
 
-    setting: Setting
+    schedule: Schedule
     us: float
     library_us: float | None = None
 
 
 def create_cache_folder() -> None:
-    """Create the folder of cached settings if it does not exist.
+    """Create the folder of cached schedules if it does not exist.
 
     Raises:
         OSError: the folder cannot be written.
@@ -66,7 +68,8 @@ def store_cached(graph: Graph, device: DeviceSpec, executor: type[Executor], kep
         OSError: the cache cannot be written.
     """
     key = _make_key(graph, device, executor)
-    entry = {"schema_version": _SCHEMA, "key": key, **vars(kept), "setting": kept.setting.to_data()}
+    times = {"us": kept.us, "library_us": kept.library_us}
+    entry = {"schema_version": _SCHEMA, "key": key, "setting": encode_tilings(kept.schedule.op_tilings), **times}
     return _FOLDER.write(_make_name(key), (json.dumps(entry, indent=1) + "\n").encode())
 
 
@@ -86,11 +89,8 @@ def load_cached(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> C
         entry = json.loads(content.decode())
         if entry["schema_version"] != _SCHEMA or entry["key"] != key:
             raise ValueError("it is of another schema, or for something else")
-        kept = CacheEntry(
-            Setting.from_data(entry["setting"]), _check_us(entry["us"]), _check_us(entry["library_us"], or_none=True)
-        )
-        executor.check_setting(graph, kept.setting, device)
-        return kept
+        us, library_us = _check_us(entry["us"]), _check_us(entry["library_us"], or_none=True)
+        return CacheEntry(executor.make_schedule(graph, device, decode_tilings(entry["setting"])), us, library_us)
     except FileNotFoundError:  # no home folder
         return None
     except Exception as error:  # noqa: BLE001  # a file may hold anything
@@ -128,7 +128,7 @@ def _make_name(key: dict[str, Any]) -> str:
 
 
 def _make_key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str, Any]:
-    """Return everything that a setting may depend on."""
+    """Return everything that a schedule may depend on."""
     return {
         "executor": executor.name,
         "gpu": device.name,

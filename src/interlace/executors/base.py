@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from itertools import chain, zip_longest
 from typing import Any, ClassVar, TypeVar, cast
@@ -20,9 +21,10 @@ from interlace.kernels.tuning import Tuning
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Choices
-from interlace.planner.settings import retile
-from interlace.policies.setting import Setting
+from interlace.planner.retile import retile
+from interlace.policies.schedule import Schedule
+from interlace.policies.sync import ConsumerSync
+from interlace.policies.tiling import OpTiling, Tilings, merge_tilings
 from interlace.sim.modes import Mode
 
 RunMethod = TypeVar("RunMethod", bound=Callable[..., Any])
@@ -61,8 +63,8 @@ class Executor(ABC):
         return next((kind for kind in cls.body_kinds if kind in bodies), None)
 
     @classmethod
-    def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
-        """Return the default dispatch for a graph on a device; ``chosen`` are the choices that cut its tiles."""
+    def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Schedule | None = None) -> Dispatch:
+        """Return the default dispatch for a graph in its tiles on a device; ``chosen`` is the schedule so far."""
         return cls.dispatches[0]
 
     @classmethod
@@ -100,42 +102,57 @@ class Executor(ABC):
                 get_kernel(op).tunings[kind].check(graph, op, device)
 
     @classmethod
-    def check_setting(cls, graph: Graph, setting: Setting, device: DeviceSpec) -> Graph:
-        """Return the graph in the tiles of a setting, after checking that they can be launched on a device.
+    def make_schedule(cls, graph: Graph, device: DeviceSpec, tilings: Tilings) -> Schedule:
+        """Return the schedule with these tilings of ops, the finest policy, and this executor's dispatch.
 
         Raises:
-            GraphError, PlanError: the tiles cannot be launched; see ``check_tiles`` and
-            ``planner.iter_settings.retiled``.
+            GraphError, PlanError: the tiles cannot be launched on the device; see ``check_tiles`` and
+                ``planner.retile``.
         """
-        tiled = retile(graph, setting)
-        cls.check_tiles(tiled, device)
-        return tiled
+        return cls._tile_and_schedule(graph, device, tilings)[0]
 
     @classmethod
-    def iter_settings(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-        """Yield distinct settings that can be launched: first the rule's default, then all that a search may try.
+    def _tile_and_schedule(cls, graph: Graph, device: DeviceSpec, tilings: Tilings) -> tuple[Schedule, Graph]:
+        """Return the schedule of ``make_schedule``, and the graph in its tiles."""
+        tiles = {name: dict(op.params) for name, op in tilings.items()}
+        tiled = retile(graph, tiles)
+        cls.check_tiles(tiled, device)
+        ops = {op.name: (op, tilings.get(op.name, OpTiling())) for op in tiled.ops}
+        orders = {name: own.order for name, (_, own) in ops.items()}
+        splits = {
+            name: own.make_split(op.tiles, op.reduction.chunks if op.reduction else 1, device.sms)
+            for name, (op, own) in ops.items()
+        }
+        one = set(orders.values())
+        order = one.pop() if len(one) == 1 else orders
+        schedule = Schedule(device.sms, policy=ConsumerSync(), order=order, split=splits, tiles=tiles)
+        return replace(schedule, dispatch=cls.select_dispatch(tiled, device, schedule)), tiled
+
+    @classmethod
+    def iter_schedules(cls, graph: Graph, device: DeviceSpec) -> Iterator[Schedule]:
+        """Yield distinct schedules that can be launched: first the rule's default, then all that a search may try.
 
         Ops whose kernels have no rule for their bodies keep their tiles.
         """
         rules = cls._select_tunings(graph)
-        default = Setting.merge(rule.select_default(graph, device) for rule in rules)
-        more = _combine_settings([rule.iter_settings(graph, device) for rule in rules], default)
-        for setting, _ in cls._iter_launchable(graph, _yield_distinct(chain([default], more)), device):
-            yield setting
+        default = merge_tilings(rule.select_default(graph, device) for rule in rules)
+        more = _combine_tilings([rule.iter_candidates(graph, device) for rule in rules], default)
+        for schedule, _ in cls._iter_launchable(graph, _yield_distinct(chain([default], more)), device):
+            yield schedule
 
     @classmethod
-    def select_default(cls, graph: Graph, device: DeviceSpec) -> Setting:
-        """Return the setting that is used without a search: the first of ``iter_settings``.
+    def select_default(cls, graph: Graph, device: DeviceSpec) -> Schedule:
+        """Return the schedule that is used without a search: the first of ``iter_schedules``.
 
         Raises:
-            GraphError, PlanError: no setting that the rules know can be launched; the error says why the first cannot.
+            GraphError, PlanError: no tiling that the rules know can be launched; the error says why the first cannot.
         """
-        for setting in cls.iter_settings(graph, device):
-            return setting
-        cls.check_setting(
-            graph, Setting.merge(rule.select_default(graph, device) for rule in cls._select_tunings(graph)), device
+        for schedule in cls.iter_schedules(graph, device):
+            return schedule
+        cls.make_schedule(
+            graph, device, merge_tilings(rule.select_default(graph, device) for rule in cls._select_tunings(graph))
         )
-        raise AssertionError("a setting that fits is among the settings")
+        raise AssertionError("a tiling that fits is among the schedules")
 
     @classmethod
     def iter_tilings(cls, graph: Graph, device: DeviceSpec) -> tuple[Graph, ...]:
@@ -149,16 +166,16 @@ class Executor(ABC):
         return tuple(unlike.values())
 
     @classmethod
-    def iter_likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-        """Yield a few distinct settings that can be launched: the rule's default, then those that often do well."""
-        for setting, _ in cls._iter_likely(graph, device):
-            yield setting
+    def iter_likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[Schedule]:
+        """Yield a few distinct schedules that can be launched: the rule's default, then those that often do well."""
+        for schedule, _ in cls._iter_likely(graph, device):
+            yield schedule
 
     @classmethod
-    def _iter_likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[tuple[Setting, Graph]]:
+    def _iter_likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[tuple[Schedule, Graph]]:
         rules = cls._select_tunings(graph)
-        default = Setting.merge(rule.select_default(graph, device) for rule in rules)
-        more = _combine_settings([rule.iter_likely(graph, device) for rule in rules], default)
+        default = merge_tilings(rule.select_default(graph, device) for rule in rules)
+        more = _combine_tilings([rule.iter_likely(graph, device) for rule in rules], default)
         return cls._iter_launchable(graph, _yield_distinct(chain([default], more)), device)
 
     @classmethod
@@ -173,11 +190,11 @@ class Executor(ABC):
 
     @classmethod
     def _iter_launchable(
-        cls, graph: Graph, settings: Iterable[Setting], device: DeviceSpec
-    ) -> Iterator[tuple[Setting, Graph]]:
-        for setting in settings:
+        cls, graph: Graph, candidates: Iterable[Tilings], device: DeviceSpec
+    ) -> Iterator[tuple[Schedule, Graph]]:
+        for tilings in candidates:
             try:
-                yield setting, cls.check_setting(graph, setting, device)
+                yield cls._tile_and_schedule(graph, device, tilings)
             except (GraphError, PlanError):
                 continue
 
@@ -204,20 +221,20 @@ class Executor(ABC):
         return proof
 
 
-def _combine_settings(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Setting]:
-    """Combine settings per kernel into settings of all ops; a kernel without further settings uses its default."""
+def _combine_tilings(rules: Sequence[Iterator[Tilings]], default: Tilings) -> Iterator[dict[str, OpTiling]]:
+    """Combine tilings per kernel into tilings of all ops; a kernel without further candidates uses its default."""
     for each in zip_longest(*rules):
-        given = Setting.merge(setting for setting in each if setting is not None)
-        yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()))
+        yield {**default, **merge_tilings(tilings for tilings in each if tilings is not None)}
 
 
-def _yield_distinct(settings: Iterable[Setting]) -> Iterator[Setting]:
-    """Yield distinct settings lazily: a graph with many ops has more settings than any search tries."""
-    seen: set[Setting] = set()
-    for setting in settings:
-        if setting not in seen:
-            seen.add(setting)
-            yield setting
+def _yield_distinct(candidates: Iterable[Tilings]) -> Iterator[Tilings]:
+    """Yield distinct candidates lazily: a graph with many ops has more of them than any search tries."""
+    seen: set[tuple[tuple[str, OpTiling], ...]] = set()
+    for tilings in candidates:
+        key = tuple(tilings.items())
+        if key not in seen:
+            seen.add(key)
+            yield tilings
 
 
 _BROKEN = {

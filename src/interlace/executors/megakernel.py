@@ -53,7 +53,7 @@ from interlace.megakernel.table import DeviceTables
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
-from interlace.planner.build import Choices
+from interlace.policies.schedule import Schedule
 from interlace.sim.modes import LLHandOffs, Mode, make_megakernel_mode
 from interlace.trace.events import Trace
 
@@ -106,7 +106,7 @@ class MegakernelExecutor(DeviceExecutor):
         super().__init__(proof, options)
 
     @classmethod
-    def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+    def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Schedule | None = None) -> Dispatch:
         return select_dispatch(graph, device, chosen)
 
     @classmethod

@@ -9,7 +9,7 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.plan.plan import Dispatch
-from interlace.policies.setting import Setting
+from interlace.policies.tiling import Tilings
 
 _FEW_OPS = 8
 
@@ -41,17 +41,17 @@ class Tuning:
     """Tuning rules by extents and device. They receive a whole graph and cover the kernel's own ops in it.
 
     Attributes:
-        select_default: graph, device -> the setting used without a search.
-        iter_likely: graph, device -> few settings with different tiles, among which a planner chooses by prediction.
-        iter_settings: graph, device -> many settings; a search predicts all of them and measures some.
+        select_default: graph, device -> the tilings used without a search.
+        iter_likely: graph, device -> a few different tilings, among which a planner chooses by prediction.
+        iter_candidates: graph, device -> many tilings; a search predicts all of them and measures some.
         check: graph, op, device -> raises ShapeError unless the op's tile fits the device, if the body does not check
             it.
         dispatch: dispatch measured to be fastest for graphs with the kernel, unless hand-offs or fix-ups ask for a
             static schedule; None if that is ticket dispatch.
     """
 
-    select_default: Callable[[Graph, DeviceSpec], Setting]
-    iter_likely: Callable[[Graph, DeviceSpec], Iterator[Setting]]
-    iter_settings: Callable[[Graph, DeviceSpec], Iterator[Setting]]
+    select_default: Callable[[Graph, DeviceSpec], Tilings]
+    iter_likely: Callable[[Graph, DeviceSpec], Iterator[Tilings]]
+    iter_candidates: Callable[[Graph, DeviceSpec], Iterator[Tilings]]
     check: Callable[[Graph, Op, DeviceSpec], None] = accept_any
     dispatch: Dispatch | None = None

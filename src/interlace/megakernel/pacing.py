@@ -20,7 +20,7 @@ from interlace.kernels.bodies import BodyKind, MegakernelBody
 from interlace.kernels.tuning import count_longest_chain, is_chain
 from interlace.megakernel.parts import build_bodies, has_only_cooperative_fixups
 from interlace.plan.plan import Dispatch
-from interlace.planner.build import Choices
+from interlace.policies.schedule import Schedule
 
 #: Weights in flight per block: the bytes that saturate memory; for short ops, the bytes that an SM's share of memory
 #: bandwidth delivers in this time.
@@ -31,7 +31,7 @@ _SHORT_CHAIN_OPS = (
 _SHORT_OP_S = 20e-6  # time to load an op's weights, on average over the ops that have weights
 
 
-def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Schedule | None = None) -> Dispatch:
     """Choose a static schedule (per-worker queues), the dispatch that a kernel's tuning names, or tickets.
 
     A static schedule is chosen

@@ -15,7 +15,7 @@ from interlace.kernels.bodies import MegakernelBody
 from interlace.megakernel.compose import LoweredOp
 from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
 from interlace.plan.verify import Proof
-from interlace.planner.build import Choices
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK, WholeTiles
 
 
@@ -171,7 +171,7 @@ def find_cooperative_ops(graph: Graph, split: Sequence[int]) -> list[bool]:
     ]
 
 
-def has_only_cooperative_fixups(graph: Graph, chosen: Choices) -> bool:
+def has_only_cooperative_fixups(graph: Graph, chosen: Schedule) -> bool:
     """Return whether tiles are split and, under per-worker queues, all would use cooperative fix-up.
 
     Each part must have a worker of its own.

@@ -11,7 +11,13 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
-from interlace.deploy import Choice, choose_launch_rows, deploy_graph
+from interlace.deploy import (
+    Choice,
+    avoid_resident_workers,
+    choose_launch_rows,
+    select_executor,
+    select_schedule,
+)
 from interlace.executors import DeviceExecutor
 from interlace.executors.gpu import find_spec
 from interlace.kernels.matmul import Activation
@@ -22,6 +28,7 @@ from interlace.nn.choice import MAX_NORM_TOKENS, choose_ffn
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import apply_in_layer, has_triton, run_fused, run_plain
 from interlace.plan.verify import Proof
+from interlace.planner.proof_cache import prove_schedule
 from interlace.workloads.ffn import FFNShape, has_norm_op
 from interlace.workloads.ffn import ffn as ffn_graph
 
@@ -309,9 +316,11 @@ def _prove_launch(
     """Return executor class and proof of the launch; computed once for all streams and captures."""
     spec = find_spec(device)
     graph = ffn_graph(rows, shape, dtype, bias=bias, norm_rows=select_tile_rows(rows, spec.sms), device=spec)
-    found = deploy_graph(graph, spec)
-    proof = found.prove_plan(found.select_setting(), alone=False)  # captured graphs may be replayed concurrently
-    return found.executor, found.executor.prove(proof)
+    executor = select_executor(graph, spec)
+    schedule = select_schedule(graph, spec, executor)
+    # Captured graphs may be replayed concurrently.
+    proof = prove_schedule(graph, avoid_resident_workers(schedule, executor))
+    return executor, executor.prove(proof)
 
 
 _instances = Instances(_make)

@@ -166,7 +166,7 @@ class Plan:
         workers: number of workers that run at once.
         semaphores: number of 32-bit counters that a run needs.
         items, waits: tables of the items and of their waits.
-        policy, order: display text about the choices behind the plan; nothing depends on it.
+        policy, order: display text about the schedule of the plan; nothing depends on it.
         stealing: rule by which a worker with an empty queue steals items, under STEALING.
 
     Raises:

@@ -130,7 +130,7 @@ def verify(plan: Plan) -> Proof:
     """
     if not isinstance(plan, Plan):
         raise PlanError(
-            f"{format_value(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)), "
+            f"{format_value(plan)} is no Plan; make one with interlace.build(graph, interlace.Schedule(workers=4)), "
             "with interlace.autoplan(graph), or of a file with interlace.read_plan(text)"
         )
     facts = _check_structure(plan)

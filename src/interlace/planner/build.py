@@ -1,5 +1,6 @@
-"""Build a plan from choices: items, their sequence, their workers, and the waits that the graph requires.
+"""Build a plan from a graph and a schedule: items, their sequence and workers, and the waits that the graph requires.
 
+    tiles              per op: params of its tile                              the retiled graph (``planner/retile``)
     order, split       per op: its tiles in order, each cut into parts         items of each op
     policy             per op: which tiles share a semaphore                   semaphore that each item posts
     interleaving       all items                                               the sequence
@@ -14,14 +15,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TypeVar
+from dataclasses import replace
 
 import numpy as np
 
-from interlace.core.arguments import check_int, check_int_array, check_type
-from interlace.core.errors import OrderError, PlanError, TooManyItemsError
+from interlace.core.arguments import check_int_array, check_type
+from interlace.core.errors import ArgumentError, OrderError, PlanError, TooManyItemsError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
@@ -29,137 +28,92 @@ from interlace.graph.op import Op
 from interlace.graph.ragged import mark_covered
 from interlace.kernels.base import format_ops
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
-from interlace.plan.stealing import STEAL_ONE, Stealing
+from interlace.plan.stealing import STEAL_ONE
+from interlace.planner.retile import retile
 from interlace.planner.shared_results import SharedResults
 from interlace.policies.consumers import Consumers
-from interlace.policies.interleavings import Interleaving, OpAfterOp, OpMajorItems
-from interlace.policies.orders import Order, RowMajor, check_permutation
+from interlace.policies.interleavings import OpMajorItems
+from interlace.policies.orders import RowMajor, check_permutation
+from interlace.policies.schedule import Assignment, Schedule, find_value
 from interlace.policies.splits import Split, WholeTiles
-from interlace.policies.sync import SyncPolicy, TileSync
+from interlace.policies.sync import TileSync
 
 #: Maximum number of items in a plan. Each item takes about 300 bytes of arrays and of proof data.
 MAX_ITEMS = 1 << 22
 
-T = TypeVar("T")
 
+def build(graph: Graph, schedule: Schedule, dependencies: Dependencies | SharedResults | None = None) -> Plan:
+    """Build the plan that follows from a graph and a schedule.
 
-class Assignment(Enum):
-    """How items are assigned to the per-worker queues."""
-
-    STRIPED = "striped"
-    """Item i goes to worker i modulo the number of workers."""
-    BALANCED = "balanced"
-    """Each item, in sequence, goes to the worker with the least work so far."""
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Everything that a plan leaves open. Per-op settings are mappings by op name with a common default.
-
-    Attributes:
-        workers: number of items that run concurrently.
-        dispatch: how workers obtain items. Under HYBRID, the first half of the items is in per-worker queues.
-        assignment: how items are assigned to queues, for dispatches with per-worker queues.
-        stealing: how many items a worker with an empty queue takes and from which queue, under STEALING.
-        policy, order, split: value for all ops, or mapping by op name (other ops get the class default).
-        interleaving: how the ops' items merge into one sequence.
-        chunk_waits: True to wait before the chunk that needs the data instead of at the item's start.
-
-    Raises:
-        ArgumentError: an attribute has the wrong type, such as a class or a name where an object is needed.
-    """
-
-    workers: int
-    dispatch: Dispatch = Dispatch.TICKET
-    assignment: Assignment = Assignment.STRIPED
-    policy: SyncPolicy | Mapping[str, SyncPolicy] = field(default_factory=TileSync)
-    order: Order | Mapping[str, Order] = field(default_factory=RowMajor)
-    split: Split | Mapping[str, Split] = field(default_factory=WholeTiles)
-    interleaving: Interleaving = field(default_factory=OpAfterOp)
-    chunk_waits: bool = False
-    stealing: Stealing = STEAL_ONE
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "workers", check_int(self.workers, "Choices", "workers"))
-        check_type(self.dispatch, Dispatch, "Choices", "dispatch")
-        check_type(self.assignment, Assignment, "Choices", "assignment")
-        check_type(self.interleaving, Interleaving, "Choices", "interleaving", "il.OpAfterOp()")
-        check_type(self.chunk_waits, bool, "Choices", "chunk_waits", "True")
-        check_type(self.stealing, Stealing, "Choices", "stealing")
-        settings = (("policy", SyncPolicy, TileSync()), ("order", Order, RowMajor()), ("split", Split, WholeTiles()))
-        for name, kind, default in settings:
-            setting = getattr(self, name)
-            for op, value in setting.items() if isinstance(setting, Mapping) else (("", setting),):
-                check_type(value, kind, "Choices", f"{name}[{op!r}]" if op else name, f"il.{default}")
-
-
-def build(graph: Graph, choices: Choices, dependencies: Dependencies | SharedResults | None = None) -> Plan:
-    """Build the plan that follows from a graph and choices.
-
-    Use ``build`` when you decide the choices, ``autoplan`` to have them decided for an executor and a device.
+    Use ``build`` when you decide the schedule, ``autoplan`` to have it decided for an executor and a device.
     ``dependencies`` are the graph's dependencies, or the results that all plans of the graph share (``SharedResults``);
-    pass them to build many plans of one graph. By default they are derived.
+    pass them to build many plans of one graph, in the tiles that it has. By default they are derived.
 
     Raises:
-        ArgumentError: an argument is not a graph or not choices.
+        ArgumentError: an argument is not a graph or not a schedule, or dependencies are passed with new tiles.
         PlanError: the number of workers is below one.
+        PlanError, ParamError, ShapeError: the schedule has wrong tiles; see ``retile``.
         TooManyItemsError: there are more than ``MAX_ITEMS`` items (``check_item_count``); raised before anything is
             built.
         OrderError: an order or interleaving is not a permutation, a policy or split does not return arrays of
-            integers in range, or a setting names an unknown op.
+            integers in range, or the schedule names an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
         UnwrittenError: an element is read before it is written, or an output is written only in part.
     """
     check_type(graph, Graph, "build", "graph")
-    check_type(choices, Choices, "build", "choices")
+    check_type(schedule, Schedule, "build", "schedule")
     check_type(
         dependencies, (Dependencies, SharedResults, type(None)), "build", "dependencies", "il.Dependencies(graph)"
     )
-    if choices.workers < 1:
-        raise PlanError(f"choices name {choices.workers} workers; use at least one")
-    for what in (choices.policy, choices.order, choices.split):
+    if schedule.workers < 1:
+        raise PlanError(f"a schedule names {schedule.workers} workers; use at least one")
+    for what in (schedule.policy, schedule.order, schedule.split):
         unknown = set(what) - {op.name for op in graph.ops} if isinstance(what, Mapping) else set()
         if unknown:
             known = [op.name for op in graph.ops]
-            raise OrderError(f"settings name ops {sorted(unknown, key=str)}; graph {graph.name!r} has {known}")
-    check_item_count(graph, choices)
+            raise OrderError(f"a schedule names ops {sorted(unknown, key=str)}; graph {graph.name!r} has {known}")
+    if schedule.tiles and dependencies is not None:
+        raise ArgumentError("build: dependencies hold for the graph's own tiles; retile the graph, or pass none")
+    graph = retile(graph, schedule.tiles)
+    check_item_count(graph, schedule)
     if not isinstance(dependencies, SharedResults):
         dependencies = SharedResults(graph, dependencies)
-    return _build_plan(graph, choices, dependencies)
+    return _build_plan(graph, schedule, dependencies)
 
 
-def _build_plan(graph: Graph, choices: Choices, shared: SharedResults) -> Plan:
-    parts = _list_parts(graph, choices)
-    post_of_tile, base = _assign_semaphores(graph, choices, Consumers(shared.dependencies, parts, choices.chunk_waits))
-    given = shared.interleave(choices.interleaving, parts, post_of_tile)
+def _build_plan(graph: Graph, schedule: Schedule, shared: SharedResults) -> Plan:
+    parts = _list_parts(graph, schedule)
+    consumers = Consumers(shared.dependencies, parts, schedule.chunk_waits)
+    post_of_tile, base = _assign_semaphores(graph, schedule, consumers)
+    given = shared.interleave(schedule.interleaving, parts, post_of_tile)
     sequence = check_permutation(given, len(parts.op), "the items")
     op, tile, k_lo, k_hi = (column[sequence] for column in (parts.op, parts.tile, parts.k_lo, parts.k_hi))
     post = post_of_tile[base[op] + tile]
-    items = Items(op, tile, k_lo, k_hi, _assign_workers(graph, choices, op, k_lo, k_hi), post)
-    waits = shared.derive_waits(items, post_of_tile, choices.chunk_waits)
+    items = Items(op, tile, k_lo, k_hi, _assign_workers(graph, schedule, op, k_lo, k_hi), post)
+    waits = shared.derive_waits(items, post_of_tile, schedule.chunk_waits)
     post, waits, semaphores = _drop_unused(post, waits)
     items = replace(items, post=post)
     return Plan(
         graph,
-        choices.dispatch,
-        choices.workers,
+        schedule.dispatch,
+        schedule.workers,
         semaphores,
         items,
         waits,
-        policy=_describe(choices.policy) + (", per k-chunk" if choices.chunk_waits else ""),
-        order="; ".join(map(_describe, (choices.order, choices.split, choices.interleaving))),
-        stealing=choices.stealing if choices.dispatch is Dispatch.STEALING else STEAL_ONE,
+        policy=_describe(schedule.policy) + (", per k-chunk" if schedule.chunk_waits else ""),
+        order="; ".join(map(_describe, (schedule.order, schedule.split, schedule.interleaving))),
+        stealing=schedule.stealing if schedule.dispatch is Dispatch.STEALING else STEAL_ONE,
     )
 
 
-def check_item_count(graph: Graph, choices: Choices) -> None:
-    """Check the number of items of the plan that ``build`` would make, without creating any.
+def check_item_count(graph: Graph, schedule: Schedule) -> None:
+    """Check the number of items of the plan that ``build`` would make of a graph in its tiles, without creating any.
 
     Raises:
         TooManyItemsError: there are more than ``MAX_ITEMS`` items.
     """
     items = {
-        op: _resolve_choice(choices.split, op, WholeTiles()).bound_items(op.tiles, _count_chunks(op))
+        op: find_value(schedule.split, op.name, WholeTiles()).bound_items(op.tiles, _count_chunks(op))
         for op in graph.ops
     }
     total = sum(items.values())
@@ -176,21 +130,17 @@ def _count_chunks(op: Op) -> int:
     return op.reduction.chunks if op.reduction else 1
 
 
-def _resolve_choice(value: T | Mapping[str, T], op: Op, default: T) -> T:
-    return value.get(op.name, default) if isinstance(value, Mapping) else value
-
-
 def _describe(value: object) -> str:
     return format_ops(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def _list_parts(graph: Graph, choices: Choices) -> OpMajorItems:
+def _list_parts(graph: Graph, schedule: Schedule) -> OpMajorItems:
     columns: list[tuple[Ints, ...]] = []
     for i, op in enumerate(graph.ops):
-        given = _resolve_choice(choices.order, op, RowMajor()).permutation(op.grid)
+        given = find_value(schedule.order, op.name, RowMajor()).permutation(op.grid)
         order = check_permutation(given, op.tiles, f"op {op.name!r}, grid {op.grid}")
         block = op.reduction.block if op.reduction else 1
-        at, lo, hi = _cut_items(_resolve_choice(choices.split, op, WholeTiles()), op)
+        at, lo, hi = _cut_items(find_value(schedule.split, op.name, WholeTiles()), op)
         ends = np.minimum(hi * block, op.k_extent)
         columns.append((np.full(len(at), i, np.int64), order[at], lo * block, ends))
     return OpMajorItems(*(np.concatenate(c) for c in zip(*columns, strict=True)))
@@ -209,7 +159,7 @@ def _cut_items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
     return at, lo, hi
 
 
-def _assign_semaphores(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, Ints]:
+def _assign_semaphores(graph: Graph, schedule: Schedule, consumers: Consumers) -> tuple[Ints, Ints]:
     """Return the semaphore of every tile of the graph (-1 for none), and the number of each op's first tile."""
     base = consumers.dependencies.base
     post = np.full(base[-1], -1, np.int64)
@@ -218,7 +168,7 @@ def _assign_semaphores(graph: Graph, choices: Choices, consumers: Consumers) -> 
     for i, op in enumerate(graph.ops):
         if i not in producers:
             continue
-        policy = _resolve_choice(choices.policy, op, TileSync())
+        policy = find_value(schedule.policy, op.name, TileSync())
         local = check_int_array(
             policy.assign_op_semaphores(i, consumers), op.tiles, OrderError, f"policy of op {op.name!r}"
         )
@@ -239,20 +189,20 @@ def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
     return post, replace(waits, first=waits.first - used[0]), int(used[-1] - used[0]) + 1
 
 
-def _assign_workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
+def _assign_workers(graph: Graph, schedule: Schedule, op: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
     n = len(op)
-    if not choices.dispatch.has_queues:
+    if not schedule.dispatch.has_queues:
         return np.full(n, -1, np.int64)
-    if choices.dispatch is Dispatch.HYBRID:
+    if schedule.dispatch is Dispatch.HYBRID:
         # Queue the first half: factoring (Hummel, Schonberg and Flynn, 1992), with tickets for its later halves.
-        dealt = max(min(choices.workers, n), n // 2)
-        lists = replace(choices, dispatch=Dispatch.STATIC)
+        dealt = max(min(schedule.workers, n), n // 2)
+        lists = replace(schedule, dispatch=Dispatch.STATIC)
         first = _assign_workers(graph, lists, op[:dealt], k_lo[:dealt], k_hi[:dealt])
         return np.concatenate([first, np.full(n - dealt, -1, np.int64)])
-    if choices.assignment is Assignment.STRIPED:
-        return np.arange(n, dtype=np.int64) % choices.workers
+    if schedule.assignment is Assignment.STRIPED:
+        return np.arange(n, dtype=np.int64) % schedule.workers
     flops = np.array([max(o.flops, 1.0) / o.k_extent for o in graph.ops])
-    load = [(0.0, w) for w in range(min(choices.workers, n))]
+    load = [(0.0, w) for w in range(min(schedule.workers, n))]
     worker = np.empty(n, np.int64)
     for i, cost in enumerate((flops[op] * (k_hi - k_lo)).tolist()):
         busy, w = heapq.heappop(load)

@@ -134,7 +134,7 @@ def explain_differences(best: RankedConfig, other: RankedConfig, device: DeviceS
         theirs = {a: getattr(other.config.mode, a) for a in attributes}
         if theirs != {a: getattr(best.config.mode, a) for a in attributes}:
             mode = replace(best.config.mode, **theirs)
-            undone = first.planner.make_candidate(first.prediction.plan, first.choices, device, mode, FINE)
+            undone = first.planner.make_candidate(first.prediction.plan, first.schedule, device, mode, FINE)
             without = best.search_result.compute_us(undone), best.search_result.compute_dram_read(undone)
             if without != (best.search_result.compute_us(first), best.search_result.compute_dram_read(first)):
                 yield Reason(name, words(best.config.mode), *without)

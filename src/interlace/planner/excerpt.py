@@ -22,8 +22,8 @@ from interlace.core.errors import GraphError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import mask_layer_index, parse_layer_index
-from interlace.planner.build import Choices
 from interlace.planner.predict import Prediction
+from interlace.policies.schedule import Schedule
 from interlace.sim.modes import Mode
 from interlace.trace.summary import Summary
 
@@ -127,11 +127,11 @@ class Excerpt:
         after = (mode.after[self.full_graph.op_index(op.name)] for op in self.graph.ops)
         return replace(mode, after=tuple(tuple(sorted({position[names[p]] for p in each})) for each in after))
 
-    def extend_choices(self, choices: Choices) -> Choices:
-        """Extend choices for the excerpt to the whole graph; omitted layers get the choices of the middle one."""
+    def extend_schedule(self, schedule: Schedule) -> Schedule:
+        """Extend a schedule of the excerpt to the whole graph; omitted layers get the values of the middle one."""
         if not self.omitted_layers:
-            return choices
-        named = {name: getattr(choices, name) for name in ("policy", "order", "split")}
+            return schedule
+        named = {name: getattr(schedule, name) for name in ("policy", "order", "split")}
         lifted: dict[str, Any] = {
             name: {
                 op.name: each[self._find_representative(op.name)]
@@ -141,7 +141,7 @@ class Excerpt:
             for name, each in named.items()
             if isinstance(each, Mapping)
         }
-        return replace(choices, **lifted)
+        return replace(schedule, **lifted)
 
     def _find_representative(self, name: str) -> str:
         """Return the name of the excerpt's op that represents an op of the whole graph."""

@@ -17,11 +17,11 @@ from interlace.graph.graph import Graph
 from interlace.kernels.base import format_ops, format_tiling
 from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Gemm, TrafficBound, bound_chain, bound_compulsory
-from interlace.planner.build import Choices
 from interlace.planner.energy import EnergyEstimate, Level, estimate_energy
 from interlace.planner.handovers import HandOff, find_hand_offs
 from interlace.planner.predict import Prediction, Traffic
 from interlace.planner.search import Candidate, SearchResult
+from interlace.policies.schedule import Schedule
 from interlace.sim.machine import compute_op_rates
 from interlace.sim.modes import PERSISTENT, Gate, Mode
 from interlace.trace.summary import Summary
@@ -191,22 +191,22 @@ def report_ops(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[
 
 def _explain_decisions(planned: SearchResult, device: DeviceSpec, mode: Mode) -> list[Reason]:
     best = planned.ranking[0]
-    plain = Choices(best.choices.workers)
+    plain = Schedule(best.schedule.workers)
 
     def reason(decision: str, chosen: str, undone: Candidate) -> Reason:
         return Reason(decision, chosen, planned.compute_us(undone), planned.compute_dram_read(undone))
 
     # Splits depend on the number of tiles, so other tilings are tried unsplit.
-    unsplit = replace(best.choices, split=plain.split)
+    unsplit = replace(best.schedule, split=plain.split)
     others = [
         sketch.build_and_predict(unsplit, device, mode) for sketch in planned.planners if sketch is not best.planner
     ]
     other = min(others, key=lambda c: c.us, default=None)
     reasons = [reason("tiles", format_tiling(best.graph), other)] if other else []
     for decision in ("order", "interleaving", "split", "policy", "dispatch"):
-        chosen, default = getattr(best.choices, decision), getattr(plain, decision)
+        chosen, default = getattr(best.schedule, decision), getattr(plain, decision)
         if chosen != default:
-            undone = best.planner.build_and_predict(replace(best.choices, **{decision: default}), device, mode)
+            undone = best.planner.build_and_predict(replace(best.schedule, **{decision: default}), device, mode)
             reasons.append(reason(decision, _format_choice(chosen), undone))
     return reasons
 
@@ -218,10 +218,10 @@ def _predict_dispatches(
     if mode.gate is not Gate.OPEN:
         return {}
     spawns = any(op.when for op in best.graph.ops)
-    taken = [d for d in dispatches if d is not best.choices.dispatch and (spawns or d is not Dispatch.SPAWN)]
-    others = {d: replace(best.choices, dispatch=d) for d in taken}
+    taken = [d for d in dispatches if d is not best.schedule.dispatch and (spawns or d is not Dispatch.SPAWN)]
+    others = {d: replace(best.schedule, dispatch=d) for d in taken}
     found = {d: planned.compute_us(best.planner.build_and_predict(c, device, mode)) for d, c in others.items()}
-    return {best.choices.dispatch: planned.best.us, **found}
+    return {best.schedule.dispatch: planned.best.us, **found}
 
 
 def _format_choice(value: object) -> str:

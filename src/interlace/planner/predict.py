@@ -120,7 +120,7 @@ def predict(
         SimulationError: the plan is too large.
         DeadlockError, PlanError: the plan is invalid.
     """
-    check_type(plan, Plan, "predict", "plan", "il.build(graph, choices)")
+    check_type(plan, Plan, "predict", "plan", "il.build(graph, schedule)")
     check_type(device, DeviceSpec, "predict", "device", "il.H200")
     count = count_traffic(plan, device, mode, limit, touch_cache)
     return Prediction(plan, count.traffic, count.costs, simulate(plan, count.costs, device, mode))

@@ -1,14 +1,14 @@
 """Cache of plans with their proofs in the user's cache folder, next to compiled kernels (``cuda/cache``).
 
-A graph and choices determine a plan, and the plan determines its proof. So the key of an entry consists of these, and
-of the versions of the code that plans and proves:
+A graph and a schedule determine a plan, and the plan determines its proof. So the key of an entry consists of these,
+and of the versions of the code that plans and proves:
 
     graph      as data: tensors, ops, grids, access maps, params; not the bodies, which planner and proof do not read
-    choices    workers, dispatch, policies, orders, splits, interleaving; device and executor matter only through these
+    schedule   workers, dispatch, policies, orders, splits, interleaving; device and executor matter only through these
     versions   of Python, NumPy and this package, and a hash of its sources
 
-For an existing plan (``prove_plan``) the key has the plan's digest in place of graph and choices. Three kinds of plans
-are not cached: those with choices from outside the package, such as a policy of the user, which are code that no key
+For an existing plan (``prove_plan``) the key has the plan's digest in place of graph and schedule. Three kinds of plans
+are not cached: those with values from outside the package, such as a policy of the user, which are code that no key
 can identify; those of a package with files that changed after it was imported; and those of few ops, which take no
 time to plan and prove.
 
@@ -26,7 +26,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,9 @@ from interlace.plan.coverage import Coverage
 from interlace.plan.plan import Plan
 from interlace.plan.record import hash_plan, read_record, write_record
 from interlace.plan.verify import Proof, load_proof, verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.planner.retile import retile
+from interlace.policies.schedule import Schedule
 
 #: Minimum number of ops of a cached plan. Smaller graphs are planned and proved in a fraction of a second.
 MIN_CACHED_OPS = 32
@@ -51,13 +53,14 @@ _PACKAGE = __name__.partition(".")[0]
 _STARTED_AT = time.time()  # running code was imported now, or later from files unchanged since
 
 
-def prove_choices(graph: Graph, choices: Choices) -> Proof:
-    """Return the proved plan of a graph and choices, from the cache or newly built and cached.
+def prove_schedule(graph: Graph, schedule: Schedule) -> Proof:
+    """Return the proved plan of a graph and a schedule, from the cache or newly built and cached.
 
     Raises:
         InterlaceError: see ``build`` and ``verify``.
     """
-    return _load_or_prove(graph, lambda: _describe_inputs(graph, choices), lambda: build(graph, choices))
+    tiled, rest = retile(graph, schedule.tiles), replace(schedule, tiles={})
+    return _load_or_prove(tiled, lambda: _describe_inputs(tiled, rest), lambda: build(tiled, rest))
 
 
 def prove_plan(plan: Plan) -> Proof:
@@ -80,9 +83,9 @@ def _load_or_prove(graph: Graph, what: Callable[[], Mapping[str, Any]], plan: Ca
     return proof
 
 
-def _describe_inputs(graph: Graph, choices: Choices) -> dict[str, Any]:
-    """Return graph and choices as JSON data. Raises TypeError for a choice from outside the package."""
-    return {"graph": to_data(graph), "choices": _encode_choice(choices)}
+def _describe_inputs(graph: Graph, schedule: Schedule) -> dict[str, Any]:
+    """Return graph and schedule as JSON data. Raises TypeError for a value from outside the package."""
+    return {"graph": to_data(graph), "schedule": _encode_value(schedule)}
 
 
 def _load_cached(key: str, graph: Graph) -> Proof | None:
@@ -127,17 +130,17 @@ def hash_folder(folder: Path) -> str | None:
     return found.hexdigest() if files else None
 
 
-def _encode_choice(value: Any) -> Any:
-    """Encode a choice injectively as JSON data. Raises TypeError for a choice from outside the package."""
+def _encode_value(value: Any) -> Any:
+    """Encode a value of a schedule injectively as JSON data. Raises TypeError for one from outside the package."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     kind = type(value)
     if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
         return [str(value.dtype), value.tolist()]  # not JSON for object arrays
     if kind is dict:  # items of other mappings may differ from what lookups return
-        return ["by name", *([_encode_choice(name), _encode_choice(each)] for name, each in value.items())]
+        return ["by name", *([_encode_value(name), _encode_value(each)] for name, each in value.items())]
     if kind in (tuple, list):
-        return ["in order", *map(_encode_choice, value)]
+        return ["in order", *map(_encode_value, value)]
     if not _is_own(kind):
         raise TypeError(f"{value!r} is of {kind.__module__}, of which no key tells what it does")
     if isinstance(value, Enum):
@@ -146,7 +149,7 @@ def _encode_choice(value: Any) -> Any:
         raise TypeError(f"{value!r} has more to it than its fields")
     return [
         f"{kind.__module__}.{kind.__qualname__}",
-        *([f.name, _encode_choice(getattr(value, f.name))] for f in fields(value)),
+        *([f.name, _encode_value(getattr(value, f.name))] for f in fields(value)),
     ]
 
 

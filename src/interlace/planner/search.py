@@ -20,13 +20,14 @@ from interlace.graph.op import Op
 from interlace.kernels.base import mask_layer_index
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Assignment, Choices, build
+from interlace.planner.build import build
 from interlace.planner.excerpt import Excerpt
 from interlace.planner.predict import CHEAP, FINE, Prediction, predict
 from interlace.planner.shared_results import SharedResults
 from interlace.planner.touch_cache import TouchCache
 from interlace.policies.interleavings import HalfRowPanels, Interleaving, RowPanels
 from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Order, RowMajor
+from interlace.policies.schedule import Assignment, Schedule
 from interlace.policies.splits import Split, SplitK, SplitTail, WholeTiles
 from interlace.policies.sync import RowSync
 from interlace.sim.modes import PERSISTENT, Gate, Mode
@@ -51,20 +52,20 @@ class ExcerptPlanner:
         self.excerpt, self.graph = excerpt, excerpt.graph
         self._shared, self._touched = SharedResults(excerpt.graph), TouchCache()
 
-    def build(self, choices: Choices) -> Plan:
-        """Build a plan from choices, as the function ``build`` does."""
-        return build(self.graph, choices, self._shared)
+    def build(self, schedule: Schedule) -> Plan:
+        """Build a plan from a schedule, as the function ``build`` does."""
+        return build(self.graph, schedule, self._shared)
 
-    def make_candidate(self, plan: Plan, choices: Choices, device: DeviceSpec, mode: Mode, limit: int) -> Candidate:
+    def make_candidate(self, plan: Plan, schedule: Schedule, device: DeviceSpec, mode: Mode, limit: int) -> Candidate:
         """Predict a plan that ``build`` made; ``mode`` is the mode for the whole graph."""
         # Scale the limit to the excerpt, so that its touches are resolved as finely as those of the whole graph.
         some = limit * len(self.graph.ops) // len(self.excerpt.full_graph.ops)
         prediction = predict(plan, device, self.excerpt.restrict_mode(mode), some, self._touched)
-        return Candidate(self, choices, prediction)
+        return Candidate(self, schedule, prediction)
 
-    def build_and_predict(self, choices: Choices, device: DeviceSpec, mode: Mode) -> Candidate:
-        """Build and predict a plan from choices, with the fine prediction."""
-        return self.make_candidate(self.build(choices), choices, device, mode, FINE)
+    def build_and_predict(self, schedule: Schedule, device: DeviceSpec, mode: Mode) -> Candidate:
+        """Build and predict a plan from a schedule, with the fine prediction."""
+        return self.make_candidate(self.build(schedule), schedule, device, mode, FINE)
 
 
 class ExcerptPlanners:
@@ -88,12 +89,12 @@ class Candidate:
 
     Attributes:
         planner: excerpt planner of the graph.
-        choices: choices from which it builds the plan.
+        schedule: schedule from which it builds the plan.
         prediction: prediction for that plan, which is a plan of an excerpt.
     """
 
     planner: ExcerptPlanner
-    choices: Choices
+    schedule: Schedule
     prediction: Prediction
 
     @property
@@ -150,7 +151,7 @@ class SearchResult:
         if not excerpt.omitted_layers:
             return first
         return ExcerptPlanner(Excerpt(excerpt.full_graph, excerpt.full_graph)).build_and_predict(
-            excerpt.extend_choices(first.choices), self.device, self.mode
+            excerpt.extend_schedule(first.schedule), self.device, self.mode
         )
 
     def compute_us(self, candidate: Candidate) -> float:
@@ -209,31 +210,31 @@ def search(
         if tiles > _MAX_TILES:
             raise SimulationError(
                 f"graph {graph.name!r} has {tiles} tiles and a search takes {_MAX_TILES}; use larger tiles, or plan a "
-                "smaller problem of the same kind and take its choices"
+                "smaller problem of the same kind and take its schedule"
             )
     workers = device.sms
     tried = 0
     seen: set[object] = set()
 
-    def judge(sketch: ExcerptPlanner, plan: Plan, choices: Choices, limit: int) -> Candidate:
+    def judge(sketch: ExcerptPlanner, plan: Plan, schedule: Schedule, limit: int) -> Candidate:
         nonlocal tried
         tried += 1
         progress(tried)
-        return sketch.make_candidate(plan, choices, device, mode, limit)
+        return sketch.make_candidate(plan, schedule, device, mode, limit)
 
     shelf = sketches or ExcerptPlanners()
     tilings = tuple(map(shelf.of, graphs))
 
-    def make_candidates(sketch: ExcerptPlanner, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
+    def make_candidates(sketch: ExcerptPlanner, alternatives: Iterable[Schedule]) -> Iterable[Candidate]:
         """Yield candidates for the alternatives whose plans no earlier candidate had."""
-        for choices in alternatives:
-            plan = sketch.build(choices)
+        for schedule in alternatives:
+            plan = sketch.build(schedule)
             key = _make_prediction_key(plan)
             if key not in seen:
                 seen.add(key)
-                yield judge(sketch, plan, choices, CHEAP)
+                yield judge(sketch, plan, schedule, CHEAP)
 
-    def step(best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]) -> list[Candidate]:
+    def step(best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Schedule]]) -> list[Candidate]:
         """Return the best of these candidates and of the new alternatives that are faster than their parents."""
         faster = [
             c
@@ -243,20 +244,20 @@ def search(
         ]
         return sorted(best + faster, key=lambda c: c.cost)[:_BEAM_WIDTH]
 
-    unplanned = Choices(workers, dispatches[0])
+    unplanned = Schedule(workers, dispatches[0])
     first = [
         c for s in tilings for c in make_candidates(s, (replace(unplanned, order=o) for o in _iter_orders(s.graph)))
     ]
     best = sorted(first, key=lambda c: c.cost)[:_BEAM_WIDTH]
     if len(graphs[0].ops) > 1:
-        best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))
+        best = step(best, lambda c: (replace(c.schedule, interleaving=i) for i in INTERLEAVINGS))
     best = step(best, lambda c: _iter_splits(c, workers))
-    best = step(best, lambda c: [replace(c.choices, policy=RowSync())])
+    best = step(best, lambda c: [replace(c.schedule, policy=RowSync())])
     if Dispatch.STATIC in dispatches and mode.gate is Gate.OPEN and not mode.ring_bytes:
         # otherwise launches hand out the items, or the ring requires tickets
-        best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
+        best = step(best, lambda c: [replace(c.schedule, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
-    ranking = sorted((judge(c.planner, c.prediction.plan, c.choices, FINE) for c in best), key=lambda c: c.cost)
+    ranking = sorted((judge(c.planner, c.prediction.plan, c.schedule, FINE) for c in best), key=lambda c: c.cost)
     tiled = ranking[0].planner
     plain = judge(tiled, tiled.build(unplanned), unplanned, FINE)
     if plain.cost < ranking[0].cost:
@@ -289,13 +290,13 @@ def _iter_orders(graph: Graph) -> Iterable[Order]:
             yield order
 
 
-def _iter_splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
-    """Yield choices whose split reductions give every worker a part of the last wave, per op and for all ops at once.
+def _iter_splits(candidate: Candidate, workers: int) -> Iterable[Schedule]:
+    """Yield schedules whose split reductions give every worker a part of the last wave, per op and for all ops at once.
 
     Graphs of layers take long to predict, so all their ops are split at once: first into the fewest parts, then into
     more.
     """
-    choices, ops = candidate.choices, candidate.planner.graph.ops
+    schedule, ops = candidate.schedule, candidate.planner.graph.ops
     cuts = {op.name: tuple(_list_cuts(op, workers)) for op in ops}
     cuts = {name: some for name, some in cuts.items() if some}
     single: list[dict[str, Split]]
@@ -306,7 +307,7 @@ def _iter_splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
         single = [{name: cut} for name, some in cuts.items() for cut in some]
         if len(cuts) > 1:
             single.append({name: some[0] for name, some in cuts.items()})
-    return (replace(choices, split={op.name: split.get(op.name, WholeTiles()) for op in ops}) for split in single)
+    return (replace(schedule, split={op.name: split.get(op.name, WholeTiles()) for op in ops}) for split in single)
 
 
 def _list_cuts(op: Op, workers: int) -> Iterable[Split]:

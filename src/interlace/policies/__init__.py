@@ -1,1 +1,1 @@
-"""Scheduling choices: sync policies, tile orders, interleavings and dispatch. Each is a small typed value."""
+"""Scheduling: sync policies, tile orders, splits and interleavings as small typed values, and schedules of them."""

@@ -36,9 +36,10 @@ from interlace.orders.replay import find_loaded, find_lru_contents
 from interlace.plan.plan import Plan
 from interlace.planner.bounds import BoundedQuantity, Gemm, TrafficBound
 from interlace.planner.bounds import bound_chain as chain_bounds
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
 from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import ColumnMajor, Hilbert, Order, Serpentine
+from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.studio.game import MAX_PAIRS, build_chip
 from interlace.workloads.chains import two_matmuls
@@ -104,10 +105,10 @@ class Chain:
         first, second = self.tiles
         return first + self.parts * second
 
-    def derive_choices(self, interleaving: Interleaving, order: Order | Mapping[str, Order] = _NO_ORDER) -> Choices:
-        """Return the choices with which a planner makes an order of the chain."""
+    def make_schedule(self, interleaving: Interleaving, order: Order | Mapping[str, Order] = _NO_ORDER) -> Schedule:
+        """Return the schedule with which a planner makes an order of the chain."""
         split = {"second": SplitK(self.parts)} if self.parts > 1 else {}
-        return Choices(1, order=order, split=split, interleaving=interleaving)
+        return Schedule(1, order=order, split=split, interleaving=interleaving)
 
     @property
     def bounds(self) -> tuple[TrafficBound, TrafficBound]:
@@ -170,7 +171,7 @@ def find_accesses(chain: Chain) -> ChainAccesses:
     from interlace.sim.traffic import list_touches
 
     graph = chain.graph
-    plan = build(graph, chain.derive_choices(OpAfterOp()))
+    plan = build(graph, chain.make_schedule(OpAfterOp()))
     found = list_touches(plan)
     groups, reads = [], []
     for item in range(len(plan.items)):
@@ -258,23 +259,23 @@ def check_path(chain: Chain, path: tuple[int, ...]) -> None:
 def list_chain_orders(chain: Chain) -> dict[str, Callable[[], tuple[int, ...]]]:
     """Return orders of both products together, as a planner makes them, by name."""
     columns_first = {"first": ColumnMajor(), "second": ColumnMajor()}
-    choices = {
-        "op after op": chain.derive_choices(OpAfterOp()),
-        "op after op, N first": chain.derive_choices(OpAfterOp(), {"second": ColumnMajor()}),
-        "op after op, serpentine": chain.derive_choices(OpAfterOp(), Serpentine()),
-        "op after op, hilbert": chain.derive_choices(OpAfterOp(), Hilbert()),
-        "whole rows": chain.derive_choices(RowPanels(1)),
+    schedules = {
+        "op after op": chain.make_schedule(OpAfterOp()),
+        "op after op, N first": chain.make_schedule(OpAfterOp(), {"second": ColumnMajor()}),
+        "op after op, serpentine": chain.make_schedule(OpAfterOp(), Serpentine()),
+        "op after op, hilbert": chain.make_schedule(OpAfterOp(), Hilbert()),
+        "whole rows": chain.make_schedule(RowPanels(1)),
     }
     if chain.parts > 1:
-        choices["half rows"] = chain.derive_choices(HalfRowPanels())
+        schedules["half rows"] = chain.make_schedule(HalfRowPanels())
     for rows in range(2, chain.rows):
-        choices[f"panels of {rows} rows"] = chain.derive_choices(RowPanels(rows))
-        choices[f"panels of {rows} rows, N first"] = chain.derive_choices(RowPanels(rows), columns_first)
-    return {name: partial(_build_sequence, chain, choice) for name, choice in choices.items()}
+        schedules[f"panels of {rows} rows"] = chain.make_schedule(RowPanels(rows))
+        schedules[f"panels of {rows} rows, N first"] = chain.make_schedule(RowPanels(rows), columns_first)
+    return {name: partial(_build_sequence, chain, schedule) for name, schedule in schedules.items()}
 
 
-def _build_sequence(chain: Chain, choices: Choices) -> tuple[int, ...]:
-    items = build(chain.graph, choices).items
+def _build_sequence(chain: Chain, schedule: Schedule) -> tuple[int, ...]:
+    items = build(chain.graph, schedule).items
     first, second = chain.tiles
     later = np.where(items.k_lo > 0, second, 0)  # of a second half
     return tuple((items.tile + np.where(items.op == 0, 0, first + later)).tolist())

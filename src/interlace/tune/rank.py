@@ -1,9 +1,9 @@
-"""Rank settings by prediction to decide which ones to measure.
+"""Rank schedules by prediction to decide which ones to measure.
 
-Settings that make the same plan are the same launch. The plan is predicted once, and only the first of these settings
+Schedules that make the same plan are the same launch. The plan is predicted once, and only the first of these schedules
 is ranked. Example, where the grid of ``a`` has a single group of rows:
 
-    setting                       predicted us    rank
+    schedule                      predicted us    rank
     a                             60              1
     b                             61              2
     a, groups of 8                60              none, same plan as a
@@ -15,33 +15,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from interlace.deploy import Deployment
-from interlace.policies.setting import Setting
+from interlace.core.devices import DeviceSpec
+from interlace.executors import Executor
+from interlace.graph.graph import Graph
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 
 _CHEAP, _TOUCHES_PER_ITEM = 1 << 16, 64  # number of touches that a prediction resolves; minimum per item
 
 
 @dataclass(frozen=True)
-class RankedSetting:
-    """A setting and its prediction.
+class RankedSchedule:
+    """A schedule and its prediction.
 
     Attributes:
-        setting: setting that was predicted.
+        schedule: schedule that was predicted.
         predicted_us: microseconds of one run.
         dram_read_bytes: bytes read from memory, with cold caches.
-        plan: number of the plan, unique among ranked settings.
+        plan: number of the plan, unique among ranked schedules.
     """
 
-    setting: Setting
+    schedule: Schedule
     predicted_us: float
     dram_read_bytes: int
     plan: int
 
 
 def rank(
-    case: Deployment, settings: Sequence[Setting], progress: Callable[[int], None] = lambda done: None
-) -> list[RankedSetting]:
-    """Rank all settings that make different plans by predicted time, fastest first; ties keep the given order.
+    graph: Graph,
+    device: DeviceSpec,
+    executor: type[Executor],
+    schedules: Sequence[Schedule],
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[RankedSchedule]:
+    """Rank all schedules that make different plans by predicted time, fastest first; ties keep the given order.
 
     Raises:
         SimulationError: a plan is too large to simulate.
@@ -53,23 +60,23 @@ def rank(
     seen: dict[object, tuple[int, Prediction]] = {}
     launches = set()
     ranked = []
-    for done, setting in enumerate(settings, 1):
-        plan = case.build_plan(setting)
+    for done, schedule in enumerate(schedules, 1):
+        plan = build(graph, schedule)
         key = make_plan_key(plan)
         if key not in seen:
             limit = max(_CHEAP, _TOUCHES_PER_ITEM * len(plan.items))
-            seen[key] = len(seen), predict(plan, case.device, case.build_mode(plan), limit=limit)
+            seen[key] = len(seen), predict(plan, device, executor.build_mode(plan.graph, device), limit=limit)
         number, found = seen[key]
         progress(done)
         if number not in launches:
             launches.add(number)
-            ranked.append(RankedSetting(setting, found.us, found.traffic.dram_read, number))
+            ranked.append(RankedSchedule(schedule, found.us, found.traffic.dram_read, number))
     return sorted(ranked, key=lambda r: r.predicted_us)
 
 
-def select_best(ranked: Iterable[RankedSetting], top: int, needed: Setting) -> list[RankedSetting]:
-    """Return the settings of the ``top`` plans with the best predictions, and of the needed setting's plan."""
+def select_best(ranked: Iterable[RankedSchedule], top: int, needed: Schedule) -> list[RankedSchedule]:
+    """Return the schedules of the ``top`` plans with the best predictions, and of the needed schedule's plan."""
     ranked = list(ranked)
     kept = set(list(dict.fromkeys(r.plan for r in ranked))[:top])
-    kept.add(next(r.plan for r in ranked if r.setting == needed))
+    kept.add(next(r.plan for r in ranked if r.schedule == needed))
     return [r for r in ranked if r.plan in kept]

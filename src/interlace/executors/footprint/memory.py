@@ -23,7 +23,8 @@ from interlace.kernels.base import get_kernel
 from interlace.kernels.cuda_body import CudaBody
 from interlace.megakernel.options import RunOptions
 from interlace.megakernel.table import DeviceTables
-from interlace.planner.build import Choices, build
+from interlace.planner.build import build
+from interlace.policies.schedule import Schedule
 
 ZONE_LOCATIONS = ("before the start", "past the end", "inside")  # locations relative to a tensor
 
@@ -56,7 +57,7 @@ class GuardedMemory(DeviceExecutor):
         names = tuple(dict.fromkeys(a.tensor for a in op.accesses))
         tensors = tuple(items[0].graph.tensor(name) for name in names)
         # This class fills all memory, so an op that writes a part of a tensor is complete without others.
-        super().__init__(build(Graph(op.name, tensors, (op,), names, ()), Choices(1)), RunOptions(device))
+        super().__init__(build(Graph(op.name, tensors, (op,), names, ()), Schedule(1)), RunOptions(device))
         self._seed = seed
         self.blocks = tuple(self._allocate_block(t) for t in tensors)
         inside = {block.tensor.name: block.split_memory(block.memory)[-1] for block in self.blocks}

@@ -16,7 +16,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Param
 from interlace.kernels.base import next_power_of_2, require
 from interlace.kernels.tuning import Tuning
-from interlace.policies.setting import OpSetting, Setting
+from interlace.policies.tiling import OpTiling, Tilings
 
 #: Name of the kernel.
 NAME = "causal_attention"
@@ -95,24 +95,24 @@ def _get_head(graph: Graph, op: Op) -> tuple[int, int]:
     return int(op.param("D")), graph.tensor(op.writes[0].tensor).dtype.itemsize
 
 
-def _select_default(graph: Graph, device: DeviceSpec) -> Setting:
+def _select_default(graph: Graph, device: DeviceSpec) -> Tilings:
     """Choose for each op the tile for its heads."""
     tiles = ((op.name, AttentionTile.heuristic(*_get_head(graph, op), device)) for op in graph.ops if op.kernel == NAME)
-    return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles))
+    return {name: OpTiling(tile.params) for name, tile in tiles}
 
 
-def _iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_candidates(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
     """Yield each standard tile for all ops; tiles that do not fit are discarded later."""
     names = [op.name for op in graph.ops if op.kernel == NAME]
     for tile in _list_tiles():
-        yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
+        yield {name: OpTiling(tile.params) for name in names}
 
 
-def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
     """Yield few different tiles: many keys at a time, and half the rows, of which an SM runs two tiles at once."""
     names = [op.name for op in graph.ops if op.kernel == NAME]
     for tile in (AttentionTile(128, 128, 2, 8), AttentionTile(64, 64, 2, 4)):
-        yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
+        yield {name: OpTiling(tile.params) for name in names}
 
 
 def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
@@ -131,22 +131,22 @@ def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
     )
 
 
-TRITON_TUNING = Tuning(_select_default, _iter_likely, _iter_settings, _check)
+TRITON_TUNING = Tuning(_select_default, _iter_likely, _iter_candidates, _check)
 
 
-def _select_megakernel(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Setting:
+def _select_megakernel(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Tilings:
     """Choose 64 rows per consumer warpgroup, two above 64 rows as for matmuls; blocks of ``block`` elements."""
-    ops = []
+    ops = {}
     for op in graph.ops:
         if op.kernel == NAME:
             groups = 1 if int(op.param("T")) <= _ROWS else 2
             keys = max(_MIN_EXTENT, min(_KEYS, block // int(op.param("D"))))
-            ops.append((op.name, OpSetting(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)))
-    return Setting(tuple(ops))
+            ops[op.name] = OpTiling(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)
+    return ops
 
 
-def _iter_megakernel_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """Yield the rule's setting, and blocks of half and of twice as many keys."""
+def _iter_megakernel_likely(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
+    """Yield the rule's tilings, and blocks of half and of twice as many keys."""
     for block in (_BLOCK, _BLOCK // 2, 2 * _BLOCK):
         yield _select_megakernel(graph, device, block)
 

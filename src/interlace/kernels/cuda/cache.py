@@ -1,5 +1,5 @@
 """Disk cache in the user's cache folder: compiled kernels, one file for each source, compiler and architecture, and
-proved plans (``planner/proof_cache``), one file for each graph and choices.
+proved plans (``planner/proof_cache``), one file for each graph and schedule.
 
     <cache folder>/compiled/<hash of the key>     a checksum of all that follows; facts as a line of JSON; the bytes
 

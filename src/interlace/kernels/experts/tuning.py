@@ -16,23 +16,23 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.kernels.tuning import Tuning
 from interlace.plan.plan import Dispatch
-from interlace.policies.setting import OpSetting, Setting
+from interlace.policies.tiling import OpTiling, Tilings
 
 #: Kernel name of expert matmuls.
 NAME = "expert_matmul"
 _TALLEST = 8  # row tiles of a panel
 
 
-def _select_default(graph: Graph, device: DeviceSpec) -> Setting:
+def _select_default(graph: Graph, device: DeviceSpec) -> Tilings:
     ops = [op for op in graph.ops if op.kernel == NAME]
     shared = {op.name: op.grid[0] >= 2 * int(op.param("E")) for op in ops}
-    return Setting(tuple((name, OpSetting(group=_TALLEST if some else 0)) for name, some in shared.items()))
+    return {name: OpTiling(group=_TALLEST if some else 0) for name, some in shared.items()}
 
 
-def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
     ops = [op.name for op in graph.ops if op.kernel == NAME]
     for group in (0, 2, 4, 2 * _TALLEST):
-        yield Setting(tuple((name, OpSetting(group=group)) for name in ops))
+        yield {name: OpTiling(group=group) for name in ops}
 
 
 MEGAKERNEL_TUNING = Tuning(_select_default, _iter_likely, _iter_likely, dispatch=Dispatch.HYBRID)

@@ -38,7 +38,7 @@ from interlace.kernels.matmul.tilings import (
     get_width_step,
     normalises,
 )
-from interlace.policies.setting import Setting
+from interlace.policies.tiling import Tilings
 
 _ROWS = 64  # rows of the tensor core's first operand, per warpgroup
 _NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, over all matrices; their step
@@ -57,10 +57,10 @@ _SMALL_GROUP, _LARGE_GROUP = 4, 8  # row panels of a group, up to ``_SMALL_GROUP
 _SMALL_GROUP_TOKENS = 1024
 
 
-def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MAX_WARPGROUPS) -> Iterator[Setting]:
-    """Yield settings of matmuls over 17 or more tokens, by estimated time; none if no ring holds them.
+def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MAX_WARPGROUPS) -> Iterator[Tilings]:
+    """Yield tilings of matmuls over 17 or more tokens, by estimated time; none if no ring holds them.
 
-    Beyond 192 tokens, the setting that loads least comes first, among those within 1 % of the least time.
+    Beyond 192 tokens, the tilings that load least come first, among those within 1 % of the least time.
 
     Args:
         warpgroups: upper bound of the warpgroups of a block.
@@ -79,7 +79,7 @@ def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int
     group = 0 if m <= _FEW_TOKENS else _SMALL_GROUP if m <= _SMALL_GROUP_TOKENS else _LARGE_GROUP
     for n in sorted(range(len(rings)), key=cost):
         of = dict(zip(unlike, rings[n], strict=True))
-        yield Setting(tuple((op.name, of[kinds[op.name]].to_setting(group)) for op in ops))
+        yield {op.name: of[kinds[op.name]].to_tiling(group) for op in ops}
 
 
 def estimate_least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:

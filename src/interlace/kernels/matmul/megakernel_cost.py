@@ -34,7 +34,7 @@ from interlace.core.dtypes import bf16
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import compute_token_bytes
-from interlace.policies.setting import OpSetting
+from interlace.policies.tiling import OpTiling
 
 _ENOUGH_BYTES, _MAX_BYTES = 80 << 10, 96 << 10  # bytes of weights in flight per SM: enough; upper bound
 # Stages with which two are multiplied while two are in flight; factor on loads if only one is in flight.
@@ -105,9 +105,9 @@ class TilingCandidate:
         """Bytes of the float32 sums of a tile."""
         return self.tile.m * self.weight_rows * 4
 
-    def to_setting(self, group: int) -> OpSetting:
-        """Return the candidate as an op's setting."""
-        return OpSetting(self.tile.params, self.parts, group=group)
+    def to_tiling(self, group: int) -> OpTiling:
+        """Return the candidate as an op's tiling."""
+        return OpTiling(self.tile.params, self.parts, group=group)
 
 
 def count_ring_stages(candidates: Sequence[TilingCandidate], smem_bytes: int) -> int:

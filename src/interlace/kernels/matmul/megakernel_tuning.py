@@ -48,7 +48,7 @@ from interlace.kernels.matmul.tilings import (
     select_matmuls,
 )
 from interlace.kernels.tuning import Tuning, is_chain
-from interlace.policies.setting import OpSetting, Setting
+from interlace.policies.tiling import OpTiling, Tilings
 
 _FEW_TOKENS = 64  # upper bound of the tokens for which tiles of a chain have 64 weight rows
 _MAX_SKINNY_ROWS = 56  # upper bound of the weight rows of a skinny tile
@@ -73,36 +73,36 @@ _FIX_UP_BYTES = 54 << 10  # bytes of tokens that load in the time of a split-K r
 _MIN_WHOLE_ROWS = 48  # lower bound of the weight rows of an unsplit tile: 32 was slower, also with few tokens
 
 
-def select_default(graph: Graph, device: DeviceSpec) -> Setting:
-    """Return the setting used without a search."""
+def select_default(graph: Graph, device: DeviceSpec) -> Tilings:
+    """Return the tilings used without a search."""
     ops = select_matmuls(graph)
     if not ops:
-        return Setting()
+        return {}
     m = _count_tokens(ops)
     if _is_few(ops, m):
         return next(_iter_normalising(ops, m, device))
     if _is_priced(graph, m):
-        return next(iter_cheapest(ops, m, device, _get_max_warpgroups(graph)), Setting())
-    narrow = _build_skinny_setting(ops, m, device.sms)
+        return next(iter_cheapest(ops, m, device, _get_max_warpgroups(graph)), {})
+    narrow = _build_skinny_tilings(ops, m, device.sms)
     if narrow is not None and (is_chain(graph) or _is_lean(ops, m, narrow)):
         return narrow
-    cut = _build_split_setting(ops, m, device, shallow=is_chain(graph))
+    cut = _build_split_tilings(ops, m, device, shallow=is_chain(graph))
     if narrow is not None and _is_light(ops, m, narrow, cut, device.sms):
         return narrow
     whole = _build_one_wave(ops, m, device.sms)
     wide = all(_compute_wave_width(op, device.sms) * count_weights(op) >= _MIN_WHOLE_ROWS for op in ops)
-    return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
+    return whole if whole is not None and wide and cut[ops[0].name].parts > 1 else cut
 
 
-def _iter_normalising(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
+def _iter_normalising(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Tilings]:
     """Yield skinny tiles for all ops if supported, then only for ops that normalise their rows."""
-    narrow = _build_skinny_setting(ops, m, device.sms)
+    narrow = _build_skinny_tilings(ops, m, device.sms)
     if narrow is not None:
         yield narrow
     others = [op for op in ops if not normalises(op)]
-    rest = _build_split_setting(others, m, device) if others else Setting()
+    rest = _build_split_tilings(others, m, device) if others else {}
     few = {op.name: _build_skinny_op(op, int(op.param("N")), m, device.sms) for op in ops if normalises(op)}
-    mixed = Setting(tuple((op.name, few.get(op.name) or rest.op(op.name)) for op in ops))
+    mixed = {op.name: few.get(op.name) or rest[op.name] for op in ops}
     if mixed != narrow:
         yield mixed
 
@@ -126,10 +126,10 @@ def _count_tokens(ops: Sequence[Op]) -> int:
     return max(int(op.param("M")) for op in ops)
 
 
-def _build_split_setting(
+def _build_split_tilings(
     ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, shallow: bool = False
-) -> Setting:
-    """Build the setting for up to 64 tokens: tiles of 64 weight rows, split so that all SMs are busy.
+) -> Tilings:
+    """Build the tilings for up to 64 tokens: tiles of 64 weight rows, split so that all SMs are busy.
 
     Args:
         other: True to choose, if both one wave and several are possible, the one that the rule rejects.
@@ -141,10 +141,11 @@ def _build_split_setting(
     nbytes = _DEEP_BYTES if deep and not shallow else _SHALLOW_BYTES
     cheap = (m <= _CHEAP_FIX_UP_TOKENS) != other
     together = _sum_over_siblings(ops, _count_tiles)
-    each, one_wave = [], True
+    each: dict[str, OpTiling] = {}
+    one_wave = True
     for op in ops:
         if m > SKINNY_TOKENS and normalises(op):
-            each.append((op.name, next(iter_cheapest([op], m, device, 1), Setting()).op(op.name)))
+            each[op.name] = next(iter_cheapest([op], m, device, 1), {}).get(op.name, OpTiling())
             continue
         rows = _ROWS if count_weights(op) > 1 or _count_tiles(op) < _MANY_WAVES * device.sms else 2 * _ROWS
         tile = MatmulTile(tokens, rows, nbytes // (rows * 2 * count_weights(op)), swap_ab=True)
@@ -156,8 +157,8 @@ def _build_split_setting(
         one_wave = tiles * parts <= device.sms
         if m > _CHEAP_FIX_UP_TOKENS and parts == 1 and tiles == _count_tiles(op):
             tile = _even_tile(op, tile, device.sms)
-        each.append((op.name, OpSetting(tile.params, parts)))
-    return Setting(tuple(each))
+        each[op.name] = OpTiling(tile.params, parts)
+    return each
 
 
 def _even_tile(op: Op, tile: MatmulTile, sms: int) -> MatmulTile:
@@ -187,45 +188,45 @@ def _is_skinny(op: Op) -> bool:
     return int(op.param("K")) % PANEL == 0 and op.parameters.get("SQUARED", FINE) == FINE
 
 
-def _is_lean(ops: Sequence[Op], m: int, setting: Setting) -> bool:
+def _is_lean(ops: Sequence[Op], m: int, tilings: Tilings) -> bool:
     """Return True if tokens are at most a third of every stage."""
-    return all(_LEAN_RATIO * m <= int(dict(setting.op(op.name).params)["BN"]) * count_weights(op) for op in ops)
+    return all(_LEAN_RATIO * m <= int(dict(tilings[op.name].params)["BN"]) * count_weights(op) for op in ops)
 
 
-def _is_light(ops: Sequence[Op], m: int, narrow: Setting, cut: Setting, sms: int) -> bool:
+def _is_light(ops: Sequence[Op], m: int, narrow: Tilings, cut: Tilings, sms: int) -> bool:
     """Return True if narrow tiles' extra tokens cost no more than the split tiles' fix-ups.
 
     Tokens are those that the busiest SM loads.
     """
-    fix_ups = sum(cut.op(op.name).parts > 1 for op in ops)
+    fix_ups = sum(cut[op.name].parts > 1 for op in ops)
     return _count_token_bytes(ops, m, narrow, sms) - _count_token_bytes(ops, m, cut, sms) <= fix_ups * _FIX_UP_BYTES
 
 
-def _count_token_bytes(ops: Sequence[Op], m: int, setting: Setting, sms: int) -> int:
+def _count_token_bytes(ops: Sequence[Op], m: int, tilings: Tilings, sms: int) -> int:
     """Return the bytes of tokens that the busiest SM loads, over all ops."""
     total = 0
     for op in ops:
-        own = setting.op(op.name)
+        own = tilings[op.name]
         items = -(-int(op.param("N")) // int(dict(own.params)["BN"])) * own.parts
         total += -(-items // sms) * m * -(-int(op.param("K")) // own.parts) * 2
     return total
 
 
-def _build_skinny_setting(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
-    """Build the setting of skinny tiles, or return None if it is not supported."""
+def _build_skinny_tilings(ops: Sequence[Op], m: int, sms: int) -> Tilings | None:
+    """Build tilings with skinny tiles, or return None if it is not supported."""
     if m > SKINNY_TOKENS or not all(_is_skinny(op) for op in ops):
         return None
     rows = _sum_over_siblings(ops, lambda op: int(op.param("N")))
-    return Setting(tuple((op.name, _build_skinny_op(op, rows[op.name], m, sms)) for op in ops))
+    return {op.name: _build_skinny_op(op, rows[op.name], m, sms) for op in ops}
 
 
-def _build_skinny_op(op: Op, rows: int, m: int, sms: int) -> OpSetting:
+def _build_skinny_op(op: Op, rows: int, m: int, sms: int) -> OpTiling:
     """Build the skinny tile of an op, given the rows of all ops that multiply the same tokens."""
     width, m = _select_skinny_width(rows, get_width_step(op), sms), min(m, SKINNY_TOKENS)
     depth = min(_DEEP_BYTES // (2 * width * count_weights(op)), _SHALLOW_BYTES // (2 * m)) // PANEL * PANEL
     k = _round_up(int(op.param("K")), PANEL)
     depth = min(_round_up(-(-k // -(-k // depth)), PANEL), k)  # the same number of stages, all of equal depth
-    return OpSetting(MatmulTile(_round_up(m, _STEP), width, depth, swap_ab=True).params)
+    return OpTiling(MatmulTile(_round_up(m, _STEP), width, depth, swap_ab=True).params)
 
 
 def _select_skinny_width(rows: int, step: int, sms: int) -> int:
@@ -259,18 +260,18 @@ def _select_parts(tiles: int, most: int, sms: int, cheap: bool, one_wave: bool) 
     return min(good) if good else (one or [min(most, max(1, sms // tiles))])[-1]
 
 
-def _build_one_wave(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
+def _build_one_wave(ops: Sequence[Op], m: int, sms: int) -> Tilings | None:
     """Build one wave of unsplit tiles per op; return None if a tile is so narrow that tokens outweigh its weights."""
-    each = []
+    each = {}
     for op in ops:
-        setting = _build_one_wave_op(op, m, sms, _SHARE, _STAGE_BYTES)
-        if setting is None:
+        tiling = _build_one_wave_op(op, m, sms, _SHARE, _STAGE_BYTES)
+        if tiling is None:
             return None
-        each.append((op.name, setting))
-    return Setting(tuple(each))
+        each[op.name] = tiling
+    return each
 
 
-def _build_one_wave_op(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpSetting | None:
+def _build_one_wave_op(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpTiling | None:
     """Build one wave of unsplit tiles of an op, over up to 64 tokens.
 
     Args:
@@ -285,10 +286,10 @@ def _build_one_wave_op(op: Op, m: int, sms: int, share: float, nbytes: int) -> O
     if rows > _WIDEST or _round_up(m, _STEP) > share * rows:
         return None
     panels = max(1, nbytes // (rows * 2 * PANEL))
-    return OpSetting(MatmulTile(_ROWS, width, panels * PANEL).params)
+    return OpTiling(MatmulTile(_ROWS, width, panels * PANEL).params)
 
 
-def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
     """Yield the rule for few tokens and close alternatives; for more tokens, the best for each combination of parts."""
     ops = select_matmuls(graph)
     if not ops:
@@ -298,17 +299,17 @@ def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
         yield from _iter_normalising(ops, m, device)
         return
     if _is_priced(graph, m):
-        best: dict[tuple[int, ...], Setting] = {}
-        for setting in iter_cheapest(ops, m, device, _get_max_warpgroups(graph)):
-            best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
+        best: dict[tuple[int, ...], Tilings] = {}
+        for tilings in iter_cheapest(ops, m, device, _get_max_warpgroups(graph)):
+            best.setdefault(tuple(own.parts for own in tilings.values()), tilings)
         yield from islice(best.values(), _MAX_LIKELY)
         return
-    yield from filter(None, (_build_skinny_setting(ops, m, device.sms), _build_one_wave(ops, m, device.sms)))
-    cut = _build_split_setting(ops, m, device)
+    yield from filter(None, (_build_skinny_tilings(ops, m, device.sms), _build_one_wave(ops, m, device.sms)))
+    cut = _build_split_tilings(ops, m, device)
     yield cut
     yield _mix_one_wave(ops, m, device, cut)
-    yield _build_split_setting(ops, m, device, other=True)
-    yield _build_split_setting(ops, m, device, shallow=True)
+    yield _build_split_tilings(ops, m, device, other=True)
+    yield _build_split_tilings(ops, m, device, shallow=True)
 
 
 def _compute_wave_width(op: Op, sms: int) -> int:
@@ -316,19 +317,19 @@ def _compute_wave_width(op: Op, sms: int) -> int:
     return _round_up(-(-int(op.param("N")) // sms), get_width_step(op))
 
 
-def _mix_one_wave(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setting:
+def _mix_one_wave(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Tilings) -> Tilings:
     """Replace unsplit ops by one wave of tiles where possible, with the stages of the other ops."""
-    each = []
+    each = {}
     for op in ops:
-        own = cut.op(op.name)
+        own = cut[op.name]
         nbytes = _ROWS * count_weights(op) * 2 * int(dict(own.params)["BK"])
         level = _build_one_wave_op(op, m, device.sms, 1, nbytes) if own.parts == 1 and not normalises(op) else None
-        each.append((op.name, own if level is None or dict(level.params)["BN"] == _ROWS else level))
-    return Setting(tuple(each))
+        each[op.name] = own if level is None or dict(level.params)["BN"] == _ROWS else level
+    return each
 
 
-def iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """Yield the likely settings and, for more than few tokens, those that take little more time than the best."""
+def iter_candidates(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
+    """Yield the likely tilings and, for more than few tokens, those that take little more time than the best."""
     ops = select_matmuls(graph)
     yield from iter_likely(graph, device)
     if ops and _is_priced(graph, _count_tokens(ops)) and not _is_few(ops, _count_tokens(ops)):
@@ -339,4 +340,4 @@ def _round_up(extent: int, step: int) -> int:
     return -(-extent // step) * step
 
 
-MEGAKERNEL_TUNING = Tuning(select_default, iter_likely, iter_settings)
+MEGAKERNEL_TUNING = Tuning(select_default, iter_likely, iter_candidates)

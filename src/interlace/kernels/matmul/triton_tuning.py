@@ -17,7 +17,7 @@ from interlace.graph.op import Op
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import MAX_THREAD_ACCUMULATORS, check_triton, count_weights, select_matmuls
 from interlace.kernels.tuning import Tuning
-from interlace.policies.setting import OpSetting, Setting
+from interlace.policies.tiling import OpTiling, Tilings
 
 _MIN_CHUNK = 16
 _NEIGHBOURS = (0.5, 1, 2)  # numbers of rows, relative to the actual one, whose tiles may also suit
@@ -33,16 +33,16 @@ def adapt_tile(tile: MatmulTile, graph: Graph, op: Op, device: DeviceSpec) -> Ma
     return replace(tile, k=k, stages=max(1, min(tile.stages, room)))
 
 
-def select_default(graph: Graph, device: DeviceSpec) -> Setting:
+def select_default(graph: Graph, device: DeviceSpec) -> Tilings:
     """Return the default tile of each op for its rows; half as wide for a gate if the two sums exceed the registers."""
 
-    def one(op: Op) -> OpSetting:
+    def one(op: Op) -> OpTiling:
         tile = MatmulTile.heuristic(int(op.param("M")))
         if count_weights(op) * tile.m * tile.n > MAX_THREAD_ACCUMULATORS * 32 * tile.num_warps:
             tile = replace(tile, n=tile.n // 2)
-        return OpSetting(adapt_tile(tile, graph, op, device).params)
+        return OpTiling(adapt_tile(tile, graph, op, device).params)
 
-    return Setting(tuple((op.name, one(op)) for op in select_matmuls(graph)))
+    return {op.name: one(op) for op in select_matmuls(graph)}
 
 
 def _get_measured_tiles(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTile], ...], tuple[int, ...]]:
@@ -79,7 +79,7 @@ def _get_measured_tiles(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile,
     return (((square, square), (square, wide)) if gated else pair_same(square, wide)), (4, 8)
 
 
-def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
+def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Tilings]:
     """Yield the fastest tiles and orders for ``rows`` rows, unsplit, and split in two where SMs would be idle."""
     ops = select_matmuls(graph)
     pairs, groups = _get_measured_tiles(rows, any(count_weights(op) == 2 for op in ops))
@@ -87,12 +87,10 @@ def _iter_arrangements(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[
         tiles = [gated if count_weights(op) == 2 else plain for op in ops]
         for parts in _iter_parts(ops, tiles, device.sms) if rows <= _MAX_SPLIT_ROWS else ([1] * len(ops),):
             each = zip(ops, tiles, parts, strict=True)
-            yield Setting(
-                tuple(
-                    (op.name, OpSetting(adapt_tile(tile, graph, op, device).params, count, group=group))
-                    for op, tile, count in each
-                )
-            )
+            yield {
+                op.name: OpTiling(adapt_tile(tile, graph, op, device).params, count, group=group)
+                for op, tile, count in each
+            }
 
 
 def _iter_parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
@@ -110,18 +108,18 @@ def _iter_parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Ite
         yield [parts[extent] for extent in extents]
 
 
-def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """Yield the settings that were fastest for some executor, for this number of rows."""
+def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
+    """Yield the tilings that were fastest for some executor, for this number of rows."""
     ops = select_matmuls(graph)
     if ops:
         yield from _iter_arrangements(graph, device, max(int(op.param("M")) for op in ops))
 
 
-def iter_settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """Yield the settings that did well for similar numbers of rows."""
+def iter_candidates(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
+    """Yield the tilings that did well for similar numbers of rows."""
     ops = select_matmuls(graph)
     for share in _NEIGHBOURS if ops else ():
         yield from _iter_arrangements(graph, device, max(1, int(max(int(op.param("M")) for op in ops) * share)))
 
 
-TRITON_TUNING = Tuning(select_default, iter_likely, iter_settings, check_triton)
+TRITON_TUNING = Tuning(select_default, iter_likely, iter_candidates, check_triton)

@@ -14,7 +14,7 @@ import torch
 
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import InterlaceError, LaunchEndedError
-from interlace.deploy.deployment import Deployment, can_overlap
+from interlace.deploy import can_overlap, select_schedule
 from interlace.executors import DeviceExecutor
 from interlace.executors.gpu import find_spec
 from interlace.executors.megakernel import MegakernelExecutor
@@ -24,6 +24,7 @@ from interlace.megakernel.capture import capture_graph
 from interlace.megakernel.options import RunOptions
 from interlace.models.llama import LlamaShape, build_decode_graph
 from interlace.nn.op import device_fallback_reason
+from interlace.planner.proof_cache import prove_schedule
 
 #: Executors that may run a step. Without a GPU to time them, the first that can run the step is selected.
 STEP_EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PdlExecutor)
@@ -188,7 +189,7 @@ def build_executor(graph: Graph, executor: type[DeviceExecutor], device: str) ->
     Raises:
         InterlaceError: planning or building the executor fails.
     """
-    found = Deployment(graph, find_spec(device), executor)
-    proof = found.prove_plan(found.select_setting())
-    options = RunOptions(device=device, dependent_launch=can_overlap(executor, proof.plan, found.device))
+    spec = find_spec(device)
+    proof = prove_schedule(graph, select_schedule(graph, spec, executor))
+    options = RunOptions(device=device, dependent_launch=can_overlap(executor, proof.plan, spec))
     return executor(proof, options)

@@ -1,7 +1,8 @@
-"""Apply a setting to a graph: make its ops again in other tiles, and derive the choices that the setting stands for."""
+"""Retile a graph: make its ops again with other tiles."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from interlace.core.errors import ParamError, PlanError
@@ -9,24 +10,28 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op, make_placement_key
 from interlace.kernels.base import get_kernel
 from interlace.kernels.bodies import Params
-from interlace.planner.build import Choices
-from interlace.policies.setting import Setting
-from interlace.policies.sync import ConsumerSync
 
 
-def retile(graph: Graph, setting: Setting) -> Graph:
-    """Return the graph with its ops in the tiles of a setting; kernels make the ops again on the same tensors.
+def retile(graph: Graph, tiles: Mapping[str, Params]) -> Graph:
+    """Return the graph with some ops in other tiles; kernels make these ops again on the same tensors.
+
+    Args:
+        graph: graph in any tiling.
+        tiles: by op name, params of its kernel that define its tile (``Schedule.tiles``).
 
     Raises:
-        PlanError: the setting names an op that the graph does not have.
+        PlanError: ``tiles`` names an op that the graph does not have.
         ParamError: a kernel does not define how it is applied, or does not accept the params as a tiling.
         ShapeError: a kernel does not accept the tiles.
     """
-    unknown = [name for name, _ in setting.ops if name not in {op.name for op in graph.ops}]
+    if not tiles:
+        return graph
+    known = [op.name for op in graph.ops]
+    unknown = [name for name in tiles if name not in known]
     if unknown:
-        raise PlanError(f"a setting names ops {unknown}; graph {graph.name!r} has {[op.name for op in graph.ops]}")
+        raise PlanError(f"a schedule has tiles for ops {unknown}; graph {graph.name!r} has {known}")
     made: dict[object, Op] = {}
-    return replace(graph, ops=tuple(_retile_op(graph, op, dict(setting.op(op.name).params), made) for op in graph.ops))
+    return replace(graph, ops=tuple(_retile_op(graph, op, tiles.get(op.name, {}), made) for op in graph.ops))
 
 
 def _retile_op(graph: Graph, op: Op, params: Params, made: dict[object, Op]) -> Op:
@@ -47,14 +52,3 @@ def _retile_op(graph: Graph, op: Op, params: Params, made: dict[object, Op]) -> 
         for accesses in (made[alike].reads, made[alike].writes)
     )
     return replace(made[alike], name=op.name, reads=reads, writes=writes)
-
-
-def derive_choices(graph: Graph, setting: Setting, workers: int) -> Choices:
-    """Return the choices of a setting for a graph in the setting's tiles."""
-    orders = {op.name: setting.op(op.name).order for op in graph.ops}
-    splits = {
-        op.name: setting.op(op.name).make_split(op.tiles, op.reduction.chunks if op.reduction else 1, workers)
-        for op in graph.ops
-    }
-    one = set(orders.values())
-    return Choices(workers, policy=ConsumerSync(), order=one.pop() if len(one) == 1 else orders, split=splits)
