@@ -15,6 +15,7 @@ from interlace.loops.cuda.roles import emit_roles
 from interlace.loops.ir.statements import DoneStage, Section
 from interlace.loops.ir.traverse import walk
 from interlace.loops.rewrite.shared import POST_WAIT, PRE_WAIT, check_steps, share_ring
+from interlace.megakernel.parts import count_warpgroups
 
 from ..loops_graphs import beside_a_product, marked
 
@@ -38,6 +39,17 @@ def build_held_tile(kept: bool) -> loops.LoopKernel:
             k.load(x_s, x.at(r, c * 64))
             k.assign(y.at(r, c * 64), x_s * (w_r if kept else w_s.at(0, shape=(1,))))
     return marked(k.build_kernel(), w_s=2, x_s=2)
+
+
+@pytest.mark.parametrize(("threads", "warpgroups"), [(128, 1), (256, 2), (512, 2)])
+def test_loops_written_for_two_warpgroups_run_on_two(threads: int, warpgroups: int) -> None:
+    k = loops.Builder("copy", threads=threads)
+    x, y = k.input("x", (64, 64), il.fp32), k.output("y", (64, 64), il.fp32)
+    with k.block("b", 4) as b:
+        k.assign(y.at(b * 16, 0), x.at(b * 16, 0, shape=(16, 64)))
+    t = tiles_of({"x": (64, 64), "y": (64, 64)}, il.fp32)
+    graph = il.Graph("copy", tuple(t.values()), (loops.as_op("copy", k.build_kernel(), t),), ("x",), ("y",))
+    assert count_warpgroups(graph) == warpgroups
 
 
 def test_each_role_takes_the_same_stages() -> None:

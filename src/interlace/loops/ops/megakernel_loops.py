@@ -1,7 +1,8 @@
 """An op of loops in the megakernel: its tiles come through the ring that all ops of the launch share.
 
-Loops without a matmul run on any number of consumer warpgroups, whatever threads they were written for. Loops with one
-need as many as they were written for. The proof covers the warp-specialised form for these threads (``proof``), and
+Loops without a matmul run on any number of consumer warpgroups, whatever threads they were written for; where no matmul
+of the launch decides, on two if they were written for 256 threads or more. Loops with a matmul need as many as they
+were written for. The proof covers the warp-specialised form for these threads (``proof``), and
 that all roles of the launch take the same stages (``rewrite/shared``).
 """
 
@@ -104,6 +105,7 @@ class MegakernelLoops:
             _accept_operands,
             warpgroups=(lambda op: wanted) if products else None,
             is_chunked=False,
+            prefers_two_warpgroups=wanted > 1,
             pre_wait_inputs=tuple(sorted(ahead - fixed)),
         )
 
