@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 
 import pytest
+import triton
+import triton.language as tl
 
 import interlace as il
 from interlace import loops
@@ -33,6 +35,25 @@ def test_loops_products_and_texts_in_one_launch_keep_the_memory_order() -> None:
     assert sorted(set((run._table.items["code"] % KEEPS).tolist())) == [0, 1, 2, 3]
     products = re.findall(r"wgmma\.mma_async\S*m64n(\d+)k16", run.binary.ptx)
     assert set(products) == {"64"}
+
+
+@triton.jit
+def softmax_rows(x, y, N, BLOCK: tl.constexpr):
+    at, column = tl.program_id(0) * N + tl.arange(0, BLOCK), tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=column < N, other=-float("inf")).to(tl.float32)
+    value = tl.exp(value - tl.max(value, 0))
+    tl.store(y + at, value / tl.sum(value, 0), mask=column < N)
+
+
+def test_a_converted_triton_function_compiles_next_to_a_matmul() -> None:
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in {"x": (64, 200), "w": (200, 200)}.items()}
+    t |= {name: il.Tensor(name, (64, 200), il.bf16) for name in ("h", "y")}
+    of_op = {"x": t["h"], "y": t["y"]}
+    rows = loops.convert_triton(softmax_rows, (64,), of_op, {"N": 200, "BLOCK": 256}, threads=256)
+    ops = il.matmul("product", t["x"], t["w"], t["h"], tile=TILE), loops.as_op("softmax", rows, of_op)
+    run = launch(il.Graph("softmax of a product", tuple(t.values()), ops, ("x", "w"), ("y",)))
+    assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
 
 
 def test_kernels_of_the_library_compile_in_one_launch() -> None:

@@ -34,6 +34,7 @@
     │   ├── DepthError          a ring of a depth or prefetch that means nothing
     │   ├── CarriedError        an iteration depends on an earlier one through the ring
     │   ├── ScopeError          a ring where its loop does not enclose it
+    │   ├── TritonSourceError   a Triton function with a construct that loops do not express
     │   ├── SharedMemoryError   more shared memory than a block may use
     │   ├── BarrierError        the interpreter met a wait that cannot end, or a dead barrier
     │   └── HazardError         some interleaving of a rewritten kernel goes wrong
@@ -101,6 +102,7 @@ from interlace.core.loop_errors import SharedBarrierHazard as SharedBarrierHazar
 from interlace.core.loop_errors import SharedMemoryError as SharedMemoryError
 from interlace.core.loop_errors import StepHazard as StepHazard
 from interlace.core.loop_errors import StuckHazard as StuckHazard
+from interlace.core.loop_errors import TritonSourceError as TritonSourceError
 from interlace.core.loop_errors import UnknownHazard as UnknownHazard
 
 

@@ -28,6 +28,10 @@ class ScopeError(PipelineError):
     """A circular buffer is loaded or used outside its loop."""
 
 
+class TritonSourceError(PipelineError):
+    """A Triton function has a construct that loops do not express; the message names its line."""
+
+
 class SharedMemoryError(PipelineError):
     """Tiles and barriers need more shared memory than one block may use."""
 

@@ -12,6 +12,7 @@ from interlace.loops.cuda.compiled import CompiledKernel, KernelLaunch, compile_
 from interlace.loops.cuda.emit import emit_kernel
 from interlace.loops.frontend import library
 from interlace.loops.frontend.build import Builder, Handle
+from interlace.loops.frontend.triton import convert_triton
 from interlace.loops.ir.index import Index, Var, ceil_div, maximum, minimum
 from interlace.loops.ir.smem import lay_out
 from interlace.loops.ir.statements import Copy, LoopKernel, MemorySpace, ReduceOp
@@ -58,6 +59,7 @@ __all__ = [
     "circular_buffer",
     "compare_less",
     "compile_kernel",
+    "convert_triton",
     "emit_kernel",
     "exp",
     "interpret",
