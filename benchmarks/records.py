@@ -64,7 +64,9 @@ def changed(sources: Mapping[str, str], commit: str) -> list[str]:
 
 
 def code(path: str, text: str) -> str:
-    """A module without comments and docstrings, or a data file's values."""
+    """Return a module without comments and docstrings, a data file's values, or the text of a CUDA header."""
+    if path.endswith(".cuh"):
+        return text
     if not path.endswith(".py"):
         return repr(tomllib.loads(text) if path.endswith(".toml") else json.loads(text))
     tree = ast.parse(text)

@@ -221,7 +221,7 @@ class Case:
 
     def make_executor(self, variant: str, device: str = "cuda") -> DeviceExecutor:
         kind = il.SerialExecutor if self.place == OWN else il.MegakernelExecutor
-        plan = il.build(self.build_graph(variant), il.Choices(self.sms))
+        plan = il.build(self.build_graph(variant), il.Schedule(self.sms))
         return kind(plan, il.RunOptions(device))
 
     def draw_inputs(self) -> dict[str, torch.Tensor]:

@@ -92,7 +92,7 @@ def test_converted_loops_compute_what_triton_computes(
     op = loops.as_op("op", loops.convert_triton(function, grid, tensors, params), tensors)
     graph = il.Graph("converted", tuple(tensors.values()), (op,), tuple(inputs), ("out",))
     exact = {name: value.double() for name, value in data.items()}
-    run = il.ReferenceExecutor(il.build(graph, il.Choices(3)), seed=0).run
+    run = il.ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=0).run
     found = torch.from_numpy(run({name: value.numpy() for name, value in exact.items()})["out"])
     to_triton, to_float64 = LIMITS[dtype]
     assert relative_error(found, out.double()) < to_triton

@@ -41,7 +41,7 @@ def run(kernel: loops.LoopKernel, dtype: il.DType = il.fp32) -> tuple[Mapping[st
     graph = il.Graph("g", tuple(of_graph.values()), (loops.as_op("op", kernel, of_graph),), inputs, written)
     random = np.random.default_rng(0)
     data = {n: round_to(random.standard_normal(SHAPES[n]).astype(np.float32), dtype) for n in inputs}
-    outputs = il.ReferenceExecutor(il.build(graph, il.Choices(3)), seed=1).run(data)
+    outputs = il.ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=1).run(data)
     return {n: v.astype(np.float64) for n, v in data.items()}, outputs
 
 
