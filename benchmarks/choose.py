@@ -39,7 +39,7 @@ PROTOCOL = (
 _BAR = 0.97
 
 
-def judged(table: MeasurementTable) -> list[dict[str, Any]]:
+def judge_rows(table: MeasurementTable) -> list[dict[str, Any]]:
     """Every row as the rows of other models have it."""
     found = []
     for model in dict.fromkeys(row.model for row in table.rows):
@@ -62,7 +62,7 @@ def margins(table: MeasurementTable) -> dict[int, float]:
     less than where a measured one is only scaled.
     """
     least = {next_power_of_2(row.launched): SCALED_RATIO for row in sorted(table.rows, key=lambda row: row.launched)}
-    for row in judged(replace(table, margins=least)):
+    for row in judge_rows(replace(table, margins=least)):
         if row["launch"] and row["ratio"] < _BAR:
             at = next_power_of_2(row["launched"])
             least[at] = max(least[at], floor(100 * row["judged"] + 1) / 100)
@@ -74,8 +74,8 @@ def mean(values: Iterable[float]) -> float:
 
 
 def figures(table: MeasurementTable) -> dict[str, Any]:
-    """What the study finds."""
-    rows = judged(table)
+    """Return the figures of the study."""
+    rows = judge_rows(table)
     taken = [row["ratio"] for row in rows if row["launch"]]
     lost = [1.0] * (len(rows) - len(taken))
     return {
@@ -97,12 +97,12 @@ def figures(table: MeasurementTable) -> dict[str, Any]:
     }
 
 
-def rounded(us: Mapping[str, float]) -> dict[str, float]:
+def round_us(us: Mapping[str, float]) -> dict[str, float]:
     """To nanoseconds, more than a median is good for."""
     return {where: round(value, 3) for where, value in us.items()}
 
 
-def measured(row: Mapping[str, Any], chip: DeviceSpec) -> Iterator[FFNTimes]:
+def iter_measured(row: Mapping[str, Any], chip: DeviceSpec) -> Iterator[FFNTimes]:
     """Rows of a table, of a row of a sweep whose modules ran a launch: the FFN alone, and the whole layer."""
     us = {where: {name: t["median_us"] for name, t in row[where].items()} for where in ("alone", "layer")}
     library = {
@@ -130,7 +130,7 @@ def new_row(
 ) -> FFNTimes:
     """A row of a table."""
     shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
-    times = {"launch_us": rounded(launch_us), "library_us": rounded(library_us)}
+    times = {"launch_us": round_us(launch_us), "library_us": round_us(library_us)}
     new = FFNTimes(**shape, norm=norm, launched=0, predicted_us=0.0, **times)
     new = replace(new, launched=choose_launch_rows(new.tokens, new.shape, chip))
     us = predict_us(new.build_graph(new.launched), chip, MegakernelExecutor)
@@ -141,7 +141,7 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, MeasurementTable]:
     """The table of a sweep, and its file: the rows whose modules ran a launch in any case."""
     key, chip = next((key, spec) for key, spec in load_known_chips().items() if spec.name == sweep["gpu"])
     taken = [row for row in sweep["rows"] if row["runs"] == "launch" and "fused" in row["alone"]]
-    rows = [made for row in taken for made in measured(row, chip)]
+    rows = [made for row in taken for made in iter_measured(row, chip)]
     rows.sort(key=lambda row: (row.model, row.norm is not None, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"

@@ -59,8 +59,8 @@ def moved_bytes(work: Decode) -> float:
     return float(work.dtype.itemsize * (model.layers * (layer + cache) + model.vocabulary * model.hidden))
 
 
-def traced(proof: Proof, dependent: bool, problem: BenchProblem, layer: int) -> list[dict[str, Any]]:
-    """Of each op of a layer in one traced run behind some others: items, and us from the layer's first item."""
+def trace_layer(proof: Proof, dependent: bool, problem: BenchProblem, layer: int) -> list[dict[str, Any]]:
+    """Trace one run after some others; return items of each op of a layer, and us from the layer's first item."""
     executor = MegakernelExecutor(proof, RunOptions(dependent_launch=dependent, trace=True))
     run = problem.make_run(executor)
     with hold_gpu():
@@ -102,10 +102,10 @@ def by_flex(work: Decode, problem: BenchProblem) -> Way:
 
 def by_joined(work: Decode, problem: BenchProblem) -> Way:
     """One product in place of those of the same tokens, whose weights are there a second time."""
-    return problem.run_pytorch, [{**weights, **joined(work, weights)} for weights in problem.weights]
+    return problem.run_pytorch, [{**weights, **join_weights(work, weights)} for weights in problem.weights]
 
 
-def joined(work: Decode, weights: Tensors) -> dict[str, Any]:
+def join_weights(work: Decode, weights: Tensors) -> dict[str, Any]:
     """The matrices of ``FUSED_WEIGHTS`` of all layers, and the biases beside them."""
     import torch
 
@@ -183,7 +183,7 @@ def measure(case: Case) -> dict[str, Any]:
     if MegakernelExecutor.name in row["executors"]:
         proof = prove_schedule(graph, MegakernelExecutor.select_default(graph, device))
         dependent = can_overlap(MegakernelExecutor, proof.plan, device)
-        row["layer"] = traced(proof, dependent, problem, work.layers // 2)
+        row["layer"] = trace_layer(proof, dependent, problem, work.layers // 2)
     row["libraries"] = {name: asdict(times[name]) for name in rivals}
     for name, told in row["executors"].items():
         told |= asdict(times[name])

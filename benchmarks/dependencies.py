@@ -74,7 +74,7 @@ def attention(ops: int) -> il.Graph:
     return program(dict.fromkeys(("x", "cache", "y"), (ops // 2, 4 * HEADS)), ops_made, ("y",))
 
 
-def rescaled(ops: int) -> il.Graph:
+def build_rescaled(ops: int) -> il.Graph:
     """Every other op appends a row to a cache, the next one updates all of it, by heads."""
     whole = (ALL, PER_HEAD)
     ops_made = []
@@ -100,15 +100,15 @@ GRAPHS: dict[str, Callable[[], il.Graph]] = {
     "one to one, 3-D grid of 79 x 79 x 80 tiles": lambda: one_to_one(79, 79, 80),
     "100 ops in place, each on one of 8 parts": lambda: in_place(100),
     "500 ops in place, each on one of 8 parts": lambda: in_place(500),
-    "cache: 100 ops, append a row, update all": lambda: rescaled(100),
-    "cache: 500 ops, append a row, update all": lambda: rescaled(500),
+    "cache: 100 ops, append a row, update all": lambda: build_rescaled(100),
+    "cache: 500 ops, append a row, update all": lambda: build_rescaled(500),
     "cache: 100 ops, append a row, read all": lambda: attention(100),
     "cache: 500 ops, append a row, read all": lambda: attention(500),
     "causal attention, 4,096 tiles": lambda: causal(4096),
 }
 
 
-def measured(graph: il.Graph) -> dict[str, Any]:
+def measure(graph: il.Graph) -> dict[str, Any]:
     """CPU seconds of one run, and counts."""
     start = process_time()
     dependencies = il.Dependencies(graph)
@@ -125,9 +125,9 @@ def measured(graph: il.Graph) -> dict[str, Any]:
 def best(name: str, limit: int, end: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     graph = GRAPHS[name]()
-    runs = [measured(graph)]
+    runs = [measure(graph)]
     while len(runs) < ROUNDS and sum(sum(run["seconds"].values()) for run in runs) < limit / 4:
-        runs.append(measured(graph))
+        runs.append(measure(graph))
     end.send(min(runs, key=lambda run: sum(run["seconds"].values())))
 
 

@@ -151,7 +151,7 @@ def half_kept_bytes(rows: list[dict[str, Any]], readers: int) -> float:
 
 
 def clocks() -> str:
-    """What nvidia-smi says of clocks and power."""
+    """Return clocks and power as nvidia-smi reports them."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit"
     done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv"], capture_output=True, text=True)
     return done.stdout.strip()

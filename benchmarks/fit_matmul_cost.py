@@ -1,4 +1,4 @@
-"""What ways of tiling FFNs take, and the constants of ``kernels/matmul/megakernel_cost`` that are fitted to it.
+"""Fit the constants of ``kernels/matmul/megakernel_cost`` to measured times of tilings of FFNs.
 
     python benchmarks/fit_matmul_cost.py benchmarks/results/walk-cost-h200.json
     python benchmarks/fit_matmul_cost.py walk-cost.json --measure --gpus 2
@@ -78,7 +78,7 @@ class Row:
         )
 
     def predicted_us(self, device: DeviceSpec) -> list[float]:
-        """By the formula, of each way."""
+        """Return the time of each tiling by the formula."""
         up = MatmulExtents(self.tokens, (self.ffn,), self.hidden, 1 + self.gated)
         down = MatmulExtents(self.tokens, (self.hidden,), self.ffn, 1)
         found = []
@@ -143,7 +143,7 @@ def with_logs(device: DeviceSpec, logs: np.ndarray) -> DeviceSpec:
     return replace(device, stages=StageCosts(*map(float, np.exp(logs))))
 
 
-def descended(rows: Sequence[Row], device: DeviceSpec) -> DeviceSpec:
+def descend(rows: Sequence[Row], device: DeviceSpec) -> DeviceSpec:
     """The least loss that steps from a device's constants lead to."""
     x = np.log(astuple(device.stages))
     now, damping = residuals(rows, device), 1e-2
@@ -163,19 +163,19 @@ def descended(rows: Sequence[Row], device: DeviceSpec) -> DeviceSpec:
     return with_logs(device, x)
 
 
-def fitted(rows: Sequence[Row], device: DeviceSpec) -> DeviceSpec:
+def fit(rows: Sequence[Row], device: DeviceSpec) -> DeviceSpec:
     """A device with the constants that fit rows best."""
     numbers = np.random.default_rng(0)
     x = np.log(astuple(device.stages))
     starts = [x] + [x + numbers.normal(0, _AROUND, len(x)) for _ in range(_STARTS)]
     return min(
-        (descended(rows, with_logs(device, start)) for start in starts), key=lambda found: loss(residuals(rows, found))
+        (descend(rows, with_logs(device, start)) for start in starts), key=lambda found: loss(residuals(rows, found))
     )
 
 
 def report(rows: Sequence[Row], device: DeviceSpec) -> Iterator[str]:
     """The constants that fit best, and how well, in lines."""
-    best = fitted(rows, device)
+    best = fit(rows, device)
     count = sum(len(row.ways_us) for row in rows)
     yield f"{device.name}: {count} ways of {len(rows)} rows, {len({row.network for row in rows})} FFNs"
     yield "[stages]"
@@ -186,7 +186,7 @@ def report(rows: Sequence[Row], device: DeviceSpec) -> Iterator[str]:
     left_out = []
     for network in dict.fromkeys(row.network for row in rows):
         own = [row for row in rows if row.network == network]
-        others = descended([row for row in rows if row.network != network], best)
+        others = descend([row for row in rows if row.network != network], best)
         left_out.append(residuals(own, others))
         yield (
             f"  {network[0]} to {network[1]}{', gated' if network[2] else ''}: by all others' fit "

@@ -87,8 +87,8 @@ def theirs(trained: PretrainedModel, weights: dict[str, torch.Tensor], dtype: to
 
 
 @torch.inference_mode()
-def forced(model: Any, prompts: list[list[int]], texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Behind each prefix of a text the likeliest id (texts, tokens), and the first two logits (texts, tokens, 2)."""
+def force_texts(model: Any, prompts: list[list[int]], texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the likeliest id after each prefix (texts, tokens), and the two best logits (texts, tokens, 2)."""
     device, ids_found, best_found = model.lm_head.weight.device, [], []
     for begin in range(0, len(prompts), AT_ONCE):
         some = [p + t[:-1] for p, t in zip(prompts[begin:], texts[begin : begin + AT_ONCE], strict=False)]
@@ -102,7 +102,7 @@ def forced(model: Any, prompts: list[list[int]], texts: list[list[int]]) -> tupl
 
 
 @torch.inference_mode()
-def written(model: Any, prompts: list[list[int]], tokens: int) -> torch.Tensor:
+def generate_texts(model: Any, prompts: list[list[int]], tokens: int) -> torch.Tensor:
     """Greedy texts of ``transformers``, (prompts, tokens)."""
     longest, device = max(map(len, prompts)), model.lm_head.weight.device
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=device)
@@ -113,7 +113,7 @@ def written(model: Any, prompts: list[list[int]], tokens: int) -> torch.Tensor:
     return texts[:, longest:].cpu()  # type: ignore[no-any-return]
 
 
-def told(name: str, differ: torch.Tensor, gap: torch.Tensor) -> float:
+def report(name: str, differ: torch.Tensor, gap: torch.Tensor) -> float:
     """Print how many tokens differ; the widest gap where they do, in steps of bf16."""
     widest = gap[differ].max().item() if differ.any() else 0.0
     beyond = f"{int((differ & (gap >= 1)).sum())} of them where the gap is a step or more, {widest:.2f} at most"
@@ -135,19 +135,19 @@ def compare(trained: PretrainedModel, prompts: list[list[int]], tokens: int, dev
     texts = decoder.generate(prompts, tokens, stop_token_ids=())
     mine = torch.tensor(texts)
     print(f"texts after {time.perf_counter() - began:.0f} s")
-    right, best = forced(oracle, prompts, texts)
+    right, best = force_texts(oracle, prompts, texts)
     first, second = best.unbind(dim=-1)
     gap = (first - second) / torch.ldexp(torch.ones_like(first), first.frexp().exponent - STEP_BITS)
-    same_prefix, _ = forced(plain, prompts, texts)
+    same_prefix, _ = force_texts(plain, prompts, texts)
     print(f"the oracle's first two are closer than a step of bf16 at {int((gap < 1).sum())} of {gap.numel()} tokens")
     ours_left, theirs_left = mine != right, same_prefix != right
-    told("decoder and float32, same prefix", ours_left, gap)
-    resolved = told("transformers and float32, same prefix", theirs_left, gap)
-    widest = told("decoder and transformers, same prefix", mine != same_prefix, gap)
-    parted = (written(plain, prompts, tokens) != mine).int()
+    report("decoder and float32, same prefix", ours_left, gap)
+    resolved = report("transformers and float32, same prefix", theirs_left, gap)
+    widest = report("decoder and transformers, same prefix", mine != same_prefix, gap)
+    parted = (generate_texts(plain, prompts, tokens) != mine).int()
     parting = (parted.cumsum(dim=1) == 1) & (parted == 1)
     print(f"{int((parted.sum(dim=1) == 0).sum())} of {len(prompts)} texts are those of transformers' generate")
-    widest = max(widest, told("where other texts of it first part from the decoder's", parting, gap))
+    widest = max(widest, report("where other texts of it first part from the decoder's", parting, gap))
     print(f"done after {time.perf_counter() - began:.0f} s")
     often = int(theirs_left.sum())
     return widest < max(1.0, MORE * resolved) and int(ours_left.sum()) <= MORE * often + CHANCE * often**0.5

@@ -54,8 +54,8 @@ CASES = [
 _TILE = "BM", "BN", "BK", "STAGES", "num_warps"
 
 
-def grouped(problem: BenchProblem, *, compiled: bool) -> Way:
-    """What PyTorch has for it."""
+def make_grouped(problem: BenchProblem, *, compiled: bool) -> Way:
+    """Return PyTorch's own mixture of experts."""
     import torch
 
     work = problem.workload
@@ -67,7 +67,7 @@ def grouped(problem: BenchProblem, *, compiled: bool) -> Way:
     return torch.compile(one, dynamic=False) if compiled else one
 
 
-def joined(problem: BenchProblem) -> list[Tensors]:
+def join_weights(problem: BenchProblem) -> list[Tensors]:
     """Gate and up of an expert behind each other."""
     import torch
 
@@ -137,8 +137,8 @@ def per_expert(problem: BenchProblem) -> Way:
 def measure(case: Case) -> dict[str, Any]:
     """Return the row of a case."""
     rivals = {
-        "PyTorch": Rival(lambda p: grouped(p, compiled=False), joined),
-        "PyTorch, compiled": Rival(lambda p: grouped(p, compiled=True), joined),
+        "PyTorch": Rival(lambda p: make_grouped(p, compiled=False), join_weights),
+        "PyTorch, compiled": Rival(lambda p: make_grouped(p, compiled=True), join_weights),
         "a launch for each expert": Rival(per_expert),
     }
     return uneven.measure_case(case, rivals)

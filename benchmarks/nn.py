@@ -163,7 +163,7 @@ class Job:
 
     @property
     def row(self) -> tuple[str, int, int]:
-        """What tells it from others."""
+        """Key that distinguishes the job from others."""
         return self.model, self.tokens, self.share
 
 
@@ -178,17 +178,17 @@ def networks(job: Job) -> tuple[Network, Network]:
 
     from interlace.nn.op import ffn as operator
 
-    def plain(t: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run_plain(t: Mapping[str, Any]) -> Mapping[str, Any]:
         return job.workload.run_dense(torch, t)
 
     def module(t: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": operator(t["x"], t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate"))}
 
-    return plain, module
+    return run_plain, module
 
 
 def gain_of(job: Job) -> Any:
-    """Of the norm in a layer."""
+    """Return the weights of the norm in a layer."""
     import torch
 
     return torch.ones(job.shape.hidden, dtype=torch.bfloat16, device="cuda")
@@ -200,11 +200,11 @@ def whole_layer(job: Job) -> Layer:
 
     gain = gain_of(job)
 
-    def whole(x: Any, t: Mapping[str, Any]) -> Any:
+    def run_whole(x: Any, t: Mapping[str, Any]) -> Any:
         weights = t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate")
         return operator(x, *weights, w_norm=gain, norm=job.layered.norm)
 
-    return whole
+    return run_whole
 
 
 def in_a_layer(job: Job, network: Network) -> Layer:
@@ -216,8 +216,8 @@ def in_a_layer(job: Job, network: Network) -> Layer:
     return lambda x, t: apply_in_layer(x, gain, norm, lambda y: network({**t, "x": y})["out"])
 
 
-def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
-    """By torch.compile: PyTorch's FFN by mode, and layers, PyTorch's by mode, with the module, and the module's own."""
+def compile_all(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
+    """Compile PyTorch's FFN by mode, and layers: PyTorch's by mode, with the module, and the module's own."""
     import torch
 
     def compile_way(way: Any, mode: str = "compile") -> Any:
@@ -231,7 +231,7 @@ def compiled(job: Job) -> tuple[dict[str, Network], dict[str, Layer]]:
     return ways, layers | {"module": compile_way(in_a_layer(job, module)), "whole": compile_way(whole_layer(job))}
 
 
-def exact(job: Job) -> Any:
+def make_exact(job: Job) -> Any:
     """The launch of exactly its tokens."""
     device = current_device()
     graph = job.workload.build_graph(device)
@@ -247,14 +247,14 @@ def force(job: Job) -> None:
         store_cached(graph, device, MegakernelExecutor, entry)
 
 
-def chosen(job: Job) -> Choice:
-    """What the module runs."""
+def choose_module(job: Job) -> Choice:
+    """Return the module's choice."""
     rows = choose_launch_rows(job.tokens, job.shape, current_device())
     return choose(ffn(job.tokens, job.shape), current_device(), ffn(rows, job.shape))
 
 
 def whole_runs(job: Job) -> str:
-    """What runs the module that is the whole layer: a launch of all, one of the FFN alone, or the library."""
+    """Name what runs the module that is the whole layer: a launch of all, one of the FFN alone, or the library."""
     import torch
 
     from interlace.core.dtypes import bf16
@@ -278,9 +278,9 @@ def measure(job: Job) -> dict[str, Any]:
         force(job)
     problem = BenchProblem(job.workload, current_device())
     plain, module = networks(job)
-    said = chosen(job)
+    said = choose_module(job)
     with torch.no_grad():
-        compiled_ways, compiled_layers = compiled(job)
+        compiled_ways, compiled_layers = compile_all(job)
         ways = {"eager": plain, **compiled_ways, "module": module}
         layers = {
             "eager": in_a_layer(job, plain),
@@ -293,7 +293,7 @@ def measure(job: Job) -> dict[str, Any]:
         if job.forced or job.drawn:
             ways["fused"], layers["fused"] = problem.run_fused, in_a_layer(job, problem.run_fused)
         if job.drawn:
-            executor = exact(job)
+            executor = make_exact(job)
             problem.check(executor)
             run = problem.make_run(executor)
             ways["exact"], layers["exact"] = run, in_a_layer(job, run)
@@ -358,7 +358,7 @@ def of_launches(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of all rows so far."""
+    """Summarise all rows so far."""
     kinds = "alone", "layer", "whole"
     ratios = {where: [row[f"{where}_ratio"] for row in rows if f"{where}_ratio" in row] for where in kinds}
     return {
@@ -386,7 +386,7 @@ def draw_jobs(seed: int) -> Iterator[Job]:
 
 
 def jobs(done: list[dict[str, Any]], *, launches: bool = False, seed: int | None = None, rows: int = 1000) -> list[Job]:
-    """What is left of the first rows, what matters most first, or drawn from a seed."""
+    """Return the remaining jobs of the first rows, the most important first, or drawn from a seed."""
     every: Iterator[Job] = (Job(model, m) for m in TOKENS for model in MODELS)
     if launches:
         every = (Job(model, m, forced=True) for m in TOKENS for model in TABLED)

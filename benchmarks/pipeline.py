@@ -94,7 +94,9 @@ class Family:
         cases = [(shape, stages) for shape in self.kernels for stages in STAGES]
         kernels = (self.kernels[shape] for shape, _ in cases)
         depths = (stages for _, stages in cases)
-        made = pool.map(partial(compiled, tiles=self.tiles, warp_specialised=self.warp_specialised), kernels, depths)
+        made = pool.map(
+            partial(compile_at_depth, tiles=self.tiles, warp_specialised=self.warp_specialised), kernels, depths
+        )
         right: dict[str, Run] = {}
         for (shape, stages), found in zip(cases, made, strict=True):
             name = f"{shape}, {stages} stages"
@@ -128,7 +130,9 @@ class Family:
         }
 
 
-def compiled(loops: LoopKernel, stages: int, tiles: tuple[str, ...], warp_specialised: bool) -> CompiledKernel | str:
+def compile_at_depth(
+    loops: LoopKernel, stages: int, tiles: tuple[str, ...], warp_specialised: bool
+) -> CompiledKernel | str:
     """A kernel at a depth, or why there is none."""
     try:
         for tile in tiles:
@@ -144,7 +148,7 @@ def relative(got: Any, right: Any) -> float:
 
 
 def copies() -> Iterator[Family]:
-    """Of 4 GiB, in one, two and three dimensions."""
+    """Yield copies of 4 GiB, in one, two and three dimensions."""
     x = torch.randn(SIDE, SIDE, device="cuda")
     y, nbytes = torch.empty_like(x), 4 * SIDE * SIDE
     rivals = {"cudaMemcpyAsync": lambda: y.copy_(x), **streaming("plain_copy", SIDE * SIDE // 4, x, y)}
@@ -186,7 +190,7 @@ def chains() -> Iterator[Family]:
 
 
 def sums() -> Iterator[Family]:
-    """Of rows and columns of 4 GiB."""
+    """Yield sums of rows and columns of 4 GiB."""
     x = torch.randn(SIDE, SIDE, device="cuda")
     y, sizes = torch.empty(SIDE, device="cuda"), {"m": SIDE, "n": SIDE}
     for title, axis, kernels in (

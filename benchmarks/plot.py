@@ -52,7 +52,7 @@ def title(name: str) -> str:
 
 
 def speedup(row: dict[str, Any], us: float) -> float:
-    """Of a time over the baseline's."""
+    """Return the speedup of a time over the baseline's."""
     return float(row["libraries"][row["library"]]["median_us"]) / us
 
 

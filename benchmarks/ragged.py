@@ -58,7 +58,7 @@ def each(problem: BenchProblem) -> Way:
     return problem.run_pytorch
 
 
-def padded(problem: BenchProblem) -> Way:
+def get_padded(problem: BenchProblem) -> Way:
     """One call for all."""
     return problem.alternatives["padded"]
 
@@ -80,7 +80,7 @@ def flex(problem: BenchProblem) -> Way:
     return run
 
 
-def compiled(make: Callable[[BenchProblem], Way]) -> Callable[[BenchProblem], Way]:
+def compile_maker(make: Callable[[BenchProblem], Way]) -> Callable[[BenchProblem], Way]:
     """Under torch.compile."""
     import torch
 
@@ -91,9 +91,9 @@ def measure(case: Case) -> dict[str, Any]:
     """Return the row of a case."""
     rivals = {
         "SDPA, a call each": Rival(each, copies),
-        "SDPA, padded": Rival(padded, copies),
-        "SDPA, a call each, compiled": Rival(compiled(each), copies),
-        "SDPA, padded, compiled": Rival(compiled(padded), copies),
+        "SDPA, padded": Rival(get_padded, copies),
+        "SDPA, a call each, compiled": Rival(compile_maker(each), copies),
+        "SDPA, padded, compiled": Rival(compile_maker(get_padded), copies),
         "FlexAttention": Rival(flex, copies),
     }
     return uneven.measure_case(case, rivals)

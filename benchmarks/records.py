@@ -1,4 +1,4 @@
-"""Which records are stale: made with other code than today's, comments and docstrings aside.
+"""List stale records: those made with other code than today's, comments and docstrings aside.
 
     make records
 
@@ -31,7 +31,7 @@ def git(*arguments: str) -> str:
 
 @cache
 def commits() -> tuple[str, ...]:
-    """Those that touched the package, newest first."""
+    """Return the commits that touched the package, newest first."""
     return tuple(git("log", "--format=%H", "--", PREFIX).split())
 
 
@@ -55,7 +55,7 @@ def commit_of(sources: Mapping[str, str]) -> str | None:
     return None
 
 
-def changed(sources: Mapping[str, str], commit: str) -> list[str]:
+def list_changed(sources: Mapping[str, str], commit: str) -> list[str]:
     """Modules that are no longer the same code as at a commit."""
     then = {path: blob for room in sources for path, blob in within(room, blobs(commit)).items()}
     today = {file.relative_to(PACKAGE).as_posix(): file.read_text() for room in sources for file in list_files(room)}
@@ -85,7 +85,7 @@ def main() -> None:
         if commit and "commit" not in record:
             head = {"commit": commit} | record
             write_atomic(path, json.dumps(head, indent=1) + "\n")
-        since = changed(sources, commit) if commit else ["measured before it was committed"]
+        since = list_changed(sources, commit) if commit else ["measured before it was committed"]
         shown = ", ".join(since[:4]) + (f" and {len(since) - 4} more" if len(since) > 4 else "")
         table.add_row(path.name, record["date"], (commit or "")[:9], shown or ("-" if sources else "no code of ours"))
     Console().print(table)

@@ -58,7 +58,7 @@ def forms(kernel: LoopKernel) -> Iterator[tuple[str, CompiledKernel]]:
         yield f"{stages} stages, warp-specialised", compile_kernel(ringed, warp_specialised=True)
 
 
-def wrong(name: str) -> Iterator[str]:
+def find_wrong(name: str) -> Iterator[str]:
     """The forms of a kernel that give something else than its loops."""
     import torch
 
@@ -81,7 +81,7 @@ def main(part: str = "") -> None:
     os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # else memcheck sees one allocation around all tensors
     failed, names = False, [name for name in KERNELS if part in name]
     for name in names:
-        bad = list(wrong(name))
+        bad = list(find_wrong(name))
         failed |= bool(bad)
         print(f"{name}: {f'WRONG at {bad}' if bad else 'OK'}", flush=True)
     sys.exit(failed if names else f"no kernel is called {part!r}")

@@ -1,4 +1,4 @@
-"""What recording a trace costs: time per run with and without, replays interleaved.
+"""Measure the cost of recording a trace: time per run with and without, replays interleaved.
 
 python benchmarks/trace_overhead.py benchmarks/results/trace-h200.json
 """

@@ -66,7 +66,7 @@ def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def held_out(row: dict[str, Any], figure: str) -> bool:
-    """Whether nothing was fitted to a figure of a case."""
+    """Return True if nothing was fitted to a figure of a case."""
     cubed = figure == "time" and row["name"] == "matmul" and {row["m"], row["n"], row["k"]} == {8192}
     return not (cubed and row["tile"] == "128x128x64" and row["order"] in FITTED_TO)
 

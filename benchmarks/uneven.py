@@ -1,4 +1,4 @@
-"""What benchmarks of work whose extent data decide have in common (``moe.py``, ``ragged.py``).
+"""Common parts of the benchmarks of work whose extent data decide (``moe.py``, ``ragged.py``).
 
 Every dispatch of the one launch and a CUDA graph of the Triton bodies stand beside other ways to do the same. All of a
 row run interleaved in CUDA graphs on the same random inputs, weights rotated past twice the L2. What is right is
@@ -85,7 +85,7 @@ def measure_case(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
     ways: dict[str, Callable[[], None]] = {}
     found: dict[str, Any] = row["ways"]
 
-    def tried(name: str, make: Callable[[], tuple[float, Callable[[], None]]]) -> None:
+    def try_rival(name: str, make: Callable[[], tuple[float, Callable[[], None]]]) -> None:
         try:
             error, way = make()
             time_medians({name: way}, 1)  # what cannot be captured may not end what can
@@ -112,10 +112,10 @@ def measure_case(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
         return problem.check_function(way, "it", weights), problem.make_rotation(way, weights)
 
     for name, of in rivals.items():
-        tried(name, partial(rival, of))
-    tried(TRITON, partial(executor, CudaGraphExecutor))
+        try_rival(name, partial(rival, of))
+    try_rival(TRITON, partial(executor, CudaGraphExecutor))
     for dispatch in DISPATCHES:
-        tried(dispatch.value, partial(executor, MegakernelExecutor, dispatch=dispatch))
+        try_rival(dispatch.value, partial(executor, MegakernelExecutor, dispatch=dispatch))
     for name, timing in time_rounds(ways, REPEATS, problem.runs).times.items():
         found[name] |= asdict(timing)
     return row

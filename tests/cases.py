@@ -45,11 +45,11 @@ class Case:
             out[name] = value.to(TORCH[t.dtype.name])
         return out
 
-    def poisoned(self) -> torch.Tensor:
+    def make_poisoned_output(self) -> torch.Tensor:
         t = self.graph.tensor(self.output)
         return torch.full(t.shape, float("nan"), device=self.device, dtype=TORCH[t.dtype.name])
 
-    def exact(self, inputs: Tensors) -> torch.Tensor:
+    def compute_exact(self, inputs: Tensors) -> torch.Tensor:
         return self.answer({name: value.double() for name, value in inputs.items()})
 
 

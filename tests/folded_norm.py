@@ -11,7 +11,7 @@ import interlace as il
 EPS = 1e-2  # large enough to matter
 
 
-def folded(
+def build_folded(
     m: int,
     first: il.MatmulTile,
     second: il.MatmulTile,
@@ -46,7 +46,7 @@ def folded(
     return il.Graph("folded", (*t.values(), *made.values()), ops, tuple(t), outputs)
 
 
-def exact(t: Mapping[str, torch.Tensor], columns: int = 64) -> dict[str, torch.Tensor]:
+def compute_exact(t: Mapping[str, torch.Tensor], columns: int = 64) -> dict[str, torch.Tensor]:
     """Compute the outputs in float64 from the given tensors; squares are those of ``middle`` if it is given."""
     d = {name: value.double() for name, value in t.items()}
     middle = d["x"] @ d["w_first"].T + d["residual"]

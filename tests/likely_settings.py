@@ -34,7 +34,7 @@ def _text(tile: il.MatmulTile) -> str:
 
 
 @cache
-def offered() -> tuple[Offered, ...]:
+def list_offered() -> tuple[Offered, ...]:
     """Return FFNs of both kinds that cover every offered tile, as few as a greedy search finds."""
     left = {tile for found in _every() for tile in _tiles(found)}
     chosen = []

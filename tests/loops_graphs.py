@@ -18,7 +18,7 @@ Answer = Callable[[Mapping[str, Any]], Any]
 HIDDEN = 1024
 
 
-def marked(kernel: LoopKernel, **stages: int) -> LoopKernel:
+def mark_rings(kernel: LoopKernel, **stages: int) -> LoopKernel:
     for tile, depth in stages.items():
         kernel = circular_buffer(kernel, tile, depth)
     return kernel
@@ -30,9 +30,9 @@ def norm_chain_sum(m: int, columns: int = HIDDEN) -> tuple[il.Graph, Answer]:
     weight, bias = (il.Tensor(name, (columns,), il.fp32) for name in ("weight", "bias"))
     out = il.Tensor("out", (m,), il.fp32)
     chunk = min(columns, 256)
-    norm = marked(library.layer_norm(columns=columns, chunk=chunk, walk=4), row=2)
-    chain = marked(library.pointwise(tile=(8, min(columns, 128))), x_s=2)
-    total = marked(library.reduce_inner(tile=(8, min(columns, 128)), walk=2), s=3)
+    norm = mark_rings(library.layer_norm(columns=columns, chunk=chunk, walk=4), row=2)
+    chain = mark_rings(library.pointwise(tile=(8, min(columns, 128))), x_s=2)
+    total = mark_rings(library.reduce_inner(tile=(8, min(columns, 128)), walk=2), s=3)
     ops = (
         as_op("norm", norm, {"x": x, "y": normed, "weight": weight, "bias": bias}),
         as_op("chain", chain, {"x": normed, "z": scale, "y": chained}),
@@ -57,11 +57,11 @@ def matmuls(m: int, hidden: int = HIDDEN) -> tuple[il.Graph, Answer]:
     )
     w_up, w_down = (il.Tensor(name, (hidden, hidden), il.bf16) for name in ("w_up", "w_down"))
     bias = il.Tensor("bias", (hidden,), il.fp32)
-    loops = marked(library.matmul_bias(), a_s=4, b_s=4)
+    loops = mark_rings(library.matmul_bias(), a_s=4, b_s=4)
     ops = (
         il.matmul("up", x, w_up, up),
         as_op("down", loops, {"a": up, "b": w_down, "bias": bias, "c": biased}, warp_specialised=True),
-        as_op("copy", marked(library.copy_2d(tile=(16, 64), dtype=il.bf16), s=4), {"x": biased, "y": copied}),
+        as_op("copy", mark_rings(library.copy_2d(tile=(16, 64), dtype=il.bf16), s=4), {"x": biased, "y": copied}),
         il.copy("last", copied, out),
     )
     tensors = (x, w_up, up, w_down, bias, biased, copied, out)

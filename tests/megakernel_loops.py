@@ -12,7 +12,7 @@ from interlace import loops
 
 from .cases import TORCH
 from .cuda_bodies import norm
-from .loops_graphs import marked
+from .loops_graphs import mark_rings
 
 WIDTH = 128
 
@@ -27,7 +27,7 @@ def gelu_of_rows(width: int = 64) -> loops.LoopKernel:
         k.load(tile, x.at(b * 8, c * width))
         k.load(other, z.at(b * 8, c * width), loops.Copy.PLAIN)
         k.assign(y.at(b * 8, c * width), tile / (1 + loops.exp(-1.702 * tile)) + other)
-    return marked(k.build_kernel(), tile=2)
+    return mark_rings(k.build_kernel(), tile=2)
 
 
 def head_and_tail(whole: int = 64) -> loops.LoopKernel:
@@ -45,7 +45,7 @@ def head_and_tail(whole: int = 64) -> loops.LoopKernel:
         k.load(rest, x.at(b, n // whole * whole), loops.Copy.PLAIN)
         k.reduce(total, loops.ReduceOp.SUM, rest, axes=(1,), shape=(1, whole))
         k.store(y.at(b), total)
-    return marked(k.build_kernel(), tile=3)
+    return mark_rings(k.build_kernel(), tile=3)
 
 
 def chain(m: int, tile: il.MatmulTile) -> il.Graph:
@@ -53,7 +53,7 @@ def chain(m: int, tile: il.MatmulTile) -> il.Graph:
     shapes = {"w_up": (WIDTH, WIDTH), "w_down": (WIDTH, WIDTH), "scale": (WIDTH,)}
     shapes |= dict.fromkeys(("x", "h", "z", "g", "n", "out"), (m, WIDTH))
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
-    product = marked(loops.library.matmul(n=64), a_s=4, b_s=4)
+    product = mark_rings(loops.library.matmul(n=64), a_s=4, b_s=4)
     ops = (
         il.matmul("up", t["x"], t["w_up"], t["h"], tile=tile),
         loops.as_op("gelu", gelu_of_rows(), {"x": t["h"], "z": t["z"], "y": t["g"]}),
@@ -63,7 +63,7 @@ def chain(m: int, tile: il.MatmulTile) -> il.Graph:
     return il.Graph("joined", (*t.values(),), ops, ("x", "w_up", "z", "scale", "w_down"), ("out",))
 
 
-def exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def compute_exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Compute the output of ``chain`` in float64."""
     d = {name: value.double() for name, value in t.items()}
     h = d["x"] @ d["w_up"].T
@@ -100,7 +100,7 @@ def side_by_side(kernels: Mapping[str, tuple[loops.LoopKernel, Mapping[str, tupl
     return il.Graph("side by side", tuple(tensors), tuple(ops), tuple(inputs), tuple(outputs))
 
 
-def copied() -> il.Graph:
+def build_copy() -> il.Graph:
     """Build a copy that stores from the ring by TMA, with 4 steps per item."""
     kernel = loops.library.copy_2d(tile=(8, 64), walk=4)
     return side_by_side({"copy": (kernel, dict.fromkeys("xy", (16, 500)))})
@@ -111,19 +111,19 @@ def library() -> il.Graph:
     of = loops.library
     return side_by_side(
         {
-            "copy_2d": (marked(of.copy_2d(tile=(8, 64), walk=2), s=3), {"x": (13, 260), "y": (13, 260)}),
-            "transpose": (marked(of.transpose(tile=(32, 32), walk=2), s=2), {"x": (40, 100), "y": (100, 40)}),
+            "copy_2d": (mark_rings(of.copy_2d(tile=(8, 64), walk=2), s=3), {"x": (13, 260), "y": (13, 260)}),
+            "transpose": (mark_rings(of.transpose(tile=(32, 32), walk=2), s=2), {"x": (40, 100), "y": (100, 40)}),
             "row_max": (
-                marked(of.reduce_inner(tile=(8, 64), walk=2, op=loops.ReduceOp.MAX), s=2),
+                mark_rings(of.reduce_inner(tile=(8, 64), walk=2, op=loops.ReduceOp.MAX), s=2),
                 {"x": (21, 100), "y": (21,)},
             ),
-            "column_sum": (marked(of.reduce_outer(tile=(8, 64)), s=2), {"x": (20, 100), "y": (100,)}),
+            "column_sum": (mark_rings(of.reduce_outer(tile=(8, 64)), s=2), {"x": (20, 100), "y": (100,)}),
             "layer_norm": (
-                marked(of.layer_norm(columns=256, chunk=128, walk=2), row=2),
+                mark_rings(of.layer_norm(columns=256, chunk=128, walk=2), row=2),
                 {"x": (5, 256), "y": (5, 256), "weight": (256,), "bias": (256,)},
             ),
             "batched": (
-                marked(of.matmul_batched(n=64), a_s=2, b_s=2),
+                mark_rings(of.matmul_batched(n=64), a_s=2, b_s=2),
                 {"a": (70, 136), "b": (2, 72, 136), "c": (2, 70, 72)},
             ),
             "no_step": (head_and_tail(), {"x": (3, 20), "y": (3,)}),

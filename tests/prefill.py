@@ -21,7 +21,7 @@ def inputs(graph: il.Graph, first: NDArray[np.int32], seed: int = 0) -> Arrays:
     return {**drawn, "first": first.astype(np.float64)}
 
 
-def exact(t: Mapping[str, NDArray[np.float64]], head_dim: int, window: int) -> NDArray[np.float64]:
+def compute_exact(t: Mapping[str, NDArray[np.float64]], head_dim: int, window: int) -> NDArray[np.float64]:
     """Compute the output of the graph."""
     first, (rows, wide) = t["first"].astype(int), t["q"].shape
     group, out = wide // t["k"].shape[1], np.zeros((rows, wide))

@@ -48,7 +48,7 @@ class Rows:
             found[tensor.name] = value.to(device, TORCH[tensor.dtype.name])
         return found
 
-    def exact(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def compute_exact(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.answer({name: value.double() for name, value in inputs.items()})
 
     @property
@@ -78,7 +78,7 @@ def together(cases: Iterable[tuple[str, Rows]]) -> il.Graph:
     return il.Graph("rows", (*tensors,), (*ops,), (*names["in"],), (*names["out"],))
 
 
-def normed(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, offset: float = 0.0) -> Rows:
+def build_layer_norm(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, offset: float = 0.0) -> Rows:
     """Build a layer normalisation."""
     t = _tensors(dtype, x=(m, n), weight=(n,), bias=(n,), out=(m, n))
 
@@ -88,7 +88,7 @@ def normed(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, offset: flo
     return Rows(_graph(layer_norm("norm", **t, eps=EPS, rows=rows), t), answer, offset)
 
 
-def scaled(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1) -> Rows:
+def build_rms_norm(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1) -> Rows:
     """Build an RMS normalisation."""
     t = _tensors(dtype, x=(m, n), weight=(n,), out=(m, n))
 
@@ -98,7 +98,9 @@ def scaled(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1) -> Rows:
     return Rows(_graph(rms_norm("norm", **t, eps=EPS, rows=rows), t), answer)
 
 
-def shared(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, scale: float = 1.0, offset: float = 0.0) -> Rows:
+def build_softmax(
+    m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, scale: float = 1.0, offset: float = 0.0
+) -> Rows:
     """Build a softmax with exponents that differ by up to about a hundred."""
     t = _tensors(dtype, x=(m, n), out=(m, n))
     op = softmax("shares", **t, scale=scale, rows=rows)
@@ -127,18 +129,18 @@ def pointwise(
 
 #: Cases by description. Rows of 203 elements have varying alignment within 16 bytes.
 CASES = {
-    "norm, a row a tile": normed(3, 200),
-    "norm, a row a warp, in parts of warps": normed(11, 203, il.fp16, rows=8),
-    "norm, more than a block of Triton": normed(2, 4200, il.fp32, rows=2),
-    "norm, far from 0": normed(3, 264, il.fp32, offset=4000.0),
-    "norm, a row by four warps, of many, in several stages": normed(9, 1300, il.fp32, rows=8),
-    "RMS norm, a row a warp, far more rows than warps": scaled(35, 136, rows=32),
-    "RMS norm, a row by two warps, of many": scaled(19, 1104, rows=16),
-    "softmax, a row a tile": shared(3, 203),
-    "softmax, a row a warp": shared(9, 136, il.fp16, rows=4, scale=0.125),
-    "softmax, more than a block of Triton": shared(1, 4203, il.fp32),
-    "softmax, far from 0": shared(2, 40, il.fp32, offset=1e4),
-    "softmax of one number": shared(3, 1, rows=2),
+    "norm, a row a tile": build_layer_norm(3, 200),
+    "norm, a row a warp, in parts of warps": build_layer_norm(11, 203, il.fp16, rows=8),
+    "norm, more than a block of Triton": build_layer_norm(2, 4200, il.fp32, rows=2),
+    "norm, far from 0": build_layer_norm(3, 264, il.fp32, offset=4000.0),
+    "norm, a row by four warps, of many, in several stages": build_layer_norm(9, 1300, il.fp32, rows=8),
+    "RMS norm, a row a warp, far more rows than warps": build_rms_norm(35, 136, rows=32),
+    "RMS norm, a row by two warps, of many": build_rms_norm(19, 1104, rows=16),
+    "softmax, a row a tile": build_softmax(3, 203),
+    "softmax, a row a warp": build_softmax(9, 136, il.fp16, rows=4, scale=0.125),
+    "softmax, more than a block of Triton": build_softmax(1, 4203, il.fp32),
+    "softmax, far from 0": build_softmax(2, 40, il.fp32, offset=1e4),
+    "softmax of one number": build_softmax(3, 1, rows=2),
     "gelu": pointwise(5, 203, il.fp32, il.Activation.GELU_TANH),
     "silu of a gate times what it lets through": pointwise(9, 136, activation=il.Activation.SILU, times="matrix"),
     "relu times a vector plus a matrix": pointwise(

@@ -39,7 +39,7 @@ def models_table(record: dict[str, Any]) -> str:
 
 
 def tiled_ratios(record: dict[str, Any]) -> list[float]:
-    """Of each row, launches op by op over tile-synchronised."""
+    """Return, for each row, the ratio of launches op by op to tile-synchronised."""
     return [each["launches"] / each["best"] for each in map(times, record["rows"])]
 
 
@@ -50,8 +50,8 @@ def times(row: dict[str, Any]) -> dict[str, float]:
     compiled = {name: timed for name, timed in libraries.items() if name not in eager}
     launches, best = op_by_op(row)
     return {
-        "eager": eager[fastest(eager)]["median_us"],
-        "compiled": compiled[fastest(compiled)]["median_us"],
+        "eager": eager[pick_fastest(eager)]["median_us"],
+        "compiled": compiled[pick_fastest(compiled)]["median_us"],
         "launches": executors[launches]["median_us"],
         "best": executors[best]["median_us"],
     }
@@ -61,12 +61,12 @@ def op_by_op(row: dict[str, Any]) -> tuple[str, str]:
     """The fastest executor of Triton bodies that launches op by op, and the fastest that synchronises tile by tile."""
     launched = {e.name: Ordering.LAUNCH in e.enforced_orderings for e in EXECUTORS if BodyKind.TRITON in e.body_kinds}
     both = ({n: t for n, t in row["executors"].items() if launched.get(n) is wanted} for wanted in (True, False))
-    launches, best = map(fastest, both)
+    launches, best = map(pick_fastest, both)
     return launches, best
 
 
-def fastest(timed: dict[str, dict[str, float]]) -> str:
-    """By the rounds to pick by, where the record has them apart."""
+def pick_fastest(timed: dict[str, dict[str, float]]) -> str:
+    """Return the fastest, by the rounds to pick by where the record has them apart."""
     return min(timed, key=lambda name: timed[name].get("picked_us", timed[name]["median_us"]))
 
 
@@ -123,7 +123,7 @@ def summary(
     forecast: dict[str, Any],
     steps: dict[str, Any],
 ) -> str:
-    """What docs/performance.md says, in five lines."""
+    """Return the summary of docs/performance.md, in five lines."""
     step = steps["rows"][0]
     one_launch = step["executors"]["one_launch"]["median_us"]
     pytorch = min(way["median_us"] for way in step["libraries"].values())
@@ -153,7 +153,7 @@ def summary(
 
 
 def speedups_summary(record: dict[str, Any]) -> str:
-    """What the table of speedups comes to, by size."""
+    """Return the table of speedups, summed up by size."""
     columns = "mean speedup | lowest | more than 2 % ahead"
     table = []
     for name, least, most in (*SIZES, ("all", 0, 1 << 30)):
@@ -183,7 +183,7 @@ def products_table(*records: dict[str, Any]) -> str:
 
 
 def _medians(contest: dict[str, Any]) -> tuple[str, str]:
-    """Of the fastest library and the fastest executor."""
+    """Return the median of the fastest library and of the fastest executor."""
     library, ours = contest["libraries"][contest["library"]], contest["executors"][contest["executor"]]
     return f"{library['median_us']:.1f}", f"{ours['median_us']:.1f}"
 

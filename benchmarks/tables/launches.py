@@ -1,4 +1,4 @@
-"""What launches cost and which ways of theirs were tried: blocks of several pages."""
+"""Costs of launches, and the variants that were tried: blocks of several pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHOSEN = {"moe": Dispatch.HYBRID.value, "ragged-attention": Dispatch.TICKET.valu
 
 
 def sync_table(record: dict[str, Any]) -> str:
-    """What the parts of synchronisation cost."""
+    """Return the table of costs of the parts of synchronisation."""
     words = {
         "post": "post: barrier and release add",
         "satisfied wait": "wait that is already satisfied: read its row, one poll, barrier",
@@ -30,7 +30,7 @@ def sync_table(record: dict[str, Any]) -> str:
 
 
 def trace_lines(record: dict[str, Any]) -> str:
-    """What recording a trace costs."""
+    """Return the line on the cost of recording a trace."""
     ratios = ((row, row["with_us"] / row["without_us"]) for row in record["rows"])
     costs = (f"{ratio - 1:+.2%} ({row['model']}, {row['m']} tokens)" for row, ratio in ratios)
     return f"Recording a trace changes the time of a run by {' and '.join(costs)} (`trace-h200.json`)."

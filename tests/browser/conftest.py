@@ -21,15 +21,15 @@ class Page:
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         here = "/".join(address.split("/")[:3])
         if requests:
-            self.page.on("request", lambda request: self._asked(request.url, here))
+            self.page.on("request", lambda request: self._record_request(request.url, here))
         self.page.goto(address)
-        self.idle()
+        self.wait_until_idle()
 
-    def _asked(self, url: str, here: str) -> None:
+    def _record_request(self, url: str, here: str) -> None:
         if not url.startswith(here):
             self.said.append(url)
 
-    def idle(self) -> None:
+    def wait_until_idle(self) -> None:
         self.page.wait_for_selector("html[data-busy=false]", state="attached")
 
     def follows(self, link: str) -> None:
@@ -39,11 +39,11 @@ class Page:
     def press(self, *keys: str) -> None:
         for key in keys:
             self.page.keyboard.press(key)
-        self.idle()
+        self.wait_until_idle()
 
     def click(self, tile: int) -> None:
         self.page.click(f'[data-tile="{tile}"]')
-        self.idle()
+        self.wait_until_idle()
 
     def choose(self, **options: object) -> None:
         for name, value in options.items():
@@ -53,14 +53,14 @@ class Page:
             else:
                 field.fill(str(value))
                 field.blur()
-            self.idle()
+            self.wait_until_idle()
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
 
     def numbers(self) -> tuple[int, int, int]:
         """Steps, loads and hits, as they are shown."""
-        self.idle()
+        self.wait_until_idle()
         read = "(ids) => ids.map((id) => document.getElementById(id).innerText)"
         shown = self.page.evaluate(read, ["steps", "loads", "hits"])
         steps, loads, hits = (int(text.partition("/")[0].replace(",", "")) for text in shown)
@@ -105,7 +105,7 @@ def browser(chromium: Any) -> Any:
 
 
 @pytest.fixture(scope="package")
-def probed(chromium: Any) -> Any:
+def axe_browser(chromium: Any) -> Any:
     """As ``browser``, for pages that axe is put into, which their own policy would not allow."""
     pytest.importorskip("axe_playwright_python")
     return _patient(chromium.new_context(viewport={"width": 1280, "height": 720}, bypass_csp=True))
@@ -125,16 +125,16 @@ def page(browser: Any, address: str) -> Iterator[Page]:
 
 
 @pytest.fixture
-def open_view(probed: Any) -> Iterator[Callable[..., Page]]:
+def open_view(axe_browser: Any) -> Iterator[Callable[..., Page]]:
     """Opens the page of a view, on a server of its own."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
 
-        def opened(view: Any) -> Page:
+        def open_page(view: Any) -> Page:
             port = stack.enter_context(running(view))
-            page = Page(probed, f"http://127.0.0.1:{port}/{view.page}")
+            page = Page(axe_browser, f"http://127.0.0.1:{port}/{view.page}")
             stack.callback(page.close)
             return page
 
-        yield opened
+        yield open_page

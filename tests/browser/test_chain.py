@@ -19,8 +19,8 @@ from .conftest import Page
 
 
 @pytest.fixture
-def chain_page(probed: Any, address: str) -> Iterator[Page]:
-    page = Page(probed, f"{address}chain.html")
+def chain_page(axe_browser: Any, address: str) -> Iterator[Page]:
+    page = Page(axe_browser, f"{address}chain.html")
     yield page
     page.close()
 
@@ -48,7 +48,7 @@ def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Pa
     chain_page.page.locator("#speed").select_option("60")
     chain_page.page.locator("#order").select_option("whole rows")
     chain_page.page.get_by_text("32 / 32").wait_for()
-    chain_page.idle()
+    chain_page.wait_until_idle()
     assert (chain_page.text("#y"), chain_page.text('[data-ghost="y"]')) == ("0", "16")
     chain_page.press("u", "u")
     chain_page.follows(encode_chain(ChainGame(Chain(), list_chain_orders(Chain())["whole rows"](), 30, "op after op")))
@@ -85,7 +85,7 @@ def test_a_game_of_two_products_is_saved_and_opened(chain_page: Page, tmp_path: 
 def test_a_tile_of_two_halves_takes_two_clicks_each_for_what_its_half_needs(chain_page: Page) -> None:
     chain_page.choose(rows=2, inner=1, hidden=2, columns=2, capacity=6)
     chain_page.page.select_option('[name="parts"]', "2")
-    chain_page.idle()
+    chain_page.wait_until_idle()
     chain, tile = Chain(2, 1, 2, 2, 6, parts=2), chain_page.page.locator('[data-tile="4"]')
     for clicks, path, label in (
         ((4,), (), "out, row 0, column 0: locked"),
@@ -102,7 +102,7 @@ def test_a_tile_of_two_halves_takes_two_clicks_each_for_what_its_half_needs(chai
     chain_page.page.locator("#speed").select_option("60")
     chain_page.page.locator("#order").select_option("half rows")
     chain_page.page.get_by_text("12 / 12").wait_for()
-    chain_page.idle()
+    chain_page.wait_until_idle()
     assert int(chain_page.text("#partial-sums")) == play(chain, list_chain_orders(chain)["half rows"]()).loads.get(
         SUMS, 0
     )

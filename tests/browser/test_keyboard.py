@@ -25,13 +25,13 @@ from .conftest import Page
 Open = Callable[[Any], Page]
 
 
-def small() -> il.Plan:
+def build_small_plan() -> il.Plan:
     tile = il.MatmulTile(16, 16, 16)
     return il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3))
 
 
 def tab_to(page: Page, selector: str) -> None:
-    """By Tab alone, from where the focus is; what has the focus shows it."""
+    """Move the focus by Tab alone; assert that what has the focus shows it."""
     for _ in range(60):
         page.page.keyboard.press("Tab")
         if page.page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
@@ -51,7 +51,7 @@ def sheet(page: Page) -> None:
 
 
 def picture(page: Page, selector: str) -> str:
-    """What a canvas shows once it is drawn."""
+    """Return what a canvas shows once it is drawn."""
     page.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     drawn: str = page.page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector)
     return drawn
@@ -91,7 +91,7 @@ def test_two_products_are_played_by_keys(browser: Any, address: str) -> None:
 
 
 def test_a_plan_is_read_by_keys(open_view: Open) -> None:
-    page = open_view(PlanView.of(small()))
+    page = open_view(PlanView.of(build_small_plan()))
     sheet(page)
     tab_to(page, "#op")
     page.page.keyboard.type("second")
@@ -116,7 +116,7 @@ def test_a_plan_is_read_by_keys(open_view: Open) -> None:
 
 
 def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(open_view: Open) -> None:
-    page, held = open_view(PlanView.of(small())), []
+    page, held = open_view(PlanView.of(build_small_plan())), []
     page.page.route("**/api/plan/item", lambda route: held.append(route))
     for key in "nnb":
         page.page.keyboard.press(key)
@@ -130,12 +130,12 @@ def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(open_vi
         assert page.page.evaluate("() => document.documentElement.dataset.busy") == "true"
         assert page.text("#detail .name") == "op 'first', tile (0, 0)"
     held[2].continue_()
-    page.idle()
+    page.wait_until_idle()
     assert page.text("#detail .name") == "op 'first', tile (0, 1)"
 
 
 def test_a_trace_is_read_by_keys(open_view: Open) -> None:
-    plan = small()
+    plan = build_small_plan()
     data = to_perfetto(predict(plan, il.H200).trace, grids=[op.grid for op in plan.graph.ops])
     page = open_view(TimelineView((Timeline.read(json.dumps(data)),)))
     sheet(page)

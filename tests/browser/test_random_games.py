@@ -80,7 +80,7 @@ PLAY = """async ({ options, ghost, steps }) => {
 
 @dataclass
 class Play:
-    """What the page should keep: a path, of which some steps are taken."""
+    """State that the page should keep: a path and the number of its steps taken."""
 
     options: GameOptions
     path: Path = ()
@@ -124,7 +124,7 @@ def draw_options(rng: random.Random) -> GameOptions:
             continue
 
 
-def missed(options: GameOptions, path: Path) -> list[tuple[int, int]]:
+def list_misses(options: GameOptions, path: Path) -> list[tuple[int, int]]:
     """Step and unit of each load: under LRU of the cache of ``orders.cache``, which the page does not use."""
     groups, owner = group_waves(options.grid, path, options.workers)
     capacity, cache, unequal = options.replay_arguments
@@ -147,15 +147,15 @@ def nbytes(count: int) -> str:
 
 def counters(options: GameOptions, path: Path, total: str) -> list[str]:
     """Steps, loads, hits and bytes."""
-    missing = missed(options, path)
+    missing = list_misses(options, path)
     hits = 2 * len(path) * options.grid.chunks - len(missing)
     return [total, str(len(missing)), str(hits), nbytes(sum(options.sizes[unit] for _, unit in missing))]
 
 
 def expect_page(play: Play, ghost: str) -> dict[str, list[str]]:
-    """What should stand on the page."""
+    """Return what should stand on the page."""
     options, grid, taken = play.options, play.options.grid, play.path[: play.at]
-    missing = missed(options, taken)
+    missing = list_misses(options, taken)
     panels = [sum(unit // grid.chunks == panel for _, unit in missing) for panel in range(grid.rows + grid.columns)]
     times = [loads / grid.chunks for loads in panels]
     step_of = {visit[:2]: step for step, visit in enumerate(taken)}

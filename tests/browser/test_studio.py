@@ -21,7 +21,7 @@ from ..studio_server import running
 from .conftest import Page
 
 
-def counted(options: GameOptions, path: tuple[Visit, ...]) -> tuple[int, int, int]:
+def count_loads(options: GameOptions, path: tuple[Visit, ...]) -> tuple[int, int, int]:
     position = play(options, path)
     return len(path), position.loads, position.touches - position.loads
 
@@ -39,7 +39,7 @@ def test_the_keyboard_alone_plays_a_game(page: Page) -> None:
         if page.page.locator(".tile:focus").count():
             break
     page.press("Space", "ArrowRight", "Enter", "ArrowDown", "Shift+Space")
-    assert page.numbers() == counted(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1, True)))
+    assert page.numbers() == count_loads(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1, True)))
     page.press("u", "u")
     assert page.numbers()[0] == 1
     page.press("r")
@@ -62,7 +62,7 @@ def test_the_address_holds_the_game_and_two_pages_do_not_meet(page: Page, browse
     page.press("u")
     page.follows(encode_game(Game(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1), Visit(1, 2)), 3, "row")))
     other = Page(browser, page.page.url)
-    assert other.numbers() == page.numbers() == counted(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1)))
+    assert other.numbers() == page.numbers() == count_loads(GameOptions(), (Visit(0, 0), Visit(0, 1), Visit(1, 1)))
     assert other.text("#counters thead .ghost-column") == "row"
     other.press("r")
     assert (other.numbers()[0], page.numbers()[0]) == (4, 3)
@@ -82,9 +82,9 @@ def test_a_drag_takes_a_run_of_tiles(page: Page) -> None:
     for middle in middles[1:]:
         page.page.mouse.advance_lengths(*middle)  # faster than a move per tile
     page.page.mouse.up()
-    page.idle()
+    page.wait_until_idle()
     run = (Visit(1, 0), Visit(1, 1), Visit(1, 2), Visit(1, 3), Visit(2, 3), Visit(3, 3))
-    assert page.numbers() == counted(GameOptions(), run)
+    assert page.numbers() == count_loads(GameOptions(), run)
 
 
 def test_an_order_plays_beside_a_ghost_and_is_saved(page: Page, tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_an_order_plays_beside_a_ghost_and_is_saved(page: Page, tmp_path: Path) 
     page.page.select_option("#ghost", "row")
     page.page.select_option("#order", "serpentine")
     page.page.get_by_text("16 / 16").wait_for()
-    page.idle()
-    assert page.numbers() == counted(GameOptions(), find_named_path(GameOptions().grid, "serpentine"))
+    page.wait_until_idle()
+    assert page.numbers() == count_loads(GameOptions(), find_named_path(GameOptions().grid, "serpentine"))
     assert page.text('[data-ghost="loads"]') == "17"
     page.page.check("#heat")
     assert page.page.locator("svg.heat").count() == 1
@@ -139,8 +139,8 @@ def test_what_makes_no_sense_is_told_and_the_game_goes_on(page: Page) -> None:
     assert page.numbers() == (2, 3, 1)
 
 
-def test_everybody_can_use_it(probed: Any, address: str) -> None:
-    page = Page(probed, address)
+def test_everybody_can_use_it(axe_browser: Any, address: str) -> None:
+    page = Page(axe_browser, address)
     page.page.select_option("#ghost", "row")
     for tile in (0, 1, 2, 3, 7, 6):
         page.click(tile)

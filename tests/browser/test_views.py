@@ -37,7 +37,7 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) ->
     assert page.page.locator("#grids canvas").count() == 2
     page.page.fill("#item", str(len(plan.items) - 1))
     page.page.locator("#item").blur()
-    page.idle()
+    page.wait_until_idle()
     assert page.text("#detail .name") == "op 'second', tile (3, 2)"
     tensors = page.page.locator("#detail .tensors figcaption").all_inner_texts()
     assert tensors == ["y 64 × 32, read", "b 48 × 32, read", "out 64 × 48, written"]
@@ -47,7 +47,7 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) ->
     posting = page.page.locator("#detail li").all_inner_texts()
     assert posting == ["op 'first', tile (3, 0)", "op 'first', tile (3, 1)"]
     page.page.click("text=op 'first', tile (3, 1)")
-    page.idle()
+    page.wait_until_idle()
     assert page.text("#detail .name") == "op 'first', tile (3, 1)"
     page.press("n", "b", "+", "0")
     assert page.page.locator("#item").input_value() == "7"
@@ -56,7 +56,7 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) ->
     lane = page.page.locator("#lanes").bounding_box()
     assert lane is not None
     page.page.mouse.click(lane["x"] + 4, lane["y"] + 24)  # the first item of the first worker
-    page.idle()
+    page.wait_until_idle()
     assert page.text("#detail .name") == "op 'first', tile (0, 0)"
     page.usable()
 
@@ -215,7 +215,7 @@ def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(open_
     assert 0 < page.page.evaluate(frame) < 100
     page.page.fill("#item", "50000")
     page.page.locator("#item").blur()
-    page.idle()
+    page.wait_until_idle()
     assert page.text("#detail .name") == "op 'second', tile (67, 80)"
     page.press("0", *"+++++++")  # now a 128th of the time around its middle, which is in turn 248
     assert page.page.evaluate(frame) < 3000

@@ -17,7 +17,7 @@ from interlace.kernels.lint import lint
 from interlace.megakernel.clusters import check_resident_blocks
 from interlace.policies.sync import ConsumerSync
 
-from .policies import hinted
+from .policies import count_hinted_loads
 
 D = il.Dispatch
 TILE = il.MatmulTile(128, 128, 64, num_warps=8)
@@ -67,7 +67,7 @@ def test_operands_come_in_shares_for_all_blocks_that_need_them(cluster: Cluster,
     shared = [load for load in loads if "multicast::cluster" in load]
     assert len(loads) == 4
     assert len(shared) == 2 * (cluster.rows > 1) + 2 * (cluster.columns > 1)  # for either operand, in each op's code
-    assert hinted(ptx) == (2, 2)  # weights, tokens
+    assert count_hinted_loads(ptx) == (2, 2)  # weights, tokens
     assert ("barrier.cluster" in ptx) == (cluster != NO_CLUSTER)
     assert ("st.async" in ptx) == (cluster != NO_CLUSTER and dispatch is D.TICKET)
     assert "CLUSTER" not in ptx  # the constants take no memory

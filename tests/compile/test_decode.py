@@ -14,7 +14,7 @@ from interlace.workloads import LLAMAS, RaggedAttention, build_decode_graph
 from ..sampling import sampling_graph
 from ..thorough import some
 from .limits import assert_within
-from .policies import hinted
+from .policies import count_hinted_loads
 
 
 def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
@@ -84,7 +84,10 @@ def test_attention_by_shares_compiles_for_sm_90() -> None:
     assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
     assert_within(binary.resources, 78, 176)
-    assert hinted(binary.ptx) == (4, 4)  # two panels of keys and of values; angles and this step's q, k and v
+    assert count_hinted_loads(binary.ptx) == (
+        4,
+        4,
+    )  # two panels of keys and of values; angles and this step's q, k and v
 
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:

@@ -30,13 +30,13 @@ SPECIALISED = {name for name, example in build_examples().items() if example.war
 ASYNC = ("mbarrier_init", "mbarrier_wait", "mbarrier_inval", "fence_mbarrier_init")
 
 
-def emitted(name: str) -> EmittedKernel:
+def emit_example(name: str) -> EmittedKernel:
     return emit_kernel(build_examples()[name].rewrite(), H200)
 
 
 @pytest.mark.parametrize("name", build_examples())
 def test_the_cuda_text_is_the_golden_one(name: str, update_golden: bool) -> None:
-    text = emitted(name).cuda_source
+    text = emit_example(name).cuda_source
     file = GOLDEN / f"{name}.cu"
     if update_golden:
         file.write_text(text)
@@ -59,7 +59,7 @@ def test_every_golden_kernel_compiles_without_spills_or_warnings(name: str) -> N
 
 @pytest.mark.parametrize("name", build_examples())
 def test_kernels_use_the_instructions_that_their_copies_name(name: str) -> None:
-    text = emitted(name).cuda_source
+    text = emit_example(name).cuda_source
     uses = set(re.findall(r"\b(\w+)(?:<\d+>)?\(", text))
     by_tma, by_threads = name != "copy_1d_plain", name in ("pointwise_mixed", "pointwise_mixed_specialised")
     assert set(ASYNC) <= uses
@@ -73,7 +73,7 @@ def test_kernels_use_the_instructions_that_their_copies_name(name: str) -> None:
 def test_one_thread_alone_issues_bulk_copies() -> None:
     depths: list[str] = []
     issued = 0
-    for line in emitted("pointwise").cuda_source.splitlines():
+    for line in emit_example("pointwise").cuda_source.splitlines():
         depths = depths[: (len(line) - len(line.lstrip())) // 2]
         if "tma_load" in line or "arrive_expect" in line:
             assert any("if (thread == 0)" in outer for outer in depths)

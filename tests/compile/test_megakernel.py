@@ -28,7 +28,7 @@ from ..benchmarks import load_script
 from ..cases import by_default
 from ..thorough import some
 from .limits import assert_within
-from .policies import hinted
+from .policies import count_hinted_loads
 
 META = il.RunOptions("meta")
 A = il.Activation
@@ -78,11 +78,11 @@ def test_a_launch_that_spills_holds_fewer_weights_in_registers(
     """All numbers are compiled in parallel, and the compilation with the fewest spills is used."""
     seen: list[int] = []
 
-    def compiled(text: str, name: str, architecture: str, *, preamble: str) -> CudaBinary:
+    def compile_fake(text: str, name: str, architecture: str, *, preamble: str) -> CudaBinary:
         seen.append(int((re.findall(r"define REGISTERS_TO_HOLD (\d+)", preamble + text))[0] if m == 1 else 172))
         return CudaBinary(name, name, b"", "", KernelResources(255, 8 if seen[-1] > 150 else 4, 0, 0), (str(seen[-1]),))
 
-    monkeypatch.setattr(registers, "compile_source", compiled)
+    monkeypatch.setattr(registers, "compile_source", compile_fake)
     graph = il.workloads.ffn(m, SHAPES["gated"])
     binary = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), META).binary
     assert (sorted(seen, reverse=True), binary.warnings) == (tried, ("142" if m == 1 else "172",))
@@ -254,7 +254,7 @@ def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before
 
 @pytest.mark.parametrize("m", [16, 64, 300])
 def test_weights_leave_the_l2_before_tokens_do(m: int) -> None:
-    weights, tokens = hinted(launch(il.workloads.ffn(m, SHAPES["gated"], il.bf16)).binary.ptx)
+    weights, tokens = count_hinted_loads(launch(il.workloads.ffn(m, SHAPES["gated"], il.bf16)).binary.ptx)
     assert (weights, tokens) == (3, 2)  # weights: gate and up, down; tokens: one operand each
 
 

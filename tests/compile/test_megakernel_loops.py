@@ -16,7 +16,7 @@ from interlace.kernels.lint import lint
 from interlace.loops.ops.megakernel_loops import MegakernelLoops
 from interlace.megakernel.constants import KEEPS
 
-from ..loops_graphs import marked
+from ..loops_graphs import mark_rings
 from ..megakernel_loops import chain, gelu_of_rows, library, side_by_side, twice
 
 TILE = il.MatmulTile(128, 64, 64, num_warps=8)
@@ -99,7 +99,7 @@ def test_a_bias_that_an_op_writes_is_refused(tile: il.MatmulTile) -> None:
 
 
 def test_stages_that_shared_memory_does_not_hold_twice_are_refused_before_a_launch() -> None:
-    kernel = marked(loops.library.copy_2d(tile=(128, 256), walk=1), s=1)
+    kernel = mark_rings(loops.library.copy_2d(tile=(128, 256), walk=1), s=1)
     graph = side_by_side({"copy": (kernel, {"x": (128, 256), "y": (128, 256)})})
     told = r"a stage takes 131072 bytes.*do not hold two of them; op 'copy' takes 262144 bytes for the slots of two"
     with pytest.raises(PlanError, match=told):

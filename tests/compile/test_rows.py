@@ -8,14 +8,14 @@ import interlace as il
 from interlace.kernels.lint import lint, run_ptxas
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
-from ..rows import normed, pointwise, shared, together
+from ..rows import build_layer_norm, build_softmax, pointwise, together
 from .test_megakernel import FIX_UP_SPILLS
 
 #: Row lengths of models: the hidden size of GPT-2 XL, and its vocabulary.
 WIDE = {
-    "norm": normed(16, 1600),
-    "norms": normed(1000, 12288, rows=8),
-    "softmax": shared(16, 50257),
+    "norm": build_layer_norm(16, 1600),
+    "norms": build_layer_norm(1000, 12288, rows=8),
+    "softmax": build_softmax(16, 50257),
     "pointwise": pointwise(512, 6400, activation=il.Activation.SILU, times="matrix", tile=(8, 1024)),
 }
 

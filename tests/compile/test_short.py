@@ -128,7 +128,7 @@ def test_nothing_else_may_be_short() -> None:
         executor.build_launches(tensors | {"out": torch.empty(17, 256, dtype=torch.bfloat16, device="meta")})
 
 
-def gated() -> il.Graph:
+def build_gated() -> il.Graph:
     """Build a graph in which x is also a weight."""
     x, w, out = (il.Tensor(name, (64, 64), il.bf16) for name in ("x", "w", "out"))
     op = il.matmul("op", x, w, out, gate=x, activation=il.Activation.SILU, tile=il.MatmulTile(64, 64, 64))
@@ -143,7 +143,7 @@ def gated() -> il.Graph:
     ],
 )
 def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[InterlaceError], message: str) -> None:
-    plan = il.build(gated(), il.Schedule(132))
+    plan = il.build(build_gated(), il.Schedule(132))
     with pytest.raises(error, match=message):
         il.MegakernelExecutor(plan, il.RunOptions("meta", short_inputs=short))
 
@@ -179,7 +179,7 @@ def test_norm_and_residual_are_told_of_rows_that_are_missing(monkeypatch: pytest
 
 
 def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
-    plan = il.build(gated(), il.Schedule(132))
+    plan = il.build(build_gated(), il.Schedule(132))
     with pytest.raises(PlanError, match="reads it as 'x', where the persistent executor fills nothing in"):
         il.PersistentExecutor(plan, SHORT)
 

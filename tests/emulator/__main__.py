@@ -19,7 +19,7 @@ from interlace.loops.ir.text import print_kernel
 from interlace.loops.rewrite.circular import lower
 
 from .build import MISSING
-from .search import TOGETHER, draw_kernel, proved, search, smallest
+from .search import TOGETHER, draw_kernel, find_smallest, prove_trial, search
 
 
 def main() -> int:
@@ -50,11 +50,13 @@ def main() -> int:
         count += tried
         bad += len(wrong)
         if asked.prove:
-            verdicts.update(proved(found.trial) for number in numbers if (found := draw_kernel(number)) is not None)
+            verdicts.update(
+                prove_trial(found.trial) for number in numbers if (found := draw_kernel(number)) is not None
+            )
         for found, troubles in wrong:
-            verdict = f", {proved(found.trial)} by prove" if asked.prove else ""
+            verdict = f", {prove_trial(found.trial)} by prove" if asked.prove else ""
             print(f"kernel {found.number}{verdict}:", *troubles, sep="\n  ")
-            least = found if asked.whole else smallest(found)
+            least = found if asked.whole else find_smallest(found)
             source = least.trial.source
             print(f"with extents {dict(least.trial.sizes)}:", print_kernel(source), sep="\n")
             print(print_kernel(lower(source, warp_specialised=least.trial.warp_specialised)), flush=True)

@@ -26,7 +26,7 @@ class BothWays(Protocol):
         ...
 
 
-def searched(
+def search_failures(
     drawn: Callable[[int], BothWays | None], numbers: Iterable[int], seeds: int
 ) -> tuple[int, list[tuple[int, list[str]]]]:
     """Return how many launches ``numbers`` yield, and the numbers of those that fail, with their failures."""

@@ -96,7 +96,7 @@ class Library:
         """Loaded library."""
         return ctypes.CDLL(str(self.path))
 
-    def shared(self, kernel: int) -> int:
+    def find_shared_memory(self, kernel: int) -> int:
         """Return the address of a kernel's shared memory."""
         return (ctypes.c_void_p * len(self.texts)).in_dll(self.handle, "shared_of")[kernel] or 0
 
@@ -146,13 +146,13 @@ def build(texts: Sequence[Text], preamble: str = PREAMBLE, level: str = "-Og") -
         # Without C++ linkage, names of functions would collide across namespaces.
         text = translate(one.cuda_source).replace('extern "C" ', "")
         total = one.layout.total_bytes + _SLACK_BYTES
-        parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char {_shared(one)}[{total}];\n"]
+        parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char {_find_shared_name(one)}[{total}];\n"]
         parts += [f'#line 1 "kernel{number}.cu"\n{text}}}\n']
     names = [f"kernel{i}::{_function(one)}" for i, one in enumerate(texts)]
     entries = ", ".join(f"[](void** arguments) {{ call({name}, arguments); }}" for name in names)
     parts += ['#line 1 "entries"\n#pragma GCC visibility push(default)\nextern "C" {\n']
     parts += [f"extern void (*const kernels[])(void**);\nvoid (*const kernels[])(void**) = {{{entries}}};\n"]
-    shared = ", ".join(f"kernel{i}::{_shared(one)}" for i, one in enumerate(texts))
+    shared = ", ".join(f"kernel{i}::{_find_shared_name(one)}" for i, one in enumerate(texts))
     parts += [f"extern void* const shared_of[];\nvoid* const shared_of[] = {{{shared}}};\n}}\n"]
     folder = Path(_folder().name)
     name = f"kernels-{len(list(folder.glob('kernels-*.cpp')))}"
@@ -169,7 +169,7 @@ def _function(one: Text) -> str:
     return found[1]
 
 
-def _shared(one: Text) -> str:
+def _find_shared_name(one: Text) -> str:
     """Return the name of the shared memory in the source."""
     found = re.search(r"extern __shared__ .*\b(\w+)\[\]", one.cuda_source)
     return found[1] if found is not None else "shared"

@@ -29,7 +29,7 @@ class Trial:
     sizes: Mapping[str, int]
     tolerance: float = 0.0
 
-    def emitted(self) -> EmittedKernel:
+    def emit(self) -> EmittedKernel:
         """Return its CUDA source."""
         return emit_kernel(lower(self.source, warp_specialised=self.warp_specialised), H200)
 
@@ -47,7 +47,7 @@ def inputs_of(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, npt.NDA
 def troubles(trials: Iterable[Trial], seeds: int = 1) -> list[str]:
     """Compile all trials at once and return their failures: faults, or outputs that differ from the interpreter's."""
     every = tuple(trials)
-    library = build([trial.emitted() for trial in every])
+    library = build([trial.emit() for trial in every])
     return [t for number, trial in enumerate(every) for t in troubles_of(library, number, trial, range(seeds))]
 
 

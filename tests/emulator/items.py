@@ -35,7 +35,7 @@ class Sync:
         """All arrays."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """Return the struct as bytes."""
         at = {field.name: getattr(self, field.name).ctypes.data for field in fields(self)}
         return SYNC.pack(

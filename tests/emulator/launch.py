@@ -115,7 +115,7 @@ class Grid:
             count=len(self.buffers),
             shared_bytes=library.texts[self.number].layout.total_bytes,
             seed=seed,
-            shared=library.shared(self.number),
+            shared=library.find_shared_memory(self.number),
             arguments=(ctypes.c_void_p * len(self.parameters))(*self.parameters),
             buffers=(Buffer * len(self.buffers))(*self.buffers),
             promises=ctypes.pointer(self.promises),
@@ -193,7 +193,7 @@ def launch(
             poison = np.full(shapes[tensor.name], np.nan, np.float32)
             values = poison if tensor.is_written else np.asarray(inputs[tensor.name], np.float32)
             assert values.shape == shapes[tensor.name], tensor.name
-            memory[tensor.name] = _aligned(_encoded(values, tensor.dtype))
+            memory[tensor.name] = _align(_encode(values, tensor.dtype))
     arguments: list[ctypes.Array[ctypes.c_char] | ctypes.c_void_p | ctypes.c_longlong] = []
     arguments += [ctypes.c_void_p(array.ctypes.data) for array in memory.values()]
     arguments += [_map(spec, memory, shapes, kernel.find_tensor(spec.tensor).dtype) for spec in emitted.maps]
@@ -202,14 +202,14 @@ def launch(
         Buffer(array.ctypes.data, array.nbytes, kernel.find_tensor(name).is_written) for name, array in memory.items()
     ]
     if sync is not None:
-        arguments.append(ctypes.create_string_buffer(sync.packed()))
+        arguments.append(ctypes.create_string_buffer(sync.pack()))
         seen += [Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
     grid = prod(max(evaluate(n, sizes), 0) for n in emitted.grid)
     pointers = [*map(ctypes.addressof, arguments)]
     blocks = Grid(number, grid, kernel.block_threads, pointers, seen, Promises(invalidates=True))
     faults = emulate(library, blocks, seed)
     outputs = {
-        t.name: _decoded(memory[t.name], t.dtype).reshape(shapes[t.name])
+        t.name: _decode(memory[t.name], t.dtype).reshape(shapes[t.name])
         for t in kernel.tensors
         if t.name in memory and t.is_written
     }
@@ -283,7 +283,7 @@ def tensor_map(
     return struct.pack("<16Q", *numbers, *(0,) * (16 - len(numbers)))
 
 
-def _aligned(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+def _align(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
     """Return the bytes of ``values`` at a multiple of 256, like device memory."""
     room = np.empty(values.nbytes + 256, np.uint8)
     first = -room.ctypes.data % 256
@@ -292,13 +292,13 @@ def _aligned(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
     return out
 
 
-def _encoded(values: Floats, dtype: DType) -> npt.NDArray[np.generic]:
+def _encode(values: Floats, dtype: DType) -> npt.NDArray[np.generic]:
     if dtype == bf16:
         return (round_to(values, bf16).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return values.astype(np.float16 if dtype == fp16 else np.float32)
 
 
-def _decoded(memory: npt.NDArray[np.uint8], dtype: DType) -> Floats:
+def _decode(memory: npt.NDArray[np.uint8], dtype: DType) -> Floats:
     if dtype == bf16:
         return (memory.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     return memory.view(np.float16 if dtype == fp16 else np.float32).astype(np.float32)

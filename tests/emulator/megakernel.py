@@ -42,7 +42,7 @@ class Joined:
 
 def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[int, list[str]]]]:
     """Return how many kernels of ``numbers`` can join a launch, and the numbers and failures of those that fail."""
-    every = [one for number in numbers if (one := joined(number)) is not None]
+    every = [one for number in numbers if (one := join_kernel(number)) is not None]
     wrong = []
     for first in range(0, len(every), TOGETHER):
         some = every[first : first + TOGETHER]
@@ -54,7 +54,7 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[int,
     return len(every), wrong
 
 
-def joined(number: int) -> Joined | None:
+def join_kernel(number: int) -> Joined | None:
     """Return the random kernel of a number in a launch; None if there is no such kernel or op, or it cannot join."""
     found = draw_kernel(number)
     if found is None:
@@ -110,11 +110,11 @@ def _some(settled: frozenset[str], number: int) -> frozenset[str]:
 def _by_tma_or_plain(kernel: LoopKernel) -> LoopKernel:
     marked = {ring.tensor for ring in kernel.rings}
 
-    def changed(stmt: Stmt) -> Stmt:
+    def change_copy(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Block):
-            return replace(stmt, body=tuple(map(changed, stmt.body)))
+            return replace(stmt, body=tuple(map(change_copy, stmt.body)))
         if not isinstance(stmt, Load) or kernel.find_tensor(stmt.dst.tensor).memory is not MemorySpace.SHARED:
             return stmt
         return replace(stmt, by=Copy.TMA if stmt.dst.tensor in marked else Copy.PLAIN)
 
-    return replace(kernel, body=tuple(map(changed, kernel.body)))
+    return replace(kernel, body=tuple(map(change_copy, kernel.body)))

@@ -76,7 +76,7 @@ class Mutant:
     kernel: LoopKernel
     moved: tuple[str, int] | None = None
 
-    def emitted(self) -> EmittedKernel:
+    def emit(self) -> EmittedKernel:
         """Return its CUDA source, with the layout of its tiles."""
         emitted = emit_kernel(self.kernel, H200)
         if self.moved is None:
@@ -91,7 +91,7 @@ class Mutant:
     def verdict(self) -> str:
         """Return the verdict of the proof at the extents of the trial: accepted, an error's name, or not proved."""
         try:
-            check_hazards(self.trial.source, self.kernel, self.trial.sizes, layout=self.emitted().layout)
+            check_hazards(self.trial.source, self.kernel, self.trial.sizes, layout=self.emit().layout)
         except HazardError as error:
             return type(error).__name__
         except PipelineError:
@@ -104,11 +104,11 @@ def mutants(found: Drawn, most: int) -> list[Mutant]:
     random, trial = Random(found.number), found.trial
     whole = lower(trial.source, warp_specialised=trial.warp_specialised)
     places = [n for n, stmt in enumerate(walk(whole.body)) if isinstance(stmt, (*_PROTOCOL, Load, For, If))]
-    out = _moved(found, whole, random)
+    out = _move_tile(found, whole, random)
     for place in random.sample(places, min(len(places), 3 * most)):
         stmt = list(walk(whole.body))[place]
         what, change = random.choice(list(_changes(stmt, whole)) or [("nothing", lambda s: (s,))])
-        kernel = replace(whole, body=_edited(whole.body, place, change))
+        kernel = replace(whole, body=_edit(whole.body, place, change))
         try:
             emit_kernel(kernel, H200)
         except PipelineError:
@@ -118,7 +118,7 @@ def mutants(found: Drawn, most: int) -> list[Mutant]:
     return out
 
 
-def _moved(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
+def _move_tile(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
     """Return a mutant with a tile moved onto the bytes of another one, if possible."""
     tiles = {tensor.name for tensor in whole.tensors}
     placed = [p for p in emit_kernel(whole, H200).layout.placements if p.name in tiles]
@@ -131,12 +131,12 @@ def _moved(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
     return [Mutant(found.number, what, found.trial, whole, (tile.name, other.offset_bytes))]
 
 
-def wrong(some: Sequence[Mutant], seeds: int = 2) -> list[tuple[Mutant, list[str]]]:
+def find_wrong(some: Sequence[Mutant], seeds: int = 2) -> list[tuple[Mutant, list[str]]]:
     """Return the mutants that fail on the emulator, with their failures; those that the proof accepts are its holes."""
     out = []
     for first in range(0, len(some), TOGETHER):
         part = some[first : first + TOGETHER]
-        library = build([mutant.emitted() for mutant in part])
+        library = build([mutant.emit() for mutant in part])
         for at, mutant in enumerate(part):
             troubles = list(troubles_of(library, at, mutant.trial, range(seeds)))
             if troubles:
@@ -189,7 +189,7 @@ def _next(barrier: BarrierSlot, kernel: LoopKernel) -> BarrierSlot:
     return replace(barrier, slot=slot)
 
 
-def _edited(body: tuple[Stmt, ...], place: int, change: Change) -> tuple[Stmt, ...]:
+def _edit(body: tuple[Stmt, ...], place: int, change: Change) -> tuple[Stmt, ...]:
     """Return ``body`` with statement number ``place`` (in the order of ``walk``) changed."""
     out: list[Stmt] = []
     for stmt in body:
@@ -197,7 +197,7 @@ def _edited(body: tuple[Stmt, ...], place: int, change: Change) -> tuple[Stmt, .
         if place == 0:
             out += change(stmt)
         elif isinstance(stmt, Block) and 0 < place < size:
-            out.append(replace(stmt, body=_edited(stmt.body, place - 1, change)))
+            out.append(replace(stmt, body=_edit(stmt.body, place - 1, change)))
         else:
             out.append(stmt)
         place -= size

@@ -19,7 +19,7 @@ from interlace.core.errors import HangError, LaunchEndedError, PlanError
 from interlace.plan.plan import Dispatch, Plan
 
 from ..cases import TORCH
-from .both_ways import searched
+from .both_ways import search_failures
 from .programs import EmulatedLaunch, run_poisoned
 
 FINE = 16  # number of columns in a sum of squares
@@ -52,7 +52,7 @@ class Chain:
 
 def search(numbers: Iterable[int], seeds: int = 3) -> tuple[int, list[tuple[int, list[str]]]]:
     """Return how many chains ``numbers`` yield, and the numbers of those that fail, with their failures."""
-    return searched(draw_chain, numbers, seeds)
+    return search_failures(draw_chain, numbers, seeds)
 
 
 def draw_chain(number: int) -> Chain | None:

@@ -252,7 +252,7 @@ class _Building:
                 case Assign():
                     self.assign(step, written)
                 case Add():
-                    reads = self.known(step.reads, written)
+                    reads = self.select_written(step.reads, written)
                     if reads and step.total in self.totals:
                         total = next(t for t in _totals(self.tree.body) if t.name == step.total)
                         value = self.sum(reads)
@@ -301,18 +301,18 @@ class _Building:
 
     def assign(self, step: Assign, written: set[str]) -> None:
         tile, handle = self.tree.tiles[step.tile], self.handles[step.tile]
-        reads = self.known(step.reads, written)
+        reads = self.select_written(step.reads, written)
         if tile.stages:
             return
         alone = [r for r in reads if r != step.tile and not self.tree.tiles[r].register]
         if step.turned and alone and not tile.register:
-            self.turned(handle, tuple(0 for _ in tile.shape), alone, tile.shape)
+            self.reverse(handle, tuple(0 for _ in tile.shape), alone, tile.shape)
         else:
             self.k.assign(handle, self.sum(reads) if reads else 3)
         written.add(step.tile)
 
     def out(self, step: Out, around: list[_Around], written: set[str]) -> None:
-        reads = self.known(step.reads, written)
+        reads = self.select_written(step.reads, written)
         if not reads:
             return
         first = self.tree.tiles[reads[0]]
@@ -324,11 +324,13 @@ class _Building:
             self.k.assign(target.at(*origin, shape=first.shape), self.sum(reads))
         elif how == "turned":
             alone = [r for r in reads if not self.tree.tiles[r].register]
-            self.turned(target, origin, alone, first.shape)
+            self.reverse(target, origin, alone, first.shape)
         else:
             self.k.store(target.at(*origin), self.handles[reads[0]], Copy.TMA if how == "tma" else Copy.PLAIN)
 
-    def turned(self, target: Handle, origin: tuple[Index | int, ...], reads: list[str], shape: tuple[int, ...]) -> None:
+    def reverse(
+        self, target: Handle, origin: tuple[Index | int, ...], reads: list[str], shape: tuple[int, ...]
+    ) -> None:
         """Build ``target = sum of reads`` in reverse order, thread by thread."""
         self.outputs += 1
         pieces = prod(shape) // (4 if len(shape) == 1 else 1)
@@ -342,7 +344,7 @@ class _Building:
                 where = as_index(origin[0]) + p % rows, as_index(origin[1]) + p // rows
                 self.k.assign(target.at(*where, shape=(1, 1)), _sum(boxes))
 
-    def known(self, reads: tuple[str, ...], written: set[str]) -> list[str]:
+    def select_written(self, reads: tuple[str, ...], written: set[str]) -> list[str]:
         return [r for r in reads if r in written]
 
     def sum(self, reads: list[str]) -> Value:

@@ -19,7 +19,7 @@ from interlace.workloads import Decode, LlamaShape, build_decode_graph
 
 from ..cases import TORCH, relative_error
 from ..paged import STEPS, in_pages
-from .both_ways import searched
+from .both_ways import search_failures
 from .programs import EmulatedLaunch
 
 _PAGE, _TOLERANCE = 64, 1e-2
@@ -72,7 +72,7 @@ class Step:
 
 def search(numbers: Iterable[int], seeds: int = 2) -> tuple[int, list[tuple[int, list[str]]]]:
     """Return how many steps ``numbers`` yield, and the numbers of those that fail, with their failures."""
-    return searched(draw_step, numbers, seeds)
+    return search_failures(draw_step, numbers, seeds)
 
 
 def draw_step(number: int) -> Step | None:

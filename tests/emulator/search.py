@@ -49,7 +49,7 @@ def trial_of(plan: Tree | Product, name: str) -> Trial:
     """Build the trial of a description. Raises what ``lower`` and ``emit_kernel`` raise."""
     kernel, sizes = plan.build() if isinstance(plan, Product) else build_tree(plan)
     trial = Trial(name, kernel, plan.warp_specialised, sizes, TOLERANCE)
-    trial.emitted()
+    trial.emit()
     return trial
 
 
@@ -59,7 +59,7 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Draw
     wrong = []
     for first in range(0, len(every), TOGETHER):
         some = every[first : first + TOGETHER]
-        library = build([one.trial.emitted() for one in some])
+        library = build([one.trial.emit() for one in some])
         for at, one in enumerate(some):
             troubles = list(troubles_of(library, at, one.trial, range(one.number, one.number + seeds)))
             if troubles:
@@ -67,7 +67,7 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Draw
     return len(every), wrong
 
 
-def proved(trial: Trial) -> str:
+def prove_trial(trial: Trial) -> str:
     """Return the verdict of ``prove``: accepted, the error's name for a hazard, or not proved."""
     try:
         prove(trial.source, warp_specialised=trial.warp_specialised)
@@ -78,7 +78,7 @@ def proved(trial: Trial) -> str:
     return "accepted"
 
 
-def smallest(found: Drawn, seeds: int = 3) -> Drawn:
+def find_smallest(found: Drawn, seeds: int = 3) -> Drawn:
     """Return a smaller kernel that also fails; matmuls are returned unchanged."""
     if isinstance(found.plan, Product):
         return found
@@ -91,7 +91,7 @@ def smallest(found: Drawn, seeds: int = 3) -> Drawn:
             except PipelineError:
                 trials.append(None)
         whole = [trial for trial in trials if trial is not None]
-        library = build([trial.emitted() for trial in whole]) if whole else None
+        library = build([trial.emit() for trial in whole]) if whole else None
         wrong = {id(t): any(troubles_of(library, i, t, range(seeds))) for i, t in enumerate(whole) if library}
         return [trial is not None and wrong[id(trial)] for trial in trials]
 

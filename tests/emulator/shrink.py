@@ -28,7 +28,7 @@ def shrink(tree: Tree, failing: Callable[[Sequence[Tree]], Sequence[bool]]) -> T
 def _cuts(tree: Tree) -> Iterator[Tree]:
     for body in _bodies(tree.body):
         yield replace(tree, body=body)
-    used = _used(tree.body)
+    used = _list_used(tree.body)
     yield replace(tree, tiles={name: tile for name, tile in tree.tiles.items() if name in used})
     yield replace(tree, blocks=1)
     for name, tile in tree.tiles.items():
@@ -74,12 +74,12 @@ def _simpler(step: Step) -> Iterator[Step]:
             yield replace(step, reads=step.reads[:1])
 
 
-def _used(body: tuple[Step, ...]) -> set[str]:
+def _list_used(body: tuple[Step, ...]) -> set[str]:
     out: set[str] = set()
     for step in body:
         match step:
             case Loop() | Total():
-                out |= _used(step.body)
+                out |= _list_used(step.body)
             case Load():
                 out.add(step.tile)
             case Assign():

@@ -28,7 +28,7 @@ def translate(text: str) -> str:
         names = {name: string for where, name, string in defined if where < found.start()}
         end = _closing(text, found.end())
         statement = text[found.start() : end]
-        call = _call(_named(text[found.end() : end - 1], names))
+        call = _call(_replace_names(text[found.end() : end - 1], names))
         out += [text[at : found.start()], call, "\n" * statement.count("\n")]
         at = end
     return "".join([*out, text[at:]])
@@ -47,7 +47,7 @@ def _closing(text: str, at: int) -> int:
     return at
 
 
-def _named(inside: str, names: Mapping[str, str]) -> str:
+def _replace_names(inside: str, names: Mapping[str, str]) -> str:
     """Return the operands of an ``asm`` statement with names of strings replaced by the strings."""
     return re.sub(r"\b[A-Z]\w*\b", lambda name: names.get(name[0], name[0]), inside)
 

@@ -22,14 +22,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.gpu)
         # Tests are right on a chip whose ceilings are estimates; what is said of these is tested without a GPU.
         item.add_marker(pytest.mark.filterwarnings("default::interlace.executors.gpu.EstimatedDeviceWarning"))
-        if needed(item) > REQUIRED > 0:
+        if count_gpus(item) > REQUIRED > 0:
             beyond.append(item)
     if beyond:
         config.hook.pytest_deselected(items=beyond)
         items[:] = [item for item in items if item not in beyond]
 
 
-def needed(item: pytest.Item) -> int:
+def count_gpus(item: pytest.Item) -> int:
     """How many GPUs a test needs."""
     marker = item.get_closest_marker("gpus")
     return int(marker.args[0]) if marker else 1
@@ -51,8 +51,8 @@ def _gpu() -> None:
 
 @pytest.fixture(autouse=True)
 def _gpus(request: pytest.FixtureRequest) -> None:
-    if needed(request.node) > present():
-        pytest.skip(f"needs {needed(request.node)} CUDA GPUs")
+    if count_gpus(request.node) > present():
+        pytest.skip(f"needs {count_gpus(request.node)} CUDA GPUs")
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ def test_shared_operands_are_right(cluster: Cluster, m: int, kind: str, dispatch
     shape = ffn_shape(kind, 1024, 2048 - 8)  # the last tile has fewer weights
     run, c = made(m, shape, up, down, schedule=schedule, cluster=cluster, jitter_s=5e-6, timeout_s=1.0)
     inputs = c.inputs(m)
-    gold, out, first = c.exact(inputs), c.poisoned(), None
+    gold, out, first = c.compute_exact(inputs), c.make_poisoned_output(), None
     unfused = relative_error(c.answer(inputs), gold)
     for _ in range(5):
         out.fill_(float("nan"))
@@ -59,7 +59,7 @@ def test_runs_back_to_back_give_the_same_bits(dependent: bool) -> None:
     schedule = il.Schedule(132, order=il.GroupedColumnMajor(2))
     options = {"cluster": Cluster(2), "dependent_launch": dependent, "jitter_s": 1e-6, "timeout_s": 1.0}
     run, c = made(256, ffn_shape("relu", 512, 1024), tile(128, 64), tile(128, 64), schedule=schedule, **options)
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     run.run({**inputs, "out": out})
     first = out.clone()
     for _ in range(20):
@@ -76,16 +76,16 @@ def test_a_missing_post_of_one_block_ends_all_and_the_next_run_is_right(dispatch
     run, c = made(
         256, ffn_shape("relu"), tile(128, 64), tile(128, 64), schedule=schedule, cluster=Cluster(2), timeout_s=0.05
     )
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     check_missing_posts(run, {**inputs, "out": out}, [3], r"waited for semaphore.*never posted")
-    assert relative_error(out, c.exact(inputs)) < 1e-2
+    assert relative_error(out, c.compute_exact(inputs)) < 1e-2
 
 
 def test_a_trace_has_each_group_in_one_cluster() -> None:
     schedule, options = il.Schedule(132, order=il.GroupedColumnMajor(2)), {"cluster": Cluster(2), "trace": True}
     run, c = made(512, ffn_shape("gated"), tile(128, 64), tile(128, 128), schedule=schedule, **options)
     for _ in range(2):
-        run.run({**c.inputs(0), "out": c.poisoned()})
+        run.run({**c.inputs(0), "out": c.make_poisoned_output()})
     trace = run.read_trace()
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns <= trace.end_ns).all()

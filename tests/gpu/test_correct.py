@@ -18,12 +18,12 @@ from .cases import EXECUTORS, case, executor
 def test_every_executor_matches_float64_as_well_as_unfused_pytorch(graph: str, m: int, dtype: str) -> None:
     c = case(graph, m, dtype)
     inputs = c.inputs(seed=m)
-    gold = c.exact(inputs)
+    gold = c.compute_exact(inputs)
     unfused = relative_error(c.answer(inputs), gold)
     for name in EXECUTORS:
         run = executor(name, c.graph)
         for _ in range(3):  # later runs count on from earlier ones
-            out = c.poisoned()
+            out = c.make_poisoned_output()
             run.run({**inputs, c.output: out})
         run.synchronize()
         error = relative_error(out, gold)
@@ -37,11 +37,11 @@ def test_one_workers_order_is_kept_where_a_proof_may_rest_on_it(dispatch: il.Dis
     for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
         run = cls(proof, il.RunOptions(timeout_s=10.0))
         for seed in range(3):
-            inputs, out = c.inputs(seed), c.poisoned()
+            inputs, out = c.inputs(seed), c.make_poisoned_output()
             run.get_intermediate(c.graph.intermediates[0]).fill_(float("nan"))
             run.run({**inputs, c.output: out})
             run.synchronize()
-            assert relative_error(out, c.exact(inputs)) < 1e-2
+            assert relative_error(out, c.compute_exact(inputs)) < 1e-2
     for cls in (il.SemaphoreStreamsExecutor, il.MegakernelExecutor):
         with pytest.raises(CoverageError, match="keeps no such order"):
             cls(proof)
@@ -54,12 +54,12 @@ def test_back_to_back_runs_on_changing_inputs_do_not_mix(graph: str, name: str) 
     c = case(graph, 128, "bf16")
     run = executor(name, c.graph)
     sets = [c.inputs(seed) for seed in range(4)]
-    outs = [[c.poisoned() for _ in sets] for _ in range(25)]
+    outs = [[c.make_poisoned_output() for _ in sets] for _ in range(25)]
     for row in outs:
         for inputs, out in zip(sets, row, strict=True):
             run.run({**inputs, c.output: out})
     run.synchronize()
-    golds = [c.exact(inputs) for inputs in sets]
+    golds = [c.compute_exact(inputs) for inputs in sets]
     for row in outs:
         for out, gold in zip(row, golds, strict=True):
             assert relative_error(out, gold) < 1e-2
@@ -71,7 +71,7 @@ def test_1000_runs_with_random_delays_never_differ(graph: str, name: str) -> Non
     """Delays of up to 20 us around every wait and post; results are bitwise those of the serial executor."""
     c = case(graph, 300, "bf16")
     inputs = c.inputs(seed=0)
-    expected = c.poisoned()
+    expected = c.make_poisoned_output()
     serial = executor("serial-split" if name == "ticket-dependent" else "serial", c.graph)
     if name == "ticket-dependent":
         serial = executor("pdl", c.graph)  # the same split, so the same sums
@@ -79,7 +79,7 @@ def test_1000_runs_with_random_delays_never_differ(graph: str, name: str) -> Non
     run = executor(name, c.graph, jitter_s=20e-6)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     hidden = run.get_intermediate(c.graph.intermediates[0])
-    out = c.poisoned()
+    out = c.make_poisoned_output()
     for _ in range(1000):
         out.fill_(float("nan"))
         hidden.fill_(float("nan"))
@@ -94,7 +94,7 @@ def test_a_captured_run_can_be_replayed_any_number_of_times(name: str) -> None:
     c = case("ffn", 64, "bf16")
     run = executor(name, c.graph)
     inputs = c.inputs(seed=0)
-    out = c.poisoned()
+    out = c.make_poisoned_output()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()
@@ -105,7 +105,7 @@ def test_a_captured_run_can_be_replayed_any_number_of_times(name: str) -> None:
     for seed in range(5):
         for k, v in c.inputs(seed).items():
             inputs[k].copy_(v)
-        gold = c.exact(inputs)
+        gold = c.compute_exact(inputs)
         for _ in range(20):
             out.fill_(float("nan"))
             graph.replay()
@@ -119,8 +119,8 @@ def test_semaphores_survive_2_to_the_31_posts(name: str) -> None:
     c = case("ffn", 300, "bf16")
     run = executor(name, c.graph)
     inputs = c.inputs(seed=0)
-    gold = c.exact(inputs)
-    out = c.poisoned()
+    gold = c.compute_exact(inputs)
+    out = c.make_poisoned_output()
     run.run({**inputs, c.output: out})
     run.synchronize()
     posts = run._semaphores.clone().long()  # one run's worth

@@ -20,13 +20,13 @@ def inputs_of(graph: il.Graph) -> dict[str, torch.Tensor]:
     return {t.name: torch.randn(t.shape, device="cuda").to(TORCH[t.dtype.name]) for t in tensors}
 
 
-def exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def compute_exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
     d = {name: value.double() for name, value in t.items()}
     h = d["x"] @ d["w_up"].T
     return h * (h.square().mean(1, keepdim=True) + 1e-5).rsqrt() * d["scale"] @ d["w_down"].T
 
 
-def poisoned(run: il.MegakernelExecutor) -> torch.Tensor:
+def poison_output(run: il.MegakernelExecutor) -> torch.Tensor:
     for name in run.plan.graph.intermediates:
         run.get_intermediate(name).fill_(float("nan"))
     return run.allocate_tensor("out").fill_(float("nan"))
@@ -40,19 +40,19 @@ def test_texts_and_products_pass_data_to_each_other(dispatch: il.Dispatch, warps
     plan = il.build(chain(1000, tile, bm=5), il.Schedule(132, dispatch, policy=il.TileSync()))
     run = il.MegakernelExecutor(plan, il.RunOptions(jitter_s=jitter_s))
     for _ in range(20):
-        inputs, out = inputs_of(plan.graph), poisoned(run)
+        inputs, out = inputs_of(plan.graph), poison_output(run)
         run.run({**inputs, "out": out})
         run.synchronize()
-        assert relative_error(out, exact(inputs)) < TOLERANCE
+        assert relative_error(out, compute_exact(inputs)) < TOLERANCE
 
 
 def test_a_missing_post_is_named_and_the_next_run_is_right() -> None:
     plan = il.build(chain(200, il.MatmulTile(64, 64, 64)), il.Schedule(132))
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=0.05))
-    inputs, out = inputs_of(plan.graph), poisoned(run)
+    inputs, out = inputs_of(plan.graph), poison_output(run)
     struck = int((plan.items.op == 1).argmax())
     check_missing_posts(run, {**inputs, "out": out}, [struck], r"op 'norm', tile .* never posted")
-    assert relative_error(out, exact(inputs)) < TOLERANCE
+    assert relative_error(out, compute_exact(inputs)) < TOLERANCE
 
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["after", "dependent"])
@@ -60,7 +60,7 @@ def test_runs_of_new_tensors_are_captured_and_other_runs_between_replays_leave_t
     plan = il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Schedule(132))
     run = il.MegakernelExecutor(plan, il.RunOptions(dependent_launch=dependent))
     sets, outs = [inputs_of(plan.graph) for _ in range(4)], [run.allocate_tensor("out") for _ in range(4)]
-    golds = [exact(inputs) for inputs in sets]
+    golds = [compute_exact(inputs) for inputs in sets]
     run.run({**sets[0], "out": outs[0]})
     run.synchronize()
     captured = torch.cuda.CUDAGraph()

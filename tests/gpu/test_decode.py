@@ -55,7 +55,7 @@ def tensors(work: Decode, graph: il.Graph, positions: tuple[int, ...]) -> dict[s
     return out
 
 
-def right(work: Decode, t: dict[str, Any], double: bool) -> torch.Tensor:
+def compute_logits(work: Decode, t: dict[str, Any], double: bool) -> torch.Tensor:
     """Logits of PyTorch, in float64 or as it computes them, without touching the caches."""
     clean = {n: v.nan_to_num() if n.endswith("_cache") else v for n, v in t.items()}
     clean = {n: v.double() if double and v.is_floating_point() else v.clone() for n, v in clean.items()}
@@ -64,7 +64,7 @@ def right(work: Decode, t: dict[str, Any], double: bool) -> torch.Tensor:
 
 def check(run: DeviceExecutor, work: Decode, t: dict[str, torch.Tensor]) -> None:
     """Runs a step, which must be about as right as PyTorch's."""
-    gold, plain = right(work, t, True), right(work, t, False)
+    gold, plain = compute_logits(work, t, True), compute_logits(work, t, False)
     run.run(t)
     run.synchronize()
     assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
@@ -240,7 +240,7 @@ def test_the_step_of_a_published_model_in_one_launch_is_as_right_as_pytorch(name
     graph = work.build_graph(il.H200)
     t = tensors(work, graph, tuple(1000 - 50 * b for b in range(batch)))
     run = one_launch(graph)
-    gold, plain = right(work, t, True), right(work, t, False)
+    gold, plain = compute_logits(work, t, True), compute_logits(work, t, False)
     for _ in range(3):
         t["logits"].fill_(float("nan"))
         run.run(t)

@@ -10,7 +10,7 @@ import torch
 import interlace as il
 
 from ..cases import POINTWISE, Case, Tensors, by_default, ffn_shape, relative_error
-from ..likely_settings import Offered, offered
+from ..likely_settings import Offered, list_offered
 from .cases import one_launch
 from .test_megakernel import check
 
@@ -22,7 +22,7 @@ BEHIND = [
 FUNCTIONS = POINTWISE | {il.Activation.NONE: lambda t: t}
 
 
-@pytest.mark.parametrize("case", offered(), ids=str)
+@pytest.mark.parametrize("case", list_offered(), ids=str)
 def test_every_tiling_that_is_offered_is_right(case: Offered) -> None:
     check(*one_launch(case.m, ffn_shape(case.kind), case.up, case.down), seed=case.m)
 
@@ -55,8 +55,8 @@ def test_everything_that_comes_behind_a_product_is_right(
 ) -> None:
     c = product(m, activation, gated=gated, bias=bias, residual=residual)
     run = il.MegakernelExecutor(by_default(c.graph, 132), il.RunOptions())
-    inputs, out = c.inputs(seed=m), c.poisoned()
-    gold = c.exact(inputs)
+    inputs, out = c.inputs(seed=m), c.make_poisoned_output()
+    gold = c.compute_exact(inputs)
     for _ in range(3):
         out.fill_(float("nan"))
         run.run({**inputs, "out": out})

@@ -39,7 +39,7 @@ def _layer_norm(t: Arrays) -> np.ndarray:
     return (x - mean) / np.sqrt(variance + 1e-5) * t["weight"] + t["bias"]
 
 
-def _copied(t: Arrays) -> np.ndarray:
+def _copy(t: Arrays) -> np.ndarray:
     return t["x"]
 
 
@@ -63,15 +63,15 @@ def _products(kernel: LoopKernel, expected: Callable[[Arrays], np.ndarray], **mo
 
 
 CHECKS = {
-    "copy_1d": Check(library.copy_1d(), LINES, _copied, 0),
-    "copy_1d_cp_async": Check(library.copy_1d(by=Copy.CP_ASYNC), LINES, _copied, 0),
-    "copy_1d_plain": Check(library.copy_1d(by=Copy.PLAIN), LINES, _copied, 0),
-    "copy_1d_bf16": Check(library.copy_1d(dtype=bf16), LINES, _copied, 0),
-    "copy_2d": _planes(library.copy_2d(), _copied, 0),
+    "copy_1d": Check(library.copy_1d(), LINES, _copy, 0),
+    "copy_1d_cp_async": Check(library.copy_1d(by=Copy.CP_ASYNC), LINES, _copy, 0),
+    "copy_1d_plain": Check(library.copy_1d(by=Copy.PLAIN), LINES, _copy, 0),
+    "copy_1d_bf16": Check(library.copy_1d(dtype=bf16), LINES, _copy, 0),
+    "copy_2d": _planes(library.copy_2d(), _copy, 0),
     "copy_3d": Check(
         library.copy_3d(),
         tuple({"d": d, "m": m, "n": n} for d, m, n in ((1, 1, 4), (2, 8, 64), (5, 17, 1000), (3, 40, 0))),
-        _copied,
+        _copy,
         0,
     ),
     "transpose": _planes(library.transpose(), lambda t: t["x"].T, 0),
@@ -91,7 +91,7 @@ CHECKS = {
 }
 
 
-def marked(kernel: LoopKernel, stages: int, prefetch: int | None = None) -> LoopKernel:
+def mark_rings(kernel: LoopKernel, stages: int, prefetch: int | None = None) -> LoopKernel:
     """Every shared tensor that is loaded, as a ring."""
     loads = [s.dst.tensor for s in walk(kernel.body) if isinstance(s, Load)]
     for tensor in dict.fromkeys(loads):
@@ -136,19 +136,19 @@ def deepest(name: str, stages: int) -> int:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_pipeline_is_right_at_every_depth(name: str, stages: int) -> None:
-    verify(CHECKS[name], marked(CHECKS[name].kernel, deepest(name, stages)))
+    verify(CHECKS[name], mark_rings(CHECKS[name].kernel, deepest(name, stages)))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_warp_specialised_pipeline_is_right_at_every_depth(name: str, stages: int) -> None:
-    verify(CHECKS[name], marked(CHECKS[name].kernel, deepest(name, stages)), warp_specialised=True)
+    verify(CHECKS[name], mark_rings(CHECKS[name].kernel, deepest(name, stages)), warp_specialised=True)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("name", ["copy_1d", "copy_3d", "pointwise", "pointwise_cp_async", "row_sum", "column_sum"])
 def test_a_shorter_prefetch_is_right(name: str, prefetch: int) -> None:
-    verify(CHECKS[name], marked(CHECKS[name].kernel, 4, prefetch))
+    verify(CHECKS[name], mark_rings(CHECKS[name].kernel, 4, prefetch))
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -159,7 +159,7 @@ def test_synchronous_loads_are_right(name: str) -> None:
 def test_tensors_that_do_not_fit_are_refused_before_the_launch() -> None:
     import torch
 
-    compiled = compile_kernel(marked(library.copy_2d(), 2))
+    compiled = compile_kernel(mark_rings(library.copy_2d(), 2))
     x, y = torch.zeros(8, 64, device="cuda"), torch.zeros(8, 64, device="cuda")
     with pytest.raises(PipelineError, match="'y' is missing"):
         compiled.run({"x": x}, {"m": 8, "n": 64})
@@ -172,7 +172,7 @@ def test_tensors_that_do_not_fit_are_refused_before_the_launch() -> None:
 def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> None:
     import torch
 
-    compiled = compile_kernel(marked(library.copy_2d(), 2))
+    compiled = compile_kernel(mark_rings(library.copy_2d(), 2))
     both = torch.zeros(12, 64, device="cuda")
     sizes = {"m": 8, "n": 64}
     with pytest.raises(PipelineError, match="tensors 'x' and 'y' share memory, and one is an output"):

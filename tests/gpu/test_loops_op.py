@@ -41,12 +41,12 @@ def test_every_executor_matches_float64(graph: str, m: int) -> None:
     for name in EXECUTORS:
         run = executor(name, c.graph)
         for seed in range(3):  # later runs count on from earlier ones
-            inputs, out = c.inputs(seed), c.poisoned()
+            inputs, out = c.inputs(seed), c.make_poisoned_output()
             for hidden in c.graph.intermediates:
                 run.get_intermediate(hidden).fill_(float("nan"))
             run.run({**inputs, c.output: out})
             run.synchronize()
-            error = relative_error(out, c.exact(inputs))
+            error = relative_error(out, c.compute_exact(inputs))
             assert error <= LIMITS[graph], f"{name}: {error:.2e}"
 
 
@@ -56,7 +56,7 @@ def test_items_wait_for_posts_of_their_own_run_when_counters_wrap(graph: str, na
     """Counters are set as after runs with (run + 1) * threshold just below, at and above a wrap of 32 bits."""
     c = case(graph, 700)
     run = executor(name, c.graph, jitter_s=20e-6)
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     run.run({**inputs, c.output: out})
     run.synchronize()
     posts, starts = run._semaphores.clone().long(), run._counters.clone()
@@ -70,14 +70,14 @@ def test_items_wait_for_posts_of_their_own_run_when_counters_wrap(graph: str, na
             out.fill_(float("nan"))
             run.run({**inputs, c.output: out})
             run.synchronize()
-            assert relative_error(out, c.exact(inputs)) <= LIMITS[graph]
+            assert relative_error(out, c.compute_exact(inputs)) <= LIMITS[graph]
 
 
 @pytest.mark.parametrize("name", ["tiles", "rows"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_300_runs_with_random_delays_never_differ(graph: str, name: str) -> None:
     c = case(graph, 700)
-    inputs, expected, out = c.inputs(0), c.poisoned(), c.poisoned()
+    inputs, expected, out = c.inputs(0), c.make_poisoned_output(), c.make_poisoned_output()
     executor("serial", c.graph).run({**inputs, c.output: expected})
     run = executor(name, c.graph, jitter_s=20e-6)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -100,7 +100,7 @@ def test_blocks_touch_what_their_loops_say(graph: str) -> None:
 
 def test_a_captured_run_is_replayed() -> None:
     c = case("norm-chain-sum", 300)
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     run = executor("tiles", c.graph)
     run.run({**inputs, c.output: out})
     run.synchronize()
@@ -111,13 +111,13 @@ def test_a_captured_run_is_replayed() -> None:
         out.fill_(float("nan"))
         graph.replay()
     run.synchronize()
-    assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
+    assert relative_error(out, c.compute_exact(inputs)) <= LIMITS["norm-chain-sum"]
 
 
 def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
     c = case("norm-chain-sum", 300)
     run = executor("tiles", c.graph, timeout_s=0.2)
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()
@@ -130,12 +130,12 @@ def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
     out.fill_(float("nan"))
     run.run(tensors)
     run.synchronize()
-    assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
+    assert relative_error(out, c.compute_exact(inputs)) <= LIMITS["norm-chain-sum"]
 
 
 def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> None:
     c = case("matmuls", 300)
-    run, inputs, out = executor("tiles", c.graph), c.inputs(0), c.poisoned()
+    run, inputs, out = executor("tiles", c.graph), c.inputs(0), c.make_poisoned_output()
     for shared in ({"out": inputs["x"]}, {"out": out, "biased": out}, {"out": run.get_intermediate("copied")}):
         with pytest.raises(GraphError, match="share memory, and op"):
             run.run({**inputs, **shared})
@@ -144,7 +144,7 @@ def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> N
 def test_a_trace_has_every_item() -> None:
     c = case("norm-chain-sum", 2048)
     run = executor("tiles", c.graph, trace=True)
-    tensors = {**c.inputs(0), c.output: c.poisoned()}
+    tensors = {**c.inputs(0), c.output: c.make_poisoned_output()}
     run.run(tensors)  # compiles the gates
     run.run(tensors)
     trace = run.read_trace()
@@ -158,7 +158,7 @@ def test_one_launch_for_all_is_refused() -> None:
     c = case("norm-chain-sum", 300)
     run = il.PersistentExecutor(il.build(c.graph, il.Schedule(132)))
     with pytest.raises(GraphError, match="CUDA C\\+\\+ with a launch of its own"):
-        run.run({**c.inputs(0), c.output: c.poisoned()})
+        run.run({**c.inputs(0), c.output: c.make_poisoned_output()})
 
 
 @pytest.mark.gpus(2)
@@ -168,7 +168,7 @@ def test_the_same_ops_run_on_another_gpu() -> None:
     for device in ("cuda:0", "cuda:1", "cuda:0"):
         c = Case(graph, answer, device)
         run = il.SemaphoreStreamsExecutor(plan, il.RunOptions(device))
-        inputs, out = c.inputs(0), c.poisoned()
+        inputs, out = c.inputs(0), c.make_poisoned_output()
         run.run({**inputs, c.output: out})
         run.synchronize()
-        assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
+        assert relative_error(out, c.compute_exact(inputs)) <= LIMITS["norm-chain-sum"]

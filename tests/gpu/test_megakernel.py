@@ -22,10 +22,10 @@ NAN = float("nan")
 def check(run: il.MegakernelExecutor, c: Case, seed: int) -> None:
     """Three runs on poisoned tensors match float64 as well as unfused PyTorch and write nowhere else."""
     inputs = c.inputs(seed)
-    gold = c.exact(inputs)
+    gold = c.compute_exact(inputs)
     unfused = relative_error(c.answer(inputs), gold)
     shape = c.graph.tensor("out").shape
-    around = torch.full((shape[0] * shape[1] + 2 * GUARD,), NAN, device="cuda", dtype=c.poisoned().dtype)
+    around = torch.full((shape[0] * shape[1] + 2 * GUARD,), NAN, device="cuda", dtype=c.make_poisoned_output().dtype)
     out = around[GUARD:-GUARD].view(shape)
     for _ in range(3):  # later runs count on from earlier ones
         out.fill_(NAN)
@@ -59,7 +59,7 @@ def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
 @pytest.mark.parametrize("kind", FFNS)
 @pytest.mark.parametrize("m", [1, 3, 8, 11, 16, 17, 33, 64, 100, 128, 129])
 def test_a_norm_before_and_a_sum_behind_are_in_the_launch(m: int, kind: str, dtype: str) -> None:
-    """Of bf16 the up-projection normalises its rows, over stages the last of which is shorter."""
+    """In bf16 the up-projection normalises its rows, over stages of which the last is shorter."""
     run, c = made(m, ffn_shape(kind, 1088, 2816, norm=1e-2), dtype=dtype)
     alone = ["norm"] if dtype == "fp16" else []
     assert [op.name for op in c.graph.ops] == [*alone, "up", "down"]
@@ -228,11 +228,11 @@ def check_bits(run: il.MegakernelExecutor, inputs: Tensors, first: torch.Tensor,
 
 
 def first_result(run: il.MegakernelExecutor, c: Case, inputs: Tensors) -> torch.Tensor:
-    """What a run computes, once it was checked against float64."""
-    out = c.poisoned()
+    """Run with poisoned outputs; return the result, checked against float64."""
+    out = c.make_poisoned_output()
     run.run({**inputs, "out": out})
     run.synchronize()
-    assert relative_error(out, c.exact(inputs)) < 1e-2
+    assert relative_error(out, c.compute_exact(inputs)) < 1e-2
     return out
 
 
@@ -244,7 +244,7 @@ def test_a_dependent_launch_sees_inputs_that_the_kernel_before_it_wrote(m: int, 
     inputs = c.inputs(seed=0)
     xs = [c.inputs(seed)["x"] for seed in range(4)]
     expected = [first_result(run, c, {**inputs, "x": x}) for x in xs]
-    x, out, hidden = torch.empty_like(xs[0]), c.poisoned(), run.get_intermediate("hidden")
+    x, out, hidden = torch.empty_like(xs[0]), c.make_poisoned_output(), run.get_intermediate("hidden")
     tensors = {**inputs, "x": x, "out": out}
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     for i in range(200):
@@ -267,7 +267,7 @@ def test_a_dependent_launch_sees_what_the_launch_before_it_wrote(m: int) -> None
         inputs = c.inputs(seed=0)
         # ReLU halves the square of what it passes; 1.19 to the fourth makes up for that.
         weights = {name: 1.19 * value for name, value in inputs.items() if name != "x"}
-        chain = [inputs["x"].clone(), c.poisoned()]
+        chain = [inputs["x"].clone(), c.make_poisoned_output()]
         for i in range(40):
             source, target = chain[i % 2], chain[(i + 1) % 2]
             run.run({**weights, "x": source, "out": target})
@@ -289,8 +289,8 @@ def test_any_number_of_workers_makes_progress(m: int, workers: int, dependent: b
     run, c = made(m, ffn_shape("relu"), workers=workers, dependent_launch=dependent)
     assert run.plan.workers == workers
     inputs = c.inputs(seed=0)
-    gold = c.exact(inputs)
-    outs = [c.poisoned() for _ in range(5)]
+    gold = c.compute_exact(inputs)
+    outs = [c.make_poisoned_output() for _ in range(5)]
     for out in outs:
         run.run({**inputs, "out": out})
     run.synchronize()
@@ -303,8 +303,8 @@ def test_semaphores_survive_2_to_the_32_posts(m: int) -> None:
     """Counters are set as after runs r with (r + 1) * threshold just below, at and above a wrap of 32 bits."""
     run, c = made(m, ffn_shape("relu"))
     inputs = c.inputs(seed=0)
-    gold = c.exact(inputs)
-    out = c.poisoned()
+    gold = c.compute_exact(inputs)
+    out = c.make_poisoned_output()
     run.run({**inputs, "out": out})
     run.synchronize()
     posts = run._semaphores.clone().long()  # one run's worth
@@ -326,12 +326,12 @@ def test_semaphores_survive_2_to_the_32_posts(m: int) -> None:
 def test_rows_that_a_short_input_has_are_right_and_the_others_change_none(m: int, rows: int, kind: str) -> None:
     run, c = made(m, ffn_shape(kind), short_inputs=("x",), dependent_launch=True)
     inputs = c.inputs(seed=m)
-    gold = c.exact(inputs)[:rows]
+    gold = c.compute_exact(inputs)[:rows]
     unfused = relative_error(c.answer(inputs)[:rows], gold)
     few = torch.full((rows + 64, inputs["x"].shape[1]), NAN, device="cuda", dtype=inputs["x"].dtype)
     few[:rows] = inputs["x"][:rows]
     for _ in range(3):
-        out = c.poisoned()
+        out = c.make_poisoned_output()
         run.get_intermediate("hidden").fill_(NAN)
         run.run({**inputs, "x": few[:rows], "out": out})
         run.synchronize()
@@ -361,7 +361,7 @@ def test_runs_that_overlap_run_each_item_once_whoever_hands_it_out(dispatch: il.
 
 
 def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_other() -> None:
-    """Of tickets and of lists with parts that share sums, with delays; each replay finds its tensors poisoned."""
+    """Plans: tickets, and lists with parts that share sums, with delays; each replay finds its tensors poisoned."""
     down, lists = tile(64, 56, 64), il.Schedule(132, il.Dispatch.STATIC, split={"down": il.SplitK(3)})
     pairs = [
         made(64, ffn_shape("relu"), dependent_launch=True, jitter_s=1e-6),
@@ -369,7 +369,7 @@ def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_oth
     ]
     streams = []
     for seed, (run, c) in enumerate(pairs):
-        inputs, out = c.inputs(seed), c.poisoned()
+        inputs, out = c.inputs(seed), c.make_poisoned_output()
         first, graph = first_result(run, c, inputs), torch.cuda.CUDAGraph()
         run.run({**inputs, "out": out})
         run.synchronize()
@@ -394,15 +394,15 @@ def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_oth
 
 def test_a_missing_post_ends_in_an_error_that_names_it_and_the_next_run_is_right() -> None:
     run, c = made(64, ffn_shape("relu"), tile(64, 64, 64), tile(64, 64, 64), timeout_s=0.05)
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     check_missing_posts(run, {**inputs, "out": out}, [3], r"waited for semaphore.*never posted")
-    assert relative_error(out, c.exact(inputs)) < 1e-2
+    assert relative_error(out, c.compute_exact(inputs)) < 1e-2
 
 
 def test_a_trace_has_every_item_in_order() -> None:
     run, c = made(300, ffn_shape("gated"), trace=True)
     for _ in range(2):
-        run.run({**c.inputs(0), "out": c.poisoned()})
+        run.run({**c.inputs(0), "out": c.make_poisoned_output()})
     trace = run.read_trace()
     assert len(trace.op) == len(run.plan.items)
     assert (trace.wait_ns <= trace.start_ns).all()

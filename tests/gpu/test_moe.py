@@ -34,7 +34,7 @@ def tensors(graph: il.Graph, problem: MoE, seed: int = 0) -> dict[str, torch.Ten
     return found | {"out": torch.full_like(found["x"], float("nan"))}
 
 
-def right(problem: MoE, t: dict[str, torch.Tensor]) -> torch.Tensor:
+def compute_exact(problem: MoE, t: dict[str, torch.Tensor]) -> torch.Tensor:
     return problem.run_dense(torch, {name: value.double() for name, value in t.items()})["out"]
 
 
@@ -51,7 +51,7 @@ def test_any_routing_is_as_right_as_pytorch(
         t = tensors(graph, problem, seed)
         run.run(t)
         run.synchronize()
-        gold = right(problem, t)
+        gold = compute_exact(problem, t)
         assert relative_error(t["out"], gold) <= 1.5 * relative_error(problem.run_dense(torch, t)["out"], gold)
 
 
@@ -125,8 +125,8 @@ def test_logits_of_any_kind_leave_the_device_usable(executor: type[DeviceExecuto
     run.run(t)
     run.synchronize()
     if logits == "two experts":
-        assert relative_error(t["out"], right(problem, t)) < 0.02
+        assert relative_error(t["out"], compute_exact(problem, t)) < 0.02
     t["logits"] = usual
     run.run(t)
     run.synchronize()
-    assert relative_error(t["out"], right(problem, t)) < 0.02
+    assert relative_error(t["out"], compute_exact(problem, t)) < 0.02

@@ -56,7 +56,7 @@ def _no_fallback(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def as_chosen() -> None:
-    """What is chosen runs."""
+    """Run the executor that is chosen."""
 
 
 def built_for(module: Any, tokens: int) -> int:
@@ -84,25 +84,25 @@ def case(
     def apply(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
-    def gated(x: torch.Tensor) -> torch.Tensor:
+    def run_gated(x: torch.Tensor) -> torch.Tensor:
         return apply(down, nn.functional.silu(apply(gate, x)) * apply(up, x))
 
-    def plain(x: torch.Tensor) -> torch.Tensor:
+    def run_plain(x: torch.Tensor) -> torch.Tensor:
         return apply(down, nn.functional.gelu(apply(up, x), approximate="tanh"))
 
     norm = nn.RMSNorm(hidden, eps=1e-5, device=device, dtype=dtype)
     norm.weight.normal_()
 
-    def normed(x: torch.Tensor) -> torch.Tensor:
+    def run_norm(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.rms_norm(x, (hidden,), norm.weight.to(x.dtype), norm.eps)
 
     if name == "swiglu":
-        return SwiGLU.from_linears(gate, up, down), gated
+        return SwiGLU.from_linears(gate, up, down), run_gated
     if name == "swiglu-norm":
-        return SwiGLU.from_linears(gate, up, down, norm=norm), lambda x: x + gated(normed(x))
+        return SwiGLU.from_linears(gate, up, down, norm=norm), lambda x: x + run_gated(run_norm(x))
     if name == "ffn-norm":
-        return FFN.from_linears(up, down, "gelu-tanh", norm=norm), lambda x: x + plain(normed(x))
-    return FFN.from_linears(up, down, "gelu-tanh"), plain
+        return FFN.from_linears(up, down, "gelu-tanh", norm=norm), lambda x: x + run_plain(run_norm(x))
+    return FFN.from_linears(up, down, "gelu-tanh"), run_plain
 
 
 def inputs(m: int, dtype: torch.dtype, seed: int = 0, hidden: int = HIDDEN) -> torch.Tensor:

@@ -12,7 +12,7 @@ from interlace.workloads import PrefillAttention
 from interlace.workloads.prefill import pack_sequences, prefill_attention
 
 from ..cases import TORCH, relative_error
-from ..prefill import Arrays, exact, inputs
+from ..prefill import Arrays, compute_exact, inputs
 
 #: No multiples of a tile, several in one tile, more than a tile, and padding behind.
 LENGTHS, ROWS = (1, 127, 300, 5, 64, 400), 1000
@@ -40,7 +40,7 @@ def tensors(g: il.Graph, t: Arrays) -> dict[str, torch.Tensor]:
 def gold(t: dict[str, torch.Tensor], head_dim: int, window: int = ROWS) -> torch.Tensor:
     """In float64, of the inputs as the dtype holds them."""
     held = {name: value.double().cpu().numpy() for name, value in t.items() if name != "out"}
-    return torch.from_numpy(exact(held, head_dim, window)).cuda()
+    return torch.from_numpy(compute_exact(held, head_dim, window)).cuda()
 
 
 def check(run: DeviceExecutor, t: dict[str, torch.Tensor], right: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from ..unit.test_emulator_stages import FAULTS
 _CONSUMERS = FAULTS["consumers one fewer"][0]
 
 
-def ended(products: str, before: str, after: str) -> str:
+def run_fault(products: str, before: str, after: str) -> str:
     """Products whose text is changed, on the current GPU: what the launch ended with, to whoever asks next."""
     own = il.MatmulTile(64, 64, 64)
     shape = il.workloads.FFNShape(256, 192, il.Activation.RELU, gated=False)
@@ -38,7 +38,7 @@ def ended(products: str, before: str, after: str) -> str:
     return "nothing"
 
 
-def told(products: str, before: str, after: str) -> str:
+def run_in_process(products: str, before: str, after: str) -> str:
     command = [sys.executable, "-m", __name__, products, before, after]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -49,20 +49,20 @@ def told(products: str, before: str, after: str) -> str:
 def test_who_counts_otherwise_is_named_with_the_item(name: str) -> None:
     before, old, new, role, more = FAULTS[name]
     count = f"{abs(more)} stage{'s' * (abs(more) > 1)} {'more' if more > 0 else 'fewer'}"
-    found = told("two", before, before.replace(old, new))
+    found = run_in_process("two", before, before.replace(old, new))
     assert found.startswith("StageCountError: op 'up', tile (0, ")
     assert re.search(f": {role} took {count} of the ring than its loads ahead of waits", found)
 
 
 def test_a_role_that_waits_for_a_stage_too_many_is_named_by_its_item() -> None:
     before, old, new, *_ = FAULTS["consumers one more"]
-    found = told("one", before, before.replace(old, new))  # of which none is loaded
+    found = run_in_process("one", before, before.replace(old, new))  # of which none is loaded
     assert found.startswith("LaunchEndedError: op 'matmul', tile (0, 0) (item 0) did not end before the watchdog fired")
 
 
 def test_without_a_change_nothing_ends() -> None:
-    assert told("two", _CONSUMERS, _CONSUMERS) == "nothing\n"
+    assert run_in_process("two", _CONSUMERS, _CONSUMERS) == "nothing\n"
 
 
 if __name__ == "__main__":
-    print(ended(*sys.argv[1:]))
+    print(run_fault(*sys.argv[1:]))

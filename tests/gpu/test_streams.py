@@ -60,10 +60,10 @@ def test_branches_of_a_graph_are_right_run_after_run() -> None:
     c = diamonds()
     run = streams(c.graph, jitter_s=20e-6)
     assert (run.streams.count, [len(earlier) for earlier in run.streams.awaited_ops[:4]]) == (2, [0, 0, 0, 1])
-    inputs, expected = c.inputs(), c.poisoned()
+    inputs, expected = c.inputs(), c.make_poisoned_output()
     il.SerialExecutor(run.plan).run({**inputs, c.output: expected})
-    assert relative_error(expected, c.exact(inputs)) < 2e-2
-    wrong, out = torch.zeros((), dtype=torch.int64, device="cuda"), c.poisoned()
+    assert relative_error(expected, c.compute_exact(inputs)) < 2e-2
+    wrong, out = torch.zeros((), dtype=torch.int64, device="cuda"), c.make_poisoned_output()
     for _ in range(200):  # no host synchronisation between runs: the next may not overwrite what the last still reads
         out.fill_(float("nan"))
         for name in c.graph.intermediates:
@@ -101,7 +101,7 @@ def test_independent_matmuls_are_right(executor: type[il.StreamsExecutor]) -> No
 
 def test_a_captured_run_replays_its_branches() -> None:
     c = diamonds()
-    run, inputs, out = streams(c.graph), c.inputs(), c.poisoned()
+    run, inputs, out = streams(c.graph), c.inputs(), c.make_poisoned_output()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     graph = torch.cuda.CUDAGraph()
@@ -116,16 +116,16 @@ def test_a_captured_run_replays_its_branches() -> None:
         out.fill_(float("nan"))
         graph.replay()
         torch.cuda.synchronize()
-        assert relative_error(out, c.exact(inputs)) < 2e-2
+        assert relative_error(out, c.compute_exact(inputs)) < 2e-2
     out.fill_(float("nan"))
     run.run(tensors)  # and outside of it again
     run.synchronize()
-    assert relative_error(out, c.exact(inputs)) < 2e-2
+    assert relative_error(out, c.compute_exact(inputs)) < 2e-2
 
 
 def test_no_kernel_runs_on_the_legacy_default_stream_and_the_host_waits_for_nothing(tmp_path: Path) -> None:
     c = diamonds()
-    run, inputs, out = streams(c.graph), c.inputs(), c.poisoned()
+    run, inputs, out = streams(c.graph), c.inputs(), c.make_poisoned_output()
     run.run({**inputs, c.output: out})
     run.synchronize()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -167,7 +167,7 @@ def test_a_run_is_asked_awaited_and_waited_for_on_another_stream() -> None:
     from cuda.bindings import driver
 
     c = diamonds()
-    run, inputs, out = streams(c.graph), c.inputs(), c.poisoned()
+    run, inputs, out = streams(c.graph), c.inputs(), c.make_poisoned_output()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()

@@ -1,4 +1,4 @@
-"""What can go wrong on a device ends in a typed error, and the device stays usable."""
+"""Faults on a device: each ends in a typed error, and the device stays usable."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     c = case("ffn", 300, "bf16")
     run = executor(name, c.graph)
     inputs = c.inputs(seed=0)
-    gold = c.exact(inputs)
-    out = c.poisoned()
+    gold = c.compute_exact(inputs)
+    out = c.make_poisoned_output()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()
@@ -51,7 +51,7 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
 @pytest.mark.parametrize("name", ["semaphore_streams", "static", "ticket"])
 def test_a_graph_captured_before_a_hang_is_right_after_it(name: str) -> None:
     c = case("ffn", 300, "bf16")
-    run, inputs, out = executor(name, c.graph), c.inputs(seed=0), c.poisoned()
+    run, inputs, out = executor(name, c.graph), c.inputs(seed=0), c.make_poisoned_output()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()
@@ -66,7 +66,7 @@ def test_a_graph_captured_before_a_hang_is_right_after_it(name: str) -> None:
         out.fill_(float("nan"))
         captured.replay()
         run.synchronize()
-        assert relative_error(out, c.exact(inputs)) < 1e-2
+        assert relative_error(out, c.compute_exact(inputs)) < 1e-2
 
 
 def test_more_static_workers_than_fit_are_refused_before_the_launch() -> None:
@@ -80,16 +80,16 @@ def test_more_static_workers_than_fit_are_refused_before_the_launch() -> None:
 def test_ticket_dispatch_makes_progress_with_more_workers_than_fit() -> None:
     c = case("ffn", 300, "bf16")
     run = il.PersistentExecutor(il.build(c.graph, il.Schedule(132 * 64)))
-    inputs, out = c.inputs(0), c.poisoned()
+    inputs, out = c.inputs(0), c.make_poisoned_output()
     run.run({**inputs, c.output: out})
     run.synchronize()
-    assert relative_error(out, c.exact(inputs)) < 1e-2
+    assert relative_error(out, c.compute_exact(inputs)) < 1e-2
 
 
 def test_one_instance_on_two_streams_at_once_is_refused() -> None:
     c = case("ffn", 300, "bf16")
     run = executor("ticket", c.graph)
-    tensors = {**c.inputs(0), c.output: c.poisoned()}
+    tensors = {**c.inputs(0), c.output: c.make_poisoned_output()}
     run.run(tensors)
     run.synchronize()
     other = torch.cuda.Stream()  # made first: the device sleeps for half a second only
@@ -103,9 +103,9 @@ def test_one_instance_on_two_streams_at_once_is_refused() -> None:
 def test_two_instances_on_two_streams_run_side_by_side() -> None:
     c = case("ffn", 300, "bf16")
     inputs = c.inputs(0)
-    gold = c.exact(inputs)
+    gold = c.compute_exact(inputs)
     for name in ("static", "ticket", "semaphore_streams"):
-        runs = [(executor(name, c.graph), c.poisoned(), torch.cuda.Stream()) for _ in range(2)]
+        runs = [(executor(name, c.graph), c.make_poisoned_output(), torch.cuda.Stream()) for _ in range(2)]
         for _ in range(50):
             for run, out, stream in runs:
                 with torch.cuda.stream(stream):
@@ -124,7 +124,7 @@ def test_an_absent_gpu_is_named() -> None:
 def test_a_trace_has_every_item_on_the_gpu_clock() -> None:
     c = case("ffn", 1024, "bf16")
     run = executor("ticket", c.graph, trace=True)
-    run.run({**c.inputs(0), c.output: c.poisoned()})
+    run.run({**c.inputs(0), c.output: c.make_poisoned_output()})
     trace = run.read_trace()
     assert (trace.wait_ns <= trace.start_ns).all()
     assert (trace.start_ns < trace.end_ns).all()

@@ -26,14 +26,14 @@ class Case(cases.Case):
 
     def run(self, executor: DeviceExecutor, inputs: Tensors) -> torch.Tensor:
         """One run on fresh, poisoned outputs and intermediates."""
-        out = self.poisoned()
+        out = self.make_poisoned_output()
         for name in self.graph.intermediates:
             executor.get_intermediate(name).fill_(float("nan"))
         executor.run({**inputs, self.output: out})
         return out
 
     def reference(self, plan: il.Plan, inputs: Tensors) -> torch.Tensor:
-        """What the reference executor makes of the same plan."""
+        """Run the same plan on the reference executor."""
         arrays = {name: value.double().numpy() for name, value in inputs.items()}
         return torch.from_numpy(il.ReferenceExecutor(plan, seed=0).run(arrays)[self.output])
 
@@ -42,7 +42,7 @@ class Case(cases.Case):
 
         Triton 3.6's interpreter truncates to bf16, which errs twice as much as rounding does.
         """
-        gold = self.exact(inputs)
+        gold = self.compute_exact(inputs)
         worse = 3 if out.dtype == torch.bfloat16 else 1.5
         limit = max(worse * relative_error(self.answer(inputs), gold), 1e-6)
         if out.numel() < 100:  # too few for errors to average out

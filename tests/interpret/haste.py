@@ -1,4 +1,4 @@
-"""What Triton's interpreter does again and again, to no other effect, done once."""
+"""Speed up Triton's interpreter: work that it repeats without effect is done once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def nothing_twice() -> Iterator[None]:
-    """What the interpreter does at each call or value, to no other effect, it does once: over half of the time.
+    """Patch the interpreter to do once what it repeats at each call or value; this halves its time.
 
     Each call of a jit function by another replaces the builtins of ``triton.language``, which the outermost call has
     done. Each sum of whole numbers is computed again in 64 bits for a check of overflow, which without ``debug`` is

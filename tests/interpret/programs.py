@@ -73,7 +73,7 @@ def _server(interpret: str) -> subprocess.Popen[str]:
 
 
 def run(script: Path, *, interpret: str = "1") -> subprocess.CompletedProcess[str]:
-    """What the script prints and how it ends, as in a Python started for it.
+    """Run a script as in a Python started for it; return its output and exit code.
 
     Raises:
         TimeoutError: it has not ended after ``TIMEOUT_S``.

@@ -1,4 +1,4 @@
-"""What executors make of a small plan, to compare packages whose tables differ."""
+"""Results of executors for a small plan, to compare packages whose tables differ."""
 
 from __future__ import annotations
 

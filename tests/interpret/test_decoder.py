@@ -51,7 +51,7 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
 def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
     pages: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others have in the cache stays as it was, wherever steps were tried."""
+    """The cache of other sequences stays as it was, wherever steps were tried."""
     model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
     hot = SamplingParams(temperature=2.0, top_k=40, top_p=0.95, seed=3)
     plain = Decoder.from_model(model, batch=2, max_seq_len=12)

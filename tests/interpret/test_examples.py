@@ -163,7 +163,7 @@ PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 
 
 def needs(block: re.Match[str]) -> str:
-    """What a block needs, of the lines that pages have."""
+    """Return what a block needs, as its page names it."""
     line = block["needs"] or "nothing"
     for kind in ("a model file", "a GPU", "Triton compiles", "PyTorch", "nothing"):
         if kind in line:
@@ -192,7 +192,7 @@ def test_code_that_needs_triton_prints_what_the_page_shows(page: Path, tmp_path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_that_needs_the_compiler_says_so_under_the_interpreter(page: Path, tmp_path: Path) -> None:
-    """What the line above it says, in one line, where the code would otherwise fail inside Triton."""
+    """The error repeats the line above the code, in one line, where the code would otherwise fail inside Triton."""
     for block in blocks_of(page):
         if needs(block) == "Triton compiles":
             assert "Python started without `TRITON_INTERPRET=1`" in block["needs"]

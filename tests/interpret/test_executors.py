@@ -40,7 +40,7 @@ def test_every_executor_matches_float64_and_the_reference_run_after_run(graph: s
             inputs = c.inputs(seed)
             out = c.run(run, inputs)
             c.check(out, inputs)
-            assert relative_error(c.reference(run.plan, inputs), c.exact(inputs)) < 1e-12
+            assert relative_error(c.reference(run.plan, inputs), c.compute_exact(inputs)) < 1e-12
             run.synchronize()
 
 
@@ -194,7 +194,7 @@ def test_intermediates_may_be_passed_and_tensors_may_move() -> None:
     run = executor("ticket", c.graph)
     (hidden,) = c.graph.intermediates
     for seed in range(3):
-        inputs, out = c.inputs(seed), c.poisoned()
+        inputs, out = c.inputs(seed), c.make_poisoned_output()
         mine = run.allocate_tensor(hidden).fill_(float("nan"))
         run.run({**inputs, c.output: out, hidden: mine})
         c.check(out, inputs)
@@ -217,7 +217,7 @@ def test_a_trace_has_every_item_and_its_worker() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     c = case("ffn", 17)
-    run, inputs, out = executor("ticket", c.graph), c.inputs(), c.poisoned()
+    run, inputs, out = executor("ticket", c.graph), c.inputs(), c.make_poisoned_output()
     with pytest.raises(GraphError, match=r"writes outputs \['out'\]"):
         run.run(inputs)
     with pytest.raises(GraphError, match=r"needs inputs \['x'\]"):
@@ -234,27 +234,27 @@ def test_wrong_arguments_are_named() -> None:
 def test_tensors_that_share_bytes_with_one_that_is_written_are_refused(name: str) -> None:
     c = case("two-copies", 17, "fp32")  # x to y to z, all (17, 24)
     run, inputs = executor(name, c.graph), c.inputs()
-    n = c.poisoned().numel()
+    n = c.make_poisoned_output().numel()
     room = torch.full((2 * n,), float("nan"))
 
     def at(first: int) -> torch.Tensor:
         return room[first : first + n].view(17, 24)
 
-    def refused(first: str, second: str, writer: str, **tensors: torch.Tensor) -> None:
+    def expect_overlap_error(first: str, second: str, writer: str, **tensors: torch.Tensor) -> None:
         with pytest.raises(GraphError, match=f"'{first}' and '{second}' share memory, and op '{writer}' writes"):
             run.run({**inputs, **tensors})
 
     hidden = at(0)
-    refused("y", "z", "first", y=hidden, z=hidden)
-    refused("y", "z", "first", y=hidden, z=at(n - 1))  # a single element
-    refused("z", "y", "second", y=at(1), z=hidden)
-    refused("x", "z", "second", z=inputs["x"])
-    refused("x", "y", "first", x=at(0), y=at(24), z=c.poisoned())
-    refused("y", "z", "first", z=run.get_intermediate("y"))
+    expect_overlap_error("y", "z", "first", y=hidden, z=hidden)
+    expect_overlap_error("y", "z", "first", y=hidden, z=at(n - 1))  # a single element
+    expect_overlap_error("z", "y", "second", y=at(1), z=hidden)
+    expect_overlap_error("x", "z", "second", z=inputs["x"])
+    expect_overlap_error("x", "y", "first", x=at(0), y=at(24), z=c.make_poisoned_output())
+    expect_overlap_error("y", "z", "first", z=run.get_intermediate("y"))
     out = at(n)  # side by side is apart
     run.run({**inputs, "y": hidden, "z": out})
     assert torch.equal(out, inputs["x"])
-    refused("y", "z", "first", y=hidden, z=at(n // 2))  # addresses changed, so they are looked at again
+    expect_overlap_error("y", "z", "first", y=hidden, z=at(n // 2))  # addresses changed, so they are looked at again
     again = c.inputs(1)
     inputs["x"].copy_(again["x"])
     run.run({**inputs, "y": hidden, "z": out})
@@ -281,23 +281,23 @@ def test_a_run_on_the_same_tensors_looks_at_none_of_them_again(monkeypatch: pyte
     check = device.check_tensors
     monkeypatch.setattr(device, "check_tensors", lambda *arguments: (looked.append(arguments), check(*arguments)))
     c = case("two-copies", 16)
-    run, tensors = executor("serial", c.graph), {**c.inputs(), c.output: c.poisoned()}
+    run, tensors = executor("serial", c.graph), {**c.inputs(), c.output: c.make_poisoned_output()}
     for _ in range(3):
         run.run(tensors)
     assert len(looked) == 1
-    run.run({**tensors, c.output: c.poisoned()})
+    run.run({**tensors, c.output: c.make_poisoned_output()})
     assert len(looked) == 2
     launches = run.build_launches(tensors)
     assert run.build_launches({name: value.view(value.shape) for name, value in tensors.items()}) is launches
     assert len(looked) == 4
     with pytest.raises(GraphError, match="no tensor 'more'"):
-        run.run({**tensors, "more": c.poisoned()})
+        run.run({**tensors, "more": c.make_poisoned_output()})
 
 
 def test_another_view_of_the_same_memory_is_not_taken_for_the_tensor_before() -> None:
     """A transposed or a shortened tensor has the same address."""
     c = case("two-copies", 24, "fp32")  # (24, 24)
-    run, inputs, out = executor("serial", c.graph), c.inputs(), c.poisoned()
+    run, inputs, out = executor("serial", c.graph), c.inputs(), c.make_poisoned_output()
     run.run({**inputs, "z": out})
     for x, error in (
         (inputs["x"].T, "not contiguous"),
@@ -313,7 +313,7 @@ def test_another_view_of_the_same_memory_is_not_taken_for_the_tensor_before() ->
 
 def test_a_tensor_that_is_changed_in_place_between_runs_is_looked_at_again() -> None:
     c = case("two-copies", 24, "fp32")  # (24, 24)
-    run, x, out = executor("serial", c.graph), c.inputs()["x"].clone(), c.poisoned()
+    run, x, out = executor("serial", c.graph), c.inputs()["x"].clone(), c.make_poisoned_output()
     for change, back, error in (
         (lambda: x.t_(), lambda: x.t_(), "not contiguous"),
         (lambda: x.resize_(12, 24), lambda: x.resize_(24, 24), r"shape \(12, 24\)"),
@@ -338,7 +338,7 @@ WRONG: dict[str, tuple[object, str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_no_tensor_is_answered_with_one(what: str) -> None:
     c = case("two-copies", 17, "fp32")
-    run, inputs, out = executor("serial", c.graph), c.inputs(), c.poisoned()
+    run, inputs, out = executor("serial", c.graph), c.inputs(), c.make_poisoned_output()
     value, message = WRONG[what]
     for _ in range(2):  # also where a run before has bound right ones
         for name, tensors in (("x", {**inputs, "x": value, "z": out}), ("z", {**inputs, "z": value})):
@@ -407,7 +407,7 @@ def test_arithmetic_on_padding_warns_nobody() -> None:
 def test_a_run_under_the_interpreter_has_ended_when_it_is_returned() -> None:
     c = case("gated-ffn", 20)
     run = executor("streams", c.graph)
-    last = run.run({**c.inputs(), c.output: c.poisoned()})
+    last = run.run({**c.inputs(), c.output: c.make_poisoned_output()})
     assert (last.is_done(), last.event, last.is_captured) == (True, None, False)
 
     async def wait() -> None:

@@ -62,13 +62,13 @@ def poisoned_failure(graph: il.Graph, op: str, **options: object) -> str:
     return str(caught.value)
 
 
-def declared(op: il.Op, maps: Mapping[str, Sequence[Span]]) -> il.Op:
+def replace_accesses(op: il.Op, maps: Mapping[str, Sequence[Span]]) -> il.Op:
     """The op with other access maps for some arguments, of a kernel that does not say how it is made."""
 
-    def changed(accesses: tuple[il.Access, ...]) -> tuple[il.Access, ...]:
+    def change_spans(accesses: tuple[il.Access, ...]) -> tuple[il.Access, ...]:
         return tuple(replace(a, spans=tuple(maps.get(a.arg, a.spans))) for a in accesses)
 
-    return replace(op, reads=changed(op.reads), writes=changed(op.writes), body=replace(op.body, make=None))
+    return replace(op, reads=change_spans(op.reads), writes=change_spans(op.writes), body=replace(op.body, make=None))
 
 
 # ---------------------------------------------------------------- right declarations
@@ -135,7 +135,7 @@ def test_an_op_in_place_passes_even_where_it_changes_nothing() -> None:
 
 def test_a_map_may_read_more_than_the_body_does() -> None:
     x, y = il.Tensor("x", (20, 24), il.fp32), il.Tensor("y", (20, 24), il.fp32)
-    check_footprint(alone(declared(scale("a", x, y, 2.0), {"x": (il.ALL, il.ALL)}), x, y), "a", device="cpu")
+    check_footprint(alone(replace_accesses(scale("a", x, y, 2.0), {"x": (il.ALL, il.ALL)}), x, y), "a", device="cpu")
 
 
 # ---------------------------------------------------------------- wrong declarations
@@ -203,7 +203,7 @@ def test_a_missing_halo_is_named(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_wrong_map_of_a_copy_is_named(dtype: str, maps: Mapping[str, Sequence[Span]], message: str) -> None:
     x, y = il.Tensor("x", (40, 40), il.dtype(dtype)), il.Tensor("y", (40, 40), il.dtype(dtype))
-    g = alone(declared(il.copy("copy", x, y, (16, 16)), maps), x, y)
+    g = alone(replace_accesses(il.copy("copy", x, y, (16, 16)), maps), x, y)
     assert f"op 'copy', {message}" in failure(g, "copy")
 
 
@@ -230,7 +230,7 @@ def test_a_wrong_map_of_a_copy_is_named(dtype: str, maps: Mapping[str, Sequence[
 @pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
 def test_a_wrong_map_of_a_matmul_is_named(tile: il.MatmulTile, arg: str, spans: Sequence[Span], message: str) -> None:
     g = matmul_case(17, 18, 50, "bf16", tile, bias=True, residual=True).graph
-    seen = failure(replace(g, ops=(declared(g.ops[0], {arg: spans}),)), "mm")
+    seen = failure(replace(g, ops=(replace_accesses(g.ops[0], {arg: spans}),)), "mm")
     assert re.search(message, seen), seen
 
 
@@ -545,7 +545,7 @@ def test_what_cannot_be_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         check_footprint(stray("discards"), "stray")
     with pytest.raises(GraphError, match="has no body for kernel 'copy'"):
         check_footprint(replace(g, ops=(replace(g.ops[0], body=None),)), "copy", device="cpu")
-    in_place = alone(declared(scale("a", x, x, 2.0), {"x": (i.block(16, 1), j.block(16))}), x)
+    in_place = alone(replace_accesses(scale("a", x, x, 2.0), {"x": (i.block(16, 1), j.block(16))}), x)
     with pytest.raises(IntraOpRaceError, match="tiles of one op run in any order"):
         check_footprint(in_place, "a", device="cpu")
     monkeypatch.delenv("TRITON_INTERPRET")

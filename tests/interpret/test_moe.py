@@ -24,7 +24,7 @@ def run(executor: DeviceExecutor, given: dict[str, np.ndarray]) -> torch.Tensor:
     return tensors["out"]
 
 
-def exact(problem: MoE, given: dict[str, np.ndarray]) -> torch.Tensor:
+def compute_exact(problem: MoE, given: dict[str, np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(problem.run_dense(np, {n: v.astype(np.float64) for n, v in given.items()})["out"])
 
 
@@ -40,7 +40,7 @@ def test_any_routing_is_right(tokens: int, experts: int, chosen: int, routing: R
     problem = MoE(32, 48, experts, chosen, tokens, routing, dtype)
     given = dict(problem.make_inputs(1))
     out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Schedule(3)), il.RunOptions("cpu")), given)
-    assert relative_error(out, exact(problem, given)) < (1e-6 if dtype is il.fp32 else 4 * dtype.epsilon)
+    assert relative_error(out, compute_exact(problem, given)) < (1e-6 if dtype is il.fp32 else 4 * dtype.epsilon)
 
 
 def test_all_tokens_may_go_to_one_expert_and_none_to_others() -> None:
@@ -48,14 +48,14 @@ def test_all_tokens_may_go_to_one_expert_and_none_to_others() -> None:
     given = dict(problem.make_inputs(0))
     given["logits"] = np.where(np.arange(4) == 2, 1.0, np.full((40, 1), -np.inf)).astype(np.float32)
     out = run(il.SerialExecutor(il.build(problem.build_graph(il.CPU), il.Schedule(3)), il.RunOptions("cpu")), given)
-    assert relative_error(out, exact(problem, given)) < 1e-6
+    assert relative_error(out, compute_exact(problem, given)) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["semaphore_streams-chunked", "static", "ticket"])
 def test_every_executor_computes_the_same(name: str) -> None:
     problem = MoE(32, 48, 3, 2, 20, dtype=il.fp32)
     given = dict(problem.make_inputs(0))
-    assert relative_error(run(executor(name, problem.build_graph(il.CPU)), given), exact(problem, given)) < 1e-6
+    assert relative_error(run(executor(name, problem.build_graph(il.CPU)), given), compute_exact(problem, given)) < 1e-6
 
 
 @pytest.mark.parametrize("op", ["assign", "route", "place", "fill", "gather", "up", "down", "merge"])

@@ -12,7 +12,7 @@ from interlace.kernels.causal_attention import AttentionTile
 from interlace.workloads.prefill import pack_sequences, prefill_attention
 
 from ..cases import TORCH, relative_error
-from ..prefill import Arrays, exact, inputs
+from ..prefill import Arrays, compute_exact, inputs
 from .cases import EXECUTORS, executor
 
 PRODUCT = il.MatmulTile(16, 16, 16)
@@ -34,7 +34,7 @@ def run(executor: DeviceExecutor, t: Arrays) -> torch.Tensor:
     return tensors["out"]
 
 
-def rounded(t: Arrays, dtype: il.DType) -> Arrays:
+def round_tensors(t: Arrays, dtype: il.DType) -> Arrays:
     """As the dtype holds them."""
     return {name: torch.from_numpy(value).to(TORCH[dtype.name]).double().numpy() for name, value in t.items()}
 
@@ -52,10 +52,10 @@ def test_sequences_of_any_lengths_are_right(
     group: int, lengths: tuple[int, ...], rows: int, window: int, tile: AttentionTile, dtype: il.DType
 ) -> None:
     g = graph(rows, group, tile, dtype, window)
-    t = rounded(inputs(g, pack_sequences(lengths, rows)), dtype)
+    t = round_tensors(inputs(g, pack_sequences(lengths, rows)), dtype)
     out = run(il.SerialExecutor(il.build(g, il.Schedule(3)), il.RunOptions("cpu")), t)
     limit = 1e-6 if dtype is il.fp32 else 4 * dtype.epsilon
-    assert relative_error(out, torch.from_numpy(exact(t, 16, window))) < limit
+    assert relative_error(out, torch.from_numpy(compute_exact(t, 16, window))) < limit
     assert not out[sum(lengths) :].any()
 
 
@@ -64,7 +64,7 @@ def test_every_executor_computes_the_same(name: str) -> None:
     g = graph(40, 2, AttentionTile(16, 16))
     t = inputs(g, pack_sequences((25, 9), 40))
     assert name in EXECUTORS
-    assert relative_error(run(executor(name, g), t), torch.from_numpy(exact(t, 16, 40))) < 1e-6
+    assert relative_error(run(executor(name, g), t), torch.from_numpy(compute_exact(t, 16, 40))) < 1e-6
 
 
 def test_nothing_beyond_what_is_declared_is_touched_whatever_rows_say() -> None:
@@ -79,4 +79,4 @@ def test_what_stands_between_sequences_is_not_read() -> None:
     g = graph(40, 2, AttentionTile(32, 16))
     t = inputs(g, first)
     out = run(il.SerialExecutor(il.build(g, il.Schedule(3)), il.RunOptions("cpu")), t)
-    assert relative_error(out, torch.from_numpy(exact(t, 16, 40))) < 1e-6
+    assert relative_error(out, torch.from_numpy(compute_exact(t, 16, 40))) < 1e-6

@@ -22,7 +22,7 @@ from .kernels import SCALE, blur, row_sum, scale
 CPU = il.RunOptions("cpu")
 
 
-def whole(name: str, graph: il.Graph) -> DeviceExecutor:
+def make_unsplit_executor(name: str, graph: il.Graph) -> DeviceExecutor:
     """The executor of this name, with no reduction split."""
     cls, schedule = EXECUTORS[name]
     return cls(il.build(graph, replace(schedule(graph), split=il.WholeTiles())), CPU)
@@ -47,7 +47,7 @@ def scaled_row_sum(dtype: str) -> Case:
     return Case(graph, lambda t: (3 * t["x"]).sum(1, keepdim=True))
 
 
-def mixed() -> Case:
+def build_mixed_case() -> Case:
     """A kernel of the user's on each side of a built-in one: ``out = ((3 * x) @ weight.T).sum(1)``."""
     shapes = {"x": (20, 40), "weight": (24, 40), "y": (20, 40), "z": (20, 24), "out": (20, 1)}
     t = {name: il.Tensor(name, shape, il.fp32) for name, shape in shapes.items()}
@@ -64,22 +64,22 @@ def mixed() -> Case:
 @pytest.mark.parametrize("name", list(EXECUTORS))
 def test_a_declared_footprint_is_all_that_an_executor_needs(name: str, dtype: str) -> None:
     c = scaled_row_sum(dtype)
-    run = whole(name, c.graph)
+    run = make_unsplit_executor(name, c.graph)
     for seed in range(2):
         inputs = c.inputs(seed)
         c.check(c.run(run, inputs), inputs)
-        assert relative_error(c.reference(run.plan, inputs), c.exact(inputs)) < 1e-12
+        assert relative_error(c.reference(run.plan, inputs), c.compute_exact(inputs)) < 1e-12
 
 
 @pytest.mark.parametrize("name", list(EXECUTORS))
 def test_kernels_of_ones_own_mix_with_built_in_ones(name: str) -> None:
-    c = mixed()
+    c = build_mixed_case()
     inputs = c.inputs()
-    c.check(c.run(whole(name, c.graph), inputs), inputs)
+    c.check(c.run(make_unsplit_executor(name, c.graph), inputs), inputs)
 
 
 def test_a_split_matmul_feeds_a_kernel_of_ones_own() -> None:
-    c = mixed()
+    c = build_mixed_case()
     schedule = il.Schedule(3, split={"mm": il.SplitK(3)}, chunk_waits=True)
     inputs = c.inputs()
     for cls in (il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor):
@@ -130,7 +130,7 @@ def test_a_kernel_updates_a_tensor_in_place() -> None:
     graph = il.Graph("in place", (x, y), (scale("a", x, y, 2.0), scale("b", y, y, 3.0)), ("x",), ("y",))
     c = Case(graph, lambda t: 6 * t["x"])
     for name in ("serial-split", "semaphore_streams", "static", "ticket"):
-        run, inputs = whole(name, graph), c.inputs()
+        run, inputs = make_unsplit_executor(name, graph), c.inputs()
         for _ in range(2):
             c.check(c.run(run, inputs), inputs)
 
@@ -219,7 +219,7 @@ def test_waits_placed_inside_a_reduction_by_hand() -> None:
     run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Schedule(4, chunk_waits=True)), CPU)
     assert (run._table.items["wait_hi"] - run._table.items["wait_mid"]).max() == 2  # three chunks, so two later waits
     for seed in range(2):
-        inputs, out = c.inputs(seed), c.poisoned()
+        inputs, out = c.inputs(seed), c.make_poisoned_output()
         hidden = run.allocate_tensor("y").fill_(float("nan"))
         launches = run.build_launches({**inputs, "y": hidden, "out": out})
         with run.open_stages() as stages:

@@ -52,7 +52,7 @@ def test_launches_from_before_a_hang_are_right_after_it() -> None:
     """A captured run holds the addresses of counters and tables, as the launches do that were made before."""
     c = case("ffn", 20)
     run, inputs = executor("ticket-chunked", c.graph), c.inputs()
-    tensors = {**inputs, c.output: c.poisoned()}
+    tensors = {**inputs, c.output: c.make_poisoned_output()}
     launches = run.build_launches(tensors)
     run._semaphores[0] -= 1  # as if a post were missing
     with pytest.raises(HangError):
@@ -90,7 +90,7 @@ def test_a_gate_names_the_op_that_was_never_launched() -> None:
     c.check(c.run(run, inputs), inputs)
 
 
-def swapped(plan: il.Plan) -> il.Plan:
+def reverse_plan(plan: il.Plan) -> il.Plan:
     """The same plan with its sequence backwards: consumers before their producers."""
     items, waits = plan.items, plan.waits
     n = len(items)
@@ -106,7 +106,7 @@ def swapped(plan: il.Plan) -> il.Plan:
 @pytest.mark.parametrize("schedule", [il.Schedule(2), il.Schedule(1, il.Dispatch.STATIC)], ids=["ticket", "static"])
 @pytest.mark.parametrize("cls", [il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor])
 def test_a_plan_whose_order_is_not_topological_is_refused(cls: type, schedule: il.Schedule) -> None:
-    plan = swapped(il.build(case("ffn", 20).graph, schedule))
+    plan = reverse_plan(il.build(case("ffn", 20).graph, schedule))
     with pytest.raises(DeadlockError, match=r"op 'down'.*waits for op 'up'"):
         cls(plan, CPU)
 

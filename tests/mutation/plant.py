@@ -71,7 +71,7 @@ class StaleMutantError(Exception):
 
 
 class Outcome(Enum):
-    """What became of a mutant."""
+    """Fate of a mutant."""
 
     KILLED = "killed"
     """A test fails, or a module cannot be imported."""

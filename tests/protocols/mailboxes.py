@@ -95,7 +95,7 @@ class Mailboxes:
     def _mail(self, n: int, item: int) -> Value:
         return (n // self.boxes % 2 if self.turns else 0, item)
 
-    def _filled(self, n: int) -> Until:
+    def _expect_filled(self, n: int) -> Until:
         """Return the condition that a mailbox of a worker is filled for the n-th time."""
         if not self.turns:
             return other_than(0)
@@ -153,7 +153,7 @@ class Mailboxes:
 
     def _worker(self, w: int) -> Process:
         def process(n: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
-            found = yield Await(self._box(w, n), self._filled(n), self.take)
+            found = yield Await(self._box(w, n), self._expect_filled(n), self.take)
             if found[1] == _STOP:
                 return None
             yield from do(found[1], self.producers[found[1]], self.wait)
@@ -166,7 +166,7 @@ class Mailboxes:
         def process(n: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
             if n >= self.boxes:
                 yield Await(f"finished {w}", at_least(n - self.boxes + 1), ACQUIRE, BLOCK)
-            found = yield Await(self._box(w, n), self._filled(n), self.take)
+            found = yield Await(self._box(w, n), self._expect_filled(n), self.take)
             yield Store(f"message {n} of {w}", found[1] + 1 if found[1] != _STOP else _STOP, RELEASE, BLOCK)
             return (n + 1,) if found[1] != _STOP else None
 

@@ -317,7 +317,7 @@ def forget(
             numbers[word] = max(0, numbers[word] - count)
         return tuple(numbers)
 
-    def shifted(message: Message) -> Message:
+    def shift_views(message: Message) -> Message:
         if not message.carried:
             return message
         return message._replace(carried=tuple([Carried(c.block, c.gpu, shift(c.view)) for c in message.carried]))
@@ -325,7 +325,7 @@ def forget(
     histories = list(shared.messages)
     for word, count in gone:
         histories[word] = histories[word][count:]
-    messages = tuple([tuple(map(shifted, history)) for history in histories])
+    messages = tuple([tuple(map(shift_views, history)) for history in histories])
     return shared._replace(messages=messages), tuple(
         k and Knowledge(shift(k.now), k.fenced and shift(k.fenced), shift(k.loaded)) for k in known
     )

@@ -69,7 +69,7 @@ def at_least(count: int) -> Until:
     return Until(f">= {count}", lambda value: value >= count)
 
 
-def equal(wanted: Value) -> Until:
+def expect_equal(wanted: Value) -> Until:
     """Return the condition that a word has exactly this value."""
     return Until(f"== {wanted}", lambda value: value == wanted)
 

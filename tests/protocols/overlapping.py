@@ -98,7 +98,7 @@ class Overlapping:
             for n in range(self.items + 1):
                 if n >= BOXES:
                     yield Await(f"finished {run}", at_least(n - BOXES + 1), ACQUIRE, BLOCK)
-                found = yield Await(self._box(run, n), _filled(run, n // BOXES))
+                found = yield Await(self._box(run, n), _expect_filled(run, n // BOXES))
                 stops = found[2] == _STOP
                 if stops:
                     yield Store(self._box(run, n), (run, 0, _EMPTIED))
@@ -139,5 +139,5 @@ def _after(run: int) -> Operation:
     return Await(f"ended {run - 1}", at_least(_ROLES), ACQUIRE)
 
 
-def _filled(run: int, turn: int) -> Until:
+def _expect_filled(run: int, turn: int) -> Until:
     return Until(f"of run {run}, turn {turn}", lambda value: value[:2] == (run, turn) and value[2] != _EMPTIED)

@@ -83,14 +83,14 @@ class ReadyQueue:
         yield from do(item, self.producers[item], self.wait)
         yield Add(f"semaphore {item}", 1, self.post)
         for consumer, waits in enumerate(self.producers):
-            if item in waits and (yield from self._last(f"left of {consumer}")):
+            if item in waits and (yield from self._decrement(f"left of {consumer}")):
                 at = yield Add("tail", 1)
                 if at >= self.capacity:
                     raise QueueOverflowError(f"item {consumer} is put into a queue of {self.capacity} that is full")
                 yield Store(f"place {at}", consumer + 1, self.put)
         return ()
 
-    def _last(self, left: str) -> Generator[Operation, Any, bool]:
+    def _decrement(self, left: str) -> Generator[Operation, Any, bool]:
         """Decrement a count; return whether it was the last decrement."""
         seen: int = (yield Load(left)) if self.looks is Looks.BEFORE else 0
         counted: int = yield Add(left, -1, self.count)

@@ -92,7 +92,7 @@ class Tagged:
             return None
         for reader in self.awaits:
             if number - 1 in self.reads[reader]:
-                yield Await(f"y {reader}", _published(number - 1))
+                yield Await(f"y {reader}", _expect_published(number - 1))
         if self.whole:
             yield Store("x", (number * 10, self._tag(number)))
         else:
@@ -149,14 +149,14 @@ class Tagged:
         if not self.polls:
             data, _ = yield Load("x")
         elif self.whole:
-            data, _ = yield Await("x", _published(tag, exact=self.exact))
+            data, _ = yield Await("x", _expect_published(tag, exact=self.exact))
         else:
             yield Await("number of x", at_least(tag))
             data, _ = yield Load("x")
         return int(data)
 
 
-def _published(tag: int, *, exact: bool = True) -> Until:
+def _expect_published(tag: int, *, exact: bool = True) -> Until:
     if exact:
         return Until(f"has number {tag}", lambda word: word[1] == tag)
     return Until(f"has number {tag} or more", lambda word: word[1] >= tag)

@@ -11,7 +11,7 @@ SMALL = ["--device", "cpu", "--m", "32", "--hidden", "64", "--ffn", "128"]
 
 
 def invoke(*arguments: object):
-    """What a command said and its exit code; raises whatever is no exit."""
+    """Run a command; return its output and exit code, and raise every exception but an exit."""
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -26,7 +26,7 @@ def succeed(*arguments: object) -> str:
 
 
 def no_option(message: str, option: str) -> bool:
-    """Whether a message refuses an option that a command does not have, in the words of any click."""
+    """Return True if a message refuses an option that a command does not have, in the words of any click."""
     return re.search(f"No such option:? '?{option}\\b", message) is not None
 
 

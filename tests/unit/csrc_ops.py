@@ -1,4 +1,4 @@
-"""What a launch generates for an op, as headers: its arguments and constants, from an op of each kernel."""
+"""Headers that a launch generates for an op: its arguments and constants, from an op of each kernel."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def two_matmuls(
     )
 
 
-def gated(m: int = 6, k: int = 4, f: int = 8, tile: tuple[int, int] = (2, 2)) -> Graph:
+def build_gated(m: int = 6, k: int = 4, f: int = 8, tile: tuple[int, int] = (2, 2)) -> Graph:
     """``gate = x @ wg; up = x @ wu; act = gate * up; y = act @ wd``."""
     shapes = {"x": (m, k), "wg": (k, f), "wu": (k, f), "wd": (f, k)}
     shapes |= {"g": (m, f), "u": (m, f), "act": (m, f), "y": (m, k)}
@@ -219,7 +219,7 @@ def wait_rows(plan: Plan, item: int) -> list[int]:
     return list(range(int(plan.waits.ptr[item]), int(plan.waits.ptr[item + 1])))
 
 
-def refused(plan: Plan, error: type[PlanError], *words: str) -> None:
+def expect_refusal(plan: Plan, error: type[PlanError], *words: str) -> None:
     """The plan raises exactly this error, and its message holds all the words."""
     with pytest.raises(error) as caught:
         verify(plan)

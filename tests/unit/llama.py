@@ -131,14 +131,14 @@ def oracle(model: ToyForCausalLM, s: LlamaShape, ids: list[int]) -> np.ndarray:
 
 
 def greedy(model: ToyForCausalLM, s: LlamaShape, prompt: list[int], count: int) -> list[int]:
-    """What the oracle writes behind a prompt."""
+    """Return the tokens that the oracle generates after a prompt."""
     ids = list(prompt)
     for _ in range(count):
         ids.append(int(oracle(model, s, ids)[-1].argmax()))
     return ids[len(prompt) :]
 
 
-def stepped(decoder: Decoder, slot: int, count: int) -> list[int]:
+def step_slot(decoder: Decoder, slot: int, count: int) -> list[int]:
     """The next tokens of a slot, one a step."""
     tokens = []
     for _ in range(count):

@@ -46,7 +46,7 @@ class Case:
         tiles = [k.shared(f"s{i}", (self.tile,), fp32) for i in range(len(self.inputs))]
         acc = k.register("acc", (1,), fp32)
 
-        def weighted(boxes: list[Box]) -> Value:
+        def sum_weighted(boxes: list[Box]) -> Value:
             total = boxes[0] * 1
             for weight, box in enumerate(boxes[1:], start=2):
                 total = total + box * weight
@@ -58,10 +58,10 @@ class Case:
                 at = (step + i) * self.tile  # type: ignore[operator]
                 for x, s, how in zip(xs, tiles, self.inputs, strict=True):
                     k.load(s, x.at(at), how.by)
-                total = weighted([s.to_box() for s in tiles])
+                total = sum_weighted([s.to_box() for s in tiles])
                 if self.shared_out:
                     with k.thread("t", self.tile // 4) as t:
-                        k.assign(y.at(at + t * 4), weighted([s.at(t * 4, shape=(4,)) for s in tiles]))
+                        k.assign(y.at(at + t * 4), sum_weighted([s.at(t * 4, shape=(4,)) for s in tiles]))
                 else:
                     k.assign(y.at(at), total)
                 k.reduce(acc, ReduceOp.SUM, total, axes=(0,), shape=(self.tile,))
@@ -81,7 +81,7 @@ class Case:
     def sizes(self, n: int, inner: int, outer: int) -> dict[str, int]:
         return {"n": n, "inner": inner} | ({"outer": outer} if self.nested else {})
 
-    def expected(self, xs: dict[str, np.ndarray], inner: int, outer: int) -> tuple[np.ndarray, np.ndarray]:
+    def compute_expected(self, xs: dict[str, np.ndarray], inner: int, outer: int) -> tuple[np.ndarray, np.ndarray]:
         """``y`` and ``z`` by NumPy alone; NaN where nothing is written."""
         weighted = sum((i + 1) * xs[f"x{i}"] for i in range(len(self.inputs)))
         assert isinstance(weighted, np.ndarray)

@@ -47,7 +47,7 @@ def _value(value: Any) -> bytes:
 
 
 def gguf_metadata(s: LlamaShape, kind: str = "llama") -> dict[str, Any]:
-    """What a file says of a shape."""
+    """Return the metadata of a shape in a GGUF file."""
     return {
         "general.architecture": kind,
         f"{kind}.block_count": s.layers,
@@ -98,7 +98,7 @@ def gguf_tensors(stored: Mapping[str, np.ndarray], s: LlamaShape, kind: str = "l
 
 
 def config(s: LlamaShape, **more: Any) -> dict[str, Any]:
-    """What config.json says of a shape."""
+    """Return config.json of a shape."""
     return {
         "model_type": "llama",
         "hidden_act": "silu",

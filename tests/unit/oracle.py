@@ -1,4 +1,4 @@
-"""What is true of a graph and of a plan, found the slow way.
+"""Facts of a graph and of a plan, found the slow way.
 
 Plain Python over sets of single elements, written from the definitions and sharing no code with the
 package: it reads the fields of graphs and plans and nothing else. Only for tiny tensors.
@@ -47,7 +47,7 @@ def coordinates(op: Op) -> list[tuple[int, ...]]:
     return list(product(*map(range, op.grid)))
 
 
-def whole(op: Op) -> tuple[int, int]:
+def get_k_range(op: Op) -> tuple[int, int]:
     """The k-range of a whole tile."""
     return (0, op.reduction.extent) if op.reduction else (0, 1)
 
@@ -61,14 +61,14 @@ class Touched:
 
 
 @lru_cache(maxsize=4)
-def touched(graph: Graph) -> dict[Tile, Touched]:
-    """What every tile of the graph touches."""
+def find_touched(graph: Graph) -> dict[Tile, Touched]:
+    """Return the elements that every tile of the graph touches."""
     none: frozenset[Element] = frozenset()
     out = {}
     for p, op in enumerate(graph.ops):
         for t, coords in enumerate(coordinates(op)):
-            reads = [elements(graph, a, coords, *whole(op)) for a in op.reads]
-            writes = [elements(graph, a, coords, *whole(op)) for a in op.writes]
+            reads = [elements(graph, a, coords, *get_k_range(op)) for a in op.reads]
+            writes = [elements(graph, a, coords, *get_k_range(op)) for a in op.writes]
             out[p, t] = Touched(none.union(*reads), none.union(*writes))
     return out
 
@@ -79,7 +79,7 @@ def touched(graph: Graph) -> dict[Tile, Touched]:
 def conflicts(graph: Graph) -> set[Edge]:
     """Every pair of tiles of an earlier and a later op that touch one element, at least one writing it."""
     out: set[Edge] = set()
-    tiles = touched(graph)
+    tiles = find_touched(graph)
     for (p, a), before in tiles.items():
         for (c, b), after in tiles.items():
             if p >= c:
@@ -112,7 +112,7 @@ class Use:
 def uses(graph: Graph) -> tuple[Use, ...]:
     """All accesses in program order; an op reads before it writes."""
     return tuple(
-        Use(p, a, writes, tuple(elements(graph, a, coords, *whole(op)) for coords in coordinates(op)))
+        Use(p, a, writes, tuple(elements(graph, a, coords, *get_k_range(op)) for coords in coordinates(op)))
         for p, op in enumerate(graph.ops)
         for accesses, writes in ((op.reads, False), (op.writes, True))
         for a in accesses
@@ -120,7 +120,7 @@ def uses(graph: Graph) -> tuple[Use, ...]:
 
 
 @lru_cache(maxsize=4)
-def seen(graph: Graph) -> set[tuple[str, int, int]]:
+def find_visible(graph: Graph) -> set[tuple[str, int, int]]:
     """(hazard, earlier access, later one), if some element that both touch is not written by any in between."""
     out, every = set(), uses(graph)
     for b, after in enumerate(every):
@@ -141,7 +141,7 @@ def visible(graph: Graph) -> set[Edge]:
     every = uses(graph)
     return {
         (hazard, every[a].access.tensor, (every[a].op, p), (every[b].op, c))
-        for hazard, a, b in seen(graph)
+        for hazard, a, b in find_visible(graph)
         for p, before in enumerate(every[a].tiles)
         for c, after in enumerate(every[b].tiles)
         if before & after
@@ -279,7 +279,7 @@ def structural_faults(plan: Plan) -> set[str]:
         if not 0 <= p < len(ops):
             found.add("ItemError")
             continue
-        extent, block = whole(ops[p])[1], ops[p].reduction.block if ops[p].reduction else 1
+        extent, block = get_k_range(ops[p])[1], ops[p].reduction.block if ops[p].reduction else 1
         good = 0 <= tile < len(coordinates(ops[p])) and 0 <= k_lo < k_hi <= extent
         good &= k_lo % block == 0 and (k_hi % block == 0 or k_hi == extent)
         if plan.dispatch is Dispatch.HYBRID:
@@ -302,7 +302,7 @@ def structural_faults(plan: Plan) -> set[str]:
         parts[p, tile].append(i)
     for (p, _), members in parts.items():
         ranges = sorted((rows[i][2], rows[i][3]) for i in members)
-        ends = [lo for lo, _ in ranges] + [whole(ops[p])[1]]
+        ends = [lo for lo, _ in ranges] + [get_k_range(ops[p])[1]]
         if not members or ends != [0] + [hi for _, hi in ranges]:
             found.add("ItemError")
         if len({int(table.post[i]) for i in members}) > 1:
@@ -331,7 +331,7 @@ def structural_faults(plan: Plan) -> set[str]:
 
 @dataclass(frozen=True)
 class Account:
-    """What a proof of a safe plan reports.
+    """Figures that the proof of a safe plan reports.
 
     Attributes:
         edges: dependencies on a tile of each segment and access.
@@ -350,7 +350,7 @@ class Account:
 
 def account(plan: Plan) -> Account:
     """Count what a proof of a safe plan reports."""
-    sequence, every, edges = items(plan), uses(plan.graph), seen(plan.graph)
+    sequence, every, edges = items(plan), uses(plan.graph), find_visible(plan.graph)
     post = {item.tile: item.post for item in sequence}
     posters: dict[int, list[int]] = {}
     for n, item in enumerate(sequence):
@@ -377,9 +377,9 @@ def account(plan: Plan) -> Account:
     return Account(total, by_wait, overwriting, longest, ordered)
 
 
-def unenforced(plan: Plan, hazards: Iterable[str] = ("RAW", "WAR", "WAW")) -> list[str]:
+def find_unenforced(plan: Plan, hazards: Iterable[str] = ("RAW", "WAR", "WAW")) -> list[str]:
     """Visible dependencies that neither a wait before the access nor one worker's order enforces by itself."""
-    sequence, every, edges = items(plan), uses(plan.graph), seen(plan.graph)
+    sequence, every, edges = items(plan), uses(plan.graph), find_visible(plan.graph)
     parts: dict[Tile, list[int]] = {}
     for n, item in enumerate(sequence):
         parts.setdefault(item.tile, []).append(n)
@@ -481,7 +481,7 @@ def races(plan: Plan) -> list[str]:
             changed |= mask != before[e]
             before[e] = mask
 
-    tiles = touched(plan.graph)
+    tiles = find_touched(plan.graph)
     out = []
     for n, item in enumerate(sequence):
         for s, segment in enumerate(item.segments):

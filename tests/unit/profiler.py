@@ -14,14 +14,14 @@ from interlace.bench.profile import METRICS, ProfileRun
 UNITS = {"gpu__time_duration.sum": "ns", "lts__t_sector_hit_rate.pct": "%"}
 
 
-def counted(folder: Path) -> list[ProfileRun]:
-    """What the last ``ncu`` of ``install`` was to count."""
+def load_counted_runs(folder: Path) -> list[ProfileRun]:
+    """Return the runs that the last ``ncu`` of ``install`` had to count."""
     runs: list[ProfileRun] = pickle.loads((folder / "runs").read_bytes())
     return runs
 
 
 def csv(rows: Sequence[Mapping[str, str]]) -> str:
-    """What ``ncu --csv --page raw`` prints: names, units, a row per launch, amid its own messages."""
+    """Format rows as ``ncu --csv --page raw`` does: names, units, a row per launch, amid its own messages."""
     names = ["ID", "Process ID", "Kernel Name", *(rows[0] if rows else METRICS.values())]
     lines = [names, ["", "", "", *(UNITS.get(name, "byte") for name in names[3:])]]
     lines += [[str(i), "4711", "one_launch", *row.values()] for i, row in enumerate(rows)]

@@ -14,28 +14,28 @@ from interlace.policies.sync import TileSync
 from interlace.workloads import FeedForward
 
 
-def timed(us: float) -> VariantTimes:
+def make_times(us: float) -> VariantTimes:
     return VariantTimes(Timing(us, 0.99 * us, 1.01 * us), us)
 
 
 def result(preset: str, m: int, ours_us: float) -> ProblemResult:
     """A row whose baseline, torch.compile, takes 100 us, and whose floor takes 80 us."""
     problem = FeedForward.of({"m": m}, True, preset)
-    libraries = {"eager": timed(110.0), "compile": timed(100.0), "max-autotune": timed(120.0)}
-    executors = {"cuda_graph": timed(130.0), "one_launch": timed(ours_us)}
+    libraries = {"eager": make_times(110.0), "compile": make_times(100.0), "max-autotune": make_times(120.0)}
+    executors = {"cuda_graph": make_times(130.0), "one_launch": make_times(ours_us)}
     graph = problem.build_graph(H200)
     variants = {
         kind.name: Variant(graph, H200, kind, replace(kind.select_default(graph, H200), policy=TileSync()))
         for kind in (CudaGraphExecutor, MegakernelExecutor)
     }
     layer = Comparison(
-        {name: timed(time.timing.median_us + 8.0) for name, time in libraries.items()},
-        {name: timed(time.timing.median_us + 6.0) for name, time in executors.items()},
+        {name: make_times(time.timing.median_us + 8.0) for name, time in libraries.items()},
+        {name: make_times(time.timing.median_us + 6.0) for name, time in executors.items()},
     )
     errors = dict.fromkeys(executors, 2.3e-3)
     alone = Comparison(libraries, executors)
     return ProblemResult(
-        preset, problem, alone, layer, variants, errors, 2.2e-3, timed(80.0).timing, 80.0, {"pdl": "why"}
+        preset, problem, alone, layer, variants, errors, 2.2e-3, make_times(80.0).timing, 80.0, {"pdl": "why"}
     )
 
 

@@ -121,18 +121,18 @@ class SlowMachine:
         if isinstance(request, Until):
             return request.ns if request.ns is not None else self.opening()
         if isinstance(request, Posts):
-            return self.now if self.met(request.needs) else None
+            return self.now if self.is_met(request.needs) else None
         w = next(w for w, r in requests.items() if r is request)
         load = self.load(request)
         done = self.now + load.ns / self.speeds(requests).get(w, 1.0) if load else None
         if isinstance(request, Ahead):
-            if request.ready_ns is None and self.met(request.needs):
+            if request.ready_ns is None and self.is_met(request.needs):
                 return self.now
             ready = request.ready_ns
             return min((t for t in (done, ready) if t is not None), default=None)
         return done
 
-    def met(self, needs: list[Need]) -> bool:
+    def is_met(self, needs: list[Need]) -> bool:
         return all(len(self.post_times.get(s, [])) >= n for s, n, _ in needs)
 
     def advance(self, requests: dict[int, Request], t: float) -> None:
@@ -147,7 +147,7 @@ class SlowMachine:
 
     # -------------------------------------------------------- what a worker does
 
-    def left(self, w: int) -> list[int]:
+    def list_available(self, w: int) -> list[int]:
         """Items that the worker could take, now or once their op opens."""
         left, owner = [i for i in self.order if i not in self.taken], self.owner
         if not self.lists:
@@ -162,8 +162,8 @@ class SlowMachine:
     def random(self) -> bool:
         return self.plan.stealing.victim is Victim.RANDOM
 
-    def stolen(self, item: int, w: int) -> bool:
-        """Whether it was another's; then the thief has all that it took of that list's rest."""
+    def steal(self, item: int, w: int) -> bool:
+        """Move a share of the rest of another worker's list to the thief; return False if the item is its own."""
         if not (self.steals and self.lists and self.owner[item] != w):
             return False
         rest = [i for i in self.order if self.owner[i] == self.owner[item] and i not in self.taken[:-1]]
@@ -201,20 +201,20 @@ class SlowMachine:
         return self.device.latencies.launch_ns
 
     def come(self, items: list[int]) -> None:
-        """Those of the items that wait for nothing more are next in the queue."""
-        self.ready += [i for i in items if i not in self.ready and self.met(self.needs(i, -1, 1 << 62))]
+        """Append the items that wait for nothing more to the queue."""
+        self.ready += [i for i in items if i not in self.ready and self.is_met(self.needs(i, -1, 1 << 62))]
 
     def next_item(self, w: int) -> int | None:
         if self.in_turn:
             return next((i for i in self.ready if i not in self.taken), None)
-        for item in self.left(w):
+        for item in self.list_available(w):
             opens = self.opens(int(self.plan.items.op[item]))
             if opens is not None and opens <= self.now:
                 return item
         return None
 
     def needs(self, item: int, lo: float, hi: float) -> list[Need]:
-        """Of the item's waits that stand at k in (lo, hi]."""
+        """Return the item's waits at k in (lo, hi]."""
         waits, ns = self.plan.waits, self.device.latencies
         if not self.mode.waits:
             return []
@@ -229,7 +229,7 @@ class SlowMachine:
             for n in range(int(waits.count[r]))
         ]
 
-    def known(self, needs: list[Need], arrived: float) -> float:
+    def compute_known_ns(self, needs: list[Need], arrived: float) -> float:
         ring = self.mode.ring_bytes > 0
         poll = self.device.latencies.wait_ns if needs and not ring else 0.0
         posts = [max(self.post_times[s]) + ns for s, _, ns in needs]
@@ -240,7 +240,7 @@ class SlowMachine:
         draws = self.mode.gate is Gate.OPEN and self.plan.dispatch is not Dispatch.STATIC and not ring
         first = True
         while True:
-            if not self.left(w):
+            if not self.list_available(w):
                 return
             item = self.next_item(w)
             if item is None:
@@ -248,7 +248,7 @@ class SlowMachine:
                 continue
             self.taken.append(item)
             self.take_times[item] = self.now
-            stolen = self.stolen(item, w)
+            stolen = self.steal(item, w)
             own = self.plan.dispatch is Dispatch.HYBRID and items.worker[item] == w
             draws_this = draws and not own
             arrived = self.now + (ns.wait_ns + ns.ticket_ns if stolen else ns.ticket_ns if draws_this else 0.0)
@@ -261,18 +261,18 @@ class SlowMachine:
             fill_ns = 0.0 if rows.any() and self.words.waits[rows].all() else ns.fill_ns
             ahead = min(float(self.costs.ahead_bytes[item]), self.mode.ring_bytes)
             sm_dram = self.per_worker(self.device.sm_dram_bytes_per_s)
-            if ring and ahead > 0 and (not self.met(needs) or self.known(needs, arrived) > arrived):
+            if ring and ahead > 0 and (not self.is_met(needs) or self.compute_known_ns(needs, arrived) > arrived):
                 request = Ahead(Loading(ahead / sm_dram, sm_dram), needs)
                 while request.ready_ns is None or self.now < request.ready_ns:
-                    if request.ready_ns is None and self.met(needs):
-                        request.ready_ns = self.known(needs, arrived) + fill_ns
+                    if request.ready_ns is None and self.is_met(needs):
+                        request.ready_ns = self.compute_known_ns(needs, arrived) + fill_ns
                     yield request
-                start = self.known(needs, arrived)
+                start = self.compute_known_ns(needs, arrived)
                 loaded = ahead - request.loading.ns * sm_dram
             else:
-                if not self.met(needs):
+                if not self.is_met(needs):
                     yield Posts(needs)
-                start = self.known(needs, arrived)
+                start = self.compute_known_ns(needs, arrived)
                 yield Until(start + (0.0 if ring and not first and start <= arrived else fill_ns))
             self.rows[item].append(start)
             first = False
@@ -302,9 +302,9 @@ class SlowMachine:
             yield Loading(whole * (k - at) / (k_hi - k_lo), dram / whole if whole else 0.0)
             if k < k_hi:
                 arrived, needs = self.now, self.needs(item, at, k)
-                if not self.met(needs):
+                if not self.is_met(needs):
                     yield Posts(needs)
-                yield Until(self.known(needs, arrived))
+                yield Until(self.compute_known_ns(needs, arrived))
             at = k
 
     def finish(self, item: int) -> Generator[Request, None, None]:

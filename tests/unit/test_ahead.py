@@ -1,4 +1,4 @@
-"""Which tiles of the megakernel take weights into registers before their tokens are there."""
+"""Tiles of the megakernel that take weights into registers before their tokens are there."""
 
 import re
 
@@ -17,7 +17,7 @@ def launch(graph: il.Graph) -> il.MegakernelExecutor:
 
 
 def count_held_stages(run: il.MegakernelExecutor) -> dict[str, int]:
-    """By op the stages that its tiles take ahead, at most."""
+    """Return the most stages that tiles take ahead, by op."""
     types = [part.tile.type for part in run.lowered.ops]
     found = [re.search(r"::Ahead<(\d+)>$", name) for name in types]
     return {op.name: int(f[1]) for op, f in zip(run.plan.graph.ops, found, strict=True) if f}

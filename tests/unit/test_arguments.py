@@ -193,7 +193,7 @@ def order(given: object) -> il.Schedule:
     return il.Schedule(4, order=Mine())
 
 
-def ranked(keys: object) -> il.Schedule:
+def make_ranked(keys: object) -> il.Schedule:
     class Mine(il.RowMajor):
         def rank(self, *_: object) -> object:
             return keys
@@ -244,8 +244,8 @@ TILES = np.arange(16)
         (order(TILES > 3), "order for op 'first', grid (4, 4) gave bool values; give an array of integers"),
         (order(TILES.reshape(4, 4)), "gave an array of shape (4, 4); give one of one dimension"),
         (order(TILES[:3]), "order for op 'first', grid (4, 4) lists entry 3 0 times; list each of 16 exactly once"),
-        (ranked([TILES]), "rank of Mine must give a tuple of keys, each with one entry per tile"),
-        (ranked((TILES[:3],)), "rank of Mine must give a tuple of keys, each with one entry per tile"),
+        (make_ranked([TILES]), "rank of Mine must give a tuple of keys, each with one entry per tile"),
+        (make_ranked((TILES[:3],)), "rank of Mine must give a tuple of keys, each with one entry per tile"),
         (policy(3), "policy of op 'first' gave 3; give an array of integers"),
         (policy(TILES / 2), "policy of op 'first' gave float64 values; give an array of integers"),
         (policy(TILES[:3]), "policy of op 'first' gave an array of shape (3,); give one of shape (16,)"),

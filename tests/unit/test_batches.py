@@ -1,4 +1,4 @@
-"""What is looked at in batches, to bound memory, comes out the same in one batch as in many."""
+"""Work in batches, which bound memory: the results of one batch and of many are the same."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
 
 
 @pytest.fixture(params=SMALL)
-def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def batch_entries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Batches of so few entries."""
     monkeypatch.setattr(ragged, "BATCH_ENTRIES", request.param)
     return request.param
 
 
-def judged(plan: Plan) -> str:
-    """What verify says of a plan."""
+def judge(plan: Plan) -> str:
+    """Return the verdict of verify on a plan."""
     try:
         proof = verify(plan)
     except InterlaceError as error:
@@ -87,7 +87,7 @@ def test_dependencies_plans_and_proofs_do_not_depend_on_the_batch(name: str, mon
     once = Dependencies(graph)
     needed = [once.find_tile_producers(link) for link in once.links]
     plans = {key: build(graph, chosen) for key, chosen in CHOICES.items() if _fits(graph, chosen)}
-    verdicts = {key: judged(plan) for key, plan in plans.items()}
+    verdicts = {key: judge(plan) for key, plan in plans.items()}
     assert not any("Error" in verdict for verdict in verdicts.values())
     for batch in SMALL:
         monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
@@ -99,7 +99,7 @@ def test_dependencies_plans_and_proofs_do_not_depend_on_the_batch(name: str, mon
             assert np.array_equal(again.find_tile_producers(link).ptr, tiles.ptr)
         for key, plan in plans.items():
             assert build(graph, CHOICES[key], again) == plan
-            assert judged(plan) == verdicts[key]
+            assert judge(plan) == verdicts[key]
 
 
 def _fits(graph: Graph, chosen: Schedule) -> bool:
@@ -107,24 +107,24 @@ def _fits(graph: Graph, chosen: Schedule) -> bool:
     return not isinstance(chosen.policy, dict) or set(chosen.policy) <= names
 
 
-def test_a_graph_takes_many_batches(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_takes_many_batches(batch_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests here would show nothing if all fitted in one."""
     most = {"iter_batches": 0, "iter_slices": 0}
 
-    def watched(name: str) -> None:
+    def watch(name: str) -> None:
         original = getattr(ragged, name)
 
-        def counted(*arguments: object) -> Iterator[tuple[int, int]]:
+        def count_pieces(*arguments: object) -> Iterator[tuple[int, int]]:
             pieces = list(original(*arguments))
             most[name] = max(most[name], len(pieces))
             return iter(pieces)
 
         for module in (ragged, boxes, dependencies, inverse, coverage, waits):
             if hasattr(module, name):
-                monkeypatch.setattr(module, name, counted)
+                monkeypatch.setattr(module, name, count_pieces)
 
-    watched("iter_batches")
-    watched("iter_slices")
+    watch("iter_batches")
+    watch("iter_slices")
     for name in ("ffn", "all to all"):
         verify(build(SOME[name], Schedule(3)))
     assert min(most.values()) > 1
@@ -139,7 +139,7 @@ def ragged_rows() -> Plan:
 
 
 @pytest.mark.parametrize("change", [-1, 1, 100, -100])
-def test_one_wrong_threshold_among_many_is_found_in_any_batch(small: int, change: int) -> None:
+def test_one_wrong_threshold_among_many_is_found_in_any_batch(batch_entries: int, change: int) -> None:
     plan = ragged_rows()
     thresholds = plan.waits.threshold.tolist()
     assert set(thresholds) == {4, 12}
@@ -148,7 +148,7 @@ def test_one_wrong_threshold_among_many_is_found_in_any_batch(small: int, change
             verify(set_entry(plan, "waits.threshold", row, threshold + change))
 
 
-def test_one_threshold_that_is_another_waits_is_found(small: int) -> None:
+def test_one_threshold_that_is_another_waits_is_found(batch_entries: int) -> None:
     """Each wait takes the threshold of each other one: right somewhere, wrong here."""
     plan = ragged_rows()
     thresholds = plan.waits.threshold.tolist()
@@ -165,10 +165,10 @@ def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, mon
         for row, batch in zip(range(0, len(plan.waits), 5), cycle(SMALL)):
             damaged = drop_waits(plan, row)
             monkeypatch.setattr(ragged, "BATCH_ENTRIES", 1 << 20)
-            expected = judged(damaged)
+            expected = judge(damaged)
             assert expected.startswith(CoverageError.__name__)
             monkeypatch.setattr(ragged, "BATCH_ENTRIES", batch)
-            assert judged(damaged) == expected
+            assert judge(damaged) == expected
 
 
 @settings(EXAMPLES, max_examples=30 if RANDOM else 15)
@@ -179,20 +179,20 @@ def test_random_plans_are_judged_alike_in_any_batch(data: st.DataObject) -> None
     plan = build(graph, drawn)
     dropped = data.draw(st.sets(st.integers(0, max(len(plan.waits) - 1, 0)), max_size=len(plan.waits)))
     damaged = drop_waits(plan, *dropped) if len(plan.waits) else plan
-    expected = judged(damaged)
-    refused, unenforced = "CoverageError" in expected, bool(oracle.unenforced(damaged))
+    expected = judge(damaged)
+    refused, unenforced = "CoverageError" in expected, bool(oracle.find_unenforced(damaged))
     assert refused <= unenforced
     assert refused or not unenforced or not oracle.races(damaged)  # what no wait enforces alone, several may
     with pytest.MonkeyPatch.context() as patch:
         for batch in SMALL:
             patch.setattr(ragged, "BATCH_ENTRIES", batch)
             assert build(graph, drawn) == plan
-            found = judged(damaged)
+            found = judge(damaged)
             # Of several faults any may be told.
             assert found == expected if len(dropped) < 2 else found.partition(":")[0] == expected.partition(":")[0]
 
 
-def test_edges_of_boxes_that_more_tiles_touch_than_others_are_counted(small: int) -> None:
+def test_edges_of_boxes_that_more_tiles_touch_than_others_are_counted(batch_entries: int) -> None:
     """Four of eight tiles read all of h, the others what is left of it."""
     window = Span(Affine(-3, (1,)), ALL.hi)
     last = Op("last", "sum", (8,), (Access("in", "h", (window,)),), (Access("out", "y", (I.block(1),)),))
@@ -229,4 +229,4 @@ def test_equal_boxes_that_are_reached_in_other_chunks_get_waits_of_their_own() -
     at = {int(items.tile[n]): slice(*plan.waits.ptr[n : n + 2]) for n in np.flatnonzero(items.op == 1)}
     assert {tile: plan.waits.k[rows].tolist() for tile, rows in at.items()} == {0: [4], 1: [0]}
     verify(plan)
-    assert oracle.unenforced(plan) == []
+    assert oracle.find_unenforced(plan) == []

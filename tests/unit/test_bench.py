@@ -234,7 +234,7 @@ class Replays:
 def test_rounds_come_until_those_reported_last_long_enough(
     ms: float, repeats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three variants of 4 ms, 9 rounds last 108 ms."""
+    """With three variants of 4 ms, 9 rounds last 108 ms."""
     Replays({"a": ms, "b": ms, "c": ms}, monkeypatch)
     rounds = timing.time_rounds({}, 5, calls=2)
     assert {len(samples) for half in (rounds.picking, rounds.reported) for samples in half.values()} == {repeats}

@@ -128,7 +128,7 @@ def host_with(count: int) -> SimpleNamespace:
     return SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: count))
 
 
-def seen(job: int) -> tuple[int, str | None]:
+def report_job(job: int) -> tuple[int, str | None]:
     return job * job, os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
@@ -271,11 +271,11 @@ def test_an_executor_that_cannot_run_is_left_out_and_one_that_is_wrong_ends_it(
     assert row["left_out"]["pdl"] == "it has no compiler"
     assert fail(1, "bench", "two-matmuls", "--executor", "pdl").endswith("pdl: it has no compiler")
 
-    def wrong(self: FakeProblem, executor: object) -> float:
+    def raise_result_error(self: FakeProblem, executor: object) -> float:
         raise ResultError("executor 'pdl' is wrong")
 
     gpu.missing = set()
-    monkeypatch.setattr(FakeProblem, "check", wrong)
+    monkeypatch.setattr(FakeProblem, "check", raise_result_error)
     assert fail(1, "bench", "two-matmuls", "--m", 16) == "error: executor 'pdl' is wrong"
 
 
@@ -306,12 +306,12 @@ def test_the_first_rows_are_of_each_preset_and_of_sizes_far_apart(gpu: Gpu) -> N
 @pytest.mark.usefixtures("gpu")
 def test_jobs_go_to_several_gpus_one_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,8")
-    results = dict(gpus.run_on_gpus(seen, range(5), 2))
+    results = dict(gpus.run_on_gpus(report_job, range(5), 2))
     assert {job: square for job, (square, _) in results.items()} == {0: 0, 1: 1, 2: 4, 3: 9, 4: 16}
     assert {device for _, device in results.values()} <= {"5", "7"}
-    assert list(gpus.run_on_gpus(seen, [3])) == [(3, (9, "5,7,8"))]
+    assert list(gpus.run_on_gpus(report_job, [3])) == [(3, (9, "5,7,8"))]
     with pytest.raises(ArgumentError, match="3 GPUs are asked for and 2 are here"):
-        next(gpus.run_on_gpus(seen, [0], 3))
+        next(gpus.run_on_gpus(report_job, [0], 3))
 
 
 def compiling() -> None:
@@ -374,7 +374,7 @@ def test_as_many_share_a_gpu_as_there_are_cpus_for(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("hooked", [True, False])
 def test_what_torch_times_to_choose_is_timed_in_a_turn(hooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own hook, and by the method that all its timing goes through where there is none."""
+    """Both by torch's own hook and, without one, by the method that all its timing goes through."""
     held: list[Any] = []
 
     class Lock:

@@ -20,11 +20,11 @@ UNITS = 400
 SMALL_TABLES = {"hashpower": 10}
 
 
-def uniform(seed: int) -> np.ndarray:
+def draw_uniform(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, UNITS, 6000)
 
 
-def skewed(seed: int) -> np.ndarray:
+def draw_skewed(seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).random(6000) ** 3 * UNITS).astype(np.int64)
 
 
@@ -35,7 +35,9 @@ def tiles(seed: int) -> np.ndarray:
     return np.stack(np.broadcast_arrays(rows, columns), -1).reshape(-1)
 
 
-STREAMS = pytest.mark.parametrize("units", [uniform(1), skewed(2), tiles(3)], ids=["uniform", "skewed", "tiles"])
+STREAMS = pytest.mark.parametrize(
+    "units", [draw_uniform(1), draw_skewed(2), tiles(3)], ids=["uniform", "skewed", "tiles"]
+)
 
 
 def answers(cache: libcachesim.CacheBase, units: np.ndarray, sizes: np.ndarray, following: np.ndarray) -> list[bool]:

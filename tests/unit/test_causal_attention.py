@@ -16,7 +16,7 @@ from interlace.kernels.causal_attention import AttentionTile, causal_attention
 from interlace.workloads.prefill import PrefillAttention, pack_sequences, prefill_attention
 
 from ..draws import EXAMPLES
-from ..prefill import exact, inputs
+from ..prefill import compute_exact, inputs
 
 SMALL = il.MatmulTile(16, 16, 16)
 
@@ -32,7 +32,7 @@ def test_sequences_of_any_lengths_are_what_they_are_alone(
     graph = prefill_attention(rows, 24, 8, 8 // group, 16, il.fp32, longest=window, tile=tile, product=SMALL)
     t = inputs(graph, pack_sequences(lengths, rows))
     out = il.ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=0).run(t)["out"]
-    np.testing.assert_allclose(out, exact(t, 16, window), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(out, compute_exact(t, 16, window), rtol=0, atol=1e-12)
     assert not out[sum(lengths) :].any()
 
 
@@ -41,7 +41,7 @@ def test_padding_may_stand_between_sequences() -> None:
     graph = prefill_attention(40, 24, 2, 1, 16, il.fp32, tile=AttentionTile(16, 16), product=SMALL)
     t = inputs(graph, first)
     out = il.ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=0).run(t)["out"]
-    np.testing.assert_allclose(out, exact(t, 16, 40), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(out, compute_exact(t, 16, 40), rtol=0, atol=1e-12)
 
 
 @given(

@@ -41,7 +41,7 @@ def row(model: str, tokens: int) -> FFNTimes:
     return next(row for row in ROWS if (row.model, row.tokens, row.norm) == (model, tokens, None))
 
 
-def chosen(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
+def choose_shape(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
     own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, choose_launch_rows(tokens, shape, device)))
     return choose(own, device, launched)
 
@@ -141,10 +141,10 @@ def test_what_was_measured_is_not_predicted_too(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(predicting, "predict", lambda *_: pytest.fail("a prediction"))
     shape = shape_of(row("llama3-8b", 48))
     for tokens in (48, 50, 64):
-        assert "measured" in chosen(shape, tokens).why
+        assert "measured" in choose_shape(shape, tokens).why
 
 
-def measured(*rows: tuple[int, int, float, float]) -> table.MeasurementTable:
+def make_table(*rows: tuple[int, int, float, float]) -> table.MeasurementTable:
     """A table of one FFN: tokens, rows of the launch, microseconds of the launch and of the library in a layer."""
     shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "silu", "gated": True, "norm": None}
     made = tuple(
@@ -156,14 +156,14 @@ def measured(*rows: tuple[int, int, float, float]) -> table.MeasurementTable:
     return replace(table.load_table(H200), rows=made, margins={16: 1.06, 64: 1.02})
 
 
-def judged(found: table.MeasurementTable, tokens: int, launched: int) -> Judgement:
+def judge_tokens(found: table.MeasurementTable, tokens: int, launched: int) -> Judgement:
     return judge(found, ffn(tokens, SOME), ffn(launched, SOME), H200, lambda: 50.0)
 
 
 def test_a_launch_is_judged_by_its_time_on_as_many_tokens() -> None:
     """One on little more than half of its rows may take longer than on all of them."""
-    found = measured((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0))
-    told = {tokens: judged(found, tokens, 128) for tokens in (65, 97, 128)}
+    found = make_table((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0))
+    told = {tokens: judge_tokens(found, tokens, 128) for tokens in (65, 97, 128)}
     assert [(j.launch_us, j.library_us, j.least) for j in told.values()] == [
         (44.4, 41.8, MEASURED_RATIO),
         (40.9, 43.1, MEASURED_RATIO),
@@ -173,16 +173,16 @@ def test_a_launch_is_judged_by_its_time_on_as_many_tokens() -> None:
 
 
 def test_between_two_measured_numbers_of_tokens_the_worse_decides() -> None:
-    found = measured((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0), (48, 64, 30.0, 40.0))
-    assert judged(found, 80, 128) == judged(found, 65, 128)
-    assert judged(found, 100, 128).launch_us == 40.9
-    assert "measured in a layer" in judged(found, 100, 128).why
+    found = make_table((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0), (48, 64, 30.0, 40.0))
+    assert judge_tokens(found, 80, 128) == judge_tokens(found, 65, 128)
+    assert judge_tokens(found, 100, 128).launch_us == 40.9
+    assert "measured in a layer" in judge_tokens(found, 100, 128).why
 
 
 def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_be_faster() -> None:
-    found = measured((384, 384, 100.0, 130.0))
-    assert judged(found, 384, 384).ratio == 1.3
-    less = judged(found, 257, 384)
+    found = make_table((384, 384, 100.0, 130.0))
+    assert judge_tokens(found, 384, 384).ratio == 1.3
+    less = judge_tokens(found, 257, 384)
     assert less.launch_us == 100.0
     assert 0.6 * 130.0 < less.library_us < 0.8 * 130.0
     assert less.least == SCALED_RATIO
@@ -191,13 +191,13 @@ def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_
 
 
 def test_what_is_only_predicted_must_win_by_the_margin_of_the_table() -> None:
-    found = measured((16, 16, 30.0, 40.0))
+    found = make_table((16, 16, 30.0, 40.0))
     other = FFNShape(2048, 8064, SILU, True)
     told = judge(found, ffn(16, other), ffn(16, other), H200, lambda: 50.0)
     assert (told.launch_us, told.least) == (50.0, 1.06)
-    assert judged(found, 128, 128).least == EXTRAPOLATED_RATIO
-    assert judged(replace(found, margins={128: 1.5}), 104, 104).least == 1.5
-    assert judged(replace(found, rows=()), 16, 16).library_us == predict_library_us(ffn(16, SOME), H200)
+    assert judge_tokens(found, 128, 128).least == EXTRAPOLATED_RATIO
+    assert judge_tokens(replace(found, margins={128: 1.5}), 104, 104).least == 1.5
+    assert judge_tokens(replace(found, rows=()), 16, 16).library_us == predict_library_us(ffn(16, SOME), H200)
 
 
 def swept(tokens: int, runs: str = "launch", fused: bool = True, whole: bool = False) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def test_a_sweep_makes_a_table() -> None:
 
 
 def test_a_launch_with_a_norm_is_judged_by_those_with_one_whatever_that_adds() -> None:
-    found = measured((16, 16, 30.0, 40.0))
+    found = make_table((16, 16, 30.0, 40.0))
     row = replace(found.rows[0], norm=1e-5, launch_us={"layer": 32.0}, library_us={"layer": 44.0})
     both = replace(found, rows=(*found.rows, row))
     for eps in (1e-5, 1e-6):
@@ -253,7 +253,7 @@ def test_a_launch_with_a_norm_is_judged_by_those_with_one_whatever_that_adds() -
         assert (told.launch_us, told.library_us, told.least) == (32.0, 44.0, MEASURED_RATIO)
         beside = judge(found, ffn(16, some), ffn(16, some), H200, lambda: 50.0)
         assert "predicted" in beside.why
-    assert judged(both, 16, 16).launch_us == 30.0
+    assert judge_tokens(both, 16, 16).launch_us == 30.0
 
 
 def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
@@ -326,23 +326,23 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chi
 
 
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
-    near = chosen(FFNShape(4096, 14000, SILU, True), 32)
+    near = choose_shape(FFNShape(4096, 14000, SILU, True), 32)
     assert near.executor is MegakernelExecutor
     graph = ffn(32, FFNShape(4096, 14000, SILU, True))
     assert near.schedule == MegakernelExecutor.select_default(graph, H200)
     assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
     assert str(near).startswith(f"one launch ({MegakernelExecutor.name}): the launch takes ")
     assert near.launch_us == predict_us(graph, H200, MegakernelExecutor)
-    far = chosen(FFNShape(64, 128, SILU, True), 16)
+    far = choose_shape(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
-    close = chosen(FFNShape(256, 1024, SILU, True), 64)
+    close = choose_shape(FFNShape(256, 1024, SILU, True), 64)
     assert close.executor is None
     assert close.launch_us is not None
     assert close.library_us is not None
     assert table.load_table(H200).find_margin(64) < close.library_us / close.launch_us < EXTRAPOLATED_RATIO
-    biased = chosen(shape_of(row("opt-6.7b", 16)), 16, bias=True)
+    biased = choose_shape(shape_of(row("opt-6.7b", 16)), 16, bias=True)
     assert "predicted" in biased.why
-    slower = chosen(FFNShape(4096, 14000, SILU, True), 200)
+    slower = choose_shape(FFNShape(4096, 14000, SILU, True), 200)
     assert slower.executor is None
     assert str(slower).startswith("PyTorch's own ops: the launch takes ")
 
@@ -350,11 +350,11 @@ def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
 def test_beyond_what_was_measured_the_library_runs() -> None:
     shape = FFNShape(4096, 14336, SILU, True)
     most = table.load_table(H200).max_tokens
-    choice = chosen(shape, most + 1)
+    choice = choose_shape(shape, most + 1)
     assert (choice.executor, choice.schedule, choice.launch_us) == (None, None, None)
     assert f"{most + 1} rows are more than the {most} up to which launches were measured" in choice.why
     assert "interlace tune" in str(choice)
-    wide = chosen(FFNShape(1 << 16, 1 << 22, RELU, False), 128)
+    wide = choose_shape(FFNShape(1 << 16, 1 << 22, RELU, False), 128)
     assert wide.executor is None
     assert "items, too many to predict" in wide.why
 
@@ -363,10 +363,10 @@ def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> Non
     shape = shape_of(row("llama3-8b", 16))
     part = replace(H200, sms=66, like=H200.name)
     for device, measured_on in ((replace(H100, name="an H800", like=H100.name), H100), (part, H200)):
-        choice = chosen(shape, 16, device)
+        choice = choose_shape(shape, 16, device)
         assert f"corrected by what was measured of FFNs alike ({measured_on.name}" in choice.why
-        assert choice.launch_us != chosen(shape, 16).launch_us
-    older = chosen(shape, 16, A100)
+        assert choice.launch_us != choose_shape(shape, 16).launch_us
+    older = choose_shape(shape, 16, A100)
     assert older.executor is None
     assert "nobody measured the persistent-ticket executor" in older.why
     unable = choose(ffn(16, FFNShape(64, 128, RELU, False)), replace(il.CPU, capability=(0, 0)))
@@ -376,7 +376,7 @@ def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> Non
 def test_a_table_of_another_executor_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     known = replace(table.load_table(H200), executor="another")
     monkeypatch.setattr(import_module("interlace.deploy.choose"), "load_table", lambda device: known)
-    choice = chosen(shape_of(row("llama3-8b", 16)), 16)
+    choice = choose_shape(shape_of(row("llama3-8b", 16)), 16)
     assert (choice.executor, choice.launch_us) == (None, None)
     assert choice.why.startswith(f"nobody measured the {MegakernelExecutor.name} executor against a library here")
 
@@ -394,28 +394,28 @@ def test_what_was_tuned_decides_alone() -> None:
 
     cache(100.0, 102.0)
     for tokens in (500, 512):
-        choice = chosen(shape, tokens)
+        choice = choose_shape(shape, tokens)
         assert (choice.executor, choice.launch_us, choice.library_us) == (MegakernelExecutor, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
     cache(100.0, 99.0)
-    assert chosen(shape, 512).executor is None
+    assert choose_shape(shape, 512).executor is None
     cache(10.0)
-    choice = chosen(shape, 512)
+    choice = choose_shape(shape, 512)
     assert (choice.executor, choice.launch_us) == (MegakernelExecutor, 10.0)
     assert choice.library_us == predict_library_us(ffn(512, shape), H200)
     cache(400.0)
-    assert chosen(shape, 512).executor is None
+    assert choose_shape(shape, 512).executor is None
 
 
 def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[il.Plan] = []
     real = predicting.predict
 
-    def counted(plan: il.Plan, *rest: Any) -> Any:
+    def record_plan(plan: il.Plan, *rest: Any) -> Any:
         plans.append(plan)
         return real(plan, *rest)
 
-    monkeypatch.setattr(predicting, "predict", counted)
+    monkeypatch.setattr(predicting, "predict", record_plan)
     for tokens in range(49, 65):
-        chosen(FFNShape(1024, 3072, SILU, True), tokens)
+        choose_shape(FFNShape(1024, 3072, SILU, True), tokens)
     assert len(plans) == 1

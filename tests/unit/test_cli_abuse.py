@@ -20,7 +20,7 @@ from .commands import SMALL, fail, invoke, succeed
 REDUCTION = str(Path(__file__).parents[2] / "examples" / "06_row_sums_as_loops.py")
 
 
-def stored(header: object, data: bytes = b"") -> bytes:
+def pack_safetensors(header: object, data: bytes = b"") -> bytes:
     """A safetensors file."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
@@ -38,16 +38,18 @@ FILES = {
     "latin": b"\xff\xfe{}",
     "short": struct.pack("<Q", 100) + b"{}",
     "huge-header": struct.pack("<Q", 1 << 63) + b"{}",
-    "list": stored([1]),
-    "deep-header": stored(b"[" * 100_000),
-    "negative": stored({"u": entry([-1, 2], 8)}, b"0" * 8),
-    "beyond": stored({"u": entry([1 << 40, 1 << 40], 8)}, b"0" * 8),
-    "no-elements": stored({"u": entry([0, 2], 0), "d": entry([2, 0], 0)}),
-    "nul-name": stored({"u\0": entry([1, 1], 4)}, b"0" * 4),
-    "nan": stored({"u": entry([16, 16], 1024), "d": entry([16, 16], 1024)}, b"\xff" * 1024),
-    "float-shape": stored({"u": entry([1.5, 2], 8.0)}, b"0" * 8),
-    "fp8": stored({"u": entry([4, 4], 16, "F8_E4M3"), "d": entry([4, 4], 16, "F8_E4M3")}, b"0" * 16),
-    "weights": stored({"u": entry([32, 16], 2048), "d": entry([16, 32], 2048)}, np.ones(512, np.float32).tobytes()),
+    "list": pack_safetensors([1]),
+    "deep-header": pack_safetensors(b"[" * 100_000),
+    "negative": pack_safetensors({"u": entry([-1, 2], 8)}, b"0" * 8),
+    "beyond": pack_safetensors({"u": entry([1 << 40, 1 << 40], 8)}, b"0" * 8),
+    "no-elements": pack_safetensors({"u": entry([0, 2], 0), "d": entry([2, 0], 0)}),
+    "nul-name": pack_safetensors({"u\0": entry([1, 1], 4)}, b"0" * 4),
+    "nan": pack_safetensors({"u": entry([16, 16], 1024), "d": entry([16, 16], 1024)}, b"\xff" * 1024),
+    "float-shape": pack_safetensors({"u": entry([1.5, 2], 8.0)}, b"0" * 8),
+    "fp8": pack_safetensors({"u": entry([4, 4], 16, "F8_E4M3"), "d": entry([4, 4], 16, "F8_E4M3")}, b"0" * 16),
+    "weights": pack_safetensors(
+        {"u": entry([32, 16], 2048), "d": entry([16, 32], 2048)}, np.ones(512, np.float32).tobytes()
+    ),
 }
 SIZES = ["one-matmul", "--m", "300", "--n", "200", "--k", "100"]
 
@@ -201,9 +203,9 @@ def test_a_cache_folder_that_is_none_is_no_failure(
 
 
 def test_a_disk_that_has_no_space_for_a_temporary_file_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr("interlace.cli.plan.build", full)
+    monkeypatch.setattr("interlace.cli.plan.build", raise_disk_full)
     message = fail(1, "plan", "ffn", *SMALL, "--out", "p.json")
     assert message == "error: OSError: [Errno 28] No space left on device: '/tmp/x'"

@@ -148,7 +148,7 @@ def test_every_family_has_the_name_that_the_option_takes() -> None:
 # ---------------------------------------------------------------- orders in files
 
 
-def saved(path: Path, grid: list[int], tiles: list[int]) -> str:
+def save_order(path: Path, grid: list[int], tiles: list[int]) -> str:
     path.write_text(json.dumps({"schema": "interlace-order", "version": 1, "grid": grid, "tiles": tiles}))
     return f"explicit:{path}"
 
@@ -156,7 +156,7 @@ def saved(path: Path, grid: list[int], tiles: list[int]) -> str:
 def test_an_order_in_a_file_is_one_that_other_commands_take(tmp_path: Path) -> None:
     matmul = ["one-matmul", "--m", 64, "--n", 64, "--k", 64, "--tile", "16x16x16"]
     hilbert = Hilbert().permutation((4, 4)).tolist()
-    mine = saved(tmp_path / "mine.json", [4, 4], hilbert)
+    mine = save_order(tmp_path / "mine.json", [4, 4], hilbert)
     cache = ["--cache", "4KiB", "--workers", 1]
     by_name, by_file = (succeed("traffic", *matmul, *cache, "--order", o, "--json", "-") for o in ("hilbert", mine))
     assert json.loads(by_name)["orders"][0]["dram_read_bytes"] == json.loads(by_file)["orders"][0]["dram_read_bytes"]
@@ -178,7 +178,7 @@ def test_an_order_in_a_file_is_one_that_other_commands_take(tmp_path: Path) -> N
 def test_an_order_of_another_grid_or_of_none_is_refused(
     tmp_path: Path, grid: list[int], tiles: list[int], message: str
 ) -> None:
-    mine = saved(tmp_path / "mine.json", grid, tiles)
+    mine = save_order(tmp_path / "mine.json", grid, tiles)
     matmul = ["one-matmul", "--m", 64, "--n", 64, "--k", 64, "--tile", "16x16x16"]
     assert message in fail(2, "traffic", *matmul, "--cache", "4KiB", "--order", mine)
 

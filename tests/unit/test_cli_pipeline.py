@@ -13,31 +13,31 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 REDUCTION, MATMUL = (str(EXAMPLES / f"{name}_as_loops.py") for name in ("06_row_sums", "07_matmul"))
 
 
-def printed(*arguments: str) -> str:
+def run_pipeline(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["pipeline", *arguments])
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_ir_shows_the_loops_before_and_after() -> None:
-    before, _, after = printed(REDUCTION, "--stages", "3").partition("// pipeline")
+    before, _, after = run_pipeline(REDUCTION, "--stages", "3").partition("// pipeline")
     assert "tile = tma load x" in before
     assert "barriers" not in before
     for section in ("prologue:", "main:", "epilogue:", "end:"):
         assert section in after
     assert "barriers tile_full{3} for tile" in after
-    assert "min(1, " in printed(REDUCTION, "--stages", "3", "--prefetch", "1")
+    assert "min(1, " in run_pipeline(REDUCTION, "--stages", "3", "--prefetch", "1")
 
 
 def test_cuda_is_a_kernel_with_a_tensor_map() -> None:
-    text = printed(REDUCTION, "--print", "cuda")
+    text = run_pipeline(REDUCTION, "--print", "cuda")
     assert "__grid_constant__" in text
     assert "mbarrier_wait(tile_full" in text
-    assert "wgmma" in printed(MATMUL, "--warp-specialised", "--print", "cuda")
+    assert "wgmma" in run_pipeline(MATMUL, "--warp-specialised", "--print", "cuda")
 
 
 def test_smem_lists_every_buffer() -> None:
-    assert "tile 4 x 16384 = 65536 bytes" in printed(REDUCTION, "--print", "smem")
+    assert "tile 4 x 16384 = 65536 bytes" in run_pipeline(REDUCTION, "--print", "smem")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from interlace.cli.plan_file import load_problem
 
 from ..cuda_bodies import chain
 from .commands import SMALL, fail, invoke, no_option, succeed
-from .test_params import doubled, ffn
+from .test_params import ffn, make_double_op
 
 NORM = ", provided that op 'norm' touches what its access maps say, which is not proved"
 
@@ -139,7 +139,7 @@ def test_only_a_plan_that_is_safe_and_of_known_kernels_runs(tmp_path: Path) -> N
     waits = data["waits"] | {"threshold": [9 for _ in data["waits"]["threshold"]]}
     assert "to reach 9, but 1 tiles post it" in fail(1, "run", write(tmp_path / "p.json", plan, waits=waits))
     x, y = (il.Tensor(name, (10,), il.fp32) for name in "xy")
-    own = il.build(il.Graph("own", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(2))
+    own = il.build(il.Graph("own", (x, y), (make_double_op("d", x, y, 4),), ("x",), ("y",)), il.Schedule(2))
     path = write(tmp_path / "p.json", own)
     assert "safe" in succeed("verify", path)
     assert "op 'd' has kernel 'double', which is not built in" in fail(2, "run", path)

@@ -30,8 +30,8 @@ from interlace.workloads import FeedForward, FFNShape
 
 from ..ring import Ring
 from .gpus import A100, ffn_of, on_h200
-from .profiler import counted as profiled
 from .profiler import csv, install, launch
+from .profiler import load_counted_runs as profiled
 
 RELU = FFNShape(4096, 14336, Activation.RELU, False)
 SHAPE = ["--no-gated", "--activation", "relu"]

@@ -129,28 +129,28 @@ def test_python_runs_the_package_as_a_command() -> None:
 
 
 def test_ctrl_c_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, "time_all", interrupted)
+    monkeypatch.setattr(run_module, "time_all", interrupt)
     outputs = ["--json", tmp_path / "r.json", "--trace", tmp_path / "t.json"]
     assert fail(130, "run", "ffn", *SMALL, *outputs) == "error: interrupted"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_while_options_are_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(WorkloadGroup, "resolve_command", interrupted)
+    monkeypatch.setattr(WorkloadGroup, "resolve_command", interrupt)
     assert fail(130, "run", "ffn", *SMALL) == "error: interrupted"
 
 
 def test_lack_of_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def raise_memory_error(*_: object) -> None:
         raise MemoryError("Unable to allocate 3 TiB")
 
-    monkeypatch.setattr(plan_module, "build", full)
+    monkeypatch.setattr(plan_module, "build", raise_memory_error)
     message = fail(1, "plan", "ffn", *SMALL, "--out", tmp_path / "p.json")
     assert message == "error: out of memory: Unable to allocate 3 TiB; use a smaller problem or larger tiles"
 

@@ -52,8 +52,8 @@ def launch(dispatch: il.Dispatch) -> str:
     return f'#include "semaphore.cuh"\n{constants}{CODES[dispatch].queue.source}{build_launch_struct(dispatch).source}'
 
 
-def generated() -> dict[str, str]:
-    """What a launch generates, by header: structs of ``kernels/abi``, and constants."""
+def generate_headers() -> dict[str, str]:
+    """Return what a launch generates, by header: structs of ``kernels/abi``, and constants."""
     return {
         "generated/tensor_map": TENSOR_MAP.source,
         "generated/tables": TABLES + WORDS.removesuffix(include("sentinel.cuh")),
@@ -73,7 +73,7 @@ def generated() -> dict[str, str]:
 def write_headers(folder: Path, form: Callable[[str], str]) -> None:
     """Write the headers in a form that a compiler takes, next to what a launch generates."""
     texts = {name: (ROOT / name).read_text() for name in HEADERS}
-    texts |= {f"{name}.cuh": f"#pragma once\n{text}" for name, text in generated().items()}
+    texts |= {f"{name}.cuh": f"#pragma once\n{text}" for name, text in generate_headers().items()}
     for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def write_headers(folder: Path, form: Callable[[str], str]) -> None:
 
 
 def errors_of(folder: Path, names: Sequence[str], *command: str) -> str:
-    """What a compiler says of headers, each in a source of its own."""
+    """Return what a compiler reports of headers, each in a source of its own."""
     errors = ""
     for name in names:
         source = folder / "alone.cu"

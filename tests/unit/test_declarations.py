@@ -1,4 +1,4 @@
-"""What executors say of themselves, and plans that are made for one."""
+"""Declarations of executors, and plans that are made for one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def run(ops: list[il.Op], tensors: list[il.Tensor], given: Mapping[str, Any], *w
     return ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=1).run(given)
 
 
-def rotated(x: np.ndarray, position: int, norm: np.ndarray | None, eps: float = 1e-5) -> np.ndarray:
+def rotate(x: np.ndarray, position: int, norm: np.ndarray | None, eps: float = 1e-5) -> np.ndarray:
     """A head at a position: pairs (d, d + D / 2) as complex numbers, turned."""
     if norm is not None:
         x = x / (np.mean(x * x) + eps) ** 0.5 * norm
@@ -84,17 +84,17 @@ def test_attention_in_splits_is_a_softmax_over_what_each_sequence_has(group: int
     found = run(ops, [*made.values(), *left.values(), joined], given, "joined")["joined"]
     for b, at in enumerate(POSITIONS):
         for h in range(heads):
-            own = rotated(given["k"][b, h * D : h * D + D], at, given.get("k_norm"))
+            own = rotate(given["k"][b, h * D : h * D + D], at, given.get("k_norm"))
             keys = np.vstack([given["k_cache"][b, h, :at], own])
             values = np.vstack([given["v_cache"][b, h, :at], given["v"][b, h * D : h * D + D]])
             for n in range(h * group, (h + 1) * group):
-                query = rotated(given["q"][b, n * D : n * D + D], at, given.get("q_norm"))
+                query = rotate(given["q"][b, n * D : n * D + D], at, given.get("q_norm"))
                 weights = np.exp(keys @ query / D**0.5)
                 expected = weights @ values / weights.sum()
                 np.testing.assert_allclose(found[b, n * D : n * D + D], expected, rtol=1e-5, atol=1e-6)
 
 
-def paged(given: dict[str, Any], page: int, random: np.random.Generator) -> dict[str, Any]:
+def page_caches(given: dict[str, Any], page: int, random: np.random.Generator) -> dict[str, Any]:
     """The same caches (batch, heads, capacity, D) in pages of a pool that has one more, full of NaN, in any order."""
     batch, heads, capacity, d = given["k_cache"].shape
     each = -(-capacity // page)
@@ -121,7 +121,7 @@ def test_caches_in_pages_are_read_and_written_where_the_table_says(page: int, of
     given = {name: random.standard_normal(shape) for name, shape in shapes.items()}
     given |= {"position": np.array(POSITIONS), "rope": build_rope_table(CAPACITY, D)}
     both = []
-    for tensors in (given, paged(given, page, random)):
+    for tensors in (given, page_caches(given, page, random)):
         made = {name: tensor(name, *value.shape) for name, value in tensors.items()}
         made |= {n: tensor(n, *tensors[n].shape, dtype=il.int32) for n in ("position", "table") if n in tensors}
         part = (batch, heads, of, group)
@@ -193,7 +193,7 @@ def test_append_writes_one_row_of_each_cache() -> None:
         [append("append", **made)], [*made.values()], {**given, "k_cache": old, "v_cache": old}, "k_cache", "v_cache"
     )
     for b, at in enumerate(POSITIONS):
-        np.testing.assert_allclose(found["k_cache"][b, 0, at], rotated(k[b], at, None), atol=1e-5)
+        np.testing.assert_allclose(found["k_cache"][b, 0, at], rotate(k[b], at, None), atol=1e-5)
         np.testing.assert_array_equal(found["v_cache"][b, 0, at], v[b])
         for name in ("k_cache", "v_cache"):
             np.testing.assert_array_equal(np.delete(found[name][b, 0], at, 0), np.delete(old[b, 0], at, 0))
@@ -244,7 +244,7 @@ def test_a_step_of_many_narrow_tiles_is_predicted_where_few_touches_are_told_apa
 
 
 def test_a_step_takes_what_is_predicted_where_hand_overs_are_words() -> None:
-    """Of one sequence, on an H200, to which one constant is fitted. As if by semaphores it would be a quarter more."""
+    """One sequence on an H200, with one constant fitted; by semaphores a step would take a quarter more."""
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     of = {f.name for f in fields(Decode)} - {"dtype"}
     for record, error in (("decode-h200.json", 0.03), ("decode-8b-h200.json", 0.05)):
@@ -475,11 +475,11 @@ def test_a_plan_does_not_know_lengths_and_a_plan_file_knows_the_ops() -> None:
 
 
 def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
-    def tried(layers: int) -> int:
+    def count_candidates(layers: int) -> int:
         graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers), 1, 1088, il.H200)
         return sum(1 for _ in il.PdlExecutor.iter_likely(graph, il.H200))
 
-    assert tried(3) == tried(1) < 10
+    assert count_candidates(3) == count_candidates(1) < 10
 
 
 @pytest.mark.parametrize("batch", [1, 16, 64])
@@ -508,7 +508,7 @@ def test_products_of_the_same_tokens_are_whole_waves_of_the_one_launch_together(
 
 @pytest.mark.parametrize(("name", "width", "items"), [("llama3.2-1b", 32, 256), ("llama3.1-8b", 56, 256)])
 def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width: int, items: int) -> None:
-    """Of 14336 rows 112 in two tiles of 56, where four of 32 were 128."""
+    """A worker has 112 of 14336 rows in two tiles of 56; it had 128 in four of 32."""
     graph = build_decode_graph(replace(LLAMAS[name], layers=1), 1, 1088, il.H200)
     inner = graph.op("layers.0.inner")
     tile = il.MegakernelExecutor.select_default(graph, il.H200).tiles[inner.name]
@@ -527,7 +527,7 @@ def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width
     ],
 )
 def test_an_uneven_last_wave_makes_tiles_narrower(ffn: int, batch: int, width: int, swapped: bool) -> None:
-    """Of 18944 weight rows the busiest SM had three tiles of 64, and has three of 48, where the mean is 144."""
+    """For 18944 weight rows the busiest SM had three tiles of 64; it has three of 48, where the mean is 144 rows."""
     graph = build_decode_graph(replace(LLAMAS["llama3.1-8b"], layers=1, ffn=ffn), batch, 1088, il.H200)
     tiling = il.MegakernelExecutor.select_default(graph, il.H200).get_op_tiling("layers.0.inner")
     found = dict(tiling.params)

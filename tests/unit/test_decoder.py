@@ -35,7 +35,7 @@ from interlace.nn.decoder.sampling import SamplingState, sample_tokens  # noqa: 
 from interlace.nn.decoder.weights import build_rope_table  # noqa: E402
 
 from ..sampling import WAYS, sampling_inputs  # noqa: E402
-from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error, stepped  # noqa: E402
+from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error, step_slot  # noqa: E402
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9]]
 
@@ -115,7 +115,7 @@ def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyFor
 
 
 class Layer:
-    """Of a cache of ``transformers``: how many positions it has been given may differ from those that it holds."""
+    """Layer of a ``transformers`` cache; the positions it was given may differ from those that it holds."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, given: int) -> None:
         self.keys, self.values, self._given = keys, values, given
@@ -321,14 +321,14 @@ def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> N
 # ---------------------------------------------------------------- pages
 
 
-def paged(model: ToyForCausalLM, pages: int = 4, batch: int = 3) -> Decoder:
+def make_paged(model: ToyForCausalLM, pages: int = 4, batch: int = 3) -> Decoder:
     return Decoder.from_model(model, batch=batch, max_seq_len=128, num_blocks=pages)
 
 
 def test_sequences_in_pages_decode_as_in_memory_of_their_own(model: ToyForCausalLM) -> None:
     """One of them goes on to a second page, while another leaves and its page serves a third."""
     prompts = [[n % 61 for n in range(62)], [7], [53, 58, 9]]
-    both = Decoder.from_model(model, batch=3, max_seq_len=128), paged(model)
+    both = Decoder.from_model(model, batch=3, max_seq_len=128), make_paged(model)
     for decoder in both:
         decoder.add(prompts[0])
         decoder.abort(decoder.add(prompts[1]))
@@ -361,7 +361,7 @@ def test_no_number_of_a_slot_is_copied_from_the_host(model: ToyForCausalLM) -> N
                 copied.append(arguments)
             return op(*arguments, **(options or {}))
 
-    decoder = paged(model)
+    decoder = make_paged(model)
     with Seen():
         slot = decoder.add([5] * 64, sampling=SamplingParams(temperature=0.7, top_k=3, top_p=0.9, seed=1))
         for _ in range(2):
@@ -372,7 +372,7 @@ def test_no_number_of_a_slot_is_copied_from_the_host(model: ToyForCausalLM) -> N
 
 
 def test_out_of_pages_is_an_error_and_nothing_is_lost(model: ToyForCausalLM) -> None:
-    decoder = paged(model)
+    decoder = make_paged(model)
     first, second = (decoder.add([1] * count) for count in (64, 128))
     with pytest.raises(PageError, match=r"slots \[2\] need 2 more pages of 64 positions, and 1 of the 4 are free"):
         decoder.add([1] * 65)
@@ -400,7 +400,7 @@ def test_a_prompt_that_cannot_be_read_leaves_its_pages(model: ToyForCausalLM, mo
     def fails(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    decoder = paged(model)
+    decoder = make_paged(model)
     monkeypatch.setattr("interlace.nn.decoder.step.prefill", fails)
     with pytest.raises(torch.OutOfMemoryError):
         decoder.add([1] * 65)
@@ -410,13 +410,13 @@ def test_a_prompt_that_cannot_be_read_leaves_its_pages(model: ToyForCausalLM, mo
 
 def test_texts_wait_for_pages_and_one_that_never_fits_is_refused(model: ToyForCausalLM) -> None:
     prompts = [[n % 61 for n in range(count)] for count in (60, 3, 62, 64)]
-    decoder = paged(model, pages=3)
+    decoder = make_paged(model, pages=3)
     assert decoder.generate(prompts, 6) == Decoder.from_model(model, batch=3, max_seq_len=128).generate(prompts, 6)
     assert (decoder.active_slots, decoder._pages.num_free) == ((), 3)
     with pytest.raises(LengthError, match="prompt 1 has 60 tokens, and with 6 new ones it takes 2 pages of 1; shorten"):
-        paged(model, pages=1).generate([[1], prompts[0]], 6)
+        make_paged(model, pages=1).generate([[1], prompts[0]], 6)
     with pytest.raises(ArgumentError, match="num_blocks is 0; give a positive number"):
-        paged(model, pages=0)
+        make_paged(model, pages=0)
 
 
 # ---------------------------------------------------------------- texts
@@ -491,7 +491,7 @@ def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyFo
 
 
 def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, decoder: Decoder) -> None:
-    """Those without a way of their own are not drawn, and a slot forgets its way."""
+    """Sequences without sampling parameters stay greedy, and a slot forgets its parameters."""
     hot = SamplingParams(temperature=3.0, seed=4, sequence=7)
     slots = [decoder.add(PROMPTS[0]), decoder.add(PROMPTS[1], sampling=hot)]
     together = [[], []]
@@ -502,11 +502,11 @@ def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, 
     assert together[0] == greedy(model, SHAPE, PROMPTS[0], 5)
     alone = Decoder.from_model(model, max_seq_len=16)
     alone.add(PROMPTS[1], sampling=hot)
-    assert together[1] == stepped(alone, 0, 5)
+    assert together[1] == step_slot(alone, 0, 5)
     assert together[1] != greedy(model, SHAPE, PROMPTS[1], 5)
     for slot in slots:
         decoder.abort(slot)
-    assert stepped(decoder, decoder.add(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
+    assert step_slot(decoder, decoder.add(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
     with pytest.raises(ArgumentError, match="sampling"):
         decoder.add(PROMPTS[1], sampling=0.7)
 
@@ -659,16 +659,18 @@ def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Dec
     weights, rope = decoder._weights, build_rope_table(torch.ones(8), 4)
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == list_weights(SHAPE)
 
-    def refused(error: type[Exception], message: str, **changed: torch.Tensor | None) -> None:
+    def expect_refusal(error: type[Exception], message: str, **changed: torch.Tensor | None) -> None:
         given = {**weights, **{name.replace("__", "."): value for name, value in changed.items()}}
         with pytest.raises(error, match=message):
             Decoder.from_weights(SHAPE, {n: v for n, v in given.items() if v is not None}, rope)
 
-    refused(GraphError, r"lacks layers\.1\.up", layers__1__up=None)
-    refused(GraphError, "has extra", extra=weights["norm"])
-    refused(ShapeError, r"'norm' has shape \(3,\)", norm=torch.ones(3))
-    refused(DTypeError, "'norm' is torch.float32, embed is torch.float64", norm=torch.ones(32))
-    refused(GraphError, "'norm' is on meta, embed is on cpu", norm=torch.ones(32, device="meta", dtype=torch.float64))
+    expect_refusal(GraphError, r"lacks layers\.1\.up", layers__1__up=None)
+    expect_refusal(GraphError, "has extra", extra=weights["norm"])
+    expect_refusal(ShapeError, r"'norm' has shape \(3,\)", norm=torch.ones(3))
+    expect_refusal(DTypeError, "'norm' is torch.float32, embed is torch.float64", norm=torch.ones(32))
+    expect_refusal(
+        GraphError, "'norm' is on meta, embed is on cpu", norm=torch.ones(32, device="meta", dtype=torch.float64)
+    )
     with pytest.raises(DTypeError, match=r"the weights are torch\.int8; cast or dequantise them"):
         Decoder.from_weights(SHAPE, {name: weight.to(torch.int8) for name, weight in weights.items()}, rope)
     with pytest.raises(ShapeError, match=r"rope has shape \(4, 8\); give \(capacity, 16\)"):

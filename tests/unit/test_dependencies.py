@@ -20,7 +20,7 @@ from interlace.models.llama import LLAMAS, build_decode_graph
 
 from ..draws import EXAMPLES
 from . import oracle
-from .graphs import column, conv_chain, gated, graphs, matmul, pair, pointwise, program, two_matmuls
+from .graphs import build_gated, column, conv_chain, graphs, matmul, pair, pointwise, program, two_matmuls
 
 (I,) = axes(1)
 
@@ -110,7 +110,7 @@ GRAPHS = {
     # name: (graph, edges of each hazard, counted by hand)
     "chain": (pair(3), {"RAW": 3}),
     "two matmuls": (two_matmuls(), {"RAW": 4 * 2 * 4}),
-    "gated": (gated(), {"RAW": 2 * 12 + 3 * 2 * 4}),
+    "gated": (build_gated(), {"RAW": 2 * 12 + 3 * 2 * 4}),
     "fan-out, ragged": (fan_out(), {"RAW": 2 * 2 * 3 + 2 * 2 * 2 + (2 + 2) * 3}),
     "fan-in of halves": (half_and_half(), {"RAW": 2 * 2 + 2}),
     "in-place update": (in_place(), {"RAW": 4 + 3 + 6, "WAR": 3, "WAW": 3}),

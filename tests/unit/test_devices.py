@@ -65,7 +65,7 @@ def test_what_nobody_measured_on_an_h100_is_an_h200s_scaled_and_marked() -> None
 
 
 def properties(spec: il.DeviceSpec) -> Properties:
-    """What the driver would tell of a device."""
+    """Return the properties that the driver would report of a device."""
     return Properties(**{field.name: getattr(spec, field.name) for field in fields(Properties)})
 
 
@@ -229,7 +229,7 @@ DTYPES_LEFT = {
 
 @cache
 def code() -> dict[str, set[str | int]]:
-    """By file of the package, the names, texts and whole numbers of its code, docstrings left out."""
+    """Return the names, texts and integers of the package's code by file, docstrings left out."""
     return {path.relative_to(PACKAGE).as_posix(): {*words(path)} for path in sorted(PACKAGE.rglob("*.py"))}
 
 

@@ -1,4 +1,4 @@
-"""Who hands out items of unequal cost: what they cost, and what the simulated machine says of each dispatch."""
+"""Dispatch of items of unequal cost: their costs, and the simulated machine's times of each dispatch."""
 
 from __future__ import annotations
 

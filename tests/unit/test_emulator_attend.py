@@ -78,7 +78,7 @@ FAULTY = dict.fromkeys(FAULTS, CASES[1]) | {"a stage is handed back before it is
 def graph(
     dtype: il.DType, d: int, group: int, splits: int, norms: bool, page: int = 0, *, late: bool = False
 ) -> il.Graph:
-    """Of one op; ``late``: behind another that writes its cache."""
+    """Build a graph of one op; with ``late``, after another op that writes its cache."""
     batch, wide = len(POSITIONS), HEADS * d
     each = -(-CAPACITY // page) if page else 0
     shapes = {name: (batch, n) for name, n in (("q", wide * group), ("k", wide), ("v", wide))}
@@ -187,7 +187,7 @@ def test_a_broken_hand_over_of_rows_is_found(name: str) -> None:
 @emulated
 @pytest.mark.parametrize(("sequences", "d", "norm"), [(3, 64, False), (17, 128, True), (140, 24, True)])
 def test_rows_of_any_number_of_sequences_are_appended_to_their_pages(sequences: int, d: int, norm: bool) -> None:
-    """Of 140 a warp has more than lanes; some have no page, and some write where others of its rows do not."""
+    """140 sequences exceed a warp's lanes; some have no page, and some write where others of its rows do not."""
     page, each, random = 8, 3, np.random.default_rng(sequences)
     shapes = dict.fromkeys("kv", (sequences, HEADS * d)) | ({"k_norm": (d,)} if norm else {})
     shapes |= dict.fromkeys(("k_cache", "v_cache"), (sequences * each + 2, HEADS, page, d))

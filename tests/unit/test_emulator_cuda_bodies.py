@@ -29,7 +29,7 @@ def tile(m: int, n: int, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile
     return il.MatmulTile(m, n, 64, num_warps=warps, swap_ab=swap_ab)
 
 
-def exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def compute_exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
     d = {name: value.double() for name, value in t.items()}
     h = d["x"] @ d["w_up"].T
     return h * (h.square().mean(1, keepdim=True) + 1e-5).rsqrt() * d.get("scale", 1.0) @ d["w_down"].T
@@ -45,7 +45,7 @@ def run_once(run: EmulatedLaunch, seed: int) -> torch.Tensor:
 
 
 def check(run: EmulatedLaunch, seed: int) -> None:
-    error = relative_error(run_once(run, seed), exact(inputs_of(run.plan.graph)))
+    error = relative_error(run_once(run, seed), compute_exact(inputs_of(run.plan.graph)))
     assert [str(fault) for fault in run.faults] == []
     assert error < TOLERANCE
 
@@ -119,7 +119,7 @@ FAULTS = {
 
 
 @cache
-def broken() -> dict[str, EmulatedLaunch]:
+def launch_broken() -> dict[str, EmulatedLaunch]:
     graph = chain(9, tile(128, 56, 8), bm=3)  # tiles begin where the one before has ended
     made = {name: launch(graph, (before, after)) for name, (before, after, _) in FAULTS.items()}
     prepare([*made.values()])
@@ -128,5 +128,5 @@ def broken() -> dict[str, EmulatedLaunch]:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_reported(name: str) -> None:
-    run = broken()[name]
+    run = launch_broken()[name]
     assert FAULTS[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)

@@ -51,7 +51,7 @@ class Hosted(HostDispatchedExecutor, EmulatedLaunch):
     """Blocks of the emulator, and a thread that feeds them."""
 
 
-def hosted() -> EmulatedLaunch:
+def launch_hosted() -> EmulatedLaunch:
     plan = il.build(chain(), il.Schedule(WORKERS, il.Dispatch.DISPATCHER))
     return Hosted(plan, stages=4, at_once=True, timeout_s=60.0, trace=True, jitter_s=1e-6)
 
@@ -144,7 +144,7 @@ LAUNCHES |= {name: partial(queue, change) for name, change in QUEUE.items()}
 LAUNCHES |= {name: partial(queue, change, il.Dispatch.DISPATCHER) for name, change in DISPATCHER.items()}
 LAUNCHES["half, kept twice"] = partial(two_lists, HALVES["half, kept twice"], stealing=HALF, timeout_s=2.0)
 LAUNCHES["given twice"] = partial(queue, DISPATCHER["given twice"], il.Dispatch.DISPATCHER, 2.0)
-LAUNCHES["host"] = hosted
+LAUNCHES["host"] = launch_hosted
 LAUNCHES["toy"] = toy
 LAUNCHES["dispatcher, one op"] = partial(launch, il.Dispatch.DISPATCHER, ops=1)
 #: Whoever takes another item behind one that waits for that one waits for ever.
@@ -177,7 +177,7 @@ def run_once(run: EmulatedLaunch, seed: int) -> None:
     assert torch.equal(out, given)
 
 
-def doubled(run: EmulatedLaunch, runs: int) -> list[str]:
+def list_doubled(run: EmulatedLaunch, runs: int) -> list[str]:
     """Items whose semaphores were posted too often, by name."""
     post = run.plan.items.post
     often = run._semaphores.numpy() > runs * np.bincount(post[post >= 0], minlength=len(run._semaphores))
@@ -190,7 +190,7 @@ def check(run: EmulatedLaunch, runs: range) -> int:
     for seed in runs:
         run_once(run, seed)
         assert [str(fault) for fault in run.faults] == []
-        assert doubled(run, seed + 1) == []
+        assert list_doubled(run, seed + 1) == []
         assert (run._semaphores[: run.plan.semaphores] >= seed + 1).all()
         stolen += len(find_steals(run.plan.items.worker, run.read_trace()))
     return stolen
@@ -227,7 +227,7 @@ def test_only_its_class_and_its_header_know_how_a_dispatch_is_launched(name: str
 
 
 def left_of_lists(run: EmulatedLaunch) -> list[tuple[int, int]]:
-    """Of each list the run that its word speaks of, and how many rows are left."""
+    """Return, for each list, the run that its word counts and the number of rows left."""
     rows, words = 1 << ROW_BITS, run._heads.numpy().view(np.uint64).tolist()
     return [(word >> 48, word % rows - (word >> ROW_BITS) % rows) for word in words]
 
@@ -262,7 +262,7 @@ def test_an_item_that_two_workers_take_is_named() -> None:
     run, found = launches()["two lists, taken twice"], set()
     for seed in range(8):
         run_once(run, seed)
-        found |= {*doubled(run, 1)}
+        found |= {*list_doubled(run, 1)}
         run._reset()
         if found:
             break
@@ -276,7 +276,7 @@ def test_an_item_that_a_thief_runs_and_keeps_is_named() -> None:
     for seed in range(8):
         with suppress(HangError, AssertionError):
             run_once(run, seed)
-        found |= {*doubled(run, 1)}
+        found |= {*list_doubled(run, 1)}
         run._reset()
     assert found
 
@@ -315,7 +315,7 @@ def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
     )
     with suppress(AssertionError, HangError):
         run_once(run, 0)
-    assert doubled(run, 1) == [twice]
+    assert list_doubled(run, 1) == [twice]
 
 
 def test_a_thread_of_the_host_gives_each_item_once() -> None:

@@ -1,4 +1,4 @@
-"""What the emulator must report: texts in which one thing was left out, moved or miscounted."""
+"""Faults that the emulator must report: texts in which one thing was left out, moved or miscounted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SEEDS = 4
 Change = Callable[[Stmt], tuple[Stmt, ...] | None]
 
 
-def _marked(kernel: LoopKernel, **stages: int) -> LoopKernel:
+def _mark_rings(kernel: LoopKernel, **stages: int) -> LoopKernel:
     for tensor, depth in stages.items():
         kernel = circular_buffer(kernel, tensor, depth)
     return kernel
@@ -78,7 +78,7 @@ def _alone() -> LoopKernel:
     return k.build_kernel()
 
 
-def _turned(by: By) -> LoopKernel:
+def _build_transpose(by: By) -> LoopKernel:
     """``y = x.T``: no thread reads what it wrote itself."""
     k = Builder("turned")
     m = k.symbol("m")
@@ -107,7 +107,7 @@ def _nest(outer: int, inner: int) -> LoopKernel:
         with k.serial("j", 4) as j:
             k.load(s, w.at((i * 4 + j) * 64))
             k.assign(z.at((i * 4 + j) * 64), 3 * s)
-    return _marked(k.build_kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
+    return _mark_rings(k.build_kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
 
 
 def _beside(by: By, stages: int, use: str) -> LoopKernel:
@@ -134,24 +134,24 @@ _PLANE = {"m": 4, "n": 64 * 6}
 _PRODUCT = {"rows": 64, "columns": 64, "depth": 320}
 #: Sources with their form and extents.
 SOURCES: dict[str, tuple[LoopKernel, bool, dict[str, int]]] = {
-    "ring": (_marked(_COPY, s=3), False, _LINE),
-    "specialised": (_marked(_COPY, s=3), True, _LINE),
+    "ring": (_mark_rings(_COPY, s=3), False, _LINE),
+    "specialised": (_mark_rings(_COPY, s=3), True, _LINE),
     "no ring": (_COPY, False, _LINE),
-    "async": (_marked(_turned(By.CP_ASYNC), s=3), False, {"m": 61}),
-    "plain": (_marked(_turned(By.PLAIN), s=3), False, {"m": 61}),
-    "specialised plain": (_marked(_turned(By.PLAIN), s=3), True, {"m": 61}),
-    "bulk stores": (_marked(library.copy_2d(tile=(4, 64), walk=6), s=3), False, _PLANE),
-    "through shared": (_marked(_through_shared(), s=2), False, _LINE),
+    "async": (_mark_rings(_build_transpose(By.CP_ASYNC), s=3), False, {"m": 61}),
+    "plain": (_mark_rings(_build_transpose(By.PLAIN), s=3), False, {"m": 61}),
+    "specialised plain": (_mark_rings(_build_transpose(By.PLAIN), s=3), True, {"m": 61}),
+    "bulk stores": (_mark_rings(library.copy_2d(tile=(4, 64), walk=6), s=3), False, _PLANE),
+    "through shared": (_mark_rings(_through_shared(), s=2), False, _LINE),
     "alone": (_alone(), False, _LINE),
     "sums": (library.layer_norm(columns=512, chunk=64, walk=3), False, {"m": 3}),
-    "columns": (_marked(library.reduce_outer(tile=(8, 64)), s=2), False, {"m": 40, "n": 64}),
-    "product": (_marked(library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), False, _PRODUCT),
+    "columns": (_mark_rings(library.reduce_outer(tile=(8, 64)), s=2), False, {"m": 40, "n": 64}),
+    "product": (_mark_rings(library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), False, _PRODUCT),
     "tile and inner ring": (_nest(0, 1), False, _LINE),
     "outer and inner ring": (_nest(1, 1), False, _LINE),
     "stored ring": (_beside(By.TMA, 1, "stored"), False, _LINE),
     "unread ring": (_beside(By.TMA, 2, "unread"), False, _LINE),
     "plain ring": (_beside(By.PLAIN, 1, "read"), False, _LINE),
-    "lagging product": (_marked(library.matmul(m=64, n=64, threads=128), a_s=3, b_s=3), True, _PRODUCT),
+    "lagging product": (_mark_rings(library.matmul(m=64, n=64, threads=128), a_s=3, b_s=3), True, _PRODUCT),
 }
 
 
@@ -168,7 +168,7 @@ class Plant:
     change: Callable[[LoopKernel], LoopKernel] | tuple[str, str]
     faults: tuple[tuple[str, str], ...]
 
-    def emitted(self) -> EmittedKernel:
+    def emit(self) -> EmittedKernel:
         kernel, specialised, _ = SOURCES[self.source]
         lowered = lower(kernel, warp_specialised=specialised)
         if callable(self.change):
@@ -189,7 +189,7 @@ def without(kind: type[Stmt], name: str = "") -> Callable[[LoopKernel], LoopKern
     return lambda kernel: edit(kernel, change)
 
 
-def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
+def replace_stmts(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
     """Replace statements of a kind, or those on the barriers of ``name``."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -235,12 +235,12 @@ PLANTS: dict[str, Plant] = {
     "no sync at the end of a step": Plant("ring", within("main", without(SyncScope)), (("race", "s{"),)),
     "no wait for a stage": Plant("ring", without(WaitParity), (("race", "s{"),)),
     "a parity that never flips": Plant(
-        "ring", changed(WaitParity, lambda s: replace(s, parity=Const(0))), (("race|deadlock", "s"),)
+        "ring", replace_stmts(WaitParity, lambda s: replace(s, parity=Const(0))), (("race|deadlock", "s"),)
     ),
     "the parity of the phase before": Plant(
-        "ring", changed(WaitParity, lambda s: replace(s, parity=Const(1) - s.parity)), (("race", "s{"),)
+        "ring", replace_stmts(WaitParity, lambda s: replace(s, parity=Const(1) - s.parity)), (("race", "s{"),)
     ),
-    "every load into the first slot": Plant("ring", changed(Load, _into_the_first_slot), (("race", "s{0}"),)),
+    "every load into the first slot": Plant("ring", replace_stmts(Load, _into_the_first_slot), (("race", "s{0}"),)),
     "no fence after initialisation": Plant("ring", without(FenceBarrierInit), (("proxy", "s_full"),)),
     "no sync after initialisation": Plant(
         "ring", within("barriers", without(SyncScope)), (("race|barrier", "s_full"),)
@@ -254,13 +254,13 @@ PLANTS: dict[str, Plant] = {
         (("barrier", "s_full"),),
     ),
     "more bytes expected than copied": Plant(
-        "ring", changed(ArriveExpect, lambda s: replace(s, bytes=s.bytes + 16)), (("deadlock", "s_full"),)
+        "ring", replace_stmts(ArriveExpect, lambda s: replace(s, bytes=s.bytes + 16)), (("deadlock", "s_full"),)
     ),
     "fewer bytes expected than copied": Plant(
-        "ring", changed(ArriveExpect, lambda s: replace(s, bytes=s.bytes - 16)), (("barrier", "256 bytes"),)
+        "ring", replace_stmts(ArriveExpect, lambda s: replace(s, bytes=s.bytes - 16)), (("barrier", "256 bytes"),)
     ),
     "more arrivals counted than come": Plant(
-        "ring", changed(InitBarrier, lambda s: replace(s, count=2)), (("deadlock", "s_full"),)
+        "ring", replace_stmts(InitBarrier, lambda s: replace(s, count=2)), (("deadlock", "s_full"),)
     ),
     "more arrivals than counted": Plant(
         "ring",
@@ -283,7 +283,7 @@ PLANTS: dict[str, Plant] = {
     ),
     # Rings that threads fill.
     "an arrival that does not await copies": Plant(
-        "async", changed(ArriveCopies, lambda s: Arrive(s.barrier)), (("race", "s{"), ("pending", "cp.async"))
+        "async", replace_stmts(ArriveCopies, lambda s: Arrive(s.barrier)), (("race", "s{"), ("pending", "cp.async"))
     ),
     "copies that no barrier hears of": Plant("async", without(ArriveCopies), (("deadlock", "s_full"),)),
     "a plain load without its arrival": Plant("plain", without(Arrive), (("deadlock", "s_full"),)),
@@ -379,7 +379,7 @@ PLANTS: dict[str, Plant] = {
 
 @cache
 def _library() -> Library:
-    return build([plant.emitted() for plant in PLANTS.values()])
+    return build([plant.emit() for plant in PLANTS.values()])
 
 
 @pytest.mark.parametrize("name", PLANTS)
@@ -417,7 +417,7 @@ def test_a_fault_names_tile_bytes_and_lines() -> None:
 
 
 def test_an_instruction_without_emulation_is_an_error_that_names_it() -> None:
-    emitted = replace(PLANTS["a trap"].emitted())
+    emitted = replace(PLANTS["a trap"].emit())
     text = emitted.cuda_source.replace("trap;", "membar.gl;")
     with pytest.raises(RuntimeError, match="membar_gl"):
         build([replace(emitted, cuda_source=text)])

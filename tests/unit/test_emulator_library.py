@@ -50,7 +50,7 @@ KERNELS: dict[str, tuple[LoopKernel, dict[str, int]]] = {
 TOLERANCES = {"layer_norm": 1e-5}
 
 
-def _ringed(kernel: LoopKernel, stages: int) -> LoopKernel:
+def _make_rings(kernel: LoopKernel, stages: int) -> LoopKernel:
     """Every tile of ``kernel`` a ring; of no stages, none."""
     tiles = [tensor.name for tensor in kernel.tensors if tensor.memory is MemorySpace.SHARED]
     for name in tiles if stages else ():
@@ -75,7 +75,7 @@ def test_the_text_of_a_library_kernel_is_right_and_free_of_races(name: str, ever
     tolerance = TOLERANCES.get(name, 0)
     trials = []
     for stages in every:
-        marked = _ringed(kernel, stages)
+        marked = _make_rings(kernel, stages)
         for specialised in (False, True) if stages else (False,):
             label = f"{name} at {stages} stages{', specialised' * specialised}"
             trials.append(Trial(label, marked, specialised, sizes, tolerance))
@@ -85,7 +85,7 @@ def test_the_text_of_a_library_kernel_is_right_and_free_of_races(name: str, ever
 @pytest.mark.parametrize("specialised", [False, True], ids=["block", "specialised"])
 def test_kernels_for_items_of_a_plan_are_right_and_post_when_all_is_written(specialised: bool) -> None:
     names = ("copy_2d", "pointwise_async", "row_sum", "layer_norm", "matmul_bias")
-    marked = [_ringed(KERNELS[name][0], 2) for name in names]
+    marked = [_make_rings(KERNELS[name][0], 2) for name in names]
     built = build([emit_kernel(lower(k, warp_specialised=specialised), H200, items=True) for k in marked])
     for number, name in enumerate(names):
         kernel, sizes = KERNELS[name]
@@ -105,7 +105,7 @@ def test_kernels_for_items_of_a_plan_are_right_and_post_when_all_is_written(spec
 
 def test_items_wait_for_the_posts_of_their_run_also_when_counters_wrap() -> None:
     kernel, sizes = KERNELS["row_sum"]
-    built = build([emit_kernel(lower(_ringed(kernel, 2)), H200, items=True)])
+    built = build([emit_kernel(lower(_make_rings(kernel, 2)), H200, items=True)])
     grid = tuple(evaluate(n, sizes) for n in built.texts[0].grid)
     for run in (0, 2**31 - 1, 2**32 - 1):
         nobody, posted = sync_of(grid, posted=0, run=run), sync_of(grid, run=run)
@@ -120,7 +120,7 @@ def test_items_wait_for_the_posts_of_their_run_also_when_counters_wrap() -> None
 
 def test_a_post_before_a_bulk_store_is_written_is_reported() -> None:
     kernel, sizes = KERNELS["copy_2d"]
-    emitted = emit_kernel(lower(_ringed(kernel, 2)), H200, items=True)
+    emitted = emit_kernel(lower(_make_rings(kernel, 2)), H200, items=True)
     built = build(
         [replace(emitted, cuda_source=emitted.cuda_source.replace("bulk_wait<0>();", "bulk_wait_read<0>();"))]
     )

@@ -18,7 +18,7 @@ from ..cases import relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.megakernel import search  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
-from ..megakernel_loops import chain, copied, exact, inputs_of, library, twice  # noqa: E402
+from ..megakernel_loops import build_copy, chain, compute_exact, inputs_of, library, twice  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -55,7 +55,7 @@ def launches() -> dict[str, EmulatedLaunch]:
     }
     made |= {name: launch(twice(16), (before, after)) for name, (before, after, _) in FAULTS.items()}
     late, early = "if (before >= 0) release(stage, before);", "release(stage, stage.slot);"
-    made["stored"] = launch(copied(), (f"      {late}\n", f"      {early}\n"))
+    made["stored"] = launch(build_copy(), (f"      {late}\n", f"      {early}\n"))
     prepare([*made.values()])
     return made
 
@@ -64,7 +64,7 @@ def test_loops_products_and_texts_pass_data_to_each_other_whatever_the_schedule(
     run = launches()["chain"]
     inputs = inputs_of(run.plan.graph)
     for seed in SEEDS:
-        error = relative_error(run_poisoned(run, inputs, seed), exact(inputs))
+        error = relative_error(run_poisoned(run, inputs, seed), compute_exact(inputs))
         assert [str(fault) for fault in run.faults] == []
         assert error < TOLERANCE
 
@@ -90,7 +90,7 @@ def test_a_missing_post_before_or_behind_loops_ends_in_an_error_and_the_next_run
     with pytest.raises(HangError, match=f"op '{op}', tile.* never posted"):
         run_poisoned(run, inputs, 0)
     run.faults.clear()  # what ran in spite of the missing data
-    assert relative_error(run_poisoned(run, inputs, 1), exact(inputs)) < TOLERANCE
+    assert relative_error(run_poisoned(run, inputs, 1), compute_exact(inputs)) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -71,7 +71,7 @@ def ffn(
     return il.Graph("ffn", (*t.values(), h, out), ops, tuple(t), ("out",))
 
 
-def exact(graph: il.Graph, t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def compute_exact(graph: il.Graph, t: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """In float64, from the numbers that the tensors have."""
     d = {name: value.double() for name, value in t.items()}
     h = d["x"] @ d["w_up"].T + d.get("b_up", 0.0)
@@ -94,7 +94,7 @@ def run_once(run: EmulatedLaunch, seed: int) -> torch.Tensor:
 
 def check(run: EmulatedLaunch, seed: int) -> None:
     graph = run.plan.graph
-    error = relative_error(run_once(run, seed), exact(graph, inputs_of(graph)))
+    error = relative_error(run_once(run, seed), compute_exact(graph, inputs_of(graph)))
     assert ([str(fault) for fault in run.faults], run.sums_left) == ([], 0)
     assert error < TOLERANCE[graph.tensor("out").dtype.name]
 
@@ -244,7 +244,7 @@ def products(widths: tuple[int, ...], *tiles: il.MatmulTile) -> il.Graph:
 
 
 def test_of_tokens_that_do_not_come_no_product_is_said_to_read_them() -> None:
-    """Of 64 or 128 tokens, by tiles of 64, there are five: their box has eight."""
+    """Out of 64 or 128 tokens, in tiles of 64, five come: their box has eight."""
     short = {"short_inputs": ("x",)}
     runs = [launch(ffn(m, tile(64, 64), tile(64, 64)), 3, options=short) for m in (64, 128)]
     prepare(runs)
@@ -253,7 +253,7 @@ def test_of_tokens_that_do_not_come_no_product_is_said_to_read_them() -> None:
         given["x"] = given["x"][:5].contiguous()
         found = run_poisoned(run, given, 0)[:5]
         assert [str(fault) for fault in run.faults] == []
-        assert relative_error(found, exact(run.plan.graph, given)) < TOLERANCE["bf16"]
+        assert relative_error(found, compute_exact(run.plan.graph, given)) < TOLERANCE["bf16"]
 
 
 _LAST_ITEMS = {
@@ -376,7 +376,7 @@ SPLIT = {
 
 
 @cache
-def broken() -> dict[str, EmulatedLaunch]:
+def launch_broken() -> dict[str, EmulatedLaunch]:
     same, small = tile(64, 40, 128), tile(8, 64, swap_ab=True)
     plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Schedule(1))
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
@@ -400,22 +400,22 @@ def broken() -> dict[str, EmulatedLaunch]:
 
 @pytest.mark.parametrize("name", [*FAULTS, *AHEAD])
 def test_a_planted_fault_is_reported(name: str) -> None:
-    run = broken()[name]
+    run = launch_broken()[name]
     assert (FAULTS | AHEAD)[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)
 
 
 def test_slots_that_are_kept_until_a_post_and_never_handed_back_are_reported() -> None:
-    run = broken()["kept"]
+    run = launch_broken()["kept"]
     assert kinds_of_faults(run, inputs_of(run.plan.graph), (0,)) == {"deadlock"}
 
 
 def test_roles_that_take_more_registers_than_the_block_has_are_reported() -> None:
-    run = broken()["greedy"]
+    run = launch_broken()["greedy"]
     assert kinds_of_faults(run, inputs_of(run.plan.graph), (0,)) == {"deadlock"}
 
 
 def test_a_part_that_never_comes_ends_in_an_error_that_names_its_tile() -> None:
-    run = broken()["lost"]
+    run = launch_broken()["lost"]
     with pytest.raises(HangError, match=r"^op 'down', tile \(0, 0\).*waited for the sums of 2 other parts of its"):
         run_once(run, 0)
 
@@ -423,12 +423,12 @@ def test_a_part_that_never_comes_ends_in_an_error_that_names_its_tile() -> None:
 def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
     """The first of three parts adds: it waits for ever, or else adds what is not there."""
     for name in ("right", "hasty"):
-        run = broken()[name]
+        run = launch_broken()[name]
         at = [row * ITEM.columns + ITEM.get_column("code") for row in (3, 5)]
         run._items[at] = run._items[at[::-1]]
     with pytest.raises(HangError, match=r"waited for the sums of 2 other parts of its tile"):
-        run_once(broken()["right"], 0)
-    assert run_once(broken()["hasty"], 0).isnan().any()
+        run_once(launch_broken()["right"], 0)
+    assert run_once(launch_broken()["hasty"], 0).isnan().any()
 
 
 # ---------------------------------------------------------------- several waits of an item

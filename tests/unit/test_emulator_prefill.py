@@ -17,7 +17,7 @@ from interlace.workloads.prefill import pack_sequences, prefill_attention  # noq
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
-from ..prefill import exact, inputs  # noqa: E402
+from ..prefill import compute_exact, inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -67,7 +67,7 @@ def test_sequences_of_any_lengths_are_right_run_after_run(name: str) -> None:
     t = tensors(g, first)
     op = g.op("attention")
     right = torch.from_numpy(
-        exact({n: v.double().numpy() for n, v in t.items()}, int(op.param("D")), int(op.param("WINDOW")))
+        compute_exact({n: v.double().numpy() for n, v in t.items()}, int(op.param("D")), int(op.param("WINDOW")))
     )
     for seed in range(2):
         out = run_poisoned(run, t, seed)

@@ -140,8 +140,8 @@ def test_a_part_that_leaves_words_as_it_found_them_is_caught_in_the_next_run() -
 def test_a_part_that_adds_before_the_others_are_there_is_caught(name: str) -> None:
     run = launches()[name]
 
-    def caught(seed: int) -> bool:
+    def is_caught(seed: int) -> bool:
         run._reset()
         return bool(run_once(run, seed).isnan().any())
 
-    assert any(map(caught, range(32)))
+    assert any(map(is_caught, range(32)))

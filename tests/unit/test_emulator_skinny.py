@@ -14,7 +14,7 @@ import interlace as il  # noqa: E402
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
-from ..folded_norm import exact, folded  # noqa: E402
+from ..folded_norm import build_folded, compute_exact  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -27,23 +27,23 @@ def tile(m: int, n: int, k: int = 128, warps: int = 4) -> il.MatmulTile:
 
 #: Tokens, tiles of both products, elements of a row of the first and of the second, what else; stages of the ring.
 CASES = {
-    "one token, 16 and 24 wide": (folded(1, tile(8, 16), tile(8, 24), depth=192, width=192, columns=FINE), 3),
+    "one token, 16 and 24 wide": (build_folded(1, tile(8, 16), tile(8, 24), depth=192, width=192, columns=FINE), 3),
     "three tokens of 16, gated, two warpgroups": (
-        folded(
+        build_folded(
             3, tile(16, 32, 128, 8), tile(16, 32, 64, 8), depth=256, width=192, columns=FINE, gated=True, dtype=il.fp16
         ),
         4,
     ),
     "eight tokens, two stages, gated": (
-        folded(8, tile(8, 32, 64), tile(8, 16), depth=64, width=256, columns=FINE, gated=True),
+        build_folded(8, tile(8, 32, 64), tile(8, 16), depth=64, width=256, columns=FINE, gated=True),
         2,
     ),
     "sixteen tokens, two warpgroups": (
-        folded(16, tile(16, 16, 128, 8), tile(16, 24, 128, 8), depth=128, width=192, columns=FINE),
+        build_folded(16, tile(16, 16, 128, 8), tile(16, 24, 128, 8), depth=128, width=192, columns=FINE),
         2,
     ),
     "beside a tile of many rows, with nothing between the products": (
-        folded(11, tile(16, 48), tile(16, 64), depth=128, width=192, columns=FINE, kept=False),
+        build_folded(11, tile(16, 48), tile(16, 64), depth=128, width=192, columns=FINE, kept=False),
         3,
     ),
 }
@@ -93,7 +93,7 @@ def test_products_of_few_weight_rows_are_right_run_after_run(name: str) -> None:
         run.get_intermediate("scaled").fill_(float("nan"))
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
-        right = exact(t, FINE)
+        right = compute_exact(t, FINE)
         # Of rows as they are stored, which are not always left.
         assert relative_error(t["squares"], right["squares"]) < (1e-6 if "middle" in t else 2e-3)
         assert "middle" not in t or relative_error(t["middle"], right["middle"]) < 2e-3

@@ -47,7 +47,7 @@ def launch(dispatch: il.Dispatch = il.Dispatch.SPAWN, timeout_s: float = 2.0, **
     return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=timeout_s, trace=True, **options)
 
 
-def broken(before: str, after: str) -> EmulatedLaunch:
+def launch_broken(before: str, after: str) -> EmulatedLaunch:
     return launch(timeout_s=0.004, change=(before, after))
 
 
@@ -57,8 +57,8 @@ _NAP = "for (int n = 0; n < 2000; ++n) __nanosleep(1);"
 LAUNCHES = {
     "ticket": partial(launch, il.Dispatch.TICKET),
     **{kind.value: partial(launch, termination=kind, jitter_s=1e-6) for kind in Termination},
-    "lost": partial(broken, _PUT, f"if (place != 1) {_PUT}"),
-    "off first": partial(broken, _SPAWN, f"  Termination::count_off(launch, item);\n  {_NAP}\n{_SPAWN}"),
+    "lost": partial(launch_broken, _PUT, f"if (place != 1) {_PUT}"),
+    "off first": partial(launch_broken, _SPAWN, f"  Termination::count_off(launch, item);\n  {_NAP}\n{_SPAWN}"),
 }
 
 
@@ -159,7 +159,7 @@ def test_options_that_do_not_go_with_it_are_refused() -> None:
 def test_a_queue_that_may_get_more_than_it_is_to_hold_is_refused_before_it_is_launched(
     dispatch: il.Dispatch, bound: int
 ) -> None:
-    """Of 16 items one is there from the start, and under spawn dispatch the last is drawn by ticket."""
+    """One of 16 items is ready from the start, and under spawn dispatch the last is claimed by ticket."""
     plan = il.build(GRAPH, il.Schedule(WORKERS, dispatch))
     said = rf"up to {bound} items come to the queue of a launch under {dispatch.value} .* has room for {bound - 1};"
     with pytest.raises(QueueOverflowError, match=said):

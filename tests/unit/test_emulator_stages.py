@@ -60,7 +60,7 @@ def products(stages: int) -> il.Graph:
 
 @cache
 def launches() -> dict[tuple[str, str], EmulatedLaunch]:
-    """By what is wrong, and of what items."""
+    """Return launches by fault and by kind of items."""
     one, alone = il.Schedule(1), il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64))
     made = {("late", "none"): EmulatedLaunch(il.build(products(4), one), stages=5, change=LATE)}
     for name, where in CASES:
@@ -73,7 +73,7 @@ def launches() -> dict[tuple[str, str], EmulatedLaunch]:
 
 
 def ended_by(run: EmulatedLaunch, seed: int = 0) -> StageCountError:
-    """What a run that counts wrong ends with; it traps, and no other run goes on from there."""
+    """Return the error of a run that counts wrong; the run traps, and no other run goes on from there."""
     with pytest.raises(StageCountError) as caught:
         run_poisoned(run, inputs_of(run.plan.graph), seed)
     assert "trap" in {fault.kind for fault in run.faults}
@@ -121,7 +121,7 @@ class _Gone:
         raise RuntimeError("unspecified launch failure")
 
 
-def ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
+def launch_ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
     """A launch that left a record on the host and ended its context."""
     run = EmulatedLaunch(il.build(il.workloads.one_matmul(5, 64, 256, tile=tile(64, 64)), il.Schedule(1)), stages=4)
     record = {"failed": 1, "item": item, "semaphore": why, "expected": expected, "seen": seen}
@@ -147,7 +147,7 @@ def ended(why: int, item: int, expected: int, seen: int) -> EmulatedLaunch:
 def test_what_ended_the_launch_is_said_by_whoever_asks(
     record: tuple[int, int, int, int], error: type[Exception], said: str
 ) -> None:
-    run = ended(*record)
+    run = launch_ended(*record)
     asks = RunHandle(_Gone(), False, run._check)
 
     async def wait() -> None:
@@ -162,7 +162,7 @@ def test_what_ended_the_launch_is_said_by_whoever_asks(
 
 
 def test_a_run_that_is_no_longer_awaited_checks_nothing() -> None:
-    """Which would wait for the device, and hide why it is not awaited."""
+    """A check would wait for the device, and hide why the run is not awaited."""
 
     def check() -> None:
         raise AssertionError
@@ -185,7 +185,7 @@ def test_a_run_that_is_no_longer_awaited_checks_nothing() -> None:
 
 
 def test_an_error_of_the_device_that_no_launch_recorded_is_left_as_it_is() -> None:
-    run = ended(MISCOUNTED, 0, 1, 1)
+    run = launch_ended(MISCOUNTED, 0, 1, 1)
     run._record.zero_()
     asks = RunHandle(_Gone(), False, run._check)
     for ask in (run.synchronize, asks.is_done):

@@ -1,4 +1,4 @@
-"""What is handed to an executor in the wrong form ends in one line that says what to write instead."""
+"""Errors for arguments in the wrong form: one line that names what to write instead."""
 
 from __future__ import annotations
 

@@ -99,12 +99,12 @@ def test_a_name_of_full_length_can_be_written(tmp_path: Path) -> None:
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(source: object, target: object) -> None:
+    def interrupt(source: object, target: object) -> None:
         raise KeyboardInterrupt
 
     path = tmp_path / "t.json"
     path.write_text("old")
-    monkeypatch.setattr(os, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, "new")
     assert path.read_text() == "old"

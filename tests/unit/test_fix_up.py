@@ -1,4 +1,4 @@
-"""Which ops' parts share the sums of their tiles, and that none waits for ever: plans run step by step."""
+"""Ops whose parts share the sums of their tiles; none waits for ever: plans run step by step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stuck(plan: il.Plan, shares: CooperativeFixup) -> int:
     lists = [[*range(low, high)] for low, high in zip(table.worker_rows, table.worker_rows[1:], strict=False)]
     left, moved = [False] * len(items), True
 
-    def met(item: np.void) -> bool:
+    def is_met(item: np.void) -> bool:
         rows = waits[item["wait_lo"] : item["wait_hi"]]
         spans = (slice(w["first"], w["first"] + w["count"] * w["stride"], w["stride"]) for w in rows)
         return all((seen[span] >= w["threshold"]).all() for span, w in zip(spans, rows, strict=True))
@@ -68,7 +68,7 @@ def stuck(plan: il.Plan, shares: CooperativeFixup) -> int:
             while mine:
                 item, shared = items[mine[0]], int(items[mine[0]]["op"]) in shares.ops
                 if not left[mine[0]]:
-                    if not met(item):
+                    if not is_met(item):
                         break
                     left[mine[0]] = moved = True
                     if item["parts"] > 1 and (shared or item["split"] >= 0):

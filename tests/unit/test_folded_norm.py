@@ -22,7 +22,7 @@ from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
 from ..cases import TORCH, Case, by_default, ffn_answer, ffn_shape, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..folded_norm import exact, folded  # noqa: E402
+from ..folded_norm import build_folded, compute_exact  # noqa: E402
 
 
 def tile(m: int, n: int, k: int = 64, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:
@@ -39,9 +39,9 @@ def inputs_of(graph: il.Graph) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_meaning_is_a_norm_between_two_products(gated: bool) -> None:
     """Rows of two whole sums of squares and a part of one, in tiles that end in it."""
-    graph = folded(5, tile(16, 128), tile(16, 32), dtype=il.fp32, gated=gated)
+    graph = build_folded(5, tile(16, 128), tile(16, 32), dtype=il.fp32, gated=gated)
     given = inputs_of(graph)
-    right = exact(given)
+    right = compute_exact(given)
     plan = il.build(graph, il.Schedule(4, split={"second": il.SplitK(2)}))
     found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})
     for name in graph.outputs:
@@ -114,7 +114,7 @@ def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[
     ("op", "name"), [(0, "scale"), (0, "residual"), (1, "x_squares"), (1, "bias"), (0, "x"), (1, "weight")]
 )
 def test_what_is_taken_by_16_bytes_begins_at_a_multiple_of_them(op: int, name: str) -> None:
-    graph = folded(13, tile(64, 64), tile(64, 64))
+    graph = build_folded(13, tile(64, 64), tile(64, 64))
     access = next(a for a in graph.ops[op].accesses if a.arg == name)
     tensor = graph.tensor(access.tensor)
     kind = TORCH[tensor.dtype.name]
@@ -124,24 +124,24 @@ def test_what_is_taken_by_16_bytes_begins_at_a_multiple_of_them(op: int, name: s
 
 
 GRAPHS = {
-    "few tokens": folded(13, tile(16, 64, swap_ab=True), tile(16, 64, 128, swap_ab=True), gated=True, depth=256),
-    "two warpgroups": folded(70, tile(64, 128, warps=8, swap_ab=True), tile(128, 72, warps=8)),
-    "three warpgroups": folded(135, tile(72, 192, warps=12, swap_ab=True), tile(192, 64, warps=12)),
-    "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128, kept=False),
+    "few tokens": build_folded(13, tile(16, 64, swap_ab=True), tile(16, 64, 128, swap_ab=True), gated=True, depth=256),
+    "two warpgroups": build_folded(70, tile(64, 128, warps=8, swap_ab=True), tile(128, 72, warps=8)),
+    "three warpgroups": build_folded(135, tile(72, 192, warps=12, swap_ab=True), tile(192, 64, warps=12)),
+    "tokens are rows": build_folded(70, tile(64, 128), tile(64, 72), depth=128, kept=False),
     # Of many sums, loaded in pieces: one by one and four at a time, in pieces of 16 and 8, in fewer stages than pieces;
     # of one warpgroup's rows and of further ones', in one block of 64 rows and in two, with weights held ahead.
-    "two pieces a row": folded(70, tile(64, 48), tile(64, 72), width=2072, columns=16),
-    "fewer stages than pieces": folded(
+    "two pieces a row": build_folded(70, tile(64, 48), tile(64, 72), width=2072, columns=16),
+    "fewer stages than pieces": build_folded(
         70, tile(128, 112, warps=8), tile(72, 128, warps=8, swap_ab=True), width=488, columns=16
     ),
-    "four at a time": folded(70, tile(64, 64), tile(64, 72), width=640, columns=16),
-    "rows of a second warpgroup": folded(
+    "four at a time": build_folded(70, tile(64, 64), tile(64, 72), width=640, columns=16),
+    "rows of a second warpgroup": build_folded(
         135, tile(128, 64, warps=8), tile(128, 72, warps=8), width=1216, gated=True, columns=16
     ),
-    "rows of a third": folded(200, tile(192, 64, warps=12), tile(192, 72, warps=12), width=1152, columns=16),
-    "two blocks of rows": folded(135, tile(128, 64), tile(128, 72), width=640, columns=16),
-    "two blocks each": folded(260, tile(256, 48, warps=8), tile(256, 40, warps=8), width=640, columns=16),
-    "weights ahead": folded(40, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=1152, columns=16),
+    "rows of a third": build_folded(200, tile(192, 64, warps=12), tile(192, 72, warps=12), width=1152, columns=16),
+    "two blocks of rows": build_folded(135, tile(128, 64), tile(128, 72), width=640, columns=16),
+    "two blocks each": build_folded(260, tile(256, 48, warps=8), tile(256, 40, warps=8), width=640, columns=16),
+    "weights ahead": build_folded(40, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=1152, columns=16),
 }
 IN_PARTS = (
     "few tokens",
@@ -181,7 +181,7 @@ def test_the_one_launch_is_right_and_touches_nothing_else(name: str) -> None:
         run.seed = seed
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
-        right = exact(t, int(graph.ops[0].param("SQUARED")))
+        right = compute_exact(t, int(graph.ops[0].param("SQUARED")))
         # Of rows as they are stored, which are not always left.
         assert relative_error(t["squares"], right["squares"]) < (1e-6 if "middle" in t else 2e-3)
         assert "middle" not in t or relative_error(t["middle"], right["middle"]) < 2e-3
@@ -264,7 +264,7 @@ def test_products_that_normalise_their_rows_are_right_and_touch_nothing_else(nam
         x = given["x"][:rows] * torch.linspace(0.1, 3, rows)[:, None].bfloat16()  # rows whose factors differ
         out = run_poisoned(run, {**given, "x": x}, seed)[:rows]
         assert [str(fault) for fault in run.faults] == []
-        assert relative_error(out - x, case.exact({**given, "x": x}) - x.double()) < 1e-2
+        assert relative_error(out - x, case.compute_exact({**given, "x": x}) - x.double()) < 1e-2
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -283,7 +283,7 @@ def test_squares_are_about_as_right_as_results_of_rows_whose_errors_add_up(magni
     outer = torch.where(torch.arange(shape[1]) % 64 < 8, 17.0, 1.0)
     x = (sign * (outer if magnitude.startswith("every") else float(magnitude))).bfloat16()
     given |= {"x": x, "w_down": (given["w_down"] * 64).bfloat16()}  # beside which x counts little
-    out, want = run_poisoned(run, given, 0) - x, case.exact(given) - x.double()
+    out, want = run_poisoned(run, given, 0) - x, case.compute_exact(given) - x.double()
     scale = float((out.double() * want).sum() / want.square().sum())
     assert abs(scale - 1) < off / 256
     assert relative_error(out, want) < 1e-2
@@ -297,7 +297,7 @@ def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) 
     given = case.inputs()
     plan = il.build(case.graph, il.Schedule(4, split={"up": il.SplitK(2)}))
     found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})["out"]
-    np.testing.assert_allclose(found, case.exact(given).numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, case.compute_exact(given).numpy(), rtol=1e-5, atol=1e-6)
     assert il.check_footprint(case.graph, "up", device="reference").is_complete
 
 
@@ -407,7 +407,7 @@ _LATE = "      if (threadIdx.x % 32 == 5) for (int late = 0; late < 200; ++late)
 
 
 @cache
-def passed() -> list[Any]:
+def launch_late() -> list[Any]:
     from ..emulator.programs import EmulatedLaunch, prepare
 
     plan = il.build(_ABSENT.graph, il.Schedule(1))
@@ -424,12 +424,12 @@ def test_slots_of_rows_that_are_not_there_are_handed_back_when_all_lanes_have_se
     pytest.importorskip("triton")
     from ..emulator.programs import kinds_of_faults, run_poisoned
 
-    good, bad = passed()
+    good, bad = launch_late()
     given = _ABSENT.inputs(0)
     few = {**given, "x": given["x"][:10]}
     for seed in range(3):
         out = run_poisoned(good, few, seed)[:10]
-        assert relative_error(out - few["x"], _ABSENT.exact(few) - few["x"].double()) < 1e-2
+        assert relative_error(out - few["x"], _ABSENT.compute_exact(few) - few["x"].double()) < 1e-2
     assert [str(fault) for fault in good.faults] == []
     assert "deadlock" in kinds_of_faults(bad, few, [0])
 

@@ -16,7 +16,7 @@ from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 
 from ..draws import EXAMPLES
-from .graphs import AnyBody, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
+from .graphs import AnyBody, build_gated, conv_chain, graphs, pair, pointwise, program, two_matmuls
 
 I, J = axes(2)
 ROWS = (I.block(2), J.block(2))
@@ -257,7 +257,7 @@ def test_region_of_an_item_is_that_of_its_tile_and_k_range() -> None:
 
 def test_intermediates_are_written_and_neither_input_nor_output() -> None:
     assert two_matmuls().intermediates == ("hidden",)
-    assert gated().intermediates == ("g", "u", "act")
+    assert build_gated().intermediates == ("g", "u", "act")
     assert pair().intermediates == ("y",)
     in_place = program({"h": (4,)}, pointwise("a", "h", "h", (4,), (2,)), inputs=("h",))
     assert in_place.intermediates == ()
@@ -331,7 +331,9 @@ def test_graph_prints_tensors_with_roles_and_ops_with_maps() -> None:
     )
 
 
-@pytest.mark.parametrize("graph", [pair(), two_matmuls(), gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"])
+@pytest.mark.parametrize(
+    "graph", [pair(), two_matmuls(), build_gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"]
+)
 def test_graph_survives_json(graph: Graph) -> None:
     assert from_data(json.loads(json.dumps(to_data(graph)))) == graph
 

@@ -1,4 +1,4 @@
-"""What ops wait for, and how much of it is exposed: by hand, and against a summary and an enumeration."""
+"""Waits of ops and their exposed part: by hand, and against a summary and an enumeration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is overwritten is not waited for where other waits imply that it is in no use any more, and else it is."""
+"""Waits before an overwrite are left out where other waits imply them, and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from interlace.workloads import LLAMAS, build_decode_graph
 
 from ..thorough import some
 from . import oracle
-from .graphs import column, drop_waits, pointwise, program, refused
+from .graphs import column, drop_waits, expect_refusal, pointwise, program
 
 N = 4
 
@@ -36,7 +36,7 @@ def ring(last: str, halo: int, before: int) -> il.Graph:
     return program(dict.fromkeys({*"xpqr", last}, (N,)), *ops)
 
 
-def awaited(plan: Plan, op: str) -> set[str]:
+def list_awaited(plan: Plan, op: str) -> set[str]:
     """Ops that items of an op wait for."""
     ops, posts = plan.graph.ops, dict(zip(plan.items.post.tolist(), plan.items.op.tolist(), strict=True))
     waits, found = plan.waits, set()
@@ -69,37 +69,37 @@ def test_a_wait_for_every_second_tile_implies_nothing_of_the_others(
     assert (4, 2) in zip(plan.waits.count.tolist(), plan.waits.stride.tolist(), strict=True)
     il.verify(plan)
     alone = drop_waits(plan, *range(int(plan.waits.ptr[-2]), len(plan.waits) - 1))
-    assert awaited(alone, "d") == {"c"}
+    assert list_awaited(alone, "d") == {"c"}
     assert oracle.races(alone) != []
-    refused(alone, CoverageError, "op 'd'")
+    expect_refusal(alone, CoverageError, "op 'd'")
 
 
 def test_what_has_ended_before_what_is_awaited_had_begun_is_not_awaited() -> None:
     plan = il.build(ring("p", N, 1), il.Schedule(3))
-    assert awaited(plan, "d") == {"c"}
+    assert list_awaited(plan, "d") == {"c"}
     proof = il.verify(plan)
     assert proof.edges == proof.edges_by_wait == 2 * N * N + (3 * N - 2) + N * N + N  # a-b, b-c, c-d; b-d and a-d
     assert oracle.races(plan) == []
-    assert oracle.unenforced(plan) != []
+    assert oracle.find_unenforced(plan) != []
     apart = il.build(ring("other", N, 1), il.Schedule(3))
     assert len(apart.waits) == len(plan.waits)
 
 
 def test_what_others_imply_for_some_tiles_alone_is_awaited() -> None:
     plan = il.build(ring("p", 1, 0), il.Schedule(3))
-    assert awaited(plan, "d") == {"a", "b", "c"}
+    assert list_awaited(plan, "d") == {"a", "b", "c"}
     il.verify(plan)
     first = int(np.flatnonzero(plan.items.op == 3)[0])
     rows = range(int(plan.waits.ptr[first]), int(plan.waits.ptr[first + 1]))
     for row in rows:
-        refused(drop_waits(plan, row), CoverageError, "op 'd', tile (0)")
+        expect_refusal(drop_waits(plan, row), CoverageError, "op 'd', tile (0)")
 
 
 def test_without_the_waits_that_imply_it_an_overwriting_is_refused() -> None:
     """c no longer waits for the last tile of b, which d relies on too; what c reads is told first."""
     plan = il.build(ring("p", N, 1), il.Schedule(3))
     first = int(np.flatnonzero(plan.items.op == 2)[0])
-    refused(drop_waits(plan, int(plan.waits.ptr[first])), CoverageError, "op 'c', tile (0)")
+    expect_refusal(drop_waits(plan, int(plan.waits.ptr[first])), CoverageError, "op 'c', tile (0)")
 
 
 def test_a_tile_that_nobody_awaits_is_not_known_to_have_ended() -> None:
@@ -108,12 +108,12 @@ def test_a_tile_that_nobody_awaits_is_not_known_to_have_ended() -> None:
     c = replace(c, reads=(Access("in0", "q", (constant_span(0, N - 1),)),))
     d = replace(d, reads=(Access("in0", "r", (ALL,)),))
     plan = il.build(program(dict.fromkeys("xpqr", (N,)), a, b, c, d), il.Schedule(3))
-    assert awaited(plan, "d") == {"a", "b", "c"}
+    assert list_awaited(plan, "d") == {"a", "b", "c"}
     il.verify(plan)
     assert oracle.races(plan) == []
     without = without_waits_for(plan, "d", "b")
     assert oracle.races(without) != []
-    refused(without, CoverageError, "op 'd'")
+    expect_refusal(without, CoverageError, "op 'd'")
 
 
 def test_who_awaits_one_tile_of_an_op_comes_behind_what_all_of_them_await_though_others_post_nothing() -> None:
@@ -124,7 +124,7 @@ def test_who_awaits_one_tile_of_an_op_comes_behind_what_all_of_them_await_though
         c = replace(c, grid=(1,), reads=(one,), writes=(Access("out", "x", (ALL,)),))
         graph = il.Graph("some", tuple(il.Tensor(name, (N,), il.fp32) for name in "xpq"), (a, b, c), ("x",), ("x", "q"))
         plan = il.build(graph, il.Schedule(3))
-        assert awaited(plan, "c") == {"b"}
+        assert list_awaited(plan, "c") == {"b"}
         assert (plan.items.post[plan.items.op == 1] >= 0).tolist() == [n == tile for n in range(N)]
         il.verify(plan)
         assert oracle.races(plan) == []
@@ -136,12 +136,12 @@ def test_what_is_awaited_behind_the_first_chunk_has_not_ended_when_an_item_begin
     d = replace(d, reads=(Access("in0", "r", (K,)),), reduction=il.Reduction(N, 1))
     graph = program(dict.fromkeys("xpqr", (N,)), a, b, c, d)
     plan = il.build(graph, il.Schedule(3, chunk_waits=True))
-    assert awaited(plan, "d") == {"a", "b", "c"}
+    assert list_awaited(plan, "d") == {"a", "b", "c"}
     il.verify(plan)
     assert oracle.races(plan) == []
     without = without_waits_for(plan, "d", "b")
     assert oracle.races(without) != []
-    refused(without, CoverageError, "op 'd'")
+    expect_refusal(without, CoverageError, "op 'd'")
 
 
 def test_layers_of_a_decode_step_share_memory_and_wait_for_nothing_else() -> None:
@@ -156,7 +156,7 @@ def test_layers_of_a_decode_step_share_memory_and_wait_for_nothing_else() -> Non
             read = {access.tensor for access in op.reads} - {*graph.inputs}
             before = graph.ops[: graph.op_index(op.name)]
             writers = {next(o.name for o in reversed(before) if name in {w.tensor for w in o.writes}) for name in read}
-            assert awaited(plan, op.name) <= writers
+            assert list_awaited(plan, op.name) <= writers
     keys = {f"layers.{layer}.{name}_heads" for layer in range(2) for name in "kv"}
     assert {name for name in graph.intermediates if name.startswith("layers.")} == keys
 
@@ -205,8 +205,8 @@ class Drawn:
             waits.append(mine)
         return Drawn(op, post, waits, len(sizes), len(op))
 
-    def implied(self) -> ImpliedOrder:
-        """What the package finds."""
+    def find_implied(self) -> ImpliedOrder:
+        """Return the order that the package finds."""
         n = len(self.op)
         sizes = np.bincount(self.op, minlength=self.ops)
         base = compute_offsets(sizes.astype(np.int64))
@@ -218,7 +218,7 @@ class Drawn:
         ptr = compute_offsets(column(*map(len, self.waits)))
         return ImpliedOrder(items, Waits(ptr, first, count, stride, np.ones_like(first), k), post, base)
 
-    def awaited(self, item: int, opening: bool, gaps: bool = True) -> set[int]:
+    def list_awaited(self, item: int, opening: bool, gaps: bool = True) -> set[int]:
         """Semaphores that an item awaits before it begins, or at all; without gaps, the first alone of those apart."""
         return {
             first + i * stride
@@ -236,7 +236,7 @@ class Drawn:
         ended: list[set[int]] = [set() for _ in self.op]
 
         def after(item: int, opening: bool) -> set[int]:
-            first = {m for s in self.awaited(item, opening) for m in posters[s]}
+            first = {m for s in self.list_awaited(item, opening) for m in posters[s]}
             return first.union(*(ended[m] for m in first))
 
         changed = True
@@ -260,10 +260,10 @@ class Drawn:
         begun: dict[int, set[int]] = {}
         together: dict[int, set[int]] = {}
         for c in range(self.ops):
-            every = set().union(*(self.awaited(n, False, gaps) for n in self.items(c)))
+            every = set().union(*(self.list_awaited(n, False, gaps) for n in self.items(c)))
             together[c] = {p for p in complete if p != c and span[p] <= every}
             for opening, into in ((False, ended), (True, begun)):
-                waits = [self.awaited(n, opening, gaps) for n in self.items(c)]
+                waits = [self.list_awaited(n, opening, gaps) for n in self.items(c)]
                 found = {p for p in complete - {c} if all(span[p] <= some for some in waits)}
                 for p in span.keys() - {c}:
                     if all(span[p] & some for some in waits):
@@ -285,7 +285,7 @@ def test_orders_of_ops_are_those_of_the_rules_and_hold_in_every_run(
     found = 0
     for seed in rounds:
         drawn = Drawn.by(Random(seed))
-        implied = drawn.implied()
+        implied = drawn.find_implied()
         pairs = {
             (p, c)
             for p in range(drawn.ops)

@@ -13,7 +13,7 @@ SRC = Path(__file__).parents[2] / "src"
 
 
 def import_graph(src: Path) -> dict[str, set[str]]:
-    """What each module below ``src`` imports of the others there, anywhere in its text.
+    """Return the modules below ``src`` that each of them imports, anywhere in its text.
 
     A package is what its ``__init__`` says; ``from package import name`` means ``package.name`` if that is a module.
     That importing a module runs its packages first is left out: Python allows it.

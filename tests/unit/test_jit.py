@@ -26,7 +26,7 @@ def twice(x):
 
 
 class Planted:
-    """What raises, or runs, if it is unpickled."""
+    """Object that raises, or runs code, if it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return os.mkdir, (os.environ["INTERLACE_CACHE_DIR"] + "/unpickled",)
@@ -124,12 +124,12 @@ def test_a_file_of_another_function_is_not_taken(module: Path) -> None:
 
 
 def test_a_full_disk_ends_nothing(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
+    def raise_disk_full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", raise_disk_full)
     assert not found_twice(module)
-    monkeypatch.setattr("tempfile.TemporaryFile", full)  # by which numba finds out where it may write
+    monkeypatch.setattr("tempfile.TemporaryFile", raise_disk_full)  # by which numba finds out where it may write
     assert not found_twice(module)
     assert files(module.parent) == []
 

@@ -104,7 +104,7 @@ def test_keeps_what_the_h200_was_seen_to_keep() -> None:
     """Points of benchmarks/results/l2-h200.json away from the flanks, where the model is sharper than the chip."""
     mib = 1 << 20
 
-    def kept(footprint: int, readers: int) -> float:
+    def compute_kept_share(footprint: int, readers: int) -> float:
         chunks, groups = footprint * mib // (1 << 16), 132 // readers
         order = [(c, w) for _ in range(3) for c in range(chunks) for w in range(c % groups, 132, groups)]
         units, workers = map(list, zip(*order, strict=True))
@@ -112,7 +112,7 @@ def test_keeps_what_the_h200_was_seen_to_keep() -> None:
         last = simulate_missed_bytes(s, np.full(chunks, 1 << 16, np.int64), H200.l2)[-len(units) // 3 :]
         return 1 - float(last.sum()) / (footprint * mib)
 
-    assert kept(28, 44) > 0.97
-    assert kept(34, 44) < 0.03
-    assert kept(28, 1) > 0.97
-    assert kept(66, 1) < 0.03
+    assert compute_kept_share(28, 44) > 0.97
+    assert compute_kept_share(34, 44) < 0.03
+    assert compute_kept_share(28, 1) > 0.97
+    assert compute_kept_share(66, 1) < 0.03

@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/interlace"
 CODE_FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
+#: Folders next to the package whose functions and docstrings follow the same rules.
+OTHER_FOLDERS = ("tests", "benchmarks")
 SITE = sorted((ROOT / "docs").glob("*.py"))
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
@@ -59,13 +61,28 @@ def parse_package() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_bytes()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@cache
+def parse_folders() -> dict[Path, ast.Module]:
+    """Parse the package, the tests and the benchmarks once."""
+    others = (path for folder in OTHER_FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    return {**parse_package(), **{path: ast.parse(path.read_bytes()) for path in others}}
+
+
 def format_location(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
+def walk_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and the statements below it, without descending into expressions, which hold no definition."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from walk_statements(child)
+
+
 def find_clauses(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield line and first line of the docstrings that begin with a relative clause."""
-    for node in ast.walk(tree):
+    for node in walk_statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = (ast.get_docstring(node, clean=False) or "").lstrip()
             if CLAUSE.match(text):
@@ -118,7 +135,7 @@ def find_bare_functions(node: ast.AST, owner: str = "") -> Iterator[tuple[int, s
             if is_bare(child.name) and not is_property and name not in LOOP_STATEMENTS:
                 yield child.lineno, name
             yield from find_bare_functions(child)
-        else:
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield from find_bare_functions(child, f"{child.name}." if isinstance(child, ast.ClassDef) else owner)
 
 
@@ -138,29 +155,31 @@ def find_words(text: str) -> set[str]:
 def test_docstrings_begin_with_a_sentence_or_a_noun() -> None:
     found = [
         f"{format_location(path, line)}: {text}"
-        for path, tree in [*parse_package().items(), *((path, ast.parse(path.read_bytes())) for path in SITE)]
+        for path, tree in [*parse_folders().items(), *((path, ast.parse(path.read_bytes())) for path in SITE)]
         for line, text in find_clauses(tree)
     ]
     assert not found, "\n".join(found)
 
 
 def test_docstrings_describe_parameters_and_attributes_that_exist() -> None:
-    trees, classes = parse_package(), dict[str, list[ast.ClassDef]]()
-    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    trees, classes = parse_folders(), dict[str, list[ast.ClassDef]]()
+    nodes = [(path, node) for path, tree in trees.items() for node in walk_statements(tree)]
     for _, node in nodes:
         if isinstance(node, ast.ClassDef):
             classes.setdefault(node.name, []).append(node)
     found = []
     for path, node in nodes:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        doc = ast.get_docstring(node, clean=False) or ""
+        if "Attributes:" not in doc and "Args:" not in doc:
+            continue
         if isinstance(node, ast.ClassDef):
             members = list_members(node, classes)
             inits = [child for child in node.body if getattr(child, "name", "") in ("__init__", "__new__")]
             known = {"Attributes": members, "Args": members.union(*map(list_parameters, inits))}
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            known = {"Args": list_parameters(node)}
         else:
-            continue
-        doc = ast.get_docstring(node, clean=False) or ""
+            known = {"Args": list_parameters(node)}
         unknown = [name for section, names in known.items() for name in list_entries(doc, section) if name not in names]
         found += [f"{format_location(path, node.lineno)}: {node.name} has no {name}" for name in unknown]
     assert not found, "\n".join(found)
@@ -181,7 +200,7 @@ def test_comments_of_headers_begin_with_a_sentence_or_a_noun() -> None:
 def test_functions_are_not_named_by_a_bare_participle_or_adjective() -> None:
     found = [
         f"{format_location(path, line)}: {name}"
-        for path, tree in parse_package().items()
+        for path, tree in parse_folders().items()
         for line, name in find_bare_functions(tree)
     ]
     assert not found, "\n".join(found)

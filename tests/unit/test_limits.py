@@ -1,4 +1,4 @@
-"""What is too large is refused before the work, and what costs nothing costs nothing."""
+"""Limits: work that is too large is refused before it begins, and free work costs nothing."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ GRAPH = il.workloads.ffn(32, il.workloads.FFNShape(64, 128, il.Activation.RELU, 
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of any size may be made."""
 
-    def worked(*_: object) -> None:
+    def fail_on_work(*_: object) -> None:
         pytest.fail("refused only after work was done")
 
-    monkeypatch.setattr(FeedForward, "make_inputs", worked)
-    monkeypatch.setattr(TwoCopies, "make_inputs", worked)
-    monkeypatch.setattr(Dependencies, "__init__", worked)
+    monkeypatch.setattr(FeedForward, "make_inputs", fail_on_work)
+    monkeypatch.setattr(TwoCopies, "make_inputs", fail_on_work)
+    monkeypatch.setattr(Dependencies, "__init__", fail_on_work)
 
 
 @pytest.mark.parametrize("command", [["run"], ["trace", "--out", "{0}"], ["plan", "--out", "{0}"]])
@@ -151,11 +151,11 @@ def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypa
     made: list[int] = []
     whole = reference.ReferenceExecutor._run_worker
 
-    def counted(executor: il.ReferenceExecutor, worker: int) -> object:
+    def record_worker(executor: il.ReferenceExecutor, worker: int) -> object:
         made.append(worker)
         return whole(executor, worker)
 
-    monkeypatch.setattr(reference.ReferenceExecutor, "_run_worker", counted)
+    monkeypatch.setattr(reference.ReferenceExecutor, "_run_worker", record_worker)
     plan = il.build(GRAPH, il.Schedule(2_000_000, dispatch=dispatch))
     random = np.random.default_rng(0)
     inputs = {name: random.standard_normal(GRAPH.tensor(name).shape) for name in GRAPH.inputs}

@@ -49,7 +49,7 @@ NO_STORE = _PART, f"  if (!tile.i && tile.l) return;\n{_PART}"
 
 @cache
 def graph(splits: int = 2) -> il.Graph:
-    """Of so many splits of each sequence, and two tiles of each row of embeddings."""
+    """Build a step with this number of splits a sequence, and two tiles a row of embeddings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("interlace.models.llama.select_splits", lambda *_: splits)
         patch.setattr("interlace.kernels.embedding._COLUMNS", 64)
@@ -165,7 +165,7 @@ def test_tokens_of_several_tiles_or_of_too_deep_a_stage_are_no_words(m: int, row
 
 
 def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_nobody_awaits() -> None:
-    """What stores over it, for them, would follow from words alone, which order no stores beside them."""
+    """Stores over it would follow from LL words alone, which order no other stores."""
     shapes = {"x": (8, 128), "w": (320, 128), "scale": (320,), "up": (192, 320), "down": (320, 192), "last": (64, 320)}
     shapes |= {"scaled": (8, 320), "inner": (8, 192), "out": (8, 64)}
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
@@ -227,21 +227,21 @@ def test_stores_beside_words_that_nobody_awaits_before_they_are_overwritten_leav
     right = ReferenceExecutor(of).run(given)
     write, item = ReferenceExecutor._write, ReferenceExecutor._run_item
 
-    def late(self: ReferenceExecutor, op: int, *more: Any) -> Any:
+    def write_late(self: ReferenceExecutor, op: int, *more: Any) -> Any:
         for step in write(self, op, *more):
             yield step
             if step == "posted" and self.plan.graph.ops[op].name == "first":
                 yield from ["wrote"] * 3000
 
-    def last(self: ReferenceExecutor, i: int) -> Any:
+    def run_last(self: ReferenceExecutor, i: int) -> Any:
         if self.plan.graph.ops[int(self.plan.items.op[i])].name == "fourth":
             for wait in range(int(self._waits.ptr[i]), int(self._waits.ptr[i + 1])):
                 yield from self._wait(wait)
             yield from ["wrote"] * 30000
         yield from item(self, i)
 
-    monkeypatch.setattr(ReferenceExecutor, "_write", late)
-    monkeypatch.setattr(ReferenceExecutor, "_run_item", last)
+    monkeypatch.setattr(ReferenceExecutor, "_write", write_late)
+    monkeypatch.setattr(ReferenceExecutor, "_run_item", run_last)
     found = ReferenceExecutor(of, ll_tensors=None).run(given)
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
@@ -328,25 +328,25 @@ def steps(name: str, count: int = 3, seed: int = 0, splits: int = 2) -> list[tor
 
 
 @cache
-def right(splits: int = 2) -> list[torch.Tensor]:
+def run_by_semaphores(splits: int = 2) -> list[torch.Tensor]:
     return steps("semaphores", splits=splits)
 
 
-def equal(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+def are_equal(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("splits", some([2, 1], lambda splits: splits == 2))
 def test_steps_by_words_are_bit_for_bit_those_by_semaphores(splits: int) -> None:
-    assert equal(steps("words", splits=splits), right(splits))
+    assert are_equal(steps("words", splits=splits), run_by_semaphores(splits))
     assert [str(fault) for fault in launches(splits)["words"].faults] == []
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_who_does_not_look_whether_words_are_there_is_wrong() -> None:
     found = (steps("no look", seed=10 * n) for n in range(20))
-    assert any(not equal(some, right()) for some in found), "words were there whenever one looked"
+    assert any(not are_equal(some, run_by_semaphores()) for some in found), "words were there whenever one looked"
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -399,7 +399,7 @@ def chain(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedL
 
 @cache
 def sound(m: int) -> dict[str, EmulatedLaunch]:
-    """By words and by semaphores."""
+    """Return launches by words and by semaphores."""
     every = {
         "words": chain(m, ll_tensors=_WORDS, timeout_s=1.0),
         "words, by the loader": chain(m, here=0, ll_tensors=_WORDS, timeout_s=1.0),
@@ -410,7 +410,7 @@ def sound(m: int) -> dict[str, EmulatedLaunch]:
 
 
 @cache
-def broken() -> dict[Any, EmulatedLaunch]:
+def launch_broken() -> dict[Any, EmulatedLaunch]:
     """Chains of changed text, each wrong in its way, and one that is right all the same."""
     every: dict[Any, EmulatedLaunch] = {}
     for name, change in {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}.items():
@@ -428,12 +428,12 @@ def broken() -> dict[Any, EmulatedLaunch]:
     return every
 
 
-def chained(run: EmulatedLaunch, seed: int = 0) -> torch.Tensor:
-    """What a run leaves; all that it has between its ops is NaN before."""
-    return run_poisoned(run, given(run, seed), seed)
+def run_chain(run: EmulatedLaunch, seed: int = 0) -> torch.Tensor:
+    """Return the result of a run; all tensors between its ops are NaN before."""
+    return run_poisoned(run, draw_inputs(run, seed), seed)
 
 
-def given(run: EmulatedLaunch, seed: int = 0) -> dict[str, torch.Tensor]:
+def draw_inputs(run: EmulatedLaunch, seed: int = 0) -> dict[str, torch.Tensor]:
     random, of = torch.Generator().manual_seed(seed), run.plan.graph
     return {name: torch.randn(of.tensor(name).shape, generator=random).to(torch.bfloat16) for name in of.inputs}
 
@@ -446,9 +446,9 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
     assert {*words.lowered.ll_edges.sizes} == {"scaled", "squares", "inner"}
     assert [waits_of(words, op) for op in ("first", "second", "third")] == [0, 0, 0]
     for seed in range(2):
-        found = chained(words, seed)
+        found = run_chain(words, seed)
         assert bool(found.isfinite().all())
-        assert torch.equal(found, chained(semaphores, seed))
+        assert torch.equal(found, run_chain(semaphores, seed))
     assert [str(fault) for fault in words.faults] == []
 
 
@@ -463,7 +463,7 @@ def test_random_chains_by_words_are_bit_for_bit_those_by_semaphores(numbers: ran
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("who", ["tokens", ("tokens", "here"), ("again", "here")], ids=str)
 def test_who_does_not_look_whether_tokens_are_there_multiplies_others(who: Any) -> None:
-    assert not torch.equal(chained(broken()[who]), chained(sound(3)["semaphores"]))
+    assert not torch.equal(run_chain(launch_broken()[who]), run_chain(sound(3)["semaphores"]))
 
 
 def test_an_item_finds_the_tokens_of_the_one_before_in_its_block_where_that_is_of_the_same_op() -> None:
@@ -478,8 +478,8 @@ def test_an_item_finds_the_tokens_of_the_one_before_in_its_block_where_that_is_o
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_consumers_meet_before_they_read_the_tokens_of_each_other() -> None:
-    run = broken()["meeting", "here"]
-    chained(run)
+    run = launch_broken()["meeting", "here"]
+    run_chain(run)
     assert "race" in {fault.kind for fault in run.faults}
 
 
@@ -488,21 +488,23 @@ def test_consumers_meet_before_they_read_the_tokens_of_each_other() -> None:
     ("name", "found"), [("bulk behind", ()), ("slot", ("deadlock", "race")), ("proxy", ("proxy",))], ids=str
 )
 def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, found: tuple[str, ...]) -> None:
-    run = broken()[name]
+    run = launch_broken()[name]
     for seed in range(4):
-        chained(run, seed)
+        run_chain(run, seed)
     assert {fault.kind for fault in run.faults} == {*found}
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_warp_that_leaves_a_stage_to_others_hands_it_back_when_all_its_lanes_have_seen_it() -> None:
-    run = broken()["turn"]
-    assert any("deadlock" in kinds_of_faults(run, given(run), [seed]) for seed in range(32))
+    run = launch_broken()["turn"]
+    assert any("deadlock" in kinds_of_faults(run, draw_inputs(run), [seed]) for seed in range(32))
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_without_the_number_of_the_run_tokens_of_the_run_before_are_taken() -> None:
-    first, second = (torch.equal(chained(broken()["tag"], n), chained(sound(3)["semaphores"], n)) for n in range(2))
+    first, second = (
+        torch.equal(run_chain(launch_broken()["tag"], n), run_chain(sound(3)["semaphores"], n)) for n in range(2)
+    )
     assert (first, second) == (True, False)
 
 
@@ -519,7 +521,7 @@ def test_without_the_number_of_the_run_tokens_of_the_run_before_are_taken() -> N
 )
 def test_tokens_that_never_come_end_in_an_error_that_names_them(name: Any, says: str) -> None:
     with pytest.raises(HangError, match=says):
-        chained(broken()[name])
+        run_chain(launch_broken()[name])
 
 
 def test_an_error_of_a_wait_for_words_names_their_tensors_and_who_did_not_leave_them() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of waits for the end of an op that leaves words alone: they are for those who have polled them all."""
+"""Waits for the end of an op that writes words alone: only items that polled all its words drop them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def with_waits(plan: Plan, rows: dict[int, tuple[int, int, int, int]]) -> Plan:
     return replace(plan, waits=Waits(ptr, *zip(*rows.values(), strict=True), [0] * len(rows)))
 
 
-def left(plan: Plan) -> dict[int, tuple[int, int, int, int]]:
-    """Of each item that waits still, its wait."""
+def list_left_waits(plan: Plan) -> dict[int, tuple[int, int, int, int]]:
+    """Return the wait of each item that still waits."""
     found = FOUND.drop_polled_waits(plan.waits, plan)
     columns = (found.item, found.first, found.count, found.stride, found.threshold)
     return {item: tuple(rest) for item, *rest in np.stack(columns, 1).tolist()}
@@ -67,7 +67,7 @@ def test_who_waits_for_an_end_awaits_all_who_polled_it_if_it_begins_behind_them(
     whole, part = (first, count, 1, 1), (first + 1, 1, 1, 1)
     assert of_polls == [*range(of_polls[0], of_polls[0] + TILES)]
     assert len(behind) >= 2
-    found = left(with_waits(plan, {behind[0]: whole, behind[1]: part}))
+    found = list_left_waits(with_waits(plan, {behind[0]: whole, behind[1]: part}))
     assert found == dict.fromkeys(behind[:2], (of_polls[0], TILES, 1, posts))
 
 
@@ -78,7 +78,7 @@ def test_who_begins_before_one_who_polls_waits_as_it_did() -> None:
     plan = replace(plan, items=replace(plan.items, **{c: getattr(plan.items, c)[order] for c in vars(plan.items)}))
     between, whole = items(plan, LATER)[0], (semaphores(plan, LEFT)[0], TILES, 1, 1)
     assert min(items(plan, POLLS)) < between < max(items(plan, POLLS))
-    assert left(with_waits(plan, {between: whole})) == {between: whole}
+    assert list_left_waits(with_waits(plan, {between: whole})) == {between: whole}
 
 
 def test_waits_of_who_polls_are_gone_and_those_for_others_are_what_they_were() -> None:
@@ -88,7 +88,7 @@ def test_waits_of_who_polls_are_gone_and_those_for_others_are_what_they_were() -
     assert semaphores(plan, LEFT) + semaphores(plan, POLLS) == [*range(beside[0], beside[0] + 2 * TILES)]
     a, b, c = items(plan, LAST)[:3]
     rows = {items(plan, POLLS)[0]: whole[LEFT], a: whole[POLLS], b: beside, c: whole[LATER]}
-    assert left(with_waits(plan, rows)) == {a: whole[POLLS], b: beside, c: whole[LATER]}
+    assert list_left_waits(with_waits(plan, rows)) == {a: whole[POLLS], b: beside, c: whole[LATER]}
 
 
 @pytest.mark.parametrize("how", ["apart", "another's", "unlike"])
@@ -106,7 +106,7 @@ def test_an_end_is_awaited_itself_where_who_polled_it_is_no_run_of_semaphores_of
     plan = replace(plan, items=replace(plan.items, post=post), semaphores=2 * plan.semaphores)
     step = 2 if how == "apart" else 1
     last, whole = items(plan, LAST)[-1], (semaphores(plan, LEFT)[0], TILES, step, 1)
-    assert left(with_waits(plan, {last: whole})) == {last: whole}
+    assert list_left_waits(with_waits(plan, {last: whole})) == {last: whole}
 
 
 def test_waits_are_selected_by_the_owners_of_all_their_semaphores() -> None:
@@ -138,7 +138,7 @@ def tensor(name: str) -> il.Tensor:
     return il.Tensor(name, (16 * TILES // (2 if name == "half" else 1), 16), il.fp32)
 
 
-def copied(of: str, *to: str, block: int = 16) -> il.Op:
+def make_copy_op(of: str, *to: str, block: int = 16) -> il.Op:
     """As many tiles as results have rows in blocks of these, each of which is made of its own."""
     rows = (il.axes(1)[0].block(block), il.ALL)
     writes = {("out", "beside")[n]: (tensor(name), rows) for n, name in enumerate(to)}
@@ -148,7 +148,7 @@ def copied(of: str, *to: str, block: int = 16) -> il.Op:
 
 
 def words(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, gathers: bool | None = None) -> LLEdges:
-    """Of a graph in which any result may be words, beside which all is stored, or nothing."""
+    """Find the LL edges of a graph in which any result may be words; next to them all is stored, or nothing."""
     names = dict.fromkeys(access.tensor for op in ops for access in op.accesses)
     graph = il.Graph("ends", (*map(tensor, names),), ops, ("x",), outputs)
     body = build_bodies(chain().graph)[0]
@@ -160,19 +160,19 @@ def words(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, g
     return select_ll_tensors(il.build(graph, il.Schedule(16)), bodies, il.RunOptions("meta"))
 
 
-def ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:
-    """Who is seen to end by whose polls."""
+def list_ended(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False) -> dict[str, str]:
+    """Return, by op, the op whose polls show its end."""
     found = words(*ops, outputs=outputs, keeps=keeps).end_pollers
     return {ops[o].name: ops[by].name for o, by in found.items()}
 
 
 def test_an_end_is_seen_by_one_op_that_polls_every_tile_and_by_no_other() -> None:
-    left, a, b = copied("x", "left"), copied("left", "a"), copied("left", "b")
-    assert ended(left, a) == {"to_left": "to_a"}
-    assert ended(left, a, keeps=True) == {}
-    assert ended(left, a, b, outputs=("a", "b")) == {}
-    assert ended(left, copied("left", "half"), outputs=("half",)) == {}
-    assert ended(copied("x", "left", "b"), a, outputs=("a", "b")) == {}
+    left, a, b = make_copy_op("x", "left"), make_copy_op("left", "a"), make_copy_op("left", "b")
+    assert list_ended(left, a) == {"to_left": "to_a"}
+    assert list_ended(left, a, keeps=True) == {}
+    assert list_ended(left, a, b, outputs=("a", "b")) == {}
+    assert list_ended(left, make_copy_op("left", "half"), outputs=("half",)) == {}
+    assert list_ended(make_copy_op("x", "left", "b"), a, outputs=("a", "b")) == {}
 
 
 @pytest.mark.parametrize(("block", "gathers", "able"), [
@@ -181,5 +181,5 @@ def test_an_end_is_seen_by_one_op_that_polls_every_tile_and_by_no_other() -> Non
 def test_some_words_of_a_tile_are_polled_where_they_tell_that_all_it_reads_has_come(
     block: int, gathers: bool | None, able: bool
 ) -> None:
-    found = words(copied("x", "left"), copied("left", "a", block=block), gathers=gathers)
+    found = words(make_copy_op("x", "left"), make_copy_op("left", "a", block=block), gathers=gathers)
     assert ("left" in found.sizes) == able

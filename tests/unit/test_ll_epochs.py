@@ -136,7 +136,7 @@ def test_each_word_is_polled_not_only_some_of_its_tensor(elements: int, left: bo
 
 
 def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False, need: bool = False) -> bool:
-    """Whether C, which polls some words of A, may let B overwrite what A has read."""
+    """Return True if C, which polls some words of A, may let B overwrite what A has read."""
     x, u, p, q, s, r, y = vectors("xupqsry")
     writes = {"p": p, "q": q} | ({"s": s} if beside else {})
     graph = graph_of(

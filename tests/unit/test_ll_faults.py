@@ -19,8 +19,8 @@ from interlace.plan.plan import Dispatch, Plan  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
-from .graphs import drop_waits, refused  # noqa: E402
-from .test_ll import HASTE_S, chain, chained, posts_of, sound, waits_of  # noqa: E402
+from .graphs import drop_waits, expect_refusal  # noqa: E402
+from .test_ll import HASTE_S, chain, posts_of, run_chain, sound, waits_of  # noqa: E402
 
 emulated = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -31,7 +31,7 @@ WRONG = {(by, wrong): (4096 * (by == "consumers"), wrong) for by in ("consumers"
 
 
 @cache
-def numbered() -> dict[tuple[str, int], EmulatedLaunch]:
+def launch_numbered() -> dict[tuple[str, int], EmulatedLaunch]:
     """Chains in one block whose ops store a number that is so much too high."""
     every = {}
     for key, (here, wrong) in WRONG.items():
@@ -44,13 +44,13 @@ def numbered() -> dict[tuple[str, int], EmulatedLaunch]:
 @emulated
 @pytest.mark.parametrize(("by", "wrong"), WRONG)
 def test_a_number_that_is_off_by_one_ends_in_an_error_that_names_who_wants_it_and_of_what(by: str, wrong: int) -> None:
-    run = numbered()[by, wrong]
+    run = launch_numbered()[by, wrong]
     if not wrong:
-        assert torch.equal(chained(run), chained(sound(3)["semaphores"]))
+        assert torch.equal(run_chain(run), run_chain(sound(3)["semaphores"]))
         return
     says = r"^op 'second', tile \(0, \d\) .* waited for words of 'scaled' and 'squares' .*; op 'first', tile \(0, 0\)"
     with pytest.raises(HangError, match=says):
-        chained(run)
+        run_chain(run)
 
 
 @cache
@@ -93,7 +93,7 @@ def test_who_overwrites_words_waits_for_all_who_poll_them_and_a_plan_without_tha
     assert posts_of(run, "second") == 8
     early = drop_waits(plan, *overwrites(plan))
     says = "op 'third', tile (0, ", "overwrites scaled[", "which op 'second', tile (0, "
-    refused(early, CoverageError, *says, "still reads (WAR through 'scaled'")
+    expect_refusal(early, CoverageError, *says, "still reads (WAR through 'scaled'")
     with pytest.raises(CoverageError, match="WAR through 'scaled'"):
         MegakernelExecutor(early, il.RunOptions("meta", ll_tensors=WORDS))
 

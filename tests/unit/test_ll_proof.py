@@ -1,4 +1,4 @@
-"""What is launched with words is proved, as a plan in which words are tensors that order nothing but themselves."""
+"""Proofs of launches with words: plans in which words are tensors that order nothing but themselves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_steps_of_a_model_are_proved_by_waits_alone(splits: int, workers: int) -
 @pytest.mark.parametrize("words", [PARTS, HEADS, (*HEADS, "heads"), (*TOKENS, *HEADS), ATTENTION, ALL])
 @pytest.mark.parametrize("workers", [4, 40])
 def test_what_options_name_is_proved_as_well(words: tuple[str, ...], workers: int) -> None:
-    """Who waits for a post waits for what its tile has read."""
+    """An item that waits for a post waits for what the post's tile has read."""
     assert [ordering.value for ordering, _ in il.verify(parts(plan(2, workers), words)).rests_on] == ["wait"]
 
 
@@ -69,10 +69,10 @@ def test_a_graph_may_have_any_names() -> None:
     of = il.build(chain, il.Schedule(2))
     names = {"x": "inner as words", "gate": "inner as words'", "up": "second has read", "down": "second reads"}
 
-    def named(access: Any) -> Any:
+    def rename_access(access: Any) -> Any:
         return replace(access, tensor=names.get(access.tensor, access.tensor))
 
-    ops = [replace(op, reads=tuple(map(named, op.reads))) for op in chain.ops]
+    ops = [replace(op, reads=tuple(map(rename_access, op.reads))) for op in chain.ops]
     ops[2] = replace(ops[2], name="second words")
     tensors = tuple(replace(t, name=names.get(t.name, t.name)) for t in chain.tensors)
     inputs = tuple(names.get(name, name) for name in chain.inputs)
@@ -100,15 +100,15 @@ def test_who_polls_waits_for_the_words_that_it_reads_and_who_waits_for_a_post_fo
     op = {op.name: o for o, op in enumerate(of.graph.ops)}
     posts = {o: {*of.items.post[of.items.op == o].tolist()} for o in op.values()}
 
-    def awaited(name: str) -> set[int]:
+    def list_awaited(name: str) -> set[int]:
         waits = of.waits
         rows = np.flatnonzero(of.items.op[waits.item] == op[name])
         return {s for r in rows for s in range(waits.first[r], waits.first[r] + waits.count[r] * waits.stride[r])}
 
     assert {"second reads", "second words", "third reads", "third stores"} <= op.keys()
-    assert awaited("second reads") == posts[op["first"]]
-    assert awaited("third reads") == set()  # weights alone
-    assert awaited("third stores") == posts[op["second words"]] | posts[op["third reads"]]
+    assert list_awaited("second reads") == posts[op["first"]]
+    assert list_awaited("third reads") == set()  # weights alone
+    assert list_awaited("third stores") == posts[op["second words"]] | posts[op["third reads"]]
     assert [a.tensor for a in of.graph.ops[op["second words"]].reads] == ["second has read"]
 
 
@@ -138,7 +138,7 @@ def always(value: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("dead", [True, False])
 def test_stores_beside_words_that_come_late_are_refused(dead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What once went wrong, where the search does not leave such words out."""
+    """A fault of an earlier version, planted in a search that does not leave such words out."""
     of = overwritten(dead)
     il.verify(parts(of))
     monkeypatch.setattr(_Search, "_drop_unordered", always(False))

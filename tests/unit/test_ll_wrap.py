@@ -13,7 +13,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, prepare, run_poisoned  # noqa: E402
 from ..thorough import some  # noqa: E402
-from .test_ll import chain, chained, given, launches, sound, steps  # noqa: E402
+from .test_ll import chain, draw_inputs, launches, run_chain, sound, steps  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -38,13 +38,13 @@ def go_on(run: EmulatedLaunch, runs: int) -> None:
 
 
 def numbers_left(run: EmulatedLaunch) -> dict[str, list[int]]:
-    """Those of a tensor's words, each once."""
+    """Return the numbers of each tensor's words, each once."""
     found = {name: np.unique(words.numpy().view(np.uint64) >> 32) for name, words in run._words.items()}
     return {name: numbers.tolist() for name, numbers in found.items()}
 
 
 def last_numbers(run: EmulatedLaunch, runs: int) -> dict[str, list[int]]:
-    """Those of the ops that write each last, in the run behind so many."""
+    """Return the numbers of the ops that write each tensor last, in the run after this many runs."""
     found: dict[str, list[int]] = {}
     for number, op in enumerate(run.plan.graph.ops):
         worded = run.lowered.ll_edges.get_ll(number)
@@ -71,12 +71,12 @@ def others() -> dict[str, EmulatedLaunch]:
 def test_chains_are_right_where_numbers_wrap_and_leave_no_word_of_the_run_before(ahead: int, by: str) -> None:
     run, semaphores = sound(OPS)[by], sound(OPS)["semaphores"]
     run._reset()
-    chained(run, 9)
+    run_chain(run, 9)
     assert numbers_left(run) == last_numbers(run, 0)
     go_on(run, ahead)
     assert numbers_left(run) == last_numbers(run, ahead - 1)
     for seed in range(4):
-        assert torch.equal(chained(run, seed), chained(semaphores, seed))
+        assert torch.equal(run_chain(run, seed), run_chain(semaphores, seed))
         assert numbers_left(run) == last_numbers(run, ahead + seed)
     assert [str(fault) for fault in run.faults] == []
     run._reset()
@@ -107,9 +107,9 @@ def test_steps_are_right_where_numbers_wrap_whoever_leaves_words(splits: int) ->
 def test_who_takes_later_numbers_too_takes_those_of_the_run_before_where_they_wrap(ahead: int) -> None:
     run, wraps = others()["not exact"], ahead != 2**31 - 1
     run._reset()
-    same = [torch.equal(chained(run, 9), chained(sound(OPS)["semaphores"], 9))]
+    same = [torch.equal(run_chain(run, 9), run_chain(sound(OPS)["semaphores"], 9))]
     go_on(run, ahead)
-    same += [torch.equal(chained(run, seed), chained(sound(OPS)["semaphores"], seed)) for seed in range(4)]
+    same += [torch.equal(run_chain(run, seed), run_chain(sound(OPS)["semaphores"], seed)) for seed in range(4)]
     assert (same[0], all(same)) == (True, not wraps)
     run._reset()
 
@@ -118,10 +118,10 @@ def test_of_tokens_that_come_short_every_word_is_stored_all_the_same() -> None:
     run, semaphores = others()["short"], others()["semaphores, short"]
     for ahead in (1, AHEAD[0]):
         run._reset()
-        chained(run, 9)
+        run_chain(run, 9)
         go_on(run, ahead)
         for seed, rows in enumerate((2, 3, 1, 2)):
-            tokens = given(run, seed)
+            tokens = draw_inputs(run, seed)
             tokens["x"] = tokens["x"][:rows]
             found, right = (run_poisoned(of, tokens, seed)[:rows] for of in (run, semaphores))
             assert torch.equal(found, right)

@@ -1,4 +1,4 @@
-"""Who executes what follows from what statements do, and from what barriers count."""
+"""Elections: threads that execute a statement follow from what it does and from what barriers count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from interlace.loops.rewrite.elect import elect
 
 
 def executed_by(kernel: LoopKernel) -> dict[type[Stmt], set[ElectionScope | None]]:
-    """By whom statements of each kind are executed; None for all threads."""
+    """Return who executes statements of each kind; None for all threads."""
     found: dict[type[Stmt], set[ElectionScope | None]] = {}
 
     def visit(body: tuple[Stmt, ...], per: ElectionScope | None) -> None:
@@ -58,21 +58,21 @@ def test_what_counts_once_is_done_by_one_thread(by: Copy, specialised: bool) -> 
 def test_who_arrives_follows_from_the_barrier() -> None:
     rewritten = lower(circular_buffer(library.copy_1d(), "s", 3), warp_specialised=True)
 
-    def plain(body: tuple[Stmt, ...], empty: int) -> tuple[Stmt, ...]:
+    def drop_elections(body: tuple[Stmt, ...], empty: int) -> tuple[Stmt, ...]:
         """Without predicates, and ``empty`` arrivals to release a stage."""
         out: list[Stmt] = []
         for stmt in body:
             if isinstance(stmt, ElectOne):
-                out += plain(stmt.body, empty)
+                out += drop_elections(stmt.body, empty)
             elif isinstance(stmt, Block):
-                out.append(replace(stmt, body=plain(stmt.body, empty)))
+                out.append(replace(stmt, body=drop_elections(stmt.body, empty)))
             else:
                 counts = isinstance(stmt, InitBarrier) and stmt.name == "s_empty"
                 out.append(replace(stmt, count=empty) if counts else stmt)
         return tuple(out)
 
-    assert elect(replace(rewritten, body=plain(rewritten.body, 4))) == rewritten
-    each = elect(replace(rewritten, body=plain(rewritten.body, 128)))
+    assert elect(replace(rewritten, body=drop_elections(rewritten.body, 4))) == rewritten
+    each = elect(replace(rewritten, body=drop_elections(rewritten.body, 128)))
     assert executed_by(each)[Arrive] == {None}
 
 

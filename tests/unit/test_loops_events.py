@@ -89,7 +89,7 @@ def read(cell: int, content: int | None, instance: int, queue: str | None = None
 
 
 def copy(cell: int, content: int, instance: int, barrier: int | None = FULL) -> Begin:
-    """By TMA to a barrier, or without one by cp.async."""
+    """Return a copy: by TMA to a barrier, or without a barrier by cp.async."""
     return Begin(cell, instance, content, barrier, BYTES if barrier is not None else 0)
 
 
@@ -104,7 +104,7 @@ def arrive(cell: int = FULL) -> Arrival:
 Body = Sequence[Event]
 
 
-def framed(p: Body, q: Body, arrivals: int = 1) -> tuple[Body, Body]:
+def frame(p: Body, q: Body, arrivals: int = 1) -> tuple[Body, Body]:
     """Barriers begin before and end after what the agents do."""
     begin = [Init(FULL, arrivals), Init(EMPTY, arrivals), BARRIERS, SYNC]
     return [*begin, *p, SYNC, End(FULL), End(EMPTY)], [SYNC, *q, SYNC]
@@ -134,26 +134,26 @@ ACCEPTED: dict[str, tuple[Body, Body]] = {
         [write(S0, A, 1, False), write(S0, B, 2, False), read(S0, PARTS, 3)],
         [],
     ),
-    "a bulk copy after a read": framed(
+    "a bulk copy after a read": frame(
         [expect(), copy(S0, A, 1), SYNC, SYNC, expect(), copy(S0, B, 3), Wait(FULL, 1)],
         [SYNC, Wait(FULL, 0), read(S0, A, 2), SYNC, Wait(FULL, 1), read(S0, B, 4)],
     ),
-    "a bulk copy of what was written and fenced": framed(
+    "a bulk copy of what was written and fenced": frame(
         [write(S0, C, 1), ALL, SYNC, expect(), copy(S0, A, 2), Wait(FULL, 0), read(S0, A, 3)], [SYNC]
     ),
-    "a fence by who knows of the write": framed(
+    "a fence by who knows of the write": frame(
         [write(S0, C, 1), SYNC, SYNC], [SYNC, ALL, expect(), copy(S0, A, 2), Wait(FULL, 0), SYNC]
     ),
-    "an arrival that releases what was written": framed([write(S0, A, 1), arrive()], [Wait(FULL, 0), read(S0, A, 2)]),
-    "copies of threads": framed([copy(S0, A, 1, None), Commit(FULL, 1)], [Wait(FULL, 0), read(S0, A, 2)]),
-    "a ring of one slot": framed(
+    "an arrival that releases what was written": frame([write(S0, A, 1), arrive()], [Wait(FULL, 0), read(S0, A, 2)]),
+    "copies of threads": frame([copy(S0, A, 1, None), Commit(FULL, 1)], [Wait(FULL, 0), read(S0, A, 2)]),
+    "a ring of one slot": frame(
         [expect(), copy(S0, A, 1), Wait(EMPTY, 0), expect(), copy(S0, B, 3), Wait(EMPTY, 1)],
         [Wait(FULL, 0), read(S0, A, 2), arrive(EMPTY), Wait(FULL, 1), read(S0, B, 4), arrive(EMPTY)],
     ),
-    "three phases": framed([arrive(), Wait(FULL, 0), arrive(), Wait(FULL, 1), arrive(), Wait(FULL, 0)], []),
-    "phases that one agent fills and knows": framed([arrive(), arrive(), arrive()], []),
-    "a wait for a phase that is known": framed([arrive(), Wait(FULL, 0), Wait(FULL, 0), write(S0, A, 1)], []),
-    "two arrivals": framed([write(S0, A, 1), arrive()], [write(S1, B, 2), arrive(), Wait(FULL, 0), read(S0, A, 3)], 2),
+    "three phases": frame([arrive(), Wait(FULL, 0), arrive(), Wait(FULL, 1), arrive(), Wait(FULL, 0)], []),
+    "phases that one agent fills and knows": frame([arrive(), arrive(), arrive()], []),
+    "a wait for a phase that is known": frame([arrive(), Wait(FULL, 0), Wait(FULL, 0), write(S0, A, 1)], []),
+    "two arrivals": frame([write(S0, A, 1), arrive()], [write(S1, B, 2), arrive(), Wait(FULL, 0), read(S0, A, 3)], 2),
     "a barrier of two lives": (
         [Init(FULL, 1), arrive(), Wait(FULL, 0), End(FULL), Init(FULL, 1), arrive(), Wait(FULL, 0), End(FULL)],
         [],
@@ -198,7 +198,7 @@ REFUSED: dict[str, Refused] = {
     "two writers": Refused(OverwriteHazard, [write(S0, A, 1)], [write(S0, B, 2)], "are under way"),
     "two copies": Refused(
         OverwriteHazard,
-        *framed([expect(), copy(S0, A, 1)], [copy(S0, B, 2, None), Commit(EMPTY, 1)]),
+        *frame([expect(), copy(S0, A, 1)], [copy(S0, B, 2, None), Commit(EMPTY, 1)]),
         "a copy into it is",
     ),
     "a part overwrites what others still read": Refused(
@@ -232,22 +232,22 @@ REFUSED: dict[str, Refused] = {
     ),
     # ------------------------------------------------ proxies
     "a copy over what was not fenced": Refused(
-        ProxyHazard, *framed([write(S0, C, 1), SYNC, expect(), copy(S0, A, 2)], [SYNC]), "takes slot 0, which P wrote,"
+        ProxyHazard, *frame([write(S0, C, 1), SYNC, expect(), copy(S0, A, 2)], [SYNC]), "takes slot 0, which P wrote,"
     ),
     "a copy over another tile that was not fenced": Refused(
-        ProxyHazard, *framed([write(U, C, 1), SYNC, expect(), copy(S0, A, 2)], [SYNC]), "wrote as u{0}"
+        ProxyHazard, *frame([write(U, C, 1), SYNC, expect(), copy(S0, A, 2)], [SYNC]), "wrote as u{0}"
     ),
-    "a fence before the write": Refused(ProxyHazard, *framed([ALL, write(S0, C, 1), expect(), copy(S0, A, 2)], [])),
+    "a fence before the write": Refused(ProxyHazard, *frame([ALL, write(S0, C, 1), expect(), copy(S0, A, 2)], [])),
     "a fence of barriers alone": Refused(
-        ProxyHazard, *framed([write(S0, C, 1), BARRIERS, expect(), copy(S0, A, 2)], [])
+        ProxyHazard, *frame([write(S0, C, 1), BARRIERS, expect(), copy(S0, A, 2)], [])
     ),
     "a fence by who does not know": Refused(
-        ProxyHazard, *framed([write(S0, C, 1), SYNC, expect(), copy(S0, A, 2)], [ALL, SYNC])
+        ProxyHazard, *frame([write(S0, C, 1), SYNC, expect(), copy(S0, A, 2)], [ALL, SYNC])
     ),
     "a store of what was not fenced": Refused(ProxyHazard, [write(S0, A, 1), read(S0, A, 2, BULK), Await(BULK, 0)]),
     "a copy of threads that was not fenced": Refused(
         ProxyHazard,
-        *framed([copy(S0, C, 1, None), Commit(EMPTY, 1), Wait(EMPTY, 0), expect(), copy(S0, A, 2)], []),
+        *frame([copy(S0, C, 1, None), Commit(EMPTY, 1), Wait(EMPTY, 0), expect(), copy(S0, A, 2)], []),
     ),
     "a barrier that was not shown to copies": Refused(
         ProxyHazard, [Init(FULL, 1), expect(), copy(S0, A, 1)], text="whose initialisation is not shown"
@@ -271,10 +271,10 @@ REFUSED: dict[str, Refused] = {
     "copies that nobody commits": Refused(CountHazard, [copy(S0, A, 1, None)], text="never waited for"),
     "copies whose arrival tells nothing else": Refused(
         EarlyReadHazard,
-        *framed([write(S1, B, 1), copy(S0, A, 2, None), Commit(FULL, 1)], [Wait(FULL, 0), read(S1, B, 3)]),
+        *frame([write(S1, B, 1), copy(S0, A, 2, None), Commit(FULL, 1)], [Wait(FULL, 0), read(S1, B, 3)]),
     ),
     "own copies before they land": Refused(
-        EarlyReadHazard, *framed([copy(S0, A, 1, None), Commit(FULL, 1), read(S0, A, 2)], [])
+        EarlyReadHazard, *frame([copy(S0, A, 1, None), Commit(FULL, 1), read(S0, A, 2)], [])
     ),
     "a barrier that is used before": Refused(
         LifetimeHazard, [Init(FULL, 1), Wait(FULL, 0), End(FULL)], [arrive()], other=LifetimeHazard
@@ -297,35 +297,35 @@ REFUSED: dict[str, Refused] = {
         [SYNC, copy(S0, A, 1, None), Commit(FULL, 1), SYNC],
         "pending",
     ),
-    "two arrivals of one": Refused(CountHazard, *framed([Arrival(FULL, 2, 0)], []), "more than its 1 arrivals"),
+    "two arrivals of one": Refused(CountHazard, *frame([Arrival(FULL, 2, 0)], []), "more than its 1 arrivals"),
     "an arrival in a phase that is not known": Refused(
-        CountHazard, *framed([arrive()], [arrive()]), "more than its 1 arrivals"
+        CountHazard, *frame([arrive()], [arrive()]), "more than its 1 arrivals"
     ),
     "bytes before they are expected": Refused(
-        CountHazard, *framed([copy(S0, A, 1), expect()], []), "64 bytes before it expects them"
+        CountHazard, *frame([copy(S0, A, 1), expect()], []), "64 bytes before it expects them"
     ),
     "bytes of another phase": Refused(
         CountHazard,
-        *framed([expect(), copy(S0, A, 1)], [expect(), copy(S1, B, 2)]),
+        *frame([expect(), copy(S0, A, 1)], [expect(), copy(S1, B, 2)]),
         other=CountHazard,
     ),
-    "a parity that is none": Refused(UnknownHazard, *framed([Wait(FULL, 2)], []), "parity 2 of full{0}; use 0 or 1"),
-    "a negative parity": Refused(UnknownHazard, *framed([Wait(FULL, -1)], []), "parity -1"),
+    "a parity that is none": Refused(UnknownHazard, *frame([Wait(FULL, 2)], []), "parity 2 of full{0}; use 0 or 1"),
+    "a negative parity": Refused(UnknownHazard, *frame([Wait(FULL, -1)], []), "parity -1"),
     "a wait for what does not come": Refused(
-        StuckHazard, *framed([Wait(FULL, 0)], []), "P stays at: wait full{0}, parity 0"
+        StuckHazard, *frame([Wait(FULL, 0)], []), "P stays at: wait full{0}, parity 0"
     ),
     "a wait for the next phase": Refused(
-        StuckHazard, *framed([arrive(), Wait(FULL, 0), Wait(FULL, 1)], []), "wait full{0}, parity 1"
+        StuckHazard, *frame([arrive(), Wait(FULL, 0), Wait(FULL, 1)], []), "wait full{0}, parity 1"
     ),
     "a sync that not all come to": Refused(StuckHazard, [SYNC], [], "P stays at: sync"),
     "a wait that is overtaken": Refused(
         StuckHazard,
-        *framed([arrive(), Wait(FULL, 0), arrive(), Wait(FULL, 1)], [Wait(FULL, 0)]),
+        *frame([arrive(), Wait(FULL, 0), arrive(), Wait(FULL, 1)], [Wait(FULL, 0)]),
         "Q misses parity 0 of full{0}",
     ),
     "a wait that may be overtaken": Refused(
         StuckHazard,
-        *framed([arrive(), Wait(EMPTY, 0), arrive()], [arrive(EMPTY), Wait(FULL, 0)]),
+        *frame([arrive(), Wait(EMPTY, 0), arrive()], [arrive(EMPTY), Wait(FULL, 0)]),
         "Q misses parity 0 of full{0}",
     ),
 }
@@ -484,7 +484,7 @@ def test_tiles_are_loaded_once_by_one_thread_or_by_all(
 
 @pytest.mark.parametrize(("expected", "text"), [(1, "36 bytes less"), (128, "28 bytes more")])
 def test_bytes_of_all_phases_are_balanced(expected: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each barrier for itself; what one expects too much another's copies do not make up for."""
+    """Each barrier is balanced for itself; bytes that another's copies lack do not make up for its excess."""
     events = [Arrival(FULL, 1, 64), copy(S0, A, 1), Arrival(FULL, 1, 64 if expected == 1 else 92)]
     events += [copy(S0, B, 2)] if expected > 1 else [Begin(S0, 2, B, FULL, 100)]
     with pytest.raises(CountHazard, match=rf"full\{{0\}} expects {text} than are copied"):

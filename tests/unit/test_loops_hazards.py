@@ -72,7 +72,7 @@ def one_loop() -> LoopKernel:
     return circular_buffer(library.copy_1d(tile=64, walk=64), "s", 3)
 
 
-def refused(
+def expect_hazard(
     kernel: LoopKernel, rewritten: LoopKernel, sizes: dict[str, int], error: type[HazardError], text: str
 ) -> None:
     with pytest.raises(error, match=text) as caught:
@@ -99,13 +99,13 @@ def expect_of_another_size(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 
 def shared_barrier(stmt: Stmt) -> tuple[Stmt, ...] | None:
-    def first(barrier: BarrierSlot) -> BarrierSlot:
+    def rename_z_barrier(barrier: BarrierSlot) -> BarrierSlot:
         return replace(barrier, name="x_s_full") if barrier.name == "z_s_full" else barrier
 
     if isinstance(stmt, ArriveExpect | WaitParity):
-        return (replace(stmt, barrier=first(stmt.barrier)),)
+        return (replace(stmt, barrier=rename_z_barrier(stmt.barrier)),)
     if isinstance(stmt, Load) and stmt.barrier is not None:
-        return (replace(stmt, barrier=first(stmt.barrier)),)
+        return (replace(stmt, barrier=rename_z_barrier(stmt.barrier)),)
     return None
 
 
@@ -152,10 +152,10 @@ def barrier_of_nobody(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 
 def tile_of_nobody(stmt: Stmt) -> tuple[Stmt, ...] | None:
-    def named(box: Box) -> Box:
+    def rename_box(box: Box) -> Box:
         return replace(box, tensor="nobody") if box.tensor == "x_s" else box
 
-    return (map_boxes(stmt, named),) if isinstance(stmt, Load) else None
+    return (map_boxes(stmt, rename_box),) if isinstance(stmt, Load) else None
 
 
 def slot_of_another_step(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -234,7 +234,7 @@ def test_every_depth_and_distance_is_accepted(stages: int) -> None:
 
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
 def test_two_rings_through_a_nest_are_accepted(warp_specialised: bool) -> None:
-    """Of two blocks that do the same, one is followed."""
+    """Only one of two blocks that do the same is followed."""
     checked = check_hazards(source(), lower(source(), warp_specialised=warp_specialised), SIZES)
     alone = check_hazards(source(), lower(source(), warp_specialised=warp_specialised), SIZES | {"m": 8})
     assert (checked.blocks, alone.blocks) == (2, 1)
@@ -282,17 +282,19 @@ def test_events_grow_with_steps_and_agents_alone() -> None:
 )
 def test_a_planted_bug_is_named(bug: Bug, error: type[HazardError], text: str, warp_specialised: bool) -> None:
     rewritten = edit(lower(source(), warp_specialised=warp_specialised), bug)
-    refused(source(), rewritten, SIZES, error, text)
+    expect_hazard(source(), rewritten, SIZES, error, text)
 
 
 def test_a_stage_that_is_never_released_is_overwritten_or_blocks_the_loader() -> None:
-    refused(source(), edit(lower(source()), never_released), SIZES, OverwriteHazard, "may still read")
+    expect_hazard(source(), edit(lower(source()), never_released), SIZES, OverwriteHazard, "may still read")
     rewritten = edit(lower(source(), warp_specialised=True), never_released)
-    refused(source(), rewritten, SIZES, StuckHazard, "loader, first thread stays at: wait x_s_empty")
+    expect_hazard(source(), rewritten, SIZES, StuckHazard, "loader, first thread stays at: wait x_s_empty")
 
 
 def test_a_barrier_that_awaits_too_many_arrivals_blocks() -> None:
-    refused(source(), edit(lower(source()), too_many_arrivals_awaited), SIZES, StuckHazard, "stays at: wait x_s_full")
+    expect_hazard(
+        source(), edit(lower(source()), too_many_arrivals_awaited), SIZES, StuckHazard, "stays at: wait x_s_full"
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,26 +313,26 @@ def test_an_epilogue_off_by_one_is_named(start: int, stop: int, error: type[Haza
             return (replace(stmt, body=(replace(loop, start=loop.start + start, stop=loop.stop + stop),)),)
         return None
 
-    refused(one_loop(), edit(lower(one_loop()), off_by_one), {"n": 64 * 6}, error, "copy_1d")
+    expect_hazard(one_loop(), edit(lower(one_loop()), off_by_one), {"n": 64 * 6}, error, "copy_1d")
 
 
 def test_step_numbers_that_are_not_defined_are_named() -> None:
     kernel = circular_buffer(library.reduce_inner(tile=TILE), "s", 3)
     for name, warp_specialised in (("c_steps", False), ("c_step", False), ("c_step", True)):
 
-        def gone(stmt: Stmt, name: str = name) -> tuple[Stmt, ...] | None:
+        def drop_name(stmt: Stmt, name: str = name) -> tuple[Stmt, ...] | None:
             return () if isinstance(stmt, Let) and stmt.var == name else None
 
-        damaged = edit(lower(kernel, warp_specialised=warp_specialised), gone)
-        refused(kernel, damaged, SIZES, UnknownHazard, f"the variable '{name}' is used where nothing defines it")
+        damaged = edit(lower(kernel, warp_specialised=warp_specialised), drop_name)
+        expect_hazard(kernel, damaged, SIZES, UnknownHazard, f"the variable '{name}' is used where nothing defines it")
 
 
-def late(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def move_to_end(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body whose name stands at its end."""
     return (*body[1:], body[0]) if body and isinstance(body[0], Let) else body
 
 
-def inner(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def move_into_loop(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A body whose name stands in a loop at its beginning, which leaves it behind."""
     if body and isinstance(body[0], Let):
         return (For("once", Const(0), Const(1), LoopKind.SERIAL, (body[0],)), *body[1:])
@@ -347,8 +349,8 @@ def again(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 @pytest.mark.parametrize(
     ("move", "text"),
     [
-        (late, "the variable 'c_step' is used where nothing defines it"),
-        (inner, "the variable 'c_step' is used where nothing defines it"),
+        (move_to_end, "the variable 'c_step' is used where nothing defines it"),
+        (move_into_loop, "the variable 'c_step' is used where nothing defines it"),
         (again, "the variable 'c_step' is defined where there is one already; rename it"),
     ],
 )
@@ -357,18 +359,18 @@ def test_names_are_known_from_where_they_stand_to_the_end_of_their_body(
 ) -> None:
     kernel = circular_buffer(library.reduce_inner(tile=TILE), "s", 3)
 
-    def moved(stmt: Stmt) -> tuple[Stmt, ...] | None:
+    def move_names(stmt: Stmt) -> tuple[Stmt, ...] | None:
         return (replace(stmt, body=move(stmt.body)),) if isinstance(stmt, For) and stmt.var == "c" else None
 
-    damaged = edit(lower(kernel, warp_specialised=warp_specialised), moved)
-    refused(kernel, damaged, sizes, UnknownHazard, text)
+    damaged = edit(lower(kernel, warp_specialised=warp_specialised), move_names)
+    expect_hazard(kernel, damaged, sizes, UnknownHazard, text)
 
 
 def test_a_prologue_that_issues_one_step_too_many_is_named() -> None:
     def too_far(stmt: Stmt) -> tuple[Stmt, ...] | None:
         return (replace(stmt, stop=Const(3)),) if isinstance(stmt, For) and stmt.var == "i_first" else None
 
-    refused(one_loop(), edit(lower(one_loop()), too_far), {"n": 64 * 6}, CountHazard, "more than its 1 arrivals")
+    expect_hazard(one_loop(), edit(lower(one_loop()), too_far), {"n": 64 * 6}, CountHazard, "more than its 1 arrivals")
 
 
 def test_blocks_too_long_to_follow_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,14 +397,14 @@ def test_a_late_loader_warp_must_not_wait_for_what_it_does_not_copy() -> None:
             return stmt.body[0], replace(stmt, body=stmt.body[1:])
         return None
 
-    def turned(stmt: Stmt) -> tuple[Stmt, ...] | None:
+    def swap_loads(stmt: Stmt) -> tuple[Stmt, ...] | None:
         """The two loads change places."""
         if isinstance(stmt, For) and isinstance(stmt.body[0], Load):
             return (replace(stmt, body=(stmt.body[1], stmt.body[0], *stmt.body[2:])),)
         return None
 
     copied_last = library.pointwise(tile=TILE, walk=64, plain=Copy.CP_ASYNC)
-    copied_first = edit(copied_last, turned)
+    copied_first = edit(copied_last, swap_loads)
     sizes = {"m": 8, "n": 64}
     for kernel in (copied_last, copied_first):
         marked = circular_buffer(circular_buffer(kernel, "x_s", 2), "z_s", 3)
@@ -412,7 +414,7 @@ def test_a_late_loader_warp_must_not_wait_for_what_it_does_not_copy() -> None:
             check_hazards(marked, edit(rewritten, all_wait), sizes)
         else:
             text = "loader, .* misses parity . of x_s_empty{.}: the phase after may complete before it waits"
-            refused(marked, edit(rewritten, all_wait), sizes, StuckHazard, text)
+            expect_hazard(marked, edit(rewritten, all_wait), sizes, StuckHazard, text)
 
 
 @pytest.mark.parametrize("bug", [too_many_arrivals_awaited, expect_dropped, expect_of_another_size])

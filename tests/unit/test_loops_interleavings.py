@@ -53,7 +53,7 @@ class Barrier:
     arrivals: int
     bytes: int
 
-    def changed(self, arrivals: int, nbytes: int) -> Barrier:
+    def change(self, arrivals: int, nbytes: int) -> Barrier:
         if arrivals > self.arrivals:
             raise WrongError("an arrival too many")
         now = replace(self, arrivals=self.arrivals - arrivals, bytes=self.bytes + nbytes)
@@ -64,7 +64,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Flying:
-    """What goes on after its event: a copy, a read in a group, or arrivals that wait for the agent's copies."""
+    """Work that goes on after its event: a copy, a read in a group, or arrivals that wait for the agent's copies."""
 
     agent: int
     event: Begin | Read | Commit
@@ -141,9 +141,9 @@ class Oracle:
                 continue
             if any(conflict(event, f.event) for f in state.flying if not isinstance(f.event, Commit)):
                 raise WrongError("a race with what is under way")
-            yield self._done(state, agent, event)
+            yield self._do(state, agent, event)
         for flying in state.flying:
-            if (landed := self._landed(state, flying)) is not None:
+            if (landed := self._land(state, flying)) is not None:
                 yield landed
 
     def _is_ready(self, state: State, agent: int, event: Event) -> bool:
@@ -164,7 +164,7 @@ class Oracle:
     def _is_read(flying: Flying, agent: int, queue: str) -> bool:
         return flying.agent == agent and isinstance(flying.event, Read) and flying.event.queue == queue
 
-    def _done(self, state: State, agent: int, event: Event) -> State:
+    def _do(self, state: State, agent: int, event: Event) -> State:
         at = tuple(n + (a == agent) for a, n in enumerate(state.at))
         barriers, contents, flying = dict(state.barriers), dict(state.contents), state.flying
         for cell in touches(event):
@@ -178,7 +178,7 @@ class Oracle:
                 if (ended.arrivals, ended.bytes) != (ended.needed, 0):
                     raise WrongError("a barrier ends in a phase")
             case Arrival():
-                barriers[event.cell] = barriers[event.cell].changed(event.arrivals, event.bytes)
+                barriers[event.cell] = barriers[event.cell].change(event.arrivals, event.bytes)
             case Read():
                 if event.content is not None and contents.get(event.cell, 0) != event.content:
                     raise WrongError("another content")
@@ -194,7 +194,7 @@ class Oracle:
                 pass
         return State((at[0], at[1]), tuple(sorted(barriers.items())), tuple(sorted(contents.items())), flying)
 
-    def _landed(self, state: State, done: Flying) -> State | None:
+    def _land(self, state: State, done: Flying) -> State | None:
         barriers, contents = dict(state.barriers), dict(state.contents)
         place = state.flying.index(done)
         event = done.event
@@ -205,14 +205,14 @@ class Oracle:
             if event.barrier is not None:
                 if event.barrier not in barriers:
                     raise WrongError("bytes on no barrier")
-                barriers[event.barrier] = barriers[event.barrier].changed(0, -event.bytes)
+                barriers[event.barrier] = barriers[event.barrier].change(0, -event.bytes)
         elif isinstance(event, Commit):
             before = state.flying[:place]
             if any(f.agent == done.agent and isinstance(f.event, Begin) and f.event.barrier is None for f in before):
                 return None  # its copies come first
             if event.cell not in barriers:
                 raise WrongError("an arrival on no barrier")
-            barriers[event.cell] = barriers[event.cell].changed(event.arrivals, 0)
+            barriers[event.cell] = barriers[event.cell].change(event.arrivals, 0)
         elif any(self._is_read(f, done.agent, event.queue or "") for f in state.flying[:place]):
             return None  # groups are complete in order
         flying = state.flying[:place] + state.flying[place + 1 :]
@@ -228,7 +228,7 @@ EVERY = ACCEPTED | {f"not {name}": (case.p, case.q) for name, case in REFUSED.it
 PROGRAMS = {name: bodies for name, bodies in EVERY.items() if len({*instances(*bodies)}) == len(instances(*bodies))}
 
 
-def edited(p: Body, q: Body, random: Random) -> tuple[Body, Body]:
+def edit_bodies(p: Body, q: Body, random: Random) -> tuple[Body, Body]:
     """One event of one agent is left out, doubled, moved by one, given to the other agent or replaced by another."""
     bodies = [list(p), list(q)]
     own = random.choice([0, 1]) if p and q else 0 if p else 1
@@ -285,7 +285,7 @@ def test_programs_that_are_accepted_go_right_whoever_is_followed_first(name: str
         random = Random(f"{name} {seed}")
         p, q = PROGRAMS[name]
         for _ in range(random.choice((1, 1, 2))):
-            p, q = edited(p, q, random)
+            p, q = edit_bodies(p, q, random)
         verdicts = [is_accepted(p, q, turned=turned) for turned in (False, True)]
         assert verdicts[0] == verdicts[1], (p, q)
         assert not verdicts[0] or goes_right(p, q), (p, q)

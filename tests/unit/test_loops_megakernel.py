@@ -17,7 +17,7 @@ from interlace.loops.ir.traverse import walk
 from interlace.loops.rewrite.shared import POST_WAIT, PRE_WAIT, check_steps, share_ring
 from interlace.megakernel.parts import count_warpgroups
 
-from ..loops_graphs import beside_a_product, marked
+from ..loops_graphs import beside_a_product, mark_rings
 
 
 def tiles_of(tensors: dict[str, tuple[int, ...]], dtype: il.DType) -> dict[str, il.Tensor]:
@@ -38,7 +38,7 @@ def build_held_tile(kept: bool) -> loops.LoopKernel:
         with k.serial("c", loops.ceil_div(n, 64)) as c:
             k.load(x_s, x.at(r, c * 64))
             k.assign(y.at(r, c * 64), x_s * (w_r if kept else w_s.at(0, shape=(1,))))
-    return marked(k.build_kernel(), w_s=2, x_s=2)
+    return mark_rings(k.build_kernel(), w_s=2, x_s=2)
 
 
 @pytest.mark.parametrize(("threads", "warpgroups"), [(128, 1), (256, 2), (512, 2)])
@@ -53,7 +53,7 @@ def test_loops_written_for_two_warpgroups_run_on_two(threads: int, warpgroups: i
 
 
 def test_each_role_takes_the_same_stages() -> None:
-    kernel = share_ring(marked(loops.library.matmul(), a_s=4, b_s=4), pre_wait={"b"})
+    kernel = share_ring(mark_rings(loops.library.matmul(), a_s=4, b_s=4), pre_wait={"b"})
     printed = loops.print_kernel(kernel)
     assert printed[printed.index("      loads ahead") :] == (
         "      loads ahead of the waits:\n"
@@ -77,12 +77,12 @@ def test_each_role_takes_the_same_stages() -> None:
 
 
 def test_marks_say_nothing_to_the_one_launch() -> None:
-    plain, deep = loops.library.matmul(), marked(loops.library.matmul(), a_s=4, b_s=3)
+    plain, deep = loops.library.matmul(), mark_rings(loops.library.matmul(), a_s=4, b_s=3)
     assert share_ring(plain).body == share_ring(deep).body
 
 
 def test_roles_that_count_different_stages_are_a_hazard() -> None:
-    kernel = share_ring(marked(loops.library.reduce_inner(), s=4), pre_wait={"x"})
+    kernel = share_ring(mark_rings(loops.library.reduce_inner(), s=4), pre_wait={"x"})
     roles = [s.body for s in walk(kernel.body) if isinstance(s, Section)]
     check_steps("right", *roles)
     (outer,) = roles[0]
@@ -98,7 +98,7 @@ def test_tiles_of_a_step_lie_behind_each_other_in_the_slot_of_their_role() -> No
     roles = emit_roles(share_ring(beside_a_product(), pre_wait={"b"}), il.H200)
     assert roles.slots.offsets == {"a_s": 0, "d_s": 128 * 128, "b_s": 0}
     assert roles.slots.bytes == {PRE_WAIT: 128 * 128, POST_WAIT: 2 * 128 * 128}
-    odd = marked(loops.library.copy_2d(tile=(3, 8)), s=4)  # 96 bytes: a slot of the ring is a multiple of 1024
+    odd = mark_rings(loops.library.copy_2d(tile=(3, 8)), s=4)  # 96 bytes: a slot of the ring is a multiple of 1024
     assert emit_roles(share_ring(odd), il.H200).slots.bytes == {PRE_WAIT: 0, POST_WAIT: 1024}
     assert roles.register_elements == 128 * 128 + 256 * 8  # sums of products, and the totals of 8 rows to a thread
 
@@ -124,14 +124,14 @@ def test_a_store_is_put_off_only_where_no_inner_loop_hands_stages_back() -> None
 def test_products_ask_for_the_warpgroups_that_they_were_written_for_and_other_loops_for_none() -> None:
     shapes = tiles_of({"a": (128, 64), "b": (128, 64), "c": (128, 128)}, il.bf16)
     for threads, wanted in ((128, 1), (256, 2)):
-        kernel = marked(loops.library.matmul(threads=threads), a_s=2, b_s=2)
+        kernel = mark_rings(loops.library.matmul(threads=threads), a_s=2, b_s=2)
         op = loops.as_op("product", kernel, shapes)
         body = build_megakernel_body(op, shapes, frozenset("ab"))
         assert body.warpgroups is not None
         assert body.warpgroups(op) == wanted
         assert body.pre_wait_inputs == ("a", "b")
     plain = tiles_of({"x": (16, 64), "y": (16, 64)}, il.fp32)
-    op = loops.as_op("copy", marked(loops.library.copy_2d(tile=(8, 64)), s=2), plain)
+    op = loops.as_op("copy", mark_rings(loops.library.copy_2d(tile=(8, 64)), s=2), plain)
     body = build_megakernel_body(op, plain, frozenset())
     assert (body.warpgroups, body.pre_wait_inputs, body.prefetchable_inputs) == (None, (), ())
     assert body.tile(op, 1, 2).dependent_bytes == 8 * 64 * 4
@@ -139,7 +139,7 @@ def test_products_ask_for_the_warpgroups_that_they_were_written_for_and_other_lo
 
 def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() -> None:
     shapes = tiles_of({"a": (128, 64), "b": (128, 64), "c": (128, 128)}, il.bf16)
-    kernel = marked(loops.library.matmul(), a_s=2, b_s=2)
+    kernel = mark_rings(loops.library.matmul(), a_s=2, b_s=2)
     op = loops.as_op("product", kernel, shapes, weights=("b",))
     body = build_megakernel_body(op, shapes, frozenset("ab"))
     assert (body.prefetchable_inputs, body.pre_wait_inputs) == (("b",), ())
@@ -176,11 +176,11 @@ def test_a_stage_is_handed_back_behind_its_last_use_and_before_an_inner_loop_tak
 def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
     of = loops.library
     refused = {
-        "'z_s' of kernel 'pointwise' is loaded ahead by cp.async.*only begin bulk copies; load it by TMA": marked(
+        "'z_s' of kernel 'pointwise' is loaded ahead by cp.async.*only begin bulk copies; load it by TMA": mark_rings(
             of.pointwise(plain=loops.Copy.CP_ASYNC), x_s=2, z_s=2
         ),
         "tile 'z_s' of kernel 'pointwise' is loaded by cp.async": of.pointwise(plain=loops.Copy.CP_ASYNC),
-        "tile 's' of kernel 'copy_1d' is loaded ahead by plain": marked(of.copy_1d(by=loops.Copy.PLAIN), s=2),
+        "tile 's' of kernel 'copy_1d' is loaded ahead by plain": mark_rings(of.copy_1d(by=loops.Copy.PLAIN), s=2),
         "'w_s': its stage is held while an inner loop takes further ones": build_held_tile(kept=False),
     }
     for message, kernel in refused.items():
@@ -190,11 +190,11 @@ def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
 
 def test_an_op_that_cannot_join_says_which_and_what_runs_it() -> None:
     plain = tiles_of({"x": (256,), "y": (256,)}, il.fp32)
-    op = loops.as_op("alone", marked(loops.library.copy_1d(by=loops.Copy.PLAIN), s=2), plain)
+    op = loops.as_op("alone", mark_rings(loops.library.copy_1d(by=loops.Copy.PLAIN), s=2), plain)
     with pytest.raises(PlanError, match=r"op 'alone' cannot stand in one launch with others: tile 's'.*such as semaph"):
         build_megakernel_body(op, plain, frozenset("x"))
     shapes = tiles_of({"a": (64, 64), "b": (64, 64), "c": (64, 64)}, il.bf16)
-    product = loops.as_op("small", marked(loops.library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), shapes)
+    product = loops.as_op("small", mark_rings(loops.library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), shapes)
     body = build_megakernel_body(product, shapes, frozenset("ab"))
     assert body.tile(product, 1, 1).prefetchable_bytes == 2 * 64 * 128
     with pytest.raises(PlanError, match=r"op 'small' cannot.*64 rows over 256 threads; use 64 rows, or a multiple"):

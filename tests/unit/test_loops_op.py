@@ -22,7 +22,7 @@ from interlace.loops.ops.op import as_op
 from interlace.loops.ops.regions import find_touched_spans
 from interlace.loops.rules.limits import check_range
 
-from ..loops_graphs import marked, norm_chain_sum
+from ..loops_graphs import mark_rings, norm_chain_sum
 
 I, J = axes(2)
 
@@ -86,7 +86,7 @@ def test_bounds_are_affine_where_indices_are_and_never_too_narrow(origin: object
 def test_an_op_has_the_grid_the_regions_and_the_cost_of_its_loops() -> None:
     x, w, y = tensor("x", 1000, 4096), tensor("w", 4096), tensor("y", 1000, 4096)
     bias = tensor("bias", 4096)
-    op = as_op("norm", marked(library.layer_norm(walk=8), row=2), {"x": x, "y": y, "weight": w, "bias": bias})
+    op = as_op("norm", mark_rings(library.layer_norm(walk=8), row=2), {"x": x, "y": y, "weight": w, "bias": bias})
     (i,) = axes(1)
     assert (op.grid, op.params) == ((125,), (("m", 1000), ("warp-specialised", False)))
     assert op.kernel.startswith("layer_norm-")
@@ -115,7 +115,7 @@ def test_a_graph_of_loops_runs_on_numpy_in_any_order() -> None:
 
 def test_one_block_of_the_reference_is_what_the_whole_kernel_computes() -> None:
     x = np.random.default_rng(0).standard_normal((21, 100)).astype(np.float32)
-    loops = marked(library.copy_2d(tile=(8, 16), walk=2), s=2)
+    loops = mark_rings(library.copy_2d(tile=(8, 16), walk=2), s=2)
     a, b = tensor("a", 21, 100), tensor("b", 21, 100)
     graph = il.Graph("copy", (a, b), (as_op("copy", loops, {"x": a, "y": b}),), ("a",), ("b",))
     out = il.ReferenceExecutor(il.build(graph, il.Schedule(3))).run({"a": x})["b"]
@@ -133,8 +133,8 @@ def test_a_plan_of_loops_is_proved_and_read_back() -> None:
 
 def test_kernels_that_differ_are_told_apart_when_a_plan_is_read() -> None:
     a, b, c = (tensor(name, 64, 64) for name in "abc")
-    first = as_op("first", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
-    second = as_op("second", marked(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
+    first = as_op("first", mark_rings(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
+    second = as_op("second", mark_rings(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
     assert first.kernel != second.kernel
     plan = il.build(il.Graph("two", (a, b, c), (first, second), ("a",), ("c",)), il.Schedule(3))
     again = il.read_plan(plan.to_json(), [first.body, second.body])
@@ -150,7 +150,7 @@ def test_a_kernel_without_block_loops_is_one_tile() -> None:
         k.load(s, x.at(i * 16))
         k.assign(y.at(i * 16), s * 2)
     a, b = tensor("a", 64), tensor("b", 64)
-    op = as_op("small", marked(k.build_kernel(), s=2), {"x": a, "y": b})
+    op = as_op("small", mark_rings(k.build_kernel(), s=2), {"x": a, "y": b})
     assert op.grid == (1,)
     out = il.ReferenceExecutor(il.build(il.Graph("g", (a, b), (op,), ("a",), ("b",)), il.Schedule(1))).run(
         {"a": np.arange(64.0)}
@@ -159,7 +159,7 @@ def test_a_kernel_without_block_loops_is_one_tile() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_its_name() -> None:
-    copy = marked(library.copy_2d(), s=2)
+    copy = mark_rings(library.copy_2d(), s=2)
     a, b = tensor("a", 64, 64), tensor("b", 64, 64)
     with pytest.raises(PipelineError, match="op 'c': kernel 'copy_2d' takes a tensor 'y'; pass one"):
         as_op("c", copy, {"x": a})
@@ -182,7 +182,7 @@ def test_what_could_be_seen_in_two_ways_is_asked_for() -> None:
     with k.block("b", m) as b, k.serial("i", ceil_div(n, 4)) as i:
         k.load(s, x.at(b, 0, i * 4))
         k.assign(y.at(b, 0, i * 4), s)
-    loops, a, c = marked(k.build_kernel(), s=2), tensor("a", 8, 16), tensor("c", 8, 16)
+    loops, a, c = mark_rings(k.build_kernel(), s=2), tensor("a", 8, 16), tensor("c", 8, 16)
     with pytest.raises(PipelineError, match="in 2 ways; pass extents in sizes="):
         as_op("p", loops, {"x": a, "y": c})
     op = as_op("p", loops, {"x": a, "y": c}, sizes={"m": 8})
@@ -194,7 +194,7 @@ def test_what_could_be_seen_in_two_ways_is_asked_for() -> None:
 def test_what_would_fail_at_the_first_run_is_refused_at_once() -> None:
     a, b = tensor("a", 512, 512), tensor("b", 512, 512)
     with pytest.raises(SharedMemoryError, match="3 stages would fit"):
-        as_op("c", marked(library.copy_2d(tile=(64, 256)), s=8), {"x": a, "y": b})
+        as_op("c", mark_rings(library.copy_2d(tile=(64, 256)), s=8), {"x": a, "y": b})
     shapes = {"a": (128, 64), "b": (128, 64), "c": (128, 128)}
     tensors, loops = {n: tensor(n, *shape, dtype=bf16) for n, shape in shapes.items()}, library.matmul(k=32)
     with pytest.raises(PipelineError, match="64 elements along k"):
@@ -239,7 +239,7 @@ def test_an_extent_that_no_shape_tells_is_asked_for() -> None:
     with k.block("b", parts) as b, k.serial("i", 2) as i:
         k.load(s, x.at((b * 2 + i) * 16))
         k.assign(y.at((b * 2 + i) * 16), s)
-    loops, a, b_ = marked(k.build_kernel(), s=2), tensor("a", 64), tensor("b", 64)
+    loops, a, b_ = mark_rings(k.build_kernel(), s=2), tensor("a", 64), tensor("b", 64)
     with pytest.raises(PipelineError, match=r"no tensor's shape tells the extents \['parts'\]; pass them in sizes="):
         as_op("p", loops, {"x": a, "y": b_})
     assert as_op("p", loops, {"x": a, "y": b_}, sizes={"parts": 2}).grid == (2,)
@@ -255,6 +255,6 @@ def test_blocks_whose_regions_interleave_are_a_race_by_declaration() -> None:
         k.load(s, x.at((i * 3 + b) * 16))
         k.assign(y.at((i * 3 + b) * 16), s)
     a, c = tensor("a", 256), tensor("c", 256)
-    graph = il.Graph("g", (a, c), (as_op("p", marked(k.build_kernel(), s=2), {"x": a, "y": c}),), ("a",), ("c",))
+    graph = il.Graph("g", (a, c), (as_op("p", mark_rings(k.build_kernel(), s=2), {"x": a, "y": c}),), ("a",), ("c",))
     with pytest.raises(IntraOpRaceError):
         il.Dependencies(graph)

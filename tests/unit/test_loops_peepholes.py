@@ -1,4 +1,4 @@
-"""What an emitted kernel may do later than its IR says, and what it may not."""
+"""Freedoms of an emitted kernel: events that may come later than its IR has them, and events that may not."""
 
 from __future__ import annotations
 

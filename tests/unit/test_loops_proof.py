@@ -77,7 +77,7 @@ KERNELS = {
 Bug = Callable[[Stmt], tuple[Stmt, ...] | None]
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
+def plant_bug(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
     """From now on the rewrite has a bug, which some kernels show."""
     real = circular.lower
     proof.prove.cache_clear()
@@ -94,7 +94,7 @@ def fresh() -> None:
     proof.prove.cache_clear()
 
 
-def unflipped(stmt: Stmt) -> tuple[Stmt, ...] | None:
+def fix_parity(stmt: Stmt) -> tuple[Stmt, ...] | None:
     """Every wait for the same parity."""
     if isinstance(stmt, WaitParity) and stmt.barrier.name == "s_full":
         return (replace(stmt, parity=Const(0)),)
@@ -110,7 +110,7 @@ def forms(name: str) -> list[bool]:
 def test_a_parity_that_never_flips_is_seen_whatever_the_loops(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for warp_specialised in forms(name):
         assert 500 < prove(KERNELS[name], warp_specialised=warp_specialised).events < 10_000
-    planted(monkeypatch, unflipped)
+    plant_bug(monkeypatch, fix_parity)
     for warp_specialised in forms(name):
         # In the nest later rounds load what earlier ones did: only their number goes wrong.
         error = CountHazard if name == "nested" and warp_specialised else EarlyReadHazard
@@ -129,7 +129,7 @@ def steps_of(kernel: LoopKernel) -> list[int]:
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name != "causal in a block"])
 def test_every_number_of_steps_is_looked_at_and_few_more(name: str) -> None:
-    """Of four stages, three of which are loaded ahead: 0 to 12 steps. A constant loop has one at least."""
+    """With four stages, three of them loaded ahead: 0 to 12 steps. A constant loop has one at least."""
     steps = steps_of(KERNELS[name])
     least = 1 if name in ("a large grid", "constant", "constants in constants") else 0
     assert set(range(least, 13)) <= set(steps)
@@ -235,7 +235,7 @@ def test_a_fault_at_few_steps_or_at_many_is_seen(
 ) -> None:
     kernel = sums(1, lambda b, o, n, m: m, stages=3)
     prove(kernel)
-    planted(monkeypatch, bug)
+    plant_bug(monkeypatch, bug)
     with pytest.raises(error):
         prove(kernel)
 
@@ -253,7 +253,7 @@ def test_main_and_epilogue_that_move_together_leave_out_what_nobody_waits_for(mo
         return (replace(stmt, stop=stmt.stop - 1),) if isinstance(stmt, For) else None
 
     prove(kernel)
-    planted(monkeypatch, one_short)
+    plant_bug(monkeypatch, one_short)
     text = "block, first thread does nothing more where the loops say pointwise to 'y' at i = 0, as step 1"
     with pytest.raises(StepHazard, match=text):
         prove(kernel)
@@ -291,7 +291,7 @@ def test_what_stands_under_conditions_is_entered(
     def not_awaited(stmt: Stmt) -> tuple[Stmt, ...] | None:
         return () if isinstance(stmt, WaitParity) and stmt.barrier.name == f"{tile}_full" else None
 
-    planted(monkeypatch, not_awaited)
+    plant_bug(monkeypatch, not_awaited)
     with pytest.raises(error, match=text):
         prove(under_conditions())
 
@@ -360,7 +360,7 @@ def test_blocks_that_loops_do_not_depend_on_are_looked_at_too(monkeypatch: pytes
 
     kernel = circular_buffer(library.copy_2d(tile=(4, 64), walk=16), "s", 2)
     prove(kernel)
-    planted(monkeypatch, of_block_0)
+    plant_bug(monkeypatch, of_block_0)
     with pytest.raises(StepHazard, match=r"never 'x' at \(\d+, \d+\)"):
         prove(kernel)
 

@@ -51,7 +51,7 @@ def kernel(body: Body, stages: dict[str, int], *, prefetch: int | None = None) -
     return made
 
 
-def relayed(k: Builder, t: dict[str, Handle], r: object) -> None:
+def relay(k: Builder, t: dict[str, Handle], r: object) -> None:
     """Threads fill ``u`` from the ring ``s``, and read it."""
     k.load(t["s"], t["x"].at(r, 0))
     k.assign(t["u"], 2 * t["s"])
@@ -111,7 +111,7 @@ def without(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
 
 
 def errors_without(source: LoopKernel, kind: type[Stmt], *, warp_specialised: bool = False) -> list[str]:
-    """What is said of ``source`` if one statement of a kind is left out, for each of them, in program order."""
+    """Return what is reported of ``source`` without one statement of a kind, for each of them, in program order."""
     rewritten = lower(source, warp_specialised=warp_specialised)
     said = []
     for dropped, body in without(rewritten.body):
@@ -125,10 +125,10 @@ def errors_without(source: LoopKernel, kind: type[Stmt], *, warp_specialised: bo
 
 
 def test_syncs_around_what_threads_write_are_needed() -> None:
-    """Those after ``u`` is written. With what follows them, those before it and at the end of a step are one too many,
-    as is the last, behind those of the steps.
+    """Syncs after ``u`` is written are needed. With the syncs after them, those before it and at the end of a step are
+    one too many, as is the last one, after the steps.
     """
-    said = errors_without(kernel(relayed, {"s": 2}), SyncScope)
+    said = errors_without(kernel(relay, {"s": 2}), SyncScope)
     early = "EarlyReadHazard: kernel 'rows', 'u': .* reads slot 0 for pointwise to 'u' at r = . before it is full"
     expected = ["LifetimeHazard", "nothing", early, "nothing", "nothing", early, "nothing"]
     assert len(said) == len(expected)
@@ -137,7 +137,7 @@ def test_syncs_around_what_threads_write_are_needed() -> None:
 
 
 def test_the_arrival_of_copies_releases_the_copies_alone() -> None:
-    """That the last copies have landed does not tell their reader that the loader is done with the barriers."""
+    """The end of the last copies does not tell their reader that the loader is done with the barriers."""
 
     def body(k: Builder, t: dict[str, Handle], r: object) -> None:
         k.load(t["s"], t["x"].at(r, 0), Copy.CP_ASYNC)
@@ -201,11 +201,11 @@ def test_a_store_that_is_awaited_one_too_late_is_named(monkeypatch: pytest.Monke
     check_hazards(source, lower(source), {"m": 9})
     real = agents.count_pending_stores
 
-    def late(kernel: LoopKernel, load: Load, store: Store) -> int | None:
+    def count_one_more(kernel: LoopKernel, load: Load, store: Store) -> int | None:
         pending = real(kernel, load, store)
         return None if pending is None else pending + 1
 
-    monkeypatch.setattr(agents, "count_pending_stores", late)
+    monkeypatch.setattr(agents, "count_pending_stores", count_one_more)
     text = "'s': slot 0 is overwritten while block, first thread may still read 'x' at"
     with pytest.raises(OverwriteHazard, match=text):
         check_hazards(source, lower(source), {"m": 9})
@@ -258,13 +258,13 @@ def through_shared(stages: int) -> LoopKernel:
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_kernels_whose_tiles_shared_bytes_in_use_are_proved(stages: int, warp_specialised: bool) -> None:
-    bodies = (relayed, stored_by_tma, beside_a_nest, unread, copied_by(Copy.PLAIN), copied_by(Copy.CP_ASYNC))
+    bodies = (relay, stored_by_tma, beside_a_nest, unread, copied_by(Copy.PLAIN), copied_by(Copy.CP_ASYNC))
     sources = [kernel(body, {"s": stages}) for body in bodies]
     for source in (*sources, kernel(beside_a_nest, {"v": stages, "s": stages}), through_shared(stages)):
         assert prove(source, warp_specialised=warp_specialised).events > 50
 
 
-def mixed() -> LoopKernel:
+def build_mixed() -> LoopKernel:
     marked = circular_buffer(library.pointwise(tile=(4, 64), walk=64, plain=Copy.CP_ASYNC), "x_s", 2)
     return circular_buffer(marked, "z_s", 3)
 
@@ -276,16 +276,16 @@ EXAMPLES: dict[str, tuple[LoopKernel, set[type[Stmt]]]] = {
     ),
     "stored by TMA": (circular_buffer(library.copy_2d(tile=(4, 64), walk=64), "s", 3, 1), {SyncScope}),
     "through a nest": (circular_buffer(library.reduce_inner(tile=(4, 64)), "s", 2), {SyncScope, Let}),
-    "mixed": (mixed(), {FenceProxy, SyncScope}),
+    "mixed": (build_mixed(), {FenceProxy, SyncScope}),
 }
 
 
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_whatever_is_left_out_is_named_or_not_needed(name: str, warp_specialised: bool) -> None:
-    """Of every statement alone. Not needed are: the first fence without bulk copies, the last of what threads copied
-    where nothing comes after, the sync after a step that only the storing thread reads, or that nothing is loaded
-    behind, or the one at the end behind steps that end with one, and the number of steps where nobody asks for it.
+    """Every statement is left out alone. Some are not needed: the first fence without bulk copies; the last of what
+    threads copied where nothing comes after; the sync after a step that only the storing thread reads, or after which
+    nothing is loaded; the sync at the end after steps that end with one; the number of steps where nobody asks for it.
     """
     source, spare = EXAMPLES[name]
     rewritten = lower(source, warp_specialised=warp_specialised)

@@ -42,11 +42,11 @@ def test_rewritten_kernels_mean_what_the_loops_mean(nested: bool, warp_specialis
         }  # small integers: sums are exact in any order
         plain = interpret(kernel, xs, sizes)
         result = interpret(rewritten, xs, sizes, seed=data.draw(st.integers(0, 3), "seed"))
-        y, z = case.expected(xs, inner, outer)
+        y, z = case.compute_expected(xs, inner, outer)
         for got in (plain, result):
             np.testing.assert_array_equal(got["y"], y)
             np.testing.assert_array_equal(got["z"], z)
-        _accepted(case, warp_specialised, *_small(inner, outer))
+        _check_accepted(case, warp_specialised, *_limit_extents(inner, outer))
         seen.add((case, n, inner, outer))
 
     check()
@@ -57,14 +57,14 @@ def _shallow(case: Case, steps: int) -> bool:
     return steps < max(how.stages for how in case.inputs)
 
 
-def _small(inner: int, outer: int) -> tuple[int, int]:
+def _limit_extents(inner: int, outer: int) -> tuple[int, int]:
     """Few extents, so that cases repeat: twelve steps, past the first round of every ring."""
     inner = min(inner, 12)
     return inner, min(outer, 12 // max(inner, 1))
 
 
 @cache
-def _accepted(case: Case, warp_specialised: bool, inner: int, outer: int) -> None:
+def _check_accepted(case: Case, warp_specialised: bool, inner: int, outer: int) -> None:
     kernel = case.kernel()
     sizes = case.sizes(inner * outer * case.tile, inner, outer)
     check_hazards(kernel, lower(kernel, warp_specialised=warp_specialised), sizes)

@@ -1,4 +1,4 @@
-"""What breaks a rule is refused before anything is rewritten, with the rule and the tensor in the message."""
+"""Broken rules are refused before anything is rewritten, with the rule and the tensor in the message."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_names_that_the_rewrite_needs_are_not_taken() -> None:
         lower(circular_buffer(k.build_kernel(), "s", 2))
 
 
-def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> LoopKernel:
+def _build_named(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> LoopKernel:
     """A copy whose names are given."""
     k = Builder(kernel)
     n = k.symbol(extent)
@@ -326,9 +326,9 @@ TAKEN = ("NULL", "int", "not", "WATCHDOG", "DEVICE", "rest", "bulk_wait", "Tenso
 @pytest.mark.parametrize("name", TAKEN)
 def test_any_name_is_safe_in_the_cuda_text(name: str) -> None:
     """Whatever things are called, the text is the same but for what they are called."""
-    tame = emit_kernel(_called(), H200).cuda_source.split()
+    tame = emit_kernel(_build_named(), H200).cuda_source.split()
     for what, word in (("tensor", "s"), ("extent", "n"), ("var", "i"), ("kernel", "rule")):
-        text = emit_kernel(_called(**{what: name}), H200).cuda_source
+        text = emit_kernel(_build_named(**{what: name}), H200).cuda_source
         assert re.sub(rf"\b{name}_(full_|given)?(?!\w)", rf"{word}_\1", text).split() == tame
 
 
@@ -336,7 +336,7 @@ def test_any_name_is_safe_in_the_cuda_text(name: str) -> None:
 def test_names_that_cxx_or_the_text_could_not_have(what: str) -> None:
     for name in ("_n", "n_", "n m", "1st", "größe"):
         with pytest.raises(PipelineError, match=f"'{name}' is no name for CUDA C"):
-            emit_kernel(_called(**{what: name}), H200)
+            emit_kernel(_build_named(**{what: name}), H200)
 
 
 @pytest.mark.parametrize("name", library.build_examples())

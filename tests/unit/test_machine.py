@@ -356,7 +356,7 @@ def random_costs(plan: Plan, seed: int) -> Costs:
 
 
 def some_words(plan: Plan) -> LLHandOffs:
-    """Of every third item all that it waits for, and of others every third wait; and every other item is silent."""
+    """Return hand-offs: all waits of every third item, every third wait of the others; every other item is silent."""
     waits = (plan.waits.item % 3 == 0) | (np.arange(len(plan.waits)) % 3 == 0)
     return LLHandOffs(waits, np.arange(len(plan.items)) % 2 == 0)
 

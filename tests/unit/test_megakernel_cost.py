@@ -1,4 +1,4 @@
-"""What ways of tiling matmuls of the megakernel take, and which are taken."""
+"""Costs of tilings of the megakernel's matmuls, and the tilings that are chosen."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_deeper_split_and_wider_tiles_cost_what_they_cost() -> None:
 
 
 def longer_us(rows: MatmulExtents, way: TilingCandidate) -> float:
-    """What scaling takes, in a ring of eight stages."""
+    """Return the time that scaling takes, in a ring of eight stages."""
     return 1e6 * (
         estimate_seconds(rows, way, 8, il.H200) - estimate_seconds(rows, replace(way, has_gains=False), 8, il.H200)
     )
@@ -161,15 +161,15 @@ def test_what_was_fastest_is_taken(shape: il.workloads.FFNShape, m: int, ways: l
 
 
 def test_three_warpgroups_take_as_many_tokens_as_fill_them_beside_no_text_that_has_fewer_warps() -> None:
-    def most(graph: il.Graph) -> int:
+    def find_most_warps(graph: il.Graph) -> int:
         tiles = il.MegakernelExecutor.select_default(graph, il.H200).tiles
         return max(params["num_warps"] for params in tiles.values())
 
-    assert [most(il.workloads.ffn(m, DEEP)) for m in (64, 128, 150, 192, 256)] == [4, 8, 12, 12, 8]
+    assert [find_most_warps(il.workloads.ffn(m, DEEP)) for m in (64, 128, 150, 192, 256)] == [4, 8, 12, 12, 8]
     layer = replace(DEEP, norm=1e-5)
-    assert most(il.workloads.ffn(192, layer, norm_rows=2)) == 12
+    assert find_most_warps(il.workloads.ffn(192, layer, norm_rows=2)) == 12
     step = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=1), 192, 1088, il.H200)
-    assert most(step) == 8
+    assert find_most_warps(step) == 8
 
 
 def test_what_cannot_have_three_warpgroups_says_so() -> None:
@@ -232,13 +232,13 @@ def fit() -> Any:
     return SimpleNamespace(**load_script("fit_matmul_cost"))
 
 
-def recorded(fit: Any, name: str = "walk-cost-h200.json") -> list[Any]:
+def read_rows(fit: Any, name: str = "walk-cost-h200.json") -> list[Any]:
     record = json.loads((BENCHMARKS / "results" / name).read_text())
     return [fit.Row(**row) for row in record["rows"]]
 
 
 def test_constants_are_as_good_as_those_fitted_to_what_was_measured(fit: Any) -> None:
-    rows = recorded(fit)
+    rows = read_rows(fit)
     assert sum(len(row.ways_us) for row in rows) == 236
     best = fit.descended(rows, il.H200)
     assert fit.rms(rows, best) < fit.rms(rows, il.H200) < 0.0215
@@ -247,7 +247,7 @@ def test_constants_are_as_good_as_those_fitted_to_what_was_measured(fit: Any) ->
 
 
 def test_of_ffns_that_no_constant_was_fitted_to_the_way_taken_is_hardly_slower_than_the_fastest(fit: Any) -> None:
-    rows = recorded(fit, "walk-cost-drawn-h200.json")
+    rows = read_rows(fit, "walk-cost-drawn-h200.json")
     assert fit.over_fastest(rows, il.H200) < 1.005
     assert fit.rms(rows, il.H200) < 0.06
 
@@ -258,7 +258,7 @@ def test_a_fit_finds_the_constants_that_made_the_times_whatever_each_row_is_slow
         replace(
             row, ways_us={way: us * (1 + n % 7) for way, us in zip(row.ways_us, row.predicted_us(planted), strict=True)}
         )
-        for n, row in enumerate(recorded(fit))
+        for n, row in enumerate(read_rows(fit))
     ]
     found = fit.descended(rows, il.H200)
     assert fit.rms(rows, found) < 1e-3 < fit.rms(rows, il.H200)

@@ -48,7 +48,7 @@ def model() -> ToyForCausalLM:
 
 
 @pytest.fixture
-def stored(model: ToyForCausalLM) -> dict[str, np.ndarray]:
+def stored_tensors(model: ToyForCausalLM) -> dict[str, np.ndarray]:
     return dict(stored_names(model))
 
 
@@ -158,8 +158,8 @@ def test_scaled_frequencies_are_those_of_their_authors() -> None:
             compute_frequencies(64, 1e4, bad, "here")
 
 
-def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    tensors = gguf_tensors(stored, SHAPE)
+def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored_tensors: dict[str, np.ndarray]) -> None:
+    tensors = gguf_tensors(stored_tensors, SHAPE)
     tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(gguf_metadata(SHAPE), tensors))
@@ -179,13 +179,13 @@ def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored: dict[s
     ],
 )
 def test_a_factor_of_a_file_counts_under_each_of_its_names(
-    tmp_path: Path, stored: dict[str, np.ndarray], said: dict[str, Any]
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], said: dict[str, Any]
 ) -> None:
     path = tmp_path / "model.gguf"
     plain, scaled = {}, {f"llama.{name}": value for name, value in said.items()}
     found = []
     for more in (plain, scaled, scaled | {"llama.rope.scaling.type": "none"}):
-        path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), **more}, gguf_tensors(stored, SHAPE)))
+        path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), **more}, gguf_tensors(stored_tensors, SHAPE)))
         found.append(load_model(path).inv_freq)
     np.testing.assert_allclose(found[1], found[0] / 4, rtol=1e-6)
     np.testing.assert_array_equal(found[2], found[0])
@@ -230,7 +230,7 @@ PIECE_VOCABULARY: dict[str, Any] = {
 }
 
 
-def joined(text: str) -> list[str]:
+def join_pieces(text: str) -> list[str]:
     """Pieces of a text, as SentencePiece joins them: the neighbours of the highest score, the first of these."""
     score = dict(zip(PIECE_TOKENS, PIECE_SCORES, strict=True))
     pieces = [*("\u2581" + text.replace(" ", "\u2581"))] if text else []
@@ -253,7 +253,7 @@ def test_pieces_of_a_file_are_joined_as_sentencepiece_joins_them(tmp_path: Path)
     for text in ["", "hello", "hello \u00e9", " a  b", *drawn]:
         ids = of.encode(text)
         assert ids[0] == 1
-        assert [PIECE_TOKENS[id] for id in ids[1:]] == joined(text), text
+        assert [PIECE_TOKENS[id] for id in ids[1:]] == join_pieces(text), text
         assert of.decode(ids) == (" " + text if text else "")
         assert "".join(of.decode_stream(ids)) == of.decode(ids)
     assert [PIECE_TOKENS[id] for id in of.encode("ab</s>hello", whole=True)] == [
@@ -401,11 +401,11 @@ WIDE = np.ones((3, 3), np.float32)
     ],
 )
 def test_a_folder_that_is_no_sound_model_is_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray], change: Callable[..., None], message: str
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], change: Callable[..., None], message: str
 ) -> None:
     settings = config(SHAPE)
-    change(settings, stored)
-    write_folder(tmp_path, stored, settings)
+    change(settings, stored_tensors)
+    write_folder(tmp_path, stored_tensors, settings)
     with pytest.raises(DecodeError, match=message) as caught:
         Decoder.from_pretrained(tmp_path, max_seq_len=8, device="cpu")
     assert "\n" not in str(caught.value)
@@ -432,9 +432,9 @@ def test_a_folder_that_is_no_sound_model_is_refused(
     ],
 )
 def test_a_file_that_is_no_sound_model_is_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray], change: Callable[..., None], message: str
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], change: Callable[..., None], message: str
 ) -> None:
-    settings, tensors = gguf_metadata(SHAPE), gguf_tensors(stored, SHAPE)
+    settings, tensors = gguf_metadata(SHAPE), gguf_tensors(stored_tensors, SHAPE)
     change(settings, tensors)
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(settings, tensors))
@@ -463,9 +463,9 @@ def test_a_folder_without_weights_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_what_lies_beside_the_weights_of_a_folder_is_not_looked_at(
-    tmp_path: Path, model: ToyForCausalLM, stored: dict[str, np.ndarray]
+    tmp_path: Path, model: ToyForCausalLM, stored_tensors: dict[str, np.ndarray]
 ) -> None:
-    write_folder(tmp_path, stored, config(SHAPE))
+    write_folder(tmp_path, stored_tensors, config(SHAPE))
     files = sorted(tmp_path.glob("*.safetensors"))
     index = tmp_path / "model.safetensors.index.json"
     named = {name: file.name for file in files for name in Checkpoint.open(file).tensors}
@@ -524,14 +524,14 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
-    tmp_path: Path, stored: dict[str, np.ndarray]
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray]
 ) -> None:
     """As a pipe that nobody writes to."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(ModelFileError, match=r"cannot read .*pipe': it is no regular file"):
         load_model(pipe)
-    folder = write_folder(tmp_path / "model", stored, config(SHAPE))
+    folder = write_folder(tmp_path / "model", stored_tensors, config(SHAPE))
     for file in folder.glob("*.safetensors"):
         file.unlink()
     os.mkfifo(folder / "model.safetensors")
@@ -543,8 +543,10 @@ def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
         load_model(folder)
 
 
-def test_a_head_that_is_stored_again_is_that_of_the_embeddings(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    again = stored | {"lm_head.weight": stored["model.embed_tokens.weight"]}
+def test_a_head_that_is_stored_again_is_that_of_the_embeddings(
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray]
+) -> None:
+    again = stored_tensors | {"lm_head.weight": stored_tensors["model.embed_tokens.weight"]}
     folder = write_folder(tmp_path, again, config(SHAPE, tie_word_embeddings=True))
     decoder = Decoder.from_pretrained(folder, max_seq_len=8, device="cpu")
     assert decoder.shape.tied
@@ -560,15 +562,19 @@ def test_a_head_that_is_stored_again_is_that_of_the_embeddings(tmp_path: Path, s
     ],
 )
 def test_arguments_that_mean_nothing_are_refused_by_name(
-    tmp_path: Path, stored: dict[str, np.ndarray], arguments: dict[str, Any], error: type[Exception], message: str
+    tmp_path: Path,
+    stored_tensors: dict[str, np.ndarray],
+    arguments: dict[str, Any],
+    error: type[Exception],
+    message: str,
 ) -> None:
-    folder = write_folder(tmp_path, stored, config(SHAPE))
+    folder = write_folder(tmp_path, stored_tensors, config(SHAPE))
     with pytest.raises(error, match=message):
         Decoder.from_pretrained(**{"model": folder, "max_seq_len": 8, "device": "cpu", **arguments})
 
 
-def test_no_damage_escapes_as_another_error(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    good = gguf_bytes({**gguf_metadata(SHAPE), **VOCABULARY}, gguf_tensors(stored, SHAPE))
+def test_no_damage_escapes_as_another_error(tmp_path: Path, stored_tensors: dict[str, np.ndarray]) -> None:
+    good = gguf_bytes({**gguf_metadata(SHAPE), **VOCABULARY}, gguf_tensors(stored_tensors, SHAPE))
     header = good.index(b"blk.1.") + 200
     path, random = tmp_path / "bad", Random(0)
     for _ in range(150):

@@ -162,7 +162,7 @@ def test_what_begins_a_text_is_told_by_true_or_false(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stored() -> dict[str, np.ndarray]:
+def stored_tensors() -> dict[str, np.ndarray]:
     return dict(stored_names(ToyForCausalLM(dtype=torch.float32)))
 
 
@@ -180,11 +180,15 @@ def stored() -> dict[str, np.ndarray]:
     ],
 )
 def test_what_a_file_leaves_out_is_reported_once(
-    tmp_path: Path, stored: dict[str, np.ndarray], special: list[str], settings: dict[str, Any], lines: list[str]
+    tmp_path: Path,
+    stored_tensors: dict[str, np.ndarray],
+    special: list[str],
+    settings: dict[str, Any],
+    lines: list[str],
 ) -> None:
     path = tmp_path / "model.gguf"
     metadata = {**gguf_metadata(SHAPE), **vocabulary(*special, **settings)}
-    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored_tensors, SHAPE)))
     for run in (load_model, lambda path: Decoder.from_pretrained(path, max_seq_len=8, device="cpu")):
         _, texts = collect_missing(lambda run=run: run(path))
         assert len(texts) == len(lines)
@@ -199,7 +203,7 @@ def test_what_a_file_leaves_out_is_reported_once(
 # ---------------------------------------------------------------- fields of configs
 
 
-def _changed(**settings: Any) -> Callable[[dict[str, Any]], None]:
+def _change(**settings: Any) -> Callable[[dict[str, Any]], None]:
     return lambda found: found.update(settings)
 
 
@@ -223,9 +227,9 @@ def _changed(**settings: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_a_field_that_may_change_the_arithmetic_is_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray], name: str, value: object
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], name: str, value: object
 ) -> None:
-    folder = write_folder(tmp_path / "model", stored, config(SHAPE, **{name: value}))
+    folder = write_folder(tmp_path / "model", stored_tensors, config(SHAPE, **{name: value}))
     with pytest.raises(UnsupportedModelError, match=rf"{name} {value!r}, which a decoder would drop"):
         load_model_quietly(folder)
     model = ToyForCausalLM()
@@ -245,9 +249,9 @@ def test_a_field_that_may_change_the_arithmetic_is_refused(
 )
 @pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
 def test_a_parameter_of_rope_that_is_not_followed_is_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray], rope: dict[str, Any], name: str
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], rope: dict[str, Any], name: str
 ) -> None:
-    folder = write_folder(tmp_path / "model", stored, config(SHAPE, **{name: rope}))
+    folder = write_folder(tmp_path / "model", stored_tensors, config(SHAPE, **{name: rope}))
     with pytest.raises(UnsupportedModelError, match=r"of RoPE .*, which a decoder would drop"):
         load_model_quietly(folder)
     if "partial_rotary_factor" in rope:
@@ -279,8 +283,8 @@ HARMLESS = {
 }
 
 
-def test_fields_that_change_nothing_are_taken(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, **HARMLESS)))
+def test_fields_that_change_nothing_are_taken(tmp_path: Path, stored_tensors: dict[str, np.ndarray]) -> None:
+    load_model_quietly(write_folder(tmp_path / "model", stored_tensors, config(SHAPE, **HARMLESS)))
     model = ToyForCausalLM()
     model.config.__dict__.update(HARMLESS)
     Decoder.from_model(model, max_seq_len=8)
@@ -319,10 +323,10 @@ def test_a_field_that_a_kind_does_not_read_may_have_any_value(tmp_path: Path) ->
     ],
 )
 def test_numbers_of_a_file_that_may_change_the_arithmetic_are_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray], name: str, value: object, taken: bool
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], name: str, value: object, taken: bool
 ) -> None:
     path = tmp_path / "model.gguf"
-    path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), f"llama.{name}": value}, gguf_tensors(stored, SHAPE)))
+    path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), f"llama.{name}": value}, gguf_tensors(stored_tensors, SHAPE)))
     if taken:
         load_model_quietly(path)
     else:
@@ -330,25 +334,29 @@ def test_numbers_of_a_file_that_may_change_the_arithmetic_are_refused(
             load_model_quietly(path)
 
 
-def test_a_file_names_its_context_length(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+def test_a_file_names_its_context_length(tmp_path: Path, stored_tensors: dict[str, np.ndarray]) -> None:
     metadata = gguf_metadata(SHAPE)
     del metadata["llama.context_length"]
     path = tmp_path / "model.gguf"
-    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored_tensors, SHAPE)))
     with pytest.raises(ModelFileError, match=r"llama\.context_length None; it must be a positive number"):
         load_model_quietly(path)
 
 
-def test_names_of_a_base_model_load_as_those_of_a_causal_one(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
-    base = {name.removeprefix("model."): values for name, values in stored.items()}
+def test_names_of_a_base_model_load_as_those_of_a_causal_one(
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray]
+) -> None:
+    base = {name.removeprefix("model."): values for name, values in stored_tensors.items()}
     right, found = (
         load_model_quietly(write_folder(tmp_path / name, weights, config(SHAPE)))
-        for name, weights in (("causal", stored), ("base", base))
+        for name, weights in (("causal", stored_tensors), ("base", base))
     )
     assert found.names == right.names
     for name in right.names:
         np.testing.assert_array_equal(found.read(name), right.read(name))
-    twice = write_folder(tmp_path / "twice", {**stored, "norm.weight": stored["model.norm.weight"]}, config(SHAPE))
+    twice = write_folder(
+        tmp_path / "twice", {**stored_tensors, "norm.weight": stored_tensors["model.norm.weight"]}, config(SHAPE)
+    )
     with pytest.raises(UnsupportedModelError, match=r"no place for: norm\.weight"):
         load_model_quietly(twice)
 
@@ -455,7 +463,7 @@ def test_a_mistral_with_kinds_of_layers_is_the_ministral_that_transformers_makes
 ) -> None:
     transformers = pytest.importorskip("transformers", minversion="5")
     make_model("mistral", sliding_window=8).save_pretrained(tmp_path)
-    edit_json(tmp_path / "config.json", _changed(layer_types=kinds))
+    edit_json(tmp_path / "config.json", _change(layer_types=kinds))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     for decoder in (Decoder.from_model(loaded), from_file(tmp_path)):
         assert (decoder.window, decoder.max_seq_len) == (window, window or 96)
@@ -504,7 +512,7 @@ def test_files_and_models_end_texts_as_transformers_does(
     (folder / "generation_config.json").unlink()
     if generation is not None:
         (folder / "generation_config.json").write_text("{}")
-        edit_json(folder / "generation_config.json", _changed(**generation))
+        edit_json(folder / "generation_config.json", _change(**generation))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
     ids = loaded.generation_config.eos_token_id
     right = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
@@ -579,7 +587,7 @@ def test_llama3_frequencies_take_the_length_of_the_config_by_default(tmp_path: P
     transformers = pytest.importorskip("transformers")
     scaled = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     make_model("llama").save_pretrained(tmp_path)
-    edit_json(tmp_path / "config.json", _changed(rope_parameters={**scaled, "rope_theta": 10000.0}))
+    edit_json(tmp_path / "config.json", _change(rope_parameters={**scaled, "rope_theta": 10000.0}))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     np.testing.assert_allclose(
         load_model_quietly(tmp_path).inv_freq, loaded.model.rotary_emb.inv_freq.numpy(), rtol=1e-6
@@ -599,10 +607,10 @@ def test_a_base_model_of_transformers_loads(tmp_path: Path) -> None:
 
 
 def test_stops_of_another_kind_than_numbers_are_refused_by_files_as_by_models(
-    tmp_path: Path, stored: dict[str, np.ndarray]
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray]
 ) -> None:
     with pytest.raises(DecodeError, match=r"eos_token_id is '2'; it is an id, or a list of ids"):
-        load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, eos_token_id="2")))
+        load_model_quietly(write_folder(tmp_path / "model", stored_tensors, config(SHAPE, eos_token_id="2")))
 
 
 @pytest.mark.parametrize(
@@ -620,7 +628,12 @@ def test_stops_of_another_kind_than_numbers_are_refused_by_files_as_by_models(
     ],
 )
 def test_weights_have_the_parts_that_transformers_makes_of_their_kind(
-    tmp_path: Path, kind: str, right: dict[str, Any], stored: dict[str, Any], error: type[Exception], message: str
+    tmp_path: Path,
+    kind: str,
+    right: dict[str, Any],
+    stored: dict[str, Any],
+    error: type[Exception],
+    message: str,
 ) -> None:
     def write(**parts: Any) -> Path:
         shape = replace(SHAPE, **parts)
@@ -641,31 +654,31 @@ def test_norms_of_heads_in_a_file_are_those_of_its_architecture(tmp_path: Path, 
         load_model_quietly(path)
 
 
-def test_keys_and_values_of_different_widths_are_refused(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+def test_keys_and_values_of_different_widths_are_refused(tmp_path: Path, stored_tensors: dict[str, np.ndarray]) -> None:
     path = tmp_path / "model.gguf"
     metadata = {**gguf_metadata(SHAPE), "llama.attention.value_length": SHAPE.head_dim // 2}
-    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SHAPE)))
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored_tensors, SHAPE)))
     with pytest.raises(UnsupportedModelError, match="keys and values of different widths"):
         load_model_quietly(path)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "ministral"])
 def test_architectures_that_llama_cpp_does_not_have_are_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray], kind: str
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], kind: str
 ) -> None:
     path = tmp_path / "model.gguf"
-    path.write_bytes(gguf_bytes(gguf_metadata(SHAPE, kind), gguf_tensors(stored, SHAPE, kind)))
+    path.write_bytes(gguf_bytes(gguf_metadata(SHAPE, kind), gguf_tensors(stored_tensors, SHAPE, kind)))
     with pytest.raises(UnsupportedModelError, match=f"type '{kind}'; a decoder takes llama, qwen2, qwen3"):
         load_model_quietly(path)
 
 
 def test_a_vocabulary_of_another_size_than_the_embeddings_is_refused(
-    tmp_path: Path, stored: dict[str, np.ndarray]
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray]
 ) -> None:
     rows = SHAPE.vocabulary
-    load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows)))
+    load_model_quietly(write_folder(tmp_path / "model", stored_tensors, config(SHAPE, vocab_size=rows)))
     with pytest.raises(ModelFileError, match=f"has vocab_size {rows + 1}, and the embeddings have {rows} rows"):
-        load_model_quietly(write_folder(tmp_path / "model", stored, config(SHAPE, vocab_size=rows + 1)))
+        load_model_quietly(write_folder(tmp_path / "model", stored_tensors, config(SHAPE, vocab_size=rows + 1)))
 
 
 @pytest.mark.parametrize(
@@ -679,10 +692,10 @@ def test_a_vocabulary_of_another_size_than_the_embeddings_is_refused(
     ],
 )
 def test_a_factor_of_rope_scales_or_is_reported(
-    tmp_path: Path, stored: dict[str, np.ndarray], rope: dict[str, Any], scale: float, lines: int
+    tmp_path: Path, stored_tensors: dict[str, np.ndarray], rope: dict[str, Any], scale: float, lines: int
 ) -> None:
-    plain = load_model_quietly(write_folder(tmp_path / "plain", stored, config(SHAPE)))
-    scaled = load_model_quietly(write_folder(tmp_path / "scaled", stored, config(SHAPE, rope_scaling=rope)))
+    plain = load_model_quietly(write_folder(tmp_path / "plain", stored_tensors, config(SHAPE)))
+    scaled = load_model_quietly(write_folder(tmp_path / "scaled", stored_tensors, config(SHAPE, rope_scaling=rope)))
     np.testing.assert_allclose(scaled.inv_freq * scale, plain.inv_freq, rtol=1e-6)
     assert len(scaled.notices) == lines
     assert all("a factor of RoPE 4.0 and no rope_type, so it scales nothing" in notice for notice in scaled.notices)
@@ -691,7 +704,7 @@ def test_a_factor_of_rope_scales_or_is_reported(
 def test_swish_and_older_names_of_layers_are_taken(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     make_model("qwen2").save_pretrained(tmp_path)
-    edit_json(tmp_path / "config.json", _changed(hidden_act="swish", layer_types=["attention"] * 2))
+    edit_json(tmp_path / "config.json", _change(hidden_act="swish", layer_types=["attention"] * 2))
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         right = loaded(torch.tensor([[1, 2, 3]])).logits[0, -1]

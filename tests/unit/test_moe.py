@@ -25,8 +25,8 @@ from ..draws import EXAMPLES
 TILE = il.MatmulTile(16, 16, 16)
 
 
-def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
-    """What the three ops of routing leave."""
+def run_routing(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
+    """Run the three ops of routing; return their results."""
     (tokens, experts), tiles = logits.shape, compute_max_tiles(len(logits), chosen, logits.shape[1], rows)
     shapes = {
         "logits": (tokens, experts),
@@ -62,7 +62,7 @@ def test_pairs_of_an_expert_stand_together_from_a_tile_on() -> None:
     logits = np.full((34, 3), -9.0, np.float32)
     logits[:, 0] = 2.0
     logits[::2, 1], logits[1::2, 2] = 1.0, 1.0  # even tokens to 0 and 1, odd ones to 0 and 2
-    found = routed(logits, 2, 16)
+    found = run_routing(logits, 2, 16)
     assert found["experts"][:2].tolist() == [[0, 1], [0, 2]]
     assert found["counts"].tolist() == [[32, 16, 16], [2, 1, 1]]
     assert found["place"][:3].tolist() == [[0, 48], [1, 80], [2, 49]]  # 3 tiles of expert 0, 2 of each other
@@ -89,7 +89,7 @@ def test_every_pair_has_a_row_of_its_own_in_a_tile_of_its_expert(
     chosen = 1 + more % experts
     random = np.random.default_rng(seed)
     logits = random.standard_normal((tokens, experts)) - skew * np.arange(experts)
-    found = {name: value.astype(np.int64) for name, value in routed(logits, chosen, rows).items()}
+    found = {name: value.astype(np.int64) for name, value in run_routing(logits, chosen, rows).items()}
     place, token, owner = found["place"], found["token"], found["owner"]
     assert len(np.unique(place)) == tokens * chosen == (token >= 0).sum()
     assert (token[place] == np.arange(tokens)[:, None]).all()
@@ -147,12 +147,12 @@ def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
 
 
 def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
-    def most(routing: Routing) -> float:
+    def compute_first_share(routing: Routing) -> float:
         problem = MoE(16, 16, 8, 1, 20000, routing)
         return float((problem.make_inputs(0)["logits"].argmax(axis=1) == 0).mean())
 
-    assert 0.12 < most(Routing.BALANCED) < 0.13
-    assert 0.42 < most(Routing.SKEWED) < 0.44  # 1 / (1 + 2^-1.2 + ... + 8^-1.2) = 0.429
+    assert 0.12 < compute_first_share(Routing.BALANCED) < 0.13
+    assert 0.42 < compute_first_share(Routing.SKEWED) < 0.44  # 1 / (1 + 2^-1.2 + ... + 8^-1.2) = 0.429
 
 
 def test_plans_are_read_again_and_others_than_the_kernels_make_are_refused() -> None:
@@ -201,7 +201,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 
 def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
-    def checked(hidden: int, tile: il.MatmulTile, dtype: il.DType = il.bf16) -> None:
+    def check_tile(hidden: int, tile: il.MatmulTile, dtype: il.DType = il.bf16) -> None:
         rows = 2 * tile.m
         shapes = {"x": (rows, hidden), "weight": (3, 128, hidden), "out": (rows, 128)}
         t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
@@ -210,16 +210,16 @@ def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
         MEGAKERNEL_BODY.check(op, t)
         MEGAKERNEL_BODY.tile(op, 1, 1)
 
-    checked(72, il.MatmulTile(32, 64, 64))
+    check_tile(72, il.MatmulTile(32, 64, 64))
     with pytest.raises(DTypeError, match="the megakernel multiplies bf16 and fp16"):
-        checked(72, il.MatmulTile(32, 64, 64), il.fp32)
+        check_tile(72, il.MatmulTile(32, 64, 64), il.fp32)
     with pytest.raises(ShapeError, match="bulk loads need rows of a multiple of 8 elements"):
-        checked(76, il.MatmulTile(32, 64, 64))
-    checked(72, il.MatmulTile(64, 64, 64))
+        check_tile(76, il.MatmulTile(32, 64, 64))
+    check_tile(72, il.MatmulTile(64, 64, 64))
     with pytest.raises(ShapeError, match="multiply 64 rows each at a time, and the tile has 32"):
-        checked(72, il.MatmulTile(16, 32, 64))
+        check_tile(72, il.MatmulTile(16, 32, 64))
     with pytest.raises(ShapeError, match="a stage is a multiple of 64 deep"):
-        checked(72, il.MatmulTile(16, 64, 32))
+        check_tile(72, il.MatmulTile(16, 64, 32))
     x, logits = il.Tensor("x", (8, 16), il.bf16), il.Tensor("logits", (65, 3), il.fp32)
     with pytest.raises(ShapeError, match=r"token .* a vector"):
         gather("gather", x, il.Tensor("token", (4, 4), il.int32), x)

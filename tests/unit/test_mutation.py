@@ -96,7 +96,7 @@ def test_mutants_are_derived_from_the_syntax(text: str, expected: set[str] | Non
 
 @pytest.mark.thorough
 def test_a_run_tells_what_became_of_a_mutant(copy: Copy) -> None:
-    """Of the copy, not of the sources that are installed."""
+    """The tests run on the copy, not on the sources that are installed."""
     head = "from __future__ import annotations"
     quick = ("test_files.py::test_a_failed_write_leaves_the_old_file_and_nothing_else",)
     for new, tests, expected in (

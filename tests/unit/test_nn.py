@@ -71,7 +71,7 @@ def test_an_ffn_without_a_gpu_is_what_its_linears_compute(
             assert torch.equal(module(x), down(ACTIVATIONS[activation](up(x))))
 
 
-def normed(eps: float = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Tensor]]:
+def build_normed(eps: float = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Tensor]]:
     """The half of a layer, and the same by PyTorch's modules."""
     gate, up, down = linears("gate", "up", "down")
     norm = nn.RMSNorm(HIDDEN, eps=eps)
@@ -83,7 +83,7 @@ def normed(eps: float = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Te
 
 @pytest.mark.parametrize("tokens", [1, 64, 65])
 def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int) -> None:
-    module, expected = normed()
+    module, expected = build_normed()
     up, down = linears("up", "down", bias=True)
     norm = nn.RMSNorm(HIDDEN, eps=1e-3)
     plain_one = FFN.from_linears(up, down, "relu", norm=norm)
@@ -120,7 +120,7 @@ def test_norms_that_do_not_fit_are_refused() -> None:
     gate, up, down = linears("gate", "up", "down")
 
     class RMSNorm(nn.RMSNorm):
-        """Of which nobody knows what it does."""
+        """Norm of a subclass, unknown to the package."""
 
     class LlamaRMSNorm(nn.RMSNorm):
         __module__ = "transformers.models.llama"
@@ -197,7 +197,7 @@ def test_parameters_are_shared_unless_their_layout_must_change() -> None:
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.thorough)])
 def test_torch_compile_finds_one_graph(backend: str) -> None:
     up, down = linears("up", "down", bias=True)
-    for module in (swiglu()[0], normed()[0], FFN.from_linears(up, down, "gelu-tanh")):
+    for module in (swiglu()[0], build_normed()[0], FFN.from_linears(up, down, "gelu-tanh")):
         torch.compiler.reset()
         compiled = torch.compile(module, fullgraph=True, backend=backend)
         for m in (3, 4, 5):  # from the second on, the extent is a symbol
@@ -349,28 +349,36 @@ def test_hooks_that_would_be_dropped_are_named(register: str, kind: str) -> None
 
 
 def test_parts_that_would_be_dropped_are_named() -> None:
-    def refused(change: Callable[[nn.Linear], object], message: str) -> None:
+    def expect_refusal(change: Callable[[nn.Linear], object], message: str) -> None:
         up, down = linears("up", "down", bias=True)
         change(up)
         with pytest.raises(GraphError, match=message):
             FFN.from_linears(up, down, "relu")
 
-    refused(lambda up: up.add_module("lora_a", nn.Linear(2, 2)), "up holds lora_a in addition to its weight and bias")
-    refused(lambda up: up.register_buffer("scale", torch.ones(1)), "up holds scale in addition to its weight and bias")
-    refused(nn.utils.spectral_norm, "up has forward pre hooks")
-    refused(lambda up: prune.l1_unstructured(up, "weight", 0.5), "up has forward pre hooks")
+    expect_refusal(
+        lambda up: up.add_module("lora_a", nn.Linear(2, 2)), "up holds lora_a in addition to its weight and bias"
+    )
+    expect_refusal(
+        lambda up: up.register_buffer("scale", torch.ones(1)), "up holds scale in addition to its weight and bias"
+    )
+    expect_refusal(nn.utils.spectral_norm, "up has forward pre hooks")
+    expect_refusal(lambda up: prune.l1_unstructured(up, "weight", 0.5), "up has forward pre hooks")
 
     class Quantised(nn.Parameter):
         pass
 
-    refused(lambda up: setattr(up, "weight", Quantised(up.weight.detach())), "the weight of up is a Quantised, not a")
-    refused(lambda up: setattr(up, "bias", Quantised(up.bias.detach())), "the bias of up is a Quantised, not a plain")
+    expect_refusal(
+        lambda up: setattr(up, "weight", Quantised(up.weight.detach())), "the weight of up is a Quantised, not a"
+    )
+    expect_refusal(
+        lambda up: setattr(up, "bias", Quantised(up.bias.detach())), "the bias of up is a Quantised, not a plain"
+    )
 
     def hook(up: nn.Linear) -> None:
         up.weight = nn.Parameter(torch.randn(HIDDEN, WIDTH).T)
         up.weight.register_hook(log)
 
-    refused(hook, "the weight of up has hooks and is not contiguous")
+    expect_refusal(hook, "the weight of up has hooks and is not contiguous")
 
 
 def test_hooks_on_parameters_and_the_mode_stay() -> None:
@@ -476,7 +484,7 @@ def test_what_is_chosen_runs_and_says_nothing(fake_gpu: type[FakeLaunch]) -> Non
 
 
 def test_few_tokens_have_norm_and_sum_in_their_launch(fake_gpu: type[FakeLaunch]) -> None:
-    module, expected = normed()
+    module, expected = build_normed()
     with torch.inference_mode():
         for extents in ((64,), (65,), (8, 8), (5, 13), (120,)):
             x = torch.randn(*extents, HIDDEN)
@@ -493,7 +501,7 @@ def test_where_no_launch_of_all_is_faster_one_of_the_ffn_may_be(
         return LIBRARY if shape.norm is not None or of[-1] == 7 else LAUNCH
 
     monkeypatch.setattr(op, "choose_ffn", choice)
-    module, expected = normed()
+    module, expected = build_normed()
     assert (module.explain(5), module.explain(7)) == (LAUNCH, LIBRARY)
     compiled = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)
     with torch.inference_mode():
@@ -624,7 +632,7 @@ class FakeInstance:
 KEY = Key(torch.device("cpu"), 7, 0, 16, FFNShape(HIDDEN, WIDTH, Activation.SILU, True), bf16, False)
 
 
-def recorded(limit: int = 64) -> tuple[Instances, list[FakeInstance]]:
+def record_instances(limit: int = 64) -> tuple[Instances, list[FakeInstance]]:
     made: list[FakeInstance] = []
 
     def make(key: Key, tensors: object) -> FakeInstance:
@@ -635,7 +643,7 @@ def recorded(limit: int = 64) -> tuple[Instances, list[FakeInstance]]:
 
 
 def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None:
-    instances, made = recorded()
+    instances, made = record_instances()
     keys = [
         KEY,
         KEY._replace(stream=8),
@@ -654,7 +662,7 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
 
 
 def test_the_instance_used_least_recently_goes_first() -> None:
-    instances, made = recorded(limit=2)
+    instances, made = record_instances(limit=2)
     for m in (1, 2, 1, 3, 1, 2):  # 3 takes the place of 2, then 2 that of 3
         instances.run(KEY._replace(rows=m), {})
     assert [instance.key.rows for instance in made] == [1, 2, 3, 2]
@@ -662,7 +670,7 @@ def test_the_instance_used_least_recently_goes_first() -> None:
 
 
 def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
-    instances, made = recorded(limit=2)
+    instances, made = record_instances(limit=2)
     instances.run(KEY._replace(rows=1), {})
     made[0].is_running = True
     for m in (2, 3, 4, 1):
@@ -679,7 +687,7 @@ def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
 
 
 def test_instances_of_captured_graphs_stay() -> None:
-    instances, made = recorded(limit=1)
+    instances, made = record_instances(limit=1)
     for number in range(1, 6):
         instances.run(KEY._replace(capture=number), {})
     for m in (1, 2, 3):

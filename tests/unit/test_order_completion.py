@@ -16,7 +16,7 @@ LRU, OPT = EvictionPolicy.LRU, EvictionPolicy.OPT
 
 
 def least_end(grid: PanelGrid, begun: tuple[Visit, ...], capacity: int) -> int:
-    """By trying every end."""
+    """Return the least loads of an end, by trying every end."""
 
     def end(path: tuple[Visit, ...]) -> int:
         if len(path) == grid.tiles:

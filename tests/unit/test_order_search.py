@@ -42,7 +42,7 @@ def list_directions(grid: PanelGrid) -> list[tuple[bool, bool]]:
 
 
 def lru_list(grid: PanelGrid, held: tuple[int, ...], visit: Visit, capacity: int) -> tuple[tuple[int, ...], int]:
-    """What an LRU cache holds after a tile, oldest last, and the loads."""
+    """Return what an LRU cache holds after a tile, oldest last, and the loads."""
     cost = 0
     for unit in (unit for pair in grid.list_pairs(visit) for unit in pair):
         cost += unit not in held

@@ -17,7 +17,7 @@ from interlace.planner.build import build
 from interlace.policies.schedule import Assignment, Schedule
 from interlace.policies.sync import NoSync, RowSync, TileSync
 
-from .graphs import gated, pair, two_matmuls
+from .graphs import build_gated, pair, two_matmuls
 
 LAUNCH, WORKER, WAIT = Ordering.LAUNCH, Ordering.WORKER, Ordering.WAIT
 EXECUTORS: dict[type[DeviceExecutor] | type[ReferenceExecutor], set[Ordering]] = {
@@ -36,9 +36,9 @@ def by_worker(dispatch: Dispatch = Dispatch.TICKET) -> Proof:
     return verify(build(two_matmuls(), Schedule(1, dispatch, policy=NoSync())))
 
 
-def mixed() -> Proof:
+def prove_mixed() -> Proof:
     """``gate`` and ``mul`` post, ``up`` leaves its consumer to the order of the worker."""
-    return verify(build(gated(), Schedule(1, policy={"up": NoSync()})))
+    return verify(build(build_gated(), Schedule(1, policy={"up": NoSync()})))
 
 
 def test_a_proof_names_each_ordering_that_it_rests_on_with_a_dependency() -> None:
@@ -49,7 +49,7 @@ def test_a_proof_names_each_ordering_that_it_rests_on_with_a_dependency() -> Non
         "(RAW through 'hidden', argument 'a')"
     )
     assert [o for o, _ in verify(build(two_matmuls(), Schedule(1, policy=RowSync()))).rests_on] == [WAIT]
-    rests = dict(mixed().rests_on)
+    rests = dict(prove_mixed().rests_on)
     assert rests.keys() == {WAIT, WORKER}
     assert (rests[WORKER].op, rests[WORKER].consumer) == ("up", "op 'mul', tile (0, 0)")
     assert rests[WAIT].op in {"gate", "mul"}
@@ -66,7 +66,7 @@ def test_every_executor_takes_what_it_keeps_and_refuses_the_rest(executor: type[
     assert executor.enforced_orderings == EXECUTORS[executor]
     waits = verify(build(two_matmuls(), Schedule(4, policy=RowSync())))
     assert executor.prove(waits) is waits
-    for proof in (by_worker(), by_worker(Dispatch.STATIC), mixed()):
+    for proof in (by_worker(), by_worker(Dispatch.STATIC), prove_mixed()):
         if executor.enforced_orderings & {WORKER, LAUNCH}:
             assert executor.prove(proof) is proof
             continue
@@ -76,11 +76,11 @@ def test_every_executor_takes_what_it_keeps_and_refuses_the_rest(executor: type[
 
 def test_the_refusal_names_the_edge_and_a_policy_that_would_do() -> None:
     with pytest.raises(CoverageError) as caught:
-        il.SemaphoreStreamsExecutor.prove(mixed())
+        il.SemaphoreStreamsExecutor.prove(prove_mixed())
     assert str(caught.value).startswith("op 'mul', tile (0, 0) reads u[0:2, 0:2], which op 'up', tile (0, 0) writes")
     op, policy = re.findall(r"plan op '(\w+)' with .* such as (\w+)\(\)", str(caught.value))[0]
     assert (op, policy) == ("up", "TileSync")
-    mended = verify(build(gated(), Schedule(1, policy={op: TileSync()})))
+    mended = verify(build(build_gated(), Schedule(1, policy={op: TileSync()})))
     assert il.SemaphoreStreamsExecutor.prove(mended) is mended
 
 

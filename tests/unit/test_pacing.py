@@ -18,7 +18,7 @@ MANY = 96 << 10  # bytes under way that saturate memory
 
 
 def share(device: il.DeviceSpec) -> int:
-    """Of memory's rate, of an SM in 1.75 us."""
+    """Return an SM's share of the bytes that memory delivers in 1.75 us."""
     return int(1.75e-6 * device.dram_bytes_per_s / device.sms)
 
 

@@ -20,7 +20,7 @@ from interlace.megakernel.table import build_op_tables, build_worker_tables
 from interlace.planner.predict import predict
 from interlace.sim.modes import MAX_WORKERS
 
-from ..loops_graphs import marked
+from ..loops_graphs import mark_rings
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -104,7 +104,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 
 
-def changed(plan: il.Plan, change: Change) -> str:
+def change_graph(plan: il.Plan, change: Change) -> str:
     data = json.loads(plan.to_json())
     change(data["graph"])
     return json.dumps(data)
@@ -113,7 +113,7 @@ def changed(plan: il.Plan, change: Change) -> str:
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_plan_whose_op_is_none_of_its_kernel_is_not_read(name: str) -> None:
     change, message = CHANGES[name]
-    text = changed(il.build(ffn(), il.Schedule(2)), change)
+    text = change_graph(il.build(ffn(), il.Schedule(2)), change)
     with pytest.raises(PlanFormatError, match=message) as caught:
         il.read_plan(text)
     assert isinstance(caught.value.__cause__, GraphError)
@@ -137,7 +137,7 @@ def test_the_order_of_params_and_arguments_in_a_file_means_nothing() -> None:
             op["params"] = dict(reversed(op["params"].items()))
             op["reads"].reverse()
 
-    assert il.verify(il.read_plan(changed(il.build(ffn(), il.Schedule(2)), reverse))).edges > 0
+    assert il.verify(il.read_plan(change_graph(il.build(ffn(), il.Schedule(2)), reverse))).edges > 0
 
 
 def test_a_graph_takes_no_op_that_is_not_its_kernels() -> None:
@@ -171,7 +171,7 @@ def test_built_in_ops_are_checked_when_they_are_made() -> None:
 
 def loops() -> il.Graph:
     a, b = (il.Tensor(name, (64, 64), il.fp32) for name in "ab")
-    op = as_op("copy", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
+    op = as_op("copy", mark_rings(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
     return il.Graph("loops", (a, b), (op,), ("a",), ("b",))
 
 
@@ -195,17 +195,17 @@ def test_an_op_of_loops_is_held_against_its_loops(name: str) -> None:
     kernels = [op.body for op in graph.ops]
     assert il.read_plan(plan.to_json(), kernels) == plan  # type: ignore[arg-type]
     with pytest.raises(PlanFormatError, match=message):
-        il.read_plan(changed(plan, change), kernels)  # type: ignore[arg-type]
+        il.read_plan(change_graph(plan, change), kernels)  # type: ignore[arg-type]
 
 
-def doubled(name: str, x: il.Tensor, y: il.Tensor, b: int) -> il.Op:
+def make_double_op(name: str, x: il.Tensor, y: il.Tensor, b: int) -> il.Op:
     (i,) = il.axes(1)
     accesses = {"x": (x, (i.block(b),))}, {"y": (y, (i.block(b),))}
     return DOUBLE.make_op(name, (-(-x.shape[0] // b),), *accesses, params={"N": x.shape[0], "B": b})
 
 
 def make_doubled(name: str, tensors: Any, params: Any) -> il.Op:
-    return doubled(name, tensors["x"], tensors["y"], params["B"])
+    return make_double_op(name, tensors["x"], tensors["y"], params["B"])
 
 
 DOUBLE = il.Kernel("double", il.Reference(lambda _, regions, params: {"y": 2 * regions["x"]}), dtypes=("fp32",))
@@ -215,16 +215,16 @@ DOUBLE = il.Kernel("double", il.Reference(lambda _, regions, params: {"y": 2 * r
 def test_a_kernel_of_a_user_is_checked_by_how_it_is_made(value: str) -> None:
     kernel = replace(DOUBLE, make=make_doubled)
     x, y = il.Tensor("x", (10,), il.fp32), il.Tensor("y", (10,), il.fp32)
-    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
+    plan = il.build(il.Graph("g", (x, y), (make_double_op("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
     assert il.read_plan(plan.to_json(), [kernel]) == plan
-    wrong = changed(plan, param(0, "B", eval(value)))
+    wrong = change_graph(plan, param(0, "B", eval(value)))
     with pytest.raises(PlanFormatError):
         il.read_plan(wrong, [kernel])
 
 
 def test_the_dtypes_of_a_kernel_hold_for_plans_that_are_read() -> None:
     x, y = il.Tensor("x", (10,), il.fp32), il.Tensor("y", (10,), il.fp32)
-    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
+    plan = il.build(il.Graph("g", (x, y), (make_double_op("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
     text = plan.to_json().replace('"fp32"', '"bf16"')
     with pytest.raises(PlanFormatError, match="kernel 'double' takes fp32 for argument 'x'") as caught:
         il.read_plan(text, [DOUBLE])
@@ -233,7 +233,7 @@ def test_the_dtypes_of_a_kernel_hold_for_plans_that_are_read() -> None:
 
 def test_a_plan_without_its_kernel_is_proved_and_says_what_to_pass() -> None:
     x, y = il.Tensor("x", (10,), il.fp32), il.Tensor("y", (10,), il.fp32)
-    plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
+    plan = il.build(il.Graph("g", (x, y), (make_double_op("d", x, y, 4),), ("x",), ("y",)), il.Schedule(1))
     again = il.read_plan(plan.to_json())
     assert il.verify(again).longest_chain == 1
     with pytest.raises(GraphError, match=r"op 'd' has no body for kernel 'double'; .*interlace.read_plan\(text, "):
@@ -259,7 +259,7 @@ def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(value, (*path, key))
 
 
-def damaged(text: str, random: Random) -> str:
+def damage(text: str, random: Random) -> str:
     """With one to three places replaced, moved far, dropped or doubled; mostly in the tables, where proofs look."""
     data = json.loads(text)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
@@ -297,7 +297,7 @@ def test_a_damaged_plan_is_refused_or_runs_right(name: str) -> None:
     ended: Counter[str] = Counter()
     for seed in range(150):
         try:
-            proof = il.verify(il.read_plan(damaged(text, random)))
+            proof = il.verify(il.read_plan(damage(text, random)))
         except (PlanError, GraphError) as error:
             ended[type(error).__name__ if len(str(error)) > 10 else "says nothing"] += 1
             continue

@@ -48,7 +48,7 @@ def launch(name: str) -> il.MegakernelExecutor:
 
 
 def items_of(run: il.MegakernelExecutor) -> np.ndarray:
-    """Of split tiles."""
+    """Return the items of split tiles."""
     return run._table.items[run._table.items["parts"] > 1]
 
 

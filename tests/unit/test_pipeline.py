@@ -21,7 +21,7 @@ def numbers(n: int) -> Any:
     return torch.full((4, 3), float(n))
 
 
-def kept(_: object, result: Any) -> list[float]:
+def flatten(_: object, result: Any) -> list[float]:
     return result.flatten().tolist()
 
 
@@ -29,7 +29,7 @@ def twice(x: Any) -> Any:
     return 2 * x
 
 
-def run(chunks: Any, compute: Any = twice, upload: Any = numbers, download: Any = kept, **options: Any) -> Any:
+def run(chunks: Any, compute: Any = twice, upload: Any = numbers, download: Any = flatten, **options: Any) -> Any:
     return pipeline(chunks, upload, compute, download, device="cpu", **options)
 
 
@@ -39,11 +39,11 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     made: list[weakref.ref[Any]] = []
     init = lanes.Buffer.__init__
 
-    def noted(self: lanes.Buffer, *arguments: Any, **options: Any) -> None:
+    def note_buffer(self: lanes.Buffer, *arguments: Any, **options: Any) -> None:
         init(self, *arguments, **options)
         made.append(weakref.ref(self))
 
-    monkeypatch.setattr(lanes.Buffer, "__init__", noted)
+    monkeypatch.setattr(lanes.Buffer, "__init__", note_buffer)
     return made
 
 
@@ -53,12 +53,12 @@ def views(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     made: list[weakref.ref[Any]] = []
     like = lanes.Buffer.view_like
 
-    def noted(self: lanes.Buffer, tensor: Any) -> Any:
+    def note_view(self: lanes.Buffer, tensor: Any) -> Any:
         view = like(self, tensor)
         made.append(weakref.ref(view))
         return view
 
-    monkeypatch.setattr(lanes.Buffer, "view_like", noted)
+    monkeypatch.setattr(lanes.Buffer, "view_like", note_view)
     return made
 
 
@@ -230,7 +230,7 @@ def test_a_result_of_more_bytes_than_the_first_is_refused() -> None:
     ],
 )
 def test_what_makes_no_pipeline_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    usual = {"chunks": [1], "upload": numbers, "compute": lambda x: x, "download": kept, "device": "cpu"}
+    usual = {"chunks": [1], "upload": numbers, "compute": lambda x: x, "download": flatten, "device": "cpu"}
     with pytest.raises(error, match=message):
         pipeline(**{**usual, **arguments})
 

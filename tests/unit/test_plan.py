@@ -45,8 +45,8 @@ from interlace.policies.sync import KernelSync, NoSync, RowSync
 from ..draws import EXAMPLES
 from .graphs import (
     AnyBody,
+    build_gated,
     conv_chain,
-    gated,
     graphs,
     item_at,
     matmul,
@@ -60,8 +60,8 @@ from .graphs import (
 
 PLANS = {
     "ticket": lambda: build(two_matmuls(), Schedule(4)),
-    "static, striped": lambda: build(gated(), Schedule(3, Dispatch.STATIC, policy=RowSync())),
-    "static, balanced": lambda: build(gated(), Schedule(3, Dispatch.STATIC, Assignment.BALANCED)),
+    "static, striped": lambda: build(build_gated(), Schedule(3, Dispatch.STATIC, policy=RowSync())),
+    "static, balanced": lambda: build(build_gated(), Schedule(3, Dispatch.STATIC, Assignment.BALANCED)),
     "split-K": lambda: build(two_matmuls(), Schedule(4, split=SplitK(2), chunk_waits=True)),
     "stream-K over panels": lambda: build(
         two_matmuls(), Schedule(4, split={"down": StreamK(5)}, order=Hilbert(), interleaving=RowPanels(1))
@@ -256,7 +256,7 @@ def _text() -> str:
     return build(two_matmuls(4, (2, 4, 2)), Schedule(2, split={"down": SplitK(2)})).to_json()
 
 
-def _changed(*path: Any, to: Any) -> str:
+def _change(*path: Any, to: Any) -> str:
     """The JSON text of a good plan with the value at ``path`` replaced."""
     data = json.loads(_text())
     at = data
@@ -266,7 +266,7 @@ def _changed(*path: Any, to: Any) -> str:
     return json.dumps(data)
 
 
-def _edited(*changes: tuple[Any, ...]) -> str:
+def _edit(*changes: tuple[Any, ...]) -> str:
     """The JSON text of a good plan after changes (table, column, row, value)."""
     data = json.loads(_text())
     for table, column_name, row, value in changes:
@@ -318,7 +318,7 @@ def test_foreign_json_is_a_format_error(text: str) -> None:
 def test_other_schema_version_is_named(version: Any) -> None:
     expected = "plan has schema version .*, this is version 1; make the plan again with this release"
     with pytest.raises(PlanFormatError, match=expected):
-        parse_plan(_changed("schema_version", to=version), {})
+        parse_plan(_change("schema_version", to=version), {})
 
 
 def _every_key() -> Iterator[tuple[Any, ...]]:
@@ -341,14 +341,14 @@ def test_missing_key_is_a_format_error(path: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("value", ["ticket!", "", None, 3, ["ticket"], {}])
 def test_unknown_dispatch_is_a_format_error(value: Any) -> None:
     with pytest.raises(PlanFormatError, match=r"damaged plan: ValueError: .* is not a valid Dispatch"):
-        parse_plan(_changed("dispatch", to=value), {})
+        parse_plan(_change("dispatch", to=value), {})
 
 
 @pytest.mark.parametrize("key", ["workers", "semaphores"])
 @pytest.mark.parametrize("value", [-1, 1.5, "4", None, True, [4]])
 def test_counts_are_integers(key: str, value: Any) -> None:
     with pytest.raises(PlanFormatError, match=r"damaged plan: ValueError: .* is not a count"):
-        parse_plan(_changed(key, to=value), {})
+        parse_plan(_change(key, to=value), {})
 
 
 @pytest.mark.parametrize("table", ["items", "waits"])
@@ -356,19 +356,19 @@ def test_counts_are_integers(key: str, value: Any) -> None:
 def test_columns_are_lists_of_integers(table: str, value: Any) -> None:
     column_name = {"items": "tile", "waits": "first"}[table]
     with pytest.raises(PlanFormatError, match="damaged plan: ValueError: a column is not a list of integers"):
-        parse_plan(_changed(table, column_name, to=value), {})
+        parse_plan(_change(table, column_name, to=value), {})
 
 
 def test_entry_beyond_64_bits_is_a_format_error() -> None:
     with pytest.raises(PlanFormatError, match="damaged plan: OverflowError"):
-        parse_plan(_changed("items", "tile", 0, to=2**63), {})
+        parse_plan(_change("items", "tile", 0, to=2**63), {})
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], True])
 @pytest.mark.parametrize("key", ["graph", "items", "waits"])
 def test_part_of_another_kind_is_a_format_error(key: str, value: Any) -> None:
     with pytest.raises(PlanFormatError, match="damaged plan: TypeError"):
-        parse_plan(_changed(key, to=value), {})
+        parse_plan(_change(key, to=value), {})
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_part_of_another_kind_is_a_format_error(key: str, value: Any) -> None:
 )
 def test_inconsistent_graph_is_a_format_error_that_says_why(path: tuple[Any, ...], value: Any, expected: str) -> None:
     with pytest.raises(PlanFormatError, match=f"the plan's graph is inconsistent: .*{expected}") as caught:
-        parse_plan(_changed(*path, to=value), {})
+        parse_plan(_change(*path, to=value), {})
     assert isinstance(caught.value.__cause__, GraphError)
 
 
@@ -415,40 +415,40 @@ def test_inconsistent_graph_is_a_format_error_that_says_why(path: tuple[Any, ...
 )
 def test_malformed_graph_is_a_format_error(path: tuple[Any, ...], value: Any) -> None:
     with pytest.raises(PlanFormatError):
-        parse_plan(_changed(*path, to=value), {})
+        parse_plan(_change(*path, to=value), {})
 
 
 _OP = ("graph", "ops", 0)
 FORMAT_DAMAGE: dict[str, Callable[[], str]] = {
-    "params that are no object": lambda: _changed(*_OP, "params", to=[]),
-    "param that is a list": lambda: _changed(*_OP, "params", to={"tile": [1]}),
-    "flops that are a text": lambda: _changed(*_OP, "flops", to="1"),
-    "flops that are true": lambda: _changed(*_OP, "flops", to=True),
-    "flops that are negative": lambda: _changed(*_OP, "flops", to=-1.0),
-    "flops that are no number": lambda: _changed(*_OP, "flops", to=float("nan")),
-    "flops beyond all bounds": lambda: _changed(*_OP, "flops", to=0).replace('"flops": 0', '"flops": 1e999'),
-    "flops of 400 digits": lambda: _changed(*_OP, "flops", to=10**400),
+    "params that are no object": lambda: _change(*_OP, "params", to=[]),
+    "param that is a list": lambda: _change(*_OP, "params", to={"tile": [1]}),
+    "flops that are a text": lambda: _change(*_OP, "flops", to="1"),
+    "flops that are true": lambda: _change(*_OP, "flops", to=True),
+    "flops that are negative": lambda: _change(*_OP, "flops", to=-1.0),
+    "flops that are no number": lambda: _change(*_OP, "flops", to=float("nan")),
+    "flops beyond all bounds": lambda: _change(*_OP, "flops", to=0).replace('"flops": 0', '"flops": 1e999'),
+    "flops of 400 digits": lambda: _change(*_OP, "flops", to=10**400),
     "number of 5000 digits": lambda: "1" * 5000,
-    "grid of floats": lambda: _changed(*_OP, "grid", to=[2.0, 2.0]),
-    "grid of booleans": lambda: _changed(*_OP, "grid", to=[True, True]),
-    "grid beyond 64 bits": lambda: _changed(*_OP, "grid", to=[10**30, 2]),
-    "grid beyond memory": lambda: _changed(*_OP, "grid", to=[10**14, 2]),
-    "reduction beyond 64 bits": lambda: _changed(*_OP, "reduction", to=[2, 10**30]),
-    "reduction of floats": lambda: _changed(*_OP, "reduction", to=[2.0, 1.0]),
-    "reduction that is false": lambda: _changed(*_OP, "reduction", to=False),
-    "argument that is a list": lambda: _changed(*_OP, "writes", 0, "arg", to=[]),
-    "bound with a fraction": lambda: _changed(*_OP, "writes", 0, "spans", 0, 0, 0, to=0.5),
-    "bound that overflows at the last tile": lambda: _changed(*_OP, "writes", 0, "spans", 0, 0, 1, to=[2**62, 2**62]),
-    "shape beyond 64 bits": lambda: _changed("graph", "tensors", 0, "shape", to=[10**30, 2]),
-    "shape with too many elements": lambda: _changed("graph", "tensors", 0, "shape", to=[2**40, 2**40]),
-    "name of an op that is a number": lambda: _changed(*_OP, "name", to=3),
-    "name of a kernel that is null": lambda: _changed(*_OP, "kernel", to=None),
-    "name of a tensor that is a list": lambda: _changed("graph", "tensors", 0, "name", to=[]),
-    "name of the graph that is a number": lambda: _changed("graph", "name", to=1),
-    "inputs that are a text": lambda: _changed("graph", "inputs", to="x"),
-    "outputs of numbers": lambda: _changed("graph", "outputs", to=[1]),
-    "policy that is null": lambda: _changed("policy", to=None),
-    "order that is a list": lambda: _changed("order", to=[]),
+    "grid of floats": lambda: _change(*_OP, "grid", to=[2.0, 2.0]),
+    "grid of booleans": lambda: _change(*_OP, "grid", to=[True, True]),
+    "grid beyond 64 bits": lambda: _change(*_OP, "grid", to=[10**30, 2]),
+    "grid beyond memory": lambda: _change(*_OP, "grid", to=[10**14, 2]),
+    "reduction beyond 64 bits": lambda: _change(*_OP, "reduction", to=[2, 10**30]),
+    "reduction of floats": lambda: _change(*_OP, "reduction", to=[2.0, 1.0]),
+    "reduction that is false": lambda: _change(*_OP, "reduction", to=False),
+    "argument that is a list": lambda: _change(*_OP, "writes", 0, "arg", to=[]),
+    "bound with a fraction": lambda: _change(*_OP, "writes", 0, "spans", 0, 0, 0, to=0.5),
+    "bound that overflows at the last tile": lambda: _change(*_OP, "writes", 0, "spans", 0, 0, 1, to=[2**62, 2**62]),
+    "shape beyond 64 bits": lambda: _change("graph", "tensors", 0, "shape", to=[10**30, 2]),
+    "shape with too many elements": lambda: _change("graph", "tensors", 0, "shape", to=[2**40, 2**40]),
+    "name of an op that is a number": lambda: _change(*_OP, "name", to=3),
+    "name of a kernel that is null": lambda: _change(*_OP, "kernel", to=None),
+    "name of a tensor that is a list": lambda: _change("graph", "tensors", 0, "name", to=[]),
+    "name of the graph that is a number": lambda: _change("graph", "name", to=1),
+    "inputs that are a text": lambda: _change("graph", "inputs", to="x"),
+    "outputs of numbers": lambda: _change("graph", "outputs", to=[1]),
+    "policy that is null": lambda: _change("policy", to=None),
+    "order that is a list": lambda: _change("order", to=[]),
 }
 
 
@@ -489,42 +489,42 @@ def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
 # Each of these is a plan by its form, so verify has to refuse it, before it takes memory for what is named.
 MEANINGLESS: dict[str, tuple[Callable[[], str], type[PlanError], str]] = {
     "semaphores beyond memory": (
-        lambda: _changed("semaphores", to=10**15),
+        lambda: _change("semaphores", to=10**15),
         SemaphoreError,
         "plan has 1000000000000000 semaphores for 6 tiles",
     ),
     "semaphores beyond 64 bits": (
-        lambda: _changed("semaphores", to=10**30),
+        lambda: _change("semaphores", to=10**30),
         SemaphoreError,
         "set Plan.semaphores to the highest one posted plus one",
     ),
     "workers beyond 64 bits": (
-        lambda: _changed("workers", to=10**30),
+        lambda: _change("workers", to=10**30),
         PlanError,
         "set Plan.workers to at least one, and to fewer than 2",
     ),
     "wait for more semaphores than memory holds": (
-        lambda: _changed("waits", "count", 0, to=10**15),
+        lambda: _change("waits", "count", 0, to=10**15),
         SemaphoreError,
         "waits for semaphore 4, but the plan has 4",
     ),
     "wait whose last semaphore overflows": (
-        lambda: _edited(("waits", "count", 0, 2), ("waits", "stride", 0, 2**63 - 1)),
+        lambda: _edit(("waits", "count", 0, 2), ("waits", "stride", 0, 2**63 - 1)),
         SemaphoreError,
         f"waits for semaphore {2**63 - 1}, but the plan has 4",
     ),
     "wait whose last semaphore underflows": (
-        lambda: _edited(("waits", "count", 0, 2), ("waits", "stride", 0, -(2**63))),
+        lambda: _edit(("waits", "count", 0, 2), ("waits", "stride", 0, -(2**63))),
         SemaphoreError,
         f"wait 0 has stride {-(2**63)}; list its semaphores upwards",
     ),
     "wait for one semaphore without end": (
-        lambda: _edited(("waits", "count", 0, 10**15), ("waits", "stride", 0, 0)),
+        lambda: _edit(("waits", "count", 0, 10**15), ("waits", "stride", 0, 0)),
         SemaphoreError,
         "wait 0 has stride 0; list its semaphores upwards",
     ),
     "grid of which hardly a tile has an item": (
-        lambda: _changed(*_OP, "grid", to=[2**30 - 1, 2]),
+        lambda: _change(*_OP, "grid", to=[2**30 - 1, 2]),
         ItemError,
         r"op 'up', tile \(2, 0\) has no item",
     ),

@@ -41,9 +41,9 @@ from . import oracle
 from .graphs import (
     POLICIES,
     ScatteredSync,
+    build_gated,
     column,
     conv_chain,
-    gated,
     graphs,
     item_at,
     pair,
@@ -65,7 +65,7 @@ ALL_POLICIES = (
     ConsumerSync(),
     ScatteredSync(3, seed=0),
 )
-GRAPHS = {"two matmuls": two_matmuls(), "gated": gated(), "convolutions": conv_chain()}
+GRAPHS = {"two matmuls": two_matmuls(), "gated": build_gated(), "convolutions": conv_chain()}
 
 
 def numbers(policy: SyncPolicy, grid: tuple[int, ...]) -> list[int]:
@@ -231,7 +231,7 @@ def test_coarser_policy_never_waits_for_fewer_tiles(data: st.DataObject, graph: 
     """Whom those have waited for that an item waits for, it need not name (``plan/implied``)."""
     drawn = data.draw(schedules(graph, st.just(policy)))
 
-    def ended(policy: SyncPolicy) -> list[set[oracle.Tile]]:
+    def list_ended(policy: SyncPolicy) -> list[set[oracle.Tile]]:
         plan = build(graph, Schedule(drawn.workers, policy=policy, split=drawn.split))
         sequence = oracle.items(plan)
         found: list[set[oracle.Tile]] = []
@@ -240,7 +240,7 @@ def test_coarser_policy_never_waits_for_fewer_tiles(data: st.DataObject, graph: 
             found.append(set().union(*({sequence[n].tile} | found[n] for n in before)))
         return found
 
-    assert all(coarse >= fine for coarse, fine in zip(ended(policy), ended(TileSync()), strict=True))
+    assert all(coarse >= fine for coarse, fine in zip(list_ended(policy), list_ended(TileSync()), strict=True))
 
 
 # ---------------------------------------------------------------- by consumers
@@ -358,7 +358,7 @@ def test_by_consumers_items_start_behind_the_same_tiles_as_with_a_semaphore_for_
 
 
 def behind(plan: Plan) -> list[dict[int, set[oracle.Tile]]]:
-    """Of each item, by the k before which it waits: the tiles whose end that implies."""
+    """Return, for each item, by the k before which it waits: the tiles whose end that implies."""
     posted: dict[int, set[oracle.Tile]] = {}
     places = list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True))
     for place, post in zip(places, plan.items.post.tolist(), strict=True):

@@ -47,7 +47,7 @@ def plan(m: int, n: int, k: int, tile: MatmulTile, order: Order, workers: int = 
     return build(one_matmul(m, n, k, tile=tile), Schedule(workers, order=order))
 
 
-def cached(nbytes: int, sides: int = 1) -> DeviceSpec:
+def resize_l2(nbytes: int, sides: int = 1) -> DeviceSpec:
     """An H200 whose SMs are equally fast, with another L2."""
     return replace(H200, l2_bytes=sides * nbytes, l2=L2(sides, nbytes), speed_spread=0.0)
 
@@ -78,7 +78,7 @@ SMALL = MatmulTile(16, 16, 16)
     ],
 )
 def test_traffic_of_four_tiles_as_counted_by_hand(pieces: int, x: int, w: int) -> None:
-    traffic = predict(plan(32, 32, 32, SMALL, RowMajor()), cached(pieces * PIECE)).traffic
+    traffic = predict(plan(32, 32, 32, SMALL, RowMajor()), resize_l2(pieces * PIECE)).traffic
     assert traffic.read_bytes == {"x": x * PIECE, "w": w * PIECE}
     assert traffic.dram_read == (x + w) * PIECE
     assert traffic.written_bytes == 4 * PIECE
@@ -90,39 +90,39 @@ def test_traffic_of_four_tiles_as_counted_by_hand(pieces: int, x: int, w: int) -
 
 def test_two_workers_in_lockstep_share_what_they_read_together() -> None:
     # Both tiles of a row at once: x00 w00 x00 w10, then x01 w01 o x01 w11 o. With three pieces the second x hits.
-    traffic = predict(plan(32, 32, 32, SMALL, RowMajor(), workers=2), cached(3 * PIECE)).traffic
+    traffic = predict(plan(32, 32, 32, SMALL, RowMajor(), workers=2), resize_l2(3 * PIECE)).traffic
     assert traffic.read_bytes == {"x": 4 * PIECE, "w": 8 * PIECE}
 
 
 def test_a_result_that_is_read_again_in_time_is_not_read_from_memory() -> None:
     graph = two_matmuls(16, 16, 16, 16, first=SMALL, second=SMALL)
-    roomy = predict(build(graph, Schedule(1)), cached(6 * PIECE)).traffic
+    roomy = predict(build(graph, Schedule(1)), resize_l2(6 * PIECE)).traffic
     assert roomy.read_bytes == {"x": PIECE, "a": PIECE, "b": PIECE}
     assert (roomy.compulsory_bytes, roomy.written_bytes) == (3 * PIECE, 2 * PIECE)
     # y is touched first by its tile, then read: not compulsory, yet it misses if another piece comes between.
     graph = two_matmuls(32, 16, 16, 16, first=SMALL, second=SMALL)
-    tight = predict(build(graph, Schedule(1)), cached(2 * PIECE)).traffic
+    tight = predict(build(graph, Schedule(1)), resize_l2(2 * PIECE)).traffic
     assert tight.read_bytes["y"] == 2 * PIECE
     assert tight.compulsory_bytes == (2 + 1 + 1) * PIECE
 
 
 def test_partial_sums_are_traffic_of_their_own() -> None:
     graph = one_matmul(32, 32, 64, tile=SMALL)
-    split = predict(build(graph, Schedule(1, split=SplitK(2))), cached(1 << 20)).traffic
-    whole = predict(build(graph, Schedule(1)), cached(1 << 20)).traffic
+    split = predict(build(graph, Schedule(1, split=SplitK(2))), resize_l2(1 << 20)).traffic
+    whole = predict(build(graph, Schedule(1)), resize_l2(1 << 20)).traffic
     assert WORKSPACE not in whole.read_bytes
     assert split.read_bytes == whole.read_bytes, "they are written before they are read, and the cache holds them"
     # Each of two parts of four tiles writes a sum of 16 x 16 in fp32, and the last part reads the other's.
     assert split.written_bytes - whole.written_bytes == 8 * 1024
     assert split.touched_bytes - whole.touched_bytes == (8 + 4) * 1024
     # With room for two sums, and two chunks of two pieces read since, the other's sum is gone.
-    tight = predict(build(graph, Schedule(1, split=SplitK(2))), cached(4 * PIECE)).traffic
+    tight = predict(build(graph, Schedule(1, split=SplitK(2))), resize_l2(4 * PIECE)).traffic
     assert tight.read_bytes[WORKSPACE] == 4 * 1024
     assert tight.compulsory_bytes == whole.compulsory_bytes
 
 
 def test_nothing_touched_is_no_hit() -> None:
-    traffic = predict(plan(16, 16, 16, SMALL, RowMajor()), cached(1 << 20)).traffic
+    traffic = predict(plan(16, 16, 16, SMALL, RowMajor()), resize_l2(1 << 20)).traffic
     assert traffic.hit_rate == 0.0
     assert replace(traffic, touched_bytes=0, missed_bytes=0).hit_rate == 0.0
 
@@ -166,7 +166,7 @@ def test_one_worker_and_one_side_equal_a_plain_cache(
 ) -> None:
     tile = MatmulTile(tile_m, tile_n, 16)
     capacity = data.draw(st.integers(2 * 32 * 32, 2 * (m * k + n * k + m * n) + 2 * 32 * 32))
-    device = cached(capacity)
+    device = resize_l2(capacity)
     predicted = predict(plan(m, n, k, tile, order), device).traffic
     assert predicted.read_bytes == slow_reads(Gemm(m, n, k), tile, order, capacity)
     assert (predicted.written_bytes, predicted.compulsory_bytes) == (2 * m * n, 2 * (m + n) * k)
@@ -179,7 +179,7 @@ def test_nothing_predicted_is_below_its_safe_bound(
 ) -> None:
     capacity = data.draw(st.integers(2048, 1 << 17))
     # No registers and no L1 beside those that the sums of the tiles need, so that the bound has something to say.
-    device = replace(cached(capacity, sides), sms=workers, l1_bytes=0, register_bytes=16 * 16 * 4 + 2 * PIECE)
+    device = replace(resize_l2(capacity, sides), sms=workers, l1_bytes=0, register_bytes=16 * 16 * 4 + 2 * PIECE)
     tiled = plan(m, n, k, SMALL, order, workers)
     loads, both, _ = bounds(Gemm(m, n, k), 2, device)
     traffic = predict(tiled, device).traffic
@@ -188,7 +188,7 @@ def test_nothing_predicted_is_below_its_safe_bound(
 
 
 def test_a_safe_bound_above_compulsory_is_kept_too() -> None:
-    gemm, device = Gemm(1024, 1024, 1024), replace(cached(1 << 16), sms=4, l1_bytes=0, register_bytes=1 << 13)
+    gemm, device = Gemm(1024, 1024, 1024), replace(resize_l2(1 << 16), sms=4, l1_bytes=0, register_bytes=1 << 13)
     loads, _, _ = bounds(gemm, 2, device)
     assert loads.bytes > 2 * 2 * 1024 * 1024
     for order in ORDERS:
@@ -196,7 +196,7 @@ def test_a_safe_bound_above_compulsory_is_kept_too() -> None:
         assert predict(tiled, device).traffic.dram_read >= loads.bytes
 
 
-@pytest.mark.parametrize("device", [cached(1 << 20), H200])
+@pytest.mark.parametrize("device", [resize_l2(1 << 20), H200])
 def test_the_curve_says_the_same_at_every_size(device: DeviceSpec) -> None:
     tiled = plan(512, 768, 512, MatmulTile(32, 32, 32), GroupedColumnMajor(4), 12)
     sizes = [1 << 15, 1 << 18, 600_000, 1 << 20, 1 << 22]
@@ -226,7 +226,7 @@ def test_a_prediction_of_the_largest_plan_takes_2_gb() -> None:
 
 def test_a_cache_that_holds_everything_reads_what_is_compulsory() -> None:
     tiled = plan(2048, 2048, 1024, MatmulTile(128, 128, 64), GroupedColumnMajor(8), 132)
-    traffic = predict(tiled, cached(64 << 20)).traffic
+    traffic = predict(tiled, resize_l2(64 << 20)).traffic
     assert traffic.dram_read == traffic.compulsory_bytes == 2 * (2048 + 2048) * 1024
 
 
@@ -245,7 +245,7 @@ def test_coarser_steps_change_traffic_by_little() -> None:
 
 
 def test_what_fits_no_side_comes_from_memory_for_every_tile() -> None:
-    traffic = predict(plan(128, 256, 128, MatmulTile(128, 128, 128), RowMajor()), cached(1 << 12)).traffic
+    traffic = predict(plan(128, 256, 128, MatmulTile(128, 128, 128), RowMajor()), resize_l2(1 << 12)).traffic
     assert (traffic.dram_read, traffic.compulsory_bytes) == (2 * (128 + 128) * 128 * 2, (128 + 256) * 128 * 2)
 
 

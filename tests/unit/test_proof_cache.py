@@ -42,23 +42,23 @@ def graph(rows: int = 32, ops: int = proof_cache.MIN_CACHED_OPS, tile: tuple[int
 
 @pytest.fixture
 def new_proofs(monkeypatch: pytest.MonkeyPatch) -> list[Proof]:
-    """What was proved, rather than found."""
+    """Record the proofs that were made, rather than found."""
     proofs: list[Proof] = []
 
-    def counted(plan: il.Plan) -> Proof:
+    def record_proof(plan: il.Plan) -> Proof:
         proofs.append(verify(plan))
         return proofs[-1]
 
-    monkeypatch.setattr(proof_cache, "verify", counted)
+    monkeypatch.setattr(proof_cache, "verify", record_proof)
     return proofs
 
 
-def same(a: Proof, b: Proof) -> bool:
+def is_same(a: Proof, b: Proof) -> bool:
     return all(getattr(a, f.name) == getattr(b, f.name) for f in fields(Proof))
 
 
 def environment() -> dict[str, str]:
-    """Of a process that finds these tests."""
+    """Return the environment of a process that finds these tests."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
@@ -73,7 +73,7 @@ def test_of_a_plan_that_is_there_what_was_proved_is_found_again_if_it_is_the_sam
 ) -> None:
     plan = il.build(graph(), CHOICES)
     first, second = proof_cache.prove_plan(plan), proof_cache.prove_plan(il.build(graph(), CHOICES))
-    assert same(first, second)
+    assert is_same(first, second)
     assert len(new_proofs) == len([*folder.iterdir()]) == 1
     waits = plan.waits
     early = replace(plan, waits=replace(waits, threshold=waits.threshold - 1))
@@ -92,8 +92,8 @@ def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(
     asks = graph()
     second = proof_cache.prove_schedule(asks, CHOICES)
     assert len(new_proofs) == 1
-    assert same(first, second)
-    assert same(first, verify(il.build(asks, CHOICES)))
+    assert is_same(first, second)
+    assert is_same(first, verify(il.build(asks, CHOICES)))
     assert second.plan.graph is asks, "with the bodies that run"
     assert not second.plan.items.op.flags.writeable
     assert [path.name for path in folder.iterdir()] == [entry.name]
@@ -197,9 +197,9 @@ def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, new_proofs: l
     (entry,) = folder.iterdir()
     whole = entry.read_bytes()
     entry.write_bytes(whole[:keep])
-    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
+    assert is_same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
-    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
+    assert is_same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
 
 
@@ -210,7 +210,7 @@ def archive(**columns: np.ndarray) -> bytes:
 
 
 class Planted:
-    """What runs if it is unpickled."""
+    """Object that runs code if it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return os.mkdir, (os.environ["INTERLACE_CACHE_DIR"] + "/unpickled",)
@@ -248,7 +248,7 @@ def test_whole_entries_that_say_something_else_are_ignored(folder: Path, new_pro
     ]
     for n, entry in enumerate(entries, 1):
         cache.store(own, *entry)
-        assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
+        assert is_same(proof_cache.prove_schedule(graph(), CHOICES), first)
         assert len(new_proofs) == 1 + n
     assert not (folder.parent / "unpickled").exists()
 
@@ -259,7 +259,7 @@ def test_whole_entries_whose_facts_are_none_are_ignored(folder: Path, new_proofs
     (entry,) = folder.iterdir()
     rest = line + b"\n"
     entry.write_bytes(cache._checksum(entry.name, rest) + rest)
-    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
+    assert is_same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
 
 
@@ -286,10 +286,10 @@ def test_a_cache_that_others_may_write_keeps_nothing_and_is_told(folder: Path, n
     first = proof_cache.prove_schedule(graph(), CHOICES)
     folder.chmod(0o777)
     with pytest.warns(RuntimeWarning, match="others may write it"):
-        assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
+        assert is_same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
     folder.chmod(0o700)
-    assert same(proof_cache.prove_schedule(graph(), CHOICES), first)
+    assert is_same(proof_cache.prove_schedule(graph(), CHOICES), first)
     assert len(new_proofs) == 2
 
 
@@ -297,7 +297,7 @@ def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
     plan = il.build(graph(), CHOICES)
     proof = verify(plan)
     coverage = Coverage(proof.edges, proof.edges_by_wait, proof.rests_on)
-    assert same(load_proof(plan, CachedCoverage(coverage, hash_plan(plan))), proof)
+    assert is_same(load_proof(plan, CachedCoverage(coverage, hash_plan(plan))), proof)
     threshold = plan.waits.threshold.copy()
     threshold[-1] += 1
     wrong = replace(plan, waits=replace(plan.waits, threshold=threshold))
@@ -309,7 +309,7 @@ def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
 
 def test_a_folder_that_cannot_be_written_keeps_nothing_and_loses_nothing(folder: Path, new_proofs: list[Proof]) -> None:
     folder.write_text("no folder")
-    assert same(proof_cache.prove_schedule(graph(), CHOICES), proof_cache.prove_schedule(graph(), CHOICES))
+    assert is_same(proof_cache.prove_schedule(graph(), CHOICES), proof_cache.prove_schedule(graph(), CHOICES))
     assert len(new_proofs) == 2
 
 
@@ -336,9 +336,9 @@ def test_schedules_and_executors_take_what_is_kept(new_proofs: list[Proof]) -> N
     schedule = select_schedule(step, il.H200, MegakernelExecutor)
     first = proof_cache.prove_schedule(step, schedule)
     assert first.plan == il.build(step, schedule) == il.autoplan(step, il.H200, MegakernelExecutor)
-    assert same(proof_cache.prove_schedule(step, schedule), first)
+    assert is_same(proof_cache.prove_schedule(step, schedule), first)
     tiled = proof_cache.prove_schedule(first.plan.graph, replace(schedule, tiles={}))
-    assert same(tiled, first), "the graph in its tiles is the same problem"
+    assert is_same(tiled, first), "the graph in its tiles is the same problem"
     made = make_executor(step, il.H200, MegakernelExecutor, schedule, il.RunOptions("meta"))
     assert made.plan == first.plan
     assert len(new_proofs) == 1

@@ -35,19 +35,19 @@ def draw(seed: int) -> Program:
     def load(*words: str) -> Operation:
         return Load(random.choice(words), random.choice((Order.RELAXED, Order.ACQUIRE)))
 
-    def fenced(first: Operation, second: Operation) -> tuple[Operation, ...]:
+    def add_fence(first: Operation, second: Operation) -> tuple[Operation, ...]:
         return (first, *random.choice(((), (Fence(),))), second)
 
     passes = random.choice((add, lambda: store("y")))
     return (
-        fenced(store("x"), random.choice((add, lambda: load("y", "c")))()),
-        random.choice(((add(),), fenced(random.choice((add, lambda: load("x", "c")))(), passes()))),
-        fenced(random.choice((add, lambda: load("y", "c")))(), load("x", "y")),
+        add_fence(store("x"), random.choice((add, lambda: load("y", "c")))()),
+        random.choice(((add(),), add_fence(random.choice((add, lambda: load("x", "c")))(), passes()))),
+        add_fence(random.choice((add, lambda: load("y", "c")))(), load("x", "y")),
     )
 
 
 def find_outcomes(program: Program) -> set[tuple[Any, ...]]:
-    """What all workers are sent together, on the machine."""
+    """Return the tuples of values that the workers can be sent together, on the machine."""
 
     def process(worker: int) -> Process:
         def steps() -> Iterator[Any]:
@@ -74,7 +74,7 @@ class Event:
         return getattr(self.operation, "word", None)
 
 
-def allowed(program: Program) -> set[tuple[Any, ...]]:
+def list_allowed(program: Program) -> set[tuple[Any, ...]]:
     """The same, by the axioms."""
     events = [Event(w, n, op) for w, ops in enumerate(program) for n, op in enumerate(ops)]
     starts = {word: Event(-1, n, None) for n, word in enumerate(WORDS)}
@@ -112,14 +112,14 @@ def consistent(
     from_store = {(w, r) for r, w in reads.items()}
     if cyclic(closure(program_order | from_store)):
         return False
-    happens = closure(program_order | synchronised(events, program_order, reads, before))
+    happens = closure(program_order | synchronise(events, program_order, reads, before))
     later = {(a, b) for order in written.values() for i, a in enumerate(order) for b in order[i + 1 :]}
     overwritten = {(r, b) for r, w in reads.items() for a, b in later if a == w and b != r}
     communicated = closure(from_store | later | overwritten)
     return not any((b, a) in communicated for a, b in happens) and not cyclic(happens)
 
 
-def synchronised(
+def synchronise(
     events: Sequence[Event],
     program_order: set[tuple[Event, Event]],
     reads: dict[Event, Event],
@@ -162,6 +162,6 @@ def cyclic(closed: set[tuple[Event, Event]]) -> bool:
 
 def test_the_machine_finds_what_the_axioms_allow_and_nothing_else() -> None:
     programs = [draw(seed) for seed in range(150)]
-    answers = [allowed(program) for program in programs]
+    answers = [list_allowed(program) for program in programs]
     assert [seed for seed, program in enumerate(programs) if find_outcomes(program) != answers[seed]] == []
     assert len({len(answer) for answer in answers}) > 10  # not all alike

@@ -79,7 +79,7 @@ BLOCKS = expand(PTX + SEMAPHORES + ITEMS)
 TRITON = (Path(__file__).parents[2] / "src/interlace/kernels/primitives/semaphore.py").read_text()
 
 
-def indented(text: str, name: str) -> str:
+def find_body(text: str, name: str) -> str:
     """The body of a function of Python."""
     found = re.search(rf"^def {name}\(.*\n((?:    .*\n|\n)*)", text, re.MULTILINE)
     assert found is not None, f"the text has no {name}; the model speaks of it"
@@ -97,7 +97,7 @@ class Text:
         return self.find(self.text, name)
 
     def steps(self, name: str, means: Mapping[str, str | Steps]) -> Steps:
-        """What the patterns in a function's body stand for, in the order in which they come."""
+        """Return the steps that the patterns in a function's body stand for, in their order."""
         body = self.body(name)
         found = sorted((m.start(), meant) for pattern, meant in means.items() for m in re.finditer(pattern, body))
         return tuple(step for _, meant in found for step in ((meant,) if isinstance(meant, str) else meant))
@@ -137,7 +137,7 @@ def of_launch(text: str) -> HandOff:
 
 
 def of_blocks(text: str) -> HandOff:
-    """That of a launch of one block for each item, in which the thread that posts has stored, too."""
+    """Return the hand-off of a launch of one block per item, in which the thread that posts has stored, too."""
     blocks = Text(text)
     barrier = {r"__syncthreads\(\)": "synchronise"}
     storing = until(blocks.steps("end_item", barrier | {r"\badd_release\(": "post"}), "post")[:-1]
@@ -153,8 +153,8 @@ def of_blocks(text: str) -> HandOff:
 
 
 def of_triton(text: str) -> HandOff:
-    """That of Triton programs, the same."""
-    triton = Text(text, indented)
+    """Return the hand-off of Triton programs."""
+    triton = Text(text, find_body)
     barrier = {r"tl\.debug_barrier\(\)": "synchronise"}
     adds = {r"tl\.atomic_add\(sync\.semaphores \+ tile\.post": "post"}
     storing = until(triton.steps("post", barrier | adds), "post")[:-1]
@@ -169,7 +169,7 @@ def of_triton(text: str) -> HandOff:
 
 
 def _poll(text: Text) -> tuple[Order, Scope]:
-    """By way of the functions that lead to the instruction."""
+    """Find the instruction by way of the functions that lead to it."""
     assert "posts_behind(target, at)" in text.body("await_posts")
     load = re.search(r"\b(load_\w+)\(at\)", text.body("posts_behind"))
     assert load is not None

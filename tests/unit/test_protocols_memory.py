@@ -1,6 +1,6 @@
 """The memory that protocols are checked on allows what PTX allows, and forbids what it forbids: litmus tests.
 
-Names are those of the literature; a run that must not be, or may be, ends in ``StaleReadError("seen")``.
+Names are those of the literature; a run that must not be, or may be, ends in ``StaleReadError("is_seen")``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..protocols.operations import (
     Swap,
     Write,
     at_least,
-    equal,
+    expect_equal,
     other_than,
 )
 
@@ -75,8 +75,8 @@ def passing(store: Operation, *load: Operation) -> tuple[Process, ...]:
     return straight(Write("data", 7), store), straight(*load, Read("data", 7))
 
 
-def seen(*workers: Process) -> bool:
-    """Whether some run shows it."""
+def is_seen(*workers: Process) -> bool:
+    """Return True if some run shows it."""
     try:
         check(Model("litmus", {"x": 0, "y": 0, "right": 0}, workers))
     except StaleReadError as error:
@@ -85,21 +85,21 @@ def seen(*workers: Process) -> bool:
 
 
 def test_loads_of_one_word_never_go_back() -> None:
-    assert not seen(straight(Store("x", 1), Store("x", 2)), looks("x", "x", finds=(2, 1)))
-    assert not seen(straight(Store("x", 1), Store("x", 2)), looks("x", "x", finds=(1, 0)))
-    assert seen(straight(Store("x", 1), Store("x", 2)), looks("x", "x", finds=(0, 2)))
+    assert not is_seen(straight(Store("x", 1), Store("x", 2)), looks("x", "x", finds=(2, 1)))
+    assert not is_seen(straight(Store("x", 1), Store("x", 2)), looks("x", "x", finds=(1, 0)))
+    assert is_seen(straight(Store("x", 1), Store("x", 2)), looks("x", "x", finds=(0, 2)))
 
 
 def test_relaxed_stores_to_two_words_are_seen_in_either_order() -> None:
-    assert seen(straight(Store("x", 1), Store("y", 1)), looks("y", "x", finds=(1, 0)))
-    assert seen(straight(Store("x", 1), Store("y", 1, RELEASE)), looks("y", "x", finds=(1, 0)))
-    assert seen(straight(Store("x", 1), Store("y", 1)), looks("y", "x", finds=(1, 0), order=ACQUIRE))
-    assert not seen(straight(Store("x", 1), Store("y", 1, RELEASE)), looks("y", "x", finds=(1, 0), order=ACQUIRE))
+    assert is_seen(straight(Store("x", 1), Store("y", 1)), looks("y", "x", finds=(1, 0)))
+    assert is_seen(straight(Store("x", 1), Store("y", 1, RELEASE)), looks("y", "x", finds=(1, 0)))
+    assert is_seen(straight(Store("x", 1), Store("y", 1)), looks("y", "x", finds=(1, 0), order=ACQUIRE))
+    assert not is_seen(straight(Store("x", 1), Store("y", 1, RELEASE)), looks("y", "x", finds=(1, 0), order=ACQUIRE))
 
 
 def test_each_of_two_workers_may_miss_what_the_other_stored_before_it_looked() -> None:
     for order in (RELAXED, ACQUIRE):
-        assert seen(
+        assert is_seen(
             *(looks(b, finds=(0,), order=order, first=(Store(a, 1, RELEASE),), others=1) for a, b in ("xy", "yx"))
         )
 
@@ -107,26 +107,30 @@ def test_each_of_two_workers_may_miss_what_the_other_stored_before_it_looked() -
 def test_two_workers_may_see_two_stores_in_opposite_orders() -> None:
     writers = straight(Store("x", 1, RELEASE)), straight(Store("y", 1, RELEASE))
     readers = (looks(*words, finds=(1, 0), order=ACQUIRE, others=1) for words in ("xy", "yx"))
-    assert seen(*writers, *readers)
+    assert is_seen(*writers, *readers)
 
 
 def test_what_one_acquired_it_releases_to_the_next() -> None:
-    between = straight(Await("x", equal(1), ACQUIRE), Store("y", 1, RELEASE))
-    assert not seen(straight(Store("x", 1, RELEASE)), between, looks("y", "x", finds=(1, 0), order=ACQUIRE))
-    between = straight(Await("x", equal(1)), Store("y", 1, RELEASE))
-    assert not seen(straight(Store("x", 1)), between, looks("y", "x", finds=(1, 0), order=ACQUIRE))  # of x itself it is
-    assert seen(straight(Store("x", 1)), straight(Await("x", equal(1)), Store("y", 1)), looks("y", "x", finds=(1, 0)))
+    between = straight(Await("x", expect_equal(1), ACQUIRE), Store("y", 1, RELEASE))
+    assert not is_seen(straight(Store("x", 1, RELEASE)), between, looks("y", "x", finds=(1, 0), order=ACQUIRE))
+    between = straight(Await("x", expect_equal(1)), Store("y", 1, RELEASE))
+    assert not is_seen(
+        straight(Store("x", 1)), between, looks("y", "x", finds=(1, 0), order=ACQUIRE)
+    )  # of x itself it is
+    assert is_seen(
+        straight(Store("x", 1)), straight(Await("x", expect_equal(1)), Store("y", 1)), looks("y", "x", finds=(1, 0))
+    )
 
 
 @pytest.mark.parametrize(
     ("post", "poll"),
     [
-        ((Store("flag", 1, RELEASE),), (Await("flag", equal(1), ACQUIRE),)),
+        ((Store("flag", 1, RELEASE),), (Await("flag", expect_equal(1), ACQUIRE),)),
         ((Add("flag", 1, RELEASE),), (Await("flag", at_least(1), ACQUIRE),)),
         ((Add("flag", 1, ACQUIRE_RELEASE),), (Await("flag", other_than(0), ACQUIRE),)),
-        ((Fence(), Store("flag", 1)), (Await("flag", equal(1)), Fence())),
-        ((Fence(), Add("flag", 1)), (Await("flag", equal(1), ACQUIRE),)),
-        ((Swap("flag", 0, 1, RELEASE),), (Await("flag", equal(1), ACQUIRE),)),
+        ((Fence(), Store("flag", 1)), (Await("flag", expect_equal(1)), Fence())),
+        ((Fence(), Add("flag", 1)), (Await("flag", expect_equal(1), ACQUIRE),)),
+        ((Swap("flag", 0, 1, RELEASE),), (Await("flag", expect_equal(1), ACQUIRE),)),
     ],
 )
 def test_a_release_that_is_acquired_orders_ordinary_accesses_and_either_alone_does_not(
@@ -171,7 +175,7 @@ def test_a_release_for_the_block_tells_other_blocks_nothing() -> None:
         (BLOCK, GPU, (0, 1), False),
         (GPU, BLOCK, (0, 1), False),
     ):
-        workers = passing(Store("flag", 1, RELEASE, store), Await("flag", equal(1), ACQUIRE, load))
+        workers = passing(Store("flag", 1, RELEASE, store), Await("flag", expect_equal(1), ACQUIRE, load))
         model = Model("scopes", {"data": 0, "flag": 0}, workers, blocks=blocks)
         if right:
             assert check(model).states == 3
@@ -183,7 +187,7 @@ def test_a_release_for_the_block_tells_other_blocks_nothing() -> None:
 def test_a_read_must_be_released_before_its_word_is_stored_again() -> None:
     def model(done: Order, seen_by: Order) -> Model:
         reader = straight(Read("data", 0), Add("read", 1, done))
-        writer = straight(Await("read", equal(1), seen_by), Write("data", 7))
+        writer = straight(Await("read", expect_equal(1), seen_by), Write("data", 7))
         return Model("again", {"data": 0, "read": 0}, (reader, writer))
 
     assert check(model(RELEASE, ACQUIRE)).states == 3
@@ -221,7 +225,7 @@ def test_who_takes_all_to_be_done_must_have_been_told_so() -> None:
         return Model(
             "end",
             {"x": 0},
-            (straight(Done(0), Add("x", 1, order)), straight(Await("x", equal(1), ACQUIRE), Ended())),
+            (straight(Done(0), Add("x", 1, order)), straight(Await("x", expect_equal(1), ACQUIRE), Ended())),
             1,
         )
 
@@ -234,7 +238,9 @@ def test_waits_that_nobody_answers_and_values_that_pass_unseen_are_told() -> Non
     with pytest.raises(StuckError, match="then worker 1 awaits x >= 2"):
         check(Model("never", {"x": 0}, (straight(Add("x", 1)), straight(Await("x", at_least(2))))))
     with pytest.raises(StuckError, match=r"worker 0 stores x = 2 .*then worker 1 awaits x == 1"):
-        check(Model("passes", {"x": 0}, (straight(Store("x", 1), Store("x", 2)), straight(Await("x", equal(1))))))
+        check(
+            Model("passes", {"x": 0}, (straight(Store("x", 1), Store("x", 2)), straight(Await("x", expect_equal(1)))))
+        )
 
     def polls() -> Iterator[Any]:
         return () if (yield Load("x")) < 2 else None

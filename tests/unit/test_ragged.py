@@ -113,12 +113,12 @@ def test_held_marks_what_any_range_holds(batch: int, drawn: list[tuple[int, int,
 def test_ranges_that_overlap_are_folded_and_marked_without_being_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = 0
 
-    def counted(first: np.ndarray, sizes: np.ndarray, stride: np.ndarray | int = 1) -> np.ndarray:
+    def count_ranges(first: np.ndarray, sizes: np.ndarray, stride: np.ndarray | int = 1) -> np.ndarray:
         nonlocal listed
         listed += int(sizes.sum())
         return expand_ranges(first, sizes, stride)
 
-    monkeypatch.setattr(ragged, "expand_ranges", counted)
+    monkeypatch.setattr(ragged, "expand_ranges", count_ranges)
     n = 4096
     values, zero = np.random.default_rng(0).permutation(3 * n), np.zeros(n, np.int64)
     for stride in (1, 3):

@@ -81,14 +81,14 @@ def test_ops_on_shares_take_what_fits_them() -> None:
 
 
 def test_lengths_are_as_they_are_named() -> None:
-    def cached(kind: Lengths, draw: int = 0) -> list[int]:
+    def draw_lengths(kind: Lengths, draw: int = 0) -> list[int]:
         return sorted(RaggedAttention.of({"lengths": kind, "longest": 6400, "draw": draw}, gpu=True).cached_lengths)
 
-    assert cached(Lengths.GIANT)[-1] == 6400
-    assert cached(Lengths.GIANT)[-2] <= 100
-    assert cached(Lengths.ZIPF)[-3:] == [int(np.ceil(6400 / rank**1.2)) for rank in (3, 2, 1)]
-    assert 0.4 < np.mean(cached(Lengths.UNIFORM)) / 6400 < 0.6
-    assert cached(Lengths.UNIFORM) != cached(Lengths.UNIFORM, draw=1)
+    assert draw_lengths(Lengths.GIANT)[-1] == 6400
+    assert draw_lengths(Lengths.GIANT)[-2] <= 100
+    assert draw_lengths(Lengths.ZIPF)[-3:] == [int(np.ceil(6400 / rank**1.2)) for rank in (3, 2, 1)]
+    assert 0.4 < np.mean(draw_lengths(Lengths.UNIFORM)) / 6400 < 0.6
+    assert draw_lengths(Lengths.UNIFORM) != draw_lengths(Lengths.UNIFORM, draw=1)
 
 
 def test_the_longest_share_is_a_part_of_the_work_whatever_the_lengths_are() -> None:

@@ -1,4 +1,4 @@
-"""What the README and the pages of docs/ say is so: their code runs, their links lead somewhere.
+"""README and the pages of docs/: their code runs, and their links lead somewhere.
 
 A ``python`` block followed by a ``text`` block prints exactly that; one without prints nothing. The blocks of
 a page share one namespace and need only the base install, but for those behind a line ``*Needs ...*``,

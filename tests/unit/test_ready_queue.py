@@ -1,4 +1,4 @@
-"""Which items become ready when, for a queue of them, against a reading of the table item by item."""
+"""Order in which items become ready, for a queue of them, against a reading of the table item by item."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plans(draw: st.DrawFn) -> il.Plan:
     return il.build(graph, replace(draw(schedules(graph)), dispatch=il.Dispatch.QUEUE))
 
 
-def awaited(table: DeviceTables, row: int) -> set[int]:
+def list_awaited(table: DeviceTables, row: int) -> set[int]:
     """Semaphores that a row waits for, those of the parts of its tile among them."""
     item = table.items[row]
     found = {
@@ -34,7 +34,7 @@ def awaited(table: DeviceTables, row: int) -> set[int]:
     return found | ({int(~item["split"])} if item["parts"] > 1 and item["split"] < 0 else set())
 
 
-def posted(table: DeviceTables, row: int) -> int:
+def get_posted(table: DeviceTables, row: int) -> int:
     item = table.items[row]
     return int(item["split"] if item["parts"] > 1 and item["split"] >= 0 else item["post"])
 
@@ -44,7 +44,7 @@ def posted(table: DeviceTables, row: int) -> int:
 def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
     table = build_worker_tables(plan, [True] * len(plan.graph.ops), parts_wait=True)
     ready, n = ReadyGroups.of(table), len(table.items)
-    waits = [awaited(table, row) for row in range(n)]
+    waits = [list_awaited(table, row) for row in range(n)]
     assert ready.first.tolist() == [row for row in range(n) if not waits[row]]
     seen = ready.first.tolist()
     for group in range(len(ready.rows)):
@@ -56,7 +56,7 @@ def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
         seen += rows
     assert sorted(seen) == list(range(n))
     assert len({frozenset(waits[row]) for row in range(n) if waits[row]}) == len(ready.rows)
-    posts = [posted(table, row) for row in range(n)]
+    posts = [get_posted(table, row) for row in range(n)]
     assert ready.posts.tolist() == [posts.count(s) for s in range(table.semaphores)]
     event("groups" if len(ready.rows) else "nothing waits")
 
@@ -72,7 +72,7 @@ def test_every_item_comes_to_the_queue_once(plan: il.Plan) -> None:
     while queue:
         row = queue.pop(0)
         taken.append(row)
-        semaphore = posted(table, row)
+        semaphore = get_posted(table, row)
         if semaphore < 0:
             continue
         left[semaphore] -= 1

@@ -19,12 +19,12 @@ SITE: dict[str, Any] = runpy.run_path(str(ROOT / "docs/reference.py"))
 PAGES: dict[str, str] = SITE["reference"]()
 
 
-def named() -> list[str]:
+def list_names() -> list[str]:
     return [name for text in PAGES.values() for name in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
 
 
 def test_every_public_name_stands_once() -> None:
-    names = named()
+    names = list_names()
     assert len(names) == len(set(names))
     for package in ("interlace", "interlace.loops", "interlace.workloads", "interlace.tune"):
         module = importlib.import_module(package)
@@ -48,7 +48,7 @@ def test_public_classes_and_functions_have_docstrings(package: str) -> None:
 
 
 def test_what_the_reference_names_exists() -> None:
-    for name in named():
+    for name in list_names():
         path = name.split(".")
         if path[:2] in (["interlace", "nn"], ["interlace", "device"]):
             continue  # need PyTorch and Triton

@@ -23,21 +23,21 @@ AHEAD = 2**32 // PUBLICATIONS, 2**32 // PUBLICATIONS - 1, 2**32 - 2, 2**31 // PU
 
 @cache
 def inputs() -> dict[str, Array]:
-    """Of a step of two layers, three sequences and two splits of each."""
+    """Return inputs of a step of two layers, three sequences and two splits of each."""
     work = il.workloads.Decode(**{**vars(SHAPE), "batch": len(POSITIONS), "capacity": 192, "context": 0})
     return {**work.make_inputs(0), "position": np.array(POSITIONS, np.float32)}
 
 
 @cache
-def right() -> dict[str, Array]:
-    """By semaphores."""
+def run_by_semaphores() -> dict[str, Array]:
+    """Run by semaphores."""
     return il.ReferenceExecutor(plan()).run(inputs())
 
 
 def check(run: il.ReferenceExecutor, runs: int = 1) -> None:
     for _ in range(runs):
         found = run.run(inputs())
-        for name, value in right().items():
+        for name, value in run_by_semaphores().items():
             np.testing.assert_array_equal(found[name], value, name)
 
 
@@ -123,7 +123,7 @@ def is_wrong(name: str, seed: int) -> bool:
         found = run.run(inputs())
     except DeadlockError:
         return True
-    return any(not np.array_equal(found[output], value) for output, value in right().items())
+    return any(not np.array_equal(found[output], value) for output, value in run_by_semaphores().items())
 
 
 def test_words_are_those_that_a_launch_can_have() -> None:

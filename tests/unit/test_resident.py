@@ -1,4 +1,4 @@
-"""Which launches keep positions in shared memory, so that loads of no tile wait for its sequence's."""
+"""Launches that keep positions in shared memory, so that loads of no tile wait for its sequence's."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def attentions(batch: int, *positions: str) -> il.Graph:
     return il.Graph("some", (*made.values(), *at.values(), *outs), ops, inputs, tuple(out.name for out in outs))
 
 
-def kept(graph: il.Graph) -> list[int]:
-    """Of each op the bytes that its loader keeps."""
+def list_resident_bytes(graph: il.Graph) -> list[int]:
+    """Return, for each op, the bytes that its loader keeps."""
     found = [(part.tile.type.endswith("::Resident"), part.tile.resident_bytes) for part in lower_ops(graph)]
     assert all(resident == (nbytes > 0) for resident, nbytes in found)
     return [nbytes for _, nbytes in found]
@@ -42,7 +42,7 @@ def kept(graph: il.Graph) -> list[int]:
 
 def test_positions_of_all_layers_lie_in_shared_memory_once() -> None:
     graph = build_decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200)
-    nbytes = dict(zip((op.name for op in graph.ops), kept(graph), strict=True))
+    nbytes = dict(zip((op.name for op in graph.ops), list_resident_bytes(graph), strict=True))
     assert {name for name, n in nbytes.items() if n} == {f"layers.{n}.attend" for n in range(2)}
     run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions(device="meta"))
     assert "constexpr int RESIDENT_BYTES = 256;" in run.composition.source
@@ -56,7 +56,7 @@ def test_positions_of_all_layers_lie_in_shared_memory_once() -> None:
 def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
     batch: int, positions: tuple[str, ...], expected: list[int]
 ) -> None:
-    assert kept(attentions(batch, *positions)) == expected
+    assert list_resident_bytes(attentions(batch, *positions)) == expected
 
 
 @pytest.mark.parametrize("early", [(), ("position",)])
@@ -84,4 +84,4 @@ def test_a_number_is_kept_of_each_element_whatever_its_type(dtype: il.DType) -> 
     x, at, y = (il.Tensor(name, (6,), dtype) for name in ("x", "at", "y"))
     kernel = il.Kernel("kept", il.Reference(lambda acc, regions, params: {"y": regions["x"]}), megakernel=text)
     op = kernel.make_op("op", (6,), {"x": (x, (i.block(1),)), "at": (at, (i.block(1),))}, {"y": (y, (i.block(1),))})
-    assert kept(il.Graph("one", (x, at, y), (op,), ("x", "at"), ("y",))) == [32]
+    assert list_resident_bytes(il.Graph("one", (x, at, y), (op,), ("x", "at"), ("y",))) == [32]

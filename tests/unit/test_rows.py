@@ -22,7 +22,7 @@ from interlace.workloads import FFNBlock, FFNLayers, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..rows import CASES, normed, scaled, together  # noqa: E402
+from ..rows import CASES, build_layer_norm, build_rms_norm, together  # noqa: E402
 
 each = pytest.mark.parametrize("name", CASES)
 
@@ -33,7 +33,7 @@ def test_the_meaning_is_that_of_pytorch(name: str) -> None:
     inputs = case.inputs()
     plan = read_plan(il.build(case.graph, il.Schedule(3)).to_json())
     found = il.ReferenceExecutor(plan, seed=1).run({n: v.double().numpy() for n, v in inputs.items()})["out"]
-    np.testing.assert_allclose(found, case.exact(inputs).numpy(), rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(found, case.compute_exact(inputs).numpy(), rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -49,7 +49,9 @@ def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
     tensors |= {name: run.allocate_tensor(name).fill_(float("nan")) for name in graph.outputs}
     run.run(tensors)
     assert [str(fault) for fault in run.faults] == []
-    errors = {name: relative_error(tensors[name + "out"], case.exact(inputs[name])) for name, case in CASES.items()}
+    errors = {
+        name: relative_error(tensors[name + "out"], case.compute_exact(inputs[name])) for name, case in CASES.items()
+    }
     assert {name: error for name, error in errors.items() if not error < CASES[name].tolerance} == {}
 
 
@@ -68,7 +70,7 @@ def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
     pytest.importorskip("triton")
     from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare
 
-    case = scaled(19, 1104, rows=16)
+    case = build_rms_norm(19, 1104, rows=16)
     runs = {
         name: EmulatedLaunch(il.build(case.graph, il.Schedule(1)), stages=2, change=FAULTS[name]) for name in FAULTS
     }
@@ -78,7 +80,7 @@ def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
 
 
 #: Both rows of the first op are for one warpgroup, and the other comes to the next op ahead of it.
-_TEAMS = {"of two warps": normed(2, 1640, rows=8), "of four": scaled(8, 1032, il.fp32, rows=8)}
+_TEAMS = {"of two warps": build_layer_norm(2, 1640, rows=8), "of four": build_rms_norm(8, 1032, il.fp32, rows=8)}
 _BARRIER = "2 + WARPGROUPS + warpgroup() * 2 + thread() % 128 / GROUP_THREADS"
 _OF_BLOCK = "2 + WARPGROUPS + thread() / GROUP_THREADS"
 

@@ -167,14 +167,14 @@ def test_a_full_disk_leaves_the_old_entry_and_nothing_unfinished(
     path = STORE.write(NAME, b"old")
     with monkeypatch.context() as patch:
 
-        def full(*_: object, **__: object) -> None:
+        def raise_disk_full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
         if fault == "replace":
-            patch.setattr(os, "replace", full)
+            patch.setattr(os, "replace", raise_disk_full)
         else:
             original = open
-            patch.setattr(module, "open", lambda *a: full() if a[1] == "wb" else original(*a), raising=False)
+            patch.setattr(module, "open", lambda *a: raise_disk_full() if a[1] == "wb" else original(*a), raising=False)
         with pytest.raises(OSError, match="No space"):
             STORE.write(NAME, b"new")
     assert [each.name for each in path.parent.iterdir()] == [NAME]

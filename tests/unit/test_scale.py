@@ -42,22 +42,22 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Schedule], tuple[i
     """Builds and proves a plan, and counts what that looks at: boxes, and numbers listed from ranges."""
     listed = 0
 
-    def counted(first: np.ndarray, sizes: np.ndarray, stride: np.ndarray | int = 1) -> np.ndarray:
+    def count_ranges(first: np.ndarray, sizes: np.ndarray, stride: np.ndarray | int = 1) -> np.ndarray:
         nonlocal listed
         listed += int(sizes.sum())
         return ranges(first, sizes, stride)
 
     ranges = ragged.expand_ranges
     for module in (ragged, inverse, posts, waits, awaited, coverage):
-        monkeypatch.setattr(module, "expand_ranges", counted)
+        monkeypatch.setattr(module, "expand_ranges", count_ranges)
 
     made: list[Dependencies] = []
 
-    def remembered(graph: Graph) -> Dependencies:
+    def record_dependencies(graph: Graph) -> Dependencies:
         made.append(Dependencies(graph))
         return made[-1]
 
-    monkeypatch.setattr(prove, "Dependencies", remembered)
+    monkeypatch.setattr(prove, "Dependencies", record_dependencies)
 
     def count(graph: Graph, schedule: Schedule) -> tuple[int, Proof]:
         before = listed

@@ -24,7 +24,7 @@ from interlace.models.forward_torch import compute_logits, run_layers  # noqa: E
 from interlace.nn import Decoder  # noqa: E402
 from interlace.nn.decoder.slot_cache import SlotCache  # noqa: E402
 
-from .llama import ToyForCausalLM, stepped  # noqa: E402
+from .llama import ToyForCausalLM, step_slot  # noqa: E402
 
 IDS = [(7 * i * i + 3 * i) % 60 + 1 for i in range(80)]  # none pads
 CAPACITY = 96
@@ -41,7 +41,7 @@ def decoder_of(model: ToyForCausalLM, pages: int | None = None, capacity: int = 
 
 
 def read(decoder: Decoder, past: SlotCache, ids: list[int], fail_at: int | None = None) -> torch.Tensor:
-    """What a model does with its cache in a forward; gives the logits (ids, vocabulary)."""
+    """Use a cache as a model does in a forward; return the logits (ids, vocabulary)."""
     at = past.get_query_offset(0) + torch.arange(len(ids))
     assert past.get_seq_length() == at[0]
     sizes = past.get_mask_sizes(len(ids), 0)
@@ -88,7 +88,7 @@ def test_a_prompt_in_chunks_is_read_into_the_slot_while_others_go_on(model: ToyF
     for layer in range(ours.shape.layers):
         for found, right in zip(ours.cache.read(layer, 1, 80), alone.cache.read(layer, slot, 80), strict=True):
             close(found, right)
-    assert stepped(ours, 1, 8) == stepped(alone, slot, 8)
+    assert step_slot(ours, 1, 8) == step_slot(alone, slot, 8)
     close(ours.logits[other], alone.logits[same])
 
 
@@ -119,7 +119,7 @@ def test_a_paused_sequence_is_read_on_and_takes_up_its_steps(model: ToyForCausal
     read(ours, past, IDS[10:19])
     assert ours.add(IDS[:20], past) == slot
     close(ours.logits[slot], alone.logits[right])
-    assert stepped(ours, slot, 5) == stepped(alone, right, 5)
+    assert step_slot(ours, slot, 5) == step_slot(alone, right, 5)
 
 
 @KINDS

@@ -32,10 +32,10 @@ class Barrier:
     landing: int = 0
 
     def passes(self, parity: int) -> bool:
-        """Whether a wait for the phase of this parity goes on."""
+        """Return True if a wait for the phase of this parity goes on."""
         return self.phase % 2 != parity
 
-    def settled(self) -> Barrier:
+    def settle(self) -> Barrier:
         done = self.arrivals == 0 and self.landing == 0
         return Barrier(self.phase + 1, self.count, self.count) if done else self
 
@@ -96,14 +96,14 @@ def explore(slots: int, programs: tuple[Program, ...]) -> int:
 def successors(slots: int, programs: tuple[Program, ...], state: State) -> Iterator[State]:
     for place, barrier in enumerate(state.full):
         if barrier.landing:
-            landed = changed(state.full, place, replace(barrier, landing=0).settled())
-            yield replace(state, full=landed, holds=changed(state.holds, place, -1 - state.holds[place]))
+            landed = change(state.full, place, replace(barrier, landing=0).settle())
+            yield replace(state, full=landed, holds=change(state.holds, place, -1 - state.holds[place]))
     for role, program in enumerate(programs):
         if state.at[role] == len(program):
             continue
         what, n, halves = program[state.at[role]]
         parity, places = n // slots % 2, [half * slots + n % slots for half in halves]
-        after = replace(state, at=changed(state.at, role, state.at[role] + 1))
+        after = replace(state, at=change(state.at, role, state.at[role] + 1))
         if what == "await empty" and all(state.empty[place].passes(parity ^ 1) for place in places):
             yield after
         if what == "await full" and all(state.full[place].passes(parity) for place in places):
@@ -114,8 +114,8 @@ def successors(slots: int, programs: tuple[Program, ...], state: State) -> Itera
             readers = [step for step in ahead if step[:2] == ("read", n - slots) and half in step[2]]
             assert not readers, f"stage {n} is loaded over stage {n - slots}, which is still read"
             barrier = state.full[place]
-            opened = changed(state.full, place, replace(barrier, arrivals=barrier.arrivals - 1, landing=1))
-            yield replace(after, full=opened, holds=changed(state.holds, place, -1 - n))
+            opened = change(state.full, place, replace(barrier, arrivals=barrier.arrivals - 1, landing=1))
+            yield replace(after, full=opened, holds=change(state.holds, place, -1 - n))
         if what == "read":
             found = [state.holds[place] for place in places]
             assert found == [n] * len(places), f"stage {n} is read, and there is {found}"
@@ -124,11 +124,11 @@ def successors(slots: int, programs: tuple[Program, ...], state: State) -> Itera
             empty = state.empty
             for place in places:
                 barrier = empty[place]
-                empty = changed(empty, place, replace(barrier, arrivals=barrier.arrivals - 1).settled())
+                empty = change(empty, place, replace(barrier, arrivals=barrier.arrivals - 1).settle())
             yield replace(after, empty=empty)
 
 
-def changed(values: tuple, at: int, value: object) -> tuple:
+def change(values: tuple, at: int, value: object) -> tuple:
     return (*values[:at], value, *values[at + 1 :])
 
 

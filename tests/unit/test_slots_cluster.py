@@ -55,7 +55,7 @@ class State:
 
 
 def programs(stages: int, *, told: bool = False, handed: tuple[int, ...] = BLOCKS, meet: bool = True) -> Programs:
-    """Of items of one stage each, the least that one has; consumers hand back to the blocks ``handed`` away."""
+    """Build items of one stage each, the least; consumers hand back to the blocks ``handed`` away."""
 
     def loader(block: int) -> Program:
         steps = []
@@ -105,7 +105,7 @@ def successors(slots: int, roles: Programs, state: State) -> Iterator[State]:
         readers = [step for step in roles[2 + target][state.at[2 + target] :] if step == ("read", n - slots)]
         assert not readers, f"stage {n} is written over stage {n - slots}, which is still read"
         barrier = state.full[target][slot].after(0, -1)
-        held = changed(state.holds[target][slot], source, n)
+        held = change(state.holds[target][slot], source, n)
         yield replace(
             state,
             full=within(state.full, target, slot, barrier),
@@ -117,12 +117,12 @@ def successors(slots: int, roles: Programs, state: State) -> Iterator[State]:
             continue
         (what, n), block = program[state.at[role]], role % 2
         slot, parity = n % slots, n // slots % 2
-        after = replace(state, at=changed(state.at, role, state.at[role] + 1))
+        after = replace(state, at=change(state.at, role, state.at[role] + 1))
         if what == "tell":
             word = n % len(state.words)
             unheard = [s for s in roles[1][state.at[1] :] if s == ("hear", state.words[word])]
             assert not unheard, f"item {state.words[word]} is lost"
-            yield replace(after, words=changed(state.words, word, n))
+            yield replace(after, words=change(state.words, word, n))
         if what == "hear" and state.words[n % len(state.words)] == n:
             yield after
         if what == "await empty" and state.empty[block][slot].passes(parity ^ 1):
@@ -146,10 +146,10 @@ def successors(slots: int, roles: Programs, state: State) -> Iterator[State]:
 
 
 def within(values: tuple, block: int, slot: int, value: object) -> tuple:
-    return changed(values, block, changed(values[block], slot, value))
+    return change(values, block, change(values[block], slot, value))
 
 
-def changed(values: tuple, at: int, value: object) -> tuple:
+def change(values: tuple, at: int, value: object) -> tuple:
     return (*values[:at], value, *values[at + 1 :])
 
 

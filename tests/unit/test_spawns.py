@@ -1,4 +1,4 @@
-"""Who spawns which item follows from the graph; plans under which a spawned item could wait for ever are refused."""
+"""Spawning items follow from the graph; plans under which a spawned item could wait for ever are refused."""
 
 from __future__ import annotations
 

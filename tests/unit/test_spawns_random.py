@@ -28,7 +28,7 @@ POLICIES = (il.TileSync(), il.TileSync(), il.TileSync(), il.RowSync(), il.Kernel
 
 
 def _value(name: str, tile: int, reads: Mapping[str, Any]) -> float:
-    """What a tile writes to each of its elements: 0 of three times where it says which items run."""
+    """Return the value that a tile writes to each element: 0 a third of the time where it decides which items run."""
     text = f"{name} {tile} {[(arg, np.asarray(v).tolist()) for arg, v in sorted(reads.items())]}"
     return zlib.crc32(text.encode()) % 3 * 1.0
 
@@ -65,7 +65,7 @@ def spawning(draw: Any) -> il.Graph:
     return il.Graph("random", tuple(tensors), tuple(ops), (), tuple(t.name for t in tensors))
 
 
-def expected(graph: il.Graph) -> tuple[dict[str, np.ndarray], set[tuple[int, int]]]:
+def compute_expected(graph: il.Graph) -> tuple[dict[str, np.ndarray], set[tuple[int, int]]]:
     """Values of all tensors, and which tiles are wanted."""
     memory = {t.name: np.zeros(t.shape) for t in graph.tensors}
     ran = set()
@@ -87,7 +87,7 @@ def test_what_is_accepted_runs_all_that_is_wanted_once_and_in_time(
 ) -> None:
     assume(any(op.when for op in graph.ops))
     policy = {op.name: p for op, p in zip(graph.ops, policies, strict=False)}
-    values, ran = expected(graph)
+    values, ran = compute_expected(graph)
     ticket = il.ReferenceExecutor(il.build(graph, il.Schedule(workers, policy=policy))).run({})
     assert all(np.array_equal(ticket[name], values[name]) for name in graph.outputs)
     try:

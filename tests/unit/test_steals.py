@@ -1,4 +1,4 @@
-"""Which items were stolen, as the reference executor and the simulated machine run them."""
+"""Stolen items, as the reference executor and the simulated machine run them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan(dispatch: il.Dispatch) -> il.Plan:
     return il.build(il.workloads.ffn(32, shape, il.fp32, tile, tile), il.Schedule(WORKERS, dispatch))
 
 
-def stolen(made: il.Plan, seed: int) -> tuple[Trace, np.ndarray]:
+def run_stealing(made: il.Plan, seed: int) -> tuple[Trace, np.ndarray]:
     run = il.ReferenceExecutor(made, seed=seed)
     random = np.random.default_rng(seed)
     inputs = {name: random.standard_normal(made.graph.tensor(name).shape) for name in made.graph.inputs}
@@ -35,7 +35,7 @@ def test_items_are_stolen_by_whoever_has_none_left_and_all_are_right() -> None:
     made, count = plan(il.Dispatch.STEALING), 0
     owner = made.items.worker
     for seed in range(10):
-        trace, found = stolen(made, seed)
+        trace, found = run_stealing(made, seed)
         assert {*found[:, 0].tolist()} == {*np.flatnonzero(trace.worker != owner).tolist()}
         for item, thief, victim in found.tolist():
             assert (trace.worker[item], owner[item]) == (thief, victim)
@@ -48,7 +48,7 @@ def test_items_are_stolen_by_whoever_has_none_left_and_all_are_right() -> None:
 
 def test_nothing_is_stolen_under_another_dispatch() -> None:
     for dispatch in (d for d in il.Dispatch if d is not il.Dispatch.STEALING):
-        assert stolen(plan(dispatch), 0)[1].shape == (0, 3)
+        assert run_stealing(plan(dispatch), 0)[1].shape == (0, 3)
 
 
 def test_the_simulated_machine_lets_workers_steal_too() -> None:

@@ -124,11 +124,11 @@ def _damages() -> dict[str, object]:
         return lambda data: {**data, **entries}
 
     def setting(**entries: object) -> object:
-        def changed(data: dict) -> dict:
+        def change_entries(data: dict) -> dict:
             down = {**data["setting"]["ops"]["down"], **entries}
             return {**data, "setting": {**data["setting"], "ops": {**data["setting"]["ops"], "down": down}}}
 
-        return changed
+        return change_entries
 
     tile = dict(SCHEDULE.tiles["down"])
     return {

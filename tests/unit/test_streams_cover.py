@@ -19,19 +19,19 @@ from interlace.graph.uses import find_predecessors
 from interlace.policies.streams import Streams, find_chains
 
 from ..draws import EXAMPLES
-from .graphs import gated, graphs, pointwise, program, two_matmuls
+from .graphs import build_gated, graphs, pointwise, program, two_matmuls
 
 Before = list[set[int]]
 
 
 @st.composite
 def dags(draw: st.DrawFn, most: int = 9) -> Before:
-    """Of each op, earlier ops that it depends on."""
+    """Draw, for each op, the earlier ops that it depends on."""
     n = draw(st.integers(1, most))
     return [{u for u in range(v) if draw(st.integers(0, 2)) == 0} for v in range(n)]
 
 
-def reached(edges: list[tuple[int, int]], n: int) -> set[tuple[int, int]]:
+def find_reachable(edges: list[tuple[int, int]], n: int) -> set[tuple[int, int]]:
     """Pairs of which the second follows the first along edges (Warshall)."""
     found = set(edges)
     for via in range(n):
@@ -42,12 +42,12 @@ def reached(edges: list[tuple[int, int]], n: int) -> set[tuple[int, int]]:
     return found
 
 
-def needed(before: Before) -> set[tuple[int, int]]:
-    return reached([(u, v) for v, earlier in enumerate(before) for u in earlier], len(before))
+def find_needed(before: Before) -> set[tuple[int, int]]:
+    return find_reachable([(u, v) for v, earlier in enumerate(before) for u in earlier], len(before))
 
 
-def kept(made: Streams) -> list[tuple[int, int]]:
-    """What streams and events themselves order: ops of a stream in turn, and those that wait for an event."""
+def find_ordered(made: Streams) -> list[tuple[int, int]]:
+    """Return the pairs that streams and events order: ops of a stream in turn, and ops that wait for an event."""
     n = len(made.stream)
     turns = [(u, v) for u, v in combinations(range(n), 2) if made.stream[u] == made.stream[v]]
     return turns + [(u, v) for v in range(n) for u in made.awaited_ops[v]]
@@ -66,7 +66,7 @@ def test_the_example_of_the_module() -> None:
 @settings(EXAMPLES, max_examples=150)
 @given(dags())
 def test_chains_are_fewest_and_hold_each_op_once(before: Before) -> None:
-    found, depends, n = find_chains(before), needed(before), len(before)
+    found, depends, n = find_chains(before), find_needed(before), len(before)
     assert sorted(v for chain in found for v in chain) == list(range(n))
     assert all(pair in depends for chain in found for pair in pairwise(chain))
     antichains = (
@@ -85,18 +85,18 @@ def test_streams_and_the_fewest_events_keep_every_dependency(before: Before, mos
     weights = data.draw(st.lists(st.floats(0, 9), min_size=n, max_size=n))
     made = Streams.of(before, weights, most)
     assert made.count == min(most, len(find_chains(before)))
-    order = reached(kept(made), n)
-    assert needed(before) <= order
-    assert reached([(u, v) for v in range(n) for u in made.after[v]], n) == order
+    order = find_reachable(find_ordered(made), n)
+    assert find_needed(before) <= order
+    assert find_reachable([(u, v) for v in range(n) for u in made.after[v]], n) == order
     for v in range(n):  # without any one event some dependency is lost
         for u in made.awaited_ops[v]:
-            rest = [pair for pair in kept(made) if pair != (u, v)]
-            assert not needed(before) <= reached(rest, n)
+            rest = [pair for pair in find_ordered(made) if pair != (u, v)]
+            assert not find_needed(before) <= find_reachable(rest, n)
     followed = {u for u, _ in order}
     assert made.final_ops == tuple(v for v in range(n) if v not in followed)
     assert made.root_ops == tuple(v for v in range(n) if v not in {b for _, b in order})
     if len(find_chains(before)) <= most:  # nothing waits for what it does not depend on
-        assert order == needed(before)
+        assert order == find_needed(before)
 
 
 def paths(before: Before) -> list[list[int]]:
@@ -145,7 +145,7 @@ def test_independent_ops_are_spread_by_weight() -> None:
 
 def test_a_graph_tells_which_ops_come_before_which() -> None:
     assert find_predecessors(two_matmuls()) == (frozenset(), {0})
-    graph = gated()
+    graph = build_gated()
     assert [op.name for op in graph.ops] == ["gate", "up", "mul", "down"]
     before = find_predecessors(graph)
     assert before == (frozenset(), frozenset(), {0, 1}, {2})

@@ -18,8 +18,8 @@ from interlace.policies.streams import Streams
 from interlace.sim.modes import SERIAL, slow_to_plain_bodies
 
 from ..draws import EXAMPLES
-from .graphs import gated, two_matmuls
-from .test_streams_cover import Before, dags, needed
+from .graphs import build_gated, two_matmuls
+from .test_streams_cover import Before, dags, find_needed
 
 
 @dataclass
@@ -116,15 +116,15 @@ def test_launches_follow_what_they_depend_on_and_runs_follow_each_other(before: 
         assert mine <= cuda.ahead_of[f"after {run}"]
         for o in range(n):
             assert f"before {run}" in cuda.ahead_of[f"{run}:{o}"]
-            follows = {u for u, v in needed(before) if v == o}
+            follows = {u for u, v in find_needed(before) if v == o}
             assert {f"{run}:{u}" for u in follows} <= cuda.ahead_of[f"{run}:{o}"]
     assert {f"0:{o}" for o in range(n)} <= cuda.ahead_of["1:0"], "the next run overwrites what this one reads"
     assert len(cuda.made) == made.count <= 3
 
 
 def test_what_does_not_depend_on_each_other_is_not_ordered() -> None:
-    made, cuda = assign_streams(gated(), il.H200), Cuda()
-    StreamFork(cuda, made).run([Launch(cuda, op.name) for op in gated().ops])  # type: ignore[arg-type]
+    made, cuda = assign_streams(build_gated(), il.H200), Cuda()
+    StreamFork(cuda, made).run([Launch(cuda, op.name) for op in build_gated().ops])  # type: ignore[arg-type]
     assert cuda.ahead_of == {"gate": set(), "up": set(), "mul": {"gate", "up"}, "down": {"gate", "up", "mul"}}
     assert (made.count, [len(earlier) for earlier in made.awaited_ops]) == (2, [0, 0, 1, 0])
 
@@ -159,12 +159,12 @@ def test_a_chain_takes_one_stream_and_the_machine_models_it_as_serial() -> None:
     made = assign_streams(two_matmuls(), il.H200)
     assert (made.count, made.awaited_ops) == (1, ((), ()))
     assert il.StreamsExecutor.build_mode(two_matmuls(), il.H200) == slow_to_plain_bodies(SERIAL)
-    mode = il.StreamsExecutor.build_mode(gated(), il.H200)
+    mode = il.StreamsExecutor.build_mode(build_gated(), il.H200)
     assert mode.after == ((), (), (0, 1), (2,))
 
 
 def test_an_event_that_is_missing_is_found_before_anything_is_launched() -> None:
-    graph = gated()
+    graph = build_gated()
     made = assign_streams(graph, il.H200)
     check_streams(graph, made)
     lost = replace(made, after=((), (), tuple(u for u in made.after[2] if u not in made.awaited_ops[2]), (2,)))

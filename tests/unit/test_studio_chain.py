@@ -32,7 +32,7 @@ def draw_path(chain: Chain, rng: random.Random) -> tuple[int, ...]:
 
 
 def test_traffic_of_every_order_is_that_of_the_simulated_plan() -> None:
-    """By tensor, on one cache that evicts what was used longest ago; the simulation knows plans alone."""
+    """Compare by tensor, on one LRU cache; the simulation knows plans alone."""
     rng = random.Random(0)
     for capacity, parts in product((5, 9, 14, 24), (1, 2)):
         chain = Chain(3, 2, 4, 2, capacity, parts=parts)

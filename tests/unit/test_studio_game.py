@@ -100,7 +100,7 @@ def test_counters_of_random_games_are_those_of_an_exact_cache() -> None:
 
 
 def test_counters_of_random_games_are_those_of_the_simulated_plan() -> None:
-    """What workers in lockstep read of x and w, on one cache without the tiles of out.
+    """Compare reads of x and w by workers in lockstep, on one cache without the tiles of out.
 
     A plan takes row panels first and K forwards, and runs all tiles; of these the game has the first ones.
     """

@@ -1,4 +1,4 @@
-"""What the studio's server answers, and to whom: over HTTP, as a browser and an attacker reach it."""
+"""Answers of the studio's server over HTTP, to a browser and to an attacker."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ def test_a_search_that_nobody_waits_for_is_cancelled(port: int) -> None:
     head = f"POST /api/least HTTP/1.1\r\nhost: localhost:{port}\r\norigin: http://localhost:{port}\r\n"
     head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
 
-    def begun() -> bool:
+    def is_begun() -> bool:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(head.encode() + body)
             return b"searching" in connection.recv(4096) + connection.recv(4096)
 
-    assert begun()
-    assert begun()
+    assert is_begun()
+    assert is_begun()
     end = time.monotonic() + 240
-    while not begun():
+    while not is_begun():
         assert time.monotonic() < end, "no search was given up within four minutes"
 
 

@@ -25,7 +25,7 @@ from .graphs import program
 from .test_unwritten import fill
 
 
-def small(policy: il.SyncPolicy) -> il.Plan:
+def build_small(policy: il.SyncPolicy) -> il.Plan:
     """first has 4 x 2 tiles and second 4 x 3; each tile of second reads a row of first."""
     tile = il.MatmulTile(16, 16, 16)
     return il.build(two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Schedule(3, policy=policy))
@@ -38,7 +38,7 @@ def without_first_wait(plan: il.Plan) -> il.Plan:
 
 
 def test_columns_are_those_of_the_plan_on_the_simulated_machine() -> None:
-    plan = small(il.RowSync())
+    plan = build_small(il.RowSync())
     trace = predict(plan, il.H200).trace
     shown = PlanView.of(plan).to_data()
     assert (shown["op"], shown["tile"]) == (plan.items.op.tolist(), plan.items.tile.tolist())
@@ -51,7 +51,7 @@ def test_columns_are_those_of_the_plan_on_the_simulated_machine() -> None:
 
 @pytest.mark.parametrize(("policy", "awaited"), [(il.RowSync(), 1), (il.TileSync(), 2), (il.KernelSync(), 1)])
 def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: il.SyncPolicy, awaited: int) -> None:
-    plan = small(policy)
+    plan = build_small(policy)
     view = PlanView.of(plan)
     last = len(plan.items) - 1
     found = view.describe_item({"item": last})
@@ -70,12 +70,12 @@ def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: 
 
 
 def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
-    broken = without_first_wait(small(il.TileSync()))
+    broken = without_first_wait(build_small(il.TileSync()))
     shown = PlanView.of(broken).to_data()
     assert not shown["proved"]
     assert shown["proof"].startswith("CoverageError: op 'second', tile (0, 0) reads y[0:16, 0:32]")
     assert len(shown["end"]) == len(broken.items)
-    plan = small(il.TileSync())
+    plan = build_small(il.TileSync())
     stuck = PlanView.of(replace(plan, waits=replace(plan.waits, threshold=plan.waits.threshold + 1)))
     assert stuck.proof.startswith("ThresholdError")
     assert (stuck.trace, "worker" in stuck.to_data()) == (None, False)
@@ -83,7 +83,7 @@ def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    plan = small(il.TileSync())
+    plan = build_small(il.TileSync())
     with pytest.raises(PlanError, match="item 0 names op 9"):
         PlanView.of(replace(plan, items=replace(plan.items, op=plan.items.op + 9)))
     many = il.build(il.workloads.one_matmul(8192, 8192, 16, tile=il.MatmulTile(16, 16, 16)), il.Schedule(8))
@@ -97,7 +97,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 def faulty() -> dict[str, il.Plan]:
     """A plan with a fault of each kind, by its error."""
-    plan = small(il.TileSync())
+    plan = build_small(il.TileSync())
     items, waits = plan.items, plan.waits
     late = il.ExplicitInterleaving((*range(8, 20), *range(8)))
     chain = il.build(plan.graph, il.Schedule(3, interleaving=late))
@@ -158,7 +158,7 @@ def test_a_fault_of_each_kind_says_where_it_is(
 def test_items_that_wait_for_each_other_are_all_named() -> None:
     fault = PlanView.of(faulty()["DeadlockError, static"]).to_data()["fault"]
     assert (fault["kind"], len(fault["items"]["items"])) == ("DeadlockError", 20)
-    assert PlanView.of(small(il.TileSync())).to_data()["fault"] is None
+    assert PlanView.of(build_small(il.TileSync())).to_data()["fault"] is None
 
 
 @pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
@@ -179,7 +179,7 @@ def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Wo
 
 def test_a_page_whose_plan_is_not_simulated_yet_says_so() -> None:
     ready = threading.Event()
-    proved = PlanView.prove(small(il.TileSync()))
+    proved = PlanView.prove(build_small(il.TileSync()))
 
     def simulate() -> PlanView:
         assert ready.wait(60)

@@ -46,8 +46,8 @@ def test_bytes_and_hits_are_those_that_counters_saw() -> None:
         assert found.series.split(", ") == [told for told in (row["name"], row["tile"], row["order"]) if told]
 
 
-def profiled(**figures: Any) -> str:
-    """What ``interlace profile ffn --json`` writes of one size."""
+def make_profile(**figures: Any) -> str:
+    """Return what ``interlace profile ffn --json`` writes for one size."""
     rates = {"memory_share": 0.5, "compute_share": 0.1, "bytes_per_s": 1.0, "flops_per_s": 1.0}
     seen = {"dram_read_bytes": 2e8, "dram_write_bytes": 1e6, "l2_hit_rate": 0.25, "us": 60.0, **rates}
     seen |= {"verdict": "memory"}
@@ -58,13 +58,13 @@ def profiled(**figures: Any) -> str:
 
 
 def test_a_profile_says_what_was_predicted_and_what_limits() -> None:
-    record = Record.read(profiled())
+    record = Record.read(make_profile())
     what = "ffn, hidden 4096, dtype bf16, one_launch"
     assert record.counted == (CounterRow(what, "m 16", 60.0, 2e8, 1e6, 0.25, 1.9e8, "memory"),)
     assert (record.title, record.command) == ("ffn on NVIDIA H200, 2026-11-22", "")
     for name, value in {"l2_hit_rate": 1.5, "us": 0, "dram_read_bytes": "x"}.items():
         with pytest.raises(StudioError, match="not a record"):
-            Record.read(profiled(**{name: value}))
+            Record.read(make_profile(**{name: value}))
 
 
 def test_records_of_several_files_stand_side_by_side() -> None:
@@ -73,14 +73,16 @@ def test_records_of_several_files_stand_side_by_side() -> None:
     assert [len(record["rows"]) for record in shown] == [len(json.loads(text)["rows"]) for text in texts]
 
 
-def changed(**members: Any) -> str:
+def change_record(**members: Any) -> str:
     data = json.loads((RESULTS / "ffn-h200.json").read_text())
     data["rows"][0].update(members)
     return json.dumps(data)
 
 
 def test_a_row_without_a_preset_is_named_by_its_workload() -> None:
-    assert Record.read(changed(preset=None)).rows[0].series == "hidden 4096, ffn 14336, activation relu, dtype bf16"
+    assert (
+        Record.read(change_record(preset=None)).rows[0].series == "hidden 4096, ffn 14336, activation relu, dtype bf16"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,12 +91,12 @@ def test_a_row_without_a_preset_is_named_by_its_workload() -> None:
         ("[1]", "profile --json` \\("),
         ("nonsense", "Expecting value"),
         ((RESULTS / "sync-h200.json").read_text(), "but of `interlace bench sync` \\(it has no 'rows'\\)"),
-        (changed(size=0), "size is 0"),
-        (changed(floor_us=0), "0 is no positive number"),
-        (changed(executor="other"), "it has no 'other'"),
-        (changed(size=True), "size is True"),
-        (changed(floor_us=1e-300), "1e-300 is no positive number"),
-        (changed(floor_us=10**400), "int too large"),
+        (change_record(size=0), "size is 0"),
+        (change_record(floor_us=0), "0 is no positive number"),
+        (change_record(executor="other"), "it has no 'other'"),
+        (change_record(size=True), "size is True"),
+        (change_record(floor_us=1e-300), "1e-300 is no positive number"),
+        (change_record(floor_us=10**400), "int too large"),
     ],
 )
 def test_other_files_are_refused(text: str, why: str) -> None:

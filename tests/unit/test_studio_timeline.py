@@ -29,13 +29,13 @@ def by_hand(clock: str = "ns") -> Trace:
     return Trace(op, tile, tile.copy(), tile.copy(), wait, start, end, ("up", "down"), clock)
 
 
-def written(trace: Trace) -> dict[str, Any]:
+def write_trace(trace: Trace) -> dict[str, Any]:
     """Its file: down 0 has waited for both tiles of up, down 1 for the first."""
     return to_perfetto(trace, grids=[(2, 1), (1, 2)], arrows=np.array([[1, 2], [0, 2], [0, 3]]), name="by hand")
 
 
 def test_a_file_tells_items_hand_overs_tails_and_where_the_time_went() -> None:
-    shown = Timeline.read(json.dumps(written(by_hand()))).to_data()
+    shown = Timeline.read(json.dumps(write_trace(by_hand()))).to_data()
     assert shown["title"] == "by hand (clock: ns)"
     assert (shown["unit"], shown["span_ns"], shown["lanes"]) == ("us", 200, ["SM 0", "SM 1"])
     assert (shown["op"], shown["worker"]) == ([0, 0, 1, 1], [0, 1, 0, 1])
@@ -52,7 +52,7 @@ def test_a_file_tells_items_hand_overs_tails_and_where_the_time_went() -> None:
 
 
 def test_a_clock_of_steps_is_shown_in_thousandths() -> None:
-    shown = Timeline.read(json.dumps(written(by_hand("steps")))).to_data()
+    shown = Timeline.read(json.dumps(write_trace(by_hand("steps")))).to_data()
     assert (shown["unit"], shown["span_ns"], shown["end"][0]) == ("steps", 200_000, 120_000)
 
 
@@ -75,8 +75,8 @@ def test_blocks_that_come_and_go_are_on_lanes_of_their_sm() -> None:
     assert read.trace.worker.tolist() == [0, 1, 0, 1]
 
 
-def broken(change: str) -> str:
-    data = written(by_hand())
+def break_trace(change: str) -> str:
+    data = write_trace(by_hand())
     work = next(event for event in data["traceEvents"] if event.get("cat") == "work")
     flow = next(event for event in data["traceEvents"] if event["ph"] == "f")
     changes: dict[str, Any] = {
@@ -102,26 +102,26 @@ ITEMS = ("item twice", "no time", "huge time", "before", "text", "no item", "no 
 @pytest.mark.parametrize("change", [*ITEMS, "no clock", "no list", "no event"])
 def test_a_file_that_is_no_trace_is_refused(change: str) -> None:
     with pytest.raises(StudioError, match="not a trace that `interlace trace` wrote"):
-        Timeline.read(broken(change))
+        Timeline.read(break_trace(change))
 
 
 def test_no_items_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StudioError, match="a trace of 0 items"):
-        Timeline.read(broken("no items"))
+        Timeline.read(break_trace("no items"))
     monkeypatch.setattr(timeline, "MAX_ITEMS", 3)
     with pytest.raises(StudioError, match="a trace of 4 items; the page draws 1 to 3; use larger tiles"):
-        Timeline.read(json.dumps(written(by_hand())))
+        Timeline.read(json.dumps(write_trace(by_hand())))
 
 
 def test_steps_and_time_have_no_axis_in_common() -> None:
-    one, other = (Timeline.read(json.dumps(written(by_hand(clock)))) for clock in ("steps", "ns"))
+    one, other = (Timeline.read(json.dumps(write_trace(by_hand(clock)))) for clock in ("steps", "ns"))
     with pytest.raises(StudioError, match="traces by the clocks ns, steps; steps have no length, open them"):
         TimelineView((one, other))
     assert len(TimelineView((other, other)).to_data()["timelines"]) == 2
 
 
 def test_a_trace_without_the_name_of_its_process_is_shown() -> None:
-    data = written(by_hand())
+    data = write_trace(by_hand())
     data["traceEvents"] = [event for event in data["traceEvents"] if event["name"] != "process_name"]
     assert Timeline.read(json.dumps(data)).to_data()["title"] == "a trace (clock: ns)"
 
@@ -130,14 +130,14 @@ def test_a_trace_without_the_name_of_its_process_is_shown() -> None:
 @pytest.mark.parametrize("member", ["name", "args", "ts", "tid", "id", "ph"])
 @pytest.mark.parametrize("value", [None, [], "\ud800", 1e308, -(2**63), {"name": {}}])
 def test_events_of_another_form_are_shown_or_refused(part: int, member: str, value: object) -> None:
-    data = written(by_hand())
+    data = write_trace(by_hand())
     data["traceEvents"][part][member] = value
     with suppress(StudioError):
         encode_json(Timeline.read(json.dumps(data)).to_data())
 
 
 def test_lone_surrogates_in_names_reach_the_page_as_replacement_letters() -> None:
-    data = written(replace(by_hand(), ops=("up\ud800", "\ude00\U0001f600")))
+    data = write_trace(replace(by_hand(), ops=("up\ud800", "\ude00\U0001f600")))
     shown = json.loads(encode_json(Timeline.read(json.dumps(data)).to_data()))
     assert shown["ops"] == [{"name": "up\ufffd"}, {"name": "\ufffd\U0001f600"}]
 
@@ -146,7 +146,7 @@ def test_the_server_sends_a_trace_with_lone_surrogates() -> None:
     pytest.importorskip("uvicorn")
     from ..studio_server import ask, running
 
-    data = written(replace(by_hand(), ops=("up\ud800", "down")))
+    data = write_trace(replace(by_hand(), ops=("up\ud800", "down")))
     with running(TimelineView((Timeline.read(json.dumps(data)),))) as port:
         status, shown = ask(port, "timeline", {})
     assert (status, shown["timelines"][0]["ops"][0]) == (200, {"name": "up\ufffd"})

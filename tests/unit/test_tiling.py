@@ -66,7 +66,7 @@ def test_unknown_ops_and_dependencies_of_other_tiles_are_refused() -> None:
         il.build(graph, il.Schedule(4, tiles={"up": {"BM": 64}}), il.Dependencies(graph))
 
 
-def damaged(**changes: Any) -> dict[str, Any]:
+def damage(**changes: Any) -> dict[str, Any]:
     """Data of one op with another value in some fields."""
     return {"ops": {"up": {**DATA["ops"]["up"], **changes}}}
 
@@ -75,18 +75,18 @@ DAMAGED = {
     "empty": {},
     "list": [DATA],
     "one unknown": {**DATA, "stages": 4},
-    "text for a number": damaged(parts="3"),
+    "text for a number": damage(parts="3"),
     "op is a number": {"ops": {"up": 3}},
     "op lacks a field": {"ops": {"up": {"params": {}}}},
-    "fraction": damaged(parts=2.0),
-    "null": damaged(group=None),
-    "truth for a number": damaged(parts=True),
-    "number for a truth": damaged(split_tail=1),
-    "a param that is a list": damaged(params={"BM": [16]}),
-    "no parts": damaged(parts=0),
-    "huge": damaged(parts=10**12),
-    "parts beside a split tail": damaged(parts=2, split_tail=True),
-    "negative group": damaged(group=-1),
+    "fraction": damage(parts=2.0),
+    "null": damage(group=None),
+    "truth for a number": damage(parts=True),
+    "number for a truth": damage(split_tail=1),
+    "a param that is a list": damage(params={"BM": [16]}),
+    "no parts": damage(parts=0),
+    "huge": damage(parts=10**12),
+    "parts beside a split tail": damage(parts=2, split_tail=True),
+    "negative group": damage(group=-1),
 }
 
 

@@ -1,4 +1,4 @@
-"""What a plan touches: units, steps and their order, against hand counts and the slow oracle."""
+"""Accesses of a plan: units, steps and their order, against hand counts and the slow oracle."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def elements(plan: Plan, t: Touches, unit: int) -> set[oracle.Element]:
     return found
 
 
-def expected(plan: Plan, item: int) -> tuple[list[set[oracle.Element]], set[oracle.Element]]:
+def compute_expected(plan: Plan, item: int) -> tuple[list[set[oracle.Element]], set[oracle.Element]]:
     """Elements that an item reads, step by step, and writes; sums are left out."""
     items = plan.items
     op = plan.graph.ops[int(items.op[item])]
@@ -194,7 +194,7 @@ def expected(plan: Plan, item: int) -> tuple[list[set[oracle.Element]], set[orac
         hi = min(lo + block, k_hi)
         step = {e for a in op.reads if a.uses_k for e in oracle.elements(plan.graph, a, coords, lo, hi)}
         if closes and hi == k_hi:
-            whole = oracle.whole(op)
+            whole = oracle.get_k_range(op)
             step |= {e for a in op.reads if not a.uses_k for e in oracle.elements(plan.graph, a, coords, *whole)}
         steps.append(step)
     written = {e for a in op.writes for e in oracle.elements(plan.graph, a, coords, 0, 1)} if closes else set()
@@ -214,7 +214,7 @@ def test_items_touch_what_their_access_maps_say_and_nothing_else(plan: Plan) -> 
     held = [elements(plan, t, unit) for unit in range(len(t.units))]
     assert sum(map(len, held)) == len(set().union(*held)), "units overlap"
     for item in range(len(plan.items)):
-        steps, written = expected(plan, item)
+        steps, written = compute_expected(plan, item)
         got = [set().union(*(held[u] for u in units)) for units in reads(t)[item]]
         assert [{e for e in step if e[0] != "sum"} for step in got] == steps
         assert {e for u in writes(t)[item] for e in held[u] if e[0] != "sum"} == written
@@ -335,7 +335,7 @@ def test_serial_workers_wait_for_the_end_of_the_op_before() -> None:
 
 
 def steal(plan: Plan, w: int, rest: dict[int, list[int]], of: list[int], tries: list[int]) -> list[int]:
-    """What a worker takes of another's list, given what is left of all."""
+    """Return the items that a worker takes of another's list, given what is left of all lists."""
     random, most = plan.stealing.victim is Victim.RANDOM, plan.stealing.most
     places = [n for n in range(1, len(rest)) if rest[(w + n) % len(rest)]]
     place = min(places, key=lambda n: hash_queue(w, tries[w], n) if random else n, default=0)

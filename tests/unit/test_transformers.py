@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 from interlace.core.errors import ShapeError, UnsupportedModelError  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 
-from .llama import stepped  # noqa: E402
+from .llama import step_slot  # noqa: E402
 
 IDS = [(7 * i * i + 3 * i) % 60 + 1 for i in range(80)]  # none pads
 PROMPTS = [IDS[:70], IDS[3:4], IDS[5:27]]
@@ -44,8 +44,8 @@ def make_model(kind: str, **other: Any) -> Any:
     return getattr(transformers, f"{kind}ForCausalLM")(config).eval().double()
 
 
-def written(model: Any, prompt: list[int], count: int, **other: Any) -> list[int]:
-    """What the model itself writes behind a prompt."""
+def generate(model: Any, prompt: list[int], count: int, **other: Any) -> list[int]:
+    """Return the tokens that the model itself generates after a prompt."""
     with torch.inference_mode():
         ids = model.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False, **other)[0].tolist()
     return ids[len(prompt) :]
@@ -55,7 +55,7 @@ def written(model: Any, prompt: list[int], count: int, **other: Any) -> list[int
 def test_texts_of_several_prompts_are_those_of_the_model_alone(kind: str) -> None:
     model = make_model(kind)
     decoder = Decoder.from_model(model, batch=2, max_seq_len=96)
-    assert decoder.generate(PROMPTS, max_new_tokens=12) == [written(model, prompt, 12) for prompt in PROMPTS]
+    assert decoder.generate(PROMPTS, max_new_tokens=12) == [generate(model, prompt, 12) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
@@ -76,7 +76,7 @@ def test_a_folder_that_the_library_has_saved_is_the_model(kind: str, tmp_path: P
 def test_a_model_reads_into_a_slot_and_generates_there_as_with_its_own_cache(kind: str, pages: int | None) -> None:
     model = make_model(kind)
     ours, prompt = Decoder.from_model(model, batch=3, max_seq_len=96, num_blocks=pages), PROMPTS[0]
-    ids, text = torch.tensor([prompt]), written(model, prompt, 12)
+    ids, text = torch.tensor([prompt]), generate(model, prompt, 12)
     with torch.inference_mode():
         right = model(ids, past_key_values=transformers.DynamicCache()).logits
         past = ours.kv_cache()
@@ -84,12 +84,12 @@ def test_a_model_reads_into_a_slot_and_generates_there_as_with_its_own_cache(kin
             logits = model(ids[:, part], past_key_values=past).logits
             torch.testing.assert_close(logits, right[:, part], rtol=1e-9, atol=1e-9)
     slot = ours.add(prompt, past)
-    assert stepped(ours, slot, 12) == text
+    assert step_slot(ours, slot, 12) == text
     past = ours.kv_cache()
-    assert written(model, prompt, 7, past_key_values=past) == text[:7]
+    assert generate(model, prompt, 7, past_key_values=past) == text[:7]
     assert past.length == len(prompt) + 6
     slot = ours.add(prompt + text[:7], past)
-    assert stepped(ours, slot, 5) == text[7:]
+    assert step_slot(ours, slot, 5) == text[7:]
     with torch.inference_mode(), pytest.raises(ShapeError, match="a past is of one sequence, without padding"):
         model(ids.repeat(2, 1), past_key_values=ours.kv_cache())
 
@@ -99,4 +99,4 @@ def test_a_window_shorter_than_the_capacity_is_refused_and_a_longer_one_is_not()
     with pytest.raises(UnsupportedModelError, match="a sliding window of 40 positions"):
         Decoder.from_model(model, batch=1, max_seq_len=96)
     decoder = Decoder.from_model(model, batch=1, max_seq_len=40)
-    assert decoder.generate(PROMPTS[2], max_new_tokens=12) == written(model, PROMPTS[2], 12)
+    assert decoder.generate(PROMPTS[2], max_new_tokens=12) == generate(model, PROMPTS[2], 12)

@@ -132,19 +132,19 @@ def in_parts(parts: int) -> Schedule:
     return case.executor.make_schedule(case.graph, case.device, changed)
 
 
-def ranked(*plans: tuple[int, float]) -> list[RankedSchedule]:
+def make_ranked(*plans: tuple[int, float]) -> list[RankedSchedule]:
     """A schedule of each (plan, predicted us), told apart by its parts."""
     return [RankedSchedule(in_parts(i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
 
 
 def test_the_best_are_all_schedules_of_the_plans_predicted_fastest() -> None:
-    a, b, c, d = ranked((7, 60.0), (7, 60.0), (3, 61.0), (4, 70.0))
+    a, b, c, d = make_ranked((7, 60.0), (7, 60.0), (3, 61.0), (4, 70.0))
     assert select_best([a, b, c, d], 2, needed=a.schedule) == [a, b, c]
     assert select_best([a, b, c, d], 9, needed=d.schedule) == [a, b, c, d]
 
 
 def test_the_default_is_among_the_best_in_addition_if_it_is_not_predicted_well() -> None:
-    a, b, c, d = ranked((1, 60.0), (2, 61.0), (3, 62.0), (4, 99.0))
+    a, b, c, d = make_ranked((1, 60.0), (2, 61.0), (3, 62.0), (4, 99.0))
     assert select_best([a, b, c, d], 2, needed=d.schedule) == [a, b, d]
     assert select_best([a, b, c, d], 1, needed=d.schedule) == [a, d]
     assert select_best([a, b, c, d], 1, needed=a.schedule) == [a]

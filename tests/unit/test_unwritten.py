@@ -36,7 +36,7 @@ def total(name: str, tensor: str, spans: tuple[Span, ...], grid: tuple[int, ...]
     return Op(name, "sum", grid, (Access("in", tensor, spans),), (Access("out", target, (I.block(1),)),))
 
 
-def refused(graph: Graph, message: str) -> None:
+def expect_unwritten(graph: Graph, message: str) -> None:
     with pytest.raises(UnwrittenError, match=f"^{re.escape(message)}"):
         Dependencies(graph)
     with pytest.raises(UnwrittenError):
@@ -45,7 +45,7 @@ def refused(graph: Graph, message: str) -> None:
 
 def test_output_that_is_written_in_part_is_refused() -> None:
     graph = program({"y": (8, 8)}, fill("half", "y", (I.block(2), constant_span(0, 4)), (4,)))
-    refused(
+    expect_unwritten(
         graph,
         "graph 'test' has output 'y', of which no op writes y[0:8, 4:8]; let one write it, widen an access map, or "
         "list 'y' among the inputs if its old values are meant",
@@ -54,7 +54,7 @@ def test_output_that_is_written_in_part_is_refused() -> None:
 
 def test_output_with_gaps_between_tiles_is_refused() -> None:
     graph = program({"y": (8,)}, fill("gaps", "y", (Span(I * 3, I * 3 + 2),), (3,)))
-    refused(graph, "graph 'test' has output 'y', of which no op writes y[2:3]; let one write it")
+    expect_unwritten(graph, "graph 'test' has output 'y', of which no op writes y[2:3]; let one write it")
 
 
 def test_output_that_several_ops_write_together_is_whole() -> None:
@@ -75,7 +75,7 @@ def test_tile_that_reads_beyond_what_is_written_is_named_with_the_missing_box() 
         fill("most", "h", (I.block(2), constant_span(0, 6)), (4,)),
         total("rows", "h", (Span(I * 2, I * 2 + 2), Span(I * 2, I * 2 + 2)), (4,)),
     )
-    refused(
+    expect_unwritten(
         graph,
         "op 'rows', tile (3) reads h[6:8, 6:8], which no op before it writes; let one write it, narrow the access map "
         "of argument 'in', or list 'h' among the inputs if its old values are meant",
@@ -87,7 +87,7 @@ def test_halo_that_reaches_beyond_what_is_written_is_found_and_one_cut_by_the_ed
         wide = total("blur", "h", (Span(I * 2 - 1, I * 2 + 3),), (rows // 2,))
         return program({"h": (8,), "sink": (rows // 2,)}, fill("some", "h", (I.block(2),), (rows // 2,)), wide)
 
-    refused(graph(4), "op 'blur', tile (1) reads h[4:5], which no op before it writes")
+    expect_unwritten(graph(4), "op 'blur', tile (1) reads h[4:5], which no op before it writes")
     assert len(Dependencies(graph(8)).links) == 1
 
 
@@ -95,7 +95,9 @@ def test_write_that_comes_later_in_the_program_does_not_count() -> None:
     first, second = fill("first", "h", (constant_span(0, 4),)), fill("second", "h", (constant_span(4, 8),))
     reader = total("reader", "h", (ALL,))
     shapes = {"h": (8,), "sink": (1,)}
-    refused(program(shapes, first, reader, second), "op 'reader', tile (0) reads h[4:8], which no op before it writes")
+    expect_unwritten(
+        program(shapes, first, reader, second), "op 'reader', tile (0) reads h[4:8], which no op before it writes"
+    )
     assert len(Dependencies(program(shapes, first, second, reader)).links) == 1
 
 
@@ -103,7 +105,7 @@ def test_update_in_place_reads_before_it_writes() -> None:
     update = Op("update", "add", (2,), (Access("in", "h", (I.block(4),)),), (Access("out", "h", (I.block(4),)),))
     shapes = {"h": (8,)}
     graph = program(shapes, fill("half", "h", (constant_span(0, 4),)), update)
-    refused(graph, "op 'update', tile (1) reads h[4:8], which no op before it writes")
+    expect_unwritten(graph, "op 'update', tile (1) reads h[4:8], which no op before it writes")
     assert (
         len(Dependencies(program(shapes, fill("half", "h", (constant_span(0, 4),)), update, inputs=("h",))).links) == 2
     )
@@ -113,7 +115,7 @@ def test_reduction_that_reads_unwritten_columns_is_refused() -> None:
     reads = (Access("a", "h", (I.block(2), K)),)
     op = Op("mm", "matmul", (2,), reads, (Access("c", "y", (I.block(2), ALL)),), Reduction(8, 4))
     graph = program({"h": (4, 8), "y": (4, 1)}, fill("left", "h", (ALL, constant_span(0, 6))), op)
-    refused(graph, "op 'mm', tile (0) reads h[0:2, 6:8], which no op before it writes")
+    expect_unwritten(graph, "op 'mm', tile (0) reads h[0:2, 6:8], which no op before it writes")
 
 
 def test_cache_that_is_an_input_is_appended_to_and_read_whole() -> None:
@@ -133,7 +135,7 @@ def test_cache_that_is_no_input_is_read_only_as_far_as_it_is_filled() -> None:
     ops = [op for n in range(4) for op in (fill(f"append{n}", "cache", (constant_span(n, n + 1),)), attend(n, n + 1))]
     assert Dependencies(program({"cache": (9,), "y": (4,)}, *ops, inputs=("y",))).count_edges() == 1 + 2 + 3 + 4
     graph = program({"cache": (9,), "y": (5,)}, *ops, attend(4, 5), inputs=("y",))
-    refused(graph, "op 'attend4', tile (0) reads cache[4:5], which no op before it writes")
+    expect_unwritten(graph, "op 'attend4', tile (0) reads cache[4:5], which no op before it writes")
 
 
 # ---------------------------------------------------------------- any graph at all
@@ -184,7 +186,7 @@ def any_graphs(draw: st.DrawFn) -> Graph:
 @EXAMPLES
 @given(any_graphs())
 def test_any_graph_is_judged_element_by_element(graph: Graph) -> None:
-    tiles = oracle.touched(graph)
+    tiles = oracle.find_touched(graph)
     race = any(
         p == q and a != b and x.writes & (y.reads | y.writes)
         for (p, a), x in tiles.items()
@@ -200,19 +202,19 @@ def test_any_graph_is_judged_element_by_element(graph: Graph) -> None:
         with pytest.raises(UnwrittenError) as caught:
             Dependencies(graph)
         access, elements = missing
-        assert named(str(caught.value)) <= elements
+        assert parse_region(str(caught.value)) <= elements
         if access < len(oracle.uses(graph)):
             use = oracle.uses(graph)[access]
             first = next(tile for tile, own in enumerate(use.tiles) if own & elements)
             assert str(caught.value).startswith(graph.ops[use.op].format_tile(first) + " reads ")
-            assert named(str(caught.value)) <= use.tiles[first]
+            assert parse_region(str(caught.value)) <= use.tiles[first]
     else:
         event("sound")
         assert find_edges(graph) == oracle.visible(graph)
         assert oracle.closure(find_edges(graph)) == oracle.closure(oracle.conflicts(graph))
 
 
-def named(message: str) -> set[tuple[object, ...]]:
+def parse_region(message: str) -> set[tuple[object, ...]]:
     """The elements of the first region that a message names."""
     match = re.search(r"(\w+)\[([\d:, ]+)\]", message)
     assert match

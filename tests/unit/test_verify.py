@@ -29,14 +29,14 @@ from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync,
 from . import oracle
 from .graphs import (
     ScatteredSync,
+    build_gated,
     column,
     drop_waits,
-    gated,
+    expect_refusal,
     item_at,
     pair,
     pointwise,
     program,
-    refused,
     set_entry,
     take_items,
     two_matmuls,
@@ -89,7 +89,7 @@ def test_split_items_count_the_dependencies_of_their_part() -> None:
 def test_dropped_wait_is_refused() -> None:
     plan = rows_plan()
     (row,) = wait_rows(plan, item_at(plan, "down", 3))
-    refused(
+    expect_refusal(
         drop_waits(plan, row),
         CoverageError,
         "op 'down', tile (1, 1) reads hidden[2:4, 0:8]",
@@ -102,7 +102,7 @@ def test_dropped_wait_is_refused() -> None:
 def test_wait_for_another_row_is_refused() -> None:
     plan = rows_plan()
     (row,) = wait_rows(plan, item_at(plan, "down", 3))
-    refused(
+    expect_refusal(
         set_entry(plan, "waits.first", row, 2),
         CoverageError,
         "op 'down', tile (1, 1)",
@@ -118,7 +118,7 @@ def test_wait_for_another_row_is_refused() -> None:
 )
 def test_threshold_off_by_one_is_refused(change: int, effect: str) -> None:
     plan = rows_plan()
-    refused(
+    expect_refusal(
         set_entry(plan, "waits.threshold", 0, 4 + change),
         ThresholdError,
         f"op 'down', tile (0, 0) waits for semaphore 0 to reach {4 + change}",
@@ -132,22 +132,26 @@ def test_one_threshold_for_semaphores_with_different_posts_is_refused() -> None:
     plan = build(graph, Schedule(2, policy=BatchedRowSync(2)))
     assert plan.waits.threshold.tolist() == [2, 1]
     merged = set_entry(drop_waits(plan, 1), "waits.count", 0, 2)
-    refused(merged, ThresholdError, "op 'down', tile (0, 0) waits for semaphore 1 to reach 2, but 1 tiles post it")
+    expect_refusal(
+        merged, ThresholdError, "op 'down', tile (0, 0) waits for semaphore 1 to reach 2, but 1 tiles post it"
+    )
 
 
 def test_removed_post_is_refused() -> None:
     plan = rows_plan()
-    refused(set_entry(plan, "items.post", 5, -1), ThresholdError, "but 3 tiles post it", "set the threshold to 3")
+    expect_refusal(
+        set_entry(plan, "items.post", 5, -1), ThresholdError, "but 3 tiles post it", "set the threshold to 3"
+    )
 
 
 def test_post_to_another_semaphore_is_refused() -> None:
     plan = rows_plan()
-    refused(set_entry(plan, "items.post", 5, 0), ThresholdError, "but 5 tiles post it")
+    expect_refusal(set_entry(plan, "items.post", 5, 0), ThresholdError, "but 5 tiles post it")
 
 
 @pytest.mark.parametrize("value", [4, -2, 2**62])
 def test_post_out_of_range_is_refused(value: int) -> None:
-    refused(
+    expect_refusal(
         set_entry(rows_plan(), "items.post", 5, value),
         SemaphoreError,
         f"op 'up', tile (1, 1) posts semaphore {value}, but the plan has 4; post one of those or -1 for none",
@@ -156,7 +160,7 @@ def test_post_out_of_range_is_refused(value: int) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("first", 4), ("first", -1), ("first", 2**62), ("count", 5)])
 def test_wait_out_of_range_is_refused(name: str, value: int) -> None:
-    refused(
+    expect_refusal(
         set_entry(rows_plan(), f"waits.{name}", 0, value),
         SemaphoreError,
         "op 'down', tile (0, 0) waits for",
@@ -169,11 +173,11 @@ def test_stride_that_leaves_the_semaphores_is_refused() -> None:
     graph = two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2)
     plan = build(graph, Schedule(2, chunk_waits=True))
     assert plan.waits.stride.tolist() == [2, 2]
-    refused(set_entry(plan, "waits.stride", 0, 3), SemaphoreError, "waits for semaphore 6, but the plan has 6")
+    expect_refusal(set_entry(plan, "waits.stride", 0, 3), SemaphoreError, "waits for semaphore 6, but the plan has 6")
 
 
 def test_too_few_semaphores_are_refused() -> None:
-    refused(replace(rows_plan(), semaphores=3), SemaphoreError, "posts semaphore 3, but the plan has 3")
+    expect_refusal(replace(rows_plan(), semaphores=3), SemaphoreError, "posts semaphore 3, but the plan has 3")
 
 
 def test_spare_semaphores_do_no_harm() -> None:
@@ -183,7 +187,7 @@ def test_spare_semaphores_do_no_harm() -> None:
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_wait_for_no_semaphore_is_refused(value: int) -> None:
-    refused(
+    expect_refusal(
         set_entry(rows_plan(), "waits.count", 0, value),
         PlanError,
         f"op 'down', tile (0, 0): wait 0 (count {value}, k 0) is malformed",
@@ -200,7 +204,7 @@ def test_semaphores_of_a_wait_are_listed_upwards(first: int, count: int, stride:
     assert (plan.waits.first.tolist(), plan.waits.count.tolist()) == ([0], [4])
     for name, value in (("first", first), ("count", count), ("stride", stride)):
         plan = set_entry(plan, f"waits.{name}", 0, value)
-    refused(
+    expect_refusal(
         plan,
         SemaphoreError,
         f"op 'down', tile (0, 0): wait 0 has stride {stride}; list its semaphores upwards from the lowest one, "
@@ -210,7 +214,7 @@ def test_semaphores_of_a_wait_are_listed_upwards(first: int, count: int, stride:
 
 def test_a_wait_before_the_reduction_begins_is_refused() -> None:
     # On a device k has 32 bits, in which -2**32 + 2 would be 2, inside the reduction.
-    refused(
+    expect_refusal(
         set_entry(rows_plan(), "waits.k", 0, -(2**32) + 2),
         PlanError,
         "wait 0 (count 1, k -4294967294) is malformed",
@@ -223,7 +227,7 @@ def test_first_waits_whose_differences_wrap_are_refused(ptr: tuple[int, ...]) ->
     plan = build(two_matmuls(4, (2, 4, 2), up=(2, 4), down=(2, 2)), Schedule(2))
     assert plan.waits.ptr.tolist() == [0, 0, 0, 1, 2]
     damaged = replace(plan, waits=replace(plan.waits, ptr=column(*ptr)))
-    refused(damaged, PlanError, "waits.ptr must rise from 0 to 2, but entry")
+    expect_refusal(damaged, PlanError, "waits.ptr must rise from 0 to 2, but entry")
 
 
 def test_repeated_waits_are_understood() -> None:
@@ -251,7 +255,7 @@ def test_item_is_judged_by_its_own_waits_not_by_those_of_a_tile_that_reads_the_s
         column(0, 0, 0, 0),
     )
     assert verify(replace(plan, waits=halves)).edges_by_wait == 8
-    refused(
+    expect_refusal(
         replace(plan, waits=replace(halves, first=column(0, 2, 2, 2))),
         CoverageError,
         "op 'down', tile (0, 1)",
@@ -270,7 +274,7 @@ def test_consumer_rows_that_span_several_producer_rows_need_all_of_them(producer
     assert plan.waits.count.tolist() == awaited
     assert verify(plan).edges == 2 * sum(awaited)
     one_row_each = replace(plan, waits=replace(plan.waits, count=np.ones_like(plan.waits.count)))
-    refused(
+    expect_refusal(
         one_row_each,
         CoverageError,
         "op 'down', tile (0, 0) reads hidden[0:256, 0:256]",
@@ -282,7 +286,7 @@ def test_consumer_rows_that_span_several_producer_rows_need_all_of_them(producer
 def test_second_part_of_a_split_tile_needs_its_own_wait() -> None:
     plan = rows_plan(split={"down": SplitK(2)})
     second = item_at(plan, "down", 3, k_lo=4)
-    refused(
+    expect_refusal(
         drop_waits(plan, *wait_rows(plan, second)),
         CoverageError,
         "op 'down', tile (1, 1), k 4:8 reads hidden[2:4, 4:8]",
@@ -291,20 +295,20 @@ def test_second_part_of_a_split_tile_needs_its_own_wait() -> None:
 
 
 def test_every_operand_needs_its_wait() -> None:
-    plan = build(gated(), Schedule(2, policy=RowSync()))
+    plan = build(build_gated(), Schedule(2, policy=RowSync()))
     (row,) = wait_rows(plan, item_at(plan, "mul", 0))
     # One wait for two semaphores: row 0 of gate and, three further, row 0 of up.
     assert [int(getattr(plan.waits, c)[row]) for c in ("first", "count", "stride")] == [0, 2, 3]
     only_gate = set_entry(plan, "waits.count", row, 1)
     only_up = set_entry(only_gate, "waits.first", row, 3)
-    refused(only_gate, CoverageError, "op 'mul', tile (0, 0)", "op 'up', tile (0, 0)", "argument 'in1'")
-    refused(only_up, CoverageError, "op 'mul', tile (0, 0)", "op 'gate', tile (0, 0)", "argument 'in0'")
+    expect_refusal(only_gate, CoverageError, "op 'mul', tile (0, 0)", "op 'up', tile (0, 0)", "argument 'in1'")
+    expect_refusal(only_up, CoverageError, "op 'mul', tile (0, 0)", "op 'gate', tile (0, 0)", "argument 'in0'")
 
 
 # ---------------------------------------------------------------- waits inside the reduction
 
 
-def chunked() -> tuple[Plan, int]:
+def build_chunked() -> tuple[Plan, int]:
     """A plan whose tile (0, 0) of ``down`` waits at k = 0, 2, 4 and 6 for one tile of ``up`` each."""
     plan = build(two_matmuls(), Schedule(4, chunk_waits=True))
     item = item_at(plan, "down", 0)
@@ -313,15 +317,15 @@ def chunked() -> tuple[Plan, int]:
 
 
 def test_waits_before_each_chunk_are_enough() -> None:
-    plan, _ = chunked()
+    plan, _ = build_chunked()
     assert verify(plan).edges_by_wait == 32
 
 
 @pytest.mark.parametrize("at", range(3))
 def test_wait_one_chunk_too_late_is_refused(at: int) -> None:
-    plan, item = chunked()
+    plan, item = build_chunked()
     row = wait_rows(plan, item)[at]
-    refused(
+    expect_refusal(
         set_entry(plan, "waits.k", row, 2 * at + 2),
         CoverageError,
         f"op 'down', tile (0, 0) reads hidden[0:2, {max(2 * at - 2, 0)}:{2 * at + 2}] from k = {max(2 * at - 2, 0)} on",
@@ -331,7 +335,7 @@ def test_wait_one_chunk_too_late_is_refused(at: int) -> None:
 
 
 def test_wait_one_chunk_too_early_is_safe() -> None:
-    plan, item = chunked()
+    plan, item = build_chunked()
     assert verify(set_entry(plan, "waits.k", wait_rows(plan, item)[3], 4)).edges_by_wait >= 32
 
 
@@ -344,9 +348,9 @@ def test_wait_before_the_start_of_a_part_stands_at_its_start() -> None:
 
 @pytest.mark.parametrize(("at", "k"), [(0, 1), (3, 7), (3, 8), (3, 100), (0, 4)], ids=str)
 def test_wait_off_the_chunks_or_out_of_order_is_refused(at: int, k: int) -> None:
-    plan, item = chunked()
+    plan, item = build_chunked()
     row = wait_rows(plan, item)[at]
-    refused(
+    expect_refusal(
         set_entry(plan, "waits.k", row, k),
         PlanError,
         "op 'down', tile (0, 0): wait",
@@ -383,7 +387,7 @@ def test_operand_that_does_not_move_with_k_must_be_awaited_at_the_start() -> Non
         plan,
         waits=Waits(column(0, 0, 0, 0, 2), column(0, 1), column(1, 2), column(1, 1), column(1, 1), column(0, 2)),
     )
-    refused(
+    expect_refusal(
         late,
         CoverageError,
         "op 'both', tile (0, 0) reads s[0:1]",
@@ -397,7 +401,7 @@ def test_operand_that_does_not_move_with_k_must_be_awaited_at_the_start() -> Non
 
 def test_ticket_that_waits_for_a_later_ticket_is_a_deadlock() -> None:
     plan = take_items(build(pair(), Schedule(2)), [0, 3, 2, 1])
-    refused(
+    expect_refusal(
         plan,
         DeadlockError,
         "op 'b', tile (1) (item 1) waits for op 'a', tile (1), which is dispatched later (item 3)",
@@ -407,10 +411,10 @@ def test_ticket_that_waits_for_a_later_ticket_is_a_deadlock() -> None:
 
 def test_one_static_worker_that_waits_for_itself_is_a_deadlock() -> None:
     plan = take_items(build(pair(), Schedule(1, Dispatch.STATIC)), [0, 3, 2, 1])
-    refused(plan, DeadlockError, "op 'b', tile (1) (item 1) waits for op 'a', tile (1)")
+    expect_refusal(plan, DeadlockError, "op 'b', tile (1) (item 1) waits for op 'a', tile (1)")
 
 
-def crossed(sequence: tuple[int, ...], workers: tuple[int, ...]) -> Plan:
+def build_crossed(sequence: tuple[int, ...], workers: tuple[int, ...]) -> Plan:
     """``pair`` with items (a0, a1, b0, b1) = (0, 1, 2, 3) in this sequence on these workers."""
     plan = build(pair(), Schedule(2, Dispatch.STATIC, interleaving=ExplicitInterleaving(sequence)))
     return replace(plan, items=replace(plan.items, worker=column(*workers)))
@@ -418,8 +422,8 @@ def crossed(sequence: tuple[int, ...], workers: tuple[int, ...]) -> Plan:
 
 def test_static_cycle_of_waits_and_workers_is_a_deadlock() -> None:
     # Worker 0 runs b0 before a1, worker 1 runs b1 before a0: each waits for what the other has not begun.
-    refused(
-        crossed((2, 3, 1, 0), (0, 1, 0, 1)),
+    expect_refusal(
+        build_crossed((2, 3, 1, 0), (0, 1, 0, 1)),
         DeadlockError,
         "4 items wait for each other through semaphores and the order of their workers",
         "op 'b', tile (0)",
@@ -429,7 +433,7 @@ def test_static_cycle_of_waits_and_workers_is_a_deadlock() -> None:
 
 def test_static_plan_out_of_sequence_but_without_a_cycle_is_accepted() -> None:
     # b0 stands first in the sequence, but a0 opens the list of the other worker.
-    proof = verify(crossed((2, 0, 1, 3), (0, 1, 0, 1)))
+    proof = verify(build_crossed((2, 0, 1, 3), (0, 1, 0, 1)))
     assert (proof.in_sequence, proof.workers_needed, proof.longest_chain) == (False, 2, 2)
 
 
@@ -439,7 +443,7 @@ def test_static_cycle_through_a_split_tile_is_a_deadlock() -> None:
     plan = build(graph, Schedule(2, Dispatch.STATIC, split={"up": SplitK(2)}))
     plan = replace(plan, items=replace(plan.items, worker=column(0, 1, 1)))
     assert verify(plan).in_sequence
-    refused(
+    expect_refusal(
         take_items(plan, [0, 2, 1]),
         DeadlockError,
         "2 items wait for each other",
@@ -450,9 +454,9 @@ def test_static_cycle_through_a_split_tile_is_a_deadlock() -> None:
 def test_item_that_waits_for_its_own_post_is_a_deadlock() -> None:
     plan = build(pair(1), Schedule(2))
     waits = Waits(column(0, 1, 2), column(0, 0), column(1, 1), column(1, 1), column(1, 1), column(0, 0))
-    refused(replace(plan, waits=waits), DeadlockError, "op 'a', tile (0) (item 0) waits for op 'a', tile (0)")
+    expect_refusal(replace(plan, waits=waits), DeadlockError, "op 'a', tile (0) (item 0) waits for op 'a', tile (0)")
     static = replace(plan, dispatch=Dispatch.STATIC, items=replace(plan.items, worker=column(0, 1)))
-    refused(replace(static, waits=waits), DeadlockError, "2 items wait for each other")
+    expect_refusal(replace(static, waits=waits), DeadlockError, "2 items wait for each other")
 
 
 def test_wait_for_no_posts_at_all_is_refused() -> None:
@@ -463,8 +467,8 @@ def test_wait_for_no_posts_at_all_is_refused() -> None:
         rows = [np.insert(getattr(plan.waits, c), 1, extra[c]) for c in columns]
         return replace(plan, semaphores=3, waits=Waits(column(*idle), *rows, column(0, 0, 0)))
 
-    refused(
-        with_idle_wait(crossed((2, 0, 1, 3), (0, 1, 0, 1))),
+    expect_refusal(
+        with_idle_wait(build_crossed((2, 0, 1, 3), (0, 1, 0, 1))),
         ThresholdError,
         "waits for semaphore 2 to reach 0, but no tile posts it in a run; drop the wait or let its producers",
     )
@@ -476,7 +480,7 @@ def test_wait_for_no_posts_at_all_is_refused() -> None:
 def test_no_sync_on_a_needed_edge_is_refused() -> None:
     for dispatch in Dispatch:
         plan = build(two_matmuls(), Schedule(2, dispatch, policy=NoSync()))
-        refused(
+        expect_refusal(
             plan,
             CoverageError,
             "op 'down', tile",
@@ -489,13 +493,13 @@ def test_under_hybrid_dispatch_lists_come_first(worker: list[int]) -> None:
     plan = build(pair(), Schedule(2, Dispatch.HYBRID))
     assert plan.items.worker.tolist() == [0, 1, -1, -1]
     bad = replace(plan, items=replace(plan.items, worker=np.array(worker)))
-    refused(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all after these -1")
+    expect_refusal(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all after these -1")
 
 
 @pytest.mark.parametrize("dispatch", [Dispatch.QUEUE, Dispatch.SPAWN])
 def test_a_queue_keeps_no_order_of_one_worker(dispatch: Dispatch) -> None:
     plan = build(two_matmuls(), Schedule(1, dispatch, policy=NoSync()))
-    refused(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
+    expect_refusal(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
 
 
 @pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.can_reorder and d is not Dispatch.SPAWN])
@@ -506,7 +510,7 @@ def test_no_sync_is_fine_when_one_worker_runs_everything(dispatch: Dispatch) -> 
 
 def test_no_sync_on_one_worker_still_needs_producers_first() -> None:
     plan = build(pair(), Schedule(1, policy=NoSync()))
-    refused(take_items(plan, [0, 3, 2, 1]), CoverageError, "op 'b', tile (1)", "op 'a', tile (1)")
+    expect_refusal(take_items(plan, [0, 3, 2, 1]), CoverageError, "op 'b', tile (1)", "op 'a', tile (1)")
 
 
 def test_program_order_of_one_worker_replaces_a_wait() -> None:
@@ -515,11 +519,11 @@ def test_program_order_of_one_worker_replaces_a_wait() -> None:
     proof = verify(drop_waits(plan, 0))
     assert (proof.edges, proof.edges_by_wait) == (2, 1)
     moved = set_entry(drop_waits(plan, 0), "items.worker", 2, 1)
-    refused(moved, CoverageError, "op 'b', tile (0)", "op 'a', tile (0)")
+    expect_refusal(moved, CoverageError, "op 'b', tile (0)", "op 'a', tile (0)")
 
 
 def test_order_of_tickets_is_no_program_order() -> None:
-    refused(drop_waits(build(pair(), Schedule(2)), 0), CoverageError, "op 'b', tile (0)")
+    expect_refusal(drop_waits(build(pair(), Schedule(2)), 0), CoverageError, "op 'b', tile (0)")
 
 
 def test_program_order_covers_a_split_tile_only_if_all_parts_precede() -> None:
@@ -528,7 +532,7 @@ def test_program_order_covers_a_split_tile_only_if_all_parts_precede() -> None:
     bare = drop_waits(plan, 0)
     same = replace(bare, items=replace(bare.items, worker=column(0, 0, 0)))
     assert verify(same).edges_by_wait == 0
-    refused(
+    expect_refusal(
         replace(bare, items=replace(bare.items, worker=column(0, 1, 0))),
         CoverageError,
         "op 'down', tile (0, 0)",
@@ -545,7 +549,7 @@ def test_overwriting_before_readers_are_done_is_refused() -> None:
     )
     plan = build(graph, Schedule(2))
     assert verify(plan).edges == 2
-    refused(
+    expect_refusal(
         drop_waits(plan, 0),
         CoverageError,
         "op 'overwrite', tile (0) overwrites x[0:2], which op 'read', tile (0) still reads (WAR through 'x'",
@@ -556,7 +560,7 @@ def test_overwriting_before_an_earlier_write_is_done_is_refused() -> None:
     shapes = {"x": (2,), "y": (2,)}
     graph = program(shapes, pointwise("old", "x", "y", (2,), (1,)), pointwise("new", "x", "y", (2,), (1,)))
     plan = build(graph, Schedule(2))
-    refused(
+    expect_refusal(
         drop_waits(plan, 1),
         CoverageError,
         "op 'new', tile (1) overwrites y[1:2], which op 'old', tile (1) writes (WAW through 'y'",
@@ -569,7 +573,7 @@ def test_overwriting_before_an_earlier_write_is_done_is_refused() -> None:
 def test_missing_item_is_refused() -> None:
     plan = rows_plan()
     order = [i for i in range(len(plan.items)) if i != item_at(plan, "down", 5)]
-    refused(
+    expect_refusal(
         take_items(plan, order),
         ItemError,
         "op 'down', tile (2, 1) has no item; every tile needs at least one",
@@ -578,14 +582,14 @@ def test_missing_item_is_refused() -> None:
 
 def test_plan_without_items_is_refused() -> None:
     plan = take_items(rows_plan(), [])
-    refused(plan, ItemError, "plan has no items; every tile of the graph needs at least one")
+    expect_refusal(plan, ItemError, "plan has no items; every tile of the graph needs at least one")
 
 
 def test_repeated_item_is_refused() -> None:
     plan = rows_plan()
     doubled = take_items(plan, [*range(len(plan.items)), len(plan.items) - 1])
     expected = "op 'down', tile (3, 1): the items of this tile do not cover its reduction exactly once"
-    refused(doubled, ItemError, expected, "make their k-ranges meet end to end from 0 to 8")
+    expect_refusal(doubled, ItemError, expected, "make their k-ranges meet end to end from 0 to 8")
 
 
 @pytest.mark.parametrize(
@@ -596,7 +600,9 @@ def test_repeated_item_is_refused() -> None:
 def test_k_ranges_that_do_not_meet_are_refused(name: str, part: int, value: int) -> None:
     plan = rows_plan(split={"down": SplitK(2)})
     item = item_at(plan, "down", 2, k_lo=4 * part)
-    refused(set_entry(plan, f"items.{name}", item, value), ItemError, "op 'down', tile (1, 0), k ", "exactly once")
+    expect_refusal(
+        set_entry(plan, f"items.{name}", item, value), ItemError, "op 'down', tile (1, 0), k ", "exactly once"
+    )
 
 
 @pytest.mark.parametrize(
@@ -615,13 +621,13 @@ def test_k_ranges_that_do_not_meet_are_refused(name: str, part: int, value: int)
     ],
 )
 def test_item_outside_the_graph_is_refused(name: str, value: int, words: str) -> None:
-    refused(set_entry(rows_plan(), f"items.{name}", 0, value), ItemError, words)
+    expect_refusal(set_entry(rows_plan(), f"items.{name}", 0, value), ItemError, words)
 
 
 @pytest.mark.parametrize("worker", [-1, 4])
 def test_worker_out_of_range_is_refused(worker: int) -> None:
     plan = set_entry(rows_plan(dispatch=Dispatch.STATIC), "items.worker", 0, worker)
-    refused(
+    expect_refusal(
         plan,
         ItemError,
         f"item 0 (op 'up', tile number 0, k 0:4) has a worker out of range, {worker}",
@@ -633,13 +639,13 @@ def test_worker_out_of_range_is_refused(worker: int) -> None:
 @pytest.mark.parametrize("dispatch", Dispatch)
 def test_plan_without_workers_is_refused(workers: int, dispatch: Dispatch) -> None:
     plan = replace(rows_plan(dispatch=dispatch), workers=workers)
-    refused(plan, PlanError, f"plan has {workers} workers; set Plan.workers to at least one")
+    expect_refusal(plan, PlanError, f"plan has {workers} workers; set Plan.workers to at least one")
 
 
 def test_parts_of_one_tile_that_post_differently_are_refused() -> None:
     plan = build(two_matmuls(), Schedule(4, split={"up": SplitK(2)}))
     second = item_at(plan, "up", 5, k_lo=2)
-    refused(
+    expect_refusal(
         set_entry(plan, "items.post", second, 3),
         SemaphoreError,
         "op 'up', tile (1, 1), k 2:4 posts semaphore 3, another part of the tile posts 5",
@@ -650,25 +656,25 @@ def test_parts_of_one_tile_that_post_differently_are_refused() -> None:
 def test_tables_of_uneven_columns_are_refused() -> None:
     plan = rows_plan()
     short = replace(plan, items=replace(plan.items, tile=plan.items.tile[:-1]))
-    refused(
+    expect_refusal(
         short,
         PlanError,
         "items.tile has shape (23,); expected (24,): give each of the 24 items an entry in every column",
     )
     flat = replace(plan, waits=replace(plan.waits, k=plan.waits.k[None]))
-    refused(flat, PlanError, "waits.k has shape (1, 8); expected (8,)")
-    refused(
+    expect_refusal(flat, PlanError, "waits.k has shape (1, 8); expected (8,)")
+    expect_refusal(
         replace(plan, waits=replace(plan.waits, ptr=plan.waits.ptr[:-1])),
         PlanError,
         "waits.ptr has shape (24,)",
     )
     floats = replace(plan, items=replace(plan.items, k_lo=plan.items.k_lo.astype(float)))
-    refused(floats, PlanError, "items.k_lo holds float64; make it an array of int64")
+    expect_refusal(floats, PlanError, "items.k_lo holds float64; make it an array of int64")
 
 
 @pytest.mark.parametrize(("at", "value", "entry"), [(0, 1, 0), (-1, 7, 24), (-1, 9, 24), (20, 0, 20)])
 def test_wait_pointers_that_do_not_rise_are_refused(at: int, value: int, entry: int) -> None:
-    refused(
+    expect_refusal(
         set_entry(rows_plan(), "waits.ptr", at, value),
         PlanError,
         f"waits.ptr must rise from 0 to 8, but entry {entry} is {value}; let entry i be the first wait of item i",
@@ -688,8 +694,8 @@ def test_graph_whose_tiles_race_has_no_plan() -> None:
 
 def test_plan_of_another_graph_is_refused() -> None:
     plan = build(two_matmuls(8), Schedule(4))
-    refused(replace(plan, graph=two_matmuls(10)), ItemError, "has no item; every tile needs at least one")
-    refused(replace(plan, graph=two_matmuls(6)), ItemError, "lies outside its op's grid")
+    expect_refusal(replace(plan, graph=two_matmuls(10)), ItemError, "has no item; every tile needs at least one")
+    expect_refusal(replace(plan, graph=two_matmuls(6)), ItemError, "lies outside its op's grid")
 
 
 # ---------------------------------------------------------------- access maps that outwit the proof
@@ -725,5 +731,5 @@ def test_plan_with_waits_before_chunks_is_safe_whatever_moves_with_k(
     for chunk_waits in (False, True):
         plan = build(graph, Schedule(2, policy=policy, split={"use": split}, chunk_waits=chunk_waits))
         assert verify(plan).in_sequence
-        assert oracle.unenforced(plan) == []
+        assert oracle.find_unenforced(plan) == []
         assert oracle.races(plan) == []

@@ -39,7 +39,18 @@ from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync,
 
 from ..thorough import some
 from . import oracle
-from .graphs import column, drop_waits, gated, pair, pointwise, program, refused, set_entry, take_items, two_matmuls
+from .graphs import (
+    build_gated,
+    column,
+    drop_waits,
+    expect_refusal,
+    pair,
+    pointwise,
+    program,
+    set_entry,
+    take_items,
+    two_matmuls,
+)
 
 
 def judge(plan: Plan) -> str:
@@ -47,9 +58,9 @@ def judge(plan: Plan) -> str:
     expected = oracle.structural_faults(plan)
     implied = False
     if not expected:
-        if apart := oracle.unenforced(plan):
+        if apart := oracle.find_unenforced(plan):
             # Waits of other items may order what is overwritten; whether they do is found in part.
-            implied = not oracle.unenforced(plan, {"RAW"}) and not oracle.races(plan)
+            implied = not oracle.find_unenforced(plan, {"RAW"}) and not oracle.races(plan)
             expected |= {"CoverageError"}
         if oracle.stuck(plan):
             expected |= {"DeadlockError"}
@@ -71,7 +82,7 @@ def judge(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> Proof | PlanError:
-    """What ``verify`` returns or raises."""
+    """Return what ``verify`` returns or raises."""
     try:
         return verify(plan)
     except PlanError as error:
@@ -99,7 +110,7 @@ def check_location(plan: Plan, error: PlanError) -> None:
             assert want != get or want < 1
             assert effect in str(error)
             assert any(
-                int(plan.waits.threshold[row]) == want and semaphore in awaited(plan, row)
+                int(plan.waits.threshold[row]) == want and semaphore in list_awaited(plan, row)
                 for row in range(int(plan.waits.ptr[item]), int(plan.waits.ptr[item + 1]))
             )
         case CoverageError():
@@ -107,7 +118,7 @@ def check_location(plan: Plan, error: PlanError) -> None:
             assert place.producers == parts(plan, tile)
             text = f"item {item} {tile_of[item]} at k .* does not wait for {tile}"
             assert any(
-                re.fullmatch(text.replace("(", r"\(").replace(")", r"\)"), one) for one in oracle.unenforced(plan)
+                re.fullmatch(text.replace("(", r"\(").replace(")", r"\)"), one) for one in oracle.find_unenforced(plan)
             )
         case DeadlockError() if plan.dispatch is Dispatch.STATIC and plan.workers > 1:
             assert place.items == tuple(sorted(oracle.left_over(plan)))
@@ -116,7 +127,7 @@ def check_location(plan: Plan, error: PlanError) -> None:
             (item,), (producer,) = place.items, place.producers
             assert producer >= item
             rows = range(int(plan.waits.ptr[item]), int(plan.waits.ptr[item + 1]))
-            assert any(int(table.post[producer]) in awaited(plan, row) for row in rows)
+            assert any(int(table.post[producer]) in list_awaited(plan, row) for row in rows)
 
 
 def parts(plan: Plan, tile: tuple[int, int]) -> tuple[int, ...]:
@@ -124,7 +135,7 @@ def parts(plan: Plan, tile: tuple[int, int]) -> tuple[int, ...]:
     return tuple(n for n in range(len(plan.items)) if (plan.items.op[n], plan.items.tile[n]) == tile)
 
 
-def awaited(plan: Plan, row: int) -> range:
+def list_awaited(plan: Plan, row: int) -> range:
     """The semaphores of one wait."""
     first, count, stride = (int(getattr(plan.waits, c)[row]) for c in ("first", "count", "stride"))
     return range(first, first + count * stride, stride)
@@ -136,7 +147,7 @@ def describe(plan: Plan) -> str:
     return f"{plan.dispatch}, {plan.workers} workers, {plan.semaphores} semaphores, {columns}"
 
 
-def changed(plan: Plan) -> Iterator[Plan]:
+def vary_plan(plan: Plan) -> Iterator[Plan]:
     """The plan, and all that differ from it in one number: one more, one less, or far off."""
     yield plan
     for table, kind in (("items", Items), ("waits", Waits)):
@@ -176,7 +187,7 @@ def two_rows(**settings: object) -> Plan:
     return build(two_matmuls(4, (2, 4, 2)), Schedule(2, policy=RowSync(), **settings))  # type: ignore[arg-type]
 
 
-def merged(threshold: int) -> Plan:
+def build_merged(threshold: int) -> Plan:
     """One wait for two semaphores, of which the first gets one post and the second two."""
     graph = two_matmuls(6, (2, 2, 2), up=(2, 2), down=(6, 2))
     plan = drop_waits(build(graph, Schedule(2, policy=BatchedRowSync(2))), 1)
@@ -185,7 +196,7 @@ def merged(threshold: int) -> Plan:
     return replace(plan, items=replace(plan.items, post=post), waits=waits)
 
 
-def turned(dispatch: Dispatch, *workers: int) -> Plan:
+def build_turned(dispatch: Dispatch, *workers: int) -> Plan:
     """``b`` of tile 0 comes first, and waits for ``a``, the second item."""
     plan = build(pair(), Schedule(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((2, 0, 1, 3))))
     return on_workers(replace(plan, dispatch=dispatch), *workers)
@@ -196,7 +207,7 @@ def without_waits(dispatch: Dispatch, workers: int = 1, of_items: tuple[int, ...
     return plan if of_items is None else on_workers(plan, *of_items)
 
 
-def listed(*workers: int, parts: int = 1, tiles: int = 1, order: tuple[int, ...] = ()) -> Plan:
+def build_listed(*workers: int, parts: int = 1, tiles: int = 1, order: tuple[int, ...] = ()) -> Plan:
     """Parts of one tile, then tiles that read it, on these workers, without waits, and in this order."""
     graph = two_matmuls(2, (4, 2, 2 * tiles))
     plan = build(graph, Schedule(3, Dispatch.STATIC, split={"up": SplitK(parts)}))
@@ -230,7 +241,7 @@ def read_again_unawaited() -> Plan:
 
 
 def waiting_for_itself() -> Plan:
-    """Of two items on two workers the last waits for its own post, too."""
+    """Build two items on two workers, of which the last waits for its own post, too."""
     plan = build(pair(1), Schedule(2, Dispatch.STATIC))
     waits = Waits(*(column(*c) for c in ((0, 0, 1), (0,), (2,), (1,), (1,), (0,))))
     items = replace(plan.items, post=column(0, 1), worker=column(0, 1))
@@ -239,13 +250,13 @@ def waiting_for_itself() -> Plan:
 
 def turned_operands() -> Plan:
     """The first tile of ``mul`` comes first, on a worker of its own, and waits for two semaphores four apart."""
-    plan = build(gated(4, 2, 4), Schedule(2, Dispatch.STATIC, policy=TileSync()))
+    plan = build(build_gated(4, 2, 4), Schedule(2, Dispatch.STATIC, policy=TileSync()))
     order = [8, *(n for n in range(len(plan.items)) if n != 8)]
     return on_workers(take_items(plan, order), 1, *[0] * (len(order) - 1))
 
 
 def waiting_after_none() -> Plan:
-    """Of one list, a tile that posts nothing runs before one that waits for the last semaphore, posted after it."""
+    """Build one list: a tile that posts nothing runs before one that waits for the last semaphore, posted after it."""
     plan = build(pair(), Schedule(2, Dispatch.STATIC, interleaving=ExplicitInterleaving((0, 2, 3, 1))))
     return on_workers(plan, 0, 0, 0, 0)
 
@@ -259,12 +270,12 @@ def one_after_another(*order: int) -> Plan:
 PLANS: dict[str, Plan] = {
     "rows": two_rows(),
     "rows, static": two_rows(dispatch=Dispatch.STATIC),
-    "merged, minimum": merged(1),
-    "merged, maximum": merged(2),
+    "merged, minimum": build_merged(1),
+    "merged, maximum": build_merged(2),
     "kernel": build(pair(2), Schedule(2, policy=KernelSync())),
     "split": build(two_matmuls(2, (4, 4, 2)), Schedule(2, Dispatch.STATIC, split={"up": SplitK(2), "down": SplitK(2)})),
     "chunks": build(two_matmuls(2, (2, 6, 2)), Schedule(2, chunk_waits=True)),
-    "operands": build(gated(2, 2, 2), Schedule(2, policy=TileSync())),
+    "operands": build(build_gated(2, 2, 2), Schedule(2, policy=TileSync())),
     "overwriting": build(overwriting(), Schedule(2)),
     "overwriting, static": build(overwriting(), Schedule(2, Dispatch.STATIC)),
     "halves": halves(),
@@ -274,19 +285,19 @@ PLANS: dict[str, Plan] = {
     "waiting for itself": waiting_for_itself(),
     "one worker, in order": one_after_another(0, 1, 2),
     "one worker, a producer last": one_after_another(0, 2, 1),
-    "turned, static": turned(Dispatch.STATIC, 0, 1, 0, 1),
+    "turned, static": build_turned(Dispatch.STATIC, 0, 1, 0, 1),
     "a wait after a tile without a post": waiting_after_none(),
     "turned, operands": turned_operands(),
-    "turned, hybrid": turned(Dispatch.HYBRID, 0, 1, -1, -1),
-    "turned, stealing": turned(Dispatch.STEALING, 0, 1, 0, 1),
-    "turned, queue": turned(Dispatch.QUEUE, -1, -1, -1, -1),
-    "parts on one worker": listed(0, 0, 0, parts=2),
-    "parts on two, the consumer on the second": listed(0, 1, 1, parts=2),
-    "parts on two, the consumer on the first": listed(1, 0, 0, parts=2),
-    "parts on two, consumers too": listed(0, 1, 0, 1, parts=2, tiles=2),
-    "a part after the consumer": listed(0, 0, 0, parts=2, order=(0, 2, 1)),
-    "a consumer before its producer": listed(0, 0, 0, tiles=2, order=(1, 0, 2)),
-    "consumers on two, the producer on a third": listed(2, 0, 1, tiles=2),
+    "turned, hybrid": build_turned(Dispatch.HYBRID, 0, 1, -1, -1),
+    "turned, stealing": build_turned(Dispatch.STEALING, 0, 1, 0, 1),
+    "turned, queue": build_turned(Dispatch.QUEUE, -1, -1, -1, -1),
+    "parts on one worker": build_listed(0, 0, 0, parts=2),
+    "parts on two, the consumer on the second": build_listed(0, 1, 1, parts=2),
+    "parts on two, the consumer on the first": build_listed(1, 0, 0, parts=2),
+    "parts on two, consumers too": build_listed(0, 1, 0, 1, parts=2, tiles=2),
+    "a part after the consumer": build_listed(0, 0, 0, parts=2, order=(0, 2, 1)),
+    "a consumer before its producer": build_listed(0, 0, 0, tiles=2, order=(1, 0, 2)),
+    "consumers on two, the producer on a third": build_listed(2, 0, 1, tiles=2),
     "hybrid": build(pair(3), Schedule(2, Dispatch.HYBRID)),
     "hybrid, no lists": on_workers(build(pair(2), Schedule(2, Dispatch.HYBRID)), -1, -1, -1, -1),
     "hybrid, one worker": build(pair(2), Schedule(1, Dispatch.HYBRID, policy=NoSync())),
@@ -298,7 +309,7 @@ PLANS: dict[str, Plan] = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_with_one_number_changed_is_judged_as_by_the_oracle(name: str) -> None:
-    verdicts = Counter(judge(plan) for plan in changed(PLANS[name]))
+    verdicts = Counter(judge(plan) for plan in vary_plan(PLANS[name]))
     assert verdicts["ItemError"] > 10 < verdicts.total() - verdicts["ItemError"]
 
 
@@ -307,7 +318,7 @@ def test_a_plan_with_one_number_changed_is_judged_as_by_the_oracle(name: str) ->
 def test_a_plan_with_several_numbers_changed_is_judged_as_by_the_oracle(name: str, rounds: int) -> None:
     """Changes stay within what a plan may say, so that most of them reach the last checks."""
     random = Random(name)
-    verdicts = Counter(judge(shuffled(PLANS[name], random)) for _ in range(rounds))
+    verdicts = Counter(judge(shuffle(PLANS[name], random)) for _ in range(rounds))
     assert verdicts.total() == rounds
 
 
@@ -344,7 +355,7 @@ def test_the_first_four_semaphores_that_were_awaited_are_named(count: int, shown
     first, each = (range(count), [1] * count) if apart else ([0], [count])
     ones, ptr = [1] * len(each), [*[0] * 8, len(each)]
     waits = Waits(*(column(*c) for c in (ptr, first, each, ones, ones, [0] * len(each))))
-    refused(
+    expect_refusal(
         replace(plan, waits=waits),
         CoverageError,
         f"which op 'up', tile (0, {count}) writes",
@@ -376,14 +387,14 @@ def test_the_latest_item_that_is_awaited_is_the_last_that_posts(name: str) -> No
     plan = PLANS[name]
     assert find_latest_awaited(plan).tolist() == [
         max(
-            (n for n, post in enumerate(plan.items.post.tolist()) for row in rows if post in awaited(plan, row)),
+            (n for n, post in enumerate(plan.items.post.tolist()) for row in rows if post in list_awaited(plan, row)),
             default=-1,
         )
         for rows in (range(*plan.waits.ptr[i : i + 2].tolist()) for i in range(len(plan.items)))
     ]
 
 
-def shuffled(plan: Plan, random: Random) -> Plan:
+def shuffle(plan: Plan, random: Random) -> Plan:
     """The plan with one to three of its posts, workers and waits drawn anew."""
     for _ in range(random.randint(1, 3)):
         columns = [

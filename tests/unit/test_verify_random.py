@@ -29,11 +29,11 @@ from .graphs import (
     POLICIES,
     column,
     drop_waits,
+    expect_refusal,
     graphs,
     pair,
     pointwise,
     program,
-    refused,
     schedules,
     set_entry,
     take_items,
@@ -41,13 +41,13 @@ from .graphs import (
 )
 
 
-def safe(plan: Plan) -> None:
+def check_safe(plan: Plan) -> None:
     """The package accepts the plan, and so does the oracle."""
     proof = verify(plan)
     rests_on = {Ordering.WAIT: proof.edges_by_wait, Ordering.WORKER: proof.edges - proof.edges_by_wait}
     assert dict(proof.rests_on).keys() == {ordering for ordering, edges in rests_on.items() if edges}
     assert min(rests_on.values()) >= 0
-    assert oracle.unenforced(plan, {"RAW"}) == []
+    assert oracle.find_unenforced(plan, {"RAW"}) == []
     assert oracle.races(plan) == []
     assert not oracle.stuck(plan)
 
@@ -57,9 +57,9 @@ def judged_alike(plan: Plan) -> str:
 
     What is overwritten may be safe by waits of other items alone: the package need not see it, but may.
     """
-    apart = bool(oracle.unenforced(plan))
-    if oracle.unenforced(plan, {"RAW"}) or (apart and oracle.races(plan)):
-        refused(plan, CoverageError, "op 'op")
+    apart = bool(oracle.find_unenforced(plan))
+    if oracle.find_unenforced(plan, {"RAW"}) or (apart and oracle.races(plan)):
+        expect_refusal(plan, CoverageError, "op 'op")
         return "uncovered"
     if apart:
         try:
@@ -69,16 +69,16 @@ def judged_alike(plan: Plan) -> str:
         except DeadlockError:
             pass
     if oracle.stuck(plan):
-        refused(plan, DeadlockError, "op 'op")
+        expect_refusal(plan, DeadlockError, "op 'op")
         return "stuck"
-    safe(plan)
+    check_safe(plan)
     return "safe"
 
 
 def test_oracle_sees_races_and_deadlocks() -> None:
     plan = build(pair(), Schedule(2))
-    assert (oracle.unenforced(plan), oracle.races(plan), oracle.stuck(plan)) == ([], [], False)
-    assert oracle.unenforced(drop_waits(plan, 0)) == ["item 2 (1, 0) at k 0 does not wait for (0, 0)"]
+    assert (oracle.find_unenforced(plan), oracle.races(plan), oracle.stuck(plan)) == ([], [], False)
+    assert oracle.find_unenforced(drop_waits(plan, 0)) == ["item 2 (1, 0) at k 0 does not wait for (0, 0)"]
     assert oracle.races(drop_waits(plan, 0)) == ["item 2 (1, 0) may run before (0, 0) has written"]
     assert oracle.stuck(take_items(plan, [0, 3, 2, 1]))
     shapes = {"x": (1,), "y": (1,), "z": (1,)}
@@ -93,7 +93,7 @@ def test_oracle_sees_races_and_deadlocks() -> None:
 def test_everything_that_build_makes_verifies_and_is_safe(data: st.DataObject) -> None:
     graph = data.draw(graphs())
     plan = build(graph, data.draw(schedules(graph)))
-    safe(plan)
+    check_safe(plan)
     if plan.dispatch is Dispatch.TICKET:
         assert verify(plan).in_sequence
 
@@ -103,14 +103,14 @@ def test_any_sequence_of_what_build_makes_is_safe_or_refused_as_a_deadlock() -> 
 
     @EXAMPLES
     @given(st.data())
-    def judged(data: st.DataObject) -> None:
+    def judge(data: st.DataObject) -> None:
         graph = data.draw(graphs())
         drawn = data.draw(schedules(graph))
         items = len(build(graph, drawn).items)
         sequence = ExplicitInterleaving(tuple(data.draw(st.permutations(range(items)))))
         verdicts[judged_alike(build(graph, replace(drawn, interleaving=sequence)))] += 1
 
-    judged()
+    judge()
     assert not verdicts["uncovered"]
     assert verdicts["unseen"] <= 0.02 * verdicts.total(), verdicts  # only in sequences that no order of ops gives
     assert min(verdicts["stuck"], verdicts["safe"]) >= 0.1 * verdicts.total(), verdicts
@@ -118,7 +118,7 @@ def test_any_sequence_of_what_build_makes_is_safe_or_refused_as_a_deadlock() -> 
 
 @st.composite
 def plans(draw: st.DrawFn, policies: st.SearchStrategy[SyncPolicy] = POLICIES) -> Plan:
-    """What build makes of random schedules for a random graph that needs waits."""
+    """Build a plan by random schedules for a random graph that needs waits."""
     graph = draw(graphs())
     plan = build(graph, draw(schedules(graph, policies)))
     assume(len(plan.waits))
@@ -179,11 +179,11 @@ def test_planted_fault_is_caught_unless_the_plan_is_still_safe(fault: Callable[[
 
     @FEWER
     @given(st.data(), plans(), st.integers(0, 100))
-    def judged(data: st.DataObject, plan: Plan, other: int) -> None:
+    def judge(data: st.DataObject, plan: Plan, other: int) -> None:
         row = data.draw(st.integers(0, len(plan.waits) - 1))
         verdicts[judged_alike(fault(plan, row, other))] += 1
 
-    judged()
+    judge()
     assert verdicts.total() - verdicts["safe"] >= LEAST_UNSAFE[fault] * verdicts.total(), verdicts
 
 
@@ -192,14 +192,14 @@ def test_plan_with_few_waits_is_accepted_only_where_program_order_suffices() -> 
 
     @EXAMPLES
     @given(st.data(), plans(st.one_of(st.just(NoSync()), POLICIES)))
-    def judged(data: st.DataObject, plan: Plan) -> None:
+    def judge(data: st.DataObject, plan: Plan) -> None:
         if plan.dispatch is Dispatch.STATIC:
             workers = data.draw(st.lists(st.integers(0, min(plan.workers, 2) - 1), min_size=len(plan.items)))
             plan = replace(plan, items=replace(plan.items, worker=column(*workers[: len(plan.items)])))
         dropped = data.draw(st.sets(st.integers(0, len(plan.waits) - 1)))
         verdicts[judged_alike(drop_waits(plan, *dropped))] += 1
 
-    judged()
+    judge()
     assert verdicts["uncovered"] >= 0.3 * verdicts.total(), verdicts
     assert verdicts["safe"] >= 0.1 * verdicts.total(), verdicts
 
@@ -210,7 +210,7 @@ def test_threshold_off_by_one_is_always_caught(data: st.DataObject, plan: Plan, 
     row = data.draw(st.integers(0, len(plan.waits) - 1))
     threshold = int(plan.waits.threshold[row])
     changed = set_entry(plan, "waits.threshold", row, threshold + change)
-    refused(changed, ThresholdError, f"set the threshold to {threshold}")
+    expect_refusal(changed, ThresholdError, f"set the threshold to {threshold}")
 
 
 @FEWER
@@ -219,4 +219,4 @@ def test_removed_post_is_always_caught(data: st.DataObject, plan: Plan) -> None:
     item = data.draw(st.sampled_from(np.flatnonzero(plan.items.post >= 0).tolist()))
     tile = (plan.items.op == plan.items.op[item]) & (plan.items.tile == plan.items.tile[item])
     post = np.where(tile, -1, plan.items.post)
-    refused(replace(plan, items=replace(plan.items, post=post)), ThresholdError, "post", "it in a run")
+    expect_refusal(replace(plan, items=replace(plan.items, post=post)), ThresholdError, "post", "it in a run")

@@ -20,7 +20,7 @@ from .graphs import chain, item_at, two_matmuls
 
 
 def error_of(plan: Plan, waiting: int, done: np.ndarray, **more: object) -> HangError:
-    """Of the first wait of an item."""
+    """Return the error for the first wait of an item."""
     row = int(plan.waits.ptr[waiting])
     semaphore, expected = int(plan.waits.first[row]), int(plan.waits.threshold[row])
     return make_hang_error(plan, waiting, semaphore, expected, expected - 1, done, **more)

@@ -239,5 +239,5 @@ def test_profile_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     told = json.loads(path.read_text())
     assert (told["sweep"], [row["workload"]["width"] for row in told["rows"]]) == ("width", [32, 64, 128, 256])
     assert {row["workload"]["rows"] for row in told["rows"]} == {32}
-    assert [run.graph.name for run in profiler.counted(ladder)] == ["ladder"] * 4
+    assert [run.graph.name for run in profiler.load_counted_runs(ladder)] == ["ladder"] * 4
     assert "unknown sweep 'residual'; use one of rows, width" in fail(2, "profile", "ladder", "--sweep", "residual")
