@@ -41,7 +41,7 @@ ORACLE = np.dtype([("time", "<u4"), ("object", "<u8"), ("bytes", "<u4"), ("next"
 def gemm(order: Order, extent: int = 8192, workers: int = WORKERS) -> np.ndarray:
     """Units of A, then of B, each row panel by row panel: a tile's chunks of both operands follow each other."""
     tiles, chunks = extent // 128, extent // 64
-    permutation = order.permutation((tiles, tiles))
+    permutation = order.compute_permutation((tiles, tiles))
     stream = []
     for wave in range(0, len(permutation), workers):
         row, column = np.divmod(permutation[wave : wave + workers], tiles)

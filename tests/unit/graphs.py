@@ -238,7 +238,7 @@ class ScatteredSync(SyncPolicy):
     count: int
     seed: int
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return np.random.default_rng(self.seed).integers(0, self.count, len(coords))
 
 

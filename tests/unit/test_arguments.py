@@ -157,7 +157,7 @@ def test_what_means_the_same_is_taken() -> None:
     assert type(il.Schedule(np.int64(4)).workers) is int
     assert il.Span(0, 8) == il.constant_span(0, 8)
     assert I.block(np.int32(16)) == I.block(16)
-    assert il.ExplicitOrder([1, 0]).permutation((2,)).tolist() == [1, 0]
+    assert il.ExplicitOrder([1, 0]).compute_permutation((2,)).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_is_of_the_right_kind_but_means_nothing_is_refused(
 
 def order(given: object) -> il.Schedule:
     class Mine(il.RowMajor):
-        def permutation(self, grid: tuple[int, ...]) -> object:
+        def compute_permutation(self, grid: tuple[int, ...]) -> object:
             return given
 
     return il.Schedule(4, order=Mine())
@@ -203,7 +203,7 @@ def make_ranked(keys: object) -> il.Schedule:
 
 def policy(given: object) -> il.Schedule:
     class Mine(il.TileSync):
-        def semaphores(self, *_: object) -> object:
+        def assign_semaphores(self, *_: object) -> object:
             return given
 
     return il.Schedule(4, policy=Mine())
@@ -211,7 +211,7 @@ def policy(given: object) -> il.Schedule:
 
 def cut(given: object) -> il.Schedule:
     class Mine(il.WholeTiles):
-        def cuts(self, *_: object) -> object:
+        def compute_cuts(self, *_: object) -> object:
             return given
 
     return il.Schedule(4, split=Mine())
@@ -227,7 +227,7 @@ def split(given: object) -> il.Schedule:
 
 def interleaving(given: object) -> il.Schedule:
     class Mine(il.OpAfterOp):
-        def sequence(self, *_: object) -> object:
+        def interleave(self, *_: object) -> object:
             return given
 
     return il.Schedule(4, interleaving=Mine())

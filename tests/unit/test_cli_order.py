@@ -155,7 +155,7 @@ def save_order(path: Path, grid: list[int], tiles: list[int]) -> str:
 
 def test_an_order_in_a_file_is_one_that_other_commands_take(tmp_path: Path) -> None:
     matmul = ["one-matmul", "--m", 64, "--n", 64, "--k", 64, "--tile", "16x16x16"]
-    hilbert = Hilbert().permutation((4, 4)).tolist()
+    hilbert = Hilbert().compute_permutation((4, 4)).tolist()
     mine = save_order(tmp_path / "mine.json", [4, 4], hilbert)
     cache = ["--cache", "4KiB", "--workers", 1]
     by_name, by_file = (succeed("traffic", *matmul, *cache, "--order", o, "--json", "-") for o in ("hilbert", mine))

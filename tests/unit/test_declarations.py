@@ -260,7 +260,7 @@ def test_an_executor_costs_its_own_file_and_a_line() -> None:
 class DiagonalSync(il.SyncPolicy):
     """Tiles on a diagonal share a semaphore."""
 
-    def semaphores(self, coords: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    def assign_semaphores(self, coords: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
         return coords.sum(1)
 
 

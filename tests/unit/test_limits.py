@@ -125,7 +125,7 @@ def test_items_are_counted_before_they_are_made(split: Split) -> None:
 
 def test_parts_beyond_the_chunks_are_one_chunk_each_and_cost_nothing() -> None:
     for split in (il.SplitK(999_999_999), il.StreamK(999_999_999)):
-        assert len(split.cuts(4, 6)) <= 4 * 6
+        assert len(split.compute_cuts(4, 6)) <= 4 * 6
         tile, lo, hi = split.list_items(4, 6)
         assert len(tile) == 24
         assert (hi - lo == 1).all()

@@ -61,7 +61,7 @@ RECTANGLES = list(product(range(1, 10), repeat=2))
 def positions(order: Order, grid: tuple[int, int]) -> list[list[int]]:
     """When each tile runs, as the rows of the grid."""
     when = np.empty(grid[0] * grid[1], np.int64)
-    when[order.permutation(grid)] = np.arange(len(when))
+    when[order.compute_permutation(grid)] = np.arange(len(when))
     return when.reshape(grid).tolist()
 
 
@@ -71,13 +71,13 @@ def positions(order: Order, grid: tuple[int, int]) -> list[list[int]]:
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_every_order_runs_every_tile_once(order: Order) -> None:
     for rows, columns in RECTANGLES:
-        assert sorted(order.permutation((rows, columns)).tolist()) == list(range(rows * columns))
-    assert sorted(order.permutation((7,)).tolist()) == list(range(7))
+        assert sorted(order.compute_permutation((rows, columns)).tolist()) == list(range(rows * columns))
+    assert sorted(order.compute_permutation((7,)).tolist()) == list(range(7))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_grid_of_three_dimensions_is_taken_as_all_but_the_last_by_the_last(order: Order) -> None:
-    assert order.permutation((2, 3, 5)).tolist() == order.permutation((6, 5)).tolist()
+    assert order.compute_permutation((2, 3, 5)).tolist() == order.compute_permutation((6, 5)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_morton_of_a_large_grid_sorts_by_interleaved_digits() -> None:
         row, column = f"{tile // 16:04b}", f"{tile % 16:04b}"
         return "".join(r + c for r, c in zip(row, column, strict=True))
 
-    assert Morton().permutation((16, 16)).tolist() == sorted(range(256), key=digits)
+    assert Morton().compute_permutation((16, 16)).tolist() == sorted(range(256), key=digits)
 
 
 def test_hilbert_of_four_by_four() -> None:
@@ -117,7 +117,7 @@ def test_hilbert_steps_to_a_neighbour_but_for_one_diagonal_when_the_longer_side_
     # An odd side cannot be halved into two even ones; beside an even side of four or more that costs one
     # diagonal step. A side of two is narrow enough to go round.
     for rows, columns in product(range(1, 25), repeat=2):
-        path = Hilbert().permutation((rows, columns))
+        path = Hilbert().compute_permutation((rows, columns))
         down, right = (np.abs(np.diff(c)) for c in (path // columns, path % columns))
         odd = max(rows, columns) % 2 == 1 and min(rows, columns) % 2 == 0 and min(rows, columns) >= 4
         strides = sorted(zip(down.tolist(), right.tolist(), strict=True))
@@ -127,7 +127,7 @@ def test_hilbert_steps_to_a_neighbour_but_for_one_diagonal_when_the_longer_side_
 
 def test_serpentine_steps_to_a_neighbour() -> None:
     for rows, columns in RECTANGLES:
-        path = Serpentine().permutation((rows, columns))
+        path = Serpentine().compute_permutation((rows, columns))
         steps = np.abs(np.diff(path // columns)) + np.abs(np.diff(path % columns))
         assert (steps == 1).all()
 
@@ -135,9 +135,9 @@ def test_serpentine_steps_to_a_neighbour() -> None:
 def test_grouped_serpentine_of_one_row_is_serpentine_and_steps_along_a_row_or_a_column() -> None:
     for rows, columns in RECTANGLES:
         grid = (rows, columns)
-        assert (GroupedSerpentine(1).permutation(grid) == Serpentine().permutation(grid)).all()
+        assert (GroupedSerpentine(1).compute_permutation(grid) == Serpentine().compute_permutation(grid)).all()
         for group in (2, 3, 5):
-            path = GroupedSerpentine(group).permutation(grid)
+            path = GroupedSerpentine(group).compute_permutation(grid)
             row, column = path // columns, path % columns
             assert ((np.diff(row) == 0) | (np.diff(column) == 0)).all()
             within = np.diff(row // group) == 0
@@ -145,7 +145,7 @@ def test_grouped_serpentine_of_one_row_is_serpentine_and_steps_along_a_row_or_a_
 
 
 def test_explicit_order_is_taken_as_given() -> None:
-    assert ExplicitOrder((2, 0, 3, 1)).permutation((2, 2)).tolist() == [2, 0, 3, 1]
+    assert ExplicitOrder((2, 0, 3, 1)).compute_permutation((2, 2)).tolist() == [2, 0, 3, 1]
     assert positions(ExplicitOrder((2, 0, 3, 1)), (2, 2)) == [[1, 3], [0, 2]]
 
 
@@ -162,7 +162,7 @@ def test_explicit_order_is_taken_as_given() -> None:
 )
 def test_explicit_order_that_is_no_permutation_is_refused(tiles: tuple[int, ...], expected: str) -> None:
     with pytest.raises(OrderError, match=expected):
-        ExplicitOrder(tiles).permutation((2, 2))
+        ExplicitOrder(tiles).compute_permutation((2, 2))
 
 
 @pytest.mark.parametrize("order", [GroupedColumnMajor, GroupedSerpentine])
@@ -180,7 +180,7 @@ def test_users_order_is_a_rank_and_is_checked() -> None:
         def rank(self, row, column, rows, columns):
             return (row,)
 
-        def permutation(self, grid):
+        def compute_permutation(self, grid):
             return np.zeros(grid[0] * grid[1], np.int64)
 
     class Short(Order):
@@ -189,8 +189,8 @@ def test_users_order_is_a_rank_and_is_checked() -> None:
 
     graph = two_matmuls()
     with pytest.raises(OrderError, match="rank of Short must give a tuple of keys, each with one entry per tile"):
-        Short().permutation((2, 3))
-    assert Backwards().permutation((2, 3)).tolist() == [5, 4, 3, 2, 1, 0]
+        Short().compute_permutation((2, 3))
+    assert Backwards().compute_permutation((2, 3)).tolist() == [5, 4, 3, 2, 1, 0]
     with pytest.raises(OrderError, match=r"order for op 'up', grid \(4, 4\) lists entry 0 16 times"):
         build(graph, Schedule(2, order=Stuck()))
 
@@ -239,7 +239,7 @@ def test_half_rows_are_halves_of_the_last_coordinate(shape: tuple[int, ...], exp
     backwards = np.arange(graph.ops[0].tiles)[::-1].astype(np.int64)
     none = np.zeros_like(backwards)
     parts = OpMajorItems(none, backwards, none, none + 1)
-    found = HalfRowPanels().sequence(parts, Dependencies(graph), none - 1)
+    found = HalfRowPanels().interleave(parts, Dependencies(graph), none - 1)
     assert backwards[found].tolist() == expected
 
 
@@ -336,7 +336,7 @@ def test_explicit_interleaving_that_is_no_permutation_is_refused(order: tuple[in
 
 def test_users_interleaving_that_loses_an_item_is_refused() -> None:
     class Lossy(Interleaving):
-        def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: np.ndarray) -> np.ndarray:
+        def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: np.ndarray) -> np.ndarray:
             return np.arange(len(parts.op) - 1)
 
     with pytest.raises(OrderError, match="lists entry 3 0 times"):
@@ -425,7 +425,7 @@ def test_a_last_wave_is_cut_so_that_those_who_end_it_finish_with_those_who_begin
 )
 def test_cuts_of_a_users_split_stay_within_its_tiles(cuts: list[int], text: str) -> None:
     class Own(Split):
-        def cuts(self, tiles: int, chunks: int) -> np.ndarray:
+        def compute_cuts(self, tiles: int, chunks: int) -> np.ndarray:
             return np.array(cuts)
 
     if not text:
@@ -446,7 +446,7 @@ def test_op_without_a_reduction_is_never_split() -> None:
 
 def test_panels_of_more_rows_than_there_are_are_one_panel() -> None:
     for order in (GroupedColumnMajor, GroupedSerpentine):
-        np.testing.assert_array_equal(order(2**70).permutation((4, 3)), order(4).permutation((4, 3)))
+        np.testing.assert_array_equal(order(2**70).compute_permutation((4, 3)), order(4).compute_permutation((4, 3)))
     plans = [build(two_matmuls(), Schedule(4, interleaving=RowPanels(rows))) for rows in (4, 2**70)]
     np.testing.assert_array_equal(plans[0].items.tile, plans[1].items.tile)
 
@@ -483,5 +483,5 @@ def test_items_of_any_split_cover_all_chunks_once_and_run_each_tile_in_order(
 @EXAMPLES
 @given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 12))
 def test_stream_k_parts_differ_by_at_most_one_chunk(parts: int, tiles: int, chunks: int) -> None:
-    cuts = np.concatenate([[0], StreamK(parts).cuts(tiles, chunks), [tiles * chunks]])
+    cuts = np.concatenate([[0], StreamK(parts).compute_cuts(tiles, chunks), [tiles * chunks]])
     assert np.ptp(np.diff(cuts)) <= 1

@@ -71,7 +71,7 @@ GRAPHS = {"two matmuls": two_matmuls(), "gated": build_gated(), "convolutions": 
 def numbers(policy: SyncPolicy, grid: tuple[int, ...]) -> list[int]:
     """Semaphore of every tile, row-major."""
     coords = np.stack(np.unravel_index(np.arange(np.prod(grid)), grid), axis=1)
-    return policy.semaphores(coords, grid).tolist()
+    return policy.assign_semaphores(coords, grid).tolist()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_sizes_are_positive(policy: type, name: str) -> None:
 class HalfRowSync(SyncPolicy):
     """The policy that the module shows as an example of a user's own."""
 
-    def semaphores(self, coords, grid):
+    def assign_semaphores(self, coords, grid):
         half = coords[:, 1] >= grid[1] // 2
         return coords[:, 0] * 2 + half
 
@@ -177,7 +177,7 @@ def test_semaphores_that_nobody_awaits_are_not_posted() -> None:
 
 def test_gaps_in_a_users_numbers_cost_no_semaphores() -> None:
     class Sparse(SyncPolicy):
-        def semaphores(self, coords, grid):
+        def assign_semaphores(self, coords, grid):
             return coords[:, 0] * 1000 + 17
 
     plan = build(pair(3), Schedule(2, policy={"a": Sparse()}))
@@ -187,7 +187,7 @@ def test_gaps_in_a_users_numbers_cost_no_semaphores() -> None:
 
 def test_policy_may_leave_out_tiles_that_nobody_needs() -> None:
     class FirstHalf(SyncPolicy):
-        def semaphores(self, coords, grid):
+        def assign_semaphores(self, coords, grid):
             return np.where(coords[:, 0] < 2, coords[:, 0], -1)
 
     shapes = {"x": (4,), "y": (4,), "z": (2,)}
@@ -199,7 +199,7 @@ def test_policy_may_leave_out_tiles_that_nobody_needs() -> None:
 
 def test_policy_of_the_wrong_length_is_refused() -> None:
     class One(SyncPolicy):
-        def semaphores(self, coords, grid):
+        def assign_semaphores(self, coords, grid):
             return column(0)
 
     with pytest.raises(OrderError, match=r"policy of op 'a' gave an array of shape \(1,\); give one of shape \(2,\)"):

@@ -42,7 +42,7 @@ def posts_of(graph: Graph, policies: tuple[object, ...]) -> np.ndarray:
     """Semaphore of every tile; each op has its own, unless its policy is drawn as shared."""
     first, columns = 0, []
     for op, policy in zip(graph.ops, policies, strict=True):
-        post = policy.semaphores(op.compute_coords(), op.grid)  # type: ignore[attr-defined]
+        post = policy.assign_semaphores(op.compute_coords(), op.grid)  # type: ignore[attr-defined]
         columns.append(np.where(post < 0, -1, post + first))
         first += int(post.max()) + 1
     return np.concatenate(columns).astype(np.int64)

@@ -145,7 +145,7 @@ def slow_reads(gemm: Gemm, tile: MatmulTile, order: Order, capacity: int) -> dic
         while sum(held.values()) > capacity:
             held.popitem(last=False)
 
-    for linear in order.permutation((rows, columns)).tolist():
+    for linear in order.compute_permutation((rows, columns)).tolist():
         row, column = divmod(linear, columns)
         high, wide = min(tile.m, gemm.m - row * tile.m), min(tile.n, gemm.n - column * tile.n)
         for chunk in range(chunks):

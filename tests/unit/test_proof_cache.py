@@ -134,7 +134,7 @@ print(hash_plan(proof_cache.prove_schedule(graph(), CHOICES).plan))
 class OwnSync(il.SyncPolicy):
     """Code that no key tells."""
 
-    def semaphores(self, coords: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    def assign_semaphores(self, coords: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
         return coords[:, 0]
 
 

@@ -224,15 +224,15 @@ def test_a_saved_game_is_an_order_for_other_commands() -> None:
     whole = Game(options, find_named_path(options.grid, "serpentine"), 16)
     file = saved(whole)
     assert file["complete"]
-    assert (read_order(file["file"]).permutation((4, 4)) == Serpentine().permutation((4, 4))).all()
-    assert (read_order(file["file"]).permutation((2, 2, 4)) == Serpentine().permutation((4, 4))).all()
+    assert (read_order(file["file"]).compute_permutation((4, 4)) == Serpentine().compute_permutation((4, 4))).all()
+    assert (read_order(file["file"]).compute_permutation((2, 2, 4)) == Serpentine().compute_permutation((4, 4))).all()
     assert open_game(file["file"]) == whole
     part = saved(replace(whole, at=5))
     assert not part["complete"]
     with pytest.raises(OrderError, match="takes 5 of 16 tiles"):
-        read_order(part["file"]).permutation((4, 4))
+        read_order(part["file"]).compute_permutation((4, 4))
     with pytest.raises(OrderError, match="is of 4 x 4 tiles, and an op has 4 x 8"):
-        read_order(file["file"]).permutation((4, 8))
+        read_order(file["file"]).compute_permutation((4, 8))
     bare = open_game(write_order(SavedOrder(2, 3, (5, 4, 3, 2, 1, 0))))
     assert (bare.options.grid, bare.at, bare.path[0]) == (PanelGrid(2, 3), 6, Visit(1, 2))
 

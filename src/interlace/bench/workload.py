@@ -109,7 +109,7 @@ def _explain_unfit(graph: Graph, schedule: Schedule, order: Order) -> str:
     """Return why an order does not fit all ops' grids under a schedule, or an empty string if it does."""
     try:
         for op in retile(graph, schedule.tiles).ops:
-            order.permutation(op.grid)
+            order.compute_permutation(op.grid)
     except OrderError as error:
         return f"op {op.name!r}: {error}"
     return ""

@@ -241,7 +241,7 @@ def list_orders(grids: Sequence[tuple[int, ...]]) -> list[NamedOrder]:
     unlike: dict[bytes, NamedOrder] = {}
     for name in listed:
         order = parse_order(name)
-        unlike.setdefault(b"".join(order.order.permutation(grid).tobytes() for grid in grids), order)
+        unlike.setdefault(b"".join(order.order.compute_permutation(grid).tobytes() for grid in grids), order)
     return list(unlike.values())
 
 

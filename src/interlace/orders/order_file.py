@@ -39,9 +39,9 @@ class SavedOrder(Order):
     tiles: tuple[int, ...] = field(repr=False)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
-        return (self.permutation((rows, columns)).argsort(),)
+        return (self.compute_permutation((rows, columns)).argsort(),)
 
-    def permutation(self, grid: tuple[int, ...]) -> Ints:
+    def compute_permutation(self, grid: tuple[int, ...]) -> Ints:
         rows, columns = prod(grid[:-1]), grid[-1]
         if (rows, columns) != (self.rows, self.columns):
             raise OrderError(

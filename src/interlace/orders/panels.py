@@ -95,7 +95,7 @@ class PanelGrid:
 
     def make_walk(self, order: Order) -> tuple[Visit, ...]:
         """Return the visits of an order, with the row panel first and chunks ascending."""
-        tiles = order.permutation((self.rows, self.columns)).tolist()
+        tiles = order.compute_permutation((self.rows, self.columns)).tolist()
         return tuple(Visit(*divmod(tile, self.columns)) for tile in tiles)
 
     def check_capacity(self, capacity: int) -> None:

@@ -137,7 +137,7 @@ def _describe(value: object) -> str:
 def _list_parts(graph: Graph, schedule: Schedule) -> OpMajorItems:
     columns: list[tuple[Ints, ...]] = []
     for i, op in enumerate(graph.ops):
-        given = find_value(schedule.order, op.name, RowMajor()).permutation(op.grid)
+        given = find_value(schedule.order, op.name, RowMajor()).compute_permutation(op.grid)
         order = check_permutation(given, op.tiles, f"op {op.name!r}, grid {op.grid}")
         block = op.reduction.block if op.reduction else 1
         at, lo, hi = _cut_items(find_value(schedule.split, op.name, WholeTiles()), op)

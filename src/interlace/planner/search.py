@@ -284,7 +284,7 @@ def _iter_orders(graph: Graph) -> Iterable[Order]:
     """Yield the orders whose permutations differ for at least one op of the graph."""
     seen: set[tuple[bytes, ...]] = set()
     for order in ORDERS:
-        key = tuple(order.permutation(op.grid).tobytes() for op in graph.ops)
+        key = tuple(order.compute_permutation(op.grid).tobytes() for op in graph.ops)
         if key not in seen:
             seen.add(key)
             yield order

@@ -37,10 +37,10 @@ class SharedResults:
         self._sequences: dict[Hashable, tuple[Interleaving, Ints]] = {}  # holding the interleaving keeps its id unique
 
     def interleave(self, interleaving: Interleaving, parts: OpMajorItems, post: Ints) -> Ints:
-        """Return the sequence of an interleaving, as ``Interleaving.sequence`` does."""
+        """Return the sequence of an interleaving, as ``Interleaving.interleave`` does."""
         key = id(interleaving), make_key(parts.op, parts.tile, parts.k_lo, parts.k_hi, post)
         if key not in self._sequences:
-            self._sequences[key] = interleaving, interleaving.sequence(parts, self.dependencies, post)
+            self._sequences[key] = interleaving, interleaving.interleave(parts, self.dependencies, post)
         return self._sequences[key][1]
 
     def derive_waits(self, items: Items, post_of_tile: Ints, chunk_waits: bool) -> Waits:

@@ -44,7 +44,7 @@ class Interleaving(ABC):
     """Rule that merges the items of several ops into one sequence."""
 
     @abstractmethod
-    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+    def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         """Return a permutation of the items: positions in ``parts`` in the order in which they run.
 
         Args:
@@ -61,7 +61,7 @@ class Interleaving(ABC):
 class OpAfterOp(Interleaving):
     """All items of an op, then all of the next."""
 
-    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+    def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         return np.arange(len(parts.op), dtype=np.int64)
 
 
@@ -80,7 +80,7 @@ class RowPanels(Interleaving):
         if check_int(self.rows, "RowPanels", "rows") < 1 or check_int(self.lag, "RowPanels", "lag") < 0:
             raise OrderError(f"RowPanels({self.rows}, lag={self.lag}); use rows >= 1 and lag >= 0")
 
-    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+    def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
             return coords[:, 0] // min(self.rows, grid[0])
 
@@ -91,7 +91,7 @@ class RowPanels(Interleaving):
 class HalfRowPanels(Interleaving):
     """Half a row panel of the first ops at a time, then every item that is complete."""
 
-    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+    def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
             return coords[:, 0] * 2 + (coords[:, -1] * 2 >= grid[-1])
 
@@ -104,7 +104,7 @@ class ExplicitInterleaving(Interleaving):
 
     positions: tuple[int, ...]
 
-    def sequence(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+    def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
         return check_permutation(self.positions, len(parts.op), "the graph's items")
 
 

@@ -29,7 +29,7 @@ class Order(ABC):
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         """Return sort keys of each tile, most significant first."""
 
-    def permutation(self, grid: tuple[int, ...]) -> Ints:
+    def compute_permutation(self, grid: tuple[int, ...]) -> Ints:
         """Return linear tile numbers in the order in which they run."""
         columns = grid[-1]
         rows = prod(grid[:-1])
@@ -143,7 +143,7 @@ class ExplicitOrder(Order):
         position[np.array(self.tiles, np.int64)] = np.arange(len(self.tiles))
         return (position,)
 
-    def permutation(self, grid: tuple[int, ...]) -> Ints:
+    def compute_permutation(self, grid: tuple[int, ...]) -> Ints:
         return check_permutation(self.tiles, prod(grid), f"grid {grid}")
 
 

@@ -24,17 +24,17 @@ class Split(ABC):
     """Rule that cuts the reductions of an op's tiles, taken in their order, into items."""
 
     @abstractmethod
-    def cuts(self, tiles: int, chunks: int) -> Ints:
+    def compute_cuts(self, tiles: int, chunks: int) -> Ints:
         """Return where items end apart from tile ends: ascending, in chunks over all tiles laid end to end."""
 
     def bound_items(self, tiles: int, chunks: int) -> int:
         """Return an upper bound on the number of items."""
-        return tiles + len(self.cuts(tiles, chunks))
+        return tiles + len(self.compute_cuts(tiles, chunks))
 
     def list_items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
         """Return (position of the tile in the order, first chunk, chunk after the last) of each item."""
         ends = np.arange(1, tiles + 1, dtype=np.int64) * chunks
-        cuts = check_int_array(self.cuts(tiles, chunks), None, OrderError, f"cuts of {self}")
+        cuts = check_int_array(self.compute_cuts(tiles, chunks), None, OrderError, f"cuts of {self}")
         if len(cuts) and not 0 <= cuts.min() <= cuts.max() <= tiles * chunks:
             raise OrderError(f"{self} cuts from {cuts.min()} to {cuts.max()}; keep within 0 to {tiles * chunks}")
         edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, cuts]))
@@ -50,7 +50,7 @@ class Split(ABC):
 class WholeTiles(Split):
     """One item per tile."""
 
-    def cuts(self, tiles: int, chunks: int) -> Ints:
+    def compute_cuts(self, tiles: int, chunks: int) -> Ints:
         return np.zeros(0, np.int64)
 
 
@@ -70,7 +70,7 @@ class SplitK(Split):
     def bound_items(self, tiles: int, chunks: int) -> int:
         return tiles * min(self.parts, chunks)
 
-    def cuts(self, tiles: int, chunks: int) -> Ints:
+    def compute_cuts(self, tiles: int, chunks: int) -> Ints:
         parts = min(self.parts, chunks)
         inner = np.arange(1, parts, dtype=np.int64) * chunks // parts
         return (np.arange(tiles, dtype=np.int64)[:, None] * chunks + inner).ravel()
@@ -92,7 +92,7 @@ class StreamK(Split):
     def bound_items(self, tiles: int, chunks: int) -> int:
         return tiles + min(self.parts, tiles * chunks)
 
-    def cuts(self, tiles: int, chunks: int) -> Ints:
+    def compute_cuts(self, tiles: int, chunks: int) -> Ints:
         parts = min(self.parts, tiles * chunks)
         return np.arange(1, parts, dtype=np.int64) * (tiles * chunks) // parts
 
@@ -123,7 +123,7 @@ class SplitTail(Split):
         if check_int(self.tiles, "SplitTail", "tiles") < 0 or check_int(self.chunks, "SplitTail", "chunks") < 1:
             raise OrderError(f"SplitTail({self.tiles}, {self.chunks}); cut 0 tiles or more, after 1 chunk or more")
 
-    def cuts(self, tiles: int, chunks: int) -> Ints:
+    def compute_cuts(self, tiles: int, chunks: int) -> Ints:
         if self.chunks >= chunks:
             return np.zeros(0, np.int64)
         return np.arange(max(tiles - self.tiles, 0), tiles, dtype=np.int64) * chunks + self.chunks

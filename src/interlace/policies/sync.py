@@ -12,7 +12,7 @@ A custom policy is a frozen dataclass with one method:
 
     @dataclass(frozen=True)
     class HalfRowSync(SyncPolicy):
-        def semaphores(self, coords, grid):
+        def assign_semaphores(self, coords, grid):
             half = coords[:, 1] >= grid[1] // 2
             return coords[:, 0] * 2 + half
 """
@@ -33,7 +33,7 @@ class SyncPolicy(ABC):
     """Map from the tiles of a producer to semaphores."""
 
     @abstractmethod
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         """Return the semaphore number, from 0, of each tile; ``coords`` has shape (tiles, len(grid)).
 
         -1 means that the tile posts nothing.
@@ -42,7 +42,7 @@ class SyncPolicy(ABC):
     def assign_op_semaphores(self, op: int, consumers: Consumers) -> Ints:
         """Return the semaphores of all tiles of the graph's op at position ``op``, given the tiles' consumers."""
         grid = consumers.dependencies.graph.ops[op]
-        return self.semaphores(grid.compute_coords(), grid.grid)
+        return self.assign_semaphores(grid.compute_coords(), grid.grid)
 
     def __str__(self) -> str:
         return repr(self)
@@ -52,7 +52,7 @@ class SyncPolicy(ABC):
 class NoSync(SyncPolicy):
     """No semaphores: for ops whose consumers the same worker runs after them, in its own program order."""
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return np.full(len(coords), -1, np.int64)
 
 
@@ -60,7 +60,7 @@ class NoSync(SyncPolicy):
 class TileSync(SyncPolicy):
     """One semaphore per tile: consumers start earliest, and poll most."""
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return _linearise(coords, grid)
 
 
@@ -68,7 +68,7 @@ class TileSync(SyncPolicy):
 class RowSync(SyncPolicy):
     """One semaphore per row of tiles (first coordinate)."""
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return coords[:, 0]
 
 
@@ -76,7 +76,7 @@ class RowSync(SyncPolicy):
 class ColumnSync(SyncPolicy):
     """One semaphore per column of tiles (last coordinate)."""
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return coords[:, -1]
 
 
@@ -89,7 +89,7 @@ class BatchedRowSync(SyncPolicy):
     def __post_init__(self) -> None:
         check_positive("BatchedRowSync", "rows", self.rows)
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return coords[:, 0] // self.rows
 
 
@@ -106,7 +106,7 @@ class StridedSync(SyncPolicy):
     def __post_init__(self) -> None:
         check_positive("StridedSync", "stride", self.stride)
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         stride = min(self.stride, grid[-1])
         return _linearise(coords[:, :-1], grid[:-1]) * stride + coords[:, -1] % stride
 
@@ -119,7 +119,7 @@ class Conv2DSync(SyncPolicy):
     so only the block and the neighbours in its halo are awaited (CuSync's Conv2D synchronisation).
     """
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return _linearise(coords[:, :-1], grid[:-1])
 
 
@@ -127,7 +127,7 @@ class Conv2DSync(SyncPolicy):
 class KernelSync(SyncPolicy):
     """One semaphore for the whole op, as coarse as stream order."""
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return np.zeros(len(coords), np.int64)
 
 
@@ -138,7 +138,7 @@ class ConsumerSync(SyncPolicy):
     Items that start after all of an op's tiles in any case do not distinguish them (``consumers``).
     """
 
-    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+    def assign_semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         """Return one semaphore per tile, for tiles whose consumers are unknown."""
         return _linearise(coords, grid)
 
