@@ -14,29 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlace.core.errors import UnsupportedModelError
+from interlace.models.families import FAMILIES
 
-_QWEN: Mapping[str, Any] = {
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
 #: Names of the function x * sigmoid(x).
 SILU = ("silu", "swish")
-_MISTRAL: Mapping[str, Any] = {
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
-#: Defaults of the ``transformers`` configs for fields that config.json omits.
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {"max_position_embeddings": 2048, "attention_bias": False},
-    "mistral": _MISTRAL,
-    "ministral": _MISTRAL,
-    "qwen2": _QWEN,
-    "qwen3": {**_QWEN, "head_dim": 128, "attention_bias": False},
-}
+#: Defaults of all families, beneath their own.
 _SHARED_DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False}
 
 _READ = frozenset(
@@ -116,7 +98,8 @@ _GGUF_HARMLESS = frozenset(
 
 def fill_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a config with defaults for the absent ones; null stays null."""
-    return {**_SHARED_DEFAULTS, **_DEFAULTS.get(str(config.get("model_type")), {}), **config}
+    family = FAMILIES.get(str(config.get("model_type")))
+    return {**_SHARED_DEFAULTS, **(family.defaults if family else {}), **config}
 
 
 def find_model_type(config: Mapping[str, Any]) -> object:

@@ -22,6 +22,7 @@ from typing import Any
 
 from interlace.core.arguments import format_value
 from interlace.core.errors import ModelFileError
+from interlace.models.families import FAMILIES, ModelFamily
 from interlace.models.folder import read_json
 
 CONFIG = "tokenizer_config.json"
@@ -187,10 +188,11 @@ def _find_default_texts(path: Path, config: Mapping[str, Any]) -> Mapping[str, s
     model = _read(path, "config.json")
     kind = model.get("model_type")
     chosen = config.get("tokenizer_class") or model.get("tokenizer_class")
-    if kind == "qwen2" or (kind == "qwen3" and chosen is None):
-        chosen = "Qwen2Tokenizer"
+    family = FAMILIES.get(kind, ModelFamily()) if isinstance(kind, str) else ModelFamily()
+    if family.tokenizer_class and (chosen is None or family.replaces_tokenizer_class):
+        chosen = family.tokenizer_class
     defaults = _CLASS_TOKENS.get(chosen.removesuffix("Fast"), {}) if isinstance(chosen, str) else {}
-    if kind == "mistral":
+    if not family.has_default_tokens:
         defaults = {}
     stored: Mapping[str, Any] = {}
     if "pad_token" not in config or defaults is _CLASS_TOKENS["LlamaTokenizer"]:

@@ -25,6 +25,7 @@ from interlace.models.config_fields import (
     fill_defaults,
     find_model_type,
 )
+from interlace.models.families import FAMILIES
 from interlace.models.folder import open_checkpoints, read_json
 from interlace.models.generation_settings import list_ignored
 from interlace.models.gguf import GGUF
@@ -46,9 +47,6 @@ from interlace.models.weight_names import (
     read_shape,
 )
 from interlace.models.windows import find_window
-
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "ministral")
-_GGUF_MODEL_TYPES = ("llama", "qwen2", "qwen3")  # Mistral models have the architecture llama in GGUF files
 
 
 @dataclass(frozen=True)
@@ -128,9 +126,9 @@ def load_model_quietly(path: str | Path) -> PretrainedModel:
 def _load_folder(path: Path) -> PretrainedModel:
     settings, where = read_json(path / "config.json"), f"config.json of {str(path)!r}"
     kind = find_model_type(settings)
-    if kind not in MODEL_TYPES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise UnsupportedModelError(
-            f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(MODEL_TYPES)}"
+            f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILIES)}"
         )
     config = fill_defaults({**settings, "model_type": kind})
     activation = config["hidden_act"]
@@ -234,10 +232,9 @@ def _read_generation_config(path: Path) -> Mapping[str, Any] | None:
 def _load_gguf(file: GGUF) -> PretrainedModel:
     path, data = str(file.path), file.metadata
     kind = data.get("general.architecture")
-    if kind not in _GGUF_MODEL_TYPES:
-        raise UnsupportedModelError(
-            f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(_GGUF_MODEL_TYPES)}"
-        )
+    taken = [name for name, family in FAMILIES.items() if family.has_gguf]
+    if not isinstance(kind, str) or kind not in taken:
+        raise UnsupportedModelError(f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(taken)}")
     if data.get(f"{kind}.expert_count"):
         raise UnsupportedModelError(f"{path!r} has a mixture of experts, which a decoder does not know")
     parts = data.get("split.count")
@@ -273,7 +270,7 @@ def _load_gguf(file: GGUF) -> PretrainedModel:
     def read(name: str) -> NDArray[np.float32]:
         values = file.read(names[name])
         part = name.rpartition(".")[2].removesuffix("_bias")
-        if kind == "llama" and part in ("q", "k"):
+        if FAMILIES[kind].has_permuted_heads and part in ("q", "k"):
             return unpermute_rope(values, shape.heads if part == "q" else shape.kv_heads)
         return values
 

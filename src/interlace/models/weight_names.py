@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from interlace.core.errors import ModelFileError, UnsupportedModelError
+from interlace.models.families import FAMILIES
 from interlace.models.llama import LlamaShape
 from interlace.models.weights import list_weights
 
@@ -42,9 +43,6 @@ FOLDER_NAMES = (
 )
 GGUF_NAMES = ({"embed": "token_embd", "norm": "output_norm", "head": "output"}, "blk", _LAYER_OF_GGUF)
 _MAX_LISTED = 4  # names listed in an error message
-_BIAS_STATED = ("llama", "qwen3")  # types whose configs state whether q, k and v have biases
-_BIASED = ("qwen2",)  # types that always have these biases
-_NORMED = ("qwen3",)  # types that normalise the heads of q and k
 
 #: Hidden width, heads, head width, inner FFN width, key heads, epsilon of RMSNorm.
 FOLDER_KEYS = (
@@ -121,7 +119,7 @@ def name_weights(where: str, extents: Mapping[str, object], layers: int, names: 
     return present
 
 
-def check_parts(kind: object, shape: LlamaShape, stated_bias: object, where: str) -> None:
+def check_parts(kind: str, shape: LlamaShape, stated_bias: object, where: str) -> None:
     """Reject biases and head norms that models of a type lack, and their absence in types that have them.
 
     ``transformers`` builds the parts of a type whatever a checkpoint holds: it drops surplus ones, and initialises
@@ -137,19 +135,20 @@ def check_parts(kind: object, shape: LlamaShape, stated_bias: object, where: str
         ModelFileError: parts that disagree with the config or are missing.
         UnsupportedModelError: parts that models of the type lack.
     """
-    if kind in _BIAS_STATED and bool(stated_bias) != shape.qkv_bias:
+    has_bias = FAMILIES[kind].has_bias
+    if has_bias is None and bool(stated_bias) != shape.qkv_bias:
         raise ModelFileError(
             f"{where} has attention_bias {stated_bias!r}, and the weights have "
             f"{'biases' if shape.qkv_bias else 'no biases'}; make the two agree"
         )
-    if kind not in _BIAS_STATED:
-        _check_part("biases of queries, keys and values", shape.qkv_bias, kind in _BIASED, kind, where)
+    if has_bias is not None:
+        _check_part("biases of queries, keys and values", shape.qkv_bias, has_bias, kind, where)
     check_head_norms(kind, shape, where)
 
 
-def check_head_norms(kind: object, shape: LlamaShape, where: str) -> None:
+def check_head_norms(kind: str, shape: LlamaShape, where: str) -> None:
     """Reject head norms in a type that lacks them, and their absence in one that has them, as ``check_parts`` does."""
-    _check_part("norms of heads (q_norm, k_norm)", shape.qk_norm, kind in _NORMED, kind, where)
+    _check_part("norms of heads (q_norm, k_norm)", shape.qk_norm, FAMILIES[kind].has_head_norms, kind, where)
 
 
 def _check_part(what: str, present: bool, right: bool, kind: object, where: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from interlace.core.errors import ModelFileError, UnsupportedModelError
 from interlace.models.config_fields import fill_defaults
+from interlace.models.families import FAMILIES, WindowRule
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _OLDER_NAMES = {"attention": _FULL}  # names that transformers maps to newer ones
@@ -40,15 +41,16 @@ def find_window(config: Mapping[str, Any], layers: int, where: str) -> int | Non
     if others:
         raise UnsupportedModelError(f"layers of {where} have {', '.join(others)}; a decoder has full attention alone")
     window = config.get("sliding_window")
-    if config["model_type"] == "llama":
+    rule = FAMILIES[config["model_type"]].window
+    if rule is WindowRule.NONE:
         return None
     if window is not None and (type(window) is not int or window < 1):
         raise ModelFileError(f"{where} has sliding_window {window!r}; it is a positive number, or null")
-    if config["model_type"] == "mistral" or (config["model_type"] == "ministral" and not kinds):
+    if rule is WindowRule.ALL or (rule is WindowRule.LISTED and not kinds):
         return window
     if kinds and len(kinds) != layers:
         raise ModelFileError(f"{where} has {len(kinds)} layer_types for {layers} layers; name one for each")
-    window = window if config.get("use_sliding_window") or config["model_type"] == "ministral" else None
+    window = window if config.get("use_sliding_window") or rule is WindowRule.LISTED else None
     if not kinds and window is not None:
         first = config.get("max_window_layers")
         if type(first) is not int:

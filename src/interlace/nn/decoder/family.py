@@ -18,9 +18,9 @@ from torch import nn
 
 from interlace.core.errors import UnsupportedModelError
 from interlace.models.config_fields import SILU, check_fields, check_rope, list_fields
+from interlace.models.families import FAMILIES
 from interlace.models.generation_settings import GENERATION_FIELDS, list_ignored
 from interlace.models.llama import LlamaShape
-from interlace.models.pretrained import MODEL_TYPES
 from interlace.models.stops import read_stop_tokens
 from interlace.models.windows import find_window
 from interlace.nn.hooks import list_hooks
@@ -67,9 +67,9 @@ def find_parts(model: nn.Module) -> ModelParts:
     """
     config = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
-    if not isinstance(model, nn.Module) or config is None or kind not in MODEL_TYPES:
+    if not isinstance(model, nn.Module) or config is None or not isinstance(kind, str) or kind not in FAMILIES:
         what = f"of type {kind!r}" if kind else f"a {type(model).__name__} without config.model_type"
-        raise UnsupportedModelError(f"the model is {what}; a decoder takes those of type {', '.join(MODEL_TYPES)}")
+        raise UnsupportedModelError(f"the model is {what}; a decoder takes those of type {', '.join(FAMILIES)}")
     activation = getattr(config, "hidden_act", "silu")
     if activation not in SILU:
         raise UnsupportedModelError(f"config.hidden_act is {activation!r}; a decoder has 'silu' alone")
