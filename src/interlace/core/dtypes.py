@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 from interlace.core.errors import DTypeError
 
@@ -45,6 +46,11 @@ class DType:
     def is_floating_point(self) -> bool:
         """True if values are rounded; False for whole numbers such as ids and positions."""
         return self.epsilon > 0
+
+    @property
+    def exponent_bits(self) -> int:
+        """Number of exponent bits, 0 for whole numbers; a value has one sign bit and ``-log2(epsilon) - 1`` others."""
+        return 8 * self.itemsize + round(log2(self.epsilon)) if self.is_floating_point else 0
 
     def __str__(self) -> str:
         return self.name

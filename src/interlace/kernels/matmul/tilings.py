@@ -7,7 +7,7 @@ takes 64 * (128 + 2 * 128) * 2 = 48 KiB per stage, so 227 KiB hold four; in fp32
 from __future__ import annotations
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.dtypes import DType, fp16
+from interlace.core.dtypes import DType, fp32
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
@@ -134,7 +134,7 @@ def can_normalise(tile: MatmulTile, sums: int) -> bool:
 
 def can_prescale(dtype: DType) -> bool:
     """Return True if rows may be scaled before division: a product overflows only if an operand is as large."""
-    return dtype is not fp16
+    return dtype.exponent_bits >= fp32.exponent_bits
 
 
 def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
