@@ -103,7 +103,7 @@ def test_an_op_costs_no_edit() -> None:
 
     x, y = (il.Tensor(name, (10, 64), il.bf16) for name in "xy")
     graph = il.Graph("toy", (x, y), (triple(x, y),), ("x",), ("y",))
-    plan = il.build(graph, il.Choices(2))
+    plan = il.build(graph, il.Schedule(2))
     values = round_to(np.random.default_rng(0).standard_normal((10, 64)), il.bf16)
     np.testing.assert_array_equal(il.ReferenceExecutor(plan).run({"x": values})["y"], 3 * values.astype(np.float64))
     run = EmulatedLaunch(plan, stages=2)
@@ -146,7 +146,7 @@ def test_a_workload_costs_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) ->
     assert "toy, n 64" in succeed("run", "toy", "--device", "cpu", "--executor", "reference")
     problem = ToyWorkload(5)
     inputs = problem.make_inputs(0)
-    found = il.ReferenceExecutor(il.build(problem.build_graph(CPU), il.Choices(2))).run(inputs)
+    found = il.ReferenceExecutor(il.build(problem.build_graph(CPU), il.Schedule(2))).run(inputs)
     np.testing.assert_array_equal(found["y"], 3.0 * inputs["x"])
 
 
@@ -191,7 +191,7 @@ def test_a_step_of_a_shape_runs_on_the_reference() -> None:
     work = workloads.Decode(**{**vars(SHAPE), "qkv_bias": True, "batch": 1, "capacity": 64, "context": 3})
     inputs = work.make_inputs(0)
     right = work.run_dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})
-    found = il.ReferenceExecutor(il.build(work.build_graph(CPU), il.Choices(2))).run(inputs)
+    found = il.ReferenceExecutor(il.build(work.build_graph(CPU), il.Schedule(2))).run(inputs)
     for name, value in right.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9)
 
@@ -241,7 +241,7 @@ def test_a_dtype_costs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(found, values.astype(np.float16))
     problem = workloads.TwoCopies(64, 64, dtype=TOY)
     inputs = problem.make_inputs(0)
-    (out,) = il.ReferenceExecutor(il.build(problem.build_graph(CPU), il.Choices(2))).run(inputs).values()
+    (out,) = il.ReferenceExecutor(il.build(problem.build_graph(CPU), il.Schedule(2))).run(inputs).values()
     (given,) = inputs.values()
     np.testing.assert_array_equal(given, round_to(given, TOY))
     np.testing.assert_array_equal(out, given)

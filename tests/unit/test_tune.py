@@ -58,7 +58,7 @@ def rank_case(case: TuningCase, schedules: Sequence[Schedule], *progress: Any) -
     return rank(case.graph, case.device, case.executor, schedules, *progress)
 
 
-def cached(case: TuningCase) -> CacheEntry | None:
+def load_entry(case: TuningCase) -> CacheEntry | None:
     return load_cached(case.graph, case.device, case.executor)
 
 
@@ -315,12 +315,12 @@ def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: t
     found = list(tune([ffn_of(m, SMALL) for m in (16, 64)], top=4))
     assert [row.workload for row in found] == [ffn_of(m, SMALL) for m in (16, 64)]
     for m, row in zip((16, 64), found, strict=True):
-        kept = cached(on_h200(m, SMALL))
+        kept = load_entry(on_h200(m, SMALL))
         assert kept is not None
         assert (kept.schedule, kept.us, kept.library_us) == (row.best_schedule, row.best_us, 1.25 * row.best_us)
         assert row.best_us <= row.default_us
         assert row.best_us == min(c.us for c in row.candidates if c.us is not None)
-    assert cached(on_h200(128, SMALL)) is None
+    assert load_entry(on_h200(128, SMALL)) is None
 
 
 @pytest.mark.parametrize(("workload", "ratio"), [(ffn_of(16, SMALL), 0.8), (TwoMatmuls(256, 512), 1.2)], ids=str)

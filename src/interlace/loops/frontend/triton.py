@@ -19,7 +19,7 @@ from functools import partial
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from interlace.core.dtypes import DType, bf16, fp16, fp32
+from interlace.core.dtypes import DTYPES, DType, fp32
 from interlace.core.errors import TritonSourceError
 from interlace.graph.tensor import Tensor
 from interlace.loops.frontend.build import Builder, Handle
@@ -230,11 +230,14 @@ class _Trace:
 class _Language:
     """Stand-in for ``triton.language``."""
 
-    float32, float16, bfloat16, int32, int64 = fp32, fp16, bf16, int, int
+    int32 = int64 = int
 
     def __init__(self, trace: _Trace) -> None:
         self._trace = trace
         self.math = self
+        for known in DTYPES:
+            if known.is_floating_point:
+                setattr(self, known.torch, known)  # tl.bfloat16 and others have PyTorch's names
         self.tile = SimpleNamespace(**{name: self.program_id(axis) for axis, name in enumerate("ijl")})
 
     def __getattr__(self, name: str) -> Callable[..., _Tile]:
