@@ -1,9 +1,12 @@
-"""Work that lowering does: Python calls to make a megakernel executor."""
+"""Work that lowering does: Python calls to make a megakernel executor, and the modules that data cross."""
 
 from __future__ import annotations
 
 import cProfile
 import pstats
+import sys
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -13,8 +16,12 @@ pytest.importorskip("triton")
 import interlace as il
 from interlace.core.devices import H200
 from interlace.executors.megakernel import MegakernelExecutor
+from interlace.megakernel.lower import lower
 from interlace.plan.verify import verify
+from interlace.workloads import FeedForward
 from interlace.workloads.decode import Decode
+
+SOURCES = Path(il.__file__).parent
 
 
 def test_an_executor_of_a_step_of_148_ops_takes_a_third_of_the_calls() -> None:
@@ -28,3 +35,25 @@ def test_an_executor_of_a_step_of_148_ops_takes_a_third_of_the_calls() -> None:
     made = profile.runcall(MegakernelExecutor, proof, il.RunOptions("meta"))
     assert made.lowered.ll_edges == first.lowered.ll_edges
     assert pstats.Stats(profile).total_calls <= 520_000
+
+
+def test_data_cross_few_modules_from_a_proof_to_the_source() -> None:
+    """At most 30, counting by calls, besides the room ``graph``, which lowering enters through ``Dependencies``."""
+    graph = FeedForward.of({"m": 16}, True, "llama3-8b").build_graph(H200)
+    proof = verify(il.autoplan(graph, H200, il.MegakernelExecutor))
+    modules = set()
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and SOURCES in path.parents:
+            modules.add(path.relative_to(SOURCES).as_posix())
+
+    sys.setprofile(record)
+    try:
+        source = lower(proof, H200, il.RunOptions("meta")).source
+    finally:
+        sys.setprofile(None)
+    assert source.stages > 2
+    route = {module for module in modules if not module.startswith("graph/")}
+    assert {"megakernel/lower.py", "megakernel/compose.py", "kernels/matmul/megakernel_body.py"} <= route
+    assert len(route) <= 30, sorted(route)
